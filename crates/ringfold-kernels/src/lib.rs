@@ -1,0 +1,2 @@
+//! Every loop over tensor bytes: reductions, quantisation, hashing, conversions.
+

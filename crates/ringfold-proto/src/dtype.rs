@@ -1,0 +1,114 @@
+//! Element types. Adding one means a line in [`DType`]'s table here and one in the kernels' table.
+
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// What sort of number an element is; decides which operations make sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Unsigned integer.
+    Unsigned,
+    /// Signed integer.
+    Signed,
+    /// Real floating point.
+    Float,
+    /// Complex floating point: has a sum, but no order.
+    Complex,
+}
+
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $variant:ident = $value:literal, $name:literal, $bytes:literal, $kind:ident;)*) => {
+        /// The type of a tensor's elements. The numbers are those of the C API and of the wire.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[repr(u8)]
+        pub enum DType {
+            $($(#[$doc])* $variant = $value,)*
+        }
+
+        impl DType {
+            /// All element types.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The size of one element.
+            pub const fn bytes(self) -> usize {
+                match self { $(Self::$variant => $bytes,)* }
+            }
+
+            /// What sort of number it is.
+            pub const fn kind(self) -> Kind {
+                match self { $(Self::$variant => Kind::$kind,)* }
+            }
+
+            /// The name that users write.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The type with this C number.
+            pub const fn from_number(number: u8) -> Option<Self> {
+                match number { $($value => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+dtypes! {
+    /// 8-bit unsigned integer.
+    U8 = 0, "uint8", 1, Unsigned;
+    /// 8-bit signed integer.
+    I8 = 1, "int8", 1, Signed;
+    /// 16-bit signed integer.
+    I16 = 2, "int16", 2, Signed;
+    /// 16-bit unsigned integer.
+    U16 = 3, "uint16", 2, Unsigned;
+    /// 32-bit unsigned integer.
+    U32 = 4, "uint32", 4, Unsigned;
+    /// 32-bit signed integer.
+    I32 = 5, "int32", 4, Signed;
+    /// 64-bit unsigned integer.
+    U64 = 6, "uint64", 8, Unsigned;
+    /// 64-bit signed integer.
+    I64 = 7, "int64", 8, Signed;
+    /// IEEE half precision.
+    F16 = 8, "float16", 2, Float;
+    /// bfloat16.
+    BF16 = 9, "bfloat16", 2, Float;
+    /// IEEE single precision.
+    F32 = 10, "float32", 4, Float;
+    /// IEEE double precision.
+    F64 = 11, "float64", 8, Float;
+    /// Two single-precision floats.
+    C64 = 12, "complex64", 8, Complex;
+    /// Two double-precision floats.
+    C128 = 13, "complex128", 16, Complex;
+}
+
+impl DType {
+    /// Whether the type is an integer.
+    pub const fn is_integer(self) -> bool {
+        matches!(self.kind(), Kind::Unsigned | Kind::Signed)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_c_numbers_are_those_of_the_specification() {
+        let numbers: Vec<_> = DType::ALL.iter().map(|d| (*d as u8, d.name())).collect();
+        assert_eq!(numbers[0], (0, "uint8"));
+        assert_eq!(numbers[9], (9, "bfloat16"));
+        assert_eq!(numbers[11], (11, "float64"));
+        for &dtype in DType::ALL {
+            assert_eq!(DType::from_number(dtype as u8), Some(dtype));
+        }
+        assert_eq!(DType::from_number(99), None);
+    }
+}

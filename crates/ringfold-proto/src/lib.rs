@@ -1,0 +1,13 @@
+//! The vocabulary, the messages, and the master and peer machines of Ringfold.
+//!
+//! Everything here is pure: no sockets, no clock, no threads, no randomness of its own. A driver feeds
+//! the machines with messages and with the time, and carries out the actions that they ask for. The
+//! simulator is one such driver, the `ringfold` crate's threads are another.
+#![forbid(unsafe_code)]
+
+pub mod dtype;
+pub mod id;
+pub mod limits;
+pub mod quantization;
+pub mod reduce_op;
+pub mod time;

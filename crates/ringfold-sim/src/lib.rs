@@ -1,0 +1,2 @@
+//! Whole Ringfold runs in virtual time from one seed.
+#![forbid(unsafe_code)]
