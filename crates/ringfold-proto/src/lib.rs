@@ -5,9 +5,13 @@
 //! simulator is one such driver, the `ringfold` crate's threads are another.
 #![forbid(unsafe_code)]
 
+pub mod data_header;
+pub mod descriptor;
 pub mod dtype;
 pub mod id;
 pub mod limits;
+pub mod link_message;
 pub mod quantization;
 pub mod reduce_op;
 pub mod time;
+pub mod tuning;

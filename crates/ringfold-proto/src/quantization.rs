@@ -32,7 +32,10 @@ impl Quantization {
         let target = match self.algorithm {
             QuantizationAlgorithm::MinMax => matches!(self.dtype, DType::U8 | DType::U16 | DType::U32),
             QuantizationAlgorithm::ZeroPointScale => {
-                matches!(self.dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::I32 | DType::U32)
+                matches!(
+                    self.dtype,
+                    DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::I32 | DType::U32
+                )
             }
         };
         let op = matches!(op, ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Min | ReduceOp::Max);

@@ -1,0 +1,116 @@
+//! What precedes the bytes of a data frame: a fixed layout, little-endian, 72 bytes.
+
+use crate::id::{EpochId, GroupId, Incarnation, OpId, Seq, Tag};
+use crate::limits;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The header of a data frame, decoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataHeader {
+    /// The operation that the bytes belong to.
+    pub op: OpId,
+    /// What the sender believes the operation to be.
+    pub fingerprint: u64,
+    /// The position among the frames of this operation from this sender to this receiver.
+    pub chunk: u32,
+    /// The first element's position in the whole.
+    pub offset: u64,
+    /// Payload bytes that follow.
+    pub length: u32,
+    /// The receiver's slot that the bytes are put into.
+    pub slot: u16,
+    /// Whether the slot is one of those that need no grant.
+    pub eager: bool,
+    /// A checksum of the payload, where the pair agreed on one.
+    pub checksum: Option<u32>,
+}
+
+/// Why bytes are not a data header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadHeader {
+    /// Too few bytes.
+    #[error("a data header has {} bytes, not {0}", DataHeader::BYTES)]
+    Length(usize),
+    /// A flag that this version does not know.
+    #[error("unknown data flags {0:#06x}")]
+    Flags(u16),
+    /// More payload than a frame may have.
+    #[error("a data frame of {0} bytes exceeds {}", limits::PAYLOAD_BYTES_MAX)]
+    TooLong(u32),
+}
+
+const EAGER: u16 = 1;
+const CHECKSUM: u16 = 2;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Layout {
+    group: U32,
+    slot: U16,
+    flags: U16,
+    incarnation: U64,
+    counter: U64,
+    tag: U64,
+    seq: U64,
+    fingerprint: U64,
+    chunk: U32,
+    length: U32,
+    offset: U64,
+    checksum: U32,
+    reserved: U32,
+}
+
+impl DataHeader {
+    /// The size on the wire.
+    pub const BYTES: usize = size_of::<Layout>();
+
+    /// The bytes on the wire.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let flags = if self.eager { EAGER } else { 0 } | if self.checksum.is_some() { CHECKSUM } else { 0 };
+        let layout = Layout {
+            group: self.op.epoch.group.0.into(),
+            slot: self.slot.into(),
+            flags: flags.into(),
+            incarnation: self.op.epoch.incarnation.0.into(),
+            counter: self.op.epoch.counter.into(),
+            tag: self.op.tag.0.into(),
+            seq: self.op.seq.0.into(),
+            fingerprint: self.fingerprint.into(),
+            chunk: self.chunk.into(),
+            length: self.length.into(),
+            offset: self.offset.into(),
+            checksum: self.checksum.unwrap_or(0).into(),
+            reserved: 0.into(),
+        };
+        zerocopy::transmute!(layout)
+    }
+
+    /// Reads the first [`Self::BYTES`] of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadHeader> {
+        let (layout, _) = Layout::ref_from_prefix(bytes).map_err(|_| BadHeader::Length(bytes.len()))?;
+        let flags = layout.flags.get();
+        if flags & !(EAGER | CHECKSUM) != 0 {
+            return Err(BadHeader::Flags(flags));
+        }
+        let length = layout.length.get();
+        if length as usize > limits::PAYLOAD_BYTES_MAX {
+            return Err(BadHeader::TooLong(length));
+        }
+        let epoch = EpochId {
+            group: GroupId(layout.group.get()),
+            incarnation: Incarnation(layout.incarnation.get()),
+            counter: layout.counter.get(),
+        };
+        Ok(Self {
+            op: OpId { epoch, tag: Tag(layout.tag.get()), seq: Seq(layout.seq.get()) },
+            fingerprint: layout.fingerprint.get(),
+            chunk: layout.chunk.get(),
+            offset: layout.offset.get(),
+            length,
+            slot: layout.slot.get(),
+            eager: flags & EAGER != 0,
+            checksum: (flags & CHECKSUM != 0).then(|| layout.checksum.get()),
+        })
+    }
+}

@@ -1,0 +1,187 @@
+//! What a collective is asked to do, and the fingerprint by which peers notice that they were asked
+//! for different things.
+
+use crate::dtype::DType;
+use crate::id::Rank;
+use crate::quantization::Quantization;
+use crate::reduce_op::ReduceOp;
+use crate::tuning::Algorithm;
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// Which collective.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Collective {
+    /// Everyone gets the reduction of everyone's buffer.
+    AllReduce,
+    /// Rank r gets the r-th part of the reduction.
+    ReduceScatter,
+    /// Everyone gets everyone's part, in rank order.
+    AllGather,
+    /// Everyone gets the root's buffer.
+    Broadcast {
+        /// Whose buffer it is.
+        root: Rank,
+    },
+    /// Nobody leaves before everyone has come.
+    Barrier,
+}
+
+/// A share in a weighted average. Kept as bits, so that descriptors compare and hash.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Weight(u64);
+
+impl Weight {
+    /// The weight of a peer that names none.
+    pub const ONE: Self = Self(0x3ff0_0000_0000_0000);
+
+    /// A weight; `None` if it is negative, infinite or not a number.
+    pub fn new(value: f64) -> Option<Self> {
+        (value.is_finite() && value >= 0.0).then(|| Self(value.to_bits()))
+    }
+
+    /// The weight as a number.
+    pub fn value(self) -> f64 {
+        f64::from_bits(self.0)
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+/// A collective as one peer called it.
+///
+/// `count` is the number of elements of the *whole*: for all-reduce and broadcast the buffer, for
+/// reduce-scatter the input, for all-gather the output. A barrier has none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// Which collective.
+    pub collective: Collective,
+    /// Elements of the whole.
+    pub count: u64,
+    /// Their type.
+    pub dtype: DType,
+    /// What is done with them.
+    pub op: ReduceOp,
+    /// Fewer bits on the wire.
+    pub quantization: Option<Quantization>,
+    /// This peer's share in a weighted average; peers may differ.
+    pub weight: Weight,
+    /// Only plans whose operand order depends on member order alone.
+    pub reproducible: bool,
+    /// Higher goes first where operations compete; peers may differ.
+    pub priority: u8,
+    /// How long this peer is willing to wait, 0 for the default; peers may differ.
+    pub deadline_ms: u32,
+}
+
+impl Descriptor {
+    /// An all-reduce without quantisation, weight or deadline of its own.
+    pub fn all_reduce(count: u64, dtype: DType, op: ReduceOp) -> Self {
+        Self {
+            collective: Collective::AllReduce,
+            count,
+            dtype,
+            op,
+            quantization: None,
+            weight: Weight::ONE,
+            reproducible: false,
+            priority: 0,
+            deadline_ms: 0,
+        }
+    }
+
+    /// The same for another collective.
+    pub fn with_collective(self, collective: Collective) -> Self {
+        Self { collective, ..self }
+    }
+
+    /// Bytes of the whole.
+    pub fn bytes(&self) -> u64 {
+        self.count.saturating_mul(self.dtype.bytes() as u64)
+    }
+
+    /// The part of the descriptor that all peers must agree on; what is left out may differ.
+    pub fn shared(&self) -> Self {
+        Self { weight: Weight::ONE, priority: 0, deadline_ms: 0, ..*self }
+    }
+
+    /// What every data frame carries: 64 bits over all that must be equal for bytes to fit together.
+    pub fn fingerprint(&self, algorithm: Algorithm, chunk_bytes: u32) -> u64 {
+        let root = match self.collective {
+            Collective::AllReduce => 1 << 16,
+            Collective::ReduceScatter => 2 << 16,
+            Collective::AllGather => 3 << 16,
+            Collective::Broadcast { root } => 4 << 16 | u64::from(root.0),
+            Collective::Barrier => 5 << 16,
+        };
+        let quantization =
+            self.quantization.map_or(0, |q| 1 << 16 | (q.algorithm as u64) << 8 | u64::from(q.dtype as u8));
+        let shape = u64::from(self.dtype as u8) << 40
+            | u64::from(self.op as u8) << 32
+            | u64::from(self.reproducible) << 24
+            | algorithm as u64;
+        [root, self.count, quantization, shape, u64::from(chunk_bytes)].into_iter().fold(0x5bd1_e995, mix)
+    }
+}
+
+impl fmt::Display for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.collective {
+            Collective::AllReduce => write!(f, "all-reduce")?,
+            Collective::ReduceScatter => write!(f, "reduce-scatter")?,
+            Collective::AllGather => write!(f, "all-gather")?,
+            Collective::Broadcast { root } => write!(f, "broadcast from {root}")?,
+            Collective::Barrier => return write!(f, "barrier"),
+        }
+        write!(f, " ({} of {} x {}", self.op, self.count, self.dtype)?;
+        if let Some(q) = self.quantization {
+            write!(f, ", {:?} to {}", q.algorithm, q.dtype)?;
+        }
+        write!(f, ")")
+    }
+}
+
+/// A 64-bit mixer (the finaliser of a well-known hash): every input bit changes half of the output's.
+fn mix(state: u64, value: u64) -> u64 {
+    let mut x = state.rotate_left(23) ^ value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_ignore_what_peers_may_choose_and_see_all_else() {
+        let base = Descriptor::all_reduce(100, DType::F32, ReduceOp::Sum);
+        let print = |d: &Descriptor| d.fingerprint(Algorithm::Ring, 4096);
+        let mine = Descriptor { weight: Weight::new(3.0).unwrap(), priority: 9, deadline_ms: 5, ..base };
+        assert_eq!(print(&base), print(&mine));
+        assert_eq!(base.shared(), mine.shared());
+        let others = [
+            Descriptor { count: 101, ..base },
+            Descriptor { dtype: DType::I32, ..base },
+            Descriptor { op: ReduceOp::Max, ..base },
+            Descriptor { reproducible: true, ..base },
+            base.with_collective(Collective::Broadcast { root: Rank(0) }),
+            base.with_collective(Collective::Broadcast { root: Rank(1) }),
+        ];
+        for other in others {
+            assert_ne!(print(&base), print(&other), "{other}");
+        }
+        assert_ne!(print(&base), base.fingerprint(Algorithm::Direct, 4096));
+        assert_ne!(print(&base), base.fingerprint(Algorithm::Ring, 8192));
+    }
+
+    #[test]
+    fn a_weight_is_a_finite_share() {
+        assert_eq!(Weight::ONE.value(), 1.0);
+        assert!(Weight::new(f64::NAN).is_none() && Weight::new(-1.0).is_none());
+    }
+}
