@@ -30,13 +30,13 @@ pub struct DataHeader {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadHeader {
     /// Too few bytes.
-    #[error("a data header has {} bytes, not {0}", DataHeader::BYTES)]
+    #[error("a data header has {need} bytes, not {0}", need = DataHeader::BYTES)]
     Length(usize),
     /// A flag that this version does not know.
     #[error("unknown data flags {0:#06x}")]
     Flags(u16),
     /// More payload than a frame may have.
-    #[error("a data frame of {0} bytes exceeds {}", limits::PAYLOAD_BYTES_MAX)]
+    #[error("a data frame of {0} bytes exceeds {max}", max = limits::PAYLOAD_BYTES_MAX)]
     TooLong(u32),
 }
 
