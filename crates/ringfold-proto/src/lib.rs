@@ -5,13 +5,18 @@
 //! simulator is one such driver, the `ringfold` crate's threads are another.
 #![forbid(unsafe_code)]
 
+pub mod cause;
 pub mod data_header;
 pub mod descriptor;
 pub mod dtype;
+pub mod epoch;
 pub mod id;
 pub mod limits;
 pub mod link_message;
+pub mod message;
 pub mod quantization;
 pub mod reduce_op;
+pub mod shared_state;
 pub mod time;
+pub mod timing;
 pub mod tuning;

@@ -1,0 +1,97 @@
+//! A group's membership at one time: who is in it, in which order, and what they agreed on.
+
+use crate::cause::PeerName;
+use crate::id::{EpochId, PeerId, Rank};
+use crate::tuning::Tuning;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// A member as the others need to know it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// Who it is.
+    pub peer: PeerId,
+    /// What errors call it.
+    pub name: String,
+    /// The host it runs on: equal means that shared memory is worth a try.
+    pub host: u64,
+    /// The site it is at, as its user named it.
+    pub site: u32,
+    /// Where it listens.
+    pub addresses: Vec<SocketAddr>,
+}
+
+impl Member {
+    /// The member as errors speak of it.
+    pub fn named(&self) -> PeerName {
+        PeerName { peer: self.peer, name: self.name.clone() }
+    }
+}
+
+/// Two members that have no link with each other; the lower rank first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct MissingPair(pub Rank, pub Rank);
+
+/// All that a member needs to know of an epoch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EpochDescription {
+    /// Which epoch.
+    pub id: EpochId,
+    /// The members, oldest first; a member's position is its rank.
+    pub members: Vec<Member>,
+    /// The ring, as ranks.
+    pub ring: Vec<Rank>,
+    /// Whether every pair shall have a link, not only the ring's.
+    pub mesh: bool,
+    /// Pairs that turned out to have none; known once the epoch is open.
+    pub missing: Vec<MissingPair>,
+    /// What steers plans, the same for all.
+    pub tuning: Tuning,
+    /// With this a data connection proves that its other end is a member.
+    pub key: [u8; 32],
+}
+
+impl EpochDescription {
+    /// The rank of a peer, if it is a member.
+    pub fn rank_of(&self, peer: PeerId) -> Option<Rank> {
+        self.members.iter().position(|m| m.peer == peer).map(Rank::from_index)
+    }
+
+    /// The members that `rank` needs a link with.
+    pub fn neighbours(&self, rank: Rank) -> Vec<&Member> {
+        let wanted = |other: usize| other != rank.index() && (self.mesh || self.on_ring(rank, Rank::from_index(other)));
+        self.members.iter().enumerate().filter(|(i, _)| wanted(*i)).map(|(_, m)| m).collect()
+    }
+
+    /// Whether the ring has an edge between the two, in either direction.
+    pub fn on_ring(&self, a: Rank, b: Rank) -> bool {
+        let next = |r: Rank| {
+            let at = self.ring.iter().position(|x| *x == r)?;
+            self.ring.get((at + 1) % self.ring.len()).copied()
+        };
+        next(a) == Some(b) || next(b) == Some(a)
+    }
+
+    /// Whether what a remote sent can be used at all: ranks in range, the ring a permutation, we in it.
+    pub fn is_sound(&self, me: PeerId) -> bool {
+        let world = self.members.len();
+        let mut seen = vec![false; world];
+        let ring_ok = self.ring.len() == world
+            && self.ring.iter().all(|r| seen.get_mut(r.index()).is_some_and(|s| !core::mem::replace(s, true)));
+        let pairs_ok = self.missing.iter().all(|p| p.0.index() < world && p.1.index() < world);
+        (1..=crate::limits::WORLD_MAX).contains(&world) && ring_ok && pairs_ok && self.rank_of(me).is_some()
+    }
+}
+
+/// World sizes as users ask for them; they count accepted peers only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Attributes {
+    /// Accepted peers of the run.
+    pub global_world: u32,
+    /// Accepted peers of this group.
+    pub group_world: u32,
+    /// Groups that have an accepted peer.
+    pub groups: u32,
+    /// Accepted peers of the largest group.
+    pub largest_group_world: u32,
+}
