@@ -45,7 +45,9 @@ impl fmt::Display for Departure {
             Self::ConnectionLost => write!(f, "lost its connection to the master"),
             Self::Silent => write!(f, "was silent for too long"),
             Self::Kicked(why) => write!(f, "was put out: {why}"),
-            Self::Unreachable => write!(f, "could not be reached by its neighbours, and no other ring was left"),
+            Self::Unreachable => {
+                write!(f, "could not be reached by its neighbours, and no other ring was left")
+            }
             Self::Misbehaved(why) => write!(f, "broke the protocol: {why}"),
             Self::NotReturned => write!(f, "did not return after the master restarted"),
         }

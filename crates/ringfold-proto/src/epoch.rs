@@ -59,7 +59,9 @@ impl EpochDescription {
 
     /// The members that `rank` needs a link with.
     pub fn neighbours(&self, rank: Rank) -> Vec<&Member> {
-        let wanted = |other: usize| other != rank.index() && (self.mesh || self.on_ring(rank, Rank::from_index(other)));
+        let wanted = |other: usize| {
+            other != rank.index() && (self.mesh || self.on_ring(rank, Rank::from_index(other)))
+        };
         self.members.iter().enumerate().filter(|(i, _)| wanted(*i)).map(|(_, m)| m).collect()
     }
 
@@ -77,7 +79,10 @@ impl EpochDescription {
         let world = self.members.len();
         let mut seen = vec![false; world];
         let ring_ok = self.ring.len() == world
-            && self.ring.iter().all(|r| seen.get_mut(r.index()).is_some_and(|s| !core::mem::replace(s, true)));
+            && self
+                .ring
+                .iter()
+                .all(|r| seen.get_mut(r.index()).is_some_and(|s| !core::mem::replace(s, true)));
         let pairs_ok = self.missing.iter().all(|p| p.0.index() < world && p.1.index() < world);
         (1..=crate::limits::WORLD_MAX).contains(&world) && ring_ok && pairs_ok && self.rank_of(me).is_some()
     }
