@@ -1,2 +1,12 @@
 //! What a collective does, step by step, and the poll-driven executor that does it over any medium.
+//!
+//! A [`plan`] is a pure function of what was asked for and of the group's shape. The executor runs one
+//! small state machine per operation over a [`medium`], and never looks at the bytes: arithmetic and
+//! memory belong to the operation's [`workspace`].
 #![forbid(unsafe_code)]
+
+pub mod medium;
+pub mod plan;
+pub mod shape;
+pub mod step;
+pub mod workspace;

@@ -1,0 +1,51 @@
+//! A rank's part of a collective, ready to be executed.
+
+use crate::step::Step;
+use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::id::Rank;
+use ringfold_proto::tuning::Algorithm;
+
+/// What one rank does, and how much scratch it needs for that.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// How.
+    pub algorithm: Algorithm,
+    /// What every frame carries to show that both ends mean the same.
+    pub fingerprint: u64,
+    /// Elements of scratch.
+    pub scratch: u64,
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// For each peer that frames go to: the steps that send them, in order. By rank.
+    pub sends: Vec<(Rank, Vec<u32>)>,
+    /// For each peer that frames come from: the steps that take them, in order. By rank.
+    pub receives: Vec<(Rank, Vec<u32>)>,
+}
+
+impl Plan {
+    /// Indexes the steps by peer.
+    pub fn new(algorithm: Algorithm, fingerprint: u64, scratch: u64, steps: Vec<Step>) -> Self {
+        let by_peer = |peer_of: &dyn Fn(&Step) -> Option<Rank>| {
+            let mut lists = std::collections::BTreeMap::<Rank, Vec<u32>>::new();
+            for (i, step) in steps.iter().enumerate() {
+                if let Some(peer) = peer_of(step) {
+                    lists.entry(peer).or_default().push(i as u32);
+                }
+            }
+            lists.into_iter().collect()
+        };
+        let sends = by_peer(&|s| s.send);
+        let receives = by_peer(&Step::receives_from);
+        Self { algorithm, fingerprint, scratch, steps, sends, receives }
+    }
+}
+
+/// The bytes that so many elements take on the wire.
+pub fn wire_bytes(descriptor: &Descriptor, count: u32) -> u32 {
+    let count = count as usize;
+    let bytes = match descriptor.quantization {
+        None => count * descriptor.dtype.bytes(),
+        Some(q) => count * q.dtype.bytes() + ringfold_proto::quantization::Quantization::PARAMETER_BYTES,
+    };
+    bytes as u32
+}
