@@ -1,0 +1,336 @@
+//! The master machine: who is in the run, and how every vote and every operation is decided.
+//!
+//! A driver tells it what arrives ([`Master::handle_message`]), what breaks ([`Master::handle_lost`])
+//! and what time it is ([`Master::handle_timeout`]), and carries out what [`Master::poll_action`] asks
+//! for. Each phase is a file of this folder; all of them collect votes in a [`Round`](crate::round).
+
+mod admission;
+mod contradiction;
+mod departure;
+mod election;
+mod establish;
+mod group;
+mod liveness;
+mod optimise;
+mod pending;
+mod phase;
+mod reduce;
+mod restore;
+mod roster;
+mod sync;
+
+use crate::cause::{Departure, PeerName};
+use crate::epoch::Attributes;
+use crate::event::Event;
+use crate::id::{ConnId, EpochId, GroupId, Incarnation, PeerId};
+use crate::message::{Numbered, RoundNumbers, ToMaster, ToPeer};
+use crate::session::Receipt;
+use crate::time::Time;
+use crate::timing::Timing;
+use crate::tuning::Tuning;
+use group::Group;
+use optimise::OptimiseRound;
+use phase::PhaseRound;
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+use restore::Restoration;
+use roster::{Roster, Standing};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a master is told when it is made.
+#[derive(Clone, Debug)]
+pub struct MasterConfig {
+    /// Deadlines and intervals.
+    pub timing: Timing,
+    /// What steers plans in every epoch.
+    pub tuning: Tuning,
+    /// Where this life's randomness comes from; must be unpredictable and new for every life.
+    pub seed: [u8; 32],
+}
+
+/// What the driver shall do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MasterAction {
+    /// Send a message to a peer.
+    Send {
+        /// On which connection.
+        conn: ConnId,
+        /// The message.
+        message: Box<Numbered<ToPeer>>,
+    },
+    /// Close a connection once all that was sent on it is out.
+    Close {
+        /// Which.
+        conn: ConnId,
+    },
+    /// Find a ring, and bring it to [`Master::handle_tour`]; a better one may be brought later.
+    SolveTour(TourQuestion),
+    /// Something was decided.
+    Notify(Event),
+}
+
+/// A ring that is sought.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TourQuestion {
+    /// Goes back with the answer.
+    pub ticket: u64,
+    /// The peers of the ring, oldest first.
+    pub nodes: Vec<PeerId>,
+    /// Measured bytes per second from one to another, by position in `nodes`.
+    pub bandwidth: Vec<(usize, usize, u64)>,
+    /// Pairs that can't be an edge in this direction, by position in `nodes`.
+    pub unreachable: Vec<(usize, usize)>,
+}
+
+/// The ring that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TourAnswer {
+    /// The peers in ring order.
+    pub order: Vec<PeerId>,
+    /// Whoever had to be left out so that there is a ring.
+    pub left_out: Vec<PeerId>,
+}
+
+/// The master machine.
+#[derive(Debug)]
+pub struct Master {
+    config: MasterConfig,
+    incarnation: Incarnation,
+    started: Option<Time>,
+    rng: ChaCha12Rng,
+    roster: Roster,
+    groups: BTreeMap<GroupId, Group>,
+    rounds: RoundNumbers,
+    last_pending: bool,
+    topology: Option<PhaseRound>,
+    pending: Option<PhaseRound>,
+    optimise: Option<OptimiseRound>,
+    restoration: Option<Restoration>,
+    restored: bool,
+    epoch_counter: u64,
+    tickets: u64,
+    next_beat: Time,
+    actions: VecDeque<MasterAction>,
+}
+
+impl Master {
+    /// A master that knows nobody.
+    pub fn new(config: MasterConfig) -> Self {
+        let mut rng = ChaCha12Rng::from_seed(config.seed);
+        let incarnation = Incarnation(rng.next_u64());
+        Self {
+            config,
+            incarnation,
+            started: None,
+            rng,
+            roster: Roster::default(),
+            groups: BTreeMap::new(),
+            rounds: RoundNumbers::default(),
+            last_pending: false,
+            topology: None,
+            pending: None,
+            optimise: None,
+            restoration: None,
+            restored: false,
+            epoch_counter: 0,
+            tickets: 0,
+            next_beat: Time::ZERO,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The life of this master.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// A connection has proved who is at its other end.
+    pub fn handle_connected(&mut self, now: Time, conn: ConnId, peer: PeerId) {
+        self.started.get_or_insert(now);
+        self.roster.connect(conn, peer);
+    }
+
+    /// A message arrived.
+    pub fn handle_message(&mut self, now: Time, conn: ConnId, message: Numbered<ToMaster>) {
+        self.started.get_or_insert(now);
+        let Some(peer) = self.roster.peer_on(conn) else { return };
+        match message.message {
+            ToMaster::Join(join) => self.handle_join(now, conn, peer, join),
+            ToMaster::Resume(resume) => self.handle_resume(now, conn, peer, *resume),
+            said => {
+                let Some(record) = self.roster.current_mut(conn, peer) else {
+                    // The peer speaks on a connection that is no longer its own.
+                    self.actions.push_back(MasterAction::Close { conn });
+                    return;
+                };
+                record.heard_at = now;
+                let header =
+                    Numbered { number: message.number, acknowledged: message.acknowledged, message: () };
+                match record.session.hear(&header) {
+                    Receipt::Fresh => self.handle_said(now, peer, said),
+                    Receipt::Repeat => {}
+                    Receipt::Impossible => {
+                        self.remove(
+                            now,
+                            peer,
+                            Departure::Misbehaved("its messages are numbered wrongly".into()),
+                        );
+                    }
+                }
+            }
+        }
+        self.advance(now);
+    }
+
+    /// A connection broke, or was closed by the other side.
+    pub fn handle_lost(&mut self, now: Time, conn: ConnId) {
+        self.started.get_or_insert(now);
+        if let Some(peer) = self.roster.disconnect(conn) {
+            self.remove(now, peer, Departure::ConnectionLost);
+        }
+        self.advance(now);
+    }
+
+    /// Time has passed; call it at [`Master::poll_timeout`] or later.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.started.get_or_insert(now);
+        self.beat(now);
+        self.evict_silent(now);
+        self.expire_restoration(now);
+        self.expire_establishing(now);
+        self.expire_ops(now);
+        self.expire_phases(now);
+        self.expire_sync(now);
+        self.expire_probes(now);
+        self.advance(now);
+    }
+
+    /// Puts a peer out of the run.
+    pub fn kick(&mut self, now: Time, peer: PeerId, reason: &str) {
+        self.remove(now, peer, Departure::Kicked(reason.to_owned()));
+        self.advance(now);
+    }
+
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<MasterAction> {
+        self.actions.pop_front()
+    }
+
+    /// When to call [`Master::handle_timeout`] at the latest.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let voting = [&self.topology, &self.pending].into_iter().flatten().filter_map(PhaseRound::deadline);
+        let groups = self.groups.values().flat_map(Group::deadlines);
+        let others = [
+            self.liveness_timeout(),
+            self.optimise.as_ref().and_then(OptimiseRound::deadline),
+            self.restoration.as_ref().map(|r| r.deadline),
+        ];
+        voting.chain(groups).chain(others.into_iter().flatten()).min()
+    }
+
+    /// The accepted peers, oldest first.
+    pub fn accepted(&self) -> Vec<PeerId> {
+        self.roster.accepted().collect()
+    }
+
+    /// The peers that wait to be accepted.
+    pub fn waiting(&self) -> Vec<PeerId> {
+        self.roster.pending().collect()
+    }
+
+    fn handle_said(&mut self, now: Time, peer: PeerId, said: ToMaster) {
+        match said {
+            ToMaster::Join(_) | ToMaster::Resume(_) => {}
+            ToMaster::Vote { call, round, deadline_ms, request } => {
+                self.handle_vote(now, peer, call, round, deadline_ms, request);
+            }
+            ToMaster::Withdraw { call } => self.handle_withdraw(peer, call),
+            ToMaster::Started { op, descriptor } => self.handle_started(now, peer, op, descriptor),
+            ToMaster::OpVote { op, descriptor, ballot } => {
+                self.handle_op_vote(now, peer, op, descriptor, ballot)
+            }
+            ToMaster::EpochReady { epoch, unreachable } => self.handle_ready(peer, epoch, unreachable),
+            ToMaster::LinkTrouble { epoch, peer: other, direction } => {
+                self.handle_link_trouble(now, peer, epoch, other, direction);
+            }
+            ToMaster::Probed { probe, forward, backward } => {
+                self.handle_probed(peer, probe, forward, backward)
+            }
+            ToMaster::SyncDone { round, complete } => self.handle_sync_done(peer, round, complete),
+            ToMaster::Heartbeat { heard } => self.handle_heartbeat(now, heard),
+            ToMaster::Leave => self.remove(now, peer, Departure::Left),
+        }
+    }
+
+    /// Moves every phase on as far as it can go. Phases only record what they are told; what follows
+    /// from it is found here, so that the order in which messages arrive does not matter.
+    fn advance(&mut self, now: Time) {
+        for _ in 0..crate::limits::ADVANCE_STEPS_MAX {
+            let moved = self.advance_restoration(now)
+                || self.advance_contradictions()
+                || self.advance_ops()
+                || self.advance_admission(now)
+                || self.advance_establishing(now)
+                || self.advance_pending()
+                || self.advance_optimise(now)
+                || self.advance_sync(now);
+            if !moved {
+                return;
+            }
+        }
+        unreachable!("phases push each other for ever");
+    }
+
+    fn send(&mut self, peer: PeerId, message: ToPeer) {
+        let Some(record) = self.roster.get_mut(peer) else { return };
+        let numbered = record.session.say(message);
+        if let Some(conn) = record.conn {
+            self.actions.push_back(MasterAction::Send { conn, message: Box::new(numbered) });
+        }
+    }
+
+    fn notify(&mut self, event: Event) {
+        self.actions.push_back(MasterAction::Notify(event));
+    }
+
+    fn named(&self, peer: PeerId) -> PeerName {
+        self.roster.named(peer)
+    }
+
+    fn named_few(&self, peers: &[PeerId]) -> Vec<PeerName> {
+        peers.iter().take(crate::limits::NAMES_IN_ERROR_MAX).map(|p| self.named(*p)).collect()
+    }
+
+    fn attributes(&self, group: GroupId) -> Attributes {
+        let mut worlds = BTreeMap::<GroupId, u32>::new();
+        for record in self.roster.iter().filter(|r| r.standing == Standing::Accepted) {
+            *worlds.entry(record.join.group).or_default() += 1;
+        }
+        Attributes {
+            global_world: worlds.values().sum(),
+            group_world: worlds.get(&group).copied().unwrap_or(0),
+            groups: worlds.len() as u32,
+            largest_group_world: worlds.values().copied().max().unwrap_or(0),
+        }
+    }
+
+    fn rounds_of(&self, group: GroupId) -> RoundNumbers {
+        RoundNumbers { sync: self.groups.get(&group).map_or(0, |g| g.syncs), ..self.rounds }
+    }
+
+    fn next_epoch(&mut self, group: GroupId) -> EpochId {
+        self.epoch_counter += 1;
+        EpochId { group, incarnation: self.incarnation, counter: self.epoch_counter }
+    }
+
+    fn next_ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    fn random_key(&mut self) -> [u8; 32] {
+        let mut key = [0; 32];
+        self.rng.fill_bytes(&mut key);
+        key
+    }
+}

@@ -1,0 +1,104 @@
+//! Who comes in: newcomers are registered, and become members when all members vote for it.
+
+use super::roster::{PeerRecord, Standing};
+use super::{Master, MasterAction};
+use crate::event::Event;
+use crate::id::{ConnId, PeerId};
+use crate::limits;
+use crate::message::{Answer, Join, Numbered, Phase, ToPeer};
+use crate::session::Session;
+use crate::time::Time;
+
+impl Master {
+    pub(super) fn handle_join(&mut self, now: Time, conn: ConnId, peer: PeerId, join: Join) {
+        if let Some(why) = self.objection(peer, &join) {
+            let name = crate::cause::PeerName { peer, name: clipped(&join.name) };
+            self.notify(Event::Refused(name, why.clone()));
+            return self.refuse(conn, why);
+        }
+        let record = PeerRecord {
+            peer,
+            conn: Some(conn),
+            session: Session::default(),
+            join: Join { name: clipped(&join.name), ..join },
+            standing: Standing::Pending,
+            seniority: self.roster.next_seniority(),
+            heard_at: now,
+            synced: None,
+        };
+        let seniority = record.seniority;
+        self.roster.insert(record);
+        self.send(peer, ToPeer::Registered { incarnation: self.incarnation, seniority });
+        self.notify(Event::Registered(self.named(peer)));
+    }
+
+    /// Turns a connection away with a reason.
+    pub(super) fn refuse(&mut self, conn: ConnId, reason: String) {
+        let message = Box::new(Numbered { number: 0, acknowledged: 0, message: ToPeer::Removed { reason } });
+        self.actions.push_back(MasterAction::Send { conn, message });
+        self.actions.push_back(MasterAction::Close { conn });
+    }
+
+    /// Admits newcomers when nobody is a member yet, or when all members vote for it; then waits until
+    /// every group's epoch is open, and answers.
+    pub(super) fn advance_admission(&mut self, now: Time) -> bool {
+        if self.restoration.is_some() {
+            return false;
+        }
+        if self.roster.accepted().next().is_none() {
+            return self.roster.pending().next().is_some() && self.admit(now);
+        }
+        let Some(topology) = &self.topology else { return false };
+        if !topology.acting {
+            if !topology.round.is_complete(self.roster.accepted()) {
+                return false;
+            }
+            self.admit(now);
+            if let Some(topology) = &mut self.topology {
+                topology.acting = true;
+            }
+            return true;
+        }
+        if !self.all_epochs_open() {
+            return false;
+        }
+        let Some(topology) = self.topology.take() else { return false };
+        self.complete_phase(Phase::Topology, topology.round, Answer::Topology);
+        true
+    }
+
+    fn admit(&mut self, now: Time) -> bool {
+        let pending: Vec<_> = self.roster.pending().collect();
+        for peer in &pending {
+            let Some(record) = self.roster.get_mut(*peer) else { continue };
+            record.standing = Standing::Accepted;
+            record.heard_at = now;
+            let id = record.join.group;
+            let group = self.groups.entry(id).or_default();
+            group.ring.push(*peer);
+            group.better_ring = None;
+            group.improving = None;
+            group.stage = super::group::Stage::Stale;
+            self.notify(Event::Accepted(self.named(*peer), id));
+        }
+        !pending.is_empty()
+    }
+
+    fn objection(&self, peer: PeerId, join: &Join) -> Option<String> {
+        if self.roster.get(peer).is_some() {
+            return Some("it is already part of the run".into());
+        }
+        if self.roster.len() >= limits::WORLD_MAX {
+            return Some(format!("the run is full: it has {} peers", limits::WORLD_MAX));
+        }
+        if join.addresses.len() > limits::ADDRESSES_MAX {
+            return Some(format!("it listens on more than {} addresses", limits::ADDRESSES_MAX));
+        }
+        None
+    }
+}
+
+fn clipped(name: &str) -> String {
+    let end = (0..=name.len().min(limits::NAME_BYTES_MAX)).rev().find(|i| name.is_char_boundary(*i));
+    name[..end.unwrap_or(0)].to_owned()
+}

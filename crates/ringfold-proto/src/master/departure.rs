@@ -1,0 +1,60 @@
+//! How a peer stops being part of the run, whatever the reason, and what follows for the others.
+
+use super::{Master, MasterAction};
+use crate::cause::{Cause, Departure};
+use crate::event::Event;
+use crate::id::PeerId;
+use crate::message::ToPeer;
+use crate::time::Time;
+
+use super::roster::Standing;
+
+impl Master {
+    /// Removes a peer. If it was a member: operations that all living members have done are committed,
+    /// all others of its group are aborted, and its group gets a new epoch (R6).
+    pub(super) fn remove(&mut self, now: Time, peer: PeerId, how: Departure) {
+        let name = self.named(peer);
+        if let Some(conn) = self.roster.get(peer).and_then(|r| r.conn) {
+            if how != Departure::Left {
+                self.send(peer, ToPeer::Removed { reason: how.to_string() });
+            }
+            self.actions.push_back(MasterAction::Close { conn });
+        }
+        let Some(record) = self.roster.remove(peer) else { return };
+        self.notify(Event::Departed(name.clone(), how.clone()));
+        self.forget_votes(peer);
+        match record.standing {
+            Standing::Pending => {}
+            Standing::Returned => self.forget_returned(peer),
+            Standing::Accepted => {
+                // Whatever all living members have done is decided before the rest is aborted.
+                self.advance_ops();
+                let id = record.join.group;
+                self.abort_all_ops(id, &Cause::PeerLost { who: name, how });
+                self.forget_probes(now, peer);
+                if let Some(group) = self.groups.get_mut(&id) {
+                    group.forget(peer);
+                }
+            }
+        }
+    }
+
+    fn forget_votes(&mut self, peer: PeerId) {
+        let optimise = self.optimise.as_mut().map(|o| &mut o.votes);
+        for phase in [self.topology.as_mut(), self.pending.as_mut(), optimise].into_iter().flatten() {
+            phase.round.withdraw(peer);
+        }
+        self.topology.take_if(|p| p.round.is_empty());
+        self.pending.take_if(|p| p.round.is_empty());
+        self.optimise.take_if(|o| o.votes.round.is_empty());
+        for group in self.groups.values_mut() {
+            if let Some(sync) = &mut group.sync {
+                sync.forget(peer);
+            }
+            for op in group.ops.values_mut() {
+                op.round.withdraw(peer);
+                op.started.remove(&peer);
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Which shared state is the group's: whole lists compete, and everyone is told what it lacks.
+//!
+//! A pure function of the offers; the rules are those of the specification's "Shared state".
+
+use crate::cause::{PeerName, StateRejection};
+use crate::id::{PeerId, Revision};
+use crate::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
+use std::collections::BTreeMap;
+
+/// One peer's offer, with what the master knows of that peer.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate<'a> {
+    pub name: PeerName,
+    pub seniority: u64,
+    /// The last revision that it completed a sync of.
+    pub synced: Option<Revision>,
+    pub offer: &'a SyncOffer,
+}
+
+/// The question: who offers what, in the order in which they asked.
+#[derive(Clone, Debug)]
+pub(super) struct Ballots<'a> {
+    pub candidates: Vec<Candidate<'a>>,
+    /// The revision that comes next; none while nobody has synced.
+    pub next: Option<Revision>,
+    /// Whether any living member of the group has ever completed a sync.
+    pub held: bool,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Election {
+    pub verdicts: BTreeMap<PeerId, SyncVerdict>,
+    /// The elected revision; none if nobody holds what is needed.
+    pub revision: Option<Revision>,
+    /// Whether the expected revision was set back by a send-only peer.
+    pub reset: bool,
+}
+
+pub(super) fn elect(ballots: &Ballots<'_>) -> Election {
+    let mut verdicts = BTreeMap::new();
+    let mut running: Vec<&Candidate<'_>> = Vec::new();
+    let popular = ballots.candidates.iter().find(|c| c.offer.strategy == SyncStrategy::EnforcePopular);
+    for candidate in &ballots.candidates {
+        match popular {
+            Some(other) if candidate.offer.strategy != SyncStrategy::EnforcePopular => {
+                let other = other.name.clone();
+                reject(&mut verdicts, candidate, StateRejection::StrategyConflict { other });
+            }
+            _ => running.push(candidate),
+        }
+    }
+    let orphaned = ballots.next.is_some() && !ballots.held;
+    let (next, reset) = expected(ballots.next, orphaned, &running);
+    running.retain(|c| {
+        let ahead = c.offer.revision > next;
+        if ahead {
+            let why = StateRejection::RevisionIncrementViolation { offered: c.offer.revision, next };
+            reject(&mut verdicts, c, why);
+        }
+        !ahead
+    });
+    let Some((revision, standing)) = standing(next, &running) else {
+        for candidate in running {
+            reject(&mut verdicts, candidate, StateRejection::NobodyHasIt { next, orphaned });
+        }
+        return Election { verdicts, revision: None, reset: false };
+    };
+    let winners = most_popular(&standing);
+    for candidate in &running {
+        verdicts.insert(candidate.name.peer, verdict(candidate, revision, &winners, &running));
+    }
+    spread_fetchers(&mut verdicts);
+    Election { verdicts, revision: Some(revision), reset }
+}
+
+/// The revision that counts as current: the first caller's while nobody has synced; a send-only peer's
+/// when everyone who held the state is gone.
+fn expected(next: Option<Revision>, orphaned: bool, running: &[&Candidate<'_>]) -> (Revision, bool) {
+    let Some(next) = next else {
+        let first = running.iter().find(|c| stands(c)).or(running.first());
+        return (first.map_or(Revision(0), |c| c.offer.revision), false);
+    };
+    let sender = running.iter().find(|c| c.offer.strategy == SyncStrategy::SendOnly);
+    match sender {
+        Some(sender) if orphaned && sender.offer.revision != next => (sender.offer.revision, true),
+        _ => (next, false),
+    }
+}
+
+/// Those who stand for election, and the revision they stand for. Whoever offers the next revision
+/// stands; if nobody does and there are at least two, whoever completed the last one may offer it again.
+fn standing<'a>(next: Revision, running: &[&'a Candidate<'a>]) -> Option<(Revision, Vec<&'a Candidate<'a>>)> {
+    let current: Vec<_> = running.iter().copied().filter(|c| stands(c) && c.offer.revision == next).collect();
+    if !current.is_empty() {
+        return Some((next, current));
+    }
+    let last = Revision(next.0.checked_sub(1)?);
+    let again = |c: &&Candidate<'_>| stands(c) && c.offer.revision == last && c.synced == Some(last);
+    let holders: Vec<_> = running.iter().copied().filter(again).collect();
+    (running.len() >= 2 && !holders.is_empty()).then_some((last, holders))
+}
+
+fn stands(candidate: &Candidate<'_>) -> bool {
+    candidate.offer.strategy != SyncStrategy::ReceiveOnly
+}
+
+/// The candidates whose content most of them share; the content of the oldest member wins a tie.
+fn most_popular<'a>(standing: &[&'a Candidate<'a>]) -> Vec<&'a Candidate<'a>> {
+    let mut parties: Vec<Vec<&Candidate<'_>>> = Vec::new();
+    let mut by_age = standing.to_vec();
+    by_age.sort_by_key(|c| (c.synced.is_none(), c.seniority));
+    for candidate in by_age {
+        match parties.iter_mut().find(|p| same_content(&p[0].offer.entries, &candidate.offer.entries)) {
+            Some(party) => party.push(candidate),
+            None => parties.push(vec![candidate]),
+        }
+    }
+    // `max_by_key` takes the last of equals; reversed, that is the party of the oldest.
+    parties.into_iter().rev().max_by_key(Vec::len).unwrap_or_default()
+}
+
+fn same_content(a: &[StateEntry], b: &[StateEntry]) -> bool {
+    let same = |(x, y): (&StateEntry, &StateEntry)| {
+        x.same_layout(y) && (x.allow_content_inequality || x.hash == y.hash)
+    };
+    a.len() == b.len() && a.iter().zip(b).all(same)
+}
+
+fn verdict(
+    candidate: &Candidate<'_>,
+    revision: Revision,
+    winners: &[&Candidate<'_>],
+    running: &[&Candidate<'_>],
+) -> SyncVerdict {
+    let elected = &winners[0];
+    let won = winners.iter().any(|w| w.name.peer == candidate.name.peer);
+    if let Some(key) = differing_key(&elected.offer.entries, &candidate.offer.entries) {
+        return SyncVerdict::Rejected(StateRejection::Layout { key });
+    }
+    if candidate.offer.strategy == SyncStrategy::SendOnly && !won {
+        return SyncVerdict::Rejected(StateRejection::LostElection { winner: elected.name.clone() });
+    }
+    let newcomer = candidate.synced.is_none() && candidate.offer.strategy != SyncStrategy::SendOnly;
+    let pairs = elected.offer.entries.iter().zip(&candidate.offer.entries).enumerate();
+    let dirty = pairs
+        .filter(|(_, (want, have))| want.hash != have.hash && (newcomer || !want.allow_content_inequality));
+    let fetch: Vec<_> = dirty.map(|(i, (want, _))| FetchItem { entry: i as u32, hash: want.hash }).collect();
+    let sources = sources(candidate, &fetch, winners, running);
+    SyncVerdict::Elected(Assignment { revision, fetch, sources, fetchers: Vec::new() })
+}
+
+/// Everyone who holds all that the candidate lacks, turned so that fetchers begin at different ones.
+fn sources(
+    candidate: &Candidate<'_>,
+    fetch: &[FetchItem],
+    winners: &[&Candidate<'_>],
+    running: &[&Candidate<'_>],
+) -> Vec<PeerId> {
+    if fetch.is_empty() {
+        return Vec::new();
+    }
+    let holds = |w: &&&Candidate<'_>| fetch.iter().all(|f| w.offer.entries[f.entry as usize].hash == f.hash);
+    let mut sources: Vec<_> = winners.iter().filter(holds).map(|w| w.name.peer).collect();
+    let place = running.iter().position(|c| c.name.peer == candidate.name.peer).unwrap_or(0);
+    let turn = place % sources.len().max(1);
+    sources.rotate_left(turn);
+    sources
+}
+
+fn differing_key(elected: &[StateEntry], offered: &[StateEntry]) -> Option<String> {
+    for (i, want) in elected.iter().enumerate() {
+        if offered.get(i).is_none_or(|have| !have.same_layout(want)) {
+            return Some(want.key.clone());
+        }
+    }
+    offered.get(elected.len()).map(|extra| extra.key.clone())
+}
+
+fn reject(verdicts: &mut BTreeMap<PeerId, SyncVerdict>, candidate: &Candidate<'_>, why: StateRejection) {
+    verdicts.insert(candidate.name.peer, SyncVerdict::Rejected(why));
+}
+
+/// Tells every source who will come to it.
+fn spread_fetchers(verdicts: &mut BTreeMap<PeerId, SyncVerdict>) {
+    let mut coming: BTreeMap<PeerId, Vec<PeerId>> = BTreeMap::new();
+    for (peer, verdict) in verdicts.iter() {
+        if let SyncVerdict::Elected(assignment) = verdict {
+            for source in &assignment.sources {
+                coming.entry(*source).or_default().push(*peer);
+            }
+        }
+    }
+    for (source, fetchers) in coming {
+        if let Some(SyncVerdict::Elected(assignment)) = verdicts.get_mut(&source) {
+            assignment.fetchers = fetchers;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "election_tests.rs"]
+mod tests;

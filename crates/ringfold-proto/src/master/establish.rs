@@ -1,0 +1,281 @@
+//! From a set of members to an open epoch: a ring is chosen, members reach for each other, and when
+//! all of the ring's edges hold, operations may run.
+
+use super::group::{Group, Stage};
+use super::{Master, MasterAction, TourAnswer, TourQuestion};
+use crate::cause::{Cause, Departure};
+use crate::epoch::{EpochDescription, Member, MissingPair};
+use crate::event::Event;
+use crate::id::{EpochId, GroupId, PeerId, Rank};
+use crate::limits;
+use crate::message::{Direction, ToPeer};
+use crate::round::Round;
+use crate::time::Time;
+use std::collections::BTreeSet;
+
+impl Master {
+    /// A member has reached its neighbours, except for some.
+    pub(super) fn handle_ready(&mut self, peer: PeerId, epoch: EpochId, unreachable: Vec<PeerId>) {
+        let Some(group) = self.groups.get_mut(&epoch.group) else { return };
+        if let Stage::Proposed { description, round } = &mut group.stage
+            && description.id == epoch
+            && description.rank_of(peer).is_some()
+        {
+            let members = description.members.iter().map(|m| m.peer).filter(|p| *p != peer);
+            let others: BTreeSet<_> = members.collect();
+            round.vote(peer, unreachable.into_iter().filter(|p| others.contains(p)).collect());
+        }
+    }
+
+    /// A link between two live members makes no progress: the ring is rebuilt without it (R9).
+    pub(super) fn handle_link_trouble(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        epoch: EpochId,
+        other: PeerId,
+        direction: Direction,
+    ) {
+        let until = now + self.config.timing.edge_distrust;
+        let Some(group) = self.groups.get_mut(&epoch.group) else { return };
+        let current = group.open_epoch().filter(|d| d.id == epoch);
+        let both = current.is_some_and(|d| d.rank_of(peer).is_some() && d.rank_of(other).is_some());
+        if !both || peer == other {
+            return;
+        }
+        group.distrust(peer, other, until);
+        self.notify(Event::EdgeDistrusted(self.named(peer), self.named(other), direction));
+        let cause = Cause::LinkLost { from: self.named(peer), to: self.named(other) };
+        self.end_epoch(epoch.group, &cause);
+    }
+
+    /// Aborts what is undecided in a group's epoch and marks it for a new one.
+    pub(super) fn end_epoch(&mut self, id: GroupId, cause: &Cause) {
+        self.abort_all_ops(id, cause);
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.stage = Stage::Stale;
+        }
+    }
+
+    pub(super) fn all_epochs_open(&self) -> bool {
+        self.groups.values().all(|g| matches!(g.stage, Stage::Open { .. } | Stage::Empty))
+    }
+
+    pub(super) fn advance_establishing(&mut self, now: Time) -> bool {
+        if self.restoration.is_some() {
+            return false;
+        }
+        let ids: Vec<_> = self.groups.keys().copied().collect();
+        ids.into_iter().any(|id| self.advance_group(now, id))
+    }
+
+    /// A ring came back from the solver: for a group that waits for it, or as a later improvement.
+    pub fn handle_tour(&mut self, now: Time, ticket: u64, answer: TourAnswer) {
+        let asked = |g: &Group| matches!(g.stage, Stage::Solving { ticket: t, .. } if t == ticket);
+        if let Some(id) = self.groups.iter().find(|(_, g)| asked(g)).map(|(id, _)| *id) {
+            self.take_tour(now, id, answer);
+        } else {
+            self.take_optimised_tour(ticket, answer.order);
+        }
+        self.advance(now);
+    }
+
+    pub(super) fn expire_establishing(&mut self, now: Time) {
+        for id in self.groups.keys().copied().collect::<Vec<_>>() {
+            let Some(group) = self.groups.get_mut(&id) else { continue };
+            match &group.stage {
+                Stage::Solving { deadline, .. } if *deadline <= now => {
+                    // Better a ring that may fail than none: what failed before may hold by now.
+                    group.distrusted.clear();
+                    group.stage = Stage::Stale;
+                }
+                Stage::Proposed { round, .. } if round.deadline <= now => {
+                    for peer in round.missing(self.roster.members(id)) {
+                        let why = "it did not reach its neighbours in time".to_owned();
+                        self.remove(now, peer, Departure::Kicked(why));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the group made a step.
+    fn advance_group(&mut self, now: Time, id: GroupId) -> bool {
+        let members = self.roster.members(id);
+        let Some(group) = self.groups.get_mut(&id) else { return false };
+        match &group.stage {
+            Stage::Stale if members.is_empty() => {
+                // The group stays known: whoever comes back must meet the revision that it had.
+                group.stage = Stage::Empty;
+                true
+            }
+            Stage::Stale => {
+                self.propose(now, id, members);
+                true
+            }
+            Stage::Proposed { round, .. } if round.is_complete(members) => {
+                self.open_or_rebuild(now, id);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn propose(&mut self, now: Time, id: GroupId, members: Vec<PeerId>) {
+        self.abort_all_ops(id, &Cause::EpochEnded);
+        let timing = self.config.timing;
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        group.distrusted.retain(|_, until| *until > now);
+        group.ring.retain(|p| members.contains(p));
+        let newcomers = members.iter().filter(|p| !group.ring.contains(p)).copied().collect::<Vec<_>>();
+        group.ring.extend(newcomers);
+        let edges = (0..group.ring.len()).map(|i| (group.ring[i], group.ring[(i + 1) % group.ring.len()]));
+        if members.len() > 1 && edges.clone().any(|(a, b)| group.distrusts(a, b)) {
+            return self.ask_for_tour(now, id, members);
+        }
+        let ring: Vec<_> = group.ring.clone();
+        let description = self.describe(id, &members, &ring);
+        let ring_names = ring.iter().map(|p| self.named(*p)).collect();
+        self.notify(Event::EpochProposed(description.id, ring_names));
+        for peer in &members {
+            self.send(*peer, ToPeer::EpochProposed(Box::new(description.clone())));
+        }
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let mut round = Round::new(now, now + timing.establish_max);
+        if let [only] = members[..] {
+            // Nobody to reach.
+            round.vote(only, BTreeSet::new());
+        }
+        group.stage = Stage::Proposed { description, round };
+    }
+
+    fn describe(&mut self, id: GroupId, members: &[PeerId], ring: &[PeerId]) -> EpochDescription {
+        let member = |p: &PeerId| {
+            self.roster.get(*p).map(|r| Member {
+                peer: *p,
+                name: r.join.name.clone(),
+                host: r.join.host,
+                site: r.join.site,
+                addresses: r.join.addresses.clone(),
+            })
+        };
+        let described = members.iter().filter_map(member).collect();
+        let rank = |p: &PeerId| members.iter().position(|m| m == p).map(Rank::from_index);
+        EpochDescription {
+            id: self.next_epoch(id),
+            members: described,
+            ring: ring.iter().filter_map(rank).collect(),
+            mesh: members.len() <= limits::MESH_WORLD_MAX,
+            missing: Vec::new(),
+            tuning: self.config.tuning.bounded(),
+            key: self.random_key(),
+        }
+    }
+
+    fn ask_for_tour(&mut self, now: Time, id: GroupId, members: Vec<PeerId>) {
+        let ticket = self.next_ticket();
+        let deadline = now + self.config.timing.tour_max;
+        let question = self.tour_question(id, ticket, members);
+        self.notify(Event::TourAsked(id, question.nodes.len()));
+        self.actions.push_back(MasterAction::SolveTour(question));
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.stage = Stage::Solving { ticket, deadline };
+        }
+    }
+
+    /// All that is known of the ways between the members of a group.
+    pub(super) fn tour_question(&self, id: GroupId, ticket: u64, nodes: Vec<PeerId>) -> TourQuestion {
+        let at = |p: &PeerId| nodes.iter().position(|n| n == p);
+        let mut bandwidth = Vec::new();
+        let mut unreachable = Vec::new();
+        if let Some(group) = self.groups.get(&id) {
+            for ((from, to), speed) in &group.bandwidth {
+                let (Some(from), Some(to)) = (at(from), at(to)) else { continue };
+                match speed {
+                    Some(speed) => bandwidth.push((from, to, *speed)),
+                    None => unreachable.push((from, to)),
+                }
+            }
+            for (a, b) in group.distrusted.keys() {
+                let (Some(a), Some(b)) = (at(a), at(b)) else { continue };
+                unreachable.extend([(a, b), (b, a)]);
+            }
+        }
+        unreachable.sort_unstable();
+        unreachable.dedup();
+        bandwidth.retain(|(from, to, _)| unreachable.binary_search(&(*from, *to)).is_err());
+        TourQuestion { ticket, nodes, bandwidth, unreachable }
+    }
+
+    fn take_tour(&mut self, now: Time, id: GroupId, answer: TourAnswer) {
+        for peer in &answer.left_out {
+            if self.roster.group_of(*peer) == Some(id) {
+                self.remove(now, *peer, Departure::Unreachable);
+            }
+        }
+        let members = self.roster.members(id);
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let whole = members.iter().all(|p| answer.order.contains(p));
+        if whole {
+            group.ring = answer.order.into_iter().filter(|p| members.contains(p)).collect();
+        } else {
+            group.distrusted.clear();
+        }
+        group.stage = Stage::Stale;
+        self.notify(Event::TourAnswered(id, whole));
+    }
+
+    /// All members have spoken: if an edge of the ring failed, another ring; else the epoch opens.
+    fn open_or_rebuild(&mut self, now: Time, id: GroupId) {
+        let until = now + self.config.timing.edge_distrust;
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Stage::Proposed { description, round } = core::mem::take(&mut group.stage) else { return };
+        let mut missing = BTreeSet::new();
+        for (peer, unreachable) in round.into_votes() {
+            for other in unreachable {
+                let (Some(a), Some(b)) = (description.rank_of(peer), description.rank_of(other)) else {
+                    continue;
+                };
+                missing.insert((MissingPair(a.min(b), a.max(b)), peer, other));
+            }
+        }
+        let broken: Vec<_> =
+            missing.iter().filter(|(pair, ..)| description.on_ring(pair.0, pair.1)).collect();
+        if !broken.is_empty() {
+            let broken: Vec<_> = broken.into_iter().map(|(_, a, b)| (*a, *b)).collect();
+            for (a, b) in &broken {
+                group.distrust(*a, *b, until);
+            }
+            for (a, b) in broken {
+                self.notify(Event::EdgeDistrusted(self.named(a), self.named(b), Direction::Both));
+            }
+            return;
+        }
+        let mut pairs: Vec<_> = missing.into_iter().map(|(pair, ..)| pair).collect();
+        pairs.dedup();
+        self.open(id, EpochDescription { missing: pairs, ..description });
+    }
+
+    fn open(&mut self, id: GroupId, description: EpochDescription) {
+        self.notify(Event::EpochOpened(description.id, description.missing.len()));
+        self.announce_open(id, &description);
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.ops.clear();
+            group.decided.clear();
+            group.stage = Stage::Open { description };
+        }
+    }
+
+    /// Tells all members that their epoch is open.
+    pub(super) fn announce_open(&mut self, id: GroupId, description: &EpochDescription) {
+        let (attributes, rounds) = (self.attributes(id), self.rounds_of(id));
+        for member in &description.members {
+            let missing = description.missing.clone();
+            self.send(
+                member.peer,
+                ToPeer::EpochOpened { epoch: description.id, missing, attributes, rounds },
+            );
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What the master keeps for one peer group.
+
+use super::reduce::OpRound;
+use super::sync::SyncRound;
+use crate::epoch::EpochDescription;
+use crate::id::{PeerId, Revision, Seq, Tag};
+use crate::round::Round;
+use crate::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How far the group's membership has come.
+#[derive(Debug, Default)]
+pub(super) enum Stage {
+    /// The members have changed, and a new epoch is to be proposed.
+    #[default]
+    Stale,
+    /// A solver looks for a ring without the edges that failed.
+    Solving { ticket: u64, deadline: Time },
+    /// Members are reaching for each other; each votes with those it could not reach.
+    Proposed { description: EpochDescription, round: Round<BTreeSet<PeerId>> },
+    /// Nobody is in the group.
+    Empty,
+    /// Operations run.
+    Open { description: EpochDescription },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub stage: Stage,
+    /// The ring that the last epoch had or a solver found; members that left are skipped, newcomers
+    /// come last.
+    pub ring: Vec<PeerId>,
+    /// Undecided operations of the open epoch.
+    pub ops: BTreeMap<(Tag, Seq), OpRound>,
+    /// How many operations of each tag were decided in the open epoch.
+    pub decided: BTreeMap<Tag, Seq>,
+    /// Pairs that could not reach each other, and until when they are not trusted.
+    pub distrusted: BTreeMap<(PeerId, PeerId), Time>,
+    /// Bytes per second from one peer to another; none where a probe failed.
+    pub bandwidth: BTreeMap<(PeerId, PeerId), Option<u64>>,
+    /// A ring that a solver found after the last optimisation had ended.
+    pub better_ring: Option<Vec<PeerId>>,
+    /// The ticket of the last optimisation's question, for improvements that come later.
+    pub improving: Option<u64>,
+    pub sync: Option<SyncRound>,
+    /// Completed syncs.
+    pub syncs: u64,
+    /// The revision that comes next; none while nobody has synced.
+    pub next_revision: Option<Revision>,
+}
+
+impl Group {
+    pub fn open_epoch(&self) -> Option<&EpochDescription> {
+        match &self.stage {
+            Stage::Open { description } => Some(description),
+            _ => None,
+        }
+    }
+
+    /// Whether two peers are not to be neighbours now.
+    pub fn distrusts(&self, a: PeerId, b: PeerId) -> bool {
+        self.distrusted.contains_key(&(a.min(b), a.max(b)))
+    }
+
+    pub fn distrust(&mut self, a: PeerId, b: PeerId, until: Time) {
+        self.distrusted.insert((a.min(b), a.max(b)), until);
+    }
+
+    /// Drops what is known of a peer that departed.
+    pub fn forget(&mut self, peer: PeerId) {
+        self.ring.retain(|p| *p != peer);
+        self.distrusted.retain(|(a, b), _| *a != peer && *b != peer);
+        self.bandwidth.retain(|(a, b), _| *a != peer && *b != peer);
+        self.better_ring = None;
+        self.improving = None;
+        self.stage = Stage::Stale;
+    }
+
+    pub fn deadlines(&self) -> impl Iterator<Item = Time> + '_ {
+        let stage = match &self.stage {
+            Stage::Stale | Stage::Empty | Stage::Open { .. } => None,
+            Stage::Solving { deadline, .. } => Some(*deadline),
+            Stage::Proposed { round, .. } => Some(round.deadline),
+        };
+        let ops = self.ops.values().map(|op| op.round.deadline);
+        ops.chain(stage).chain(self.sync.as_ref().and_then(SyncRound::deadline))
+    }
+}

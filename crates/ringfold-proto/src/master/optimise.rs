@@ -1,0 +1,241 @@
+//! A better ring: measure the pairs that were not measured, have the ring solved outside, adopt it.
+
+use super::group::{Group, Stage};
+use super::phase::PhaseRound;
+use super::{Master, MasterAction};
+use crate::event::Event;
+use crate::id::{GroupId, PeerId};
+use crate::message::{Answer, Phase, ToPeer};
+use crate::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A pair that is being measured.
+#[derive(Debug)]
+struct Probe {
+    group: GroupId,
+    prober: PeerId,
+    target: PeerId,
+    deadline: Time,
+}
+
+/// What follows when all have voted.
+#[derive(Debug)]
+enum Act {
+    Measure { running: BTreeMap<u64, Probe> },
+    Solve { waiting: BTreeMap<u64, GroupId>, deadline: Time },
+    Adopt,
+}
+
+#[derive(Debug)]
+pub(super) struct OptimiseRound {
+    pub votes: PhaseRound,
+    act: Option<Act>,
+}
+
+impl OptimiseRound {
+    pub fn new(now: Time, deadline: Time) -> Self {
+        Self { votes: PhaseRound::new(now, deadline), act: None }
+    }
+
+    pub fn deadline(&self) -> Option<Time> {
+        match &self.act {
+            None => self.votes.deadline(),
+            Some(Act::Measure { running }) => running.values().map(|p| p.deadline).min(),
+            Some(Act::Solve { deadline, .. }) => Some(*deadline),
+            Some(Act::Adopt) => None,
+        }
+    }
+}
+
+impl Master {
+    pub(super) fn advance_optimise(&mut self, now: Time) -> bool {
+        if self.restoration.is_some() {
+            return false;
+        }
+        let Some(round) = &mut self.optimise else { return false };
+        match &round.act {
+            None => {
+                if !round.votes.round.is_complete(self.roster.accepted()) {
+                    return false;
+                }
+                round.votes.acting = true;
+                round.act = Some(Act::Measure { running: BTreeMap::new() });
+                true
+            }
+            Some(Act::Measure { running }) => {
+                let idle = running.is_empty();
+                self.assign_probes(now) || (idle && self.ask_for_better_tours(now))
+            }
+            Some(Act::Solve { waiting, .. }) => {
+                if !waiting.is_empty() {
+                    return false;
+                }
+                round.act = Some(Act::Adopt);
+                true
+            }
+            Some(Act::Adopt) => self.all_epochs_open() && self.finish_optimise(),
+        }
+    }
+
+    /// The prober brings what it measured.
+    pub(super) fn handle_probed(
+        &mut self,
+        peer: PeerId,
+        probe: u64,
+        forward: Option<u64>,
+        backward: Option<u64>,
+    ) {
+        let Some(Act::Measure { running }) = self.optimise.as_mut().and_then(|o| o.act.as_mut()) else {
+            return;
+        };
+        if running.get(&probe).is_none_or(|p| p.prober != peer) {
+            return;
+        }
+        if let Some(probe) = running.remove(&probe) {
+            self.record_probe(&probe, forward.filter(|b| *b > 0), backward.filter(|b| *b > 0));
+        }
+    }
+
+    /// Probes that take too long say that the pair can't talk; solvers that take too long are not waited for.
+    pub(super) fn expire_probes(&mut self, now: Time) {
+        match self.optimise.as_mut().and_then(|o| o.act.as_mut()) {
+            Some(Act::Measure { running }) => {
+                let late: Vec<_> = running.extract_if(.., |_, p| p.deadline <= now).map(|(_, p)| p).collect();
+                for probe in late {
+                    self.record_probe(&probe, None, None);
+                }
+            }
+            Some(Act::Solve { waiting, deadline }) if *deadline <= now => waiting.clear(),
+            _ => {}
+        }
+    }
+
+    /// A peer departed: its probes end.
+    pub(super) fn forget_probes(&mut self, _now: Time, peer: PeerId) {
+        if let Some(Act::Measure { running }) = self.optimise.as_mut().and_then(|o| o.act.as_mut()) {
+            running.retain(|_, p| p.prober != peer && p.target != peer);
+        }
+    }
+
+    /// A ring for an optimisation, or an improvement of it that came after its end.
+    pub(super) fn take_optimised_tour(&mut self, ticket: u64, order: Vec<PeerId>) {
+        let waiting = match self.optimise.as_mut().and_then(|o| o.act.as_mut()) {
+            Some(Act::Solve { waiting, .. }) => waiting.remove(&ticket),
+            _ => None,
+        };
+        let asked = |g: &&mut Group| g.improving == Some(ticket);
+        let Some((id, group)) = self.groups.iter_mut().find(|(_, g)| asked(g)).map(|(id, g)| (*id, g)) else {
+            return;
+        };
+        let members: BTreeSet<_> = group.ring.iter().copied().collect();
+        let same = order.len() == members.len() && order.iter().all(|p| members.contains(p));
+        let taken = same && !same_ring(&order, &group.ring);
+        if taken && waiting.is_some() {
+            group.ring = order;
+            group.stage = Stage::Stale;
+        } else if taken {
+            group.better_ring = Some(order);
+        }
+        self.notify(Event::TourAnswered(id, taken));
+    }
+
+    /// Starts every probe whose ends, and whose hosts, are in no other one.
+    fn assign_probes(&mut self, now: Time) -> bool {
+        let Some(Act::Measure { running }) = self.optimise.as_ref().and_then(|o| o.act.as_ref()) else {
+            return false;
+        };
+        let ends = |p: &Probe| [p.prober, p.target];
+        let mut busy: BTreeSet<_> = running.values().flat_map(ends).flat_map(|p| self.hosts_of(p)).collect();
+        let mut assigned = Vec::new();
+        for (id, group) in &self.groups {
+            let members = self.roster.members(*id);
+            for (i, a) in members.iter().enumerate() {
+                for b in &members[i + 1..] {
+                    let places: Vec<_> = self.hosts_of(*a).into_iter().chain(self.hosts_of(*b)).collect();
+                    if group.bandwidth.contains_key(&(*a, *b)) || places.iter().any(|h| busy.contains(h)) {
+                        continue;
+                    }
+                    busy.extend(places);
+                    assigned.push((*id, *a, *b));
+                }
+            }
+        }
+        let any = !assigned.is_empty();
+        for (group, prober, target) in assigned {
+            self.start_probe(now, group, prober, target);
+        }
+        any
+    }
+
+    fn start_probe(&mut self, now: Time, group: GroupId, prober: PeerId, target: PeerId) {
+        let ticket = self.next_ticket();
+        let deadline = now + self.config.timing.probe_max;
+        let key = self.groups.get(&group).and_then(|g| g.open_epoch()).map_or([0; 32], |d| d.key);
+        let addresses = self.roster.get(target).map(|r| r.join.addresses.clone()).unwrap_or_default();
+        if let Some(Act::Measure { running }) = self.optimise.as_mut().and_then(|o| o.act.as_mut()) {
+            running.insert(ticket, Probe { group, prober, target, deadline });
+        }
+        self.notify(Event::ProbeAssigned(self.named(prober), self.named(target)));
+        self.send(prober, ToPeer::Probe { probe: ticket, peer: target, addresses, key });
+    }
+
+    fn record_probe(&mut self, probe: &Probe, forward: Option<u64>, backward: Option<u64>) {
+        let names = (self.named(probe.prober), self.named(probe.target));
+        self.notify(Event::Probed(names.0, names.1, forward, backward));
+        if let Some(group) = self.groups.get_mut(&probe.group) {
+            group.bandwidth.insert((probe.prober, probe.target), forward);
+            group.bandwidth.insert((probe.target, probe.prober), backward);
+        }
+    }
+
+    /// All is measured: take the rings that were found since the last time, and ask for new ones.
+    fn ask_for_better_tours(&mut self, now: Time) -> bool {
+        let mut waiting = BTreeMap::new();
+        for id in self.groups.keys().copied().collect::<Vec<_>>() {
+            let members = self.roster.members(id);
+            if members.len() < 3 {
+                continue;
+            }
+            if let Some(group) = self.groups.get_mut(&id)
+                && let Some(better) = group.better_ring.take()
+            {
+                group.ring = better;
+                group.stage = Stage::Stale;
+                continue;
+            }
+            let ticket = self.next_ticket();
+            let question = self.tour_question(id, ticket, members);
+            self.notify(Event::TourAsked(id, question.nodes.len()));
+            self.actions.push_back(MasterAction::SolveTour(question));
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.improving = Some(ticket);
+            }
+            waiting.insert(ticket, id);
+        }
+        let deadline = now + self.config.timing.tour_max;
+        if let Some(round) = &mut self.optimise {
+            round.act = Some(Act::Solve { waiting, deadline });
+        }
+        true
+    }
+
+    fn finish_optimise(&mut self) -> bool {
+        let Some(round) = self.optimise.take() else { return false };
+        self.complete_phase(Phase::Optimise, round.votes.round, Answer::Topology);
+        true
+    }
+
+    /// What a probe of this peer keeps busy: itself, and its host.
+    fn hosts_of(&self, peer: PeerId) -> Vec<u128> {
+        let host = self.roster.get(peer).map(|r| u128::from(r.join.host));
+        host.into_iter().chain([peer.0]).collect()
+    }
+}
+
+/// Whether two rings have the same edges in the same direction, wherever they begin.
+fn same_ring(a: &[PeerId], b: &[PeerId]) -> bool {
+    let Some(shift) = a.first().and_then(|first| b.iter().position(|p| p == first)) else {
+        return a.is_empty() && b.is_empty();
+    };
+    a.len() == b.len() && a.iter().enumerate().all(|(i, p)| b[(i + shift) % b.len()] == *p)
+}

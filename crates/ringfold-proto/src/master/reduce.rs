@@ -1,0 +1,185 @@
+//! Collectives: the data has flowed without the master; here is decided, once per operation, whether
+//! its result holds (R6).
+
+use super::Master;
+use super::group::Group;
+use crate::cause::{Cause, Departure, Waiting};
+use crate::descriptor::Descriptor;
+use crate::event::Event;
+use crate::id::{GroupId, OpId, PeerId, Seq, Tag};
+use crate::limits;
+use crate::message::{Ballot, Outcome, ToPeer};
+use crate::round::Round;
+use crate::time::Time;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+/// An operation that is not decided. Votes are "done"; anything else aborts at once.
+#[derive(Debug)]
+pub(super) struct OpRound {
+    pub round: Round<()>,
+    /// Whoever has started it, as far as is known, and what they were asked for.
+    pub started: BTreeMap<PeerId, Descriptor>,
+    /// Found to be impossible.
+    pub failed: Option<Cause>,
+}
+
+impl Master {
+    /// A peer has been at an operation for a while.
+    pub(super) fn handle_started(&mut self, now: Time, peer: PeerId, op: OpId, descriptor: Descriptor) {
+        self.take_part(now, peer, op, descriptor);
+    }
+
+    /// A peer has ended its part of an operation.
+    pub(super) fn handle_op_vote(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        op: OpId,
+        descriptor: Descriptor,
+        ballot: Ballot,
+    ) {
+        if !self.take_part(now, peer, op, descriptor) {
+            return;
+        }
+        let members = self.roster.members(op.epoch.group);
+        let Some(round) = self.op_mut(op) else { return };
+        match ballot {
+            Ballot::Done { digest: _ } => round.round.vote(peer, ()),
+            Ballot::Differs { from } => {
+                let other = round.started.get(&from).copied();
+                let cause = self.mismatch((peer, Some(descriptor)), (from, other));
+                self.fail_op(op, cause);
+            }
+            Ballot::TimedOut => {
+                let late =
+                    round.round.missing(members).into_iter().filter(|p| *p != peer).collect::<Vec<_>>();
+                let waited_for = self.named_few(&late);
+                self.fail_op(op, Cause::Timeout { waited_for });
+            }
+        }
+    }
+
+    /// Decides what can be decided.
+    pub(super) fn advance_ops(&mut self) -> bool {
+        if self.restoration.is_some() {
+            return false;
+        }
+        let mut decided = Vec::new();
+        for group in self.groups.values() {
+            let Some(epoch) = group.open_epoch() else { continue };
+            for ((tag, seq), op) in &group.ops {
+                let living = epoch.members.iter().map(|m| m.peer).filter(|p| self.roster.is_accepted(*p));
+                let outcome = match &op.failed {
+                    Some(cause) => Outcome::Aborted(cause.clone()),
+                    None if op.round.is_complete(living) => Outcome::Committed,
+                    None => continue,
+                };
+                decided.push((OpId { epoch: epoch.id, tag: *tag, seq: *seq }, outcome));
+            }
+        }
+        let any = !decided.is_empty();
+        for (op, outcome) in decided {
+            self.decide(op, outcome);
+        }
+        any
+    }
+
+    /// Aborts every undecided operation of a group (R6).
+    pub(super) fn abort_all_ops(&mut self, id: GroupId, cause: &Cause) {
+        let Some(group) = self.groups.get(&id) else { return };
+        let Some(epoch) = group.open_epoch().map(|d| d.id) else { return };
+        let undecided: Vec<_> =
+            group.ops.keys().map(|(tag, seq)| OpId { epoch, tag: *tag, seq: *seq }).collect();
+        for op in undecided {
+            self.decide(op, Outcome::Aborted(cause.clone()));
+        }
+    }
+
+    pub(super) fn expire_ops(&mut self, now: Time) {
+        let mut expired = Vec::new();
+        for (id, group) in &self.groups {
+            let Some(epoch) = group.open_epoch().map(|d| d.id) else { continue };
+            for ((tag, seq), op) in group.ops.iter().filter(|(_, op)| op.round.deadline <= now) {
+                let waited_for = self.named_few(&op.round.missing(self.roster.members(*id)));
+                expired.push((OpId { epoch, tag: *tag, seq: *seq }, Cause::Timeout { waited_for }));
+            }
+        }
+        for (op, cause) in expired {
+            self.fail_op(op, cause);
+        }
+    }
+
+    pub(super) fn fail_op(&mut self, op: OpId, cause: Cause) {
+        if let Some(round) = self.op_mut(op) {
+            round.failed.get_or_insert(cause);
+        }
+    }
+
+    /// Tells the whole group, also those who have not called, so that `seq` stays equal.
+    pub(super) fn decide(&mut self, op: OpId, outcome: Outcome) {
+        let attributes = self.attributes(op.epoch.group);
+        let Some(group) = self.groups.get_mut(&op.epoch.group) else { return };
+        group.ops.remove(&(op.tag, op.seq));
+        let next = group.decided.entry(op.tag).or_default();
+        *next = (*next).max(Seq(op.seq.0 + 1));
+        let members = group.open_epoch().map(|d| d.members.iter().map(|m| m.peer).collect::<Vec<_>>());
+        self.notify(Event::OpDecided(op, outcome.clone()));
+        for peer in members.unwrap_or_default() {
+            self.send(peer, ToPeer::Decided { op, outcome: outcome.clone(), attributes });
+        }
+    }
+
+    /// Two peers, and what each of them asked for, as far as is known.
+    fn mismatch(&self, one: (PeerId, Option<Descriptor>), other: (PeerId, Option<Descriptor>)) -> Cause {
+        let waiting = |(peer, what): (PeerId, Option<Descriptor>)| Waiting {
+            who: self.named(peer),
+            call: what.map_or_else(|| "something else".to_owned(), |d| d.to_string()),
+        };
+        Cause::Mismatch { one: waiting(one), other: waiting(other) }
+    }
+
+    /// Records that a peer takes part; false if the operation is not one that it can take part in.
+    fn take_part(&mut self, now: Time, peer: PeerId, op: OpId, descriptor: Descriptor) -> bool {
+        let wait_max = self.config.timing.wait_max;
+        let Some(group) = self.groups.get_mut(&op.epoch.group) else { return false };
+        let is_member =
+            |group: &Group| group.open_epoch().is_some_and(|d| d.id == op.epoch && d.rank_of(peer).is_some());
+        if !is_member(group) {
+            // Of an earlier epoch: what it hears of the new one tells it.
+            return false;
+        }
+        let next = group.decided.get(&op.tag).copied().unwrap_or_default();
+        if op.seq < next {
+            return false;
+        }
+        if op.seq > next || group.decided.len() + group.ops.len() >= limits::TAGS_PER_EPOCH_MAX {
+            let why = format!("{op} can't be next, {next} is");
+            self.remove(now, peer, Departure::Misbehaved(why));
+            return false;
+        }
+        let patience = match descriptor.deadline_ms {
+            0 => wait_max,
+            ms => Duration::from_millis(u64::from(ms)),
+        };
+        let round = group.ops.entry((op.tag, op.seq)).or_insert_with(|| OpRound {
+            round: Round::new(now, now + patience),
+            started: BTreeMap::new(),
+            failed: None,
+        });
+        round.round.deadline = round.round.deadline.min(round.round.opened + patience);
+        let differing = round.started.iter().find(|(_, d)| d.shared() != descriptor.shared());
+        let differing = differing.map(|(p, d)| (*p, Some(*d)));
+        round.started.insert(peer, descriptor);
+        if let Some(other) = differing {
+            let cause = self.mismatch(other, (peer, Some(descriptor)));
+            self.fail_op(op, cause);
+        }
+        true
+    }
+
+    fn op_mut(&mut self, op: OpId) -> Option<&mut OpRound> {
+        let key: (Tag, Seq) = (op.tag, op.seq);
+        self.groups.get_mut(&op.epoch.group)?.ops.get_mut(&key)
+    }
+}

@@ -1,0 +1,289 @@
+//! A restarted master takes up the run from what its members bring back (R8).
+//!
+//! Whatever anyone saw decided stays decided. An operation that nobody saw decided is committed if all
+//! who returned have done it, goes on if all members of its epoch returned, and is aborted otherwise.
+
+use super::group::{Group, Stage};
+use super::reduce::OpRound;
+use super::roster::{PeerRecord, Standing};
+use super::{Master, MasterAction};
+use crate::cause::{Cause, Departure, PeerName};
+use crate::epoch::EpochDescription;
+use crate::event::Event;
+use crate::id::{ConnId, EpochId, GroupId, OpId, PeerId, Revision, Seq, Tag};
+use crate::message::{EpochRecord, OpProgress, OpRecord, Outcome, Phase, Resume, ToPeer};
+use crate::round::Round;
+use crate::session::Session;
+use crate::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The time between the first member's return and the run's going on.
+#[derive(Debug)]
+pub(super) struct Restoration {
+    pub deadline: Time,
+    returned: BTreeMap<PeerId, Resume>,
+}
+
+impl Master {
+    /// A member comes back: to this life on another connection, or from an earlier life.
+    pub(super) fn handle_resume(&mut self, now: Time, conn: ConnId, peer: PeerId, resume: Resume) {
+        if resume.incarnation == self.incarnation {
+            return match self.roster.get(peer).is_some() {
+                true => self.rebind(now, conn, peer, resume.received),
+                false => self.refuse(conn, "it was removed from the run".into()),
+            };
+        }
+        let too_late = self.started.is_some_and(|s| s + self.config.timing.restore_window <= now);
+        if self.restored || too_late {
+            return self.refuse(conn, "the run went on without it after the master restarted".into());
+        }
+        let sound =
+            |r: &EpochRecord| r.description.is_sound(peer) && r.description.id.group == resume.join.group;
+        if !resume.epochs.iter().all(sound) || !resume.epochs.iter().any(|r| r.opened) {
+            return self.refuse(conn, "it returned with an epoch that can't be".into());
+        }
+        if self.restoration.is_none() {
+            self.begin_restoration(now, resume.incarnation);
+        }
+        if let Some(old) = self.roster.get(peer).and_then(|r| r.conn).filter(|old| *old != conn) {
+            self.actions.push_back(MasterAction::Close { conn: old });
+        }
+        self.roster.insert(PeerRecord {
+            peer,
+            conn: Some(conn),
+            session: Session::default(),
+            join: resume.join.clone(),
+            standing: Standing::Returned,
+            seniority: resume.seniority,
+            heard_at: now,
+            synced: resume.synced,
+        });
+        self.notify(Event::Returned(self.named(peer)));
+        self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });
+        if let Some(restoration) = &mut self.restoration {
+            restoration.returned.insert(peer, resume);
+        }
+    }
+
+    /// A peer that had returned departed again.
+    pub(super) fn forget_returned(&mut self, peer: PeerId) {
+        if let Some(restoration) = &mut self.restoration {
+            restoration.returned.remove(&peer);
+        }
+    }
+
+    pub(super) fn advance_restoration(&mut self, now: Time) -> bool {
+        let Some(restoration) = &self.restoration else { return false };
+        let returned = &restoration.returned;
+        let expected = returned.values().map(|r| r.attributes.global_world as usize).max().unwrap_or(0);
+        let members = returned.values().flat_map(|r| &r.epochs).flat_map(|e| &e.description.members);
+        let all_back = members.map(|m| m.peer).all(|p| returned.contains_key(&p));
+        if !all_back || returned.len() < expected {
+            return false;
+        }
+        self.finish_restoration(now);
+        true
+    }
+
+    pub(super) fn expire_restoration(&mut self, now: Time) {
+        if self.restoration.as_ref().is_some_and(|r| r.deadline <= now) {
+            self.finish_restoration(now);
+        }
+    }
+
+    fn rebind(&mut self, now: Time, conn: ConnId, peer: PeerId, received: u64) {
+        let Some(record) = self.roster.get_mut(peer) else { return };
+        let old = record.conn.replace(conn).filter(|old| *old != conn);
+        record.heard_at = now;
+        let rebound = record.session.say_aside(ToPeer::Rebound { received: record.session.heard() });
+        let missed = record.session.missed_after(received);
+        if let Some(old) = old {
+            self.actions.push_back(MasterAction::Close { conn: old });
+        }
+        for message in [rebound].into_iter().chain(missed) {
+            self.actions.push_back(MasterAction::Send { conn, message: Box::new(message) });
+        }
+        self.notify(Event::Rebound(self.named(peer)));
+    }
+
+    /// Members of an earlier life are there: whoever was accepted in the meantime waits again.
+    fn begin_restoration(&mut self, now: Time, of: crate::id::Incarnation) {
+        self.notify(Event::RestoreBegan(of));
+        for peer in self.roster.accepted().collect::<Vec<_>>() {
+            if let Some(record) = self.roster.get_mut(peer) {
+                record.standing = Standing::Pending;
+                record.synced = None;
+            }
+            self.notify(Event::Demoted(self.named(peer)));
+            self.send(peer, ToPeer::Demoted);
+        }
+        (self.topology, self.pending, self.optimise) = (None, None, None);
+        self.groups.clear();
+        let deadline = now + self.config.timing.restore_grace;
+        self.restoration = Some(Restoration { deadline, returned: BTreeMap::new() });
+    }
+
+    fn finish_restoration(&mut self, now: Time) {
+        let Some(Restoration { mut returned, .. }) = self.restoration.take() else { return };
+        self.restored = !returned.is_empty();
+        self.refuse_outsiders(now, &mut returned);
+        self.notify(Event::RestoreEnded(returned.len()));
+        for (peer, resume) in &returned {
+            if let Some(record) = self.roster.get_mut(*peer) {
+                record.standing = Standing::Accepted;
+                record.heard_at = now;
+            }
+            for phase in [Phase::Topology, Phase::Pending, Phase::Optimise] {
+                if phase == Phase::Pending && resume.rounds.pending >= self.rounds.pending {
+                    self.last_pending = resume.last_pending;
+                }
+                let count = self.rounds.of_mut(phase);
+                *count = (*count).max(resume.rounds.of(phase));
+            }
+            let counters = resume.epochs.iter().map(|e| e.description.id.counter);
+            self.epoch_counter = counters.fold(self.epoch_counter, u64::max);
+        }
+        let groups: BTreeSet<_> = returned.values().map(|r| r.join.group).collect();
+        for id in groups {
+            let of_group: BTreeMap<_, _> = returned.iter().filter(|(_, r)| r.join.group == id).collect();
+            self.restore_group(now, id, &of_group);
+        }
+    }
+
+    /// A peer whose newest open epoch is behind its group's, and which is no member of that, was put
+    /// out by the earlier life and does not know it yet.
+    fn refuse_outsiders(&mut self, now: Time, returned: &mut BTreeMap<PeerId, Resume>) {
+        let mut newest: BTreeMap<GroupId, EpochDescription> = BTreeMap::new();
+        for resume in returned.values() {
+            for record in resume.epochs.iter().filter(|e| e.opened) {
+                let known = newest.entry(resume.join.group).or_insert_with(|| record.description.clone());
+                if record.description.id.counter > known.id.counter {
+                    *known = record.description.clone();
+                }
+            }
+        }
+        let is_outsider = |peer: PeerId, r: &Resume| newest[&r.join.group].rank_of(peer).is_none();
+        let outsiders: Vec<_> =
+            returned.iter().filter(|(p, r)| is_outsider(**p, r)).map(|(p, _)| *p).collect();
+        for peer in outsiders {
+            returned.remove(&peer);
+            self.remove(now, peer, Departure::Kicked("it was put out before the master restarted".into()));
+        }
+    }
+
+    fn restore_group(&mut self, now: Time, id: GroupId, returned: &BTreeMap<&PeerId, &Resume>) {
+        let records = || returned.values().flat_map(|r| &r.epochs);
+        let Some(newest) =
+            records().filter(|e| e.opened).map(|e| &e.description).max_by_key(|d| d.id.counter)
+        else {
+            return;
+        };
+        let kept = newest.members.iter().all(|m| returned.contains_key(&m.peer));
+        let mut group = Group {
+            ring: newest.ring.iter().filter_map(|r| newest.members.get(r.index())).map(|m| m.peer).collect(),
+            syncs: returned.values().map(|r| r.rounds.sync).max().unwrap_or(0),
+            next_revision: returned
+                .values()
+                .filter_map(|r| r.synced)
+                .max()
+                .map(|r| Revision(r.0.saturating_add(1))),
+            ..Group::default()
+        };
+        let absent: Vec<_> = newest.members.iter().filter(|m| !returned.contains_key(&m.peer)).collect();
+        let cause = absent.first().map_or(Cause::EpochEnded, |m| Cause::PeerLost {
+            who: PeerName { peer: m.peer, name: m.name.clone() },
+            how: Departure::NotReturned,
+        });
+        let mut decisions = Vec::new();
+        for epoch in records().map(|e| e.description.id).collect::<BTreeSet<_>>() {
+            let goes_on = kept && epoch == newest.id;
+            judge_epoch(
+                epoch,
+                returned,
+                goes_on,
+                &cause,
+                now + self.config.timing.wait_max,
+                &mut group,
+                &mut decisions,
+            );
+        }
+        if kept {
+            self.notify(Event::EpochKept(newest.id));
+            group.stage = Stage::Open { description: newest.clone() };
+        }
+        group.ring.retain(|p| returned.contains_key(p));
+        self.groups.insert(id, group);
+        self.tell_restored(id, returned, decisions);
+        if kept {
+            self.announce_open(id, newest);
+        }
+    }
+
+    fn tell_restored(
+        &mut self,
+        id: GroupId,
+        returned: &BTreeMap<&PeerId, &Resume>,
+        decisions: Vec<(OpId, Outcome)>,
+    ) {
+        let (rounds, last_pending, attributes) = (self.rounds_of(id), self.last_pending, self.attributes(id));
+        for peer in returned.keys() {
+            self.send(**peer, ToPeer::Restored { rounds, last_pending });
+        }
+        for (op, outcome) in decisions {
+            self.notify(Event::OpDecided(op, outcome.clone()));
+            for (peer, resume) in returned {
+                if resume.epochs.iter().any(|e| e.description.id == op.epoch) {
+                    self.send(**peer, ToPeer::Decided { op, outcome: outcome.clone(), attributes });
+                }
+            }
+        }
+    }
+}
+
+/// Decides the operations of one epoch, or takes them up undecided where the epoch goes on.
+fn judge_epoch(
+    epoch: EpochId,
+    returned: &BTreeMap<&PeerId, &Resume>,
+    goes_on: bool,
+    cause: &Cause,
+    deadline: Time,
+    group: &mut Group,
+    decisions: &mut Vec<(OpId, Outcome)>,
+) {
+    let mut ops: BTreeMap<(Tag, Seq), Vec<(PeerId, &OpRecord)>> = BTreeMap::new();
+    let mut members = Vec::new();
+    for (peer, resume) in returned {
+        if let Some(record) = resume.epochs.iter().find(|e| e.description.id == epoch) {
+            members.push(**peer);
+            for op in &record.ops {
+                ops.entry((op.tag, op.seq)).or_default().push((**peer, op));
+            }
+        }
+    }
+    for ((tag, seq), records) in ops {
+        let seen = records.iter().find_map(|(_, r)| match &r.progress {
+            OpProgress::Decided(outcome) => Some(outcome.clone()),
+            _ => None,
+        });
+        let done: BTreeSet<_> =
+            records.iter().filter(|(_, r)| r.progress == OpProgress::Done).map(|(p, _)| *p).collect();
+        let all_done = members.iter().all(|p| done.contains(p));
+        let outcome = match seen {
+            Some(outcome) => outcome,
+            None if all_done => Outcome::Committed,
+            None if goes_on => {
+                let mut round = Round::new(Time::ZERO, deadline);
+                done.iter().for_each(|p| round.vote(*p, ()));
+                let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();
+                group.ops.insert((tag, seq), OpRound { round, started, failed: None });
+                continue;
+            }
+            None => Outcome::Aborted(cause.clone()),
+        };
+        decisions.push((OpId { epoch, tag, seq }, outcome));
+        if goes_on {
+            let next = group.decided.entry(tag).or_default();
+            *next = (*next).max(Seq(seq.0 + 1));
+        }
+    }
+}

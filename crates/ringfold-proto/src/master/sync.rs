@@ -1,0 +1,243 @@
+//! Shared state: offers are collected, one content is elected, whoever lacks it fetches it from peers,
+//! and when all are done the revision moves on.
+
+use super::Master;
+use super::election::{Ballots, Candidate, Election, elect};
+use crate::cause::{Cause, StateRejection};
+use crate::event::Event;
+use crate::id::{CallId, GroupId, PeerId, Revision};
+use crate::message::{Answer, Phase, ToPeer};
+use crate::round::Round;
+use crate::shared_state::{SyncOffer, SyncVerdict};
+use crate::time::Time;
+use std::collections::BTreeMap;
+
+#[derive(Debug)]
+enum Act {
+    /// Offers come in.
+    Offer { offers: Round<(CallId, SyncOffer)>, order: Vec<PeerId> },
+    /// The elected content moves; each votes with whether it has it now.
+    Transfer { revision: Revision, done: Round<bool>, calls: BTreeMap<PeerId, CallId> },
+}
+
+/// One sync of one group.
+#[derive(Debug)]
+pub(super) struct SyncRound {
+    act: Act,
+}
+
+impl SyncRound {
+    pub fn new(now: Time, deadline: Time) -> Self {
+        Self { act: Act::Offer { offers: Round::new(now, deadline), order: Vec::new() } }
+    }
+
+    pub fn offer(&mut self, peer: PeerId, call: CallId, offer: SyncOffer, deadline: Time) {
+        if let Act::Offer { offers, order } = &mut self.act {
+            offers.deadline = offers.deadline.min(deadline);
+            offers.vote(peer, (call, offer));
+            order.retain(|p| *p != peer);
+            order.push(peer);
+        }
+    }
+
+    /// Takes an offer back if it is this call's.
+    pub fn withdraw(&mut self, peer: PeerId, call: CallId) {
+        if let Act::Offer { offers, .. } = &self.act
+            && offers.vote_of(peer).is_some_and(|(c, _)| *c == call)
+        {
+            self.withdraw_offer(peer);
+        }
+    }
+
+    pub fn withdraw_offer(&mut self, peer: PeerId) -> Option<CallId> {
+        let Act::Offer { offers, order } = &mut self.act else { return None };
+        order.retain(|p| *p != peer);
+        offers.withdraw(peer).map(|(call, _)| call)
+    }
+
+    /// A peer departed.
+    pub fn forget(&mut self, peer: PeerId) {
+        self.withdraw_offer(peer);
+        if let Act::Transfer { done, calls, .. } = &mut self.act {
+            done.withdraw(peer);
+            calls.remove(&peer);
+        }
+    }
+
+    /// Peers that have offered and wait for others to do so.
+    pub fn offering(&self) -> Vec<PeerId> {
+        match &self.act {
+            Act::Offer { offers, .. } => offers.votes().keys().copied().collect(),
+            Act::Transfer { .. } => Vec::new(),
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        match &self.act {
+            Act::Offer { offers, .. } => offers.is_empty(),
+            Act::Transfer { calls, .. } => calls.is_empty(),
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Time> {
+        match &self.act {
+            Act::Offer { offers, .. } => Some(offers.deadline),
+            // A transfer takes as long as it takes; whoever stops is noticed by its silence or its link.
+            Act::Transfer { .. } => None,
+        }
+    }
+}
+
+impl Master {
+    pub(super) fn handle_sync_done(&mut self, peer: PeerId, round: u64, complete: bool) {
+        let Some(id) = self.roster.group_of(peer) else { return };
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        if group.syncs + 1 != round {
+            return;
+        }
+        if let Some(SyncRound { act: Act::Transfer { done, calls, .. } }) = &mut group.sync
+            && calls.contains_key(&peer)
+        {
+            done.vote(peer, complete);
+        }
+    }
+
+    pub(super) fn advance_sync(&mut self, now: Time) -> bool {
+        if self.restoration.is_some() {
+            return false;
+        }
+        let ids: Vec<_> = self.groups.keys().copied().collect();
+        ids.into_iter().any(|id| self.advance_group_sync(now, id))
+    }
+
+    pub(super) fn expire_sync(&mut self, now: Time) {
+        let mut expired = Vec::new();
+        for (id, group) in &self.groups {
+            let Some(SyncRound { act: Act::Offer { offers, .. } }) = &group.sync else { continue };
+            if offers.deadline <= now {
+                let waited_for = self.named_few(&offers.missing(self.roster.members(*id)));
+                let voters: Vec<_> = offers.votes().keys().copied().collect();
+                expired.push((*id, voters, Cause::Timeout { waited_for }));
+            }
+        }
+        for (id, voters, cause) in expired {
+            self.notify(Event::RoundFailed(Phase::Sync, cause.clone()));
+            for peer in voters {
+                self.fail_vote(peer, Phase::Sync, &cause);
+            }
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.sync = None;
+            }
+        }
+    }
+
+    fn advance_group_sync(&mut self, now: Time, id: GroupId) -> bool {
+        let members = self.roster.members(id);
+        let Some(group) = self.groups.get_mut(&id) else { return false };
+        let Some(sync) = &group.sync else { return false };
+        if sync.is_idle() {
+            group.sync = None;
+            return true;
+        }
+        match &sync.act {
+            Act::Offer { offers, .. } if offers.is_complete(members) => self.hold_election(now, id),
+            Act::Transfer { done, calls, .. } if done.is_complete(calls.keys().copied()) => {
+                self.finish_sync(id)
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn hold_election(&mut self, now: Time, id: GroupId) {
+        let held =
+            self.roster.members(id).iter().any(|p| self.roster.get(*p).is_some_and(|r| r.synced.is_some()));
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(SyncRound { act: Act::Offer { offers, order } }) = group.sync.take() else { return };
+        let (next, number) = (group.next_revision, group.syncs + 1);
+        let candidate = |peer: &PeerId| {
+            let record = self.roster.get(*peer)?;
+            let (_, offer) = offers.vote_of(*peer)?;
+            let (seniority, synced) = (record.seniority, record.synced);
+            Some(Candidate { name: self.roster.named(*peer), seniority, synced, offer })
+        };
+        let candidates = order.iter().filter_map(candidate).collect();
+        let Election { verdicts, revision, reset } = elect(&Ballots { candidates, next, held });
+        let calls: BTreeMap<_, _> = offers.votes().iter().map(|(p, (call, _))| (*p, *call)).collect();
+        let Some(revision) = revision else { return self.reject_all(id, verdicts, &calls) };
+        if reset {
+            self.notify(Event::RevisionReset(id, revision));
+        }
+        self.begin_transfer(now, id, number, revision, verdicts, calls);
+    }
+
+    /// Nobody has the state: everyone gets an error, and the round does not count.
+    fn reject_all(
+        &mut self,
+        _id: GroupId,
+        verdicts: BTreeMap<PeerId, SyncVerdict>,
+        calls: &BTreeMap<PeerId, CallId>,
+    ) {
+        for (peer, verdict) in verdicts {
+            let (Some(call), SyncVerdict::Rejected(why)) = (calls.get(&peer), verdict) else { continue };
+            self.notify(Event::StateRejected(self.named(peer), why.clone()));
+            self.answer(peer, *call, Phase::Sync, 0, Answer::StateRejected(why));
+        }
+    }
+
+    fn begin_transfer(
+        &mut self,
+        now: Time,
+        id: GroupId,
+        number: u64,
+        revision: Revision,
+        verdicts: BTreeMap<PeerId, SyncVerdict>,
+        calls: BTreeMap<PeerId, CallId>,
+    ) {
+        let mut done = Round::new(now, now + self.config.timing.wait_max);
+        let fetches = |v: &&SyncVerdict| matches!(v, SyncVerdict::Elected(a) if !a.fetch.is_empty());
+        let elected = verdicts.values().filter(|v| matches!(v, SyncVerdict::Elected(_))).count();
+        let fetchers = verdicts.values().filter(fetches).count();
+        self.notify(Event::StateElected(id, revision, elected - fetchers, fetchers));
+        for (peer, verdict) in verdicts {
+            match &verdict {
+                SyncVerdict::Rejected(why) => {
+                    self.notify(Event::StateRejected(self.named(peer), why.clone()));
+                    done.vote(peer, false);
+                }
+                // Holders need not answer: they have it, and serve until all are done.
+                SyncVerdict::Elected(assignment) if assignment.fetch.is_empty() => done.vote(peer, true),
+                SyncVerdict::Elected(_) => {}
+            }
+            self.send(peer, ToPeer::SyncElected { round: number, verdict });
+        }
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.sync = Some(SyncRound { act: Act::Transfer { revision, done, calls } });
+        }
+    }
+
+    fn finish_sync(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(SyncRound { act: Act::Transfer { revision, done, calls } }) = group.sync.take() else {
+            return;
+        };
+        group.syncs += 1;
+        let number = group.syncs;
+        if done.votes().values().any(|complete| *complete) {
+            group.next_revision = Some(Revision(revision.0.saturating_add(1)));
+        }
+        self.notify(Event::RoundDecided(Phase::Sync, number));
+        for (peer, call) in calls {
+            let complete = done.vote_of(peer).copied().unwrap_or(false);
+            if let Some(record) = self.roster.get_mut(peer).filter(|_| complete) {
+                record.synced = Some(revision);
+            }
+            let answer = match complete {
+                true => Answer::Synced(revision),
+                // A rejected peer knows why from its verdict; one that could not fetch learns it here.
+                false => Answer::StateRejected(StateRejection::HoldersGone),
+            };
+            self.answer(peer, call, Phase::Sync, number, answer);
+        }
+    }
+}

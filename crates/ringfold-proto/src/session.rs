@@ -1,0 +1,115 @@
+//! The numbering that makes requests idempotent and keeps outcomes until they are acknowledged (R7).
+//!
+//! A session outlives its connections: whatever the other side has not acknowledged is sent again on
+//! the next one, and what it has had already is recognised by its number.
+
+use crate::limits;
+use crate::message::Numbered;
+use std::collections::VecDeque;
+
+/// One side of a session: what it said and was not acknowledged, and how much it has heard.
+#[derive(Clone, Debug)]
+pub struct Session<Out> {
+    said: u64,
+    heard: u64,
+    outbox: VecDeque<Numbered<Out>>,
+}
+
+/// What to make of a message that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Receipt {
+    /// It is the next one, or stands outside of the numbering.
+    Fresh,
+    /// It was here before.
+    Repeat,
+    /// One before it is missing, or it acknowledges what was never said: the sender is at fault.
+    Impossible,
+}
+
+impl<Out> Default for Session<Out> {
+    fn default() -> Self {
+        Self { said: 0, heard: 0, outbox: VecDeque::new() }
+    }
+}
+
+impl<Out: Clone> Session<Out> {
+    /// Numbers a message and keeps it until it is acknowledged.
+    pub fn say(&mut self, message: Out) -> Numbered<Out> {
+        self.said += 1;
+        let numbered = Numbered { number: self.said, acknowledged: self.heard, message };
+        self.outbox.push_back(numbered.clone());
+        numbered
+    }
+
+    /// A message that need not arrive.
+    pub fn say_aside(&self, message: Out) -> Numbered<Out> {
+        Numbered { number: 0, acknowledged: self.heard, message }
+    }
+
+    /// Judges a message that arrived, and forgets what it acknowledges.
+    pub fn hear<In>(&mut self, arrived: &Numbered<In>) -> Receipt {
+        if arrived.acknowledged > self.said {
+            return Receipt::Impossible;
+        }
+        self.acknowledged(arrived.acknowledged);
+        match arrived.number {
+            0 => Receipt::Fresh,
+            n if n == self.heard + 1 => {
+                self.heard = n;
+                Receipt::Fresh
+            }
+            n if n <= self.heard => Receipt::Repeat,
+            _ => Receipt::Impossible,
+        }
+    }
+
+    /// How many of the other side's messages have arrived.
+    pub fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// Everything that the other side has not had, when it says how much it has had.
+    pub fn missed_after(&mut self, received: u64) -> Vec<Numbered<Out>> {
+        self.acknowledged(received);
+        let heard = self.heard;
+        self.outbox.iter().cloned().map(|m| Numbered { acknowledged: heard, ..m }).collect()
+    }
+
+    /// Whether the other side has fallen hopelessly behind.
+    pub fn is_overfull(&self) -> bool {
+        self.outbox.len() > limits::OUTBOX_MAX
+    }
+
+    fn acknowledged(&mut self, up_to: u64) {
+        while self.outbox.front().is_some_and(|m| m.number <= up_to) {
+            self.outbox.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_missed_is_said_again_and_taken_once() {
+        let mut a = Session::<&str>::default();
+        let mut b = Session::<&str>::default();
+        let one = a.say("one");
+        a.say("two");
+        assert_eq!(b.hear(&one), Receipt::Fresh);
+        assert_eq!(b.hear(&one), Receipt::Repeat);
+        let again = a.missed_after(b.heard());
+        assert_eq!(again.len(), 1);
+        assert_eq!(b.hear(&again[0]), Receipt::Fresh);
+        assert_eq!(a.hear(&b.say_aside("thanks")), Receipt::Fresh);
+        assert!(a.missed_after(0).is_empty());
+    }
+
+    #[test]
+    fn gaps_and_impossible_acknowledgements_are_the_senders_fault() {
+        let mut a = Session::<u8>::default();
+        assert_eq!(a.hear(&Numbered { number: 2, acknowledged: 0, message: () }), Receipt::Impossible);
+        assert_eq!(a.hear(&Numbered { number: 1, acknowledged: 1, message: () }), Receipt::Impossible);
+    }
+}
