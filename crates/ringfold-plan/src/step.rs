@@ -68,6 +68,13 @@ pub enum Action {
         /// The order of the operands.
         left: Left,
     },
+    /// The region becomes the combination of two others that are here, or of itself and another.
+    Combine {
+        /// The operand with the lowest rank in it.
+        left: Region,
+        /// The other one.
+        right: Region,
+    },
 }
 
 /// A step. Frames from one rank are taken in the order of the steps that take them; frames to one rank
@@ -116,6 +123,11 @@ impl Step {
         Self::new(Action::Reduce { from, own, left }, region)
     }
 
+    /// Combines what is here with what is here.
+    pub fn combine(left: Region, right: Region, region: Region) -> Self {
+        Self::new(Action::Combine { left, right }, region)
+    }
+
     /// Sends the result on.
     pub fn then_send(self, to: Rank) -> Self {
         Self { send: Some(to), ..self }
@@ -140,7 +152,7 @@ impl Step {
     pub fn receives_from(&self) -> Option<Rank> {
         match self.action {
             Action::Store { from } | Action::Reduce { from, .. } => Some(from),
-            Action::None | Action::Copy { .. } => None,
+            Action::None | Action::Copy { .. } | Action::Combine { .. } => None,
         }
     }
 }

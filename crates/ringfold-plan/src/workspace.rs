@@ -26,6 +26,9 @@ pub trait Workspace {
     /// `into` becomes the combination of `own` and what arrived.
     fn reduce(&mut self, frame: &Self::Frame, own: Region, into: Region, left: Left);
 
+    /// `into` becomes the combination of two regions that are here; it may be either of them.
+    fn combine(&mut self, left: Region, right: Region, into: Region);
+
     /// The region is final: divides averages, rounds quantised values once.
     fn settle(&mut self, region: Region);
 
