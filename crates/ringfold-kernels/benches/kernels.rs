@@ -1,0 +1,2 @@
+use criterion::*;
+fn main() {}

@@ -1,0 +1,54 @@
+//! The end of an average: a sum divided by the number of peers.
+
+use crate::element::{Element, with_element};
+use crate::isa::Isa;
+use crate::level::{Kernel, Level};
+use crate::number::{Divisor, Number};
+use crate::packed::elements_mut;
+use core::marker::PhantomData;
+use ringfold_proto::dtype::DType;
+
+/// Divides every element by `by`, in the element's type: integers truncate toward zero; f16 and bf16 are
+/// divided as f32 and rounded to nearest even; complex numbers divide by parts.
+///
+/// ```
+/// use ringfold_kernels::divide;
+/// use ringfold_proto::dtype::DType;
+///
+/// let mut data = [7, (-7_i8) as u8];
+/// divide(DType::I8, &mut data, 2);
+/// assert_eq!(data, [3, (-3_i8) as u8]);
+/// ```
+///
+/// # Panics
+/// If `by` is zero, or if `data` is no whole number of elements.
+pub fn divide(dtype: DType, data: &mut [u8], by: u64) {
+    divide_at(Level::detect(), dtype, data, by);
+}
+
+/// [`divide`] with the instructions of `level`.
+///
+/// # Panics
+/// As [`divide`]; also if this machine does not have the level.
+pub fn divide_at(level: Level, dtype: DType, data: &mut [u8], by: u64) {
+    assert!(by > 0, "an average over no peers");
+    let by = Divisor::new(by);
+    with_element!(dtype, T => level.run(Divide::<T> { data, by, element: PhantomData }));
+}
+
+struct Divide<'a, T> {
+    data: &'a mut [u8],
+    by: Divisor,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Kernel for Divide<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, _isa: I) {
+        for element in elements_mut::<T>(self.data) {
+            element.0 = T::narrow({ element.0 }.widen().divide(self.by));
+        }
+    }
+}

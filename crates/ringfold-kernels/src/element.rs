@@ -1,0 +1,216 @@
+//! What tensors are made of. Adding an element type touches this file alone: a line in the table, and an
+//! implementation of [`Element`] if processors do not compute with the type itself.
+
+use crate::half::{Bf16, F16};
+use crate::isa::Isa;
+use crate::lanes::Lanes;
+use crate::number::{Number, Real};
+use crate::operator::Operator;
+use crate::packed::Packed;
+
+/// The table of element types, by their sort. Complex numbers stand as their parts: what is done to
+/// them, sums and multiples, is done to each part alone.
+macro_rules! element_table {
+    ($callback:ident! $($arguments:tt)*) => {
+        $callback! { $($arguments)*
+            integers { U8: u8, U16: u16, U32: u32, U64: u64, I8: i8, I16: i16, I32: i32, I64: i64 }
+            reals { F16: F16, BF16: Bf16, F32: f32, F64: f64 }
+            complexes { C64: f32, C128: f64 }
+        }
+    };
+}
+pub(crate) use element_table;
+
+/// Evaluates `$body` with `$T` standing for the [`Element`] of any `DType`.
+macro_rules! with_element {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        $crate::element::element_table! { with_element! @match ($dtype) ($T) ($body) }
+    };
+    (@match ($dtype:expr) ($T:ident) ($body:expr)
+        $($sort:ident { $($variant:ident: $element:ident),* })*) => {{
+        #[allow(unused_imports)]
+        use $crate::half::{Bf16, F16};
+        match $dtype {
+            $($(ringfold_proto::dtype::DType::$variant => { type $T = $element; $body })*)*
+        }
+    }};
+}
+pub(crate) use with_element;
+
+/// Evaluates `$body` with `$T` standing for the [`RealElement`] of a `DType` of floats.
+///
+/// Panics on other types, which callers have checked.
+macro_rules! with_real {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        $crate::element::element_table! { with_real! @match ($dtype) ($T) ($body) }
+    };
+    (@match ($dtype:expr) ($T:ident) ($body:expr) integers $_:tt
+        reals { $($variant:ident: $element:ident),* } complexes $__:tt) => {{
+        use $crate::half::{Bf16, F16};
+        match $dtype {
+            $(ringfold_proto::dtype::DType::$variant => { type $T = $element; $body })*
+            other => unreachable!("{other} is no float"),
+        }
+    }};
+}
+pub(crate) use with_real;
+
+/// Evaluates `$body` with `$T` standing for the integer of a `DType` of integers.
+///
+/// Panics on other types, which callers have checked.
+macro_rules! with_integer {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        $crate::element::element_table! { with_integer! @match ($dtype) ($T) ($body) }
+    };
+    (@match ($dtype:expr) ($T:ident) ($body:expr)
+        integers { $($variant:ident: $element:ident),* } reals $_:tt complexes $__:tt) => {
+        match $dtype {
+            $(ringfold_proto::dtype::DType::$variant => { type $T = $element; $body })*
+            other => unreachable!("{other} is no integer"),
+        }
+    };
+}
+pub(crate) use with_integer;
+
+/// What a tensor holds, and how numbers of it are made.
+///
+/// # Safety
+/// Every pattern of bits is a valid value, and there is no padding.
+pub(crate) unsafe trait Element: Copy + Default + 'static {
+    /// What arithmetic is done in.
+    type Wide: Number;
+
+    fn widen(self) -> Self::Wide;
+
+    /// Rounds to nearest even. NaN must be the canonical one.
+    fn narrow(wide: Self::Wide) -> Self;
+
+    /// `accumulator[i] = accumulator[i] op other[i]`, for slices of one length.
+    #[inline(always)]
+    fn fold<O: Operator, I: Isa>(_isa: I, accumulator: &mut [Packed<Self>], other: &[Packed<Self>]) {
+        for (accumulator, other) in accumulator.iter_mut().zip(other) {
+            *accumulator = operate::<Self, O>(*accumulator, *other);
+        }
+    }
+
+    /// `out[i] = left[i] op right[i]`, for slices of one length.
+    #[inline(always)]
+    fn combine<O: Operator, I: Isa>(
+        _isa: I,
+        left: &[Packed<Self>],
+        right: &[Packed<Self>],
+        out: &mut [Packed<Self>],
+    ) {
+        for ((left, right), out) in left.iter().zip(right).zip(out) {
+            *out = operate::<Self, O>(*left, *right);
+        }
+    }
+}
+
+/// An element that is a float.
+pub(crate) trait RealElement: Element<Wide: Real> {
+    /// The largest finite value.
+    const MAX: f64;
+}
+
+#[inline(always)]
+fn operate<T: Element, O: Operator>(left: Packed<T>, right: Packed<T>) -> Packed<T> {
+    Packed(T::narrow(T::Wide::operate::<O>({ left.0 }.widen(), { right.0 }.widen())))
+}
+
+macro_rules! plain_elements {
+    ($($number:ident)*) => {$(
+        // SAFETY: a primitive number has no padding, and all its patterns of bits are values.
+        unsafe impl Element for $number {
+            type Wide = Self;
+
+            #[inline(always)]
+            fn widen(self) -> Self {
+                self
+            }
+
+            #[inline(always)]
+            fn narrow(wide: Self) -> Self {
+                wide
+            }
+        }
+    )*};
+}
+
+plain_elements! { u8 u16 u32 u64 i8 i16 i32 i64 f32 f64 }
+
+impl RealElement for f32 {
+    const MAX: f64 = f32::MAX as f64;
+}
+
+impl RealElement for f64 {
+    const MAX: f64 = f64::MAX;
+}
+
+macro_rules! half_elements {
+    ($($half:ident, $widen:ident, $narrow:ident;)*) => {$(
+        // SAFETY: it is a u16 inside.
+        unsafe impl Element for $half {
+            type Wide = f32;
+
+            #[inline(always)]
+            fn widen(self) -> f32 {
+                self.to_f32()
+            }
+
+            #[inline(always)]
+            fn narrow(wide: f32) -> Self {
+                Self::from_f32(wide)
+            }
+
+            // Plain loops over 16 bits that become 32 and 16 again vectorise badly, so these go by blocks.
+            #[inline(always)]
+            fn fold<O: Operator, I: Isa>(isa: I, accumulator: &mut [Packed<Self>], other: &[Packed<Self>]) {
+                let (blocks, rest) = accumulator.as_chunks_mut();
+                let (other_blocks, other_rest) = other.as_chunks();
+                for (block, other) in blocks.iter_mut().zip(other_blocks) {
+                    let result = operate_block::<O, I>(isa.$widen(block), isa.$widen(other));
+                    isa.$narrow(result, block);
+                }
+                for (accumulator, other) in rest.iter_mut().zip(other_rest) {
+                    *accumulator = operate::<Self, O>(*accumulator, *other);
+                }
+            }
+
+            #[inline(always)]
+            fn combine<O: Operator, I: Isa>(
+                isa: I,
+                left: &[Packed<Self>],
+                right: &[Packed<Self>],
+                out: &mut [Packed<Self>],
+            ) {
+                let (left_blocks, left_rest) = left.as_chunks();
+                let (right_blocks, right_rest) = right.as_chunks();
+                let (blocks, rest) = out.as_chunks_mut();
+                for ((left, right), block) in left_blocks.iter().zip(right_blocks).zip(blocks) {
+                    let result = operate_block::<O, I>(isa.$widen(left), isa.$widen(right));
+                    isa.$narrow(result, block);
+                }
+                for ((left, right), out) in left_rest.iter().zip(right_rest).zip(rest) {
+                    *out = operate::<Self, O>(*left, *right);
+                }
+            }
+        }
+
+        impl RealElement for $half {
+            const MAX: f64 = $half::MAX;
+        }
+    )*};
+}
+
+half_elements! {
+    F16, widen_f16, narrow_f16;
+    Bf16, widen_bf16, narrow_bf16;
+}
+
+#[inline(always)]
+fn operate_block<O: Operator, I: Isa>(left: I::Singles, right: I::Singles) -> I::Singles {
+    let (result, nan) = O::reals(left, right);
+    // One branch for a block is cheaper than a blend for each vector of it.
+    if I::Singles::any(nan) { result.with_nan(nan) } else { result }
+}

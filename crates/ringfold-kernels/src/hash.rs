@@ -1,0 +1,137 @@
+//! What a tensor's bytes hash to: a tree of XXH3-128, so that parts can be hashed and checked alone.
+//!
+//! The bytes are cut into leaves of [`LEAF_BYTES`], the last of which may be shorter; no bytes have no leaf. A
+//! leaf's hash is XXH3-128 of its bytes. The tree's hash is XXH3-128 of the leaves' hashes, each as 16 bytes
+//! little-endian, followed by the number of bytes as 8 bytes little-endian. The seed is zero throughout.
+//!
+//! The hash finds differences and broken transfers; it does not stand against someone who forges data.
+
+use core::fmt;
+use twox_hash::XxHash3_128;
+
+/// Bytes in a leaf.
+pub const LEAF_BYTES: usize = 64 * 1024;
+
+/// The hash of one leaf: of up to [`LEAF_BYTES`] bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeafHash(pub u128);
+
+/// The hash of a whole tensor.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TreeHash(pub u128);
+
+/// Hashes a tensor.
+///
+/// ```
+/// use ringfold_kernels::{LEAF_BYTES, leaf_hash, root_hash, tree_hash};
+///
+/// let data = vec![7; 3 * LEAF_BYTES + 1];
+/// // What several threads might do, each with some of the leaves.
+/// let leaves: Vec<_> = data.chunks(LEAF_BYTES).map(leaf_hash).collect();
+/// assert_eq!(root_hash(&leaves, data.len() as u64), tree_hash(&data));
+/// ```
+pub fn tree_hash(data: &[u8]) -> TreeHash {
+    let mut root = XxHash3_128::new();
+    for leaf in data.chunks(LEAF_BYTES) {
+        root.write(&leaf_hash(leaf).0.to_le_bytes());
+    }
+    finish(root, data.len() as u64)
+}
+
+/// Hashes one leaf.
+///
+/// # Panics
+/// If it is longer than [`LEAF_BYTES`].
+pub fn leaf_hash(leaf: &[u8]) -> LeafHash {
+    assert!(leaf.len() <= LEAF_BYTES, "a leaf of {} bytes", leaf.len());
+    LeafHash(XxHash3_128::oneshot(leaf))
+}
+
+/// The tree's hash, from its leaves' hashes in order.
+///
+/// # Panics
+/// If there are not as many leaves as `total_bytes` need.
+pub fn root_hash(leaves: &[LeafHash], total_bytes: u64) -> TreeHash {
+    assert_eq!(
+        leaves.len() as u64,
+        total_bytes.div_ceil(LEAF_BYTES as u64),
+        "the leaves are not those of {total_bytes} bytes"
+    );
+    let mut root = XxHash3_128::new();
+    for leaf in leaves {
+        root.write(&leaf.0.to_le_bytes());
+    }
+    finish(root, total_bytes)
+}
+
+fn finish(mut root: XxHash3_128, total_bytes: u64) -> TreeHash {
+    root.write(&total_bytes.to_le_bytes());
+    TreeHash(root.finish_128())
+}
+
+impl fmt::Debug for LeafHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeafHash({:032x})", self.0)
+    }
+}
+
+impl fmt::Debug for TreeHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TreeHash({:032x})", self.0)
+    }
+}
+
+impl fmt::Display for TreeHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Published values of XXH3-128 with seed zero.
+    #[test]
+    fn leaves_are_hashed_by_xxh3_128() {
+        assert_eq!(leaf_hash(b"").0, 0x99aa06d3014798d86001c324468d497f);
+        assert_eq!(tree_hash(b"").0, XxHash3_128::oneshot(&0_u64.to_le_bytes()));
+    }
+
+    #[test]
+    fn a_tree_is_its_leaves_and_its_length() {
+        for len in [1, LEAF_BYTES - 1, LEAF_BYTES, LEAF_BYTES + 1, 5 * LEAF_BYTES + 17] {
+            let data: Vec<u8> = (0..len).map(|i| (i * 31 >> 3) as u8).collect();
+            let mut bytes = Vec::new();
+            for leaf in data.chunks(LEAF_BYTES) {
+                bytes.extend_from_slice(&XxHash3_128::oneshot(leaf).to_le_bytes());
+            }
+            bytes.extend_from_slice(&(len as u64).to_le_bytes());
+            assert_eq!(tree_hash(&data).0, XxHash3_128::oneshot(&bytes));
+            let leaves: Vec<_> = data.chunks(LEAF_BYTES).map(leaf_hash).collect();
+            assert_eq!(tree_hash(&data), root_hash(&leaves, len as u64));
+        }
+    }
+
+    #[test]
+    fn one_changed_bit_changes_its_leaf_and_the_root() {
+        let mut data = vec![0; 2 * LEAF_BYTES];
+        let before = (tree_hash(&data), leaf_hash(&data[..LEAF_BYTES]), leaf_hash(&data[LEAF_BYTES..]));
+        data[LEAF_BYTES + 5] ^= 1;
+        assert_ne!(tree_hash(&data), before.0);
+        assert_eq!(leaf_hash(&data[..LEAF_BYTES]), before.1);
+        assert_ne!(leaf_hash(&data[LEAF_BYTES..]), before.2);
+    }
+
+    #[test]
+    fn trailing_zeros_change_the_hash() {
+        assert_ne!(tree_hash(&[0; 10]), tree_hash(&[0; 11]));
+        assert_ne!(tree_hash(&vec![0; LEAF_BYTES]), tree_hash(&vec![0; LEAF_BYTES + 1]));
+    }
+
+    #[test]
+    #[should_panic(expected = "the leaves are not those of")]
+    fn a_missing_leaf_is_a_programmers_error() {
+        root_hash(&[], 1);
+    }
+}

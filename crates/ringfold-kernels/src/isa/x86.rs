@@ -1,0 +1,299 @@
+//! x86-64 with AVX2, and with AVX-512.
+
+use super::{BLOCK, Isa};
+use crate::half::{Bf16, F16};
+use crate::lanes::Lanes;
+use crate::packed::Packed;
+use core::arch::x86_64::*;
+
+/// Where a word of 32 bits holds two bfloat16, the second, which lies above the first.
+const SECOND: i32 = 0xffff_0000_u32 as i32;
+
+/// AVX2 and F16C.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// Can be called safely only where the instructions are.
+    #[target_feature(enable = "avx2,f16c")]
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Eight singles. Made by [`Avx2`] alone, so that having one proves the instructions.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x8(__m256);
+
+impl Isa for Avx2 {
+    type Singles = [F32x8; BLOCK / 8];
+
+    #[inline(always)]
+    fn widen_f16(self, halves: &[Packed<F16>; BLOCK]) -> Self::Singles {
+        let from = halves.as_ptr().cast::<__m128i>();
+        // SAFETY: `self` proves F16C; each index is that of a vector in the block, which is plain data.
+        unsafe {
+            let mut singles = [F32x8(_mm256_setzero_ps()); BLOCK / 8];
+            for (i, eight) in singles.iter_mut().enumerate() {
+                eight.0 = _mm256_cvtph_ps(_mm_loadu_si128(from.add(i)));
+            }
+            singles
+        }
+    }
+
+    #[inline(always)]
+    fn narrow_f16(self, singles: Self::Singles, halves: &mut [Packed<F16>; BLOCK]) {
+        let to = halves.as_mut_ptr().cast::<__m128i>();
+        for (i, eight) in singles.iter().enumerate() {
+            // SAFETY: as in `widen_f16`.
+            unsafe { _mm_storeu_si128(to.add(i), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(eight.0)) };
+        }
+    }
+
+    #[inline(always)]
+    fn widen_bf16(self, halves: &[Packed<Bf16>; BLOCK]) -> Self::Singles {
+        let from = halves.as_ptr().cast::<__m256i>();
+        // SAFETY: `self` proves AVX2; each index is that of a vector in the block, which is plain data.
+        unsafe {
+            let mut singles = [F32x8(_mm256_setzero_ps()); BLOCK / 8];
+            let (pairs, _) = singles.as_chunks_mut::<2>();
+            for (i, [first, second]) in pairs.iter_mut().enumerate() {
+                let words = _mm256_loadu_si256(from.add(i));
+                first.0 = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words));
+                second.0 = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(SECOND)));
+            }
+            singles
+        }
+    }
+
+    #[inline(always)]
+    fn narrow_bf16(self, singles: Self::Singles, halves: &mut [Packed<Bf16>; BLOCK]) {
+        let to = halves.as_mut_ptr().cast::<__m256i>();
+        let (pairs, _) = singles.as_chunks::<2>();
+        for (i, [first, second]) in pairs.iter().enumerate() {
+            // SAFETY: as in `widen_bf16`.
+            unsafe {
+                let first = _mm256_srli_epi32::<16>(round_bf16(*first));
+                let words = _mm256_blend_epi16::<0b1010_1010>(first, round_bf16(*second));
+                _mm256_storeu_si256(to.add(i), words);
+            }
+        }
+    }
+}
+
+/// Singles rounded so that their upper 16 bits are the nearest bfloat16.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn round_bf16(eight: F32x8) -> __m256i {
+    let bits = _mm256_castps_si256(eight.0);
+    let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+    _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd)
+}
+
+impl Lanes for F32x8 {
+    type Mask = __m256;
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX2.
+        unsafe { Self(_mm256_add_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX2.
+        unsafe { Self(_mm256_mul_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn greater(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX2.
+        unsafe { Self(_mm256_max_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn less(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX2.
+        unsafe { Self(_mm256_min_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn bits_and(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX2.
+        unsafe { Self(_mm256_and_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn bits_or(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX2.
+        unsafe { Self(_mm256_or_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn unordered(self, other: Self) -> __m256 {
+        // SAFETY: having `self` proves AVX2.
+        unsafe { _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, other.0) }
+    }
+
+    #[inline(always)]
+    fn any(mask: __m256) -> bool {
+        // SAFETY: a mask comes from `unordered`, which had a value that proves AVX2.
+        unsafe { _mm256_movemask_ps(mask) != 0 }
+    }
+
+    #[inline(always)]
+    fn with_nan(self, mask: __m256) -> Self {
+        // SAFETY: having `self` proves AVX2.
+        unsafe { Self(_mm256_blendv_ps(self.0, _mm256_set1_ps(f32::NAN), mask)) }
+    }
+}
+
+/// AVX-512 F, BW, DQ and VL, besides AVX2 and F16C.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
+
+impl Avx512 {
+    /// Can be called safely only where the instructions are.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Sixteen singles. Made by [`Avx512`] alone, so that having one proves the instructions.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x16(__m512);
+
+impl Isa for Avx512 {
+    type Singles = [F32x16; BLOCK / 16];
+
+    #[inline(always)]
+    fn widen_f16(self, halves: &[Packed<F16>; BLOCK]) -> Self::Singles {
+        let from = halves.as_ptr().cast::<__m256i>();
+        // SAFETY: `self` proves AVX-512; each index is that of a vector in the block, which is plain data.
+        unsafe {
+            let mut singles = [F32x16(_mm512_setzero_ps()); BLOCK / 16];
+            for (i, sixteen) in singles.iter_mut().enumerate() {
+                sixteen.0 = _mm512_cvtph_ps(_mm256_loadu_si256(from.add(i)));
+            }
+            singles
+        }
+    }
+
+    #[inline(always)]
+    fn narrow_f16(self, singles: Self::Singles, halves: &mut [Packed<F16>; BLOCK]) {
+        let to = halves.as_mut_ptr().cast::<__m256i>();
+        for (i, sixteen) in singles.iter().enumerate() {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                _mm256_storeu_si256(to.add(i), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(sixteen.0))
+            };
+        }
+    }
+
+    #[inline(always)]
+    fn widen_bf16(self, halves: &[Packed<Bf16>; BLOCK]) -> Self::Singles {
+        let from = halves.as_ptr().cast::<__m512i>();
+        // SAFETY: `self` proves AVX-512; each index is that of a vector in the block, which is plain data.
+        unsafe {
+            let mut singles = [F32x16(_mm512_setzero_ps()); BLOCK / 16];
+            let (pairs, _) = singles.as_chunks_mut::<2>();
+            for (i, [first, second]) in pairs.iter_mut().enumerate() {
+                let words = _mm512_loadu_si512(from.add(i));
+                first.0 = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words));
+                second.0 = _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(SECOND)));
+            }
+            singles
+        }
+    }
+
+    #[inline(always)]
+    fn narrow_bf16(self, singles: Self::Singles, halves: &mut [Packed<Bf16>; BLOCK]) {
+        let to = halves.as_mut_ptr().cast::<__m512i>();
+        let (pairs, _) = singles.as_chunks::<2>();
+        for (i, [first, second]) in pairs.iter().enumerate() {
+            // SAFETY: as in `widen_bf16`.
+            unsafe { _mm512_storeu_si512(to.add(i), pack_bf16(*first, *second)) };
+        }
+    }
+}
+
+/// Two vectors of singles, rounded, as the first and second bfloat16 of each word.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn pack_bf16(first: F32x16, second: F32x16) -> __m512i {
+    /// The bits of the second where the first is set, else those of the third.
+    const SELECT: i32 = 0xca;
+    /// The first, or both the second and the third.
+    const OR_AND: i32 = 0xf8;
+    let (first, second) = (_mm512_castps_si512(first.0), _mm512_castps_si512(second.0));
+    let mask = _mm512_set1_epi32(SECOND);
+    let one = _mm512_set1_epi16(1);
+    // What is kept and what is rounded away, side by side in lanes of 16 bits, so that rounding is done once for
+    // both. It is up if what goes is more than one half of the last place, or one half and that place is odd.
+    let kept = _mm512_ternarylogic_epi32::<SELECT>(mask, second, _mm512_srli_epi32::<16>(first));
+    let gone = _mm512_ternarylogic_epi32::<SELECT>(mask, _mm512_slli_epi32::<16>(second), first);
+    let gone = _mm512_ternarylogic_epi32::<OR_AND>(gone, kept, one);
+    let up = _mm512_cmpgt_epu16_mask(gone, _mm512_set1_epi16(i16::MIN));
+    // It never saturates; a plain addition would be compiled to two instructions.
+    _mm512_mask_adds_epu16(kept, up, kept, one)
+}
+
+impl Lanes for F32x16 {
+    type Mask = __mmask16;
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX-512.
+        unsafe { Self(_mm512_add_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX-512.
+        unsafe { Self(_mm512_mul_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn greater(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX-512.
+        unsafe { Self(_mm512_max_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn less(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX-512.
+        unsafe { Self(_mm512_min_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn bits_and(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX-512.
+        unsafe { Self(_mm512_and_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn bits_or(self, other: Self) -> Self {
+        // SAFETY: having `self` proves AVX-512.
+        unsafe { Self(_mm512_or_ps(self.0, other.0)) }
+    }
+
+    #[inline(always)]
+    fn unordered(self, other: Self) -> __mmask16 {
+        // SAFETY: having `self` proves AVX-512.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, other.0) }
+    }
+
+    #[inline(always)]
+    fn any(mask: __mmask16) -> bool {
+        mask != 0
+    }
+
+    #[inline(always)]
+    fn with_nan(self, mask: __mmask16) -> Self {
+        // SAFETY: having `self` proves AVX-512.
+        unsafe { Self(_mm512_mask_mov_ps(self.0, mask, _mm512_set1_ps(f32::NAN))) }
+    }
+}

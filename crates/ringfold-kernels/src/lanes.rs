@@ -1,0 +1,156 @@
+//! One float, or several side by side: what operators are written for.
+
+/// Floats that are computed with at once; a single one is the simplest case.
+///
+/// Operators written for these work in plain loops, which the compiler turns into vectors, and on the
+/// vectors of [`Isa`](crate::isa::Isa), which are written by hand.
+pub(crate) trait Lanes: Copy {
+    /// One truth for each lane.
+    type Mask: Copy;
+
+    fn add(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+
+    /// `self` where it is greater, else `other`, also if either is NaN.
+    fn greater(self, other: Self) -> Self;
+    /// `self` where it is less, else `other`, also if either is NaN.
+    fn less(self, other: Self) -> Self;
+
+    /// The bits that both have; of two zeros, the positive one if there is one.
+    fn bits_and(self, other: Self) -> Self;
+    /// The bits that either has; of two zeros, the negative one if there is one.
+    fn bits_or(self, other: Self) -> Self;
+
+    /// Where either is NaN.
+    fn unordered(self, other: Self) -> Self::Mask;
+    /// Whether any lane of the mask is set.
+    fn any(mask: Self::Mask) -> bool;
+    /// The canonical NaN where the mask is set, else `self`.
+    fn with_nan(self, mask: Self::Mask) -> Self;
+}
+
+macro_rules! lanes {
+    ($($real:ident)*) => {$(
+        impl Lanes for $real {
+            type Mask = bool;
+
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn mul(self, other: Self) -> Self {
+                self * other
+            }
+
+            #[inline(always)]
+            fn greater(self, other: Self) -> Self {
+                if self > other { self } else { other }
+            }
+
+            #[inline(always)]
+            fn less(self, other: Self) -> Self {
+                if self < other { self } else { other }
+            }
+
+            #[inline(always)]
+            fn bits_and(self, other: Self) -> Self {
+                $real::from_bits(self.to_bits() & other.to_bits())
+            }
+
+            #[inline(always)]
+            fn bits_or(self, other: Self) -> Self {
+                $real::from_bits(self.to_bits() | other.to_bits())
+            }
+
+            #[inline(always)]
+            fn unordered(self, other: Self) -> bool {
+                self.is_nan() | other.is_nan()
+            }
+
+            #[inline(always)]
+            fn any(mask: bool) -> bool {
+                mask
+            }
+
+            #[inline(always)]
+            fn with_nan(self, mask: bool) -> Self {
+                if mask { $real::NAN } else { self }
+            }
+        }
+    )*};
+}
+
+lanes! { f32 f64 }
+
+/// Several lanes make more lanes.
+///
+/// Plain loops, and no adapters: closures would not take on the instructions of the caller.
+impl<L: Lanes, const N: usize> Lanes for [L; N] {
+    type Mask = [L::Mask; N];
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        zip(self, other, L::add)
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        zip(self, other, L::mul)
+    }
+
+    #[inline(always)]
+    fn greater(self, other: Self) -> Self {
+        zip(self, other, L::greater)
+    }
+
+    #[inline(always)]
+    fn less(self, other: Self) -> Self {
+        zip(self, other, L::less)
+    }
+
+    #[inline(always)]
+    fn bits_and(self, other: Self) -> Self {
+        zip(self, other, L::bits_and)
+    }
+
+    #[inline(always)]
+    fn bits_or(self, other: Self) -> Self {
+        zip(self, other, L::bits_or)
+    }
+
+    #[inline(always)]
+    fn unordered(self, other: Self) -> [L::Mask; N] {
+        let mut mask = [self[0].unordered(other[0]); N];
+        for i in 1..N {
+            mask[i] = self[i].unordered(other[i]);
+        }
+        mask
+    }
+
+    #[inline(always)]
+    fn any(mask: [L::Mask; N]) -> bool {
+        let mut any = false;
+        for lane in mask {
+            any |= L::any(lane);
+        }
+        any
+    }
+
+    #[inline(always)]
+    fn with_nan(mut self, mask: [L::Mask; N]) -> Self {
+        for i in 0..N {
+            self[i] = self[i].with_nan(mask[i]);
+        }
+        self
+    }
+}
+
+#[inline(always)]
+fn zip<L: Lanes, const N: usize>(mut left: [L; N], right: [L; N], f: impl Fn(L, L) -> L) -> [L; N] {
+    for i in 0..N {
+        left[i] = f(left[i], right[i]);
+    }
+    left
+}

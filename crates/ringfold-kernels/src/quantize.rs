@@ -1,0 +1,299 @@
+//! Fewer bits on the wire than in memory.
+//!
+//! A chunk of floats travels as [`Quantization::PARAMETER_BYTES`] of parameters, two f64, and one integer for each
+//! element; all little-endian. What users get:
+//!
+//! - **Error**: at most half a step, and a step is the chunk's range divided by the largest integer (for
+//!   zero-point quantisation the range includes zero, which is exact).
+//! - **Equal elements** (all 42) are exact.
+//! - **NaN and infinities**: a chunk that holds any is NaN as a whole at the receiver. A range that reaches to
+//!   infinity has no steps, and a gradient that overflowed must not come back as a harmless number.
+//! - **Huge ranges** work up to the largest finite numbers of the type, and never give an infinity.
+//! - **Tiny ranges**, below about 2⁻¹⁰¹⁰ times the number of steps (f64 only), collapse to one value.
+//! - **Parameters that no sender makes** (not finite, or out of order) give NaN; others give what they
+//!   say. Nothing on the wire can cause a panic.
+
+mod affine;
+
+use crate::element::{Element, RealElement, with_integer, with_real};
+use crate::isa::Isa;
+use crate::level::{Kernel, Level};
+use crate::number::{Integer, Real};
+use crate::packed::{Packed, elements, elements_mut};
+use crate::reduce::reduce_into_at;
+use affine::{Affine, Parameters};
+use core::marker::PhantomData;
+use ringfold_proto::dtype::DType;
+use ringfold_proto::quantization::Quantization;
+use ringfold_proto::reduce_op::ReduceOp;
+
+/// On which side of an operation the accumulator stands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// `accumulator op other`.
+    Left,
+    /// `other op accumulator`.
+    Right,
+}
+
+/// The bytes that `count` elements take on the wire: parameters and integers.
+///
+/// # Panics
+/// If that is more than a `usize` holds.
+pub fn wire_bytes(quantization: Quantization, count: usize) -> usize {
+    count
+        .checked_mul(quantization.dtype.bytes())
+        .and_then(|bytes| bytes.checked_add(Quantization::PARAMETER_BYTES))
+        .expect("a chunk fits into memory")
+}
+
+/// Quantises the elements of `data` into `wire`, as one chunk.
+///
+/// ```
+/// use ringfold_kernels::{dequantize, quantize, wire_bytes};
+/// use ringfold_proto::dtype::DType;
+/// use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
+///
+/// let quantization = Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U8 };
+/// let data: Vec<u8> = [-1.0_f32, 0.5, 42.0].iter().flat_map(|x| x.to_ne_bytes()).collect();
+/// let mut wire = vec![0; wire_bytes(quantization, 3)];
+/// quantize(quantization, DType::F32, &data, &mut wire);
+/// assert_eq!(wire.len(), 16 + 3);
+///
+/// let mut back = vec![0; data.len()];
+/// dequantize(quantization, DType::F32, &wire, &mut back);
+/// assert_eq!(back[8..], 42.0_f32.to_ne_bytes());
+/// ```
+///
+/// # Panics
+/// If the quantisation does not [support](Quantization::supports) the type, if `data` is no whole number of
+/// elements, or if `wire` is not as long as [`wire_bytes`] says.
+pub fn quantize(quantization: Quantization, dtype: DType, data: &[u8], wire: &mut [u8]) {
+    quantize_at(Level::detect(), quantization, dtype, data, wire);
+}
+
+/// [`quantize`] with the instructions of `level`.
+///
+/// # Panics
+/// As [`quantize`]; also if this machine does not have the level.
+pub fn quantize_at(level: Level, quantization: Quantization, dtype: DType, data: &[u8], wire: &mut [u8]) {
+    check(quantization, dtype, ReduceOp::Sum, data.len(), wire.len());
+    let (parameters, integers) = split_mut(wire);
+    let range = with_real!(dtype, T => level.run(Range::<T> { data, element: PhantomData }));
+    with_integer!(quantization.dtype, Q => {
+        let found = Parameters::of::<Q>(quantization.algorithm, range);
+        *parameters = found.to_bytes();
+        if range.is_none() {
+            integers.fill(0);
+            return;
+        }
+        with_real!(dtype, T => level.run(Quantize::<T, Q> {
+            data,
+            integers,
+            affine: Affine::new::<Q, T>(quantization.algorithm, found),
+            types: PhantomData,
+        }))
+    });
+}
+
+/// The elements that a chunk on the wire stands for.
+///
+/// # Panics
+/// If the quantisation does not [support](Quantization::supports) the type, if `out` is no whole number of
+/// elements, or if `wire` is not as long as [`wire_bytes`] says; never because of what `wire` holds.
+pub fn dequantize(quantization: Quantization, dtype: DType, wire: &[u8], out: &mut [u8]) {
+    dequantize_at(Level::detect(), quantization, dtype, wire, out);
+}
+
+/// [`dequantize`] with the instructions of `level`.
+///
+/// # Panics
+/// As [`dequantize`]; also if this machine does not have the level.
+pub fn dequantize_at(level: Level, quantization: Quantization, dtype: DType, wire: &[u8], out: &mut [u8]) {
+    check(quantization, dtype, ReduceOp::Sum, out.len(), wire.len());
+    let (parameters, integers) = split(wire);
+    dequantize_part(level, quantization, dtype, parameters, integers, out);
+}
+
+/// Reduces what a chunk on the wire stands for into `accumulator`, in one pass over memory.
+///
+/// The same as [`dequantize`] followed by [`reduce_into_left`](crate::reduce_into_left) or
+/// [`reduce_into_right`](crate::reduce_into_right), to the bit.
+///
+/// # Panics
+/// If the quantisation does not [support](Quantization::supports) type and operation, if `accumulator` is no
+/// whole number of elements, or if `wire` is not as long as [`wire_bytes`] says; never because of what `wire`
+/// holds.
+pub fn dequantize_reduce(
+    quantization: Quantization,
+    dtype: DType,
+    op: ReduceOp,
+    wire: &[u8],
+    accumulator: &mut [u8],
+    side: Side,
+) {
+    dequantize_reduce_at(Level::detect(), quantization, dtype, op, wire, accumulator, side);
+}
+
+/// [`dequantize_reduce`] with the instructions of `level`.
+///
+/// # Panics
+/// As [`dequantize_reduce`]; also if this machine does not have the level.
+pub fn dequantize_reduce_at(
+    level: Level,
+    quantization: Quantization,
+    dtype: DType,
+    op: ReduceOp,
+    wire: &[u8],
+    accumulator: &mut [u8],
+    side: Side,
+) {
+    /// Elements that are dequantised before they are reduced: few enough to stay in the nearest cache.
+    const TILE: usize = 512;
+    check(quantization, dtype, op, accumulator.len(), wire.len());
+    let (parameters, integers) = split(wire);
+    let mut tile = [0; TILE * 8];
+    let integer_tiles = integers.chunks(TILE * quantization.dtype.bytes());
+    for (accumulator, integers) in accumulator.chunks_mut(TILE * dtype.bytes()).zip(integer_tiles) {
+        let tile = &mut tile[..accumulator.len()];
+        dequantize_part(level, quantization, dtype, parameters, integers, tile);
+        match side {
+            // Every operation commutes to the bit, as `reduce_into_right` says.
+            Side::Left | Side::Right => reduce_into_at(level, dtype, op, accumulator, tile),
+        }
+    }
+}
+
+fn check(quantization: Quantization, dtype: DType, op: ReduceOp, data: usize, wire: usize) {
+    assert!(
+        quantization.supports(dtype, op),
+        "no {op} of {dtype} quantised to {} by {:?}",
+        quantization.dtype,
+        quantization.algorithm
+    );
+    let count = data / dtype.bytes();
+    assert_eq!(data, count * dtype.bytes(), "{data} bytes are not a whole number of {dtype}");
+    assert_eq!(wire, wire_bytes(quantization, count), "the wire's bytes for {count} elements");
+}
+
+type ParameterBytes = [u8; Quantization::PARAMETER_BYTES];
+
+fn split(wire: &[u8]) -> (ParameterBytes, &[u8]) {
+    let (parameters, integers) = wire.split_first_chunk().expect("the length was checked");
+    (*parameters, integers)
+}
+
+fn split_mut(wire: &mut [u8]) -> (&mut ParameterBytes, &mut [u8]) {
+    wire.split_first_chunk_mut().expect("the length was checked")
+}
+
+fn dequantize_part(
+    level: Level,
+    quantization: Quantization,
+    dtype: DType,
+    parameters: ParameterBytes,
+    integers: &[u8],
+    out: &mut [u8],
+) {
+    let parameters = Parameters::from_bytes(parameters);
+    with_real!(dtype, T => with_integer!(quantization.dtype, Q => level.run(Dequantize::<T, Q> {
+        integers,
+        out,
+        affine: Affine::new::<Q, T>(quantization.algorithm, parameters),
+        types: PhantomData,
+    })));
+}
+
+/// Finds the smallest and the largest value; none if a value is not finite, zeros if there is no value.
+struct Range<'a, T> {
+    data: &'a [u8],
+    element: PhantomData<T>,
+}
+
+impl<T: RealElement> Kernel for Range<'_, T> {
+    type Output = Option<(f64, f64)>;
+
+    #[inline(always)]
+    fn run<I: Isa>(self, _isa: I) -> Option<(f64, f64)> {
+        /// Independent searches, which make vectors; the results are put together at the end.
+        const LANES: usize = 32;
+        let mut lanes = [Extremes::<T::Wide>::NONE; LANES];
+        let (blocks, rest) = elements::<T>(self.data).as_chunks::<LANES>();
+        for block in blocks {
+            for (lane, element) in lanes.iter_mut().zip(block) {
+                lane.see({ element.0 }.widen());
+            }
+        }
+        for (lane, element) in lanes.iter_mut().zip(rest) {
+            lane.see({ element.0 }.widen());
+        }
+        if lanes.iter().any(|lane| lane.taint.is_nan()) {
+            return None;
+        }
+        if self.data.is_empty() {
+            return Some((0.0, 0.0));
+        }
+        let low = lanes.iter().fold(f64::INFINITY, |low, lane| low.min(lane.low.to_f64()));
+        let high = lanes.iter().fold(f64::NEG_INFINITY, |high, lane| high.max(lane.high.to_f64()));
+        // Which of two zeros was found depends on the lanes; adding one makes both positive.
+        Some((low + 0.0, high + 0.0))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Extremes<W> {
+    low: W,
+    high: W,
+    /// NaN if a value was not finite, else zero.
+    taint: W,
+}
+
+impl<W: Real> Extremes<W> {
+    const NONE: Self = Self { low: W::INFINITY, high: W::NEG_INFINITY, taint: W::ZERO };
+
+    #[inline(always)]
+    // Only a finite number minus itself is zero.
+    #[allow(clippy::eq_op)]
+    fn see(&mut self, value: W) {
+        self.low = if value < self.low { value } else { self.low };
+        self.high = if value > self.high { value } else { self.high };
+        self.taint = self.taint + (value - value);
+    }
+}
+
+struct Quantize<'a, T, Q> {
+    data: &'a [u8],
+    integers: &'a mut [u8],
+    affine: Affine,
+    types: PhantomData<(T, Q)>,
+}
+
+impl<T: RealElement, Q: Integer + Element> Kernel for Quantize<'_, T, Q> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, _isa: I) {
+        for (element, integer) in elements::<T>(self.data).iter().zip(elements_mut::<Q>(self.integers)) {
+            *integer = Packed(self.affine.integer::<Q>({ element.0 }.widen().to_f64()).swap_to_le());
+        }
+    }
+}
+
+struct Dequantize<'a, T, Q> {
+    integers: &'a [u8],
+    out: &'a mut [u8],
+    affine: Affine,
+    types: PhantomData<(T, Q)>,
+}
+
+impl<T: RealElement, Q: Integer + Element> Kernel for Dequantize<'_, T, Q> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, _isa: I) {
+        for (integer, out) in elements::<Q>(self.integers).iter().zip(elements_mut::<T>(self.out)) {
+            let value = self.affine.value({ integer.0 }.swap_to_le());
+            *out = Packed(T::narrow(T::Wide::from_f64(value).canonical()));
+        }
+    }
+}
