@@ -23,4 +23,13 @@ impl Chance {
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         ((u64::from(self.stream.next_u32()) * bound as u64) >> 32) as usize
     }
+
+    /// The numbers below the bound in some order.
+    pub(crate) fn order(&mut self, bound: usize) -> Vec<u16> {
+        let mut order: Vec<u16> = (0..bound as u16).collect();
+        for at in (1..bound).rev() {
+            order.swap(at, self.below(at + 1));
+        }
+        order
+    }
 }

@@ -4,7 +4,7 @@ use crate::chance::{Chance, Seed};
 use crate::construct::{greedy, nearest_neighbour};
 use crate::graph::Graph;
 use crate::limits::CONSTRUCTION_STARTS_MAX;
-use crate::local_search::LocalSearch;
+use crate::local_search::{Below, LocalSearch};
 use crate::near::Near;
 use crate::no_tour::NoTour;
 use crate::node::NodeIndex;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// comes first it then lowers the cap on prices by bisection between what it has reached and what it
 /// has proved unreachable, each attempt being a search for a ring without edges above the cap. What
 /// remains of its time it spends on the sum under the lowest cap reached. Failing at a cap proves
-/// nothing, so it returns to the caps with twice the patience, round after round.
+/// nothing, so it returns to the caps round after round, with growing patience.
 #[derive(Clone, Debug)]
 pub(crate) struct Heuristic {
     prices: Arc<Prices>,
@@ -164,12 +164,30 @@ impl Heuristic {
             self.begin_lowering(low, self.reached_level().min(target));
             return found;
         }
-        if trials > 1 {
-            self.stage = Stage::Lower { low, target, high, trials: trials - 1 };
-        } else {
+        if trials <= 1 {
             self.begin_lowering(target + 1, high);
+            return false;
+        }
+        self.stage = Stage::Lower { low, target, high, trials: trials - 1 };
+        let stretch = self.patience() / STRETCHES;
+        if trials % stretch == 1 {
+            self.begin_stretch(STRETCHES - trials / stretch);
         }
         false
+    }
+
+    /// An attempt goes on from the best tour as long as its first stretch. When that leads nowhere,
+    /// prices under the cap stop counting, lest they lead to the same place again, and then chance
+    /// chooses where to start.
+    fn begin_stretch(&mut self, stretch: u64) {
+        let below = if stretch == STRETCHES - 1 { Below::Priced } else { Below::Free };
+        self.search.set_cap(&self.prices, self.cap, below);
+        let order = match &self.best {
+            Some(best) if stretch == 1 => best.order().iter().map(|node| node.0).collect(),
+            _ => self.chance.order(self.prices.nodes()),
+        };
+        self.search.start_from(order);
+        self.lowest = self.search.cost();
     }
 
     fn polish(&mut self) -> bool {
@@ -210,28 +228,36 @@ impl Heuristic {
 
     fn begin_polishing(&mut self, cap: f64) {
         self.restart(cap);
+        if self.round % 3 == 2 {
+            // What the best tour does not lead to, another start may.
+            let start = self.chance.below(self.prices.nodes());
+            self.search.start_from(nearest_neighbour(&self.prices, start));
+            self.lowest = self.search.cost();
+        }
         self.stage = Stage::Polish { trials: POLISH_SHARE * self.patience() };
     }
 
     /// Goes on from the best tour under another cap.
     fn restart(&mut self, cap: f64) {
         self.cap = cap;
-        self.search.set_cap(&self.prices, cap);
+        self.search.set_cap(&self.prices, cap, Below::Priced);
         if let Some(best) = &self.best {
             self.search.start_from(best.order().iter().map(|node| node.0).collect());
         }
         self.lowest = self.search.cost();
     }
 
+    /// Under a cap that the ring does not keep to yet, any ring that breaks it no more often than the
+    /// best one will do; for the rest, any that is hardly worse.
     fn trial(&mut self) {
-        let slack = if self.search.is_clean() { self.lowest * SLACK } else { SLACK };
+        let slack = if self.search.is_clean() { self.lowest * SLACK } else { self.prices.nodes() as f64 };
         self.search.trial(&mut self.chance, self.lowest + slack);
         self.lowest = self.lowest.min(self.search.cost());
     }
 
-    /// Trials of one attempt in this round.
+    /// Trials of one attempt in this round: twice as many every third round.
     fn patience(&self) -> u64 {
-        (2 * self.prices.nodes() as u64) << self.round.min(ROUNDS_DOUBLED_MAX)
+        (STRETCHES * 2 * self.prices.nodes() as u64) << (self.round / 3).min(DOUBLINGS_MAX)
     }
 
     /// Takes the ring of the search, if it is one and the best.
@@ -250,11 +276,14 @@ impl Heuristic {
     }
 }
 
+/// Starts of different kinds that one attempt at a cap is made from.
+const STRETCHES: u64 = 4;
+
 /// Polishing takes this many times the trials of one attempt at a cap.
-const POLISH_SHARE: u64 = 16;
+const POLISH_SHARE: u64 = 4;
 
 /// By what part a ring may be worse than the best of its stage and still be worked on.
 const SLACK: f64 = 0.002;
 
 /// Patience doubles no more often than this, lest it overflow.
-const ROUNDS_DOUBLED_MAX: u32 = 24;
+const DOUBLINGS_MAX: u32 = 24;

@@ -37,14 +37,14 @@ impl LocalSearch {
             is_open: vec![false; nodes],
             spent: 0,
         };
-        search.set_cap(prices, f64::INFINITY);
+        search.set_cap(prices, f64::INFINITY, Below::Priced);
         search
     }
 
     /// Forbids all edges above the cap.
-    pub(crate) fn set_cap(&mut self, prices: &Prices, cap: f64) {
+    pub(crate) fn set_cap(&mut self, prices: &Prices, cap: f64, below: Below) {
         let dearest = prices.cells().filter(|&price| price <= cap && price.is_finite()).fold(0.0, f64::max);
-        let scale = if dearest > 0.0 { 1.0 / dearest } else { 1.0 };
+        let scale = if dearest > 0.0 && below == Below::Priced { 1.0 / dearest } else { 0.0 };
         let forbidden = self.forbidden();
         let allowed = |price: f64| price <= cap && price.is_finite();
         self.prices.clear();
@@ -248,6 +248,15 @@ impl LocalSearch {
         }
         best
     }
+}
+
+/// What the allowed edges cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Below {
+    /// What the matrix says.
+    Priced,
+    /// Nothing: to get rid of forbidden edges is all that counts.
+    Free,
 }
 
 /// Less than this is noise of the additions, and following it could go on for ever.

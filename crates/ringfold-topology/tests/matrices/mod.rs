@@ -1,4 +1,6 @@
 //! Matrices like those that measurements give: the tests, the figures and the bench share them.
+// Each of them uses a part.
+#![allow(dead_code)]
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};

@@ -1,0 +1,131 @@
+//! What is promised when there is no ring through all.
+
+mod matrices;
+
+use matrices::Shape;
+use ringfold_topology::{
+    BandwidthMatrix, Edge, Effort, Link, NodeCount, NodeIndex, Objective, Seed, Tour, TourError, exact_tour,
+    fewest_left_out,
+};
+
+const EFFORT: Effort = Effort(500_000);
+
+fn indices(nodes: impl IntoIterator<Item = u16>) -> Vec<NodeIndex> {
+    nodes.into_iter().map(NodeIndex).collect()
+}
+
+/// What remains has a ring, and nobody is lost or counted twice.
+fn check(matrix: &BandwidthMatrix, oldest_first: &[NodeIndex]) -> Vec<NodeIndex> {
+    let found = fewest_left_out(matrix, oldest_first, EFFORT, Seed(1)).unwrap();
+    let rest = matrix.restricted_to(&found.ring).unwrap();
+    let as_given: Vec<_> = rest.nodes().nodes().collect();
+    assert!(Tour::new(&rest, &as_given).is_ok(), "what is left is no ring");
+    let mut all = [found.nodes.clone(), found.ring].concat();
+    all.sort_unstable();
+    assert_eq!(all, matrix.nodes().nodes().collect::<Vec<_>>());
+    found.nodes
+}
+
+#[test]
+fn nobody_is_left_out_where_there_is_a_ring() {
+    for nodes in [1, 2, 3, 12, 18, 19, 100] {
+        let matrix = Shape::Random.matrix(nodes, 1);
+        assert_eq!(check(&matrix, &indices(0..nodes as u16)), []);
+    }
+}
+
+#[test]
+fn the_fewest_and_newest_are_left_out_as_trying_every_set_shows() {
+    for nodes in 2..=7u16 {
+        for seed in 0..40 {
+            let mut matrix = Shape::Cut.matrix(usize::from(nodes), seed);
+            let more = Shape::Cut.matrix(usize::from(nodes), seed + 500);
+            for (from, to) in
+                (0..nodes * nodes).map(|cell| (cell / nodes, cell % nodes)).filter(|(a, b)| a != b)
+            {
+                let edge = Edge { from: NodeIndex(from), to: NodeIndex(to) };
+                if more.link(edge) == Ok(Link::Unreachable) {
+                    matrix.cut(edge).unwrap();
+                }
+            }
+            // Oldest first is the reverse of the numbering here, so that the two are not confused.
+            let oldest_first = indices((0..nodes).rev());
+            let kept_of = |set: u32| -> Vec<NodeIndex> {
+                let kept = |age: &usize| set & (1 << (usize::from(nodes) - 1 - age)) != 0;
+                (0..usize::from(nodes)).filter(kept).map(|age| oldest_first[age]).collect()
+            };
+            // The greater number has the more senior members, so the last of the largest is the one.
+            let expected = (1..1u32 << nodes)
+                .filter(|&set| {
+                    exact_tour(&matrix.restricted_to(&kept_of(set)).unwrap(), Objective::Sum).is_ok()
+                })
+                .max_by_key(|set| (set.count_ones(), *set))
+                .map(kept_of)
+                .unwrap();
+            let mut left_out = check(&matrix, &oldest_first);
+            assert!(left_out.is_sorted(), "newest first, which is by number here");
+            left_out.extend(expected);
+            left_out.sort_unstable();
+            assert_eq!(left_out, indices(0..nodes), "{nodes} #{seed}");
+        }
+    }
+}
+
+#[test]
+fn a_large_world_leaves_out_who_is_cut_off_and_no_one_else() {
+    let mut matrix = Shape::Random.matrix(80, 1);
+    for other in (0..80).filter(|&other| other != 7) {
+        matrix.cut(Edge { from: NodeIndex(7), to: NodeIndex(other) }).unwrap();
+    }
+    let found = fewest_left_out(&matrix, &indices(0..80), EFFORT, Seed(1)).unwrap();
+    assert_eq!(found.nodes, [NodeIndex(7)]);
+    assert!(found.is_fewest);
+}
+
+#[test]
+fn of_two_that_depend_on_one_neighbour_the_newer_is_left_out_in_a_large_world() {
+    for [first, second] in [[5, 60], [60, 5], [30, 31]] {
+        let mut matrix = Shape::Random.matrix(70, 2);
+        for node in [first, second] {
+            for other in (1..70).filter(|&other| other != node) {
+                matrix.cut(Edge { from: NodeIndex(node), to: NodeIndex(other) }).unwrap();
+            }
+        }
+        // Node 0 is all that either can send to.
+        assert_eq!(check(&matrix, &indices(0..70)), [NodeIndex(first.max(second))]);
+        assert_eq!(check(&matrix, &indices((0..70).rev())), [NodeIndex(first.min(second))]);
+    }
+}
+
+#[test]
+fn two_halves_that_share_a_node_leave_out_the_newer_half() {
+    let mut matrix = BandwidthMatrix::new(NodeCount::new(39).unwrap());
+    for from in 0..19 {
+        for to in 20..39 {
+            matrix.cut_pair(Edge { from: NodeIndex(from), to: NodeIndex(to) }).unwrap();
+        }
+    }
+    assert_eq!(check(&matrix, &indices(0..39)), indices((20..39).rev()));
+}
+
+#[test]
+fn where_nothing_gets_through_only_the_oldest_remains() {
+    for nodes in [3, 30] {
+        let matrix = BandwidthMatrix::from_fn(NodeCount::new(nodes).unwrap(), |_| Link::Unreachable);
+        let mut oldest_first = indices(0..nodes as u16);
+        oldest_first.rotate_left(1);
+        let found = fewest_left_out(&matrix, &oldest_first, EFFORT, Seed(1)).unwrap();
+        assert_eq!((found.ring, found.is_fewest), (vec![NodeIndex(1)], true));
+    }
+}
+
+#[test]
+fn an_order_that_does_not_name_everyone_once_is_refused() {
+    let matrix = BandwidthMatrix::new(NodeCount::new(3).unwrap());
+    let refused = |order: &[u16]| {
+        fewest_left_out(&matrix, &indices(order.iter().copied()), EFFORT, Seed(1)).unwrap_err()
+    };
+    assert_eq!(refused(&[0, 1]), TourError::Length { nodes: 3, named: 2 });
+    assert_eq!(refused(&[0, 1, 1]), TourError::NodeTwice { node: NodeIndex(1) });
+    assert_eq!(refused(&[0, 1, 9]), TourError::NoSuchNode { node: NodeIndex(9) });
+}
