@@ -154,7 +154,7 @@ pub struct Resume {
     pub last_pending: bool,
     /// The last revision that it completed a sync of.
     pub synced: Option<Revision>,
-    /// The revision that its group expects next, as far as it knows.
+    /// The world sizes that it knows.
     pub attributes: Attributes,
 }
 
@@ -195,6 +195,11 @@ pub enum Ballot {
     Differs {
         /// That peer.
         from: PeerId,
+    },
+    /// A link broke while the operation needed it, and frames may be lost.
+    LinkBroken {
+        /// The other end.
+        with: PeerId,
     },
     /// The deadline of this peer's call has passed.
     TimedOut,

@@ -75,6 +75,12 @@ impl<Out: Clone> Session<Out> {
         self.outbox.iter().cloned().map(|m| Numbered { acknowledged: heard, ..m }).collect()
     }
 
+    /// Forgets all that was said: the other side begins anew, and will be told again what still counts.
+    pub fn unsay(&mut self) {
+        self.said = 0;
+        self.outbox.clear();
+    }
+
     /// Whether the other side has fallen hopelessly behind.
     pub fn is_overfull(&self) -> bool {
         self.outbox.len() > limits::OUTBOX_MAX

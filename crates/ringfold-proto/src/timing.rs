@@ -24,6 +24,9 @@ pub struct Timing {
     /// How long a live peer may keep others waiting in a vote or a collective, unless they say otherwise.
     /// Minutes of computing between votes are normal.
     pub wait_max: Duration,
+    /// How much longer than it was asked to a peer waits for the master's word before it takes the
+    /// master for lost: probing and reaching neighbours count as progress of a vote.
+    pub answer_grace: Duration,
     /// An operation that is done sooner than this is never announced as started.
     pub announce_after: Duration,
     /// How long one bandwidth probe may take.
@@ -50,6 +53,7 @@ impl Default for Timing {
             restore_window: Duration::from_secs(120),
             establish_max: Duration::from_secs(20),
             wait_max: Duration::from_secs(30 * 60),
+            answer_grace: Duration::from_secs(300),
             announce_after: Duration::from_millis(1),
             probe_max: Duration::from_secs(3),
             tour_max: Duration::from_secs(3),

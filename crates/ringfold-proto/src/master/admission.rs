@@ -53,6 +53,7 @@ impl Master {
             if !topology.round.is_complete(self.roster.accepted()) {
                 return false;
             }
+            self.count_round(Phase::Topology);
             self.admit(now);
             if let Some(topology) = &mut self.topology {
                 topology.acting = true;

@@ -60,6 +60,7 @@ impl Master {
                 }
                 round.votes.acting = true;
                 round.act = Some(Act::Measure { running: BTreeMap::new() });
+                self.count_round(Phase::Optimise);
                 true
             }
             Some(Act::Measure { running }) => {

@@ -11,6 +11,7 @@ impl Master {
         }
         let Some(phase) = self.pending.take() else { return false };
         self.last_pending = self.roster.pending().next().is_some();
+        self.count_round(Phase::Pending);
         self.complete_phase(Phase::Pending, phase.round, Answer::Pending(self.last_pending));
         true
     }

@@ -94,9 +94,13 @@ impl Master {
         }
     }
 
+    /// All have voted: from now on the round counts, also for whoever is accepted by it.
+    pub(super) fn count_round(&mut self, phase: Phase) {
+        *self.rounds.of_mut(phase) += 1;
+    }
+
     /// Ends a run-wide round: the same answer for everyone who voted.
     pub(super) fn complete_phase(&mut self, phase: Phase, votes: Round<CallId>, answer: Answer) {
-        *self.rounds.of_mut(phase) += 1;
         let number = self.rounds.of(phase);
         self.notify(Event::RoundDecided(phase, number));
         for (peer, call) in votes.into_votes() {

@@ -51,6 +51,10 @@ impl Master {
                 let cause = self.mismatch((peer, Some(descriptor)), (from, other));
                 self.fail_op(op, cause);
             }
+            Ballot::LinkBroken { with } => {
+                let cause = Cause::LinkLost { from: self.named(peer), to: self.named(with) };
+                self.fail_op(op, cause);
+            }
             Ballot::TimedOut => {
                 let late =
                     round.round.missing(members).into_iter().filter(|p| *p != peer).collect::<Vec<_>>();

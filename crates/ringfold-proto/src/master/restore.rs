@@ -178,7 +178,9 @@ impl Master {
         else {
             return;
         };
-        let kept = newest.members.iter().all(|m| returned.contains_key(&m.peer));
+        // A later proposal means that the epoch had been ended, even if no other was opened since.
+        let ended = records().any(|e| e.description.id.counter > newest.id.counter);
+        let kept = !ended && newest.members.iter().all(|m| returned.contains_key(&m.peer));
         let mut group = Group {
             ring: newest.ring.iter().filter_map(|r| newest.members.get(r.index())).map(|m| m.peer).collect(),
             syncs: returned.values().map(|r| r.rounds.sync).max().unwrap_or(0),

@@ -1,0 +1,321 @@
+//! The user's calls: what may be called when, and how each is carried to its end.
+
+use super::{Completion, Failure, Peer, PeerAction, Stage};
+use crate::descriptor::Descriptor;
+use crate::id::{CallId, OpId, Tag};
+use crate::limits;
+use crate::message::{Answer, Ballot, Phase, Request, ToMaster};
+use crate::shared_state::SyncOffer;
+use crate::time::Time;
+use core::time::Duration;
+
+/// A call that has not ended.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub kind: CallKind,
+    /// When the caller loses patience.
+    pub deadline: Time,
+    /// When the master is taken for lost because it does not end the call.
+    pub give_up: Time,
+}
+
+#[derive(Debug)]
+pub(super) enum CallKind {
+    Connect,
+    Vote { request: Request, rejected: Option<Failure> },
+    Reduce(ReduceCall),
+}
+
+/// A collective, from the call to the release of its buffers.
+#[derive(Debug)]
+pub(super) struct ReduceCall {
+    pub tag: Tag,
+    pub descriptor: Descriptor,
+    pub progress: Progress,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Progress {
+    /// No epoch is open.
+    Waiting,
+    /// The executor is at it.
+    Running { op: OpId, announce_at: Option<Time> },
+    /// The result is here, the outcome is not. The last vote may have been a complaint.
+    Voted { op: OpId, ballot: Ballot },
+    /// The outcome is here, the buffers are not free.
+    Releasing { op: OpId, result: Result<u32, Failure> },
+}
+
+impl Call {
+    pub fn timeout(&self) -> Option<Time> {
+        let (announce, patient) = match &self.kind {
+            CallKind::Reduce(ReduceCall { progress: Progress::Running { announce_at, .. }, .. }) => {
+                (*announce_at, true)
+            }
+            CallKind::Reduce(ReduceCall { progress: Progress::Releasing { .. }, .. }) => return None,
+            CallKind::Reduce(ReduceCall { progress: Progress::Voted { ballot, .. }, .. }) => {
+                (None, matches!(ballot, Ballot::Done { .. }))
+            }
+            CallKind::Reduce(_) | CallKind::Connect => (None, true),
+            CallKind::Vote { .. } => (None, false),
+        };
+        let deadline = if patient { self.deadline } else { self.give_up };
+        Some(announce.map_or(deadline, |at| at.min(deadline)).min(self.give_up))
+    }
+}
+
+impl Peer {
+    /// Registers with the master and waits until accepted.
+    pub fn connect(&mut self, now: Time, patience: Option<Duration>) -> Result<CallId, Failure> {
+        if self.stage != Stage::Idle {
+            return Err(Failure::Misuse("this communicator has been connected before".into()));
+        }
+        self.stage = Stage::Joining;
+        let call = self.begin(now, patience, CallKind::Connect);
+        self.dial();
+        Ok(call)
+    }
+
+    /// Admits whoever is pending, together with all members of the run.
+    pub fn update_topology(&mut self, now: Time, patience: Option<Duration>) -> Result<CallId, Failure> {
+        self.vote(now, patience, Request::UpdateTopology)
+    }
+
+    /// Asks, together with all members of the run, whether anyone waits to join.
+    pub fn are_peers_pending(&mut self, now: Time, patience: Option<Duration>) -> Result<CallId, Failure> {
+        self.vote(now, patience, Request::ArePeersPending)
+    }
+
+    /// Measures, and takes a better ring, together with all members of the run.
+    pub fn optimize_topology(&mut self, now: Time, patience: Option<Duration>) -> Result<CallId, Failure> {
+        if self.is_member() && self.visible.global_world <= 1 {
+            return Err(Failure::Misuse("there is nobody to optimise the topology with".into()));
+        }
+        self.vote(now, patience, Request::OptimizeTopology)
+    }
+
+    /// Agrees on the shared state, together with all members of the group.
+    pub fn sync_shared_state(
+        &mut self,
+        now: Time,
+        patience: Option<Duration>,
+        offer: SyncOffer,
+    ) -> Result<CallId, Failure> {
+        if offer.entries.len() > limits::STATE_ENTRIES_MAX {
+            return Err(Failure::BadArgument(format!(
+                "a shared state has at most {} entries",
+                limits::STATE_ENTRIES_MAX
+            )));
+        }
+        if let Some(entry) = offer.entries.iter().find(|e| e.key.len() > limits::STATE_KEY_BYTES_MAX) {
+            return Err(Failure::BadArgument(format!("the key {:?} is too long", entry.key)));
+        }
+        let mut keys: Vec<_> = offer.entries.iter().map(|e| e.key.as_str()).collect();
+        keys.sort_unstable();
+        if let Some(pair) = keys.windows(2).find(|w| w[0] == w[1]) {
+            return Err(Failure::BadArgument(format!("the key {:?} occurs twice", pair[0])));
+        }
+        self.vote(now, patience, Request::Sync(offer))
+    }
+
+    /// Starts a collective of the group under a tag.
+    pub fn collective(&mut self, now: Time, tag: Tag, descriptor: Descriptor) -> Result<CallId, Failure> {
+        self.require_member()?;
+        if let Some(busy) = self.exclusive_vote() {
+            return Err(Failure::Misuse(format!("a collective can't be started during {busy}")));
+        }
+        if self.reduces().any(|r| r.tag == tag) {
+            return Err(Failure::BadArgument(format!("{tag} is already in flight")));
+        }
+        if self.reduces().count() >= limits::OPS_IN_FLIGHT_MAX {
+            return Err(Failure::Misuse(format!("{} operations are in flight", limits::OPS_IN_FLIGHT_MAX)));
+        }
+        if self.epoch().is_some_and(|e| e.members.len() < 2) {
+            self.visible = self.latest;
+            return Err(Failure::TooFewPeers);
+        }
+        let patience =
+            (descriptor.deadline_ms > 0).then(|| Duration::from_millis(u64::from(descriptor.deadline_ms)));
+        let progress = Progress::Waiting;
+        let call = self.begin(now, patience, CallKind::Reduce(ReduceCall { tag, descriptor, progress }));
+        self.start_waiting_ops(now);
+        Ok(call)
+    }
+
+    /// Says goodbye; calls that have not ended fail.
+    pub fn leave(&mut self) {
+        if matches!(self.stage, Stage::Joining | Stage::Member) {
+            self.say(ToMaster::Leave);
+        }
+        self.go(Failure::Left);
+    }
+
+    pub(super) fn handle_answer(&mut self, call: CallId, phase: Phase, round: u64, answer: Answer) {
+        if round > 0 {
+            let count = self.rounds.of_mut(phase);
+            *count = (*count).max(round);
+        }
+        if let Answer::Pending(pending) = answer {
+            self.last_pending = pending;
+        }
+        if let Answer::Synced(revision) = answer {
+            self.synced = Some(revision);
+        }
+        let Some(Call { kind: CallKind::Vote { rejected, .. }, .. }) = self.calls.get_mut(&call) else {
+            return;
+        };
+        let rejected = rejected.take();
+        let result = match answer {
+            Answer::Topology => Ok(Completion::Topology),
+            Answer::Pending(pending) => Ok(Completion::Pending(pending)),
+            Answer::Synced(revision) => Ok(Completion::Synced(revision)),
+            Answer::StateRejected(why) => Err(rejected.unwrap_or(Failure::StateRejected(why))),
+            Answer::Failed(cause) => Err(Failure::VoteFailed(Box::new(cause))),
+        };
+        if matches!(phase, Phase::Topology | Phase::Optimise) {
+            self.visible = self.latest;
+        }
+        self.complete(call, result);
+    }
+
+    /// Sends a call's vote, for the first time or to a master that has not had it. Whoever is not accepted
+    /// has no vote; it is cast when the peer is.
+    pub(super) fn cast(&mut self, now: Time, call: CallId) {
+        let Some(Call { kind: CallKind::Vote { request, .. }, deadline, .. }) = self.calls.get(&call) else {
+            return;
+        };
+        if self.stage != Stage::Member {
+            return;
+        }
+        let request = request.clone();
+        let deadline_ms = u32::try_from(deadline.since(now).as_millis()).unwrap_or(u32::MAX).max(1);
+        let round = self.rounds.of(request.phase()) + 1;
+        self.say(ToMaster::Vote { call, round, deadline_ms, request });
+    }
+
+    /// Calls whose time is up. The master ends votes and operations; only if it does not is it lost.
+    pub(super) fn expire_calls(&mut self, now: Time) {
+        for id in self.calls.keys().copied().collect::<Vec<_>>() {
+            let Some(call) = self.calls.get_mut(&id) else { continue };
+            if call.give_up <= now {
+                let releasing = matches!(
+                    &call.kind,
+                    CallKind::Reduce(ReduceCall { progress: Progress::Releasing { .. }, .. })
+                );
+                if !releasing {
+                    return self.go(Failure::MasterLost("it does not answer in time".into()));
+                }
+            } else if call.deadline <= now {
+                self.expire_call(id);
+            }
+        }
+    }
+
+    fn expire_call(&mut self, id: CallId) {
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        match &mut call.kind {
+            CallKind::Vote { .. } => {}
+            CallKind::Connect => self.go(Failure::MasterLost("it did not accept this peer in time".into())),
+            CallKind::Reduce(reduce) => match reduce.progress.clone() {
+                Progress::Waiting => {
+                    let cause = crate::cause::Cause::Timeout { waited_for: Vec::new() };
+                    self.complete(id, Err(Failure::Aborted(Box::new(cause))));
+                }
+                Progress::Running { op, .. } | Progress::Voted { op, ballot: Ballot::Done { .. } } => {
+                    self.vote_on(op, Ballot::TimedOut);
+                }
+                Progress::Voted { .. } | Progress::Releasing { .. } => {}
+            },
+        }
+    }
+
+    /// Ends a call, at once or when its buffers are free.
+    pub(super) fn fail_call(&mut self, id: CallId, why: Failure) {
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        if let CallKind::Reduce(reduce) = &mut call.kind {
+            match &reduce.progress {
+                Progress::Waiting => {}
+                Progress::Releasing { .. } => return,
+                Progress::Running { op, .. } | Progress::Voted { op, .. } => {
+                    let op = *op;
+                    reduce.progress = Progress::Releasing { op, result: Err(why) };
+                    self.actions.push_back(PeerAction::AbortOp(op));
+                    return;
+                }
+            }
+        }
+        self.complete(id, Err(why));
+    }
+
+    pub(super) fn reduces(&self) -> impl Iterator<Item = &ReduceCall> {
+        self.calls.values().filter_map(|c| match &c.kind {
+            CallKind::Reduce(reduce) => Some(reduce),
+            _ => None,
+        })
+    }
+
+    pub(super) fn reduce_of(&mut self, op: OpId) -> Option<(CallId, &mut ReduceCall)> {
+        self.calls.iter_mut().find_map(|(id, c)| match &mut c.kind {
+            CallKind::Reduce(reduce) => match reduce.progress {
+                Progress::Running { op: o, .. }
+                | Progress::Voted { op: o, .. }
+                | Progress::Releasing { op: o, .. }
+                    if o == op =>
+                {
+                    Some((*id, reduce))
+                }
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    fn vote(&mut self, now: Time, patience: Option<Duration>, request: Request) -> Result<CallId, Failure> {
+        self.require_member()?;
+        let phase = request.phase();
+        let voting = |c: &Call| matches!(&c.kind, CallKind::Vote { request, .. } if request.phase() == phase);
+        if self.calls.values().any(voting) {
+            return Err(Failure::Misuse(format!("{phase} is already under way")));
+        }
+        if phase != Phase::Pending {
+            let in_flight = self.reduces().count();
+            if in_flight > 0 {
+                return Err(Failure::PendingOperations(in_flight));
+            }
+            if let Some(busy) = self.exclusive_vote() {
+                return Err(Failure::Misuse(format!("{phase} can't be called during {busy}")));
+            }
+        }
+        let call = self.begin(now, patience, CallKind::Vote { request, rejected: None });
+        self.cast(now, call);
+        Ok(call)
+    }
+
+    fn begin(&mut self, now: Time, patience: Option<Duration>, kind: CallKind) -> CallId {
+        self.next_call += 1;
+        let deadline = now + patience.unwrap_or(self.config.timing.wait_max);
+        let give_up = deadline + self.config.timing.answer_grace;
+        self.calls.insert(CallId(self.next_call), Call { kind, deadline, give_up });
+        CallId(self.next_call)
+    }
+
+    fn require_member(&self) -> Result<(), Failure> {
+        match &self.stage {
+            Stage::Idle => Err(Failure::Misuse("this communicator is not connected".into())),
+            Stage::Gone(why) => Err(why.clone()),
+            // A peer that has to wait again keeps its right to call; its calls wait with it.
+            Stage::Joining if self.calls.values().any(|c| matches!(c.kind, CallKind::Connect)) => {
+                Err(Failure::Misuse("this communicator is not connected yet".into()))
+            }
+            Stage::Joining | Stage::Member => Ok(()),
+        }
+    }
+
+    /// The vote under way that shuts out collectives and other votes.
+    fn exclusive_vote(&self) -> Option<Phase> {
+        self.calls.values().find_map(|c| match &c.kind {
+            CallKind::Vote { request, .. } if request.phase() != Phase::Pending => Some(request.phase()),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,251 @@
+//! Memberships: reaching for the neighbours of a proposed epoch, and working in an open one.
+
+use super::calls::{CallKind, Progress};
+use super::{Completion, Failure, Peer, PeerAction, Stage};
+use crate::cause::Cause;
+use crate::epoch::{EpochDescription, Member, MissingPair};
+use crate::id::{EpochId, PeerId, Seq, Tag};
+use crate::message::{Ballot, Direction, Outcome, RoundNumbers, ToMaster};
+use crate::time::Time;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What is known of a tag in an epoch.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TagRecord {
+    /// How many of its operations were decided.
+    pub next: Seq,
+    /// Outcomes that another member may have missed: the last committed one, and all after it (R8).
+    pub remembered: VecDeque<(Seq, Outcome)>,
+}
+
+/// The epoch that operations run in, or ran in until another was proposed.
+#[derive(Debug)]
+pub(super) struct OpenEpoch {
+    pub description: EpochDescription,
+    pub tags: BTreeMap<Tag, TagRecord>,
+    /// Another was proposed since: nothing new starts here.
+    pub ended: bool,
+}
+
+/// An epoch whose members reach for each other.
+#[derive(Debug)]
+pub(super) struct Proposal {
+    pub description: EpochDescription,
+    waiting: BTreeSet<PeerId>,
+    unreachable: BTreeSet<PeerId>,
+    pub reported: bool,
+    pub deadline: Time,
+}
+
+/// A link as far as this machine cares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LinkState {
+    /// Asked for, for the first time.
+    Making,
+    Up,
+    /// It broke and is being made anew; trouble is reported at this time.
+    Mending {
+        report_at: Time,
+    },
+    /// It broke, and the master was told.
+    Reported,
+}
+
+impl LinkState {
+    pub fn deadline(&self) -> Option<Time> {
+        match self {
+            Self::Mending { report_at } => Some(*report_at),
+            _ => None,
+        }
+    }
+}
+
+impl Peer {
+    pub(super) fn handle_proposed(&mut self, now: Time, description: EpochDescription) {
+        if !description.is_sound(self.id()) || description.id.group != self.config.join.group {
+            return self.go(Failure::MasterLost("it proposed an epoch that can't be".into()));
+        }
+        self.end_open_epoch();
+        let me = description.rank_of(self.id()).unwrap_or_default();
+        let neighbours: Vec<Member> = description.neighbours(me).into_iter().cloned().collect();
+        let wanted: BTreeSet<_> = neighbours.iter().map(|m| m.peer).collect();
+        let dropped: Vec<_> = self.links.keys().filter(|p| !wanted.contains(p)).copied().collect();
+        for peer in dropped {
+            self.links.remove(&peer);
+            self.actions.push_back(PeerAction::Unlink(peer));
+        }
+        let mut waiting = BTreeSet::new();
+        for member in neighbours {
+            let peer = member.peer;
+            if self.links.get(&peer) != Some(&LinkState::Up) {
+                waiting.insert(peer);
+                self.links.insert(peer, LinkState::Making);
+                let (epoch, key) = (description.id, description.key);
+                self.actions.push_back(PeerAction::Link { member, epoch, key });
+            }
+        }
+        // The master allows more than this, so that it hears of those we could not reach.
+        let deadline = now + self.config.timing.establish_max / 2;
+        self.proposal =
+            Some(Proposal { description, waiting, unreachable: BTreeSet::new(), reported: false, deadline });
+        self.report_ready();
+    }
+
+    pub(super) fn handle_opened(
+        &mut self,
+        now: Time,
+        epoch: EpochId,
+        missing: Vec<MissingPair>,
+        rounds: RoundNumbers,
+    ) {
+        let Some(proposal) = self.proposal.take_if(|p| p.description.id == epoch) else { return };
+        let description = EpochDescription { missing, ..proposal.description };
+        if !description.is_sound(self.id()) {
+            return self.go(Failure::MasterLost("it opened an epoch that can't be".into()));
+        }
+        self.actions.push_back(PeerAction::OpenEpoch(Box::new(description.clone())));
+        self.open = Some(OpenEpoch { description, tags: BTreeMap::new(), ended: false });
+        if self.stage == Stage::Joining {
+            self.stage = Stage::Member;
+            self.rounds = rounds;
+            self.visible = self.latest;
+            for call in self.calls.keys().copied().collect::<Vec<_>>() {
+                if matches!(self.calls[&call].kind, CallKind::Connect) {
+                    self.complete(call, Ok(Completion::Connected));
+                } else {
+                    self.cast(now, call);
+                }
+            }
+        }
+        self.start_waiting_ops(now);
+    }
+
+    /// There is a link with this peer.
+    pub fn handle_link_up(&mut self, peer: PeerId) {
+        let Some(state) = self.links.get_mut(&peer) else {
+            return self.actions.push_back(PeerAction::Unlink(peer));
+        };
+        let mended = matches!(core::mem::replace(state, LinkState::Up), LinkState::Mending { .. });
+        if mended {
+            self.give_up_ops_over(peer);
+        }
+        if let Some(proposal) = &mut self.proposal {
+            proposal.waiting.remove(&peer);
+            self.report_ready();
+        }
+    }
+
+    /// No link with this peer can be made, from either side.
+    pub fn handle_link_failed(&mut self, peer: PeerId) {
+        match self.links.get(&peer) {
+            Some(LinkState::Making) => {
+                self.links.remove(&peer);
+                if let Some(proposal) = &mut self.proposal
+                    && proposal.waiting.remove(&peer)
+                {
+                    proposal.unreachable.insert(peer);
+                }
+                self.report_ready();
+            }
+            Some(LinkState::Mending { .. }) => self.report_trouble(peer, Direction::Both),
+            _ => {}
+        }
+    }
+
+    /// The link with this peer broke. It is made anew; if the peer is dead, the master will say so first.
+    pub fn handle_link_lost(&mut self, now: Time, peer: PeerId) {
+        if self.links.get(&peer) != Some(&LinkState::Up) {
+            return;
+        }
+        let report_at = now + self.config.timing.relink_max;
+        let proposed = self.proposal.as_ref().map(|p| &p.description);
+        let Some(description) = proposed.or(self.open.as_ref().map(|o| &o.description)) else { return };
+        let Some(member) = description.members.iter().find(|m| m.peer == peer).cloned() else { return };
+        let (epoch, key) = (description.id, description.key);
+        self.links.insert(peer, LinkState::Mending { report_at });
+        if let Some(proposal) = self.proposal.as_mut().filter(|p| !p.reported) {
+            proposal.waiting.insert(peer);
+            self.links.insert(peer, LinkState::Making);
+        }
+        self.actions.push_back(PeerAction::Link { member, epoch, key });
+    }
+
+    /// The executor sees no progress on a link that owes it some (R9).
+    pub fn handle_link_stalled(&mut self, peer: PeerId, direction: Direction) {
+        if self.links.contains_key(&peer) {
+            self.report_trouble(peer, direction);
+        }
+    }
+
+    pub(super) fn expire_links(&mut self, now: Time) {
+        let late = |s: &LinkState| s.deadline().is_some_and(|at| at <= now);
+        let overdue: Vec<_> = self.links.iter().filter(|(_, s)| late(s)).map(|(p, _)| *p).collect();
+        for peer in overdue {
+            self.report_trouble(peer, Direction::Both);
+        }
+        if let Some(proposal) = self.proposal.as_mut().filter(|p| !p.reported && p.deadline <= now) {
+            let unreached = core::mem::take(&mut proposal.waiting);
+            for peer in &unreached {
+                self.links.remove(peer);
+            }
+            proposal.unreachable.extend(unreached.iter().copied());
+            self.actions.extend(unreached.into_iter().map(PeerAction::Unlink));
+            self.report_ready();
+        }
+    }
+
+    pub(super) fn ping_links(&mut self) {
+        let up = self.links.iter().filter(|(_, s)| **s == LinkState::Up).map(|(p, _)| PeerAction::Ping(*p));
+        self.actions.extend(up);
+    }
+
+    /// Nothing new starts in the open epoch; its outcomes stay known until another one opens. The master
+    /// has decided all of its operations before, or they are void now.
+    pub(super) fn end_open_epoch(&mut self) {
+        let Some(open) = self.open.as_mut().filter(|o| !o.ended) else { return };
+        open.ended = true;
+        let epoch = open.description.id;
+        for call in self.calls.keys().copied().collect::<Vec<_>>() {
+            let CallKind::Reduce(reduce) = &self.calls[&call].kind else { continue };
+            if !matches!(reduce.progress, Progress::Waiting) {
+                self.fail_call(call, Failure::Aborted(Box::new(Cause::EpochEnded)));
+            }
+        }
+        self.actions.push_back(PeerAction::CloseEpoch(epoch));
+    }
+
+    fn report_ready(&mut self) {
+        let Some(proposal) = self.proposal.as_mut().filter(|p| p.waiting.is_empty() && !p.reported) else {
+            return;
+        };
+        proposal.reported = true;
+        let unreachable = proposal.unreachable.iter().copied().collect();
+        let epoch = proposal.description.id;
+        self.say(ToMaster::EpochReady { epoch, unreachable });
+    }
+
+    fn report_trouble(&mut self, peer: PeerId, direction: Direction) {
+        if let Some(state) = self.links.get_mut(&peer)
+            && *state != LinkState::Up
+        {
+            *state = LinkState::Reported;
+        }
+        if let Some(epoch) = self.epoch().map(|e| e.id) {
+            self.say(ToMaster::LinkTrouble { epoch, peer, direction });
+        }
+    }
+
+    /// A link was lost and made anew: frames may be missing, so what was under way can't be relied on.
+    fn give_up_ops_over(&mut self, peer: PeerId) {
+        let running: Vec<_> = self
+            .reduces()
+            .filter_map(|r| match r.progress {
+                Progress::Running { op, .. } => Some(op),
+                _ => None,
+            })
+            .collect();
+        for op in running {
+            self.vote_on(op, Ballot::LinkBroken { with: peer });
+        }
+    }
+}

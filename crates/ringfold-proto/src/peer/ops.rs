@@ -1,0 +1,122 @@
+//! Collectives: started as soon as an epoch is open, voted on when done, ended by the master's word.
+
+use super::calls::{CallKind, Progress, ReduceCall};
+use super::{Completion, Failure, Peer, PeerAction};
+use crate::id::{OpId, PeerId, Seq};
+use crate::limits;
+use crate::message::{Ballot, Outcome, ToMaster};
+use crate::time::Time;
+
+impl Peer {
+    /// The executor has this peer's result.
+    pub fn handle_op_done(&mut self, op: OpId) {
+        self.vote_on(op, Ballot::Done { digest: None });
+    }
+
+    /// A peer's frames do not fit what was asked for here.
+    pub fn handle_op_mismatch(&mut self, op: OpId, from: PeerId) {
+        self.vote_on(op, Ballot::Differs { from });
+    }
+
+    /// The executor is through with an operation: nothing touches its buffers any more.
+    pub fn handle_op_released(&mut self, op: OpId) {
+        let Some((call, reduce)) = self.reduce_of(op) else { return };
+        let Progress::Releasing { result, .. } = &reduce.progress else { return };
+        let result = result.clone().map(|world| Completion::Reduced { world });
+        if result.is_err() {
+            self.visible = self.latest;
+        }
+        self.complete(call, result);
+    }
+
+    pub(super) fn handle_decided(&mut self, op: OpId, outcome: Outcome) {
+        let Some(open) = self.open.as_mut().filter(|o| o.description.id == op.epoch) else { return };
+        let world = open.description.members.len() as u32;
+        let record = open.tags.entry(op.tag).or_default();
+        if op.seq < record.next {
+            return;
+        }
+        record.next = Seq(op.seq.0 + 1);
+        if outcome == Outcome::Committed {
+            // Whoever voted for this one has heard of all before it.
+            record.remembered.clear();
+        }
+        record.remembered.push_back((op.seq, outcome.clone()));
+        if record.remembered.len() > limits::OUTCOMES_REMEMBERED_MAX {
+            record.remembered.pop_front();
+        }
+        let Some((_, reduce)) = self.reduce_of(op) else {
+            return self.actions.push_back(PeerAction::SkipOp(op));
+        };
+        let done = matches!(reduce.progress, Progress::Voted { ballot: Ballot::Done { .. }, .. });
+        if matches!(reduce.progress, Progress::Releasing { .. }) {
+            return;
+        }
+        let (result, action) = match outcome {
+            Outcome::Committed if done => (Ok(world), PeerAction::CommitOp(op)),
+            // The master never commits what a living member has not done.
+            Outcome::Committed => {
+                return self.go(Failure::MasterLost("it committed what was not done".into()));
+            }
+            Outcome::Aborted(cause) => (Err(Failure::Aborted(Box::new(cause))), PeerAction::AbortOp(op)),
+        };
+        reduce.progress = Progress::Releasing { op, result };
+        self.actions.push_back(action);
+    }
+
+    /// Starts what waits for an epoch, if one is open.
+    pub(super) fn start_waiting_ops(&mut self, now: Time) {
+        let Some(open) = self.open.as_ref().filter(|o| !o.ended) else { return };
+        let world = open.description.members.len();
+        let epoch = open.description.id;
+        let announce_at = Some(now + self.config.timing.announce_after);
+        let mut too_few = Vec::new();
+        for (id, call) in &mut self.calls {
+            let CallKind::Reduce(reduce) = &mut call.kind else { continue };
+            let ReduceCall { tag, descriptor, progress: Progress::Waiting } = *reduce else { continue };
+            if world < 2 {
+                too_few.push(*id);
+                continue;
+            }
+            let seq = open.tags.get(&tag).map_or(Seq(0), |t| t.next);
+            let op = OpId { epoch, tag, seq };
+            reduce.progress = Progress::Running { op, announce_at };
+            self.actions.push_back(PeerAction::StartOp { op, call: *id, descriptor });
+        }
+        for call in too_few {
+            self.visible = self.latest;
+            self.complete(call, Err(Failure::TooFewPeers));
+        }
+    }
+
+    /// Tells the master of operations that were not done at once, so that it can say who waits for whom.
+    pub(super) fn announce_ops(&mut self, now: Time) {
+        let mut due = Vec::new();
+        for call in self.calls.values_mut() {
+            let CallKind::Reduce(reduce) = &mut call.kind else { continue };
+            if let Progress::Running { op, announce_at } = &mut reduce.progress
+                && announce_at.take_if(|at| *at <= now).is_some()
+            {
+                due.push((*op, reduce.descriptor));
+            }
+        }
+        for (op, descriptor) in due {
+            self.say(ToMaster::Started { op, descriptor });
+        }
+    }
+
+    /// Votes once; a complaint may follow a "done", never the other way round.
+    pub(super) fn vote_on(&mut self, op: OpId, ballot: Ballot) {
+        let Some((_, reduce)) = self.reduce_of(op) else { return };
+        let may = match &reduce.progress {
+            Progress::Running { .. } => true,
+            Progress::Voted { ballot: Ballot::Done { .. }, .. } => ballot == Ballot::TimedOut,
+            _ => false,
+        };
+        if may {
+            reduce.progress = Progress::Voted { op, ballot: ballot.clone() };
+            let descriptor = reduce.descriptor;
+            self.say(ToMaster::OpVote { op, descriptor, ballot });
+        }
+    }
+}

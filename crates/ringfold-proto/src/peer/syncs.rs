@@ -1,0 +1,35 @@
+//! Shared state: the election's verdict, and the fetches that follow from it.
+
+use super::calls::{Call, CallKind};
+use super::{Failure, Peer, PeerAction};
+use crate::id::CallId;
+use crate::message::{Request, ToMaster};
+use crate::shared_state::SyncVerdict;
+
+impl Peer {
+    pub(super) fn handle_elected(&mut self, round: u64, verdict: SyncVerdict) {
+        if round != self.rounds.sync + 1 {
+            return;
+        }
+        let syncing = |c: &Call| matches!(c.kind, CallKind::Vote { request: Request::Sync(_), .. });
+        let Some((id, call)) = self.calls.iter_mut().find(|(_, c)| syncing(c)) else { return };
+        let CallKind::Vote { request: Request::Sync(offer), rejected } = &mut call.kind else { return };
+        match verdict {
+            SyncVerdict::Rejected(why) => *rejected = Some(Failure::StateRejected(why)),
+            SyncVerdict::Elected(assignment) => {
+                let entries = offer.entries.len();
+                if assignment.fetch.iter().any(|f| f.entry as usize >= entries) {
+                    return self.go(Failure::MasterLost("it assigned an entry that is not there".into()));
+                }
+                self.actions.push_back(PeerAction::Sync { call: *id, assignment });
+            }
+        }
+    }
+
+    /// The fetches of a sync have ended; whether the elected content is here now.
+    pub fn handle_fetched(&mut self, call: CallId, complete: bool) {
+        if self.calls.contains_key(&call) {
+            self.say(ToMaster::SyncDone { round: self.rounds.sync + 1, complete });
+        }
+    }
+}

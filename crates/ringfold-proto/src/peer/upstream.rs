@@ -1,0 +1,227 @@
+//! The line to the master: dialling, speaking, losing it, and coming back (R7, R8).
+
+use super::calls::{CallKind, Progress};
+use super::{Failure, Peer, PeerAction, Stage};
+use crate::id::{ConnId, Incarnation};
+use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Resume, ToMaster, ToPeer};
+use crate::session::{Receipt, Session};
+use crate::time::Time;
+use crate::timing::Timing;
+
+/// The connection to the master.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Line {
+    Down { redial_at: Option<Time> },
+    Dialling,
+    Up { conn: ConnId, heard_at: Time },
+}
+
+impl Line {
+    pub fn timeout(&self, timing: &Timing) -> Option<Time> {
+        match self {
+            Self::Down { redial_at } => *redial_at,
+            Self::Dialling => None,
+            Self::Up { heard_at, .. } => Some(*heard_at + timing.master_silence_max),
+        }
+    }
+}
+
+impl Peer {
+    /// The master was reached, and both sides have proved what they had to.
+    pub fn handle_connected(&mut self, now: Time, conn: ConnId) {
+        if self.line != Line::Dialling {
+            self.actions.push_back(PeerAction::Close { conn });
+            return;
+        }
+        self.line = Line::Up { conn, heard_at: now };
+        self.next_beat = now + self.config.timing.heartbeat;
+        let introduction = match self.resume() {
+            Some(resume) => ToMaster::Resume(Box::new(resume)),
+            None => {
+                self.session = Session::default();
+                ToMaster::Join(self.config.join.clone())
+            }
+        };
+        let message = Box::new(Numbered { number: 0, acknowledged: 0, message: introduction });
+        self.actions.push_back(PeerAction::Send { conn, message });
+    }
+
+    /// The master could not be reached, or did not let us in.
+    pub fn handle_dial_failed(&mut self, now: Time, reason: &str) {
+        if self.line != Line::Dialling {
+            return;
+        }
+        self.line = Line::Down { redial_at: Some(now + self.config.timing.redial) };
+        if self.away_since.is_none() {
+            // Never reached: the caller decides whether to try again.
+            self.go(Failure::MasterLost(reason.to_owned()));
+        }
+    }
+
+    /// The connection to the master broke.
+    pub fn handle_lost(&mut self, now: Time, conn: ConnId) {
+        if matches!(self.line, Line::Up { conn: c, .. } if c == conn) {
+            self.line = Line::Down { redial_at: Some(now) };
+            self.speaking = false;
+            self.away_since.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn dial(&mut self) {
+        self.line = Line::Dialling;
+        self.actions.push_back(PeerAction::DialMaster);
+    }
+
+    /// Beats, notices a silent master, dials again, gives up.
+    pub(super) fn watch_line(&mut self, now: Time) {
+        if matches!(self.stage, Stage::Idle | Stage::Gone(_)) {
+            return;
+        }
+        let timing = self.config.timing;
+        if self.away_since.is_some_and(|since| since + timing.master_return_max <= now) {
+            return self.go(Failure::MasterLost("it did not come back in time".into()));
+        }
+        match self.line {
+            Line::Up { conn, heard_at } if heard_at + timing.master_silence_max <= now => {
+                self.actions.push_back(PeerAction::Close { conn });
+                self.handle_lost(now, conn);
+            }
+            Line::Up { conn, .. } if self.next_beat <= now => {
+                self.next_beat = now + timing.heartbeat;
+                let heard = core::mem::take(&mut self.heard).into_iter().collect();
+                if self.speaking {
+                    let message = Box::new(self.session.say_aside(ToMaster::Heartbeat { heard }));
+                    self.actions.push_back(PeerAction::Send { conn, message });
+                }
+                self.ping_links();
+            }
+            Line::Down { redial_at: Some(at) } if at <= now => self.dial(),
+            _ => {}
+        }
+    }
+
+    /// Judges a message; false if it is to be ignored.
+    pub(super) fn hear(&mut self, now: Time, conn: ConnId, message: &Numbered<ToPeer>) -> bool {
+        let Line::Up { conn: current, heard_at } = &mut self.line else { return false };
+        if *current != conn {
+            return false;
+        }
+        *heard_at = now;
+        if matches!(message.message, ToPeer::Restoring { .. }) {
+            // Another life of the master: its numbering, and ours, begin anew.
+            self.session = Session::default();
+        }
+        match self.session.hear(message) {
+            Receipt::Fresh => true,
+            Receipt::Repeat => false,
+            Receipt::Impossible => {
+                self.go(Failure::MasterLost("its messages are numbered wrongly".into()));
+                false
+            }
+        }
+    }
+
+    pub(super) fn handle_registered(&mut self, incarnation: Incarnation, seniority: u64) {
+        self.incarnation = incarnation;
+        self.seniority = seniority;
+        self.found();
+    }
+
+    pub(super) fn handle_rebound(&mut self, conn: ConnId, received: u64) {
+        self.found();
+        for message in self.session.missed_after(received) {
+            self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
+        }
+    }
+
+    pub(super) fn handle_restoring(&mut self, incarnation: Incarnation) {
+        self.incarnation = incarnation;
+        self.speaking = false;
+    }
+
+    /// The run goes on: whatever the new life of the master does not know is said again.
+    pub(super) fn handle_restored(&mut self, now: Time, last_pending: bool) {
+        self.session.unsay();
+        self.found();
+        self.last_pending = last_pending;
+        for call in self.calls.keys().copied().collect::<Vec<_>>() {
+            self.cast(now, call);
+        }
+        self.repeat_op_votes();
+    }
+
+    /// This peer was accepted too early; it waits, and its calls wait with it.
+    pub(super) fn handle_demoted(&mut self) {
+        self.stage = Stage::Joining;
+        self.end_open_epoch();
+        self.open = None;
+        self.proposal = None;
+        self.synced = None;
+    }
+
+    fn found(&mut self) {
+        self.speaking = true;
+        self.away_since = None;
+    }
+
+    /// What a member brings to a master that may have forgotten it; none if it was not accepted yet.
+    fn resume(&self) -> Option<Resume> {
+        let open = self.open.as_ref()?;
+        let mut ops: Vec<_> = self.reduces().filter_map(|r| op_record(r, open.description.id)).collect();
+        for (tag, record) in &open.tags {
+            ops.extend(record.remembered.iter().map(|(seq, outcome)| OpRecord {
+                tag: *tag,
+                seq: *seq,
+                descriptor: None,
+                progress: OpProgress::Decided(outcome.clone()),
+            }));
+        }
+        let proposed = self.proposal.as_ref().map(|p| EpochRecord {
+            description: p.description.clone(),
+            opened: false,
+            ops: Vec::new(),
+        });
+        let opened = EpochRecord { description: open.description.clone(), opened: true, ops };
+        Some(Resume {
+            join: self.config.join.clone(),
+            incarnation: self.incarnation,
+            received: self.session.heard(),
+            seniority: self.seniority,
+            epochs: [opened].into_iter().chain(proposed).collect(),
+            rounds: self.rounds,
+            last_pending: self.last_pending,
+            synced: self.synced,
+            attributes: self.latest,
+        })
+    }
+
+    /// The votes that a restarted master has not had: those cast while it was away.
+    fn repeat_op_votes(&mut self) {
+        let mut said = Vec::new();
+        for call in self.calls.values() {
+            let CallKind::Reduce(reduce) = &call.kind else { continue };
+            let descriptor = reduce.descriptor;
+            match &reduce.progress {
+                Progress::Running { op, announce_at: None } => {
+                    said.push(ToMaster::Started { op: *op, descriptor })
+                }
+                Progress::Voted { op, ballot } => {
+                    said.push(ToMaster::OpVote { op: *op, descriptor, ballot: ballot.clone() });
+                }
+                _ => {}
+            }
+        }
+        said.into_iter().for_each(|message| self.say(message));
+    }
+}
+
+fn op_record(reduce: &super::calls::ReduceCall, epoch: crate::id::EpochId) -> Option<OpRecord> {
+    let (op, progress) = match &reduce.progress {
+        Progress::Running { op, .. } => (op, OpProgress::Started),
+        Progress::Voted { op, ballot: crate::message::Ballot::Done { .. } } => (op, OpProgress::Done),
+        Progress::Voted { op, .. } => (op, OpProgress::Started),
+        Progress::Waiting | Progress::Releasing { .. } => return None,
+    };
+    let descriptor = Some(reduce.descriptor);
+    (op.epoch == epoch).then_some(OpRecord { tag: op.tag, seq: op.seq, descriptor, progress })
+}
