@@ -1,4 +1,6 @@
 //! How long the parts take: `cargo bench -p ringfold-topology`.
+// The macros below make functions that can't be documented.
+#![allow(missing_docs)]
 
 #[path = "../tests/matrices/mod.rs"]
 mod matrices;

@@ -28,6 +28,8 @@ pub(crate) struct Heuristic {
     near: Near,
     search: LocalSearch,
     best: Option<Tour>,
+    /// While no tour is known: the missing edges of the nearest attempt that was given up.
+    nearest: Vec<(usize, usize)>,
     /// Prices that occur, cheapest first: the caps to choose from.
     levels: Vec<f64>,
     /// The first cap that is not proved to be too low for any ring.
@@ -43,8 +45,8 @@ pub(crate) struct Heuristic {
 enum Stage {
     /// Building first tours; `kept` is the best so far with its cost.
     Construct { starts: usize, kept: Option<(f64, Vec<u16>)> },
-    /// Looking for any ring at all.
-    Seek,
+    /// Looking for any ring at all, in vain for so many trials from this start.
+    Seek { trials: u64 },
     /// Looking for a ring under the cap `target`, knowing one at `high` and having failed below `low`.
     Lower { low: usize, target: usize, high: usize, trials: u64 },
     /// Lessening the sum under the cap that has been reached.
@@ -65,6 +67,7 @@ impl Heuristic {
             stage: Stage::Construct { starts: 0, kept: None },
             chance: Chance::of(seed),
             best: None,
+            nearest: Vec::new(),
             round: 0,
             cap: f64::INFINITY,
             lowest: f64::INFINITY,
@@ -96,8 +99,8 @@ impl Heuristic {
 
     /// What is known while no tour is.
     pub(crate) fn refusal(&self) -> NoTour {
-        let mut nodes: Vec<_> =
-            self.search.broken().flat_map(|(from, to)| [from, to]).map(NodeIndex::of).collect();
+        let ends = self.nearest_attempt().into_iter().flat_map(|(from, to)| [from, to]);
+        let mut nodes: Vec<NodeIndex> = ends.map(NodeIndex::of).collect();
         nodes.sort_unstable();
         nodes.dedup();
         NoTour::NotFound { nodes }
@@ -111,7 +114,7 @@ impl Heuristic {
                 self.end_construction();
                 false
             }
-            Stage::Seek => self.seek(),
+            Stage::Seek { trials } => self.seek(trials),
             Stage::Lower { .. } => self.lower(),
             Stage::Polish { .. } => self.polish(),
         }
@@ -140,18 +143,34 @@ impl Heuristic {
             self.search.start_from(order.clone());
         }
         self.lowest = self.search.cost();
-        self.stage = Stage::Seek;
+        self.stage = Stage::Seek { trials: 0 };
     }
 
-    fn seek(&mut self) -> bool {
+    fn seek(&mut self, trials: u64) -> bool {
         if self.best.is_none() {
             self.trial();
         }
         let found = self.consider();
         if self.best.is_some() {
+            self.round = 0;
             self.begin_round();
+            return found;
         }
-        found
+        self.stage = Stage::Seek { trials: trials + 1 };
+        if trials >= self.patience() {
+            self.nearest = self.nearest_attempt();
+            self.begin_stretch(1 + u64::from(self.round) % (STRETCHES - 1));
+            self.round = self.round.saturating_add(1);
+            self.stage = Stage::Seek { trials: 0 };
+        }
+        false
+    }
+
+    /// The missing edges of the nearest attempt, be it given up or not.
+    fn nearest_attempt(&self) -> Vec<(usize, usize)> {
+        let broken: Vec<_> = self.search.broken().collect();
+        let nearer = !self.nearest.is_empty() && self.nearest.len() < broken.len();
+        if nearer { self.nearest.clone() } else { broken }
     }
 
     fn lower(&mut self) -> bool {
@@ -196,10 +215,9 @@ impl Heuristic {
         self.trial();
         let found = self.lowest < lowest_before && self.consider();
         self.stage = Stage::Polish { trials: trials.saturating_sub(1) };
-        let cap = self.levels.get(self.reached_level()).copied();
-        if let Some(cap) = cap.filter(|&cap| found && cap < self.cap) {
+        if found && self.objective.slowest_comes_first() && self.reached_price() < self.cap {
             // The slowest edge got faster by the way, and what is slower is of no use any more.
-            self.begin_polishing(cap);
+            self.begin_polishing(self.reached_price());
         } else if trials <= 1 {
             self.round += 1;
             self.begin_round();
@@ -269,10 +287,14 @@ impl Heuristic {
         Tour::priced(&self.prices, &order).is_ok_and(|tour| self.offer(tour))
     }
 
-    /// The cap that the best tour keeps to.
+    /// The lowest cap that the best tour keeps to.
     fn reached_level(&self) -> usize {
-        let slowest = self.best.as_ref().map_or(f64::INFINITY, |best| best.tally().slowest);
+        let slowest = self.reached_price();
         self.levels.partition_point(|&level| level < slowest)
+    }
+
+    fn reached_price(&self) -> f64 {
+        self.best.as_ref().map_or(f64::INFINITY, |best| best.tally().slowest)
     }
 }
 

@@ -62,8 +62,9 @@ pub fn fewest_left_out(
     let mut chance = Chance::of(seed);
     let (mut best, mut ring_nodes_max) = (Kept::of(vec![0]), 1);
     let mut effort_left = effort.0;
-    for component in graph.components() {
-        let bound = graph.ring_nodes_max(&component);
+    let components = graph.components();
+    for component in &components {
+        let bound = graph.ring_nodes_max(component);
         ring_nodes_max = ring_nodes_max.max(bound);
         if bound < best.ring.len() {
             continue;
@@ -77,7 +78,7 @@ pub fn fewest_left_out(
             best = kept;
         }
     }
-    let searched_in_full = graph.components().iter().all(|part| part.len() <= LEFT_OUT_EXACT_NODES_MAX);
+    let searched_in_full = components.iter().all(|part| part.len() <= LEFT_OUT_EXACT_NODES_MAX);
     let left_out = (0..graph.nodes()).rev().filter(|&age| best.ages.binary_search(&age).is_err());
     Ok(LeftOut {
         nodes: left_out.map(|age| oldest_first[age]).collect(),
@@ -165,8 +166,9 @@ fn large_ring(graph: &Graph, bound: usize, effort: u64, chance: &mut Chance) -> 
     while best.ring.len() < bound && search.spent() + spent_mending < effort {
         let ceiling = search.cost();
         search.trial(chance, ceiling);
-        spent_mending += MENDING_EFFORT_PER_NODE * graph.nodes() as u64;
         let kept = Kept::of(mended(graph, search.order()));
+        // Each node left out is tried at every place, and so is each edge.
+        spent_mending += ((1 + graph.nodes() - kept.ring.len()) * graph.nodes()) as u64;
         if kept.is_better_than(&best) {
             best = kept;
         }
@@ -226,6 +228,3 @@ fn exchange_for_newer(graph: &Graph, ring: &mut [usize], node: usize) {
         ring[place] = node;
     }
 }
-
-/// What mending an order costs, in the units of an [`Effort`].
-const MENDING_EFFORT_PER_NODE: u64 = 2;

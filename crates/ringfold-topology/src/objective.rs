@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 /// What a solver looks for.
 ///
-/// To add an objective, add a variant, say in [`Objective::cost`] which quantities it compares, and in
-/// `slowest_comes_first` whether the search is to lower the price of the slowest edge before all else.
+/// To add an objective, add a variant, say in `Objective::cost` which quantities it compares, and in
+/// `Objective::slowest_comes_first` whether the search is to lower the price of the slowest edge before all else.
 ///
 /// ```
 /// use ringfold_topology::{Effort, Objective, Seed, solve};

@@ -148,8 +148,8 @@ impl Solver {
     }
 }
 
-/// How much a solver may do: changes to a tour looked at, and nodes moved. A core looks at some hundred
-/// million of them in a second.
+/// How much a solver may do: changes to a tour looked at, and nodes moved. A core does about a
+/// hundred million of them in a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Effort(pub u64);
 
