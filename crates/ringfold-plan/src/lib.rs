@@ -5,7 +5,10 @@
 //! memory belong to the operation's [`workspace`].
 #![forbid(unsafe_code)]
 
+pub mod choice;
 pub mod medium;
+pub mod method;
+pub mod parts;
 pub mod plan;
 pub mod shape;
 pub mod step;

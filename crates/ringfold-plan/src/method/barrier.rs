@@ -1,0 +1,52 @@
+//! Nobody leaves before everyone has come. Frames are empty: that they arrive is all they say.
+
+use super::{Draft, Method, Task};
+use crate::step::{Place, Region, Step};
+use ringfold_proto::id::Rank;
+use ringfold_proto::tuning::Algorithm;
+
+/// Two trips around the ring: the first finds everyone there, the second tells them.
+pub const TWO_TRIPS: Method = Method {
+    algorithm: Algorithm::Ring,
+    needs_mesh: false,
+    one_owner: true,
+    member_order: true,
+    draft: two_trips,
+};
+
+/// Dissemination: in round k each rank tells the one 2^k places further that it, and all it has heard
+/// of, have come. log₂(world) hops, rounded up.
+pub const DISSEMINATION: Method =
+    Method { algorithm: Algorithm::Halving, needs_mesh: true, draft: dissemination, ..TWO_TRIPS };
+
+const EMPTY: Region = Region { place: Place::Scratch, offset: 0, count: 0 };
+
+fn two_trips(task: &Task) -> Draft {
+    let mut draft = Draft::default();
+    let (position, world) = (task.shape.position(task.me), task.world());
+    let (previous, next) = (task.shape.ahead(task.me, world - 1), task.shape.ahead(task.me, 1));
+    if position == 0 {
+        draft.push(Step::send(next, EMPTY));
+        draft.push(Step::receive(previous, EMPTY).then_send(next));
+        return draft;
+    }
+    draft.push(Step::receive(previous, EMPTY).then_send(next));
+    let told = Step::receive(previous, EMPTY);
+    draft.push(if position + 1 < world { told.then_send(next) } else { told });
+    draft
+}
+
+fn dissemination(task: &Task) -> Draft {
+    let mut draft = Draft::default();
+    let (me, world) = (task.me.index(), task.world());
+    let rounds = world.next_power_of_two().ilog2();
+    let mut heard = None;
+    for distance in (0..rounds).map(|round| 1 << round) {
+        let mut tell = Step::send(Rank::from_index((me + distance) % world), EMPTY);
+        let mut hear = Step::receive(Rank::from_index((me + world - distance) % world), EMPTY);
+        (tell.after, hear.after) = (heard, heard);
+        draft.push(tell);
+        heard = Some(draft.push(hear));
+    }
+    draft
+}

@@ -1,0 +1,108 @@
+//! Straight to the owner: each rank folds its own part of everyone's data, as it comes from each of
+//! them, and hands the result to all. Two hops, the ring's traffic, every link used. No scratch.
+
+use super::{Draft, Method, Task};
+use crate::parts::Span;
+use crate::step::{Left, Place, Step};
+use ringfold_proto::id::Rank;
+use ringfold_proto::tuning::Algorithm;
+
+/// Two hops. In place, the final value of another's part arrives only after the owner had our own, so
+/// nothing needs a fence.
+pub const ALL_REDUCE: Method = Method { draft: all_reduce, ..STRAIGHT };
+
+/// One hop; the fold happens in the target.
+pub const REDUCE_SCATTER: Method = Method { draft: reduce_scatter, ..STRAIGHT };
+
+/// One hop.
+pub const ALL_GATHER: Method = Method { draft: all_gather, ..STRAIGHT };
+
+const STRAIGHT: Method = Method {
+    algorithm: Algorithm::Direct,
+    needs_mesh: true,
+    one_owner: true,
+    member_order: true,
+    draft: all_reduce,
+};
+
+fn all_reduce(task: &Task) -> Draft {
+    let mut draft = Draft::default();
+    contribute(task, &mut draft);
+    for chunk in task.cut(task.parts().of(task.me)) {
+        let settled = fold(task, &mut draft, chunk, chunk);
+        for peer in task.others() {
+            let region = chunk.at(Place::Target);
+            draft.push(Step::send(peer, region).after(settled));
+        }
+    }
+    take_parts(task, &mut draft);
+    draft
+}
+
+fn reduce_scatter(task: &Task) -> Draft {
+    let mut draft = Draft::default();
+    contribute(task, &mut draft);
+    let mine = task.parts().of(task.me);
+    for chunk in task.cut(mine) {
+        fold(task, &mut draft, chunk, chunk.within(mine));
+    }
+    draft
+}
+
+fn all_gather(task: &Task) -> Draft {
+    let mut draft = Draft::default();
+    let mine = task.parts().of(task.me);
+    for chunk in task.cut(mine) {
+        let own = chunk.within(mine).at(Place::Source);
+        draft.push(Step::copy(own, chunk.at(Place::Target)));
+        for peer in task.others() {
+            draft.push(Step::send(peer, own));
+        }
+    }
+    take_parts(task, &mut draft);
+    draft
+}
+
+/// Sends everyone the own data of its part: the first chunk of each, then the second of each.
+fn contribute(task: &Task, draft: &mut Draft) {
+    let mut parts: Vec<_> = task.others().map(|peer| (peer, task.cut(task.parts().of(peer)))).collect();
+    loop {
+        let before = draft.steps.len();
+        for (peer, chunks) in &mut parts {
+            if let Some(chunk) = chunks.next() {
+                draft.push(Step::send(*peer, chunk.at(Place::Source)));
+            }
+        }
+        if draft.steps.len() == before {
+            return;
+        }
+    }
+}
+
+/// Folds a chunk of the own part, others in rank order, and settles it. Returns the step that does.
+fn fold(task: &Task, draft: &mut Draft, chunk: Span, into: Span) -> u32 {
+    let region = into.at(Place::Target);
+    let mut own = chunk.at(Place::Source);
+    let mut lowest = task.me;
+    let mut previous = None;
+    let peers = (0..task.world()).map(Rank::from_index).filter(|peer| *peer != task.me);
+    let last = if task.me.index() + 1 == task.world() { task.world() - 2 } else { task.world() - 1 };
+    for peer in peers {
+        let left = if peer < lowest { Left::Frame } else { Left::Own };
+        let mut step = Step::receive_reduce(peer, own, region, left);
+        step.after = previous;
+        step.settle = peer.index() == last;
+        previous = Some(draft.push(step));
+        (own, lowest) = (region, lowest.min(peer));
+    }
+    previous.expect("a direct plan is for two and more")
+}
+
+/// Takes everyone else's final part.
+fn take_parts(task: &Task, draft: &mut Draft) {
+    for peer in task.others() {
+        for chunk in task.cut(task.parts().of(peer)) {
+            draft.push(Step::receive(peer, chunk.at(Place::Target)));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! How a whole is cut: into one part per rank, and each part into chunks. All ranks cut alike.
+
+use crate::step::{Place, Region};
+use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::id::Rank;
+use ringfold_proto::tuning::Tuning;
+
+/// Consecutive elements of the whole.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Span {
+    /// The first element.
+    pub start: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl Span {
+    /// The element after the last one.
+    pub fn end(self) -> u64 {
+        self.start + self.count
+    }
+
+    /// The same elements, counted from the start of another span: where they are in memory that holds
+    /// that span alone.
+    pub fn within(self, base: Self) -> Self {
+        Self { start: self.start - base.start, ..self }
+    }
+
+    /// The span in a place of an operation.
+    ///
+    /// # Panics
+    /// If it is longer than a chunk can be.
+    pub fn at(self, place: Place) -> Region {
+        let count = u32::try_from(self.count).expect("a region is at most a chunk long");
+        Region { place, offset: self.start, count }
+    }
+}
+
+/// A whole that is cut into as many parts as there are owners.
+///
+/// Parts are as equal as can be: where the whole is not a multiple of the number of parts, the first
+/// ones have one element more. Part `r` is what rank `r` gets from a reduce-scatter and gives to an
+/// all-gather; in an all-reduce rank `r` settles it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parts {
+    /// Elements of the whole.
+    pub count: u64,
+    /// Into how many parts they are cut.
+    pub parts: u16,
+}
+
+impl Parts {
+    /// The part of this number.
+    pub fn part(self, index: usize) -> Span {
+        let (parts, index) = (u64::from(self.parts), index as u64);
+        let (base, longer) = (self.count / parts, self.count % parts);
+        Span { start: index * base + index.min(longer), count: base + u64::from(index < longer) }
+    }
+
+    /// A rank's part.
+    pub fn of(self, rank: Rank) -> Span {
+        self.part(rank.index())
+    }
+
+    /// Consecutive parts as one span: `len` of them, from `first` on.
+    pub fn run(self, first: usize, len: usize) -> Span {
+        let start = self.part(first).start;
+        let end = if len == 0 { start } else { self.part(first + len - 1).end() };
+        Span { start, count: end - start }
+    }
+}
+
+/// How long a chunk may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunking {
+    /// Elements of a chunk at most; at least 1.
+    pub elements_max: u32,
+}
+
+impl Chunking {
+    /// Whole elements, at most the tuning's chunk in memory and on the wire, but at least one.
+    pub fn of(descriptor: &Descriptor, tuning: &Tuning) -> Self {
+        let in_memory = descriptor.dtype.bytes();
+        let on_wire = descriptor.quantization.map_or(0, |q| q.dtype.bytes());
+        Self { elements_max: (tuning.chunk_bytes / in_memory.max(on_wire) as u32).max(1) }
+    }
+
+    /// Cuts a span into chunks, in order: all of them full but the last. An empty span has none.
+    pub fn cut(self, span: Span) -> impl Iterator<Item = Span> {
+        let step = u64::from(self.elements_max);
+        (0..self.chunks(span)).map(move |i| {
+            let start = span.start + i * step;
+            Span { start, count: step.min(span.end() - start) }
+        })
+    }
+
+    /// How many chunks a span is cut into.
+    pub fn chunks(self, span: Span) -> u64 {
+        span.count.div_ceil(u64::from(self.elements_max))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfold_proto::dtype::DType;
+    use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
+    use ringfold_proto::reduce_op::ReduceOp;
+
+    #[test]
+    fn parts_and_chunks_cover_the_whole_once_and_in_order() {
+        for count in [0, 1, 2, 7, 16, 31, 101, 1000] {
+            for parts in 1..=17 {
+                let all = Parts { count, parts };
+                let mut next = 0;
+                for index in 0..usize::from(parts) {
+                    let part = all.part(index);
+                    assert_eq!(part.start, next);
+                    assert!(part.count.abs_diff(count / u64::from(parts)) <= 1);
+                    for chunk in (Chunking { elements_max: 3 }).cut(part) {
+                        assert!(chunk.start == next && (1..=3).contains(&chunk.count));
+                        next = chunk.end();
+                    }
+                    assert_eq!(next, part.end());
+                }
+                assert_eq!(next, count);
+                assert_eq!(all.run(0, usize::from(parts)), Span { start: 0, count });
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_fits_a_frame_even_if_its_quantised_form_is_the_larger_one() {
+        let tuning = Tuning { chunk_bytes: 64, ..Tuning::default() };
+        let mut descriptor = Descriptor::all_reduce(1, DType::F16, ReduceOp::Sum);
+        assert_eq!(Chunking::of(&descriptor, &tuning).elements_max, 32);
+        let quantization = Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U32 };
+        descriptor.quantization = Some(quantization);
+        assert_eq!(Chunking::of(&descriptor, &tuning).elements_max, 16);
+        descriptor.dtype = DType::C128;
+        let tiny = Tuning { chunk_bytes: 1, ..tuning };
+        assert_eq!(Chunking::of(&descriptor, &tiny).elements_max, 1);
+    }
+}
