@@ -4,8 +4,8 @@ mod matrices;
 
 use matrices::Shape;
 use ringfold_topology::{
-    BandwidthMatrix, Edge, Effort, Margin, NoTour, NodeCount, NodeIndex, Objective, Progress, Seed, Solver,
-    Tour, exact_tour, improves, solve,
+    BandwidthMatrix, Edge, Effort, Link, Margin, NoTour, NodeCount, NodeIndex, Objective, Progress, Seed,
+    Solver, Tour, exact_tour, improves, solve,
 };
 
 const OBJECTIVES: [Objective; 2] = [Objective::SlowestThenSum, Objective::Sum];
@@ -63,6 +63,28 @@ fn a_short_search_at_64_nodes_is_within_five_percent_of_a_long_one() {
         let short = solve(&matrix, objective, Effort(20_000_000), Seed(1)).unwrap();
         let long = solve(&matrix, objective, Effort(100_000_000), Seed(2)).unwrap();
         assert!(within(&short, &long, objective, 1.05), "{shape:?}");
+    }
+}
+
+#[test]
+fn a_one_way_circle_gives_the_only_ring_that_goes_round_once() {
+    // A byte costs the way clockwise. Whatever the ring, it goes round a whole number of times, so the
+    // best tour of this large matrix is known without a search: once, in the order of the circle.
+    for nodes in [64, 200] {
+        let circle: Vec<usize> = (0..nodes).map(|place| place * 77 % nodes).collect();
+        let mut angle = vec![0.0; nodes];
+        for (place, &node) in circle.iter().enumerate() {
+            angle[node] = place as f64 + 0.4 * (place as f64).sin();
+        }
+        let matrix = BandwidthMatrix::from_fn(NodeCount::new(nodes).unwrap(), |Edge { from, to }| {
+            let way = (angle[to.index()] - angle[from.index()]).rem_euclid(nodes as f64);
+            Link::measured(1e9 / way).unwrap()
+        });
+        for objective in OBJECTIVES {
+            let tour = solve(&matrix, objective, Effort(3_000_000), Seed(1)).unwrap();
+            let order: Vec<usize> = tour.order().iter().map(|node| node.index()).collect();
+            assert_eq!(order, circle, "{nodes} {objective:?}");
+        }
     }
 }
 
@@ -160,7 +182,7 @@ fn unmeasured_links_are_used_where_measured_ones_are_cut() {
         matrix.cut(Edge { from: NodeIndex(19), to: NodeIndex(to) }).unwrap();
     }
     let only = Edge { from: NodeIndex(19), to: NodeIndex(4) };
-    matrix.set(only, ringfold_topology::Link::Unknown).unwrap();
+    matrix.set(only, Link::Unknown).unwrap();
     let tour = solve(&matrix, Objective::SlowestThenSum, Effort(500_000), Seed(1)).unwrap();
     assert_eq!(tour.successor(NodeIndex(19)), Some(NodeIndex(4)));
 }
