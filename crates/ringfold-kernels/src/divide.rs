@@ -31,7 +31,6 @@ pub fn divide(dtype: DType, data: &mut [u8], by: u64) {
 /// # Panics
 /// As [`divide`]; also if this machine does not have the level.
 pub fn divide_at(level: Level, dtype: DType, data: &mut [u8], by: u64) {
-    assert!(by > 0, "an average over no peers");
     let by = Divisor::new(by);
     with_element!(dtype, T => level.run(Divide::<T> { data, by, element: PhantomData }));
 }

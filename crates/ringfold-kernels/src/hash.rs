@@ -6,6 +6,9 @@
 //!
 //! The hash finds differences and broken transfers; it does not stand against someone who forges data.
 
+mod xxh3;
+
+use crate::level::Level;
 use core::fmt;
 use twox_hash::XxHash3_128;
 
@@ -44,7 +47,11 @@ pub fn tree_hash(data: &[u8]) -> TreeHash {
 /// If it is longer than [`LEAF_BYTES`].
 pub fn leaf_hash(leaf: &[u8]) -> LeafHash {
     assert!(leaf.len() <= LEAF_BYTES, "a leaf of {} bytes", leaf.len());
-    LeafHash(XxHash3_128::oneshot(leaf))
+    LeafHash(xxh3_128(Level::detect(), leaf))
+}
+
+fn xxh3_128(level: Level, data: &[u8]) -> u128 {
+    if data.len() < xxh3::LONG_MIN { XxHash3_128::oneshot(data) } else { xxh3::hash(level, data) }
 }
 
 /// The tree's hash, from its leaves' hashes in order.
@@ -90,6 +97,17 @@ impl fmt::Display for TreeHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_level_gives_xxh3_128_at_every_length_that_matters() {
+        let data: Vec<u8> = (0..LEAF_BYTES + 64).map(|i| (i * i >> 5) as u8).collect();
+        for level in Level::available() {
+            for len in (0..5000).chain((5000..LEAF_BYTES).step_by(1009)).chain([LEAF_BYTES - 1, LEAF_BYTES]) {
+                let data = &data[len % 64..][..len];
+                assert_eq!(xxh3_128(level, data), XxHash3_128::oneshot(data), "{level}, {len} bytes");
+            }
+        }
+    }
 
     /// Published values of XXH3-128 with seed zero.
     #[test]

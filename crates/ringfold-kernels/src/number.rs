@@ -57,7 +57,10 @@ pub(crate) struct Divisor {
 }
 
 impl Divisor {
+    /// # Panics
+    /// If `by` is zero.
     pub(crate) fn new(by: u64) -> Self {
+        assert!(by > 0, "an average over no peers");
         Self { whole: by, real: by as f64 }
     }
 }
@@ -92,7 +95,9 @@ macro_rules! integers {
                     // There is vector division of f64, and none of integers. It is exact: a quotient that is no
                     // integer is at least 1 / divisor away from one, far more than f64 rounds by; and a
                     // divisor too large for that gives zero however it is rounded.
-                    (self as f64 / by.real) as $integer
+                    let quotient = self as f64 / by.real;
+                    // SAFETY: the divisor is at least one, so the quotient is no larger than an integer of the type.
+                    unsafe { quotient.to_int_unchecked() }
                 } else {
                     // The divisor may be more than an i64 holds, so magnitudes are divided.
                     #[allow(unused_comparisons)]

@@ -215,49 +215,50 @@ impl<T: RealElement> Kernel for Range<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, _isa: I) -> Option<(f64, f64)> {
-        /// Independent searches, which make vectors; the results are put together at the end.
-        const LANES: usize = 32;
-        let mut lanes = [Extremes::<T::Wide>::NONE; LANES];
+        let mut extremes = Extremes::<T::Wide>::NONE;
         let (blocks, rest) = elements::<T>(self.data).as_chunks::<LANES>();
         for block in blocks {
-            for (lane, element) in lanes.iter_mut().zip(block) {
-                lane.see({ element.0 }.widen());
+            for lane in 0..LANES {
+                extremes.see(lane, { block[lane].0 }.widen());
             }
         }
-        for (lane, element) in lanes.iter_mut().zip(rest) {
-            lane.see({ element.0 }.widen());
+        for (lane, element) in rest.iter().enumerate() {
+            extremes.see(lane, { element.0 }.widen());
         }
-        if lanes.iter().any(|lane| lane.taint.is_nan()) {
+        if extremes.taint.iter().any(|taint| taint.is_nan()) {
             return None;
         }
         if self.data.is_empty() {
             return Some((0.0, 0.0));
         }
-        let low = lanes.iter().fold(f64::INFINITY, |low, lane| low.min(lane.low.to_f64()));
-        let high = lanes.iter().fold(f64::NEG_INFINITY, |high, lane| high.max(lane.high.to_f64()));
+        let low = extremes.low.iter().fold(f64::INFINITY, |low, lane| low.min(lane.to_f64()));
+        let high = extremes.high.iter().fold(f64::NEG_INFINITY, |high, lane| high.max(lane.to_f64()));
         // Which of two zeros was found depends on the lanes; adding one makes both positive.
         Some((low + 0.0, high + 0.0))
     }
 }
 
-#[derive(Clone, Copy)]
+/// Searches that go on side by side, which makes vectors of them.
+const LANES: usize = 32;
+
 struct Extremes<W> {
-    low: W,
-    high: W,
+    low: [W; LANES],
+    high: [W; LANES],
     /// NaN if a value was not finite, else zero.
-    taint: W,
+    taint: [W; LANES],
 }
 
 impl<W: Real> Extremes<W> {
-    const NONE: Self = Self { low: W::INFINITY, high: W::NEG_INFINITY, taint: W::ZERO };
+    const NONE: Self =
+        Self { low: [W::INFINITY; LANES], high: [W::NEG_INFINITY; LANES], taint: [W::ZERO; LANES] };
 
     #[inline(always)]
     // Only a finite number minus itself is zero.
     #[allow(clippy::eq_op)]
-    fn see(&mut self, value: W) {
-        self.low = if value < self.low { value } else { self.low };
-        self.high = if value > self.high { value } else { self.high };
-        self.taint = self.taint + (value - value);
+    fn see(&mut self, lane: usize, value: W) {
+        self.low[lane] = if value < self.low[lane] { value } else { self.low[lane] };
+        self.high[lane] = if value > self.high[lane] { value } else { self.high[lane] };
+        self.taint[lane] = self.taint[lane] + (value - value);
     }
 }
 
