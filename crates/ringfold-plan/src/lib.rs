@@ -6,6 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod choice;
+pub mod event;
+pub mod executor;
+pub mod limits;
 pub mod medium;
 pub mod method;
 pub mod parts;

@@ -20,6 +20,8 @@ pub struct Plan {
     pub sends: Vec<(Rank, Vec<u32>)>,
     /// For each peer that frames come from: the steps that take them, in order. By rank.
     pub receives: Vec<(Rank, Vec<u32>)>,
+    /// Pairs of a step and a step that comes after it, sorted: what a finished step may set free.
+    pub dependents: Vec<(u32, u32)>,
 }
 
 impl Plan {
@@ -36,7 +38,16 @@ impl Plan {
         };
         let sends = by_peer(&|s| s.send);
         let receives = by_peer(&Step::receives_from);
-        Self { algorithm, fingerprint, scratch, steps, sends, receives }
+        let mut dependents: Vec<(u32, u32)> =
+            steps.iter().zip(0..).filter_map(|(step, i)| step.after.map(|after| (after, i))).collect();
+        dependents.sort_unstable();
+        Self { algorithm, fingerprint, scratch, steps, sends, receives, dependents }
+    }
+
+    /// The steps that wait for this one.
+    pub fn dependents_of(&self, step: u32) -> impl Iterator<Item = u32> + use<'_> {
+        let begin = self.dependents.partition_point(|(after, _)| *after < step);
+        self.dependents[begin..].iter().take_while(move |(after, _)| *after == step).map(|(_, i)| *i)
     }
 }
 

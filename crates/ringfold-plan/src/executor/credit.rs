@@ -1,0 +1,81 @@
+//! The slots of the other end that we may fill: eager ones, and those lent to our operations (R3).
+
+use crate::event::Violation;
+use crate::limits;
+use ringfold_proto::id::OpId;
+use std::collections::BTreeMap;
+
+/// What one peer lets us send in one epoch.
+#[derive(Debug)]
+pub(super) struct Credit {
+    eager: u16,
+    eager_free: u64,
+    /// Slots that were lent to operations before those were started here.
+    early: BTreeMap<OpId, Vec<u16>>,
+    /// Operations that wait for an eager slot or a grant.
+    pub(super) parked: Vec<OpId>,
+}
+
+impl Credit {
+    pub(super) fn new(eager: u16) -> Self {
+        let eager_free = if eager >= 64 { u64::MAX } else { (1 << eager) - 1 };
+        Self { eager, eager_free, early: BTreeMap::new(), parked: Vec::new() }
+    }
+
+    /// Takes a free eager slot.
+    pub(super) fn take_eager(&mut self) -> Option<u16> {
+        let slot = self.eager_free.trailing_zeros() as u16;
+        (slot < 64).then(|| {
+            self.eager_free &= self.eager_free - 1;
+            slot
+        })
+    }
+
+    /// The other end gives eager slots back.
+    pub(super) fn give_back(&mut self, slots: &[u16]) -> Result<(), Violation> {
+        for &slot in slots {
+            if slot >= self.eager || self.eager_free & 1 << slot != 0 {
+                return Err(Violation::BadReturn(slot));
+            }
+            self.eager_free |= 1 << slot;
+        }
+        Ok(())
+    }
+
+    /// Whether these may be slots of the other end that are not eager.
+    pub(super) fn check_grant(&self, held: usize, slots: &[u16]) -> Result<(), Violation> {
+        if held + slots.len() > usize::from(limits::WINDOW_SLOTS_MAX) {
+            return Err(Violation::TooManyGrants);
+        }
+        match slots.iter().find(|slot| **slot < self.eager || **slot >= limits::SLOTS_MAX) {
+            Some(slot) => Err(Violation::NoSuchSlot(*slot)),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps a grant for an operation that is not started here.
+    pub(super) fn keep_early(&mut self, op: OpId, slots: &[u16]) -> Result<(), Violation> {
+        self.check_grant(self.early.get(&op).map_or(0, Vec::len), slots)?;
+        if !self.early.contains_key(&op) && self.early.len() >= limits::OPS_IN_FLIGHT_MAX {
+            return Err(Violation::TooManyGrants);
+        }
+        self.early.entry(op).or_default().extend_from_slice(slots);
+        Ok(())
+    }
+
+    /// What was granted to an operation before it was started here.
+    pub(super) fn take_early(&mut self, op: OpId) -> Option<Vec<u16>> {
+        self.early.remove(&op)
+    }
+
+    /// Operations up to this one, of its tag, that were granted slots and never started here.
+    pub(super) fn early_until(&self, op: OpId) -> Vec<OpId> {
+        let first = OpId { seq: Default::default(), ..op };
+        self.early.range(first..=op).map(|(op, _)| *op).collect()
+    }
+
+    /// Operations that slots are kept for.
+    pub(super) fn early_len(&self) -> usize {
+        self.early.len()
+    }
+}

@@ -1,0 +1,358 @@
+//! One open epoch: its members' pairs and its operations.
+
+use super::membership::Membership;
+use super::op::Op;
+use super::output::Output;
+use super::pair::Pair;
+use crate::event::{ExecutorEvent, Violation};
+use crate::workspace::Workspace;
+use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::id::{EpochId, OpId, PeerId, Rank, Seq, Tag};
+use ringfold_proto::link_message::LinkMessage;
+use std::collections::{BTreeMap, HashMap};
+
+/// An open epoch.
+pub(super) struct Epoch<W> {
+    pub(super) membership: Membership,
+    ranks: HashMap<PeerId, Rank>,
+    /// By rank; our own entry is never used.
+    pub(super) pairs: Vec<Pair>,
+    pub(super) ops: BTreeMap<OpId, Op<W>>,
+    /// For each tag, the first operation that was not decided.
+    undecided: HashMap<Tag, Seq>,
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It waits for its step.
+    Deliver { lane: usize },
+    /// It waits for its operation.
+    Hold,
+    /// Nobody needs it any more, but its slot is in use.
+    Discard,
+    /// It belongs to something else of the same name.
+    Differs,
+}
+
+impl<W: Workspace> Epoch<W> {
+    pub(super) fn new(id: EpochId, membership: Membership, is_up: impl Fn(PeerId) -> bool) -> Self {
+        let eager = membership.tuning.eager_slots;
+        let pairs = membership.members.iter().map(|peer| Pair::new(*peer, id, eager, is_up(*peer))).collect();
+        let ranks =
+            membership.members.iter().enumerate().map(|(i, peer)| (*peer, Rank::from_index(i))).collect();
+        Self { membership, ranks, pairs, ops: BTreeMap::new(), undecided: HashMap::new() }
+    }
+
+    /// The rank of another member.
+    pub(super) fn rank(&self, peer: PeerId) -> Option<Rank> {
+        self.ranks.get(&peer).copied().filter(|rank| *rank != self.membership.me)
+    }
+
+    pub(super) fn is_decided(&self, op: OpId) -> bool {
+        self.undecided.get(&op.tag).is_some_and(|next| op.seq < *next)
+    }
+
+    /// What becomes of a frame from this member.
+    pub(super) fn fate(&self, from: Rank, header: &DataHeader, in_turn: bool) -> Result<Fate, Violation> {
+        let pair = &self.pairs[from.index()];
+        pair.slots.check(header.op, header.slot, header.eager)?;
+        let Some(op) = self.ops.get(&header.op) else {
+            return match (self.is_decided(header.op), header.eager) {
+                (true, _) => Ok(Fate::Discard),
+                (false, true) => Ok(Fate::Hold),
+                (false, false) => Err(Violation::NotLent(header.slot)),
+            };
+        };
+        if header.fingerprint != op.plan.fingerprint {
+            return Ok(Fate::Differs);
+        }
+        if op.in_lane(from).is_some_and(|lane| op.ins[lane].broken || op.ins[lane].differs) {
+            return Ok(Fate::Discard);
+        }
+        op.check(from, header, in_turn).map(|lane| Fate::Deliver { lane })
+    }
+
+    /// A frame is in its slot, and its fate is known. If it was `placed`, its bytes are in the slot.
+    pub(super) fn accept(
+        &mut self,
+        from: Rank,
+        header: &DataHeader,
+        fate: Fate,
+        placed: bool,
+        out: &mut Output<W>,
+    ) {
+        let pair = &mut self.pairs[from.index()];
+        match fate {
+            Fate::Deliver { lane } => {
+                pair.slots.fill(header.slot);
+                self.deliver(from, lane, header, out);
+            }
+            Fate::Hold => pair.hold(*header),
+            Fate::Discard | Fate::Differs => {
+                if fate == Fate::Differs {
+                    self.differ(from, header.op, true, out);
+                }
+                self.pairs[from.index()].slots.fill(header.slot);
+                self.discard(from, header, placed, out);
+            }
+        }
+    }
+
+    /// The frame's slot is full; its operation is started and has a place for it.
+    fn deliver(&mut self, from: Rank, lane: usize, header: &DataHeader, out: &mut Output<W>) {
+        if let Some(op) = self.ops.get_mut(&header.op) {
+            op.arrive(lane, header, &mut self.pairs[from.index()]);
+            wake(op, out);
+        }
+    }
+
+    /// The frame's slot is full; nobody needs it.
+    fn discard(&mut self, from: Rank, header: &DataHeader, placed: bool, out: &mut Output<W>) {
+        let pair = &mut self.pairs[from.index()];
+        if placed {
+            out.release(pair.slot(header.slot));
+        }
+        pair.empty(header.slot, out);
+        if let Some(op) = self.ops.get_mut(&header.op)
+            && let Some(lane) = op.in_lane(from)
+            && !header.eager
+        {
+            op.ins[lane].lent = op.ins[lane].lent.saturating_sub(1);
+        }
+    }
+
+    /// Reports that a member runs something else under this name, once; tells it, if it does not know.
+    fn differ(&mut self, from: Rank, id: OpId, tell: bool, out: &mut Output<W>) {
+        let peer = self.pairs[from.index()].peer;
+        if let Some(op) = self.ops.get_mut(&id)
+            && op.note_difference(from)
+        {
+            out.tell(ExecutorEvent::Mismatch { op: id, peer });
+            if tell {
+                out.say(peer, LinkMessage::Mismatch { op: id });
+            }
+        }
+    }
+
+    /// Adds an operation: takes what came for it early, and lends slots where lanes are long or asked.
+    pub(super) fn start(&mut self, mut op: Op<W>, out: &mut Output<W>) -> Vec<(PeerId, Violation)> {
+        let id = op.id;
+        let tuning = self.membership.tuning;
+        for lane in 0..op.outs.len() {
+            let pair = &mut self.pairs[op.plan.sends[lane].0.index()];
+            if let Some(slots) = pair.credit.take_early(id) {
+                op.outs[lane].granted = slots;
+                op.outs[lane].was_granted = true;
+            }
+        }
+        let plan = op.plan.clone();
+        wake(&mut op, out);
+        self.ops.insert(id, op);
+        let violations = self.take_held(id, out);
+        let Some(op) = self.ops.get_mut(&id) else { return violations };
+        for (lane, (from, steps)) in plan.receives.iter().enumerate() {
+            let pair = &mut self.pairs[from.index()];
+            let is_asked = pair.take_want(id);
+            op.ins[lane].lending = is_asked || steps.len() > usize::from(tuning.eager_slots);
+            op.lend(lane, pair, &tuning, out);
+        }
+        let strangers: Vec<Rank> = self
+            .pairs
+            .iter_mut()
+            .zip(0..)
+            .filter_map(|(pair, rank)| {
+                (pair.take_want(id) || pair.credit.take_early(id).is_some()).then_some(Rank(rank))
+            })
+            .collect();
+        for rank in strangers {
+            self.differ(rank, id, true, out);
+        }
+        violations
+    }
+
+    /// Hands an operation the frames that were held for it.
+    fn take_held(&mut self, id: OpId, out: &mut Output<W>) -> Vec<(PeerId, Violation)> {
+        let mut violations = Vec::new();
+        for from in (0..self.pairs.len()).map(Rank::from_index) {
+            while let Some(header) = self.pairs[from.index()].take_held(id) {
+                let Some(op) = self.ops.get(&id) else { break };
+                if header.fingerprint != op.plan.fingerprint {
+                    self.differ(from, id, true, out);
+                    self.discard(from, &header, true, out);
+                    continue;
+                }
+                match op.check(from, &header, true) {
+                    Ok(lane) => self.deliver(from, lane, &header, out),
+                    Err(why) => {
+                        violations.push((self.pairs[from.index()].peer, why));
+                        self.discard(from, &header, true, out);
+                    }
+                }
+            }
+        }
+        violations
+    }
+
+    /// Carries out what a member says.
+    pub(super) fn hear(
+        &mut self,
+        from: Rank,
+        message: LinkMessage,
+        out: &mut Output<W>,
+    ) -> Result<(), Violation> {
+        let tuning = self.membership.tuning;
+        let pair = &mut self.pairs[from.index()];
+        match message {
+            LinkMessage::Grant { op: id, slots } => return self.hear_grant(from, id, &slots, out),
+            LinkMessage::Want { op: id } => {
+                pair.return_emptied(true, out);
+                if let Some(op) = self.ops.get_mut(&id) {
+                    let Some(lane) = op.in_lane(from) else {
+                        self.differ(from, id, true, out);
+                        return Ok(());
+                    };
+                    op.ins[lane].lending = true;
+                    op.lend(lane, pair, &tuning, out);
+                } else if !self.is_decided(id) {
+                    self.pairs[from.index()].keep_want(id)?;
+                }
+            }
+            LinkMessage::Return { slots, .. } => {
+                pair.credit.give_back(&slots)?;
+                for id in std::mem::take(&mut pair.credit.parked) {
+                    if let Some(op) = self.ops.get_mut(&id) {
+                        if let Some(lane) = op.out_lane(from) {
+                            op.outs[lane].parked = false;
+                        }
+                        wake(op, out);
+                    }
+                }
+            }
+            LinkMessage::Fenced { op: id } => {
+                pair.slots.reclaim(id);
+                if let Some(op) = self.ops.get_mut(&id)
+                    && let Some(lane) = op.in_lane(from)
+                {
+                    op.ins[lane].lent = 0;
+                    op.ins[lane].fenced = true;
+                }
+            }
+            LinkMessage::Mismatch { op } => self.differ(from, op, false, out),
+            LinkMessage::Ping => {}
+        }
+        Ok(())
+    }
+
+    fn hear_grant(
+        &mut self,
+        from: Rank,
+        id: OpId,
+        slots: &[u16],
+        out: &mut Output<W>,
+    ) -> Result<(), Violation> {
+        let is_decided = self.is_decided(id);
+        let pair = &mut self.pairs[from.index()];
+        let Some(op) = self.ops.get_mut(&id) else {
+            if is_decided {
+                out.say(pair.peer, LinkMessage::Fenced { op: id });
+                return Ok(());
+            }
+            return pair.credit.keep_early(id, slots);
+        };
+        let Some(lane) = op.out_lane(from) else {
+            self.differ(from, id, true, out);
+            return Ok(());
+        };
+        let state = &mut op.outs[lane];
+        pair.credit.check_grant(state.granted.len(), slots)?;
+        state.was_granted = true;
+        // What comes after the last frame is void at both ends: that frame was the fence.
+        if state.sent < op.plan.sends[lane].1.len() {
+            state.granted.extend_from_slice(slots);
+            wake(op, out);
+        }
+        Ok(())
+    }
+
+    /// Takes an operation out that was aborted. What it held of slots is emptied; slots that are lent to
+    /// it stay so until the other end's fence, and the other ends get ours.
+    pub(super) fn abort(&mut self, id: OpId, out: &mut Output<W>) -> Option<Op<W>> {
+        let op = self.remove(id, out)?;
+        for (lane, (from, _)) in op.ins.iter().zip(&op.plan.receives) {
+            let pair = &mut self.pairs[from.index()];
+            for arrival in &lane.waiting {
+                out.release(pair.slot(arrival.slot));
+                pair.empty(arrival.slot, out);
+            }
+        }
+        for (lane, (to, _)) in op.outs.iter().zip(&op.plan.sends) {
+            let pair = &mut self.pairs[to.index()];
+            if lane.parked {
+                pair.credit.parked.retain(|other| *other != id);
+            }
+            if lane.was_granted {
+                out.say(pair.peer, LinkMessage::Fenced { op: id });
+            }
+        }
+        Some(op)
+    }
+
+    /// Takes an operation out that was decided, and forgets what was kept for it and those before it.
+    pub(super) fn remove(&mut self, id: OpId, out: &mut Output<W>) -> Option<Op<W>> {
+        let op = self.ops.remove(&id);
+        let next = Seq(id.seq.0.saturating_add(1));
+        let undecided = self.undecided.entry(id.tag).or_insert(next);
+        *undecided = next.max(*undecided);
+        for pair in &mut self.pairs {
+            pair.forget_until(id, out);
+        }
+        op
+    }
+
+    /// The link to a member is gone. Operations that had begun to exchange frames with it are reported;
+    /// the others can still do so on the next link.
+    pub(super) fn link_lost(&mut self, peer: PeerId, out: &mut Output<W>) {
+        let Some(rank) = self.rank(peer) else { return };
+        for (id, op) in &mut self.ops {
+            let (inward, outward) = (op.in_lane(rank), op.out_lane(rank));
+            let has_received = inward.is_some_and(|lane| op.ins[lane].arrived > 0);
+            let is_waiting = inward.is_some_and(|lane| !op.ins[lane].waiting.is_empty());
+            let unfinished = op.depends_on(rank) || is_waiting;
+            let has_sent = outward.is_some_and(|lane| op.outs[lane].sent > 0);
+            if let Some(lane) = inward {
+                op.ins[lane].lose(has_received || has_sent);
+            }
+            if let Some(lane) = outward {
+                op.outs[lane].lose(has_received || has_sent);
+            }
+            if has_sent || has_received && unfinished {
+                out.tell(ExecutorEvent::LinkLost { op: *id, peer, unfinished });
+            }
+        }
+        self.pairs[rank.index()].reset(false);
+    }
+
+    /// There is a new link to a member.
+    pub(super) fn link_up(&mut self, peer: PeerId, out: &mut Output<W>) {
+        let Some(rank) = self.rank(peer) else { return };
+        let tuning = self.membership.tuning;
+        let pair = &mut self.pairs[rank.index()];
+        pair.reset(true);
+        for op in self.ops.values_mut() {
+            if let Some(lane) = op.in_lane(rank) {
+                op.ins[lane].lending = op.plan.receives[lane].1.len() > usize::from(tuning.eager_slots);
+                op.lend(lane, pair, &tuning, out);
+            }
+            wake(op, out);
+        }
+    }
+}
+
+/// The next poll advances this operation.
+pub(super) fn wake<W>(op: &mut Op<W>, out: &mut Output<W>) {
+    if !op.awake {
+        op.awake = true;
+        out.wake(op.id);
+    }
+}

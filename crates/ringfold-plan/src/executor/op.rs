@@ -1,0 +1,363 @@
+//! One started operation: which steps are done, and what can be done next.
+
+use super::flight::Flights;
+use super::lane::{Arrival, InLane, OutLane};
+use super::output::Output;
+use super::pair::Pair;
+use crate::event::{ExecutorEvent, Violation};
+use crate::medium::{Medium, Ticket};
+use crate::plan::{Plan, wire_bytes};
+use crate::step::{Action, Step};
+use crate::workspace::Workspace;
+use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::id::{OpId, Rank};
+use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::time::Time;
+use ringfold_proto::tuning::Tuning;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A small machine over the steps of a plan.
+pub(super) struct Op<W> {
+    pub(super) id: OpId,
+    pub(super) plan: Arc<Plan>,
+    pub(super) workspace: W,
+    pub(super) started: Time,
+    descriptor: Descriptor,
+    done: Vec<bool>,
+    /// Steps that are not done.
+    remaining: usize,
+    /// Frames that were not put.
+    unsent: usize,
+    /// Puts that were not flushed.
+    in_flight: usize,
+    /// Steps without a frame whose predecessor is done.
+    ready: VecDeque<u32>,
+    /// Those of them that wait for flushes.
+    fenced: Vec<u32>,
+    /// One lane for each entry of the plan's `sends`.
+    pub(super) outs: Vec<OutLane>,
+    /// One lane for each entry of the plan's `receives`.
+    pub(super) ins: Vec<InLane>,
+    tx_bytes: u64,
+    rx_bytes: u64,
+    /// Whether it was reported as done.
+    pub(super) finished: bool,
+    /// Whether it is among those that the next poll advances.
+    pub(super) awake: bool,
+    /// Ranks that were reported to run something else.
+    differing: Vec<Rank>,
+}
+
+/// What running an operation needs, beside itself.
+pub(super) struct Surroundings<'a, M: Medium> {
+    pub(super) now: Time,
+    pub(super) tuning: Tuning,
+    pub(super) pairs: &'a mut [Pair],
+    pub(super) flights: &'a mut Flights,
+    pub(super) out: &'a mut Output<M::Workspace>,
+    pub(super) medium: &'a mut M,
+}
+
+impl<W: Workspace> Op<W> {
+    pub(super) fn new(now: Time, id: OpId, descriptor: Descriptor, plan: Arc<Plan>, workspace: W) -> Self {
+        let is_free = |step: &Step| step.after.is_none() && step.receives_from().is_none();
+        let ready = plan.steps.iter().zip(0..).filter_map(|(step, i)| is_free(step).then_some(i)).collect();
+        Self {
+            id,
+            workspace,
+            started: now,
+            descriptor,
+            done: vec![false; plan.steps.len()],
+            remaining: plan.steps.len(),
+            unsent: plan.sends.iter().map(|(_, steps)| steps.len()).sum(),
+            in_flight: 0,
+            ready,
+            fenced: Vec::new(),
+            outs: plan.sends.iter().map(|_| OutLane::default()).collect(),
+            ins: plan.receives.iter().map(|_| InLane::default()).collect(),
+            tx_bytes: 0,
+            rx_bytes: 0,
+            finished: false,
+            awake: false,
+            differing: Vec::new(),
+            plan,
+        }
+    }
+
+    /// The lane of frames to a rank.
+    pub(super) fn out_lane(&self, to: Rank) -> Option<usize> {
+        self.plan.sends.binary_search_by_key(&to, |(rank, _)| *rank).ok()
+    }
+
+    /// The lane of frames from a rank.
+    pub(super) fn in_lane(&self, from: Rank) -> Option<usize> {
+        self.plan.receives.binary_search_by_key(&from, |(rank, _)| *rank).ok()
+    }
+
+    /// Whether a frame has a place in the plan. Readers of several streams may offer frames before their
+    /// turn, so the order is only checked when they are handed over.
+    pub(super) fn check(&self, from: Rank, header: &DataHeader, in_turn: bool) -> Result<usize, Violation> {
+        let no_place = Violation::NoSuchFrame(header.chunk);
+        let lane = self.in_lane(from).ok_or(no_place)?;
+        let step = self.plan.receives[lane].1.get(header.chunk as usize).ok_or(no_place)?;
+        let due = self.ins[lane].arrived;
+        if header.chunk as usize != due && (in_turn || (header.chunk as usize) < due) {
+            return Err(Violation::OutOfOrder { got: header.chunk, expected: due as u32 });
+        }
+        let expected = wire_bytes(&self.descriptor, self.plan.steps[*step as usize].region.count);
+        if header.length != expected {
+            return Err(Violation::BadLength { got: header.length, expected });
+        }
+        Ok(lane)
+    }
+
+    /// A frame that was checked waits in its slot, which is marked full.
+    pub(super) fn arrive(&mut self, lane: usize, header: &DataHeader, pair: &mut Pair) {
+        let frames = self.plan.receives[lane].1.len();
+        let lane = &mut self.ins[lane];
+        lane.waiting.push_back(Arrival { slot: header.slot, eager: header.eager });
+        lane.arrived += 1;
+        if !header.eager {
+            lane.lent -= 1;
+            lane.full += 1;
+        }
+        self.rx_bytes += u64::from(header.length);
+        if lane.arrived == frames && lane.lent > 0 {
+            // The sender used eager slots before the grant reached it. It has no frame left for what is
+            // still lent, so the last frame is a fence.
+            lane.lent -= pair.slots.reclaim(self.id);
+        }
+    }
+
+    /// A put was flushed.
+    pub(super) fn flush(&mut self, lane: usize, ticket: Ticket) {
+        self.outs[lane].flush(ticket);
+        self.in_flight -= 1;
+    }
+
+    /// Notes that a rank runs something else; says whether that is news.
+    pub(super) fn note_difference(&mut self, rank: Rank) -> bool {
+        if let Some(lane) = self.in_lane(rank) {
+            self.ins[lane].differs = true;
+        }
+        let is_news = !self.differing.contains(&rank);
+        if is_news {
+            self.differing.push(rank);
+        }
+        is_news
+    }
+
+    /// Whether the other end is known to have begun this operation too.
+    pub(super) fn is_begun_at(&self, rank: Rank) -> bool {
+        self.in_lane(rank).is_some_and(|lane| self.ins[lane].arrived > 0)
+            || self.out_lane(rank).is_some_and(|lane| self.outs[lane].was_granted)
+    }
+
+    /// Whether frames of this operation to or from a rank are still to come.
+    pub(super) fn depends_on(&self, rank: Rank) -> bool {
+        let sends = |lane: usize| self.outs[lane].sent < self.plan.sends[lane].1.len();
+        let receives = |lane: usize| self.ins[lane].arrived < self.plan.receives[lane].1.len();
+        self.out_lane(rank).is_some_and(sends) || self.in_lane(rank).is_some_and(receives)
+    }
+
+    /// The ranks that frames go to or come from, some of them twice.
+    pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.plan.sends.iter().chain(&self.plan.receives).map(|(rank, _)| *rank)
+    }
+
+    /// Puts that may still read our memory.
+    pub(super) fn tickets(&self) -> impl Iterator<Item = Ticket> + '_ {
+        self.outs.iter().flat_map(OutLane::in_flight)
+    }
+
+    /// Lends slots to the other end of a lane, as many as it should have.
+    pub(super) fn lend(&mut self, lane: usize, pair: &mut Pair, tuning: &Tuning, out: &mut Output<W>) {
+        let frames = self.plan.receives[lane].1.len();
+        let lane = &mut self.ins[lane];
+        let wanted = if pair.up { lane.to_lend(frames, usize::from(tuning.window_slots)) } else { 0 };
+        if wanted == 0 {
+            return;
+        }
+        let mut slots = Vec::with_capacity(wanted);
+        while slots.len() < wanted
+            && let Some(slot) = pair.slots.lend(self.id, lane.lent + lane.full + slots.len() == 0)
+        {
+            slots.push(slot);
+        }
+        lane.lent += slots.len();
+        if !slots.is_empty() {
+            out.say(pair.peer, LinkMessage::Grant { op: self.id, slots });
+        }
+    }
+
+    /// Does everything that can be done now.
+    pub(super) fn run<M: Medium<Workspace = W>>(&mut self, around: &mut Surroundings<'_, M>) {
+        let plan = Arc::clone(&self.plan);
+        for lane in 0..self.outs.len() {
+            self.send(lane, &plan, around);
+        }
+        self.ready.extend(self.fenced.drain(..));
+        loop {
+            let mut moved = self.begin_ready(&plan, around);
+            for lane in 0..self.ins.len() {
+                moved |= self.take(lane, &plan, around);
+            }
+            if !moved {
+                break;
+            }
+        }
+        if !self.finished && self.remaining == 0 && self.unsent == 0 && self.in_flight == 0 {
+            self.finished = true;
+            let (tx_bytes, rx_bytes) = (self.tx_bytes, self.rx_bytes);
+            around.out.tell(ExecutorEvent::Done { op: self.id, tx_bytes, rx_bytes });
+        }
+    }
+
+    /// Begins steps that take no frame.
+    fn begin_ready<M>(&mut self, plan: &Plan, around: &mut Surroundings<'_, M>) -> bool
+    where
+        M: Medium<Workspace = W>,
+    {
+        let mut moved = false;
+        while let Some(index) = self.ready.pop_front() {
+            let step = &plan.steps[index as usize];
+            if step.fence && !self.is_fence_held(index, plan) {
+                self.fenced.push(index);
+                continue;
+            }
+            match step.action {
+                Action::Copy { own } => self.workspace.copy(own, step.region),
+                Action::Combine { left, right } => self.workspace.combine(left, right, step.region),
+                Action::None | Action::Store { .. } | Action::Reduce { .. } => {}
+            }
+            self.finish(index, plan, around);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Takes frames of one lane, as far as their steps may begin.
+    fn take<M>(&mut self, lane: usize, plan: &Plan, around: &mut Surroundings<'_, M>) -> bool
+    where
+        M: Medium<Workspace = W>,
+    {
+        let (from, steps) = &plan.receives[lane];
+        let mut moved = false;
+        while let Some(arrival) = self.ins[lane].waiting.front().copied() {
+            let index = steps[self.ins[lane].taken];
+            let step = &plan.steps[index as usize];
+            let is_after = step.after.is_none_or(|after| self.done[after as usize]);
+            if !is_after || step.fence && !self.is_fence_held(index, plan) {
+                break;
+            }
+            let pair = &mut around.pairs[from.index()];
+            let slot = pair.slot(arrival.slot);
+            let frame = around.medium.frame(slot);
+            match step.action {
+                Action::Reduce { own, left, .. } => self.workspace.reduce(frame, own, step.region, left),
+                _ => self.workspace.store(frame, step.region),
+            }
+            around.medium.release(slot);
+            let state = &mut self.ins[lane];
+            state.waiting.pop_front();
+            state.taken += 1;
+            if !arrival.eager {
+                state.full -= 1;
+            }
+            pair.empty(arrival.slot, around.out);
+            self.lend(lane, pair, &around.tuning, around.out);
+            self.finish(index, plan, around);
+            moved = true;
+        }
+        moved
+    }
+
+    /// The step's action ran: settles the result, sends it, and sets free what waited for it.
+    fn finish<M>(&mut self, index: u32, plan: &Plan, around: &mut Surroundings<'_, M>)
+    where
+        M: Medium<Workspace = W>,
+    {
+        let step = &plan.steps[index as usize];
+        if step.settle {
+            self.workspace.settle(step.region);
+        }
+        self.done[index as usize] = true;
+        self.remaining -= 1;
+        for next in plan.dependents_of(index) {
+            if plan.steps[next as usize].receives_from().is_none() {
+                self.ready.push_back(next);
+            }
+        }
+        if let Some(lane) = step.send.and_then(|to| self.out_lane(to)) {
+            self.send(lane, plan, around);
+        }
+    }
+
+    /// Puts the frames of one lane that are ready, as far as there are slots for them.
+    fn send<M>(&mut self, lane: usize, plan: &Plan, around: &mut Surroundings<'_, M>)
+    where
+        M: Medium<Workspace = W>,
+    {
+        let (to, steps) = &plan.sends[lane];
+        let pair = &mut around.pairs[to.index()];
+        let state = &mut self.outs[lane];
+        if !pair.up || state.broken {
+            return;
+        }
+        while state.sent < steps.len() && self.done[steps[state.sent] as usize] {
+            let eager = !state.was_granted;
+            let slot = if eager { pair.credit.take_eager() } else { state.granted.pop() };
+            let Some(slot) = slot else {
+                Self::park(self.id, state, steps.len(), pair, &around.tuning, around.out);
+                return;
+            };
+            let region = plan.steps[steps[state.sent] as usize].region;
+            let header = DataHeader {
+                op: self.id,
+                fingerprint: plan.fingerprint,
+                chunk: state.sent as u32,
+                offset: region.offset,
+                length: wire_bytes(&self.descriptor, region.count),
+                slot,
+                eager,
+                checksum: None,
+            };
+            let payload = self.workspace.load(region);
+            let ticket = around.medium.put(pair.peer, &header, payload);
+            around.flights.begin(around.now, ticket, self.id, lane, pair.peer);
+            state.put(ticket);
+            self.unsent -= 1;
+            self.in_flight += 1;
+            self.tx_bytes += u64::from(header.length);
+        }
+    }
+
+    /// There is no slot for the next frame: the operation waits, and the other end is asked once. It need
+    /// not be asked for long lanes, since it lends slots to them as soon as it starts the operation.
+    fn park(
+        id: OpId,
+        lane: &mut OutLane,
+        frames: usize,
+        pair: &mut Pair,
+        tuning: &Tuning,
+        out: &mut Output<W>,
+    ) {
+        if !lane.parked {
+            lane.parked = true;
+            pair.credit.parked.push(id);
+        }
+        if !lane.asked && !lane.was_granted && frames <= usize::from(tuning.eager_slots) {
+            lane.asked = true;
+            out.say(pair.peer, LinkMessage::Want { op: id });
+        }
+    }
+
+    /// Whether every frame that the steps before this one send has left our memory.
+    fn is_fence_held(&self, index: u32, plan: &Plan) -> bool {
+        self.outs.iter().zip(&plan.sends).all(|(lane, (_, steps))| {
+            steps.get(lane.flushed).is_none_or(|first_unflushed| *first_unflushed >= index)
+        })
+    }
+}

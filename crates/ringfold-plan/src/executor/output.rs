@@ -1,0 +1,86 @@
+//! What the executor has decided and the next poll carries out.
+
+use crate::event::ExecutorEvent;
+use crate::medium::{Medium, SlotId, Ticket};
+use ringfold_proto::id::{OpId, PeerId};
+use ringfold_proto::link_message::LinkMessage;
+use std::collections::VecDeque;
+
+/// Inputs have no medium at hand; what they cause waits here.
+#[derive(Debug)]
+pub(super) struct Output<W> {
+    events: VecDeque<ExecutorEvent<W>>,
+    messages: VecDeque<(PeerId, LinkMessage)>,
+    releases: Vec<SlotId>,
+    cancels: Vec<Ticket>,
+    /// Operations that something happened to.
+    awake: VecDeque<OpId>,
+}
+
+impl<W> Output<W> {
+    pub(super) fn new() -> Self {
+        Self {
+            events: VecDeque::new(),
+            messages: VecDeque::new(),
+            releases: Vec::new(),
+            cancels: Vec::new(),
+            awake: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn tell(&mut self, event: ExecutorEvent<W>) {
+        self.events.push_back(event);
+    }
+
+    pub(super) fn next_event(&mut self) -> Option<ExecutorEvent<W>> {
+        self.events.pop_front()
+    }
+
+    pub(super) fn say(&mut self, to: PeerId, message: LinkMessage) {
+        self.messages.push_back((to, message));
+    }
+
+    pub(super) fn release(&mut self, slot: SlotId) {
+        self.releases.push(slot);
+    }
+
+    pub(super) fn cancel(&mut self, ticket: Ticket) {
+        self.cancels.push(ticket);
+    }
+
+    pub(super) fn wake(&mut self, op: OpId) {
+        self.awake.push_back(op);
+    }
+
+    pub(super) fn next_awake(&mut self) -> Option<OpId> {
+        self.awake.pop_front()
+    }
+
+    /// Whether a poll has anything to carry out.
+    pub(super) fn is_pending(&self) -> bool {
+        !(self.messages.is_empty()
+            && self.releases.is_empty()
+            && self.cancels.is_empty()
+            && self.awake.is_empty())
+    }
+
+    /// The link is gone, and with it its slots and what was to be said on it.
+    pub(super) fn forget_link(&mut self, peer: PeerId) {
+        self.messages.retain(|(to, _)| *to != peer);
+        self.releases.retain(|slot| slot.from != peer);
+    }
+
+    /// Hands everything that was decided to the medium. Puts are made only by polls, after this, so a
+    /// fence that is said here follows every put of its operation.
+    pub(super) fn carry_out<M: Medium>(&mut self, medium: &mut M) {
+        for ticket in self.cancels.drain(..) {
+            medium.cancel(ticket);
+        }
+        for slot in self.releases.drain(..) {
+            medium.release(slot);
+        }
+        for (to, message) in self.messages.drain(..) {
+            medium.send(to, message);
+        }
+    }
+}

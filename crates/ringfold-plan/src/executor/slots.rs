@@ -1,0 +1,164 @@
+//! The slots of one pair and epoch that we own and the other end fills (R3, R5).
+
+use crate::event::Violation;
+use crate::limits;
+use ringfold_proto::id::OpId;
+
+/// Our slots: the first few are eager, the others are lent to one operation at a time.
+#[derive(Debug)]
+pub(super) struct Slots {
+    eager: u16,
+    /// Eager slots that hold a frame.
+    eager_full: u64,
+    /// Eager slots that were emptied and not yet returned.
+    emptied: u64,
+    /// What the others are used for; the first of them has number `eager`.
+    uses: Vec<Use>,
+    /// Those of the others that are free; the one emptied last is lent first, since it is warm.
+    free: Vec<u16>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Use {
+    Free,
+    /// The writer may fill it at any time, until it has or until its fence arrives.
+    Lent(OpId),
+    Full,
+}
+
+impl Slots {
+    pub(super) fn new(eager: u16) -> Self {
+        assert!(eager <= limits::EAGER_SLOTS_MAX, "eager slots are kept as bits of one word");
+        Self { eager, eager_full: 0, emptied: 0, uses: Vec::new(), free: Vec::new() }
+    }
+
+    /// Whether the writer may fill this slot for this operation now.
+    pub(super) fn check(&self, op: OpId, slot: u16, eager: bool) -> Result<(), Violation> {
+        if eager != (slot < self.eager) || slot >= limits::SLOTS_MAX {
+            return Err(Violation::NoSuchSlot(slot));
+        }
+        if eager {
+            let taken = (self.eager_full | self.emptied) & bit(slot) != 0;
+            return if taken { Err(Violation::SlotFull(slot)) } else { Ok(()) };
+        }
+        match self.uses.get(usize::from(slot - self.eager)) {
+            Some(Use::Lent(to)) if *to == op => Ok(()),
+            Some(Use::Full) => Err(Violation::SlotFull(slot)),
+            _ => Err(Violation::NotLent(slot)),
+        }
+    }
+
+    /// A frame is in this slot now; `check` allowed it.
+    pub(super) fn fill(&mut self, slot: u16) {
+        if slot < self.eager {
+            self.eager_full |= bit(slot);
+        } else {
+            self.uses[usize::from(slot - self.eager)] = Use::Full;
+        }
+    }
+
+    /// The frame in this slot has been read, or was discarded.
+    pub(super) fn empty(&mut self, slot: u16) {
+        if slot < self.eager {
+            self.eager_full &= !bit(slot);
+            self.emptied |= bit(slot);
+        } else {
+            self.uses[usize::from(slot - self.eager)] = Use::Free;
+            self.free.push(slot);
+        }
+    }
+
+    /// The eager slots to return now. One message for half of them costs less than one for each, and the
+    /// other half is still with the writer.
+    pub(super) fn returnable(&mut self, at_once: bool) -> Option<Vec<u16>> {
+        let waiting = self.emptied.count_ones();
+        if waiting == 0 || !at_once && waiting * 2 < u32::from(self.eager) {
+            return None;
+        }
+        let slots = (0..self.eager).filter(|slot| self.emptied & bit(*slot) != 0).collect();
+        self.emptied = 0;
+        Some(slots)
+    }
+
+    /// Lends a slot. The last ones are kept for operations that have none.
+    pub(super) fn lend(&mut self, op: OpId, has_none: bool) -> Option<u16> {
+        let end = limits::SLOTS_MAX - if has_none { 0 } else { limits::SLOTS_RESERVED };
+        let slot = match self.free.pop() {
+            Some(slot) if slot < end => slot,
+            Some(slot) => {
+                self.free.push(slot);
+                return None;
+            }
+            None => {
+                let slot = self.eager + self.uses.len() as u16;
+                if slot >= end {
+                    return None;
+                }
+                self.uses.push(Use::Free);
+                slot
+            }
+        };
+        self.uses[usize::from(slot - self.eager)] = Use::Lent(op);
+        Some(slot)
+    }
+
+    /// The writer will fill none of the slots that were lent to this operation any more.
+    pub(super) fn reclaim(&mut self, op: OpId) -> usize {
+        let before = self.free.len();
+        for (slot, usage) in (self.eager..).zip(&mut self.uses) {
+            if *usage == Use::Lent(op) {
+                *usage = Use::Free;
+                self.free.push(slot);
+            }
+        }
+        self.free.len() - before
+    }
+
+    /// Slots that were ever made, eager ones aside.
+    pub(super) fn grown(&self) -> usize {
+        self.uses.len()
+    }
+}
+
+fn bit(slot: u16) -> u64 {
+    1 << slot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfold_proto::id::{Seq, Tag};
+
+    fn op(seq: u64) -> OpId {
+        OpId { tag: Tag(1), seq: Seq(seq), ..OpId::default() }
+    }
+
+    #[test]
+    fn every_operation_can_own_a_slot_however_wide_the_windows_are() {
+        let mut slots = Slots::new(4);
+        let greedy = std::iter::from_fn(|| slots.lend(op(0), false)).count();
+        assert_eq!(greedy, usize::from(limits::SLOTS_MAX - limits::SLOTS_RESERVED - 4));
+        for seq in 1..=u64::from(limits::SLOTS_RESERVED) {
+            assert!(slots.lend(op(seq), true).is_some());
+        }
+        assert_eq!(slots.lend(op(0), true), None);
+        assert_eq!(slots.reclaim(op(7)), 1);
+    }
+
+    #[test]
+    fn eager_slots_come_back_by_halves_or_at_once() {
+        let mut slots = Slots::new(4);
+        for slot in 0..3 {
+            slots.fill(slot);
+        }
+        slots.empty(1);
+        assert_eq!(slots.returnable(false), None);
+        assert_eq!(slots.check(op(0), 1, true), Err(Violation::SlotFull(1)));
+        slots.empty(2);
+        assert_eq!(slots.returnable(false), Some(vec![1, 2]));
+        assert_eq!(slots.check(op(0), 1, true), Ok(()));
+        slots.empty(0);
+        assert_eq!(slots.returnable(true), Some(vec![0]));
+        assert_eq!(slots.returnable(true), None);
+    }
+}
