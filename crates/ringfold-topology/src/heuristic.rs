@@ -37,7 +37,7 @@ pub(crate) struct Heuristic {
     stage: Stage,
     round: u32,
     cap: f64,
-    /// The least cost that the search has met since its cap was set.
+    /// The least cost that the search has met from its present start; infinite before it has looked.
     lowest: f64,
 }
 
@@ -211,9 +211,14 @@ impl Heuristic {
 
     fn polish(&mut self) -> bool {
         let Stage::Polish { trials } = self.stage else { return false };
-        let lowest_before = self.lowest;
-        self.trial();
-        let found = self.lowest < lowest_before && self.consider();
+        let known = self.lowest;
+        if known.is_finite() {
+            self.trial();
+        } else {
+            // The start itself may be better than what it started from.
+            self.lowest = self.search.cost();
+        }
+        let found = self.lowest < known && self.consider();
         self.stage = Stage::Polish { trials: trials.saturating_sub(1) };
         if found && self.objective.slowest_comes_first() && self.reached_price() < self.cap {
             // The slowest edge got faster by the way, and what is slower is of no use any more.
@@ -250,8 +255,8 @@ impl Heuristic {
             // What the best tour does not lead to, another start may.
             let start = self.chance.below(self.prices.nodes());
             self.search.start_from(nearest_neighbour(&self.prices, start));
-            self.lowest = self.search.cost();
         }
+        self.lowest = f64::INFINITY;
         self.stage = Stage::Polish { trials: POLISH_SHARE * self.patience() };
     }
 
