@@ -5,12 +5,17 @@
 //! simulator is one such driver, the `ringfold` crate's threads are another.
 #![forbid(unsafe_code)]
 
+pub mod bounded;
 pub mod cause;
 pub mod data_header;
 pub mod descriptor;
 pub mod dtype;
 pub mod epoch;
 pub mod event;
+pub mod frame;
+mod frugal;
+pub mod handshake;
+pub mod hello;
 pub mod id;
 pub mod limits;
 pub mod link_message;

@@ -57,3 +57,28 @@ pub const OUTCOMES_REMEMBERED_MAX: usize = 64;
 /// Steps in which the master's phases may push each other on after one input. Each step ends, opens
 /// or starts something, so the true bound is the number of peers and operations.
 pub const ADVANCE_STEPS_MAX: usize = 1 << 20;
+
+/// Bytes that the lists of one decoded control message may take up in memory. Elements are larger in
+/// memory than on the wire, so without this bound a small frame could become a large message. While
+/// a list grows, its old and its new place exist together: decoding takes at most three times this,
+/// and once more the bytes of the frame for its strings.
+pub const CONTROL_DECODED_BYTES_MAX: usize = 4 * CONTROL_BYTES_MAX;
+
+/// The same for a message on a data connection.
+pub const LINK_MESSAGE_DECODED_BYTES_MAX: usize = 2 * LINK_MESSAGE_BYTES_MAX;
+
+/// Bytes of a buffer that a connection keeps between frames; what a larger frame needed is given back.
+pub const FRAME_BUFFER_KEPT_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of a name on the wire. Longer than [`NAME_BYTES_MAX`], to which the master cuts it, so that a
+/// long name is cut and not an offence.
+pub const NAME_ON_WIRE_BYTES_MAX: usize = 4 * NAME_BYTES_MAX;
+
+/// Bytes of any other text on the wire: reasons, and calls that someone waits in.
+pub const TEXT_BYTES_MAX: usize = 16 * 1024;
+
+/// Epochs that a returning peer may tell of: one that is open and one that is proposed.
+pub const EPOCHS_IN_RESUME_MAX: usize = 2;
+
+/// Pairs of one group without a link.
+pub const MISSING_PAIRS_MAX: usize = WORLD_MAX * (WORLD_MAX - 1) / 2;

@@ -23,7 +23,7 @@ pub(super) struct Ballots<'a> {
     pub candidates: Vec<Candidate<'a>>,
     /// The revision that comes next; none while nobody has synced.
     pub next: Option<Revision>,
-    /// Whether any living member of the group has ever completed a sync.
+    /// Whether any living member of the group has completed the last sync.
     pub held: bool,
 }
 

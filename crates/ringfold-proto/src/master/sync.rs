@@ -150,8 +150,9 @@ impl Master {
     }
 
     fn hold_election(&mut self, now: Time, id: GroupId) {
-        let held =
-            self.roster.members(id).iter().any(|p| self.roster.get(*p).is_some_and(|r| r.synced.is_some()));
+        let last = self.groups.get(&id).and_then(|g| g.next_revision).map(|next| Revision(next.0.saturating_sub(1)));
+        let holds = |peer: &PeerId| last.is_some() && self.roster.get(*peer).and_then(|r| r.synced) == last;
+        let held = self.roster.members(id).iter().any(holds);
         let Some(group) = self.groups.get_mut(&id) else { return };
         let Some(SyncRound { act: Act::Offer { offers, order } }) = group.sync.take() else { return };
         let (next, number) = (group.next_revision, group.syncs + 1);

@@ -1,0 +1,299 @@
+//! What a message may hold beyond what its type says: every list and text has a bound.
+//!
+//! The codec asks on both sides. A sender that would exceed a bound learns it from its own error, and a
+//! receiver can count on the bounds of [`crate::limits`] in whatever a frame contained.
+
+use crate::cause::{Cause, Departure, PeerName, StateRejection, Waiting};
+use crate::descriptor::{Descriptor, Weight};
+use crate::epoch::{EpochDescription, Member};
+use crate::limits;
+use crate::link_message::LinkMessage;
+use crate::message::{
+    Answer, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Request, Resume, ToMaster, ToPeer,
+};
+use crate::shared_state::{SyncOffer, SyncVerdict};
+
+/// A message that knows its bounds.
+///
+/// ```
+/// use ringfold_proto::bounded::Bounded;
+/// use ringfold_proto::id::PeerId;
+/// use ringfold_proto::message::{Numbered, ToMaster};
+///
+/// let heard = vec![PeerId(1); 5000];
+/// let beat = Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard } };
+/// assert_eq!(beat.check().unwrap_err().to_string(), "5000 peers exceed the bound of 1024");
+/// ```
+pub trait Bounded {
+    /// Bytes of the encoded message.
+    const BYTES_MAX: usize;
+    /// Bytes that the lists of the decoded message may take up in memory.
+    const DECODED_BYTES_MAX: usize;
+
+    /// Whether the message keeps within its bounds.
+    fn check(&self) -> Result<(), Excess>;
+}
+
+/// A bound that a message exceeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{found} {what} exceed the bound of {max}")]
+pub struct Excess {
+    /// What there is too much of.
+    pub what: &'static str,
+    /// How much there is.
+    pub found: usize,
+    /// How much there may be.
+    pub max: usize,
+}
+
+impl Bounded for Numbered<ToMaster> {
+    const BYTES_MAX: usize = limits::CONTROL_BYTES_MAX;
+    const DECODED_BYTES_MAX: usize = limits::CONTROL_DECODED_BYTES_MAX;
+
+    fn check(&self) -> Result<(), Excess> {
+        match &self.message {
+            ToMaster::Join(join) => check_join(join),
+            ToMaster::Resume(resume) => check_resume(resume),
+            ToMaster::Vote { request: Request::Sync(offer), .. } => check_offer(offer),
+            ToMaster::Vote {
+                request: Request::UpdateTopology | Request::ArePeersPending | Request::OptimizeTopology,
+                ..
+            } => Ok(()),
+            ToMaster::Started { descriptor, .. } | ToMaster::OpVote { descriptor, .. } => {
+                check_descriptor(descriptor)
+            }
+            ToMaster::EpochReady { unreachable, .. } => check_peers(unreachable),
+            ToMaster::Heartbeat { heard } => check_peers(heard),
+            ToMaster::Withdraw { .. }
+            | ToMaster::LinkTrouble { .. }
+            | ToMaster::Probed { .. }
+            | ToMaster::SyncDone { .. }
+            | ToMaster::Leave => Ok(()),
+        }
+    }
+}
+
+impl Bounded for Numbered<ToPeer> {
+    const BYTES_MAX: usize = limits::CONTROL_BYTES_MAX;
+    const DECODED_BYTES_MAX: usize = limits::CONTROL_DECODED_BYTES_MAX;
+
+    fn check(&self) -> Result<(), Excess> {
+        match &self.message {
+            ToPeer::EpochProposed(description) => check_description(description),
+            ToPeer::EpochOpened { missing, .. } => {
+                at_most("pairs without a link", missing.len(), limits::MISSING_PAIRS_MAX)
+            }
+            ToPeer::Decided { outcome, .. } => check_outcome(outcome),
+            ToPeer::Answer { answer, .. } => match answer {
+                Answer::StateRejected(rejection) => check_rejection(rejection),
+                Answer::Failed(cause) => check_cause(cause),
+                Answer::Topology | Answer::Pending(_) | Answer::Synced(_) => Ok(()),
+            },
+            ToPeer::Probe { addresses, .. } => check_addresses(addresses),
+            ToPeer::SyncElected { verdict, .. } => check_verdict(verdict),
+            ToPeer::Removed { reason } => check_text(reason),
+            ToPeer::Registered { .. }
+            | ToPeer::Rebound { .. }
+            | ToPeer::Restoring { .. }
+            | ToPeer::Restored { .. }
+            | ToPeer::Demoted
+            | ToPeer::Heartbeat => Ok(()),
+        }
+    }
+}
+
+impl Bounded for LinkMessage {
+    const BYTES_MAX: usize = limits::LINK_MESSAGE_BYTES_MAX;
+    const DECODED_BYTES_MAX: usize = limits::LINK_MESSAGE_DECODED_BYTES_MAX;
+
+    fn check(&self) -> Result<(), Excess> {
+        match self {
+            Self::Grant { slots, .. } | Self::Return { slots, .. } => {
+                at_most("slots", slots.len(), usize::from(limits::SLOTS_MAX))
+            }
+            Self::Want { .. } | Self::Fenced { .. } | Self::Mismatch { .. } | Self::Ping => Ok(()),
+        }
+    }
+}
+
+fn at_most(what: &'static str, found: usize, max: usize) -> Result<(), Excess> {
+    if found <= max { Ok(()) } else { Err(Excess { what, found, max }) }
+}
+
+fn check_name(name: &str) -> Result<(), Excess> {
+    at_most("bytes of a name", name.len(), limits::NAME_ON_WIRE_BYTES_MAX)
+}
+
+fn check_text(text: &str) -> Result<(), Excess> {
+    at_most("bytes of text", text.len(), limits::TEXT_BYTES_MAX)
+}
+
+fn check_addresses<T>(addresses: &[T]) -> Result<(), Excess> {
+    at_most("addresses", addresses.len(), limits::ADDRESSES_MAX)
+}
+
+fn check_peers<T>(peers: &[T]) -> Result<(), Excess> {
+    at_most("peers", peers.len(), limits::WORLD_MAX)
+}
+
+fn check_join(join: &Join) -> Result<(), Excess> {
+    check_name(&join.name)?;
+    check_addresses(&join.addresses)
+}
+
+fn check_resume(resume: &Resume) -> Result<(), Excess> {
+    check_join(&resume.join)?;
+    at_most("epochs", resume.epochs.len(), limits::EPOCHS_IN_RESUME_MAX)?;
+    resume.epochs.iter().try_for_each(|EpochRecord { description, ops, .. }| {
+        check_description(description)?;
+        ops.iter().try_for_each(check_record)
+    })
+}
+
+fn check_record(record: &OpRecord) -> Result<(), Excess> {
+    record.descriptor.as_ref().map_or(Ok(()), check_descriptor)?;
+    match &record.progress {
+        OpProgress::Started | OpProgress::Done => Ok(()),
+        OpProgress::Decided(outcome) => check_outcome(outcome),
+    }
+}
+
+/// A weight is decoded from bits, so it may be one that its constructor would not have made.
+fn check_descriptor(descriptor: &Descriptor) -> Result<(), Excess> {
+    let sound = Weight::new(descriptor.weight.value()).is_some();
+    at_most("weights that are negative or not finite", usize::from(!sound), 0)
+}
+
+fn check_description(description: &EpochDescription) -> Result<(), Excess> {
+    at_most("members", description.members.len(), limits::WORLD_MAX)?;
+    at_most("ranks of a ring", description.ring.len(), limits::WORLD_MAX)?;
+    at_most("pairs without a link", description.missing.len(), limits::MISSING_PAIRS_MAX)?;
+    description.members.iter().try_for_each(|Member { name, addresses, .. }| {
+        check_name(name)?;
+        check_addresses(addresses)
+    })
+}
+
+fn check_offer(offer: &SyncOffer) -> Result<(), Excess> {
+    at_most("entries", offer.entries.len(), limits::STATE_ENTRIES_MAX)?;
+    offer.entries.iter().try_for_each(|entry| check_key(&entry.key))
+}
+
+fn check_key(key: &str) -> Result<(), Excess> {
+    at_most("bytes of a key", key.len(), limits::STATE_KEY_BYTES_MAX)
+}
+
+fn check_verdict(verdict: &SyncVerdict) -> Result<(), Excess> {
+    match verdict {
+        SyncVerdict::Rejected(rejection) => check_rejection(rejection),
+        SyncVerdict::Elected(assignment) => {
+            at_most("entries", assignment.fetch.len(), limits::STATE_ENTRIES_MAX)?;
+            check_peers(&assignment.sources)?;
+            check_peers(&assignment.fetchers)
+        }
+    }
+}
+
+fn check_rejection(rejection: &StateRejection) -> Result<(), Excess> {
+    match rejection {
+        StateRejection::Layout { key } => check_key(key),
+        StateRejection::LostElection { winner: who } | StateRejection::StrategyConflict { other: who } => {
+            check_name(&who.name)
+        }
+        StateRejection::RevisionIncrementViolation { .. }
+        | StateRejection::NobodyHasIt { .. }
+        | StateRejection::HoldersGone => Ok(()),
+    }
+}
+
+fn check_outcome(outcome: &Outcome) -> Result<(), Excess> {
+    match outcome {
+        Outcome::Committed => Ok(()),
+        Outcome::Aborted(cause) => check_cause(cause),
+    }
+}
+
+fn check_cause(cause: &Cause) -> Result<(), Excess> {
+    let waiting = |Waiting { who, call }: &Waiting| {
+        check_name(&who.name)?;
+        check_text(call)
+    };
+    match cause {
+        Cause::PeerLost { who, how } => {
+            check_name(&who.name)?;
+            match how {
+                Departure::Kicked(why) | Departure::Misbehaved(why) => check_text(why),
+                Departure::Left
+                | Departure::ConnectionLost
+                | Departure::Silent
+                | Departure::Unreachable
+                | Departure::NotReturned => Ok(()),
+            }
+        }
+        Cause::LinkLost { from, to } => {
+            check_name(&from.name)?;
+            check_name(&to.name)
+        }
+        Cause::Mismatch { one, other } => {
+            waiting(one)?;
+            waiting(other)
+        }
+        Cause::Timeout { waited_for } => {
+            check_peers(waited_for)?;
+            waited_for.iter().try_for_each(|PeerName { name, .. }| check_name(name))
+        }
+        Cause::EpochEnded => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::id::{OpId, Revision};
+    use crate::reduce_op::ReduceOp;
+    use crate::shared_state::{StateEntry, SyncStrategy};
+
+    fn to_master(message: ToMaster) -> Result<(), Excess> {
+        Numbered { number: 1, acknowledged: 0, message }.check()
+    }
+
+    #[test]
+    fn a_key_that_is_too_long_is_named() {
+        let entry = |bytes: usize| StateEntry {
+            key: "k".repeat(bytes),
+            dtype: DType::F32,
+            count: 1,
+            allow_content_inequality: false,
+            hash: 0,
+        };
+        let vote = |bytes| ToMaster::Vote {
+            call: Default::default(),
+            round: 0,
+            deadline_ms: 0,
+            request: Request::Sync(SyncOffer {
+                revision: Revision(0),
+                strategy: SyncStrategy::EnforcePopular,
+                entries: vec![entry(1), entry(bytes)],
+            }),
+        };
+        assert_eq!(to_master(vote(limits::STATE_KEY_BYTES_MAX)), Ok(()));
+        assert_eq!(to_master(vote(limits::STATE_KEY_BYTES_MAX + 1)).unwrap_err().what, "bytes of a key");
+    }
+
+    #[test]
+    fn a_weight_that_no_constructor_makes_is_not_let_in() {
+        let descriptor = Descriptor::all_reduce(1, DType::F32, ReduceOp::Sum);
+        assert_eq!(to_master(ToMaster::Started { op: OpId::default(), descriptor }), Ok(()));
+        let nan = postcard::to_allocvec(&f64::NAN.to_bits()).unwrap();
+        let weight: Weight = postcard::from_bytes(&nan).unwrap();
+        let descriptor = Descriptor { weight, ..descriptor };
+        assert!(to_master(ToMaster::Started { op: OpId::default(), descriptor }).is_err());
+    }
+
+    #[test]
+    fn a_grant_of_more_slots_than_there_are_is_not_let_in() {
+        let grant = |count: u16| LinkMessage::Grant { op: OpId::default(), slots: (0..count).collect() };
+        assert!(grant(limits::SLOTS_MAX).check().is_ok() && grant(limits::SLOTS_MAX + 1).check().is_err());
+    }
+}

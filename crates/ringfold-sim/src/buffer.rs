@@ -1,0 +1,186 @@
+//! A user's buffers under a collective, and the workspace through which the executor works on them.
+//!
+//! The buffers know whether their call has returned; whoever touches them after that is caught.
+
+use crate::symbol::{Contribution, Symbol};
+use ringfold_plan::step::{Left, Place, Region};
+use ringfold_plan::workspace::Workspace;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The memory of one call.
+#[derive(Debug)]
+pub struct Buffer {
+    /// Whose values the source holds.
+    pub contribution: Contribution,
+    /// Whether source and target are the same memory.
+    pub in_place: bool,
+    source: Vec<Symbol>,
+    target: Vec<Symbol>,
+    scratch: Vec<Symbol>,
+    overwritten: BTreeMap<usize, Symbol>,
+    /// The call has returned: from now on the memory is the user's alone.
+    pub returned: bool,
+    /// What was found to be wrong.
+    pub violations: Vec<String>,
+    /// A planted bug: nothing is put back.
+    pub forgets_to_restore: bool,
+}
+
+/// A buffer that the user, the executor and puts on their way out hold together.
+pub type SharedBuffer = Rc<RefCell<Buffer>>;
+
+impl Buffer {
+    /// Fresh buffers of so many elements.
+    pub fn new(contribution: Contribution, count: u64, in_place: bool) -> SharedBuffer {
+        let source: Vec<_> = (0..count).map(|i| Symbol::own(contribution, i)).collect();
+        let target = if in_place { Vec::new() } else { (0..count).map(Symbol::blank).collect() };
+        Rc::new(RefCell::new(Self {
+            contribution,
+            in_place,
+            source,
+            target,
+            scratch: Vec::new(),
+            overwritten: BTreeMap::new(),
+            returned: false,
+            violations: Vec::new(),
+            forgets_to_restore: false,
+        }))
+    }
+
+    /// What the call gave.
+    pub fn result(&self) -> &[Symbol] {
+        if self.in_place { &self.source } else { &self.target }
+    }
+
+    /// Whether the source holds what the user put there.
+    pub fn source_is_intact(&self) -> bool {
+        self.source.iter().enumerate().all(|(i, s)| *s == Symbol::own(self.contribution, i as u64))
+    }
+
+    fn touch(&mut self, what: &str) {
+        if self.returned {
+            self.violations.push(format!("{what} after the call had returned"));
+        }
+    }
+
+    fn read(&self, region: Region) -> Vec<Symbol> {
+        let range = region.offset as usize..region.offset as usize + region.count as usize;
+        match region.place {
+            Place::Target if !self.in_place => self.target[range].to_vec(),
+            Place::Source | Place::Target => self.source[range].to_vec(),
+            Place::Scratch => self.scratch[range].to_vec(),
+        }
+    }
+
+    fn write(&mut self, region: Region, values: Vec<Symbol>) {
+        self.touch("memory was written");
+        let start = region.offset as usize;
+        if region.place != Place::Scratch && self.in_place {
+            for i in start..start + values.len() {
+                let old = self.source[i].clone();
+                self.overwritten.entry(i).or_insert(old);
+            }
+        }
+        let memory = match region.place {
+            Place::Target if !self.in_place => &mut self.target,
+            Place::Source | Place::Target => &mut self.source,
+            Place::Scratch => &mut self.scratch,
+        };
+        memory[start..start + values.len()].clone_from_slice(&values);
+    }
+}
+
+/// The executor's view of a buffer.
+#[derive(Debug)]
+pub struct SymbolWorkspace {
+    /// The buffer.
+    pub buffer: SharedBuffer,
+}
+
+impl SymbolWorkspace {
+    /// The view, with so much scratch.
+    pub fn new(buffer: SharedBuffer, scratch: u64) -> Self {
+        buffer.borrow_mut().scratch = (0..scratch).map(Symbol::blank).collect();
+        Self { buffer }
+    }
+}
+
+/// Symbols on their way out, and the memory that they are read from until they are flushed.
+#[derive(Clone, Debug)]
+pub struct SymbolPayload {
+    /// What travels.
+    pub symbols: Vec<Symbol>,
+    region: Region,
+    buffer: SharedBuffer,
+}
+
+impl SymbolPayload {
+    /// The medium reads the memory for the last time: it must still be ours, and unless the operation
+    /// was aborted it must still hold what was to be sent.
+    pub fn flush(&self, aborted: bool) {
+        let mut buffer = self.buffer.borrow_mut();
+        buffer.touch("memory was read for sending");
+        if !aborted && buffer.read(self.region) != self.symbols {
+            buffer.violations.push(format!("{:?} changed while it was being sent", self.region));
+        }
+    }
+}
+
+impl Workspace for SymbolWorkspace {
+    type Payload = SymbolPayload;
+    type Frame = [Symbol];
+
+    fn load(&mut self, region: Region) -> SymbolPayload {
+        self.buffer.borrow_mut().touch("memory was read");
+        let symbols = self.buffer.borrow().read(region);
+        SymbolPayload { symbols, region, buffer: Rc::clone(&self.buffer) }
+    }
+
+    fn copy(&mut self, own: Region, into: Region) {
+        let values = self.buffer.borrow().read(own);
+        self.buffer.borrow_mut().write(into, values);
+    }
+
+    fn combine(&mut self, left: Region, right: Region, into: Region) {
+        let (a, b) = (self.buffer.borrow().read(left), self.buffer.borrow().read(right));
+        let values = a.iter().zip(&b).map(|(l, r)| Symbol::combine(l, r)).collect();
+        self.buffer.borrow_mut().write(into, values);
+    }
+
+    fn store(&mut self, frame: &[Symbol], into: Region) {
+        self.buffer.borrow_mut().write(into, frame.to_vec());
+    }
+
+    fn reduce(&mut self, frame: &[Symbol], own: Region, into: Region, left: Left) {
+        let own = self.buffer.borrow().read(own);
+        let pair = |(mine, theirs): (&Symbol, &Symbol)| match left {
+            Left::Own => Symbol::combine(mine, theirs),
+            Left::Frame => Symbol::combine(theirs, mine),
+        };
+        let values = own.iter().zip(frame).map(pair).collect();
+        self.buffer.borrow_mut().write(into, values);
+    }
+
+    fn settle(&mut self, region: Region) {
+        let mut values = self.buffer.borrow().read(region);
+        values.iter_mut().for_each(|v| v.settled = v.settled.saturating_add(1));
+        self.buffer.borrow_mut().write(region, values);
+    }
+
+    fn restore(&mut self) {
+        let mut buffer = self.buffer.borrow_mut();
+        buffer.touch("memory was restored");
+        let overwritten = std::mem::take(&mut buffer.overwritten);
+        if !buffer.forgets_to_restore {
+            for (i, symbol) in overwritten {
+                buffer.source[i] = symbol;
+            }
+        }
+    }
+
+    fn keep(&mut self) {
+        self.buffer.borrow_mut().overwritten.clear();
+    }
+}

@@ -1,0 +1,126 @@
+//! Runs seeds, one or many.
+
+use clap::Parser;
+use ringfold_sim::sabotage::Sabotage;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Simulates whole Ringfold runs: a master, up to 12 peers and everything that can go wrong, in virtual
+/// time, from a seed.
+#[derive(Parser)]
+#[command(name = "ringfold-sim", version)]
+struct Options {
+    /// Replay one seed and print what happened.
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Run many seeds: from A up to, not including, B.
+    #[arg(long, value_name = "A..B", value_parser = range, default_value = "0..1000")]
+    seeds: (u64, u64),
+    /// Plant a bug, to see it found.
+    #[arg(long, value_name = "BUG")]
+    sabotage: Option<Sabotage>,
+    /// Threads; all cores unless told otherwise.
+    #[arg(long, default_value_t = 0)]
+    jobs: usize,
+    /// With --seed: print nothing but the end.
+    #[arg(long)]
+    quiet: bool,
+    /// With --seeds: go on after a violation, up to so many.
+    #[arg(long, default_value_t = 1)]
+    violations: u64,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match options.seed {
+        Some(seed) => replay(seed, &options),
+        None => run_many(&options),
+    }
+}
+
+fn range(text: &str) -> Result<(u64, u64), String> {
+    let (low, high) = text.split_once("..").ok_or("write the seeds as A..B")?;
+    let number = |s: &str| s.replace('_', "").parse::<u64>().map_err(|e| format!("{s:?}: {e}"));
+    let (low, high) = (number(low)?, number(high)?);
+    if low < high { Ok((low, high)) } else { Err("A must be below B".into()) }
+}
+
+fn replay(seed: u64, options: &Options) -> ExitCode {
+    let report = ringfold_sim::replay(seed, options.sabotage);
+    if !options.quiet {
+        report.log.iter().for_each(|line| println!("{line}"));
+    }
+    println!(
+        "seed {seed}: {} in {} steps; {} reduces committed, {} aborted, {} syncs",
+        report.end, report.steps, report.committed, report.aborted, report.synced
+    );
+    for violation in &report.violations {
+        println!("VIOLATION {violation}");
+    }
+    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What many runs came to.
+#[derive(Default)]
+struct Totals {
+    next: AtomicU64,
+    steps: AtomicU64,
+    committed: AtomicU64,
+    aborted: AtomicU64,
+    synced: AtomicU64,
+    violated: AtomicU64,
+}
+
+fn run_many(options: &Options) -> ExitCode {
+    let (low, high) = options.seeds;
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let jobs = if options.jobs == 0 { cores } else { options.jobs };
+    let totals = Totals { next: AtomicU64::new(low), ..Totals::default() };
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| work(options, &totals, high, begun, low));
+        }
+    });
+    let seconds = begun.elapsed().as_secs_f64();
+    let ran = totals.next.load(Ordering::Relaxed).min(high) - low;
+    let violated = totals.violated.load(Ordering::Relaxed);
+    println!(
+        "{ran} seeds in {seconds:.1} s ({:.0} seeds/s, {:.0} steps/s): {} reduces committed, {} aborted, {} syncs, {violated} seeds with violations",
+        ran as f64 / seconds,
+        totals.steps.load(Ordering::Relaxed) as f64 / seconds,
+        totals.committed.load(Ordering::Relaxed),
+        totals.aborted.load(Ordering::Relaxed),
+        totals.synced.load(Ordering::Relaxed),
+    );
+    if violated == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn work(options: &Options, totals: &Totals, high: u64, begun: Instant, low: u64) {
+    loop {
+        let seed = totals.next.fetch_add(1, Ordering::Relaxed);
+        if seed >= high || totals.violated.load(Ordering::Relaxed) >= options.violations {
+            return;
+        }
+        let report = match options.sabotage {
+            Some(bug) => ringfold_sim::run_with(seed, bug),
+            None => ringfold_sim::run(seed),
+        };
+        totals.steps.fetch_add(report.steps, Ordering::Relaxed);
+        totals.committed.fetch_add(report.committed, Ordering::Relaxed);
+        totals.aborted.fetch_add(report.aborted, Ordering::Relaxed);
+        totals.synced.fetch_add(report.synced, Ordering::Relaxed);
+        if let Some(violation) = report.violations.first() {
+            totals.violated.fetch_add(1, Ordering::Relaxed);
+            let planted = options.sabotage.map(|bug| format!(" --sabotage {bug}")).unwrap_or_default();
+            println!("seed {seed}: VIOLATION {violation}");
+            println!("  replay: cargo run --release -p ringfold-sim -- --seed {seed}{planted}");
+        }
+        let done = seed - low + 1;
+        if done.is_multiple_of(5_000) {
+            let rate = done as f64 / begun.elapsed().as_secs_f64();
+            eprintln!("{done} of {} seeds, {rate:.0}/s", high - low);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Symbols in place of numbers: an element remembers whose values went into it, how often, and in which
+//! order they were combined.
+
+use std::fmt;
+
+/// One peer's input to one call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Contribution(pub u32);
+
+/// An element.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Symbol {
+    /// Whose values are in it, sorted; one that is in twice appears twice.
+    pub terms: Vec<Contribution>,
+    /// A hash of the expression: the same terms in another order or association differ.
+    pub shape: u64,
+    /// The element's position; combining different positions poisons the result.
+    pub position: u64,
+    /// How often it was made final.
+    pub settled: u8,
+}
+
+const POISON: u64 = u64::MAX;
+
+impl Symbol {
+    /// A peer's own value at a position.
+    pub fn own(contribution: Contribution, position: u64) -> Self {
+        let shape = mix(u64::from(contribution.0) ^ 0x5eed, position);
+        Self { terms: vec![contribution], shape, position, settled: 0 }
+    }
+
+    /// What memory holds that was never written.
+    pub fn blank(position: u64) -> Self {
+        Self { terms: Vec::new(), shape: 0, position, settled: 0 }
+    }
+
+    /// The combination, with `left` on the left.
+    pub fn combine(left: &Self, right: &Self) -> Self {
+        let mut terms = left.terms.clone();
+        terms.extend_from_slice(&right.terms);
+        terms.sort_unstable();
+        let position = if left.position == right.position { left.position } else { POISON };
+        let settled = left.settled.saturating_add(right.settled);
+        Self { terms, shape: mix(left.shape, right.shape), position, settled }
+    }
+}
+
+impl fmt::Display for Symbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let terms: Vec<_> = self.terms.iter().map(|t| t.0.to_string()).collect();
+        write!(f, "[{}]@{}", terms.join("+"), self.position)
+    }
+}
+
+fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a.rotate_left(29) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    x ^ (x >> 29)
+}

@@ -1,0 +1,51 @@
+//! Fetches of shared state: from one holder after the other, until one has it.
+
+use super::{Happening, World};
+use crate::network::Node;
+use ringfold_proto::id::CallId;
+use ringfold_proto::shared_state::Assignment;
+use std::time::Duration;
+
+impl World {
+    pub(super) fn begin_sync(&mut self, peer: usize, call: CallId, assignment: Assignment) {
+        let fetches = !assignment.fetch.is_empty();
+        self.peers[peer].syncing = Some((call, assignment));
+        if fetches {
+            let delay = self.network.latency();
+            self.after(delay, Happening::Fetch { peer, call, tries: 0 });
+        }
+    }
+
+    pub(super) fn fetch(&mut self, peer: usize, call: CallId, tries: usize) {
+        let Some((current, assignment)) = self.peers[peer].syncing.clone() else { return };
+        if current != call {
+            return;
+        }
+        let sources = &assignment.sources;
+        if sources.is_empty() || tries > 6 * sources.len() {
+            return self.peers[peer].machine.handle_fetched(call, false);
+        }
+        let source = sources.get(tries % sources.len()).and_then(|s| self.by_id.get(s)).copied();
+        let Some(source) = source.filter(|s| self.serves(peer, *s)) else {
+            return self.after(Duration::from_millis(60), Happening::Fetch { peer, call, tries: tries + 1 });
+        };
+        let held = self.peers[source].program.contents.clone();
+        let fits = |hash: u128, entry: u32| held.get(entry as usize) == Some(&hash);
+        if assignment.fetch.iter().all(|item| fits(item.hash, item.entry)) {
+            for item in &assignment.fetch {
+                self.peers[peer].program.contents[item.entry as usize] = item.hash;
+            }
+            self.peers[peer].machine.handle_fetched(call, true);
+        } else {
+            self.after(Duration::from_millis(60), Happening::Fetch { peer, call, tries: tries + 1 });
+        }
+    }
+
+    /// Whether one peer can be reached by another, and is still in the sync that it serves.
+    fn serves(&self, peer: usize, source: usize) -> bool {
+        let (a, b) = (Node::Peer(peer), Node::Peer(source));
+        let cut = self.network.is_cut(a, b, self.now) || self.network.is_cut(b, a, self.now);
+        let state = &self.peers[source];
+        !cut && state.alive && state.busy_until <= self.now && state.syncing.is_some()
+    }
+}
