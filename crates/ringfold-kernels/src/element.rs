@@ -2,7 +2,7 @@
 //! implementation of [`Element`] if processors do not compute with the type itself.
 
 use crate::half::{Bf16, F16};
-use crate::isa::Isa;
+use crate::isa::{Blocks, Isa};
 use crate::lanes::Lanes;
 use crate::number::{Number, Real};
 use crate::operator::Operator;
@@ -88,9 +88,7 @@ pub(crate) unsafe trait Element: Copy + Default + 'static {
     /// `accumulator[i] = accumulator[i] op other[i]`, for slices of one length.
     #[inline(always)]
     fn fold<O: Operator, I: Isa>(_isa: I, accumulator: &mut [Packed<Self>], other: &[Packed<Self>]) {
-        for (accumulator, other) in accumulator.iter_mut().zip(other) {
-            *accumulator = operate::<Self, O>(*accumulator, *other);
-        }
+        fold::<Self, O>(accumulator, other);
     }
 
     /// `out[i] = left[i] op right[i]`, for slices of one length.
@@ -101,9 +99,7 @@ pub(crate) unsafe trait Element: Copy + Default + 'static {
         right: &[Packed<Self>],
         out: &mut [Packed<Self>],
     ) {
-        for ((left, right), out) in left.iter().zip(right).zip(out) {
-            *out = operate::<Self, O>(*left, *right);
-        }
+        combine::<Self, O>(left, right, out);
     }
 }
 
@@ -111,6 +107,20 @@ pub(crate) unsafe trait Element: Copy + Default + 'static {
 pub(crate) trait RealElement: Element<Wide: Real> {
     /// The largest finite value.
     const MAX: f64;
+}
+
+#[inline(always)]
+fn fold<T: Element, O: Operator>(accumulator: &mut [Packed<T>], other: &[Packed<T>]) {
+    for (accumulator, other) in accumulator.iter_mut().zip(other) {
+        *accumulator = operate::<T, O>(*accumulator, *other);
+    }
+}
+
+#[inline(always)]
+fn combine<T: Element, O: Operator>(left: &[Packed<T>], right: &[Packed<T>], out: &mut [Packed<T>]) {
+    for ((left, right), out) in left.iter().zip(right).zip(out) {
+        *out = operate::<T, O>(*left, *right);
+    }
 }
 
 #[inline(always)]
@@ -163,18 +173,16 @@ macro_rules! half_elements {
                 Self::from_f32(wide)
             }
 
-            // Plain loops over 16 bits that become 32 and 16 again vectorise badly, so these go by blocks.
             #[inline(always)]
             fn fold<O: Operator, I: Isa>(isa: I, accumulator: &mut [Packed<Self>], other: &[Packed<Self>]) {
+                let Some(isa) = isa.blocks() else { return fold::<Self, O>(accumulator, other) };
                 let (blocks, rest) = accumulator.as_chunks_mut();
                 let (other_blocks, other_rest) = other.as_chunks();
                 for (block, other) in blocks.iter_mut().zip(other_blocks) {
-                    let result = operate_block::<O, I>(isa.$widen(block), isa.$widen(other));
+                    let result = operate_block::<_, O>(isa.$widen(block), isa.$widen(other));
                     isa.$narrow(result, block);
                 }
-                for (accumulator, other) in rest.iter_mut().zip(other_rest) {
-                    *accumulator = operate::<Self, O>(*accumulator, *other);
-                }
+                fold::<Self, O>(rest, other_rest);
             }
 
             #[inline(always)]
@@ -184,16 +192,15 @@ macro_rules! half_elements {
                 right: &[Packed<Self>],
                 out: &mut [Packed<Self>],
             ) {
+                let Some(isa) = isa.blocks() else { return combine::<Self, O>(left, right, out) };
                 let (left_blocks, left_rest) = left.as_chunks();
                 let (right_blocks, right_rest) = right.as_chunks();
                 let (blocks, rest) = out.as_chunks_mut();
                 for ((left, right), block) in left_blocks.iter().zip(right_blocks).zip(blocks) {
-                    let result = operate_block::<O, I>(isa.$widen(left), isa.$widen(right));
+                    let result = operate_block::<_, O>(isa.$widen(left), isa.$widen(right));
                     isa.$narrow(result, block);
                 }
-                for ((left, right), out) in left_rest.iter().zip(right_rest).zip(rest) {
-                    *out = operate::<Self, O>(*left, *right);
-                }
+                combine::<Self, O>(left_rest, right_rest, rest);
             }
         }
 
@@ -209,8 +216,8 @@ half_elements! {
 }
 
 #[inline(always)]
-fn operate_block<O: Operator, I: Isa>(left: I::Singles, right: I::Singles) -> I::Singles {
+fn operate_block<L: Lanes, O: Operator>(left: L, right: L) -> L {
     let (result, nan) = O::reals(left, right);
     // One branch for a block is cheaper than a blend for each vector of it.
-    if I::Singles::any(nan) { result.with_nan(nan) } else { result }
+    if nan.any() { result.with_nan(nan.mask()) } else { result }
 }

@@ -1,9 +1,9 @@
 //! The few things that need instructions which plain loops do not reach: floats of 16 bits.
 
-use crate::element::Element;
 use crate::half::{Bf16, F16};
 use crate::lanes::Lanes;
 use crate::packed::Packed;
+use core::convert::Infallible;
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -15,6 +15,14 @@ pub(crate) const BLOCK: usize = 32;
 
 /// The instructions at hand. A value of an implementing type proves that the machine has them.
 pub(crate) trait Isa: Copy {
+    type Blocks: Blocks;
+
+    /// The means to work on floats of 16 bits by blocks, if that is faster than a plain loop.
+    fn blocks(self) -> Option<Self::Blocks>;
+}
+
+/// Work on floats of 16 bits by blocks.
+pub(crate) trait Blocks: Copy {
     /// As many singles as a block has halves, in any order, but in one for both ways.
     type Singles: Lanes;
 
@@ -29,46 +37,36 @@ pub(crate) trait Isa: Copy {
     fn narrow_bf16(self, singles: Self::Singles, halves: &mut [Packed<Bf16>; BLOCK]);
 }
 
-/// No particular instructions: what the compiler makes of plain code.
+/// No particular instructions: what the compiler makes of plain loops.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
 impl Isa for Portable {
-    type Singles = [f32; BLOCK];
+    type Blocks = Infallible;
 
     #[inline(always)]
-    fn widen_f16(self, halves: &[Packed<F16>; BLOCK]) -> [f32; BLOCK] {
-        widen(halves)
-    }
-
-    #[inline(always)]
-    fn narrow_f16(self, singles: [f32; BLOCK], halves: &mut [Packed<F16>; BLOCK]) {
-        narrow(singles, halves);
-    }
-
-    #[inline(always)]
-    fn widen_bf16(self, halves: &[Packed<Bf16>; BLOCK]) -> [f32; BLOCK] {
-        widen(halves)
-    }
-
-    #[inline(always)]
-    fn narrow_bf16(self, singles: [f32; BLOCK], halves: &mut [Packed<Bf16>; BLOCK]) {
-        narrow(singles, halves);
+    fn blocks(self) -> Option<Infallible> {
+        None
     }
 }
 
-#[inline(always)]
-fn widen<T: Element<Wide = f32>>(halves: &[Packed<T>; BLOCK]) -> [f32; BLOCK] {
-    let mut singles = [0.0; BLOCK];
-    for (single, half) in singles.iter_mut().zip(halves) {
-        *single = { half.0 }.widen();
-    }
-    singles
-}
+/// Nobody has one of these.
+impl Blocks for Infallible {
+    type Singles = f32;
 
-#[inline(always)]
-fn narrow<T: Element<Wide = f32>>(singles: [f32; BLOCK], halves: &mut [Packed<T>; BLOCK]) {
-    for (half, single) in halves.iter_mut().zip(singles) {
-        *half = Packed(T::narrow(single));
+    fn widen_f16(self, _: &[Packed<F16>; BLOCK]) -> f32 {
+        match self {}
+    }
+
+    fn narrow_f16(self, _: f32, _: &mut [Packed<F16>; BLOCK]) {
+        match self {}
+    }
+
+    fn widen_bf16(self, _: &[Packed<Bf16>; BLOCK]) -> f32 {
+        match self {}
+    }
+
+    fn narrow_bf16(self, _: f32, _: &mut [Packed<Bf16>; BLOCK]) {
+        match self {}
     }
 }

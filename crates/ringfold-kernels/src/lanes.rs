@@ -25,8 +25,39 @@ pub(crate) trait Lanes: Copy {
     fn unordered(self, other: Self) -> Self::Mask;
     /// Whether any lane of the mask is set.
     fn any(mask: Self::Mask) -> bool;
+    /// Whether any lane is NaN.
+    #[inline(always)]
+    fn any_nan(self) -> bool {
+        Self::any(self.unordered(self))
+    }
     /// The canonical NaN where the mask is set, else `self`.
     fn with_nan(self, mask: Self::Mask) -> Self;
+}
+
+/// Where a result is NaN: told by what shows it, so that asking for any at all is cheap.
+pub(crate) enum Nan<L> {
+    /// Where this is NaN.
+    In(L),
+    /// Where one of these is NaN.
+    InEither(L, L),
+}
+
+impl<L: Lanes> Nan<L> {
+    #[inline(always)]
+    pub(crate) fn mask(&self) -> L::Mask {
+        match *self {
+            Self::In(lanes) => lanes.unordered(lanes),
+            Self::InEither(a, b) => a.unordered(b),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn any(&self) -> bool {
+        match *self {
+            Self::In(lanes) => lanes.any_nan(),
+            Self::InEither(a, b) => L::any(a.unordered(b)),
+        }
+    }
 }
 
 macro_rules! lanes {
@@ -134,6 +165,20 @@ impl<L: Lanes, const N: usize> Lanes for [L; N] {
         let mut any = false;
         for lane in mask {
             any |= L::any(lane);
+        }
+        any
+    }
+
+    #[inline(always)]
+    fn any_nan(self) -> bool {
+        // One comparison looks at two.
+        let (pairs, rest) = self.as_chunks::<2>();
+        let mut any = false;
+        for [a, b] in pairs {
+            any |= L::any(a.unordered(*b));
+        }
+        for lane in rest {
+            any |= lane.any_nan();
         }
         any
     }

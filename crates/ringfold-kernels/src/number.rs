@@ -158,7 +158,7 @@ macro_rules! reals {
             #[inline(always)]
             fn operate<O: Operator>(left: Self, right: Self) -> Self {
                 let (value, nan) = O::reals(left, right);
-                value.with_nan(nan)
+                value.with_nan(nan.mask())
             }
 
             #[inline(always)]

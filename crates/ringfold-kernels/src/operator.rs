@@ -1,7 +1,7 @@
 //! What a reduction does with two numbers. Adding an operation touches this file alone: a line in the table
 //! and an implementation.
 
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, Nan};
 use crate::number::Integer;
 
 /// Evaluates `$body` with `$O` standing for the [`Operator`] of a `ReduceOp`: the table of operations.
@@ -41,7 +41,7 @@ pub(crate) trait Operator {
     ///
     /// Processors disagree about sign and payload of a NaN, and compilers may swap operands; without that,
     /// peers on different machines would end with different bits. Operations on bits have no meaning here.
-    fn reals<T: Lanes>(_left: T, _right: T) -> (T, T::Mask) {
+    fn reals<T: Lanes>(_left: T, _right: T) -> (T, Nan<T>) {
         unreachable!("callers check that the operation supports the type")
     }
 }
@@ -56,9 +56,9 @@ impl Operator for Sum {
     }
 
     #[inline(always)]
-    fn reals<T: Lanes>(left: T, right: T) -> (T, T::Mask) {
+    fn reals<T: Lanes>(left: T, right: T) -> (T, Nan<T>) {
         let sum = left.add(right);
-        (sum, sum.unordered(sum))
+        (sum, Nan::In(sum))
     }
 }
 
@@ -72,9 +72,9 @@ impl Operator for Prod {
     }
 
     #[inline(always)]
-    fn reals<T: Lanes>(left: T, right: T) -> (T, T::Mask) {
+    fn reals<T: Lanes>(left: T, right: T) -> (T, Nan<T>) {
         let product = left.mul(right);
-        (product, product.unordered(product))
+        (product, Nan::In(product))
     }
 }
 
@@ -88,10 +88,10 @@ impl Operator for Max {
     }
 
     #[inline(always)]
-    fn reals<T: Lanes>(left: T, right: T) -> (T, T::Mask) {
+    fn reals<T: Lanes>(left: T, right: T) -> (T, Nan<T>) {
         // The two differ only for equal numbers, whose bits differ only if they are zeros: so the bits that
         // both have are those of the larger zero.
-        (left.greater(right).bits_and(right.greater(left)), left.unordered(right))
+        (left.greater(right).bits_and(right.greater(left)), Nan::InEither(left, right))
     }
 }
 
@@ -105,9 +105,9 @@ impl Operator for Min {
     }
 
     #[inline(always)]
-    fn reals<T: Lanes>(left: T, right: T) -> (T, T::Mask) {
+    fn reals<T: Lanes>(left: T, right: T) -> (T, Nan<T>) {
         // As in `Max`; the bits that either has are those of the smaller zero.
-        (left.less(right).bits_or(right.less(left)), left.unordered(right))
+        (left.less(right).bits_or(right.less(left)), Nan::InEither(left, right))
     }
 }
 

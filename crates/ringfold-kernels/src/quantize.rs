@@ -218,8 +218,8 @@ impl<T: RealElement> Kernel for Range<'_, T> {
         let mut extremes = Extremes::<T::Wide>::NONE;
         let (blocks, rest) = elements::<T>(self.data).as_chunks::<LANES>();
         for block in blocks {
-            for lane in 0..LANES {
-                extremes.see(lane, { block[lane].0 }.widen());
+            for (lane, element) in block.iter().enumerate() {
+                extremes.see(lane, { element.0 }.widen());
             }
         }
         for (lane, element) in rest.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! x86-64 with AVX2, and with AVX-512.
 
-use super::{BLOCK, Isa};
+use super::{BLOCK, Blocks, Isa};
 use crate::half::{Bf16, F16};
 use crate::lanes::Lanes;
 use crate::packed::Packed;
@@ -27,6 +27,15 @@ impl Avx2 {
 pub(crate) struct F32x8(__m256);
 
 impl Isa for Avx2 {
+    type Blocks = Self;
+
+    #[inline(always)]
+    fn blocks(self) -> Option<Self> {
+        Some(self)
+    }
+}
+
+impl Blocks for Avx2 {
     type Singles = [F32x8; BLOCK / 8];
 
     #[inline(always)]
@@ -167,6 +176,15 @@ impl Avx512 {
 pub(crate) struct F32x16(__m512);
 
 impl Isa for Avx512 {
+    type Blocks = Self;
+
+    #[inline(always)]
+    fn blocks(self) -> Option<Self> {
+        Some(self)
+    }
+}
+
+impl Blocks for Avx512 {
     type Singles = [F32x16; BLOCK / 16];
 
     #[inline(always)]
@@ -176,7 +194,9 @@ impl Isa for Avx512 {
         unsafe {
             let mut singles = [F32x16(_mm512_setzero_ps()); BLOCK / 16];
             for (i, sixteen) in singles.iter_mut().enumerate() {
-                sixteen.0 = _mm512_cvtph_ps(_mm256_loadu_si256(from.add(i)));
+                // The plain intrinsic suppresses exceptions, and such an instruction cannot read memory.
+                sixteen.0 =
+                    _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(_mm256_loadu_si256(from.add(i)));
             }
             singles
         }
