@@ -114,6 +114,11 @@ pub fn choose(descriptor: &Descriptor, shape: &GroupShape, tuning: &Tuning) -> C
     decide(descriptor, shape, tuning).1
 }
 
+/// The method of that choice.
+pub(crate) fn method(descriptor: &Descriptor, shape: &GroupShape, tuning: &Tuning) -> &'static Method {
+    decide(descriptor, shape, tuning).0
+}
+
 /// Whether a method can be used for what was asked.
 fn possible(method: &Method, descriptor: &Descriptor, shape: &GroupShape) -> bool {
     (shape.is_full_mesh() || !method.needs_mesh) && (descriptor.quantization.is_none() || method.one_owner)
@@ -174,4 +179,86 @@ fn preferences(
     ]
     .into_iter()
     .filter_map(|(wanted, algorithm, reason)| wanted.then_some((algorithm, reason)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfold_proto::dtype::DType;
+    use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
+    use ringfold_proto::reduce_op::ReduceOp;
+
+    fn all_reduce(bytes: u64) -> Descriptor {
+        Descriptor::all_reduce(bytes / 4, DType::F32, ReduceOp::Sum)
+    }
+
+    fn chosen(descriptor: &Descriptor, shape: &GroupShape) -> (Algorithm, Reason) {
+        let choice = choose(descriptor, shape, &Tuning::default());
+        assert_eq!(choice.concession, None, "{choice}");
+        (choice.algorithm, choice.reason)
+    }
+
+    #[test]
+    fn size_and_world_decide_between_the_plans_of_an_all_reduce() {
+        let eight = GroupShape::uniform(8);
+        assert_eq!(chosen(&all_reduce(4096), &eight), (Algorithm::OneShot, Reason::FewBytes));
+        assert_eq!(chosen(&all_reduce(100_000), &eight), (Algorithm::Halving, Reason::ModerateBytes));
+        assert_eq!(chosen(&all_reduce(1 << 30), &eight), (Algorithm::Ring, Reason::ManyBytes));
+        let two = GroupShape::uniform(2);
+        assert_eq!(chosen(&all_reduce(1 << 30), &two), (Algorithm::Direct, Reason::FewRanks));
+        assert_eq!(chosen(&all_reduce(1 << 30), &GroupShape::uniform(1)).1, Reason::Alone);
+    }
+
+    #[test]
+    fn without_all_links_plans_keep_to_the_ring() {
+        let missing = ringfold_proto::epoch::MissingPair(Rank(0), Rank(3));
+        let holed = GroupShape { missing: [missing].into(), ..GroupShape::uniform(6) };
+        let bare = GroupShape { mesh: false, ..GroupShape::uniform(6) };
+        for shape in [holed, bare] {
+            for bytes in [4, 100_000, 1 << 30] {
+                assert_eq!(chosen(&all_reduce(bytes), &shape), (Algorithm::Ring, Reason::NoOther));
+                let barrier = all_reduce(bytes).with_collective(Collective::Barrier);
+                assert_eq!(chosen(&barrier, &shape).0, Algorithm::Ring);
+            }
+        }
+    }
+
+    #[test]
+    fn quantised_reductions_have_one_owner_per_chunk() {
+        let quantization = Some(Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U8 });
+        for bytes in [4, 100_000, 1 << 30] {
+            for world in [2, 3, 8] {
+                let descriptor = Descriptor { quantization, ..all_reduce(bytes) };
+                let choice = choose(&descriptor, &GroupShape::uniform(world), &Tuning::default());
+                assert!(matches!(choice.algorithm, Algorithm::Ring | Algorithm::Direct), "{choice}");
+            }
+        }
+    }
+
+    #[test]
+    fn reproducible_reductions_follow_the_member_order_or_say_that_they_cannot() {
+        let descriptor = Descriptor { reproducible: true, ..all_reduce(1 << 30) };
+        let mesh = GroupShape::uniform(8);
+        assert_eq!(chosen(&descriptor, &mesh).0, Algorithm::Direct);
+        let ring = GroupShape { mesh: false, ..mesh.clone() };
+        let choice = choose(&descriptor, &ring, &Tuning::default());
+        assert_eq!(
+            (choice.algorithm, choice.concession),
+            (Algorithm::Ring, Some(Concession::OrderOfTheRing))
+        );
+        assert!(choice.to_string().contains("ring's order"), "{choice}");
+        let gather = descriptor.with_collective(Collective::AllGather);
+        assert_eq!(chosen(&gather, &ring).0, Algorithm::Ring);
+    }
+
+    #[test]
+    fn the_forced_algorithm_is_taken_where_it_is_possible_and_refused_by_name_elsewhere() {
+        let tuning = Tuning { forced: Some(Algorithm::OneShot), ..Tuning::default() };
+        let choice = choose(&all_reduce(1 << 30), &GroupShape::uniform(8), &tuning);
+        assert_eq!((choice.algorithm, choice.reason), (Algorithm::OneShot, Reason::Forced));
+        let bare = GroupShape { mesh: false, ..GroupShape::uniform(8) };
+        let choice = choose(&all_reduce(4), &bare, &tuning);
+        assert_eq!(choice.concession, Some(Concession::NotAsForced(Algorithm::OneShot)));
+        assert_eq!(choice.algorithm, Algorithm::Ring);
+    }
 }

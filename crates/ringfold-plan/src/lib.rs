@@ -5,6 +5,7 @@
 //! memory belong to the operation's [`workspace`].
 #![forbid(unsafe_code)]
 
+pub mod checker;
 pub mod choice;
 pub mod event;
 pub mod executor;
@@ -15,4 +16,5 @@ pub mod parts;
 pub mod plan;
 pub mod shape;
 pub mod step;
+pub mod structure;
 pub mod workspace;

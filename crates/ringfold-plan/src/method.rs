@@ -35,6 +35,8 @@ pub struct Method {
     pub one_owner: bool,
     /// Whether the operand order depends on the member order alone, not on the ring's.
     pub member_order: bool,
+    /// Elements that all ranks together send.
+    pub traffic: fn(&Task) -> u64,
     /// Writes a rank's steps, in worlds of two and more.
     pub draft: fn(&Task) -> Draft,
 }
@@ -66,6 +68,11 @@ impl Task<'_> {
     /// The whole, cut into one part per rank.
     pub fn parts(&self) -> Parts {
         Parts { count: self.descriptor.count, parts: self.world() as u16 }
+    }
+
+    /// As many elements as bring the whole to everyone but one, once: what most methods send, or twice.
+    pub fn once_to_all(&self) -> u64 {
+        self.descriptor.count * (self.world() as u64 - 1)
     }
 
     /// The chunks of a span.

@@ -11,6 +11,7 @@ pub const TWO_TRIPS: Method = Method {
     needs_mesh: false,
     one_owner: true,
     member_order: true,
+    traffic: |_| 0,
     draft: two_trips,
 };
 

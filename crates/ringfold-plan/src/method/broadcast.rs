@@ -15,6 +15,7 @@ pub const CHAIN: Method = Method {
     needs_mesh: false,
     one_owner: true,
     member_order: true,
+    traffic: |task| task.once_to_all(),
     draft: chain,
 };
 

@@ -9,7 +9,7 @@ use ringfold_proto::tuning::Algorithm;
 
 /// Two hops. In place, the final value of another's part arrives only after the owner had our own, so
 /// nothing needs a fence.
-pub const ALL_REDUCE: Method = Method { draft: all_reduce, ..STRAIGHT };
+pub const ALL_REDUCE: Method = Method { traffic: |task| 2 * task.once_to_all(), ..STRAIGHT };
 
 /// One hop; the fold happens in the target.
 pub const REDUCE_SCATTER: Method = Method { draft: reduce_scatter, ..STRAIGHT };
@@ -22,6 +22,7 @@ const STRAIGHT: Method = Method {
     needs_mesh: true,
     one_owner: true,
     member_order: true,
+    traffic: |task| task.once_to_all(),
     draft: all_reduce,
 };
 
@@ -54,9 +55,9 @@ fn all_gather(task: &Task) -> Draft {
     let mine = task.parts().of(task.me);
     for chunk in task.cut(mine) {
         let own = chunk.within(mine).at(Place::Source);
-        draft.push(Step::copy(own, chunk.at(Place::Target)));
+        let there = draft.push(Step::copy(own, chunk.at(Place::Target)));
         for peer in task.others() {
-            draft.push(Step::send(peer, own));
+            draft.push(Step::send(peer, chunk.at(Place::Target)).after(there));
         }
     }
     take_parts(task, &mut draft);

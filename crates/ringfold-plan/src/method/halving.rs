@@ -17,6 +17,7 @@ pub const ALL_REDUCE: Method = Method {
     needs_mesh: true,
     one_owner: false,
     member_order: true,
+    traffic: |task| 2 * task.once_to_all(),
     draft: all_reduce,
 };
 

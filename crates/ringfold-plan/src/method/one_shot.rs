@@ -16,6 +16,7 @@ pub const ALL_REDUCE: Method = Method {
     needs_mesh: true,
     one_owner: false,
     member_order: true,
+    traffic: |task| task.world() as u64 * task.once_to_all(),
     draft: all_reduce,
 };
 

@@ -11,20 +11,21 @@ use ringfold_proto::tuning::Algorithm;
 /// Reduce-scatter, then all-gather. No scratch: the target holds what is not yet final. Each part is
 /// overwritten by its final value only after our own data has been all the way round in it, so no fence
 /// is needed in place.
-pub const ALL_REDUCE: Method = Method { draft: all_reduce, ..AROUND };
+pub const ALL_REDUCE: Method = Method { traffic: |task| 2 * task.once_to_all(), ..AROUND };
 
 /// Parts travel to their owners and grow on the way. What passes through is kept in scratch: the chunks
 /// of the longest part, and a window more ([`pass_through_chunks`]).
 pub const REDUCE_SCATTER: Method = Method { draft: reduce_scatter, ..AROUND };
 
-/// Each part travels once around. No scratch.
-pub const ALL_GATHER: Method = Method { draft: all_gather, ..AROUND };
+/// Each part travels once around. No scratch, and no operands that could meet in another order.
+pub const ALL_GATHER: Method = Method { member_order: true, draft: all_gather, ..AROUND };
 
 const AROUND: Method = Method {
     algorithm: Algorithm::Ring,
     needs_mesh: false,
     one_owner: true,
     member_order: false,
+    traffic: |task| task.once_to_all(),
     draft: all_reduce,
 };
 

@@ -1,0 +1,334 @@
+//! Proves plans right, as far as running them can: executes all ranks' plans through the real executor,
+//! over an in-memory medium, with symbols for elements, under many orders of events.
+//!
+//! A case is run with the tightest windows. In each run every rank must end with the right result, all
+//! with the same bits; each rank's data must be in each element exactly once, with the lowest rank on the
+//! left wherever two operands meet; averages must be settled exactly once; nothing may be overwritten
+//! while it is being sent; the source must stay as it was unless the operation is in place; the traffic
+//! must be what the method says; and it must end. In place and out of place must give the same bits.
+//!
+//! New methods are checked by calling [`check`] with what they claim to do.
+
+mod memory;
+mod port;
+mod run;
+mod schedule;
+mod sweep;
+mod symbol;
+
+pub use schedule::{Policy, Schedule};
+pub use sweep::{Sweep, Swept, shuffled};
+pub use symbol::Trouble;
+
+use crate::choice;
+use crate::method::Task;
+use crate::parts::Parts;
+use crate::plan::Plan;
+use crate::shape::GroupShape;
+use crate::step::Place;
+use crate::structure::{self, Flaw, extent};
+use core::fmt;
+use memory::Memory;
+use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::id::Rank;
+use ringfold_proto::tuning::Tuning;
+use symbol::Symbol;
+
+/// The largest world that symbols can stand for.
+pub const WORLD_MAX: usize = 63;
+
+/// All ranks' plans of one collective, and what to hold them to.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What is asked for.
+    pub descriptor: Descriptor,
+    /// The group.
+    pub shape: GroupShape,
+    /// What the group agreed on; also the executors' windows.
+    pub tuning: Tuning,
+    /// Whether source and target are the same memory. For a reduce-scatter the target is then the own
+    /// part of the source, for an all-gather the source is the own part of the target.
+    pub in_place: bool,
+    /// One plan per rank.
+    pub plans: Vec<Plan>,
+    /// Elements that all ranks together shall send.
+    pub traffic: u64,
+}
+
+/// What a run came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// For each rank, what stands for the bits of its target.
+    pub bits: Vec<Vec<u64>>,
+    /// How many events there were.
+    pub events: u64,
+}
+
+/// What was proved.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Proof {
+    /// Runs that were made.
+    pub runs: u64,
+    /// Events in them.
+    pub events: u64,
+}
+
+/// A rank that waits, when nothing more can happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// For a frame, or for being allowed to take it.
+    Receive {
+        /// Who waits.
+        rank: Rank,
+        /// The step that would take it.
+        step: u32,
+        /// From whom it is.
+        from: Rank,
+        /// Whether it is there.
+        arrived: bool,
+    },
+    /// For a slot, or for something to send.
+    Send {
+        /// Who waits.
+        rank: Rank,
+        /// The step that would send it.
+        step: u32,
+        /// To whom.
+        to: Rank,
+    },
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Receive { rank, step, from, arrived: true } => {
+                write!(f, "{rank} cannot take what came from {from} for step {step}")
+            }
+            Self::Receive { rank, step, from, arrived: false } => {
+                write!(f, "{rank} waits for {from} in step {step}")
+            }
+            Self::Send { rank, step, to } => write!(f, "{rank} has yet to send step {step} to {to}"),
+        }
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Problem {
+    /// It does not even look right.
+    #[error(transparent)]
+    Structure(#[from] Flaw),
+    /// A step did something wrong to an element.
+    #[error("{rank}, step {step:?}: element {element} of its {place:?} {trouble}")]
+    Step {
+        /// Whose step.
+        rank: Rank,
+        /// Which, if it can be told.
+        step: Option<u32>,
+        /// Where.
+        place: Place,
+        /// Which element of that place.
+        element: u64,
+        /// What.
+        trouble: Trouble,
+    },
+    /// Memory was overwritten while a frame was still to be read from it.
+    #[error("{rank}: element {element} of its {place:?} is overwritten while it is being sent to {to}")]
+    Overwritten {
+        /// Whose memory.
+        rank: Rank,
+        /// Who should have got it.
+        to: Rank,
+        /// Where.
+        place: Place,
+        /// Which element of that place.
+        element: u64,
+    },
+    /// A rank ended with a wrong result.
+    #[error("{rank} ends with a wrong element {element}")]
+    Result {
+        /// Who.
+        rank: Rank,
+        /// Which element of its target.
+        element: u64,
+    },
+    /// Two ranks, or two runs, ended with different bits.
+    #[error("{rank} ends with other bits than {other}")]
+    Bits {
+        /// Who.
+        rank: Rank,
+        /// Who, or what, it differs from.
+        other: &'static str,
+    },
+    /// The source was written out of place.
+    #[error("{rank}: element {element} of the source was overwritten")]
+    Source {
+        /// Whose.
+        rank: Rank,
+        /// Which element.
+        element: u64,
+    },
+    /// More or less was sent than the method says.
+    #[error("{sent} elements were sent, not {expected}")]
+    Traffic {
+        /// Elements sent.
+        sent: u64,
+        /// What they should have been.
+        expected: u64,
+    },
+    /// Nothing more can happen, and not all are done.
+    #[error("nothing more can happen: {}", list(waits))]
+    Stuck {
+        /// Who waits for what.
+        waits: Vec<Wait>,
+    },
+    /// A rank left a barrier before all had come.
+    #[error("{rank} leaves the barrier before {missing} has come")]
+    LeftEarly {
+        /// Who left.
+        rank: Rank,
+        /// Who had not come.
+        missing: Rank,
+    },
+    /// An executor complained, or broke a rule of the medium.
+    #[error("{rank}: {what}")]
+    Executor {
+        /// Where.
+        rank: Rank,
+        /// What.
+        what: String,
+    },
+}
+
+/// What is wrong, with what, and when.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub struct Failure {
+    /// The case, in words.
+    pub case: String,
+    /// The order of events, where it needed one.
+    pub schedule: Option<Schedule>,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.case)?;
+        self.schedule.map_or(Ok(()), |schedule| write!(f, ", {schedule}"))?;
+        write!(f, ": {}", self.problem)
+    }
+}
+
+/// Checks what is asked for, in place and out of place, under the schedules of these numbers.
+pub fn check(
+    descriptor: &Descriptor,
+    shape: &GroupShape,
+    tuning: &Tuning,
+    schedules: core::ops::Range<u64>,
+) -> Result<Proof, Box<Failure>> {
+    let mut proof = Proof::default();
+    let mut case = Case::new(descriptor, shape, tuning);
+    case.check_structure()?;
+    let mut first = None;
+    for n in schedules {
+        for in_place in [false, true] {
+            case.in_place = in_place;
+            let outcome = case.run(Schedule::numbered(n))?;
+            proof.runs += 1;
+            proof.events += outcome.events;
+            let expected = first.get_or_insert_with(|| outcome.bits.clone());
+            if let Some(rank) = (0..shape.world()).find(|rank| outcome.bits[*rank] != expected[*rank]) {
+                let rank = Rank::from_index(rank);
+                let problem = Problem::Bits { rank, other: "in another run" };
+                return Err(case.fail(Some(Schedule::numbered(n)), problem));
+            }
+        }
+    }
+    Ok(proof)
+}
+
+impl Case {
+    /// The plans that would be made for this, out of place.
+    ///
+    /// # Panics
+    /// If the world is larger than [`WORLD_MAX`].
+    pub fn new(descriptor: &Descriptor, shape: &GroupShape, tuning: &Tuning) -> Self {
+        assert!(shape.world() <= WORLD_MAX, "symbols keep a bit for each rank");
+        let ranks = (0..shape.world()).map(Rank::from_index);
+        let plans = ranks.map(|rank| choice::plan(descriptor, rank, shape, tuning)).collect();
+        let task = Task { descriptor, me: Rank(0), shape, tuning };
+        let traffic = (choice::method(descriptor, shape, tuning).traffic)(&task);
+        let (descriptor, shape, tuning) = (*descriptor, shape.clone(), *tuning);
+        Self { descriptor, shape, tuning, in_place: false, plans, traffic }
+    }
+
+    /// Checks what can be seen without running.
+    pub fn check_structure(&self) -> Result<(), Box<Failure>> {
+        structure::check(&self.descriptor, &self.shape, &self.plans)
+            .map_err(|flaw| self.fail(None, Problem::Structure(flaw)))
+    }
+
+    /// Runs all ranks by one schedule.
+    pub fn run(&self, schedule: Schedule) -> Result<Outcome, Box<Failure>> {
+        let finished = run::Run::new(self, schedule).and_then(run::Run::finish);
+        finished.map_err(|problem| self.fail(Some(schedule), problem))
+    }
+
+    fn fail(&self, schedule: Option<Schedule>, problem: Problem) -> Box<Failure> {
+        let algorithm = self.plans.first().map(|plan| plan.algorithm);
+        let place = if self.in_place { "in place" } else { "out of place" };
+        let case =
+            format!("{} by {algorithm:?} in a world of {}, {place}", self.descriptor, self.shape.world());
+        Box::new(Failure { case, schedule, problem })
+    }
+
+    /// Compares what a rank ended with to what it should have, and returns what stands for its bits.
+    fn judge(&self, rank: Rank, memory: &Memory) -> Result<Vec<u64>, Problem> {
+        let world = self.shape.world();
+        let length = |place| extent(&self.descriptor, world, rank, place);
+        if !self.in_place {
+            let first = if self.descriptor.collective == Collective::AllGather {
+                Parts { count: self.descriptor.count, parts: world as u16 }.of(rank).start
+            } else {
+                0
+            };
+            let own = |i| Symbol::own(rank.index(), first + i);
+            let touched =
+                (0..length(Place::Source)).find(|i| memory.cell(Place::Source, *i) != Some(own(*i)));
+            if let Some(element) = touched {
+                return Err(Problem::Source { rank, element });
+            }
+        }
+        let mut bits = Vec::with_capacity(length(Place::Target) as usize);
+        for element in 0..length(Place::Target) {
+            let symbol = memory.cell(Place::Target, element);
+            match symbol.filter(|symbol| self.is_right(rank, element, symbol)) {
+                Some(symbol) => bits.push(symbol.bits),
+                None => return Err(Problem::Result { rank, element }),
+            }
+        }
+        Ok(bits)
+    }
+
+    /// Whether an element of a rank's target is what was asked for.
+    fn is_right(&self, rank: Rank, index: u64, symbol: &Symbol) -> bool {
+        let world = self.shape.world();
+        let parts = Parts { count: self.descriptor.count, parts: world as u16 };
+        let everyone = (1 << world) - 1;
+        let owner = |element: u64| {
+            (0..world).find(|r| parts.part(*r).end() > element && parts.part(*r).start <= element)
+        };
+        let (element, ranks, settled) = match self.descriptor.collective {
+            Collective::AllReduce => (index, everyone, true),
+            Collective::ReduceScatter => (parts.of(rank).start + index, everyone, true),
+            Collective::AllGather => (index, owner(index).map_or(0, |owner| 1 << owner), false),
+            Collective::Broadcast { root } => (index, 1 << root.index(), false),
+            Collective::Barrier => return false,
+        };
+        (symbol.element, symbol.ranks, symbol.settled, symbol.raw) == (element, ranks, settled, false)
+    }
+}
+
+fn list(waits: &[Wait]) -> String {
+    waits.iter().map(Wait::to_string).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,193 @@
+//! A rank's source, target and scratch, full of symbols, and the arithmetic on them.
+
+use super::symbol::{Symbol, Trouble};
+use crate::parts::Parts;
+use crate::step::{Left, Place, Region};
+use crate::structure::extent;
+use crate::workspace::Workspace;
+use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::id::Rank;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A step that went wrong: into which region, at which element of it, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mishap {
+    pub(super) region: Region,
+    pub(super) stores: bool,
+    pub(super) element: u64,
+    pub(super) trouble: Trouble,
+}
+
+/// The memory of one operation on one rank.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// Everything, one place after the other; in place, source and target overlap.
+    cells: Vec<Option<Symbol>>,
+    source: usize,
+    target: usize,
+    scratch: usize,
+    everyone: u64,
+    pub(super) mishap: Option<Mishap>,
+}
+
+impl Memory {
+    pub(super) fn new(
+        descriptor: &Descriptor,
+        world: usize,
+        rank: Rank,
+        in_place: bool,
+        scratch: u64,
+    ) -> Self {
+        let part = Parts { count: descriptor.count, parts: world as u16 }.of(rank);
+        let length = |place| extent(descriptor, world, rank, place) as usize;
+        let (sources, targets) = (length(Place::Source), length(Place::Target));
+        let start = part.start as usize;
+        // In place, the smaller one of source and target is where its part of the whole is.
+        let (source, target, end) = match (in_place, descriptor.collective) {
+            (false, _) => (0, sources, sources + targets),
+            (true, Collective::ReduceScatter) => (0, start, sources),
+            (true, Collective::AllGather) => (start, 0, targets),
+            (true, _) => (0, 0, sources),
+        };
+        let mut cells = vec![None; end + scratch as usize];
+        let first = if descriptor.collective == Collective::AllGather { part.start } else { 0 };
+        for i in 0..sources {
+            cells[source + i] = Some(Symbol::own(rank.index(), first + i as u64));
+        }
+        let everyone = (1 << world) - 1;
+        Self { cells, source, target, scratch: end, everyone, mishap: None }
+    }
+
+    /// The cell of an element of a place.
+    pub(super) fn cell(&self, place: Place, offset: u64) -> Option<Symbol> {
+        self.cells.get(self.index(place, offset)).copied().flatten()
+    }
+
+    fn index(&self, place: Place, offset: u64) -> usize {
+        let base = match place {
+            Place::Source => self.source,
+            Place::Target => self.target,
+            Place::Scratch => self.scratch,
+        };
+        base + offset as usize
+    }
+
+    /// Reads an element as an operand. Own data is read from the source, and nothing else is.
+    fn operand(&self, region: Region, i: u64) -> Result<Symbol, Trouble> {
+        let symbol = self.cell(region.place, region.offset + i).ok_or(Trouble::Unwritten)?;
+        match (region.place == Place::Source, symbol.raw) {
+            (true, false) => Err(Trouble::NotOwn),
+            (false, true) => Err(Trouble::Own),
+            _ => Ok(Symbol { raw: false, ..symbol }),
+        }
+    }
+
+    /// Writes each element of a region, or notes what went wrong first.
+    fn fill(&mut self, into: Region, stores: bool, make: impl Fn(&Self, u64) -> Result<Symbol, Trouble>) {
+        for i in 0..u64::from(into.count) {
+            match make(self, i) {
+                Ok(symbol) => {
+                    let index = self.index(into.place, into.offset + i);
+                    self.cells[index] = Some(symbol);
+                }
+                Err(trouble) => {
+                    let element = into.offset + i;
+                    self.mishap.get_or_insert(Mishap { region: into, stores, element, trouble });
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What a region holds, as it would travel.
+    pub(super) fn snapshot(&self, region: Region) -> Vec<Result<Symbol, Trouble>> {
+        (0..u64::from(region.count)).map(|i| self.operand(region, i)).collect()
+    }
+}
+
+/// Bytes on their way out: read as late as possible, so that overwriting them too early shows.
+#[derive(Debug)]
+pub(super) struct Lazy {
+    memory: Rc<RefCell<Memory>>,
+    region: Region,
+    promised: Vec<Symbol>,
+}
+
+impl Lazy {
+    pub(super) fn elements(&self) -> u64 {
+        u64::from(self.region.count)
+    }
+
+    /// Reads the memory now. `Err` is the first element that is no longer what was to be sent.
+    pub(super) fn read(self) -> Result<Vec<Symbol>, (Region, u64)> {
+        let now = self.memory.borrow().snapshot(self.region);
+        let differs = now.iter().zip(&self.promised).position(|(now, promised)| *now != Ok(*promised));
+        match differs {
+            Some(i) => Err((self.region, self.region.offset + i as u64)),
+            None => Ok(self.promised),
+        }
+    }
+}
+
+/// A workspace of symbols.
+#[derive(Debug)]
+pub(super) struct Symbols {
+    pub(super) memory: Rc<RefCell<Memory>>,
+}
+
+impl Workspace for Symbols {
+    type Payload = Lazy;
+    type Frame = [Symbol];
+
+    fn load(&mut self, region: Region) -> Lazy {
+        let mut promised = Vec::with_capacity(region.count as usize);
+        let mut memory = self.memory.borrow_mut();
+        for (symbol, element) in memory.snapshot(region).into_iter().zip(region.offset..) {
+            match symbol {
+                Ok(symbol) => promised.push(symbol),
+                Err(trouble) => {
+                    memory.mishap.get_or_insert(Mishap { region, stores: false, element, trouble });
+                    break;
+                }
+            }
+        }
+        Lazy { memory: Rc::clone(&self.memory), region, promised }
+    }
+
+    fn copy(&mut self, own: Region, into: Region) {
+        self.memory.borrow_mut().fill(into, false, |memory, i| memory.operand(own, i));
+    }
+
+    fn store(&mut self, frame: &[Symbol], into: Region) {
+        let at = |i: u64| frame.get(i as usize).copied().ok_or(Trouble::Unwritten);
+        self.memory.borrow_mut().fill(into, true, |_, i| at(i));
+    }
+
+    fn reduce(&mut self, frame: &[Symbol], own: Region, into: Region, left: Left) {
+        self.memory.borrow_mut().fill(into, false, |memory, i| {
+            let arrived = frame.get(i as usize).copied().ok_or(Trouble::Unwritten)?;
+            let here = memory.operand(own, i)?;
+            match left {
+                Left::Own => Symbol::combine(here, arrived),
+                Left::Frame => Symbol::combine(arrived, here),
+            }
+        });
+    }
+
+    fn combine(&mut self, left: Region, right: Region, into: Region) {
+        self.memory.borrow_mut().fill(into, false, |memory, i| {
+            Symbol::combine(memory.operand(left, i)?, memory.operand(right, i)?)
+        });
+    }
+
+    fn settle(&mut self, region: Region) {
+        let mut memory = self.memory.borrow_mut();
+        let everyone = memory.everyone;
+        memory.fill(region, false, |memory, i| memory.operand(region, i)?.settle(everyone));
+    }
+
+    fn restore(&mut self) {}
+
+    fn keep(&mut self) {}
+}

@@ -1,0 +1,86 @@
+//! All plans, run through the executor, under the tightest windows.
+
+use ringfold_plan::checker::{Case, Schedule, Sweep, check, shuffled};
+use ringfold_plan::choice::{choose, methods};
+use ringfold_plan::shape::GroupShape;
+use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::dtype::DType;
+use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
+use ringfold_proto::reduce_op::ReduceOp;
+use ringfold_proto::tuning::{Algorithm, Tuning};
+
+fn sweep(world_min: usize, world_max: usize, schedules: u64) {
+    let sweep = Sweep { world_min, world_max, schedules, first: 0 };
+    if let Err(failure) = sweep.run(|_| {}) {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn small_worlds_end_right_under_every_kind_of_schedule() {
+    sweep(1, 5, 12);
+}
+
+#[test]
+fn middle_worlds_end_right_under_every_kind_of_schedule() {
+    sweep(6, 9, 6);
+}
+
+#[test]
+fn worlds_around_a_power_of_two_and_beyond_end_right() {
+    sweep(10, 17, 1);
+}
+
+fn tight(forced: Option<Algorithm>) -> Tuning {
+    Tuning { chunk_bytes: 16, window_slots: 1, eager_slots: 1, forced, ..Tuning::default() }
+}
+
+#[test]
+fn plans_in_member_order_give_the_same_bits_on_every_ring() {
+    let bits = |algorithm, world, seed| {
+        let descriptor = Descriptor::all_reduce(23, DType::F64, ReduceOp::Sum);
+        let shape = GroupShape { ring: shuffled(world, seed), ..GroupShape::uniform(world) };
+        let case = Case::new(&descriptor, &shape, &tight(Some(algorithm)));
+        case.run(Schedule::numbered(seed)).map_or_else(|failure| panic!("{failure}"), |o| o.bits)
+    };
+    for method in methods(Collective::AllReduce) {
+        for world in [4, 6, 9] {
+            let [one, another] = [1, 2].map(|seed| bits(method.algorithm, world, seed));
+            assert_eq!(one == another, method.member_order, "{:?}, world {world}", method.algorithm);
+        }
+    }
+}
+
+#[test]
+fn quantised_and_reproducible_reductions_end_right_whatever_is_chosen() {
+    let quantization = Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U8 };
+    for world in [2, 3, 5, 8] {
+        for mesh in [true, false] {
+            for (quantization, reproducible) in
+                [(Some(quantization), false), (None, true), (Some(quantization), true)]
+            {
+                let base = Descriptor::all_reduce(29, DType::F32, ReduceOp::Avg);
+                let descriptor = Descriptor { quantization, reproducible, ..base };
+                let shape = GroupShape { ring: shuffled(world, 3), mesh, ..GroupShape::uniform(world) };
+                let choice = choose(&descriptor, &shape, &tight(None));
+                if let Err(failure) = check(&descriptor, &shape, &tight(None), 0..6) {
+                    panic!("{choice}: {failure}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_scratch_of_a_reduce_scatter_is_a_part_and_a_window_however_long_the_whole_is() {
+    for count in [1_000, 10_000, 100_000] {
+        let base = Descriptor::all_reduce(count, DType::F32, ReduceOp::Sum);
+        let descriptor = base.with_collective(Collective::ReduceScatter);
+        let tuning =
+            Tuning { chunk_bytes: 64, window_slots: 4, forced: Some(Algorithm::Ring), ..tight(None) };
+        let case = Case::new(&descriptor, &GroupShape::uniform(8), &tuning);
+        for plan in &case.plans {
+            assert!(plan.scratch <= count.div_ceil(8) + 5 * 16, "{count}: {}", plan.scratch);
+        }
+    }
+}
