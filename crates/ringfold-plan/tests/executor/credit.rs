@@ -1,0 +1,115 @@
+//! Slots: nobody deadlocks, nobody hoards (R3).
+
+use crate::data_flow::{sums, values};
+use crate::memory::Memory;
+use crate::net::{Net, op, tuning};
+use crate::plans::{descriptor, exchange, one_way, ring};
+use ringfold_proto::link_message::LinkMessage;
+
+fn run_in_opposite_orders(frames: usize, seed: u64) {
+    let mut net = Net::open(2, tuning(1, 1), seed);
+    let count = frames * 2;
+    let tags = 8;
+    let memories: Vec<Vec<_>> =
+        (0..2).map(|rank| (0..tags).map(|_| Memory::in_place(values(rank, count), 0)).collect()).collect();
+    for i in 0..tags as usize {
+        for (rank, tag) in [(0, i), (1, tags as usize - 1 - i)] {
+            let plan = exchange(rank, frames, 2);
+            net.start(rank, op(tag as u64, 0), descriptor(count), plan, &memories[rank][tag]);
+            for _ in 0..net.random(6) {
+                net.stir();
+            }
+        }
+    }
+    net.settle();
+    for (rank, memories) in memories.iter().enumerate() {
+        for (tag, memory) in memories.iter().enumerate() {
+            assert!(net.is_done(rank, op(tag as u64, 0)), "seed {seed}: tag {tag} hangs on rank {rank}");
+            assert_eq!(memory.target(), sums(2, count));
+            net.commit(rank, op(tag as u64, 0));
+        }
+    }
+    net.settle();
+    net.assert_clean();
+}
+
+#[test]
+fn operations_launched_in_opposite_orders_finish_with_one_eager_slot() {
+    (0..100).for_each(|seed| run_in_opposite_orders(1, seed));
+}
+
+#[test]
+fn long_operations_launched_in_opposite_orders_finish_by_grants() {
+    (0..100).for_each(|seed| run_in_opposite_orders(5, seed));
+}
+
+#[test]
+fn a_parked_operation_blocks_no_other_on_its_link() {
+    let mut net = Net::open(2, tuning(1, 4), 1);
+    let parked = Memory::out_of_place(values(0, 8), 8);
+    net.start(0, op(1, 0), descriptor(8), one_way(0, 8, 1), &parked);
+    net.settle();
+    for tag in 2..6 {
+        let memory = Memory::out_of_place(values(0, 8), 8);
+        net.start(0, op(tag, 0), descriptor(8), one_way(0, 8, 1), &memory);
+        net.start(1, op(tag, 0), descriptor(8), one_way(1, 8, 1), &memory);
+        net.settle();
+        assert!(net.is_done(1, op(tag, 0)));
+        assert_eq!(memory.target(), values(0, 8));
+    }
+    net.start(1, op(1, 0), descriptor(8), one_way(1, 8, 1), &parked);
+    net.settle();
+    assert_eq!(parked.target(), values(0, 8));
+}
+
+#[test]
+fn a_parked_operation_asks_once() {
+    let mut net = Net::open(2, tuning(2, 2), 1);
+    let memory = Memory::out_of_place(values(0, 2), 2);
+    for tag in 0..4 {
+        net.start(0, op(tag, 0), descriptor(2), one_way(0, 2, 1), &memory);
+    }
+    net.settle();
+    let wants = |net: &Net| net.count_messages(0, |m| matches!(m, LinkMessage::Want { .. }));
+    assert_eq!(wants(&net), 3, "the first has the eager slots");
+    for tag in (0..4).rev() {
+        net.start(1, op(tag, 0), descriptor(2), one_way(1, 2, 1), &memory);
+        net.settle();
+        assert!(net.is_done(1, op(tag, 0)));
+    }
+    assert_eq!(wants(&net), 3);
+}
+
+#[test]
+fn slots_are_reused_and_their_number_stays_that_of_a_window() {
+    let mut net = Net::open(3, tuning(2, 4), 5);
+    for seq in 0..50 {
+        let memories: Vec<_> = (0..3).map(|r| Memory::in_place(values(r, 30), 0)).collect();
+        for (rank, memory) in memories.iter().enumerate() {
+            net.start(rank, op(1, seq), descriptor(30), ring(rank, 3, 10, 1), memory);
+        }
+        net.settle();
+        for (rank, memory) in memories.iter().enumerate() {
+            assert_eq!(memory.target(), sums(3, 30));
+            net.commit(rank, op(1, seq));
+        }
+    }
+    for peer in &net.peers {
+        assert!(peer.executor.slots_made() <= 4, "{} slots", peer.executor.slots_made());
+    }
+    net.settle();
+    net.assert_clean();
+}
+
+#[test]
+fn grants_come_by_half_windows() {
+    let mut net = Net::open(2, tuning(1, 8), 5);
+    let memory = Memory::out_of_place(values(0, 400), 400);
+    for rank in 0..2 {
+        net.start(rank, op(1, 0), descriptor(400), one_way(rank, 400, 1), &memory);
+    }
+    net.settle();
+    assert_eq!(memory.target(), values(0, 400));
+    let grants = net.count_messages(1, |m| matches!(m, LinkMessage::Grant { .. }));
+    assert!(grants <= 400 / 4 + 2, "{grants} grants");
+}
