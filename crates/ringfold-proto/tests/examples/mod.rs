@@ -1,0 +1,446 @@
+//! An example of every variant of everything that travels. The matches have no wildcard, so a new
+//! variant does not compile until it has an example here.
+#![allow(dead_code, reason = "each test that includes this uses the examples that it needs")]
+
+use ringfold_proto::cause::{Cause, Departure, PeerName, StateRejection, Waiting};
+use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
+use ringfold_proto::dtype::DType;
+use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair};
+use ringfold_proto::hello::{
+    Features, Hello, Nonce, Proof, Purpose, Refusal, Status, Verdict, VersionRange, Welcome,
+};
+use ringfold_proto::id::{
+    CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, RunId, Seq, Tag,
+};
+use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::message::{
+    Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Request,
+    Resume, RoundNumbers, ToMaster, ToPeer,
+};
+use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
+use ringfold_proto::reduce_op::ReduceOp;
+use ringfold_proto::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
+use ringfold_proto::tuning::{Algorithm, Tuning};
+
+/// Examples with their names: `name, pattern => example`, one line per variant.
+macro_rules! examples {
+    ($(#[$doc:meta])* $function:ident: $type:ty { $($name:literal, $pattern:pat => $example:expr;)* }) => {
+        $(#[$doc])*
+        pub fn $function() -> Vec<(&'static str, $type)> {
+            fn name(value: &$type) -> &'static str {
+                match value { $($pattern => $name,)* }
+            }
+            let examples: Vec<(&'static str, $type)> = vec![$(($name, $example)),*];
+            for (expected, example) in &examples {
+                assert_eq!(name(example), *expected, "this is no example of its variant");
+            }
+            examples
+        }
+    };
+}
+
+const A: PeerId = PeerId(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
+const B: PeerId = PeerId(0xb);
+const EPOCH: EpochId = EpochId { group: GroupId(3), incarnation: Incarnation(0xfeed_beef), counter: 300 };
+const OP: OpId = OpId { epoch: EPOCH, tag: Tag(5), seq: Seq(1000) };
+const CALL: CallId = CallId(17);
+const ATTRIBUTES: Attributes =
+    Attributes { global_world: 4, group_world: 2, groups: 2, largest_group_world: 2 };
+const ROUNDS: RoundNumbers = RoundNumbers { topology: 1, pending: 2, optimise: 3, sync: 400 };
+
+/// Every message to the master, numbered.
+pub fn to_master() -> Vec<(&'static str, Numbered<ToMaster>)> {
+    numbered(to_master_messages())
+}
+
+/// Every message to a peer, numbered.
+pub fn to_peer() -> Vec<(&'static str, Numbered<ToPeer>)> {
+    numbered(to_peer_messages())
+}
+
+fn numbered<M>(messages: Vec<(&'static str, M)>) -> Vec<(&'static str, Numbered<M>)> {
+    let number = |(name, message)| (name, Numbered { number: 200, acknowledged: 7, message });
+    messages.into_iter().map(number).collect()
+}
+
+examples! { to_master_messages: ToMaster {
+    "join", ToMaster::Join(_) => ToMaster::Join(join());
+    "resume", ToMaster::Resume(_) => ToMaster::Resume(Box::new(resume()));
+    "vote", ToMaster::Vote { .. } =>
+        ToMaster::Vote { call: CALL, round: 4, deadline_ms: 30_000, request: Request::Sync(offer()) };
+    "withdraw", ToMaster::Withdraw { .. } => ToMaster::Withdraw { call: CALL };
+    "started", ToMaster::Started { .. } => ToMaster::Started { op: OP, descriptor: descriptor() };
+    "op-vote", ToMaster::OpVote { .. } => ToMaster::OpVote {
+        op: OP,
+        descriptor: Descriptor::all_reduce(9, DType::F32, ReduceOp::Sum),
+        ballot: Ballot::Done { digest: None },
+    };
+    "epoch-ready", ToMaster::EpochReady { .. } =>
+        ToMaster::EpochReady { epoch: EPOCH, unreachable: vec![B] };
+    "link-trouble", ToMaster::LinkTrouble { .. } =>
+        ToMaster::LinkTrouble { epoch: EPOCH, peer: B, direction: Direction::Incoming };
+    "probed", ToMaster::Probed { .. } =>
+        ToMaster::Probed { probe: 8, forward: Some(1 << 30), backward: None };
+    "sync-done", ToMaster::SyncDone { .. } => ToMaster::SyncDone { round: 4, complete: true };
+    "heartbeat", ToMaster::Heartbeat { .. } => ToMaster::Heartbeat { heard: vec![A, B] };
+    "leave", ToMaster::Leave => ToMaster::Leave;
+} }
+
+examples! { to_peer_messages: ToPeer {
+    "registered", ToPeer::Registered { .. } =>
+        ToPeer::Registered { incarnation: Incarnation(0xfeed_beef), seniority: 12 };
+    "rebound", ToPeer::Rebound { .. } => ToPeer::Rebound { received: 199 };
+    "restoring", ToPeer::Restoring { .. } => ToPeer::Restoring { incarnation: Incarnation(1) };
+    "restored", ToPeer::Restored { .. } => ToPeer::Restored { rounds: ROUNDS, last_pending: true };
+    "demoted", ToPeer::Demoted => ToPeer::Demoted;
+    "epoch-proposed", ToPeer::EpochProposed(_) => ToPeer::EpochProposed(Box::new(description()));
+    "epoch-opened", ToPeer::EpochOpened { .. } => ToPeer::EpochOpened {
+        epoch: EPOCH,
+        missing: vec![MissingPair(Rank(0), Rank(1))],
+        attributes: ATTRIBUTES,
+        rounds: ROUNDS,
+    };
+    "decided", ToPeer::Decided { .. } => ToPeer::Decided {
+        op: OP,
+        outcome: Outcome::Aborted(Cause::PeerLost { who: named(B), how: Departure::Silent }),
+        attributes: ATTRIBUTES,
+    };
+    "answer", ToPeer::Answer { .. } => ToPeer::Answer {
+        call: CALL,
+        phase: Phase::Sync,
+        round: 4,
+        answer: Answer::Synced(Revision(6)),
+        attributes: ATTRIBUTES,
+    };
+    "probe", ToPeer::Probe { .. } =>
+        ToPeer::Probe { probe: 8, peer: B, addresses: join().addresses, key: [0xab; 32] };
+    "sync-elected", ToPeer::SyncElected { .. } =>
+        ToPeer::SyncElected { round: 4, verdict: SyncVerdict::Elected(assignment()) };
+    "removed", ToPeer::Removed { .. } => ToPeer::Removed { reason: "the run is full".into() };
+    "heartbeat", ToPeer::Heartbeat => ToPeer::Heartbeat;
+} }
+
+examples! {
+    /// Every message on a data connection.
+    link: LinkMessage {
+    "grant", LinkMessage::Grant { .. } => LinkMessage::Grant { op: OP, slots: vec![0, 127, 128, 16_383] };
+    "want", LinkMessage::Want { .. } => LinkMessage::Want { op: OP };
+    "return", LinkMessage::Return { .. } => LinkMessage::Return { epoch: EPOCH, slots: vec![1, 2] };
+    "fenced", LinkMessage::Fenced { .. } => LinkMessage::Fenced { op: OP };
+    "mismatch", LinkMessage::Mismatch { .. } => LinkMessage::Mismatch { op: OP };
+    "ping", LinkMessage::Ping => LinkMessage::Ping;
+} }
+
+examples! { causes: Cause {
+    "peer-lost", Cause::PeerLost { .. } => Cause::PeerLost { who: named(B), how: Departure::Left };
+    "link-lost", Cause::LinkLost { .. } => Cause::LinkLost { from: named(A), to: named(B) };
+    "mismatch", Cause::Mismatch { .. } => Cause::Mismatch { one: waiting(A), other: waiting(B) };
+    "timeout", Cause::Timeout { .. } => Cause::Timeout { waited_for: vec![named(A), named(B)] };
+    "epoch-ended", Cause::EpochEnded => Cause::EpochEnded;
+} }
+
+examples! { departures: Departure {
+    "left", Departure::Left => Departure::Left;
+    "connection-lost", Departure::ConnectionLost => Departure::ConnectionLost;
+    "silent", Departure::Silent => Departure::Silent;
+    "kicked", Departure::Kicked(_) => Departure::Kicked("by hand".into());
+    "unreachable", Departure::Unreachable => Departure::Unreachable;
+    "misbehaved", Departure::Misbehaved(_) => Departure::Misbehaved("bad frame".into());
+    "not-returned", Departure::NotReturned => Departure::NotReturned;
+} }
+
+examples! { rejections: StateRejection {
+    "revision", StateRejection::RevisionIncrementViolation { .. } =>
+        StateRejection::RevisionIncrementViolation { offered: Revision(9), next: Revision(7) };
+    "layout", StateRejection::Layout { .. } => StateRejection::Layout { key: "weights".into() };
+    "lost-election", StateRejection::LostElection { .. } => StateRejection::LostElection { winner: named(A) };
+    "strategy", StateRejection::StrategyConflict { .. } => StateRejection::StrategyConflict { other: named(B) };
+    "nobody-has-it", StateRejection::NobodyHasIt { .. } =>
+        StateRejection::NobodyHasIt { next: Revision(7), orphaned: true };
+    "holders-gone", StateRejection::HoldersGone => StateRejection::HoldersGone;
+} }
+
+examples! { answers: Answer {
+    "topology", Answer::Topology => Answer::Topology;
+    "pending", Answer::Pending(_) => Answer::Pending(true);
+    "synced", Answer::Synced(_) => Answer::Synced(Revision(6));
+    "state-rejected", Answer::StateRejected(_) => Answer::StateRejected(StateRejection::HoldersGone);
+    "failed", Answer::Failed(_) => Answer::Failed(Cause::EpochEnded);
+} }
+
+examples! { requests: Request {
+    "update-topology", Request::UpdateTopology => Request::UpdateTopology;
+    "are-peers-pending", Request::ArePeersPending => Request::ArePeersPending;
+    "optimize-topology", Request::OptimizeTopology => Request::OptimizeTopology;
+    "sync", Request::Sync(_) => Request::Sync(offer());
+} }
+
+examples! { ballots: Ballot {
+    "done", Ballot::Done { .. } => Ballot::Done { digest: Some(0xd16e57) };
+    "differs", Ballot::Differs { .. } => Ballot::Differs { from: B };
+    "link-broken", Ballot::LinkBroken { .. } => Ballot::LinkBroken { with: B };
+    "timed-out", Ballot::TimedOut => Ballot::TimedOut;
+} }
+
+examples! { outcomes: Outcome {
+    "committed", Outcome::Committed => Outcome::Committed;
+    "aborted", Outcome::Aborted(_) => Outcome::Aborted(Cause::EpochEnded);
+} }
+
+examples! { progresses: OpProgress {
+    "started", OpProgress::Started => OpProgress::Started;
+    "done", OpProgress::Done => OpProgress::Done;
+    "decided", OpProgress::Decided(_) => OpProgress::Decided(Outcome::Committed);
+} }
+
+examples! { verdicts: SyncVerdict {
+    "rejected", SyncVerdict::Rejected(_) => SyncVerdict::Rejected(StateRejection::HoldersGone);
+    "elected", SyncVerdict::Elected(_) => SyncVerdict::Elected(assignment());
+} }
+
+examples! { directions: Direction {
+    "outgoing", Direction::Outgoing => Direction::Outgoing;
+    "incoming", Direction::Incoming => Direction::Incoming;
+    "both", Direction::Both => Direction::Both;
+} }
+
+examples! { phases: Phase {
+    "topology", Phase::Topology => Phase::Topology;
+    "pending", Phase::Pending => Phase::Pending;
+    "optimise", Phase::Optimise => Phase::Optimise;
+    "sync", Phase::Sync => Phase::Sync;
+} }
+
+examples! { collectives: Collective {
+    "all-reduce", Collective::AllReduce => Collective::AllReduce;
+    "reduce-scatter", Collective::ReduceScatter => Collective::ReduceScatter;
+    "all-gather", Collective::AllGather => Collective::AllGather;
+    "broadcast", Collective::Broadcast { .. } => Collective::Broadcast { root: Rank(300) };
+    "barrier", Collective::Barrier => Collective::Barrier;
+} }
+
+examples! { algorithms: Algorithm {
+    "ring", Algorithm::Ring => Algorithm::Ring;
+    "direct", Algorithm::Direct => Algorithm::Direct;
+    "one-shot", Algorithm::OneShot => Algorithm::OneShot;
+    "halving", Algorithm::Halving => Algorithm::Halving;
+} }
+
+examples! { quantizations: QuantizationAlgorithm {
+    "min-max", QuantizationAlgorithm::MinMax => QuantizationAlgorithm::MinMax;
+    "zero-point-scale", QuantizationAlgorithm::ZeroPointScale => QuantizationAlgorithm::ZeroPointScale;
+} }
+
+examples! { strategies: SyncStrategy {
+    "enforce-popular", SyncStrategy::EnforcePopular => SyncStrategy::EnforcePopular;
+    "receive-only", SyncStrategy::ReceiveOnly => SyncStrategy::ReceiveOnly;
+    "send-only", SyncStrategy::SendOnly => SyncStrategy::SendOnly;
+} }
+
+examples! { statuses: Status {
+    "ok", Status::Ok => Status::Ok;
+    "version", Status::Version => Status::Version;
+    "wrong-run", Status::WrongRun => Status::WrongRun;
+    "secret-missing", Status::SecretMissing => Status::SecretMissing;
+    "secret-unexpected", Status::SecretUnexpected => Status::SecretUnexpected;
+    "bad-proof", Status::BadProof => Status::BadProof;
+    "unknown-epoch", Status::Refused(Refusal::UnknownEpoch) => Status::Refused(Refusal::UnknownEpoch);
+    "not-a-member", Status::Refused(Refusal::NotAMember) => Status::Refused(Refusal::NotAMember);
+    "wrong-purpose", Status::Refused(Refusal::WrongPurpose) => Status::Refused(Refusal::WrongPurpose);
+    "itself", Status::Refused(Refusal::Itself) => Status::Refused(Refusal::Itself);
+    "full", Status::Refused(Refusal::Full) => Status::Refused(Refusal::Full);
+    "closing", Status::Refused(Refusal::Closing) => Status::Refused(Refusal::Closing);
+    "other", Status::Refused(Refusal::Other(_)) => Status::Refused(Refusal::Other(200));
+} }
+
+examples! { purposes: Purpose {
+    "control", Purpose::Control => Purpose::Control;
+    "data", Purpose::Data => Purpose::Data;
+    "state", Purpose::State => Purpose::State;
+    "probe", Purpose::Probe => Purpose::Probe;
+} }
+
+/// The words that messages are made of, as bytes: what each is called, and how it is encoded alone.
+pub fn vocabulary() -> Vec<(String, Vec<u8>)> {
+    macro_rules! words {
+        ($($list:ident: $examples:expr;)*) => {
+            [$($examples.iter().map(|(name, word)| {
+                let bytes = postcard::to_allocvec(word).expect("words can be encoded");
+                (format!(concat!(stringify!($list), "/{}"), name), bytes)
+            }).collect::<Vec<_>>()),*].concat()
+        };
+    }
+    let dtypes: Vec<_> = DType::ALL.iter().map(|d| (d.name(), d)).collect();
+    let ops: Vec<_> = ReduceOp::ALL.iter().map(|op| (op.name(), op)).collect();
+    words! {
+        dtype: dtypes;
+        op: ops;
+        collective: collectives();
+        quantization: quantizations();
+        algorithm: algorithms();
+        phase: phases();
+        request: requests();
+        ballot: ballots();
+        direction: directions();
+        strategy: strategies();
+        answer: answers();
+        outcome: outcomes();
+        progress: progresses();
+        verdict: verdicts();
+        cause: causes();
+        departure: departures();
+        rejection: rejections();
+    }
+}
+
+/// Data headers: all fields at work, and none.
+pub fn data_headers() -> Vec<(&'static str, DataHeader)> {
+    let full = DataHeader {
+        op: OP,
+        fingerprint: 0x1122_3344_5566_7788,
+        chunk: 9,
+        offset: 1 << 40,
+        length: 65_536,
+        slot: 513,
+        eager: true,
+        checksum: Some(0xc0ff_ee00),
+    };
+    let bare = DataHeader { op: OpId::default(), length: 0, eager: false, checksum: None, ..full };
+    vec![("full", full), ("bare", bare)]
+}
+
+/// The blocks of the handshake, each status and purpose among them.
+pub fn blocks() -> Vec<(String, Vec<u8>)> {
+    let hello = Hello {
+        versions: VersionRange { min: 1, max: 0x0203 },
+        purpose: Purpose::Control,
+        guarded: true,
+        features: Features(0x8000_0000_0000_0001),
+        run: RunId(0x1111_2222_3333_4444_5555_6666_7777_8888),
+        session: A,
+        epoch: EPOCH,
+        nonce: Nonce(core::array::from_fn(|i| i as u8)),
+    };
+    let welcome = Welcome {
+        version: 1,
+        status: Status::Ok,
+        guarded: true,
+        versions: VersionRange { min: 1, max: 2 },
+        features: Features(1),
+        run: hello.run,
+        session: B,
+        nonce: Nonce([0xee; 32]),
+    };
+    let hellos = purposes().into_iter().map(|(name, purpose)| {
+        (format!("hello/{name}"), Hello { purpose, guarded: name != "probe", ..hello }.encode().to_vec())
+    });
+    let welcomes = statuses().into_iter().map(|(name, status)| {
+        (format!("welcome/{name}"), Welcome { status, guarded: name == "ok", ..welcome }.encode().to_vec())
+    });
+    let verdicts = statuses().into_iter().map(|(name, status)| {
+        (format!("verdict/{name}"), Verdict { status, proof: [0x5a; 32] }.encode().to_vec())
+    });
+    let proof = ("proof".to_owned(), Proof([0xa5; 32]).0.to_vec());
+    hellos.chain(welcomes).chain([proof]).chain(verdicts).collect()
+}
+
+fn named(peer: PeerId) -> PeerName {
+    PeerName { peer, name: format!("host:{}", peer.0 & 0xff) }
+}
+
+fn waiting(peer: PeerId) -> Waiting {
+    Waiting { who: named(peer), call: "all-reduce (sum of 4 x float32)".into() }
+}
+
+fn join() -> Join {
+    Join {
+        group: GroupId(3),
+        name: "Zoë:42".into(),
+        host: 0xcafe,
+        site: 2,
+        addresses: ["192.0.2.1:4000", "[2001:db8::1]:65535"].map(|a| a.parse().unwrap()).to_vec(),
+    }
+}
+
+fn descriptor() -> Descriptor {
+    Descriptor {
+        collective: Collective::Broadcast { root: Rank(1) },
+        count: 1 << 33,
+        dtype: DType::BF16,
+        op: ReduceOp::Avg,
+        quantization: Some(Quantization {
+            algorithm: QuantizationAlgorithm::ZeroPointScale,
+            dtype: DType::I8,
+        }),
+        weight: Weight::new(0.25).unwrap(),
+        reproducible: true,
+        priority: 200,
+        deadline_ms: 60_000,
+    }
+}
+
+fn description() -> EpochDescription {
+    let member =
+        |peer, name: &str| Member { peer, name: name.into(), host: 1, site: 0, addresses: join().addresses };
+    EpochDescription {
+        id: EPOCH,
+        members: vec![member(A, "a:1"), member(B, "b:2")],
+        ring: vec![Rank(1), Rank(0)],
+        mesh: true,
+        missing: vec![MissingPair(Rank(0), Rank(1))],
+        tuning: Tuning {
+            chunk_bytes: 65_536,
+            window_slots: 8,
+            eager_slots: 4,
+            one_shot_bytes_max: 1000,
+            halving_bytes_max: 2000,
+            direct_world_max: 2,
+            forced: Some(Algorithm::Direct),
+        },
+        key: [0x6b; 32],
+    }
+}
+
+fn resume() -> Resume {
+    let record = |seq, descriptor, progress| OpRecord { tag: Tag(5), seq: Seq(seq), descriptor, progress };
+    let aborted = Outcome::Aborted(Cause::Timeout { waited_for: vec![named(B)] });
+    Resume {
+        join: join(),
+        incarnation: Incarnation(0xfeed_beef),
+        received: 77,
+        seniority: 12,
+        epochs: vec![EpochRecord {
+            description: description(),
+            opened: true,
+            ops: vec![
+                record(1, None, OpProgress::Decided(aborted)),
+                record(2, Some(descriptor()), OpProgress::Done),
+            ],
+        }],
+        rounds: ROUNDS,
+        last_pending: false,
+        synced: Some(Revision(5)),
+        attributes: ATTRIBUTES,
+    }
+}
+
+fn offer() -> SyncOffer {
+    let entry = StateEntry {
+        key: "layers.0.weight".into(),
+        dtype: DType::F16,
+        count: 4096,
+        allow_content_inequality: false,
+        hash: u128::MAX,
+    };
+    SyncOffer { revision: Revision(6), strategy: SyncStrategy::SendOnly, entries: vec![entry] }
+}
+
+fn assignment() -> Assignment {
+    Assignment {
+        revision: Revision(6),
+        fetch: vec![FetchItem { entry: 3, hash: 0xabcdef }],
+        sources: vec![A],
+        fetchers: vec![B],
+    }
+}

@@ -1,0 +1,97 @@
+//! The bytes of everything that travels, kept in files. A change of bytes is a change of protocol:
+//! where it is meant, raise the version, and bless it with `RINGFOLD_BLESS=1 cargo test -p
+//! ringfold-proto --test golden_bytes`.
+
+mod examples;
+
+use ringfold_proto::bounded::Bounded;
+use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::frame::{
+    ControlDecoder, LinkDecoder, LinkItem, encode_control, encode_data_head, encode_link,
+};
+use ringfold_proto::message::Numbered;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::Write;
+use std::path::Path;
+
+#[test]
+fn messages_to_the_master_keep_their_bytes() {
+    keep("to_master.hex", frames(examples::to_master()));
+}
+
+#[test]
+fn messages_to_a_peer_keep_their_bytes() {
+    keep("to_peer.hex", frames(examples::to_peer()));
+}
+
+#[test]
+fn messages_between_peers_keep_their_bytes() {
+    let frames = examples::link().into_iter().map(|(name, message)| {
+        let frame = encode_link(&message).expect("examples are within bounds");
+        let item = LinkDecoder::default().next_item(&mut &frame[..]);
+        assert_eq!(item, Ok(Some(LinkItem::Message(message))));
+        (name.to_owned(), frame)
+    });
+    keep("link.hex", frames.collect());
+}
+
+#[test]
+fn data_headers_keep_their_bytes() {
+    let heads = examples::data_headers().into_iter().map(|(name, header)| {
+        assert_eq!(DataHeader::decode(&header.encode()), Ok(header));
+        (name.to_owned(), encode_data_head(&header).expect("examples are within bounds").to_vec())
+    });
+    keep("data_head.hex", heads.collect());
+}
+
+#[test]
+fn the_blocks_of_the_handshake_keep_their_bytes_for_ever() {
+    keep("handshake.hex", examples::blocks());
+}
+
+#[test]
+fn the_words_that_messages_are_made_of_keep_their_numbers() {
+    keep("vocabulary.hex", examples::vocabulary());
+}
+
+/// The messages as frames, each of which decodes to its message again.
+fn frames<M>(messages: Vec<(&'static str, Numbered<M>)>) -> Vec<(String, Vec<u8>)>
+where
+    Numbered<M>: Bounded + Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let frame = |(name, message): (&str, Numbered<M>)| {
+        let frame = encode_control(&message).expect("examples are within bounds");
+        let decoded = ControlDecoder::default().next_message(&mut &frame[..]);
+        assert_eq!(decoded, Ok(Some(message)));
+        (name.to_owned(), frame)
+    };
+    messages.into_iter().map(frame).collect()
+}
+
+/// Compares with the file, or writes it if asked to.
+fn keep(file: &str, examples: Vec<(String, Vec<u8>)>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+    let now = examples.iter().fold(String::new(), |mut text, (name, bytes)| {
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        writeln!(text, "{name} {hex}").expect("strings take all that is written");
+        text
+    });
+    if std::env::var_os("RINGFOLD_BLESS").is_some_and(|v| v == "1") {
+        std::fs::write(&path, now).expect("the golden file can be written");
+        return;
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    for line in kept.lines().filter(|line| !now.lines().any(|l| l == *line)) {
+        eprintln!("no longer: {line}");
+    }
+    for line in now.lines().filter(|line| !kept.lines().any(|l| l == *line)) {
+        eprintln!("but now:   {line}");
+    }
+    assert!(
+        kept == now,
+        "the bytes differ from tests/golden/{file}, so peers of the last version would not understand them. \
+         If that is meant, raise the version and run \
+         `RINGFOLD_BLESS=1 cargo test -p ringfold-proto --test golden_bytes`"
+    );
+}

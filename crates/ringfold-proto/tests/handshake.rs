@@ -1,0 +1,330 @@
+//! Two ends of a connection, and whoever stands between them.
+
+use ringfold_proto::handshake::{Acceptor, Dialler, Established, HandshakeError, Identity, Secret, Target};
+use ringfold_proto::hello::{
+    Features, Hello, Nonce, Proof, Purpose, Refusal, Status, Verdict, VersionRange, Welcome,
+};
+use ringfold_proto::id::{EpochId, GroupId, Incarnation, PeerId, RunId};
+
+const ALICE: PeerId = PeerId(0xa11ce);
+const BOB: PeerId = PeerId(0xb0b);
+const RUN: RunId = RunId(42);
+const EPOCH: EpochId = EpochId { group: GroupId(1), incarnation: Incarnation(7), counter: 3 };
+const KEY: [u8; 32] = [9; 32];
+
+type Side = Result<Option<Established>, HandshakeError>;
+
+/// What the two sides of a handshake came to.
+#[derive(Debug, PartialEq)]
+struct Ends {
+    dialler: Side,
+    acceptor: Side,
+}
+
+/// Carries bytes between the two, `piece` at a time, until neither has more to say.
+fn carry(
+    mut dialler: Dialler,
+    mut acceptor: Acceptor,
+    secret: Result<Secret, Refusal>,
+    piece: usize,
+) -> Ends {
+    let secrets = |_: &Hello| secret.clone();
+    let (mut reached, mut accepted) = (Ok(None), Ok(None));
+    loop {
+        let (there, back) = (dialler.poll_output(), acceptor.poll_output());
+        if there.is_empty() && back.is_empty() {
+            return Ends { dialler: reached, acceptor: accepted };
+        }
+        for mut bytes in there.chunks(piece) {
+            accepted = acceptor.handle_bytes(&mut bytes, &secrets);
+        }
+        for mut bytes in back.chunks(piece) {
+            reached = dialler.handle_bytes(&mut bytes);
+        }
+    }
+}
+
+fn master() -> Acceptor {
+    Acceptor::new(Identity::new(PeerId(0), RUN), Nonce([2; 32]))
+}
+
+fn newcomer(token: &str) -> Dialler {
+    Dialler::new(Identity::new(ALICE, RunId(0)), Target::master(), Secret::token(token), Nonce([1; 32]))
+}
+
+fn member_dials(key: &[u8; 32]) -> Dialler {
+    let target = Target::member(Purpose::Data, EPOCH, BOB);
+    Dialler::new(Identity::new(ALICE, RUN), target, Secret::epoch_key(key), Nonce([3; 32]))
+}
+
+fn member_accepts() -> Acceptor {
+    Acceptor::new(Identity::new(BOB, RUN), Nonce([4; 32]))
+}
+
+fn both(error: HandshakeError) -> Ends {
+    Ends { dialler: Err(error), acceptor: Err(error) }
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.try_into().expect("a block has its size")
+}
+
+#[test]
+fn the_right_token_opens_a_control_connection() {
+    let ends = carry(newcomer("sesame"), master(), Ok(Secret::token("sesame")), usize::MAX);
+    let here = Established {
+        peer: PeerId(0),
+        purpose: Purpose::Control,
+        epoch: EpochId::default(),
+        run: RUN,
+        version: 1,
+        features: Features::default(),
+    };
+    assert_eq!(ends.dialler, Ok(Some(here)));
+    assert_eq!(ends.acceptor, Ok(Some(Established { peer: ALICE, ..here })));
+}
+
+#[test]
+fn without_a_token_the_same_exchange_takes_place() {
+    let ends = carry(newcomer(""), master(), Ok(Secret::NONE), usize::MAX);
+    assert!(matches!(ends, Ends { dialler: Ok(Some(_)), acceptor: Ok(Some(_)) }), "{ends:?}");
+}
+
+#[test]
+fn one_byte_at_a_time_is_as_good_as_all_at_once() {
+    let whole = carry(newcomer("sesame"), master(), Ok(Secret::token("sesame")), usize::MAX);
+    let bytewise = carry(newcomer("sesame"), master(), Ok(Secret::token("sesame")), 1);
+    assert_eq!(bytewise, whole);
+}
+
+#[test]
+fn a_wrong_token_is_told_to_both() {
+    let ends = carry(newcomer("sesam"), master(), Ok(Secret::token("sesame")), usize::MAX);
+    assert_eq!(ends, both(HandshakeError::BadToken));
+}
+
+#[test]
+fn a_missing_token_and_a_needless_one_are_told_apart_from_a_wrong_one() {
+    let ends = carry(newcomer(""), master(), Ok(Secret::token("sesame")), usize::MAX);
+    assert_eq!(ends, both(HandshakeError::TokenMissing));
+    let ends = carry(newcomer("sesame"), master(), Ok(Secret::NONE), usize::MAX);
+    assert_eq!(ends, both(HandshakeError::TokenUnexpected));
+}
+
+#[test]
+fn a_member_of_the_epoch_gets_a_data_connection() {
+    let ends = carry(member_dials(&KEY), member_accepts(), Ok(Secret::epoch_key(&KEY)), 7);
+    let accepted = ends.acceptor.unwrap().unwrap();
+    assert_eq!((accepted.peer, accepted.purpose, accepted.epoch), (ALICE, Purpose::Data, EPOCH));
+    assert_eq!(ends.dialler.unwrap().unwrap().peer, BOB);
+}
+
+#[test]
+fn an_intruder_without_the_epochs_key_is_no_member() {
+    let ends = carry(member_dials(&[8; 32]), member_accepts(), Ok(Secret::epoch_key(&KEY)), usize::MAX);
+    assert_eq!(ends, both(HandshakeError::NotAMember));
+}
+
+#[test]
+fn an_epoch_that_the_acceptor_does_not_know_yet_is_worth_another_try() {
+    let ends = carry(member_dials(&KEY), member_accepts(), Err(Refusal::UnknownEpoch), usize::MAX);
+    let error = HandshakeError::Refused(Refusal::UnknownEpoch);
+    assert_eq!(ends, both(error));
+    assert!(error.is_retryable() && !HandshakeError::BadToken.is_retryable());
+}
+
+#[test]
+fn a_recorded_proof_opens_no_second_connection() {
+    let secrets = |_: &Hello| Ok(Secret::token("sesame"));
+    let (mut dialler, mut first) = (newcomer("sesame"), master());
+    let hello = dialler.poll_output();
+    first.handle_bytes(&mut &hello[..], &secrets).unwrap();
+    dialler.handle_bytes(&mut &first.poll_output()[..]).unwrap();
+    let proof = dialler.poll_output();
+    assert!(first.handle_bytes(&mut &proof[..], &secrets).unwrap().is_some());
+
+    let mut second = Acceptor::new(Identity::new(PeerId(0), RUN), Nonce([77; 32]));
+    second.handle_bytes(&mut &hello[..], &secrets).unwrap();
+    let replayed = second.handle_bytes(&mut &proof[..], &secrets);
+    assert_eq!(replayed, Err(HandshakeError::BadToken));
+}
+
+#[test]
+fn a_proof_reflected_to_its_maker_proves_nothing() {
+    // The impostor knows no token. It says what an acceptor says, and hands the dialler's proof back.
+    let mut dialler = newcomer("sesame");
+    let hello = Hello::decode(&dialler.poll_output()).unwrap();
+    let welcome = Welcome {
+        version: 1,
+        status: Status::Ok,
+        guarded: true,
+        versions: VersionRange::OURS,
+        features: Features::default(),
+        run: RUN,
+        session: PeerId(0),
+        nonce: hello.nonce,
+    };
+    dialler.handle_bytes(&mut &welcome.encode()[..]).unwrap();
+    let proof: [u8; Proof::BYTES] = array(&dialler.poll_output());
+    let verdict = Verdict { status: Status::Ok, proof }.encode();
+    assert_eq!(dialler.handle_bytes(&mut &verdict[..]), Err(HandshakeError::Impostor));
+}
+
+#[test]
+fn a_member_can_not_be_led_back_to_itself() {
+    // Alice's hello is handed to Alice's own listener.
+    let own = Acceptor::new(Identity::new(ALICE, RUN), Nonce([4; 32]));
+    let ends = carry(member_dials(&KEY), own, Ok(Secret::epoch_key(&KEY)), usize::MAX);
+    assert_eq!(ends, both(HandshakeError::Refused(Refusal::Itself)));
+}
+
+#[test]
+fn another_member_at_the_address_is_not_taken_for_the_one_that_was_dialled() {
+    let carol = Acceptor::new(Identity::new(PeerId(0xca401), RUN), Nonce([4; 32]));
+    let ends = carry(member_dials(&KEY), carol, Ok(Secret::epoch_key(&KEY)), usize::MAX);
+    assert_eq!(ends.dialler, Err(HandshakeError::WrongPeer { expected: BOB, found: PeerId(0xca401) }));
+    assert_eq!(ends.acceptor, Ok(None), "who has proven nothing is not established");
+}
+
+#[test]
+fn no_bit_of_hello_welcome_or_proof_can_be_changed_on_the_way() {
+    let secrets = |_: &Hello| Ok(Secret::epoch_key(&KEY));
+    let sizes = [Hello::BYTES, Welcome::BYTES, Proof::BYTES, Verdict::BYTES];
+    for (block, size) in sizes.into_iter().enumerate() {
+        for bit in (0..size * 8).step_by(3) {
+            let (mut dialler, mut acceptor) = (member_dials(&KEY), member_accepts());
+            let (mut reached, mut accepted) = (Ok(None), Ok(None));
+            for step in 0..sizes.len() {
+                let mut bytes = if step % 2 == 0 { dialler.poll_output() } else { acceptor.poll_output() };
+                if step == block {
+                    bytes[bit / 8] ^= 1 << (bit % 8);
+                }
+                if step % 2 == 0 {
+                    accepted = acceptor.handle_bytes(&mut &bytes[..], &secrets);
+                } else {
+                    reached = dialler.handle_bytes(&mut &bytes[..]);
+                }
+                if reached.is_err() || accepted.is_err() {
+                    break;
+                }
+            }
+            // A changed verdict comes too late for the acceptor, which has had its proof.
+            let intact = matches!(reached, Ok(Some(_))) || (block < 3 && matches!(accepted, Ok(Some(_))));
+            assert!(!intact, "bit {bit} of block {block}: {reached:?} {accepted:?}");
+        }
+    }
+}
+
+#[test]
+fn peers_of_another_run_are_turned_away() {
+    let stranger = Identity::new(ALICE, RunId(41));
+    let dialler = Dialler::new(stranger, Target::master(), Secret::NONE, Nonce([1; 32]));
+    let ends = carry(dialler, master(), Ok(Secret::NONE), usize::MAX);
+    assert_eq!(ends.dialler, Err(HandshakeError::WrongRun { ours: RunId(41), theirs: RUN }));
+    assert_eq!(ends.acceptor, Err(HandshakeError::WrongRun { ours: RUN, theirs: RunId(41) }));
+}
+
+#[test]
+fn versions_that_do_not_meet_are_told_to_both_with_both_ranges() {
+    let new = VersionRange { min: 5, max: 9 };
+    let identity = Identity { versions: new, ..Identity::new(ALICE, RUN) };
+    let dialler = Dialler::new(identity, Target::master(), Secret::NONE, Nonce([1; 32]));
+    let ends = carry(dialler, master(), Ok(Secret::NONE), usize::MAX);
+    assert_eq!(ends.dialler, Err(HandshakeError::Version { ours: new, theirs: VersionRange::OURS }));
+    assert_eq!(ends.acceptor, Err(HandshakeError::Version { ours: VersionRange::OURS, theirs: new }));
+}
+
+#[test]
+fn the_newest_common_version_and_the_common_features_are_chosen() {
+    let end = |peer, max, features| Identity {
+        versions: VersionRange { min: 1, max },
+        features: Features(features),
+        ..Identity::new(peer, RUN)
+    };
+    let dialler = Dialler::new(end(ALICE, 6, 0b011), Target::master(), Secret::NONE, Nonce([1; 32]));
+    let acceptor = Acceptor::new(end(PeerId(0), 4, 0b110), Nonce([2; 32]));
+    let ends = carry(dialler, acceptor, Ok(Secret::NONE), usize::MAX);
+    for side in [ends.dialler, ends.acceptor] {
+        let established = side.unwrap().unwrap();
+        assert_eq!((established.version, established.features), (4, Features(0b010)));
+    }
+}
+
+#[test]
+fn an_acceptor_can_not_choose_what_was_not_offered() {
+    let welcome = Welcome {
+        version: 1,
+        status: Status::Ok,
+        guarded: false,
+        versions: VersionRange { min: 1, max: 9 },
+        features: Features::default(),
+        run: RUN,
+        session: PeerId(0),
+        nonce: Nonce([2; 32]),
+    };
+    let lies = [Welcome { version: 9, ..welcome }, Welcome { features: Features(1 << 40), ..welcome }];
+    for lie in lies {
+        let answer = newcomer("").handle_bytes(&mut &lie.encode()[..]);
+        assert!(matches!(answer, Err(HandshakeError::Misbehaved(_))), "{answer:?}");
+    }
+}
+
+#[test]
+fn strangers_are_told_from_their_first_byte() {
+    let secrets = |_: &Hello| Ok(Secret::NONE);
+    assert_eq!(
+        master().handle_bytes(&mut &b"GET / HTTP/1.1\r\n"[..], &secrets),
+        Err(HandshakeError::NotRingfold)
+    );
+    assert_eq!(master().handle_bytes(&mut &b"RINGWORM"[..], &secrets), Err(HandshakeError::NotRingfold));
+    assert_eq!(newcomer("").handle_bytes(&mut &b"SSH-2.0"[..]), Err(HandshakeError::NotRingfold));
+    let mut silent = master();
+    assert!(silent.handle_bytes(&mut &[0xff][..], &secrets).is_err());
+    assert!(silent.poll_output().is_empty(), "a stranger is not answered");
+}
+
+#[test]
+fn a_purpose_of_a_later_version_is_refused_and_not_ignored() {
+    let mut hello = newcomer("").poll_output();
+    hello[12] = 99;
+    let mut acceptor = master();
+    let result = acceptor.handle_bytes(&mut &hello[..], &|_: &Hello| Ok(Secret::NONE));
+    assert_eq!(result, Err(HandshakeError::Refused(Refusal::WrongPurpose)));
+    let welcome = Welcome::decode(&acceptor.poll_output()).unwrap();
+    assert_eq!(welcome.status, Status::Refused(Refusal::WrongPurpose));
+}
+
+#[test]
+fn a_connection_that_ends_says_what_was_missing() {
+    let mut acceptor = master();
+    assert_eq!(acceptor.handle_end(), HandshakeError::Truncated { missing: "hello" });
+    let hello = newcomer("").poll_output();
+    acceptor.handle_bytes(&mut &hello[..], &|_: &Hello| Ok(Secret::NONE)).unwrap();
+    assert_eq!(acceptor.handle_end(), HandshakeError::Truncated { missing: "proof" });
+    assert_eq!(newcomer("").handle_end(), HandshakeError::Truncated { missing: "welcome" });
+}
+
+#[test]
+fn what_follows_the_handshake_is_left_to_the_caller() {
+    let secrets = |_: &Hello| Ok(Secret::token("sesame"));
+    let (mut dialler, mut acceptor) = (newcomer("sesame"), master());
+    acceptor.handle_bytes(&mut &dialler.poll_output()[..], &secrets).unwrap();
+    dialler.handle_bytes(&mut &acceptor.poll_output()[..]).unwrap();
+
+    let pipelined = [dialler.poll_output(), b"first frame".to_vec()].concat();
+    let mut rest = &pipelined[..];
+    assert!(acceptor.handle_bytes(&mut rest, &secrets).unwrap().is_some());
+    assert_eq!(rest, b"first frame");
+    assert!(acceptor.handle_bytes(&mut rest, &secrets).unwrap().is_some(), "it stays established");
+    assert_eq!(rest, b"first frame");
+
+    let answer = [acceptor.poll_output(), b"and answer".to_vec()].concat();
+    let mut rest = &answer[..];
+    assert!(dialler.handle_bytes(&mut rest).unwrap().is_some());
+    assert_eq!(rest, b"and answer");
+}
+
+#[test]
+fn secrets_are_never_printed() {
+    assert_eq!(format!("{:?} {:?}", Secret::token("sesame"), Secret::NONE), "Secret(..) Secret(none)");
+}
