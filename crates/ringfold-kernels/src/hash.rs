@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn every_level_gives_xxh3_128_at_every_length_that_matters() {
-        let data: Vec<u8> = (0..LEAF_BYTES + 64).map(|i| (i * i >> 5) as u8).collect();
+        let data: Vec<u8> = (0..LEAF_BYTES + 64).map(|i| ((i * i) >> 5) as u8).collect();
         for level in Level::available() {
             for len in (0..5000).chain((5000..LEAF_BYTES).step_by(1009)).chain([LEAF_BYTES - 1, LEAF_BYTES]) {
                 let data = &data[len % 64..][..len];
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_tree_is_its_leaves_and_its_length() {
         for len in [1, LEAF_BYTES - 1, LEAF_BYTES, LEAF_BYTES + 1, 5 * LEAF_BYTES + 17] {
-            let data: Vec<u8> = (0..len).map(|i| (i * 31 >> 3) as u8).collect();
+            let data: Vec<u8> = (0..len).map(|i| ((i * 31) >> 3) as u8).collect();
             let mut bytes = Vec::new();
             for leaf in data.chunks(LEAF_BYTES) {
                 bytes.extend_from_slice(&XxHash3_128::oneshot(leaf).to_le_bytes());
