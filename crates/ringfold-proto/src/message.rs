@@ -142,6 +142,8 @@ pub struct Resume {
     pub join: Join,
     /// The life of the master that it was last a member under.
     pub incarnation: Incarnation,
+    /// The life that that one took the run over from, if it did.
+    pub previous: Option<Incarnation>,
     /// The last message of that master that it had.
     pub received: u64,
     /// When it joined, among all.
@@ -342,6 +344,8 @@ pub enum ToPeer {
     },
     /// The run goes on; what is undecided may be said again.
     Restored {
+        /// The life of this master.
+        incarnation: Incarnation,
         /// The rounds that someone saw the end of.
         rounds: RoundNumbers,
         /// The last answer to a vote on pending peers.

@@ -157,6 +157,8 @@ pub struct Peer {
     /// Whether what is said can be sent now, or has to wait for the master to be found again.
     speaking: bool,
     incarnation: Incarnation,
+    /// The life that this one took the run over from.
+    previous: Option<Incarnation>,
     seniority: u64,
     /// When the master was lost, while it is.
     away_since: Option<Time>,
@@ -186,6 +188,7 @@ impl Peer {
             session: Session::default(),
             speaking: false,
             incarnation: Incarnation::default(),
+            previous: None,
             seniority: 0,
             away_since: None,
             next_beat: Time::ZERO,
@@ -265,8 +268,10 @@ impl Peer {
         match said {
             ToPeer::Registered { incarnation, seniority } => self.handle_registered(incarnation, seniority),
             ToPeer::Rebound { received } => self.handle_rebound(conn, received),
-            ToPeer::Restoring { incarnation } => self.handle_restoring(incarnation),
-            ToPeer::Restored { rounds: _, last_pending } => self.handle_restored(now, last_pending),
+            ToPeer::Restoring { .. } => self.speaking = false,
+            ToPeer::Restored { incarnation, rounds: _, last_pending } => {
+                self.handle_restored(now, incarnation, last_pending);
+            },
             ToPeer::Demoted => self.handle_demoted(),
             ToPeer::EpochProposed(description) => self.handle_proposed(now, *description),
             ToPeer::EpochOpened { epoch, missing, attributes, rounds } => {

@@ -107,11 +107,10 @@ impl SymbolWorkspace {
     }
 }
 
-/// Symbols on their way out, and the memory that they are read from until they are flushed.
+/// Symbols on their way out: memory that is read when they are transmitted.
 #[derive(Clone, Debug)]
 pub struct SymbolPayload {
-    /// What travels.
-    pub symbols: Vec<Symbol>,
+    snapshot: Vec<Symbol>,
     region: Region,
     buffer: SharedBuffer,
 }
@@ -119,12 +118,14 @@ pub struct SymbolPayload {
 impl SymbolPayload {
     /// The medium reads the memory for the last time: it must still be ours, and unless the operation
     /// was aborted it must still hold what was to be sent.
-    pub fn flush(&self, aborted: bool) {
+    pub fn transmit(&self, aborted: bool) -> Vec<Symbol> {
         let mut buffer = self.buffer.borrow_mut();
         buffer.touch("memory was read for sending");
-        if !aborted && buffer.read(self.region) != self.symbols {
-            buffer.violations.push(format!("{:?} changed while it was being sent", self.region));
+        let symbols = buffer.read(self.region);
+        if !aborted && symbols != self.snapshot {
+            buffer.violations.push(format!("{:?} changed before it was sent", self.region));
         }
+        symbols
     }
 }
 
@@ -134,8 +135,8 @@ impl Workspace for SymbolWorkspace {
 
     fn load(&mut self, region: Region) -> SymbolPayload {
         self.buffer.borrow_mut().touch("memory was read");
-        let symbols = self.buffer.borrow().read(region);
-        SymbolPayload { symbols, region, buffer: Rc::clone(&self.buffer) }
+        let snapshot = self.buffer.borrow().read(region);
+        SymbolPayload { snapshot, region, buffer: Rc::clone(&self.buffer) }
     }
 
     fn copy(&mut self, own: Region, into: Region) {

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use ringfold_sim::sabotage::Sabotage;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -49,7 +50,9 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 fn replay(seed: u64, options: &Options) -> ExitCode {
     let report = ringfold_sim::replay(seed, options.sabotage);
     if !options.quiet {
-        report.log.iter().for_each(|line| println!("{line}"));
+        let mut out = std::io::stdout().lock();
+        // Whoever reads may have seen enough: a closed pipe is no reason to panic.
+        let _ = report.log.iter().try_for_each(|line| writeln!(out, "{line}"));
     }
     println!(
         "seed {seed}: {} in {} steps; {} reduces committed, {} aborted, {} syncs",

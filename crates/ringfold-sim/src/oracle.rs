@@ -84,6 +84,8 @@ pub struct Oracle {
     /// Peers that died or were put out.
     gone: BTreeMap<usize, Time>,
     master_lives: u64,
+    /// Counts whenever a master forgets what it had of groups: by a new life, or by restoring an old one.
+    sync_lives: u64,
     /// What was found.
     pub violations: Vec<Violation>,
     /// Operations that were committed, and those that were aborted, as peers saw them.
@@ -103,6 +105,12 @@ impl Oracle {
     /// The master started another life.
     pub fn master_started(&mut self) {
         self.master_lives += 1;
+        self.sync_lives += 1;
+    }
+
+    /// The master takes up an earlier life, and forgets what it had begun itself.
+    pub fn restore_began(&mut self) {
+        self.sync_lives += 1;
     }
 
     /// A peer is no longer part of the run.
@@ -205,7 +213,7 @@ impl Oracle {
     /// A peer completed a sync: in this life of the master, this round, with this revision and contents.
     pub fn sync_ended(&mut self, now: Time, peer: usize, group: GroupId, round: u64, revision: Revision, contents: Vec<u128>) {
         self.synced += 1;
-        let life = self.master_lives;
+        let life = self.sync_lives;
         let resets = self.resets.get(&group).copied().unwrap_or(0);
         let previous = self.syncs.get(&(life, group, round.wrapping_sub(1))).cloned();
         if let (Some((before, ..)), 0) = (previous, resets) {
@@ -247,7 +255,7 @@ impl Oracle {
     }
 
     fn check_result(&mut self, now: Time, op: OpId, peer: usize, result: &[Symbol]) {
-        let Some(history) = self.ops.get(&op) else { return };
+        let Some(history) = self.ops.get(&op).filter(|_| !result.is_empty()) else { return };
         let wanted: Option<Vec<_>> = history.members.iter().map(|m| history.contributions.get(m).copied()).collect();
         let Some(mut wanted) = wanted else {
             let what = format!("{op} is committed at p{peer}, but not all members had started it");

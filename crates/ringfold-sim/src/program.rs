@@ -154,7 +154,7 @@ impl Program {
     }
 
     fn call_ended(&mut self, result: Result<Completion, Failure>) {
-        let failed = result.is_err();
+        let vote_failed = matches!(result, Err(Failure::VoteFailed(_)));
         match (self.step, result) {
             (Step::Sync, Ok(Completion::Synced(revision))) => {
                 self.revision = revision;
@@ -163,10 +163,10 @@ impl Program {
             (Step::Sync, Err(Failure::StateRejected(why))) => self.adapt(&why),
             _ => {}
         }
-        if failed && matches!(self.step, Step::Sync | Step::Optimise) {
+        if vote_failed && matches!(self.step, Step::Sync | Step::Optimise) {
             // Whoever is out of step with the others meets them in the next topology update.
             self.step = Step::Think;
-        } else if failed && self.step == Step::Topology {
+        } else if vote_failed && self.step == Step::Topology {
             self.attempts += 1;
         }
     }
@@ -186,11 +186,7 @@ impl Program {
         let stray = !self.calm && self.chance.per_mille(self.habits.strays_per_mille);
         match self.step {
             Step::Connect => self.step = if self.habits.syncs { Step::Sync } else { Step::Reduce },
-            Step::Sync => {
-                let every = self.habits.optimises_every;
-                let optimise = every > 0 && self.revision.0.is_multiple_of(every);
-                self.step = if optimise { Step::Optimise } else { Step::Reduce };
-            }
+            Step::Sync => self.step = if self.habits.optimises { Step::Optimise } else { Step::Reduce },
             Step::Optimise => self.step = Step::Reduce,
             Step::Reduce => {
                 if !self.failed.is_empty() && self.attempts < self.habits.retries {
@@ -221,7 +217,7 @@ impl Program {
             Step::Topology => vec![Command::Topology],
             Step::Think => {
                 let max = self.habits.think.as_nanos() as u64;
-                vec![Command::Think(Duration::from_nanos(self.chance.between(0, max)))]
+                vec![Command::Think(Duration::from_nanos(self.chance.between(max / 4, max)))]
             }
             Step::Reduce => {
                 self.attempts = 0;

@@ -4,7 +4,7 @@
 use crate::network::Wire;
 use crate::world::World;
 use ringfold_proto::data_header::DataHeader;
-use ringfold_proto::id::{OpId, PeerId};
+use ringfold_proto::id::PeerId;
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::{Ballot, Numbered, ToMaster};
 use std::fmt;

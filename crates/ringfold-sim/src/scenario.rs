@@ -44,8 +44,8 @@ pub struct Habits {
     pub syncs: bool,
     /// Whether each iteration asks for pending peers, while reduces run.
     pub asks_pending: bool,
-    /// The topology is optimised whenever the revision divides by this; never if 0.
-    pub optimises_every: u64,
+    /// Whether the topology is optimised in each iteration, after the sync.
+    pub optimises: bool,
     /// How often a failed reduce is tried again before the topology is updated.
     pub retries: u32,
     /// The longest pause between two steps.
@@ -149,9 +149,9 @@ fn habits(chance: &mut Chance) -> Habits {
         count_max: chance.between(0, 40),
         syncs: chance.per_mille(700),
         asks_pending: chance.per_mille(400),
-        optimises_every: if chance.per_mille(300) { chance.between(1, 5) } else { 0 },
+        optimises: chance.per_mille(200),
         retries: chance.between(0, 4) as u32,
-        think: MS(chance.between(1, 60)),
+        think: MS(chance.between(4, 80)),
         strays_per_mille: if chance.per_mille(250) { chance.between(1, 60) } else { 0 },
     }
 }

@@ -15,7 +15,6 @@ use crate::program::Reply;
 use crate::sabotage::Sabotage;
 use crate::scenario::{Fault, PEERS_MAX, Scenario};
 use peer::SimPeer;
-use ringfold_plan::medium::Ticket;
 use ringfold_proto::id::{CallId, EpochId, OpId, PeerId};
 use ringfold_proto::master::{TourAnswer, TourQuestion};
 use ringfold_proto::time::Time;
@@ -35,7 +34,10 @@ pub(crate) enum Happening {
     Replied(usize, Reply),
     /// A peer that was stopped or slow goes on.
     Wake(usize),
-    Flush(usize, Ticket),
+    /// A peer is no longer slow.
+    Recover(usize),
+    /// A peer's medium transmits what waits for another peer.
+    Transmit(usize, PeerId),
     DialMaster(usize),
     /// A peer knocks at another for a link.
     Knock { from: usize, to: PeerId, epoch: EpochId, give_up: Time },
@@ -211,12 +213,13 @@ impl World {
             Happening::Timer(Node::Master) => self.master_timer(),
             Happening::Timer(Node::Peer(peer)) => self.for_peer(peer, Happening::Timer(Node::Peer(peer))),
             Happening::Replied(peer, _)
-            | Happening::Flush(peer, _)
+            | Happening::Transmit(peer, _)
             | Happening::DialMaster(peer)
             | Happening::Probed { peer, .. }
             | Happening::Fetch { peer, .. }
             | Happening::Knock { from: peer, .. } => self.for_peer(peer, what),
             Happening::Wake(peer) => self.wake(peer),
+            Happening::Recover(peer) => self.peers[peer].slowness = Duration::ZERO,
             Happening::MasterStarts => self.start_master(),
             Happening::Tour(ticket, question, answer) => self.tour_found(ticket, &question, answer),
             Happening::Respawn(group) => {

@@ -42,8 +42,8 @@ impl Master {
     ) {
         let phase = request.phase();
         if !self.roster.is_accepted(peer) {
-            let why = format!("it votes in {phase} without being accepted");
-            return self.remove(now, peer, Departure::Misbehaved(why));
+            // It was accepted too early and does not know yet that it waits again: then it will vote again.
+            return;
         }
         let Some(group) = self.roster.group_of(peer) else { return };
         let completed = self.rounds_of(group).of(phase);

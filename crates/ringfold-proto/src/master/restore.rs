@@ -10,8 +10,8 @@ use super::{Master, MasterAction};
 use crate::cause::{Cause, Departure, PeerName};
 use crate::epoch::EpochDescription;
 use crate::event::Event;
-use crate::id::{ConnId, EpochId, GroupId, OpId, PeerId, Revision, Seq, Tag};
-use crate::message::{EpochRecord, OpProgress, OpRecord, Outcome, Phase, Resume, ToPeer};
+use crate::id::{ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
+use crate::message::{EpochRecord, OpProgress, OpRecord, Outcome, Phase, Resume, RoundNumbers, ToPeer};
 use crate::round::Round;
 use crate::session::Session;
 use crate::time::Time;
@@ -107,7 +107,7 @@ impl Master {
     }
 
     /// Members of an earlier life are there: whoever was accepted in the meantime waits again.
-    fn begin_restoration(&mut self, now: Time, of: crate::id::Incarnation) {
+    fn begin_restoration(&mut self, now: Time, of: Incarnation) {
         self.notify(Event::RestoreBegan(of));
         for peer in self.roster.accepted().collect::<Vec<_>>() {
             if let Some(record) = self.roster.get_mut(peer) {
@@ -133,7 +133,7 @@ impl Master {
                 record.standing = Standing::Accepted;
                 record.heard_at = now;
             }
-            for phase in [Phase::Topology, Phase::Pending, Phase::Optimise] {
+            for phase in RUN_WIDE {
                 if phase == Phase::Pending && resume.rounds.pending >= self.rounds.pending {
                     self.last_pending = resume.last_pending;
                 }
@@ -150,24 +150,32 @@ impl Master {
         }
     }
 
-    /// A peer whose newest open epoch is behind its group's, and which is no member of that, was put
-    /// out by the earlier life and does not know it yet.
+    /// Puts out whoever an earlier life had put out, and does not know it yet.
     fn refuse_outsiders(&mut self, now: Time, returned: &mut BTreeMap<PeerId, Resume>) {
-        let mut newest: BTreeMap<GroupId, EpochDescription> = BTreeMap::new();
-        for resume in returned.values() {
+        let family = family(returned);
+        let mut newest: BTreeMap<GroupId, &EpochDescription> = BTreeMap::new();
+        let mut rounds = RoundNumbers::default();
+        for resume in returned.values().filter(|r| family.contains(&r.incarnation)) {
             for record in resume.epochs.iter().filter(|e| e.opened) {
-                let known = newest.entry(resume.join.group).or_insert_with(|| record.description.clone());
+                let known = newest.entry(resume.join.group).or_insert(&record.description);
                 if record.description.id.counter > known.id.counter {
-                    *known = record.description.clone();
+                    *known = &record.description;
                 }
             }
+            for phase in RUN_WIDE {
+                *rounds.of_mut(phase) = rounds.of(phase).max(resume.rounds.of(phase));
+            }
         }
-        let is_outsider = |peer: PeerId, r: &Resume| newest[&r.join.group].rank_of(peer).is_none();
-        let outsiders: Vec<_> =
-            returned.iter().filter(|(p, r)| is_outsider(**p, r)).map(|(p, _)| *p).collect();
+        let is_member = |peer: PeerId, r: &Resume| {
+            family.contains(&r.incarnation)
+                && newest.get(&r.join.group).is_some_and(|d| d.rank_of(peer).is_some())
+                // Nobody can have missed more than the end of one round.
+                && RUN_WIDE.iter().all(|phase| r.rounds.of(*phase) + 1 >= rounds.of(*phase))
+        };
+        let outsiders: Vec<_> = returned.iter().filter(|(p, r)| !is_member(**p, r)).map(|(p, _)| *p).collect();
         for peer in outsiders {
             returned.remove(&peer);
-            self.remove(now, peer, Departure::Kicked("it was put out before the master restarted".into()));
+            self.remove(now, peer, Departure::Kicked("the run went on without it".into()));
         }
     }
 
@@ -229,7 +237,7 @@ impl Master {
     ) {
         let (rounds, last_pending, attributes) = (self.rounds_of(id), self.last_pending, self.attributes(id));
         for peer in returned.keys() {
-            self.send(**peer, ToPeer::Restored { rounds, last_pending });
+            self.send(**peer, ToPeer::Restored { incarnation: self.incarnation, rounds, last_pending });
         }
         for (op, outcome) in decisions {
             self.notify(Event::OpDecided(op, outcome.clone()));
@@ -240,6 +248,24 @@ impl Master {
             }
         }
     }
+}
+
+/// The votes that all members of the run take part in.
+const RUN_WIDE: [Phase; 3] = [Phase::Topology, Phase::Pending, Phase::Optimise];
+
+/// The lives whose members belong together: the one that most returned from, and the one that it took the
+/// run over from, some of whose members may not have heard of it.
+fn family(returned: &BTreeMap<PeerId, Resume>) -> BTreeSet<Incarnation> {
+    let lives: BTreeSet<_> = returned.values().map(|r| r.incarnation).collect();
+    let family_of = |life: &Incarnation| -> BTreeSet<Incarnation> {
+        let before = returned.values().filter(|r| r.incarnation == *life).filter_map(|r| r.previous);
+        before.chain([*life]).collect()
+    };
+    let size = |family: &BTreeSet<Incarnation>| {
+        let members = returned.values().filter(|r| family.contains(&r.incarnation)).count();
+        (members, family.len())
+    };
+    lives.iter().map(family_of).max_by_key(size).unwrap_or_default()
 }
 
 /// Decides the operations of one epoch, or takes them up undecided where the epoch goes on.

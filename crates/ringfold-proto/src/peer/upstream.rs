@@ -123,6 +123,7 @@ impl Peer {
 
     pub(super) fn handle_registered(&mut self, incarnation: Incarnation, seniority: u64) {
         self.incarnation = incarnation;
+        self.previous = None;
         self.seniority = seniority;
         self.found();
     }
@@ -134,13 +135,9 @@ impl Peer {
         }
     }
 
-    pub(super) fn handle_restoring(&mut self, incarnation: Incarnation) {
-        self.incarnation = incarnation;
-        self.speaking = false;
-    }
-
     /// The run goes on: whatever the new life of the master does not know is said again.
-    pub(super) fn handle_restored(&mut self, now: Time, last_pending: bool) {
+    pub(super) fn handle_restored(&mut self, now: Time, incarnation: Incarnation, last_pending: bool) {
+        self.previous = Some(core::mem::replace(&mut self.incarnation, incarnation));
         self.session.unsay();
         self.found();
         self.last_pending = last_pending;
@@ -185,6 +182,7 @@ impl Peer {
         Some(Resume {
             join: self.config.join.clone(),
             incarnation: self.incarnation,
+            previous: self.previous,
             received: self.session.heard(),
             seniority: self.seniority,
             epochs: [opened].into_iter().chain(proposed).collect(),

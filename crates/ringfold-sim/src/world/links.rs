@@ -1,6 +1,7 @@
 //! Connections of a peer: to the master, and to other peers.
 
 use super::{Happening, Purpose, World};
+use crate::medium::Outgoing;
 use crate::network::{Node, Wire};
 use ringfold_proto::id::{ConnId, EpochId, PeerId};
 use ringfold_proto::time::Time;
@@ -95,6 +96,14 @@ impl World {
         let state = &mut self.peers[peer];
         state.medium.retire(other);
         state.executor.handle_link_lost(other);
+        // What was not transmitted on the old link must not appear on a new one.
+        for outgoing in state.lines.remove(&other).unwrap_or_default() {
+            if let Outgoing::Frame(_, _, ticket) = outgoing
+                && state.medium.unflushed.remove(&ticket).is_some()
+            {
+                state.executor.handle_flushed(self.now, ticket);
+            }
+        }
     }
 
     pub(super) fn probe(&mut self, peer: usize, probe: u64, other: PeerId) {

@@ -63,6 +63,7 @@ impl World {
         self.oracle.delayed(peer, pause * 4);
         if each > Duration::ZERO {
             self.peers[peer].slowness = each;
+            self.after(pause, Happening::Recover(peer));
         } else {
             self.peers[peer].busy_until = self.peers[peer].busy_until.max(self.now + pause);
             self.after(pause, Happening::Wake(peer));

@@ -45,6 +45,8 @@ pub(super) struct SimPeer {
     pub program: Program,
     pub control: Option<Wire>,
     pub links: BTreeMap<PeerId, Wire>,
+    /// What waits to be transmitted to each peer.
+    pub lines: BTreeMap<PeerId, VecDeque<Outgoing>>,
     /// Peers that a link is wanted with.
     pub wishes: BTreeMap<PeerId, EpochId>,
     pub pending: BTreeMap<CallId, Pending>,
@@ -55,6 +57,7 @@ pub(super) struct SimPeer {
     pub busy_until: Time,
     pub slowness: Duration,
     pub inbox: VecDeque<Happening>,
+    wake_at: Option<Time>,
     timer_at: Option<Time>,
     /// Buffers that were given back: nothing may touch them any more.
     past_buffers: Vec<SharedBuffer>,
@@ -93,6 +96,7 @@ impl World {
             program,
             control: None,
             links: BTreeMap::new(),
+            lines: BTreeMap::new(),
             wishes: BTreeMap::new(),
             pending: BTreeMap::new(),
             syncing: None,
@@ -100,6 +104,7 @@ impl World {
             busy_until: Time::ZERO,
             slowness: Duration::ZERO,
             inbox: VecDeque::new(),
+            wake_at: None,
             timer_at: None,
             past_buffers: Vec::new(),
         });
@@ -117,19 +122,28 @@ impl World {
         }
         if state.busy_until > self.now || !state.inbox.is_empty() {
             state.inbox.push_back(what);
-            let at = state.busy_until;
-            return self.at(at, Happening::Wake(peer));
+            return self.wake_later(peer);
         }
         self.process(peer, what);
     }
 
     pub(super) fn wake(&mut self, peer: usize) {
+        if self.peers[peer].wake_at.is_some_and(|at| at <= self.now) {
+            self.peers[peer].wake_at = None;
+        }
         while self.peers[peer].alive && self.peers[peer].busy_until <= self.now {
             let Some(what) = self.peers[peer].inbox.pop_front() else { return };
             self.process(peer, what);
         }
         if self.peers[peer].alive && !self.peers[peer].inbox.is_empty() {
-            let at = self.peers[peer].busy_until;
+            self.wake_later(peer);
+        }
+    }
+
+    fn wake_later(&mut self, peer: usize) {
+        let at = self.peers[peer].busy_until.max(self.now);
+        if self.peers[peer].wake_at.is_none_or(|set| at < set) {
+            self.peers[peer].wake_at = Some(at);
             self.at(at, Happening::Wake(peer));
         }
     }
@@ -147,13 +161,7 @@ impl World {
                 state.executor.handle_timeout(now);
             }
             Happening::Replied(_, reply) => self.reply(peer, reply),
-            Happening::Flush(_, ticket) => {
-                let state = &mut self.peers[peer];
-                if let Some((op, payload)) = state.medium.unflushed.remove(&ticket) {
-                    payload.flush(state.medium.cancelled.contains(&op));
-                    state.executor.handle_flushed(now, ticket);
-                }
-            }
+            Happening::Transmit(_, to) => self.transmit(peer, to),
             Happening::DialMaster(_) => self.dial_master(peer),
             Happening::Knock { to, epoch, give_up, .. } => self.knock(peer, to, epoch, give_up),
             Happening::Probed { probe, forward, backward, .. } => {
@@ -248,22 +256,40 @@ impl World {
         }
     }
 
+    /// What goes out to one peer waits in one line, data and messages alike.
     fn put_on_wire(&mut self, peer: usize, outgoing: Outgoing) {
-        match outgoing {
-            Outgoing::Frame(to, header, ticket) => {
-                let state = &self.peers[peer];
-                if let (Some(wire), Some((_, payload))) = (state.links.get(&to), state.medium.unflushed.get(&ticket)) {
-                    let packet = Packet::Data(header, payload.symbols.clone());
-                    self.network.send(self.now, *wire, Node::Peer(peer), packet);
+        let (Outgoing::Frame(to, ..) | Outgoing::Message(to, _)) = &outgoing;
+        let to = *to;
+        let line = self.peers[peer].lines.entry(to).or_default();
+        line.push_back(outgoing);
+        if line.len() == 1 {
+            let delay = Duration::from_nanos(self.chance.between(0, 500_000));
+            self.after(delay, Happening::Transmit(peer, to));
+        }
+    }
+
+    /// Memory is read when a frame leaves, not before; from then on the put is flushed.
+    fn transmit(&mut self, peer: usize, to: PeerId) {
+        for _ in 0..self.chance.between(1, 5) {
+            let state = &mut self.peers[peer];
+            let Some(outgoing) = state.lines.get_mut(&to).and_then(VecDeque::pop_front) else { return };
+            let wire = state.links.get(&to).copied();
+            let packet = match outgoing {
+                Outgoing::Message(_, message) => Packet::Link(message),
+                Outgoing::Frame(_, header, ticket) => {
+                    let Some((op, payload)) = state.medium.unflushed.remove(&ticket) else { continue };
+                    let symbols = payload.transmit(state.medium.cancelled.contains(&op));
+                    state.executor.handle_flushed(self.now, ticket);
+                    Packet::Data(header, symbols)
                 }
-                let delay = Duration::from_nanos(self.chance.between(0, 3_000_000));
-                self.after(delay, Happening::Flush(peer, ticket));
+            };
+            if let Some(wire) = wire {
+                self.network.send(self.now, wire, Node::Peer(peer), packet);
             }
-            Outgoing::Message(to, message) => {
-                if let Some(wire) = self.peers[peer].links.get(&to) {
-                    self.network.send(self.now, *wire, Node::Peer(peer), Packet::Link(message));
-                }
-            }
+        }
+        if self.peers[peer].lines.get(&to).is_some_and(|line| !line.is_empty()) {
+            let delay = Duration::from_nanos(self.chance.between(0, 500_000));
+            self.after(delay, Happening::Transmit(peer, to));
         }
     }
 

@@ -148,8 +148,10 @@ impl World {
                     self.after(delay, Happening::Tour(question.ticket, question, answer));
                 }
                 MasterAction::Notify(event) => {
-                    if let Event::RevisionReset(group, _) = &event {
-                        self.oracle.revision_reset(*group);
+                    match &event {
+                        Event::RevisionReset(group, _) => self.oracle.revision_reset(*group),
+                        Event::RestoreBegan(_) => self.oracle.restore_began(),
+                        _ => {}
                     }
                     self.note(|| format!("master: {event}"));
                 }
