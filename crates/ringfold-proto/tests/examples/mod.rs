@@ -92,7 +92,8 @@ examples! { to_peer_messages: ToPeer {
         ToPeer::Registered { incarnation: Incarnation(0xfeed_beef), seniority: 12 };
     "rebound", ToPeer::Rebound { .. } => ToPeer::Rebound { received: 199 };
     "restoring", ToPeer::Restoring { .. } => ToPeer::Restoring { incarnation: Incarnation(1) };
-    "restored", ToPeer::Restored { .. } => ToPeer::Restored { rounds: ROUNDS, last_pending: true };
+    "restored", ToPeer::Restored { .. } =>
+        ToPeer::Restored { incarnation: Incarnation(2), rounds: ROUNDS, last_pending: true };
     "demoted", ToPeer::Demoted => ToPeer::Demoted;
     "epoch-proposed", ToPeer::EpochProposed(_) => ToPeer::EpochProposed(Box::new(description()));
     "epoch-opened", ToPeer::EpochOpened { .. } => ToPeer::EpochOpened {
@@ -408,6 +409,7 @@ fn resume() -> Resume {
     Resume {
         join: join(),
         incarnation: Incarnation(0xfeed_beef),
+        previous: Some(Incarnation(1)),
         received: 77,
         seniority: 12,
         epochs: vec![EpochRecord {

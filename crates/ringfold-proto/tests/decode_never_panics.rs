@@ -1,0 +1,396 @@
+//! Whatever bytes a remote sends: decoding them neither panics nor takes more memory than the bounds
+//! allow. Arbitrary bytes, valid messages with bytes changed, and kept cases: the golden bytes, and
+//! whatever lies in `tests/corpus`. A case that ever failed is put there (`# why`, then hex); seeds of
+//! failed random cases land in `tests/corpus/proptest-regressions.txt` by themselves.
+
+mod draw;
+
+use draw::Draw;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use ringfold_proto::bounded::Bounded;
+use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::dtype::DType;
+use ringfold_proto::frame::{
+    ControlDecoder, FrameError, LinkDecoder, LinkItem, encode_control_into, encode_data_head, encode_link,
+};
+use ringfold_proto::handshake::{Acceptor, Dialler, Identity, Secret, Target};
+use ringfold_proto::hello::{Hello, Nonce, Purpose, Verdict, Welcome};
+use ringfold_proto::id::{CallId, EpochId, PeerId, Revision, RunId};
+use ringfold_proto::limits;
+use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::message::{Numbered, Request, ToMaster, ToPeer};
+use ringfold_proto::shared_state::{StateEntry, SyncOffer, SyncStrategy};
+use serde::de::DeserializeOwned;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::Path;
+
+/// Counts what each thread holds, so that tests that run side by side do not count each other.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(change: isize) {
+    // A thread that is about to end has no counters any more, and nothing to decode either.
+    let _ = HELD.try_with(|held| {
+        held.set(held.get() + change);
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
+    });
+}
+
+// SAFETY: all memory comes from the system's allocator, under its own contract; counting touches only
+// thread-local cells, which neither allocate nor have destructors. `realloc` is the default one, which
+// holds the old and the new place at once, as a bad day's would.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller keeps the contract of `dealloc`, and the memory is the system's.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+/// The most bytes that this thread held during `work` beyond what it held before.
+fn peak_bytes(work: impl FnOnce()) -> usize {
+    let before = HELD.get();
+    PEAK.set(before);
+    work();
+    (PEAK.get() - before) as usize
+}
+
+/// What decoding a stream of `len` bytes may take: a multiple of it, and never more than the bounds
+/// say. Lists begin with room for a mebibyte at most, nested ones thrice.
+fn allowed_bytes<T: Bounded>(len: usize) -> usize {
+    let room = 3 << 20;
+    (1024 * len + 4096).min(3 * T::DECODED_BYTES_MAX + 2 * T::BYTES_MAX + room)
+}
+
+/// Decodes a control stream, `piece` bytes at a time.
+fn control<T: DeserializeOwned + Bounded>(bytes: &[u8], piece: usize) -> (usize, Option<FrameError>) {
+    let mut decoder = ControlDecoder::<T>::default();
+    let mut messages = 0;
+    for mut chunk in bytes.chunks(piece) {
+        loop {
+            match decoder.next_message(&mut chunk) {
+                Ok(Some(_)) => messages += 1,
+                Ok(None) => break,
+                Err(error) => {
+                    assert_eq!(decoder.next_message(&mut chunk).err(), Some(error), "errors are for ever");
+                    return (messages, Some(error));
+                }
+            }
+        }
+        assert!(chunk.is_empty() && decoder.held_bytes() <= 4 + T::BYTES_MAX);
+    }
+    (messages, None)
+}
+
+/// Decodes the stream of a data connection, `piece` bytes at a time. The items, and the payload bytes.
+fn link(bytes: &[u8], piece: usize) -> (Vec<LinkItem>, usize, Option<FrameError>) {
+    let mut decoder = LinkDecoder::default();
+    let (mut items, mut payload) = (Vec::new(), 0);
+    for mut chunk in bytes.chunks(piece) {
+        loop {
+            payload += decoder.take_payload(&mut chunk).len();
+            if decoder.payload_bytes() > 0 {
+                break;
+            }
+            match decoder.next_item(&mut chunk) {
+                Ok(Some(item)) => items.push(item),
+                Ok(None) => break,
+                Err(error) => return (items, payload, Some(error)),
+            }
+        }
+        assert!(chunk.is_empty() && decoder.held_bytes() <= 8 + limits::LINK_MESSAGE_BYTES_MAX);
+        assert!(decoder.payload_bytes() > 0 || decoder.wanted_bytes() > 0);
+    }
+    (items, payload, None)
+}
+
+/// Lets every decoder have the bytes.
+fn try_everything(bytes: &[u8]) {
+    for piece in [1, 5, bytes.len().max(1)] {
+        let peak = peak_bytes(|| _ = control::<Numbered<ToMaster>>(bytes, piece));
+        assert!(peak <= allowed_bytes::<Numbered<ToMaster>>(bytes.len()), "{peak} bytes to the master");
+        let peak = peak_bytes(|| _ = control::<Numbered<ToPeer>>(bytes, piece));
+        assert!(peak <= allowed_bytes::<Numbered<ToPeer>>(bytes.len()), "{peak} bytes to a peer");
+        let peak = peak_bytes(|| _ = link(bytes, piece));
+        assert!(peak <= allowed_bytes::<LinkMessage>(bytes.len()), "{peak} bytes on a link");
+        let peak = peak_bytes(|| handshakes(bytes, piece));
+        assert!(peak <= 4096, "{peak} bytes in a handshake");
+    }
+    let _ = (Hello::decode(bytes), Welcome::decode(bytes), Verdict::decode(bytes), DataHeader::decode(bytes));
+}
+
+/// Lets both sides of a handshake have the bytes. Nobody is established by bytes out of the blue.
+fn handshakes(bytes: &[u8], piece: usize) {
+    let secret = || Secret::epoch_key(&[0x6b; 32]);
+    let target = Target { purpose: Purpose::Data, epoch: EpochId::default(), peer: None };
+    let mut dialler = Dialler::new(Identity::new(PeerId(1), RunId(0)), target, secret(), Nonce([1; 32]));
+    let mut acceptor = Acceptor::new(Identity::new(PeerId(2), RunId(0)), Nonce([2; 32]));
+    let _ = dialler.poll_output();
+    for chunk in bytes.chunks(piece) {
+        let reached = dialler.handle_bytes(&mut &chunk[..]);
+        let accepted = acceptor.handle_bytes(&mut &chunk[..], &|_: &Hello| Ok(secret()));
+        assert!(!matches!(reached, Ok(Some(_))) && !matches!(accepted, Ok(Some(_))));
+        if reached.is_err() && accepted.is_err() {
+            break;
+        }
+    }
+    let _ = (dialler.handle_end(), acceptor.handle_end());
+}
+
+/// A stream of valid frames out of arbitrary bytes.
+fn valid_stream(bytes: &[u8]) -> Vec<u8> {
+    let mut draw = Draw(bytes);
+    let mut stream = Vec::new();
+    match draw.below(4) {
+        0 => encode_control_into(&draw.to_master(), &mut stream).expect("it is within bounds"),
+        1 => encode_control_into(&draw.to_peer(), &mut stream).expect("it is within bounds"),
+        2 => stream = encode_link(&draw.link()).expect("it is within bounds"),
+        _ => stream = encode_data_head(&draw.header()).expect("it is within bounds").to_vec(),
+    }
+    stream
+}
+
+fn config() -> ProptestConfig {
+    const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/proptest-regressions.txt");
+    ProptestConfig {
+        cases: 256,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(SEEDS))),
+        ..ProptestConfig::default()
+    }
+}
+
+fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..max)
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn arbitrary_bytes_are_survived(bytes in bytes(600)) {
+        try_everything(&bytes);
+    }
+
+    #[test]
+    fn arbitrary_bodies_in_sound_frames_are_survived(body in bytes(400), variant in 0u8..14) {
+        let control = [&(body.len() as u32 + 3).to_le_bytes(), &[1, 0, variant][..], &body].concat();
+        try_everything(&control);
+        let length = (body.len() as u32 + 1).to_le_bytes();
+        try_everything(&[&[2, 0, 0, 0], &length[..], &[variant], &body].concat());
+    }
+
+    #[test]
+    fn valid_frames_with_bytes_changed_are_survived(
+        seed in bytes(300),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let mut stream = valid_stream(&seed);
+        for (at, byte) in changes {
+            let at = at.index(stream.len());
+            stream[at] = byte;
+        }
+        try_everything(&stream);
+    }
+
+    #[test]
+    fn valid_frames_cut_short_are_survived(seed in bytes(300), end in any::<prop::sample::Index>()) {
+        let stream = valid_stream(&seed);
+        let cut = &stream[..end.index(stream.len())];
+        try_everything(cut);
+        // The same, with a length that fits what is left: the cut is then inside of the message.
+        if let Some(body) = cut.get(4..) {
+            try_everything(&[&(body.len() as u32).to_le_bytes(), body].concat());
+        }
+    }
+
+    #[test]
+    fn control_messages_survive_the_way_in_any_pieces(seed in bytes(900), piece in 1usize..40) {
+        let mut draw = Draw(&seed);
+        let sent = [draw.to_master(), draw.to_master()];
+        let mut stream = Vec::new();
+        for message in &sent {
+            encode_control_into(message, &mut stream).expect("it is within bounds");
+        }
+        let (mut decoder, mut got) = (ControlDecoder::<Numbered<ToMaster>>::default(), Vec::new());
+        for mut chunk in stream.chunks(piece) {
+            while let Some(message) = decoder.next_message(&mut chunk).unwrap() {
+                got.push(message);
+            }
+        }
+        prop_assert_eq!(&got[..], &sent[..]);
+
+        let sent = draw.to_peer();
+        let mut stream = Vec::new();
+        encode_control_into(&sent, &mut stream).expect("it is within bounds");
+        let got = ControlDecoder::default().next_message(&mut &stream[..]);
+        prop_assert_eq!(got, Ok(Some(sent)));
+    }
+
+    #[test]
+    fn data_and_messages_keep_their_order_on_a_link(seed in bytes(500), piece in 1usize..200) {
+        let mut draw = Draw(&seed);
+        let (before, header, after) = (draw.link(), draw.header(), draw.link());
+        let length = header.length as usize;
+        let stream = [
+            encode_link(&before).unwrap(),
+            encode_data_head(&header).unwrap().to_vec(),
+            vec![2; length],
+            encode_link(&after).unwrap(),
+        ].concat();
+        let sent = vec![LinkItem::Message(before), LinkItem::Data(header), LinkItem::Message(after)];
+        prop_assert_eq!(link(&stream, piece), (sent, length, None));
+    }
+}
+
+/// The cases of a folder or file: lines of hex after lines of comment, or golden lines `name hex`.
+fn kept(path: &str) -> Vec<(String, Vec<u8>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(path);
+    let mut cases = Vec::new();
+    for entry in std::fs::read_dir(&path).expect("the folder of kept cases exists") {
+        let path = entry.expect("its entries can be read").path();
+        let text = std::fs::read_to_string(&path).expect("kept cases are text");
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let hex = line.rsplit(' ').next().expect("a line has a last word");
+            let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("kept cases are hex");
+            cases.push((
+                format!("{}: {line:.60}", path.display()),
+                (0..hex.len()).step_by(2).map(byte).collect(),
+            ));
+        }
+    }
+    cases
+}
+
+#[test]
+fn kept_cases_are_survived() {
+    for folder in ["golden", "corpus/control", "corpus/link", "corpus/hello"] {
+        let cases = kept(folder);
+        assert!(!cases.is_empty(), "there are no cases in {folder}");
+        for (name, bytes) in cases {
+            println!("{name}");
+            try_everything(&bytes);
+        }
+    }
+}
+
+#[test]
+fn kept_hostile_frames_are_refused() {
+    for (name, bytes) in kept("corpus/control") {
+        let errors = [
+            control::<Numbered<ToMaster>>(&bytes, usize::MAX).1,
+            control::<Numbered<ToPeer>>(&bytes, usize::MAX).1,
+        ];
+        // What is nonsense to one side may by chance make sense to the other.
+        assert!(errors.iter().any(Option::is_some), "{name}: {errors:?}");
+    }
+    for (name, bytes) in kept("corpus/link") {
+        assert!(link(&bytes, usize::MAX).2.is_some(), "{name}");
+    }
+}
+
+/// A control frame whose body is `front`, then `element` as often as it fits.
+fn stuffed(front: &[u8], element: &[u8], count: usize) -> Vec<u8> {
+    let count_bytes = postcard::to_allocvec(&count).expect("numbers can be encoded");
+    let body = [front, &count_bytes, &element.repeat(count)].concat();
+    [&(body.len() as u32).to_le_bytes(), &body[..]].concat()
+}
+
+#[test]
+fn the_largest_frames_decode_within_the_bound() {
+    let room = limits::CONTROL_BYTES_MAX - 64;
+    let cases = [
+        // Heartbeats: a byte becomes a peer's id of 16. The second is as much as the budget lets in.
+        stuffed(&[1, 0, 10], &[0], room),
+        stuffed(&[1, 0, 10], &[0], limits::CONTROL_DECODED_BYTES_MAX / 16),
+        // A sync: five bytes become an entry.
+        stuffed(&[1, 0, 2, 0, 0, 0, 3, 0, 0], &[0; 5], room / 5),
+        stuffed(&[1, 0, 2, 0, 0, 0, 3, 0, 0], &[0; 5], 400_000),
+    ];
+    for case in &cases {
+        for piece in [usize::MAX, 65_536] {
+            let mut error = None;
+            let peak = peak_bytes(|| error = control::<Numbered<ToMaster>>(case, piece).1);
+            println!("{} bytes of frame, {peak} of memory", case.len());
+            assert!(peak <= allowed_bytes::<Numbered<ToMaster>>(case.len()));
+            assert!(matches!(error, Some(FrameError::TooLarge { .. } | FrameError::Excess(_))), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_claimed_length_takes_no_memory_before_its_bytes_arrive() {
+    let claim = (limits::CONTROL_BYTES_MAX as u32).to_le_bytes();
+    let mut decoder = ControlDecoder::<Numbered<ToMaster>>::default();
+    let peak = peak_bytes(|| {
+        assert_eq!(decoder.next_message(&mut &[&claim[..], &[0; 100]].concat()[..]), Ok(None));
+    });
+    assert!(peak <= 1024, "{peak} bytes for 104 that arrived");
+}
+
+#[test]
+fn a_buffer_that_a_large_frame_needed_is_given_back() {
+    let mut decoder = ControlDecoder::<Numbered<ToMaster>>::default();
+    let before = HELD.get();
+    let mut stream = Vec::new();
+    let vote = sync_vote(vec![entry(); limits::STATE_ENTRIES_MAX]);
+    encode_control_into(&vote, &mut stream).expect("it is within bounds");
+    assert!(stream.len() > 1 << 20);
+    for mut chunk in stream.chunks(1000) {
+        assert!(chunk.len() < 1000 || decoder.next_message(&mut chunk).unwrap().is_none());
+        if !chunk.is_empty() {
+            assert!(decoder.next_message(&mut chunk).unwrap().is_some());
+        }
+    }
+    drop(stream);
+    assert!(HELD.get() - before <= limits::FRAME_BUFFER_KEPT_BYTES_MAX as isize);
+}
+
+fn sync_vote(entries: Vec<StateEntry>) -> Numbered<ToMaster> {
+    let offer = SyncOffer { revision: Revision(1), strategy: SyncStrategy::SendOnly, entries };
+    let message = ToMaster::Vote { call: CallId(1), round: 0, deadline_ms: 0, request: Request::Sync(offer) };
+    Numbered { number: 1, acknowledged: 0, message }
+}
+
+fn entry() -> StateEntry {
+    StateEntry {
+        key: "a key of some length, as models have them".into(),
+        dtype: DType::F32,
+        count: 1 << 20,
+        allow_content_inequality: false,
+        hash: u128::MAX,
+    }
+}
+
+#[test]
+fn a_message_beyond_its_bounds_is_not_encoded() {
+    let heard = vec![PeerId(0); limits::WORLD_MAX + 1];
+    let message = Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard } };
+    let mut out = b"kept".to_vec();
+    assert!(matches!(encode_control_into(&message, &mut out), Err(FrameError::Excess(_))));
+
+    let long = StateEntry { key: "k".repeat(limits::STATE_KEY_BYTES_MAX), ..entry() };
+    let vote = sync_vote(vec![long; limits::STATE_ENTRIES_MAX]);
+    assert!(matches!(encode_control_into(&vote, &mut out), Err(FrameError::TooLong { .. })));
+    assert_eq!(out, b"kept");
+}
+
+#[test]
+fn bytes_behind_a_message_are_an_error() {
+    let frame = [&4u32.to_le_bytes()[..], &[0, 0, 11, 0]].concat();
+    assert_eq!(control::<Numbered<ToMaster>>(&frame, 1).1, Some(FrameError::Trailing { bytes: 1 }));
+}

@@ -1,0 +1,398 @@
+//! Valid messages out of arbitrary bytes: the bytes decide which variant, which value, how long a list.
+//! When they are used up, everything is zero and short, so fewer bytes make simpler messages.
+
+use ringfold_proto::cause::{Cause, Departure, PeerName, StateRejection, Waiting};
+use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
+use ringfold_proto::dtype::DType;
+use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair};
+use ringfold_proto::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, Seq, Tag};
+use ringfold_proto::limits;
+use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::message::{
+    Answer, Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Request,
+    Resume, RoundNumbers, ToMaster, ToPeer,
+};
+use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
+use ringfold_proto::reduce_op::ReduceOp;
+use ringfold_proto::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
+use ringfold_proto::tuning::{Algorithm, Tuning};
+use std::net::SocketAddr;
+
+/// The bytes that are left to decide with.
+pub struct Draw<'b>(pub &'b [u8]);
+
+impl Draw<'_> {
+    /// A message to the master.
+    pub fn to_master(&mut self) -> Numbered<ToMaster> {
+        let message = match self.below(12) {
+            0 => ToMaster::Join(self.join()),
+            1 => ToMaster::Resume(Box::new(self.resume())),
+            2 => ToMaster::Vote {
+                call: CallId(self.u64()),
+                round: self.u64(),
+                deadline_ms: self.u32(),
+                request: self.request(),
+            },
+            3 => ToMaster::Withdraw { call: CallId(self.u64()) },
+            4 => ToMaster::Started { op: self.op(), descriptor: self.descriptor() },
+            5 => ToMaster::OpVote { op: self.op(), descriptor: self.descriptor(), ballot: self.ballot() },
+            6 => ToMaster::EpochReady { epoch: self.epoch(), unreachable: self.list(5, Self::peer) },
+            7 => ToMaster::LinkTrouble {
+                epoch: self.epoch(),
+                peer: self.peer(),
+                direction: self.one_of(&[Direction::Outgoing, Direction::Incoming, Direction::Both]),
+            },
+            8 => ToMaster::Probed {
+                probe: self.u64(),
+                forward: self.maybe(Self::u64),
+                backward: self.maybe(Self::u64),
+            },
+            9 => ToMaster::SyncDone { round: self.u64(), complete: self.bool() },
+            10 => ToMaster::Heartbeat { heard: self.list(limits::WORLD_MAX, Self::peer) },
+            _ => ToMaster::Leave,
+        };
+        Numbered { number: self.u64(), acknowledged: self.u64(), message }
+    }
+
+    /// A message to a peer.
+    pub fn to_peer(&mut self) -> Numbered<ToPeer> {
+        let message = match self.below(13) {
+            0 => ToPeer::Registered { incarnation: Incarnation(self.u64()), seniority: self.u64() },
+            1 => ToPeer::Rebound { received: self.u64() },
+            2 => ToPeer::Restoring { incarnation: Incarnation(self.u64()) },
+            3 => ToPeer::Restored {
+                incarnation: Incarnation(self.u64()),
+                rounds: self.rounds(),
+                last_pending: self.bool(),
+            },
+            4 => ToPeer::Demoted,
+            5 => ToPeer::EpochProposed(Box::new(self.description())),
+            6 => ToPeer::EpochOpened {
+                epoch: self.epoch(),
+                missing: self.list(9, Self::pair),
+                attributes: self.attributes(),
+                rounds: self.rounds(),
+            },
+            7 => ToPeer::Decided { op: self.op(), outcome: self.outcome(), attributes: self.attributes() },
+            8 => ToPeer::Answer {
+                call: CallId(self.u64()),
+                phase: self.one_of(&Phase::ALL),
+                round: self.u64(),
+                answer: self.answer(),
+                attributes: self.attributes(),
+            },
+            9 => ToPeer::Probe {
+                probe: self.u64(),
+                peer: self.peer(),
+                addresses: self.list(limits::ADDRESSES_MAX, Self::address),
+                key: self.key(),
+            },
+            10 => ToPeer::SyncElected { round: self.u64(), verdict: self.verdict() },
+            11 => ToPeer::Removed { reason: self.text(200) },
+            _ => ToPeer::Heartbeat,
+        };
+        Numbered { number: self.u64(), acknowledged: self.u64(), message }
+    }
+
+    /// A message on a data connection.
+    pub fn link(&mut self) -> LinkMessage {
+        match self.below(6) {
+            0 => LinkMessage::Grant { op: self.op(), slots: self.list(300, |d| d.u32() as u16) },
+            1 => LinkMessage::Want { op: self.op() },
+            2 => LinkMessage::Return { epoch: self.epoch(), slots: self.list(300, |d| d.u32() as u16) },
+            3 => LinkMessage::Fenced { op: self.op() },
+            4 => LinkMessage::Mismatch { op: self.op() },
+            _ => LinkMessage::Ping,
+        }
+    }
+
+    /// The header of a data frame.
+    pub fn header(&mut self) -> DataHeader {
+        DataHeader {
+            op: self.op(),
+            fingerprint: self.u64(),
+            chunk: self.u32(),
+            offset: self.u64(),
+            length: self.below(2000) as u32,
+            slot: self.u32() as u16,
+            eager: self.bool(),
+            checksum: self.maybe(Self::u32),
+        }
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        usize::from(u16::from_le_bytes(self.take())) % end
+    }
+
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (taken, rest) = self.0.split_at(self.0.len().min(N));
+        self.0 = rest;
+        let mut bytes = [0; N];
+        bytes[..taken.len()].copy_from_slice(taken);
+        bytes
+    }
+
+    fn bool(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    fn u32(&mut self) -> u32 {
+        let shift = self.below(32);
+        u32::from_le_bytes(self.take()) >> shift
+    }
+
+    fn u64(&mut self) -> u64 {
+        let shift = self.below(64);
+        u64::from_le_bytes(self.take()) >> shift
+    }
+
+    fn u128(&mut self) -> u128 {
+        u128::from_le_bytes(self.take())
+    }
+
+    fn key(&mut self) -> [u8; 32] {
+        self.take()
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    fn maybe<T>(&mut self, draw: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.bool().then(|| draw(self))
+    }
+
+    fn list<T>(&mut self, max: usize, draw: impl Fn(&mut Self) -> T) -> Vec<T> {
+        (0..self.below(max + 1)).map(|_| draw(self)).collect()
+    }
+
+    fn text(&mut self, bytes_max: usize) -> String {
+        let bytes = self.list(bytes_max / 4, |d| d.take::<1>()[0]);
+        bytes.into_iter().map(|b| char::from_u32(u32::from(b) << 4).unwrap_or('§')).collect()
+    }
+
+    fn peer(&mut self) -> PeerId {
+        PeerId(self.u128())
+    }
+
+    fn epoch(&mut self) -> EpochId {
+        EpochId { group: GroupId(self.u32()), incarnation: Incarnation(self.u64()), counter: self.u64() }
+    }
+
+    fn op(&mut self) -> OpId {
+        OpId { epoch: self.epoch(), tag: Tag(self.u64()), seq: Seq(self.u64()) }
+    }
+
+    fn pair(&mut self) -> MissingPair {
+        MissingPair(Rank(self.u32() as u16), Rank(self.u32() as u16))
+    }
+
+    fn address(&mut self) -> SocketAddr {
+        let port = self.u32() as u16;
+        if self.bool() { (self.take::<4>(), port).into() } else { (self.take::<16>(), port).into() }
+    }
+
+    fn join(&mut self) -> Join {
+        Join {
+            group: GroupId(self.u32()),
+            name: self.text(limits::NAME_ON_WIRE_BYTES_MAX),
+            host: self.u64(),
+            site: self.u32(),
+            addresses: self.list(limits::ADDRESSES_MAX, Self::address),
+        }
+    }
+
+    fn rounds(&mut self) -> RoundNumbers {
+        RoundNumbers { topology: self.u64(), pending: self.u64(), optimise: self.u64(), sync: self.u64() }
+    }
+
+    fn attributes(&mut self) -> Attributes {
+        Attributes {
+            global_world: self.u32(),
+            group_world: self.u32(),
+            groups: self.u32(),
+            largest_group_world: self.u32(),
+        }
+    }
+
+    fn descriptor(&mut self) -> Descriptor {
+        let collectives = [
+            Collective::AllReduce,
+            Collective::ReduceScatter,
+            Collective::AllGather,
+            Collective::Broadcast { root: Rank(self.u32() as u16) },
+            Collective::Barrier,
+        ];
+        let quantizations = [QuantizationAlgorithm::MinMax, QuantizationAlgorithm::ZeroPointScale];
+        Descriptor {
+            collective: self.one_of(&collectives),
+            count: self.u64(),
+            dtype: self.one_of(DType::ALL),
+            op: self.one_of(ReduceOp::ALL),
+            quantization: self
+                .maybe(|d| Quantization { algorithm: d.one_of(&quantizations), dtype: d.one_of(DType::ALL) }),
+            weight: Weight::new(f64::from(self.u32()) / 7.0).expect("it is finite"),
+            reproducible: self.bool(),
+            priority: self.u32() as u8,
+            deadline_ms: self.u32(),
+        }
+    }
+
+    fn description(&mut self) -> EpochDescription {
+        let algorithms = [Algorithm::Ring, Algorithm::Direct, Algorithm::OneShot, Algorithm::Halving];
+        EpochDescription {
+            id: self.epoch(),
+            members: self.list(6, |d| Member {
+                peer: d.peer(),
+                name: d.text(64),
+                host: d.u64(),
+                site: d.u32(),
+                addresses: d.list(limits::ADDRESSES_MAX, Self::address),
+            }),
+            ring: self.list(limits::WORLD_MAX, |d| Rank(d.u32() as u16)),
+            mesh: self.bool(),
+            missing: self.list(9, Self::pair),
+            tuning: Tuning {
+                chunk_bytes: self.u32(),
+                window_slots: self.u32() as u16,
+                eager_slots: self.u32() as u16,
+                one_shot_bytes_max: self.u32(),
+                halving_bytes_max: self.u32(),
+                direct_world_max: self.u32() as u16,
+                forced: self.maybe(|d| d.one_of(&algorithms)),
+            },
+            key: self.key(),
+        }
+    }
+
+    fn resume(&mut self) -> Resume {
+        let progress = |d: &mut Self| match d.below(3) {
+            0 => OpProgress::Started,
+            1 => OpProgress::Done,
+            _ => OpProgress::Decided(d.outcome()),
+        };
+        let record = |d: &mut Self| OpRecord {
+            tag: Tag(d.u64()),
+            seq: Seq(d.u64()),
+            descriptor: d.maybe(Self::descriptor),
+            progress: progress(d),
+        };
+        Resume {
+            join: self.join(),
+            incarnation: Incarnation(self.u64()),
+            previous: self.maybe(|d| Incarnation(d.u64())),
+            received: self.u64(),
+            seniority: self.u64(),
+            epochs: self.list(limits::EPOCHS_IN_RESUME_MAX, |d| EpochRecord {
+                description: d.description(),
+                opened: d.bool(),
+                ops: d.list(7, record),
+            }),
+            rounds: self.rounds(),
+            last_pending: self.bool(),
+            synced: self.maybe(|d| Revision(d.u64())),
+            attributes: self.attributes(),
+        }
+    }
+
+    fn request(&mut self) -> Request {
+        let strategies = [SyncStrategy::EnforcePopular, SyncStrategy::ReceiveOnly, SyncStrategy::SendOnly];
+        match self.below(4) {
+            0 => Request::UpdateTopology,
+            1 => Request::ArePeersPending,
+            2 => Request::OptimizeTopology,
+            _ => Request::Sync(SyncOffer {
+                revision: Revision(self.u64()),
+                strategy: self.one_of(&strategies),
+                entries: self.list(20, |d| StateEntry {
+                    key: d.text(limits::STATE_KEY_BYTES_MAX),
+                    dtype: d.one_of(DType::ALL),
+                    count: d.u64(),
+                    allow_content_inequality: d.bool(),
+                    hash: d.u128(),
+                }),
+            }),
+        }
+    }
+
+    fn ballot(&mut self) -> Ballot {
+        match self.below(4) {
+            0 => Ballot::Done { digest: self.maybe(Self::u64) },
+            1 => Ballot::Differs { from: self.peer() },
+            2 => Ballot::LinkBroken { with: self.peer() },
+            _ => Ballot::TimedOut,
+        }
+    }
+
+    fn named(&mut self) -> PeerName {
+        PeerName { peer: self.peer(), name: self.text(limits::NAME_BYTES_MAX) }
+    }
+
+    fn waiting(&mut self) -> Waiting {
+        Waiting { who: self.named(), call: self.text(300) }
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        if self.bool() { Outcome::Committed } else { Outcome::Aborted(self.cause()) }
+    }
+
+    fn cause(&mut self) -> Cause {
+        match self.below(5) {
+            0 => Cause::PeerLost { who: self.named(), how: self.departure() },
+            1 => Cause::LinkLost { from: self.named(), to: self.named() },
+            2 => Cause::Mismatch { one: self.waiting(), other: self.waiting() },
+            3 => Cause::Timeout { waited_for: self.list(limits::NAMES_IN_ERROR_MAX, Self::named) },
+            _ => Cause::EpochEnded,
+        }
+    }
+
+    fn departure(&mut self) -> Departure {
+        match self.below(7) {
+            0 => Departure::Left,
+            1 => Departure::ConnectionLost,
+            2 => Departure::Silent,
+            3 => Departure::Kicked(self.text(100)),
+            4 => Departure::Unreachable,
+            5 => Departure::Misbehaved(self.text(100)),
+            _ => Departure::NotReturned,
+        }
+    }
+
+    fn answer(&mut self) -> Answer {
+        match self.below(5) {
+            0 => Answer::Topology,
+            1 => Answer::Pending(self.bool()),
+            2 => Answer::Synced(Revision(self.u64())),
+            3 => Answer::StateRejected(self.rejection()),
+            _ => Answer::Failed(self.cause()),
+        }
+    }
+
+    fn rejection(&mut self) -> StateRejection {
+        match self.below(6) {
+            0 => StateRejection::RevisionIncrementViolation {
+                offered: Revision(self.u64()),
+                next: Revision(self.u64()),
+            },
+            1 => StateRejection::Layout { key: self.text(limits::STATE_KEY_BYTES_MAX) },
+            2 => StateRejection::LostElection { winner: self.named() },
+            3 => StateRejection::StrategyConflict { other: self.named() },
+            4 => StateRejection::NobodyHasIt { next: Revision(self.u64()), orphaned: self.bool() },
+            _ => StateRejection::HoldersGone,
+        }
+    }
+
+    fn verdict(&mut self) -> SyncVerdict {
+        if self.bool() {
+            return SyncVerdict::Rejected(self.rejection());
+        }
+        SyncVerdict::Elected(Assignment {
+            revision: Revision(self.u64()),
+            fetch: self.list(20, |d| FetchItem { entry: d.u32(), hash: d.u128() }),
+            sources: self.list(9, Self::peer),
+            fetchers: self.list(9, Self::peer),
+        })
+    }
+}
