@@ -223,7 +223,9 @@ impl<W: Workspace> Executor<W> {
         self.abort(op);
     }
 
-    /// Judges a frame by its header, before its payload is read. Nothing changes by it.
+    /// Judges a frame by its header, before its payload is read. Nothing changes by it, so a medium that
+    /// reads several streams of one link at once must itself see to it that a hostile peer does not have
+    /// it write two frames into one slot at the same time.
     pub fn offer(&self, from: PeerId, header: &DataHeader) -> Verdict {
         match self.judge(from, header, false) {
             Ok(Judgement::Open(_, Fate::Deliver { .. } | Fate::Hold) | Judgement::NotYetOpen) => {
@@ -400,7 +402,12 @@ impl<W: Workspace> Executor<W> {
                     pending.frames.push(header);
                 }
             }
-            Ok(Judgement::Past) => {}
+            Ok(Judgement::Past) => {
+                // It was to be placed when it was offered, and has been overtaken since.
+                if placed && self.flights.links.contains_key(&from) {
+                    self.out.release(SlotId { from, epoch: header.op.epoch, index: header.slot });
+                }
+            }
             Err(why) => self.bar(from, why),
         }
     }

@@ -230,18 +230,32 @@ impl<W: Workspace> Epoch<W> {
                 }
             }
             LinkMessage::Fenced { op: id } => {
-                pair.slots.reclaim(id);
+                let reclaimed = pair.slots.reclaim(id);
                 if let Some(op) = self.ops.get_mut(&id)
                     && let Some(lane) = op.in_lane(from)
                 {
                     op.ins[lane].lent = 0;
                     op.ins[lane].fenced = true;
                 }
+                if reclaimed > 0 {
+                    self.lend_again(from, out);
+                }
             }
             LinkMessage::Mismatch { op } => self.differ(from, op, false, out),
             LinkMessage::Ping => {}
         }
         Ok(())
+    }
+
+    /// Slots became free: lanes that found none when they needed one are served.
+    fn lend_again(&mut self, from: Rank, out: &mut Output<W>) {
+        let tuning = self.membership.tuning;
+        let pair = &mut self.pairs[from.index()];
+        for op in self.ops.values_mut() {
+            if let Some(lane) = op.in_lane(from) {
+                op.lend(lane, pair, &tuning, out);
+            }
+        }
     }
 
     fn hear_grant(

@@ -4,7 +4,7 @@ use super::link::Link;
 use crate::medium::Ticket;
 use ringfold_proto::id::{OpId, PeerId};
 use ringfold_proto::time::Time;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Whose put it is.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,8 @@ pub(super) struct Flight {
 /// All links, and what is in flight on them.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
-    pub(super) links: HashMap<PeerId, Link>,
+    /// In an order that is the same in every run, since messages follow from looking at them in turn.
+    pub(super) links: BTreeMap<PeerId, Link>,
     by_ticket: HashMap<Ticket, Flight>,
     lives: u64,
 }

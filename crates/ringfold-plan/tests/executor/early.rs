@@ -30,11 +30,10 @@ fn run_into_an_unopened_epoch(frames: usize, tags: u64) {
     let count = 2 * frames;
     let memories: Vec<Vec<_>> =
         (0..2).map(|r| (0..tags).map(|_| Memory::in_place(values(r, count), 0)).collect()).collect();
-    for rank in 0..2 {
+    for (rank, memories) in memories.iter().enumerate() {
         net.open_epoch(rank, epoch(1), tuning(2, 2));
-        for tag in 0..tags {
-            let memory = &memories[rank][tag as usize];
-            net.start(rank, op(tag, 0), descriptor(count), exchange(rank, frames, 2), memory);
+        for (tag, memory) in memories.iter().enumerate() {
+            net.start(rank, op(tag as u64, 0), descriptor(count), exchange(rank, frames, 2), memory);
         }
         net.settle();
     }

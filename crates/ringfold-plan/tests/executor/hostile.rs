@@ -287,9 +287,9 @@ proptest! {
         net.mend(0, 1);
         let id = OpId { epoch: epoch(10), ..op(0, 0) };
         let memories: Vec<_> = (0..2).map(|r| Memory::in_place(values(r, 8), 0)).collect();
-        for rank in 0..2 {
+        for (rank, memory) in memories.iter().enumerate() {
             net.open_epoch(rank, epoch(10), tuning(1, 1));
-            net.start(rank, id, descriptor(8), exchange(rank, 8, 1), &memories[rank]);
+            net.start(rank, id, descriptor(8), exchange(rank, 8, 1), memory);
         }
         net.settle();
         prop_assert!(net.is_done(0, id) && net.is_done(1, id));
