@@ -274,6 +274,13 @@ impl Case {
         finished.map_err(|problem| self.fail(Some(schedule), problem))
     }
 
+    /// How many ticks it takes if each link carries one frame per tick, and all else takes no time: the
+    /// hops of a short message, and whether a long one keeps its links busy.
+    pub fn ticks(&self) -> Result<u64, Box<Failure>> {
+        let finished = run::Run::new(self, Schedule::numbered(0)).and_then(run::Run::in_step);
+        finished.map_err(|problem| self.fail(None, problem))
+    }
+
     fn fail(&self, schedule: Option<Schedule>, problem: Problem) -> Box<Failure> {
         let algorithm = self.plans.first().map(|plan| plan.algorithm);
         let place = if self.in_place { "in place" } else { "out of place" };

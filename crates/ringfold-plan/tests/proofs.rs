@@ -84,3 +84,43 @@ fn the_scratch_of_a_reduce_scatter_is_a_part_and_a_window_however_long_the_whole
         }
     }
 }
+
+/// With two elements to a chunk.
+fn ticks(collective: Collective, algorithm: Algorithm, world: usize, count: u64) -> u64 {
+    // Slots are granted behind the data that goes the other way. In a world of two, both ways are busy,
+    // so the window must cover both.
+    let window_slots = if world == 2 { 64 } else { 8 };
+    let descriptor = Descriptor::all_reduce(count, DType::F64, ReduceOp::Sum).with_collective(collective);
+    let tuning = Tuning { window_slots, eager_slots: 4, ..tight(Some(algorithm)) };
+    let case = Case::new(&descriptor, &GroupShape::uniform(world), &tuning);
+    case.ticks().unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+#[test]
+fn long_messages_keep_every_edge_of_the_ring_busy_all_the_time() {
+    for world in [2, 3, 8, 17] {
+        for chunks in [2, 5, 40] {
+            let (count, hops) = (world as u64 * chunks * 2, world as u64 - 1);
+            let of = |collective| ticks(collective, Algorithm::Ring, world, count);
+            assert_eq!(of(Collective::AllReduce), 2 * hops * chunks, "world {world}, {chunks} chunks");
+            assert_eq!(of(Collective::ReduceScatter), hops * chunks);
+            assert_eq!(of(Collective::AllGather), hops * chunks);
+            let root = ringfold_proto::id::Rank(1);
+            assert_eq!(of(Collective::Broadcast { root }), world as u64 * chunks + hops - 1);
+        }
+    }
+}
+
+#[test]
+fn short_messages_take_as_many_hops_as_their_plan_promises() {
+    let broadcast = Collective::Broadcast { root: ringfold_proto::id::Rank(1) };
+    let hops = |collective, algorithm, world| ticks(collective, algorithm, world, 2);
+    assert_eq!(hops(Collective::AllReduce, Algorithm::OneShot, 8), 1);
+    assert_eq!(hops(Collective::AllReduce, Algorithm::Direct, 8), 2);
+    assert_eq!(hops(Collective::AllReduce, Algorithm::Halving, 8), 6);
+    assert_eq!(ticks(Collective::AllReduce, Algorithm::Halving, 6, 2), 6);
+    assert_eq!(hops(broadcast, Algorithm::Direct, 8), 1);
+    assert_eq!(hops(broadcast, Algorithm::Halving, 16), 4);
+    assert_eq!(hops(Collective::Barrier, Algorithm::Halving, 17), 5);
+    assert_eq!(hops(Collective::Barrier, Algorithm::Ring, 17), 33);
+}

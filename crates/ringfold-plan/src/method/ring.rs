@@ -126,10 +126,10 @@ fn reduce_scatter(task: &Task) -> Draft {
     draft
 }
 
-/// How many chunks of scratch a reduce-scatter takes turns with. One part's worth, and one more, is the
-/// least that cannot deadlock with a window of one slot: before our i-th chunk of scratch is free again,
-/// the next rank must have taken a frame that is further back in its own sequence than the one that we
-/// are about to take, so a wait around the ring ends. The rest lets a window be in flight meanwhile.
+/// How many chunks of scratch a reduce-scatter takes turns with. One part's worth is the least that
+/// cannot deadlock with a window of one slot: before our i-th chunk of scratch is free again, the next
+/// rank must have taken a frame that is further back in its own sequence than the one that we are about
+/// to take, so a wait around the ring ends. The rest lets a window be in flight meanwhile.
 fn pass_through_chunks(task: &Task) -> u64 {
     let longest = task.chunking().chunks(task.parts().part(0));
     longest + u64::from(task.tuning.window_slots.max(1))

@@ -118,6 +118,7 @@ impl Master {
             self.send(peer, ToPeer::Demoted);
         }
         (self.topology, self.pending, self.optimise) = (None, None, None);
+        self.rounds = RoundNumbers::default();
         self.groups.clear();
         let deadline = now + self.config.timing.restore_grace;
         self.restoration = Some(Restoration { deadline, returned: BTreeMap::new() });

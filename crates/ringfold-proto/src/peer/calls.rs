@@ -40,8 +40,8 @@ pub(super) enum Progress {
     Waiting,
     /// The executor is at it.
     Running { op: OpId, announce_at: Option<Time> },
-    /// The result is here, the outcome is not. The last vote may have been a complaint.
-    Voted { op: OpId, ballot: Ballot },
+    /// The outcome is not here. Whether the result is, and what was voted last: a complaint, perhaps.
+    Voted { op: OpId, done: bool, ballot: Ballot },
     /// The outcome is here, the buffers are not free.
     Releasing { op: OpId, result: Result<u32, Failure> },
 }
@@ -221,7 +221,7 @@ impl Peer {
                     let cause = crate::cause::Cause::Timeout { waited_for: Vec::new() };
                     self.complete(id, Err(Failure::Aborted(Box::new(cause))));
                 }
-                Progress::Running { op, .. } | Progress::Voted { op, ballot: Ballot::Done { .. } } => {
+                Progress::Running { op, .. } | Progress::Voted { op, ballot: Ballot::Done { .. }, .. } => {
                     self.vote_on(op, Ballot::TimedOut);
                 }
                 Progress::Voted { .. } | Progress::Releasing { .. } => {}

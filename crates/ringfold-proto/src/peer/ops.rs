@@ -48,7 +48,7 @@ impl Peer {
         let Some((_, reduce)) = self.reduce_of(op) else {
             return self.actions.push_back(PeerAction::SkipOp(op));
         };
-        let done = matches!(reduce.progress, Progress::Voted { ballot: Ballot::Done { .. }, .. });
+        let done = matches!(reduce.progress, Progress::Voted { done: true, .. });
         if matches!(reduce.progress, Progress::Releasing { .. }) {
             return;
         }
@@ -108,13 +108,13 @@ impl Peer {
     /// Votes once; a complaint may follow a "done", never the other way round.
     pub(super) fn vote_on(&mut self, op: OpId, ballot: Ballot) {
         let Some((_, reduce)) = self.reduce_of(op) else { return };
-        let may = match &reduce.progress {
-            Progress::Running { .. } => true,
-            Progress::Voted { ballot: Ballot::Done { .. }, .. } => ballot == Ballot::TimedOut,
-            _ => false,
+        let done = match &reduce.progress {
+            Progress::Running { .. } => Some(matches!(ballot, Ballot::Done { .. })),
+            Progress::Voted { ballot: Ballot::Done { .. }, .. } => (ballot == Ballot::TimedOut).then_some(true),
+            _ => None,
         };
-        if may {
-            reduce.progress = Progress::Voted { op, ballot: ballot.clone() };
+        if let Some(done) = done {
+            reduce.progress = Progress::Voted { op, done, ballot: ballot.clone() };
             let descriptor = reduce.descriptor;
             self.say(ToMaster::OpVote { op, descriptor, ballot });
         }

@@ -89,10 +89,12 @@ impl Peer {
             Line::Up { conn, .. } if self.next_beat <= now => {
                 self.next_beat = now + timing.heartbeat;
                 let heard = core::mem::take(&mut self.heard).into_iter().collect();
-                if self.speaking {
-                    let message = Box::new(self.session.say_aside(ToMaster::Heartbeat { heard }));
-                    self.actions.push_back(PeerAction::Send { conn, message });
+                let mut message = self.session.say_aside(ToMaster::Heartbeat { heard });
+                if !self.speaking {
+                    // A master that has yet to find its way back to us has not said what we have heard.
+                    message.acknowledged = 0;
                 }
+                self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
                 self.ping_links();
             }
             Line::Down { redial_at: Some(at) } if at <= now => self.dial(),
@@ -203,7 +205,7 @@ impl Peer {
                 Progress::Running { op, announce_at: None } => {
                     said.push(ToMaster::Started { op: *op, descriptor })
                 }
-                Progress::Voted { op, ballot } => {
+                Progress::Voted { op, ballot, .. } => {
                     said.push(ToMaster::OpVote { op: *op, descriptor, ballot: ballot.clone() });
                 }
                 _ => {}
@@ -216,7 +218,7 @@ impl Peer {
 fn op_record(reduce: &super::calls::ReduceCall, epoch: crate::id::EpochId) -> Option<OpRecord> {
     let (op, progress) = match &reduce.progress {
         Progress::Running { op, .. } => (op, OpProgress::Started),
-        Progress::Voted { op, ballot: crate::message::Ballot::Done { .. } } => (op, OpProgress::Done),
+        Progress::Voted { op, done: true, .. } => (op, OpProgress::Done),
         Progress::Voted { op, .. } => (op, OpProgress::Started),
         Progress::Waiting | Progress::Releasing { .. } => return None,
     };
