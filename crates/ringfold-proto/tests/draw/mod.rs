@@ -24,7 +24,7 @@ pub struct Draw<'b>(pub &'b [u8]);
 
 impl Draw<'_> {
     /// A message to the master.
-    pub fn to_master(&mut self) -> Numbered<ToMaster> {
+    pub fn for_master(&mut self) -> Numbered<ToMaster> {
         let message = match self.below(12) {
             0 => ToMaster::Join(self.join()),
             1 => ToMaster::Resume(Box::new(self.resume())),
@@ -56,7 +56,7 @@ impl Draw<'_> {
     }
 
     /// A message to a peer.
-    pub fn to_peer(&mut self) -> Numbered<ToPeer> {
+    pub fn for_peer(&mut self) -> Numbered<ToPeer> {
         let message = match self.below(13) {
             0 => ToPeer::Registered { incarnation: Incarnation(self.u64()), seniority: self.u64() },
             1 => ToPeer::Rebound { received: self.u64() },
