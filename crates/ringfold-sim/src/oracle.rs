@@ -60,6 +60,21 @@ pub enum Seen {
     Lost,
 }
 
+/// A sync as a peer saw it end.
+#[derive(Clone, Debug)]
+pub struct SyncSeen {
+    /// Which life of the master answered.
+    pub life: u64,
+    /// The group.
+    pub group: GroupId,
+    /// Which sync of the group.
+    pub round: u64,
+    /// The revision.
+    pub revision: Revision,
+    /// What the tensors that must be equal hash to.
+    pub contents: Vec<u128>,
+}
+
 #[derive(Debug, Default)]
 struct OpHistory {
     contributions: BTreeMap<usize, Contribution>,
@@ -210,17 +225,23 @@ impl Oracle {
         *self.resets.entry(group).or_default() += 1;
     }
 
-    /// A peer completed a sync: in this life of the master, this round, with this revision and contents.
-    pub fn sync_ended(&mut self, now: Time, peer: usize, group: GroupId, round: u64, revision: Revision, contents: Vec<u128>) {
+    /// Which life of the master answers now.
+    pub fn sync_life(&self) -> u64 {
+        self.sync_lives
+    }
+
+    /// A peer completed a sync.
+    pub fn sync_ended(&mut self, now: Time, peer: usize, seen: SyncSeen) {
         self.synced += 1;
-        let life = self.sync_lives;
+        let SyncSeen { life, group, round, revision, contents } = seen;
         let resets = self.resets.get(&group).copied().unwrap_or(0);
-        let previous = self.syncs.get(&(life, group, round.wrapping_sub(1))).cloned();
-        if let (Some((before, ..)), 0) = (previous, resets) {
-            if revision != before && revision.0 != before.0 + 1 {
-                let what = format!("{group} went from {before} to {revision} at p{peer}");
-                self.accuse(now, Promise::StateIsShared, what);
-            }
+        let previous = self.syncs.get(&(life, group, round.wrapping_sub(1))).map(|(before, ..)| *before);
+        if let (Some(before), 0) = (previous, resets)
+            && revision != before
+            && revision.0 != before.0 + 1
+        {
+            let what = format!("{group} went from {before} to {revision} at p{peer}");
+            self.accuse(now, Promise::StateIsShared, what);
         }
         let first = self.syncs.entry((life, group, round)).or_insert((revision, contents.clone(), peer)).clone();
         if (first.0, &first.1) != (revision, &contents) {

@@ -151,7 +151,7 @@ fn habits(chance: &mut Chance) -> Habits {
         asks_pending: chance.per_mille(400),
         optimises: chance.per_mille(200),
         retries: chance.between(0, 4) as u32,
-        think: MS(chance.between(4, 80)),
+        think: MS(chance.between(4, 200)),
         strays_per_mille: if chance.per_mille(250) { chance.between(1, 60) } else { 0 },
     }
 }

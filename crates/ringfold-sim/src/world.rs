@@ -112,6 +112,8 @@ pub struct World {
     contributions: u32,
     /// Votes that arrived, for planted bugs.
     votes: BTreeMap<OpId, BTreeSet<Wire>>,
+    /// In which life of the master a sync was answered.
+    sync_lives: BTreeMap<(Option<Node>, CallId), u64>,
     calm: bool,
     log: Option<Vec<String>>,
     steps: u64,
@@ -151,6 +153,7 @@ impl World {
             sabotage,
             contributions: 0,
             votes: BTreeMap::new(),
+            sync_lives: BTreeMap::new(),
             calm: false,
             log: logs.then(Vec::new),
             steps: 0,

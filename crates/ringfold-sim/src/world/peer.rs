@@ -4,7 +4,7 @@ use super::{Happening, World};
 use crate::buffer::{Buffer, SharedBuffer, SymbolWorkspace};
 use crate::medium::{Outgoing, SimMedium};
 use crate::network::{Node, Packet, Transit, Wire};
-use crate::oracle::Promise;
+use crate::oracle::{Promise, SyncSeen};
 use crate::program::{Command, Program, Reply};
 use crate::sabotage::Sabotage;
 use crate::symbol::Contribution;
@@ -395,7 +395,7 @@ impl World {
         self.look_at_failure(peer, &pending, &result);
         let reply = match pending {
             Pending::Plain(_) => {
-                self.look_at_sync(peer, &result);
+                self.look_at_sync(peer, call, &result);
                 Reply::Call(result)
             }
             Pending::Reduce { tag, buffer, op, .. } => {
@@ -513,12 +513,14 @@ impl World {
         self.oracle.accuse(self.now, Promise::NobodyIsAccused, format!("p{peer} failed although all was well: {what}"));
     }
 
-    fn look_at_sync(&mut self, peer: usize, result: &Result<Completion, Failure>) {
+    fn look_at_sync(&mut self, peer: usize, call: CallId, result: &Result<Completion, Failure>) {
         if let Ok(Completion::Synced(revision)) = result {
             let state = &self.peers[peer];
             let (group, round) = (GroupId(state.group), state.sync_round);
             let contents = state.program.contents.clone();
-            self.oracle.sync_ended(self.now, peer, group, round, *revision, contents);
+            let life = self.sync_lives.get(&(Some(Node::Peer(peer)), call)).copied().unwrap_or(0);
+            let synced = SyncSeen { life, group, round, revision: *revision, contents };
+            self.oracle.sync_ended(self.now, peer, synced);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::tour;
 use ringfold_proto::event::Event;
 use ringfold_proto::id::{ConnId, PeerId};
 use ringfold_proto::master::{Master, MasterAction, MasterConfig, TourAnswer, TourQuestion};
-use ringfold_proto::message::{Numbered, ToMaster};
+use ringfold_proto::message::{Numbered, Phase, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
 use std::time::Duration;
 
@@ -139,6 +139,12 @@ impl World {
         while let Some(action) = self.server.master.as_mut().and_then(Master::poll_action) {
             match action {
                 MasterAction::Send { conn, message } => {
+                    if let ToPeer::Answer { call, phase: Phase::Sync, .. } = &message.message {
+                        // Answers are held against the life that gave them, not the one that they arrive in.
+                        let peer = self.network.other_end(Wire(conn.0), Node::Master);
+                        let life = self.oracle.sync_life();
+                        self.sync_lives.entry((peer, *call)).or_insert(life);
+                    }
                     self.network.send(self.now, Wire(conn.0), Node::Master, Packet::ToPeer(message));
                 }
                 MasterAction::Close { conn } => self.network.close(self.now, Wire(conn.0), Node::Master),
