@@ -167,6 +167,7 @@ impl Master {
                 let header =
                     Numbered { number: message.number, acknowledged: message.acknowledged, message: () };
                 match record.session.hear(&header) {
+                    Receipt::Fresh if header.number > 0 && header.acknowledged < record.outdated_before => {}
                     Receipt::Fresh => self.handle_said(now, peer, said),
                     Receipt::Repeat => {}
                     Receipt::Impossible => {

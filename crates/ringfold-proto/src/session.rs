@@ -63,6 +63,11 @@ impl<Out: Clone> Session<Out> {
         }
     }
 
+    /// The number of the last message that was said.
+    pub fn said(&self) -> u64 {
+        self.said
+    }
+
     /// How many of the other side's messages have arrived.
     pub fn heard(&self) -> u64 {
         self.heard
@@ -71,8 +76,8 @@ impl<Out: Clone> Session<Out> {
     /// Everything that the other side has not had, when it says how much it has had.
     pub fn missed_after(&mut self, received: u64) -> Vec<Numbered<Out>> {
         self.acknowledged(received);
-        let heard = self.heard;
-        self.outbox.iter().cloned().map(|m| Numbered { acknowledged: heard, ..m }).collect()
+        // Repeated as it was said: what it acknowledges tells what was known when it was said.
+        self.outbox.iter().cloned().collect()
     }
 
     /// Forgets all that was said: the other side begins anew, and will be told again what still counts.

@@ -8,6 +8,7 @@ const REGRESSIONS: &[(u64, &str)] = &[
     (138, "members that waited for a restarted master were put out as silent"),
     (205, "a member of an older master life was taken for one of the current run"),
     (627, "rounds that newcomers had among themselves were counted for the restored run"),
+    (1658, "a vote cast before a peer had to wait again was counted after it was accepted again"),
     (1379, "a deadline that followed a done vote made a peer forget its result"),
 ];
 

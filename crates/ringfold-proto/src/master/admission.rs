@@ -24,6 +24,7 @@ impl Master {
             standing: Standing::Pending,
             seniority: self.roster.next_seniority(),
             heard_at: now,
+            outdated_before: 0,
             synced: None,
         };
         let seniority = record.seniority;

@@ -56,6 +56,7 @@ impl Master {
             standing: Standing::Returned,
             seniority: resume.seniority,
             heard_at: now,
+            outdated_before: 0,
             synced: resume.synced,
         });
         self.notify(Event::Returned(self.named(peer)));
@@ -116,6 +117,9 @@ impl Master {
             }
             self.notify(Event::Demoted(self.named(peer)));
             self.send(peer, ToPeer::Demoted);
+            if let Some(record) = self.roster.get_mut(peer) {
+                record.outdated_before = record.session.said();
+            }
         }
         (self.topology, self.pending, self.optimise) = (None, None, None);
         self.rounds = RoundNumbers::default();

@@ -29,6 +29,8 @@ pub(super) struct PeerRecord {
     /// The place among all who ever joined; lower is older.
     pub seniority: u64,
     pub heard_at: Time,
+    /// What the peer says without having had this message of ours speaks of a membership that is no more.
+    pub outdated_before: u64,
     /// The last revision that the peer completed a sync of.
     pub synced: Option<Revision>,
 }
