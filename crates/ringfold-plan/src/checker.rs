@@ -282,10 +282,11 @@ impl Case {
     }
 
     fn fail(&self, schedule: Option<Schedule>, problem: Problem) -> Box<Failure> {
-        let algorithm = self.plans.first().map(|plan| plan.algorithm);
+        let algorithm =
+            self.plans.first().map_or("no plan".to_owned(), |plan| format!("{:?}", plan.algorithm));
         let place = if self.in_place { "in place" } else { "out of place" };
         let case =
-            format!("{} by {algorithm:?} in a world of {}, {place}", self.descriptor, self.shape.world());
+            format!("{} by {algorithm} in a world of {}, {place}", self.descriptor, self.shape.world());
         Box::new(Failure { case, schedule, problem })
     }
 

@@ -14,7 +14,7 @@ use ringfold_proto::tuning::Algorithm;
 pub const ALL_REDUCE: Method = Method { traffic: |task| 2 * task.once_to_all(), ..AROUND };
 
 /// Parts travel to their owners and grow on the way. What passes through is kept in scratch: the chunks
-/// of the longest part, and a window more ([`pass_through_chunks`]).
+/// of the longest part, and a window more.
 pub const REDUCE_SCATTER: Method = Method { draft: reduce_scatter, ..AROUND };
 
 /// Each part travels once around. No scratch, and no operands that could meet in another order.
