@@ -2,7 +2,7 @@
 
 use crate::data_flow::{sums, values};
 use crate::memory::Memory;
-use crate::net::{Net, op, tuning};
+use crate::net::{Item, Net, op, tuning};
 use crate::plans::{descriptor, exchange, one_way, ring};
 use ringfold_proto::link_message::LinkMessage;
 
@@ -112,4 +112,53 @@ fn grants_come_by_half_windows() {
     assert_eq!(memory.target(), values(0, 400));
     let grants = net.count_messages(1, |m| matches!(m, LinkMessage::Grant { .. }));
     assert!(grants <= 400 / 4 + 2, "{grants} grants");
+}
+
+#[test]
+fn slots_that_were_lent_and_not_needed_come_back_with_the_last_frame() {
+    let mut net = Net::open(2, tuning(2, 8), 5);
+    for seq in 0..30 {
+        let memory = Memory::out_of_place(values(0, 3), 3);
+        // The sender fills its eager slots before it knows that three more are lent to it.
+        for rank in 0..2 {
+            net.start(rank, op(1, seq), descriptor(3), one_way(rank, 3, 1), &memory);
+        }
+        net.settle();
+        assert_eq!(memory.target(), values(0, 3));
+        net.commit(0, op(1, seq));
+        net.commit(1, op(1, seq));
+    }
+    assert_eq!(net.peers[1].executor.slots_made(), 3);
+}
+
+#[test]
+fn a_sender_that_asks_gets_back_at_once_what_is_emptied() {
+    let mut net = Net::open(2, tuning(4, 4), 5);
+    let memory = Memory::out_of_place(values(0, 1), 1);
+    net.start(1, op(0, 0), descriptor(1), one_way(1, 1, 1), &memory);
+    for tag in 0..5 {
+        net.start(0, op(tag, 0), descriptor(1), one_way(0, 1, 1), &memory);
+        net.settle();
+    }
+    assert!(net.is_done(0, op(4, 0)), "it has the slot that the first one left");
+    net.start(0, op(5, 0), descriptor(1), one_way(0, 1, 1), &memory);
+    net.settle();
+    assert!(!net.is_done(0, op(5, 0)), "four frames are held");
+    net.start(1, op(1, 0), descriptor(1), one_way(1, 1, 1), &memory);
+    net.settle();
+    assert!(net.is_done(0, op(5, 0)), "one of them was taken, and its slot was waited for");
+}
+
+#[test]
+fn an_operation_that_is_lent_slots_leaves_the_eager_ones_to_others() {
+    let mut net = Net::open(2, tuning(2, 3), 5);
+    let long = Memory::out_of_place(values(0, 20), 20);
+    net.start(1, op(1, 0), descriptor(20), one_way(1, 20, 1), &long);
+    net.drain(1, 0);
+    net.start(0, op(1, 0), descriptor(20), one_way(0, 20, 1), &long);
+    let eager = net.leaving[&(0, 1)].iter().map(|item| matches!(item, Item::Put(header, ..) if header.eager));
+    assert_eq!(eager.collect::<Vec<_>>(), [false; 3], "its window, and no more");
+    let short = Memory::out_of_place(values(0, 2), 2);
+    net.start(0, op(2, 0), descriptor(2), one_way(0, 2, 1), &short);
+    assert_eq!(net.leaving[&(0, 1)].len(), 5, "the other one asks nobody");
 }
