@@ -36,7 +36,7 @@ pub trait Medium {
     ) -> Ticket;
 
     /// Gives up on puts of an aborted operation where that is possible; each is still reported as
-    /// flushed, once it can no longer read our memory.
+    /// flushed, once it can no longer read our memory. Those that were flushed meanwhile are ignored.
     fn cancel(&mut self, ticket: Ticket);
 
     /// Sends a message.
@@ -45,6 +45,7 @@ pub trait Medium {
     /// The bytes in a slot that was filled.
     fn frame(&self, slot: SlotId) -> &<Self::Workspace as Workspace>::Frame;
 
-    /// The slot has been read; its memory may be filled again once it has been lent again.
+    /// The slot has been read; its memory may be filled again once it has been lent again. It may be one
+    /// of an epoch that was closed meanwhile; then there is nothing to do.
     fn release(&mut self, slot: SlotId);
 }

@@ -95,13 +95,14 @@ impl InLane {
     }
 
     /// How many slots to lend now, so that a window is out: no more than frames are still due. Lending
-    /// half a window at a time keeps messages few; a writer that has nothing left is served at once.
+    /// half a window at a time keeps messages few; the last slots, and those of a writer that has none left,
+    /// are lent at once.
     pub(super) fn to_lend(&self, frames: usize, window: usize) -> usize {
         if !self.lending || self.differs || self.broken || self.fenced {
             return 0;
         }
         let due = frames.saturating_sub(self.arrived + self.lent);
         let missing = window.saturating_sub(self.lent + self.full).min(due);
-        if self.lent == 0 || missing * 2 >= window { missing } else { 0 }
+        if self.lent == 0 || missing == due || missing * 2 >= window { missing } else { 0 }
     }
 }
