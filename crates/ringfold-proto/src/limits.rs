@@ -22,7 +22,7 @@ pub const SLOTS_MAX: u16 = 16_384;
 pub const OPS_IN_FLIGHT_MAX: usize = 1024;
 
 /// Bytes of one control message.
-pub const CONTROL_BYTES_MAX: usize = 8 << 20;
+pub const CONTROL_BYTES_MAX: usize = 12 << 20;
 
 /// Bytes of one message on a data connection that is not data.
 pub const LINK_MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -82,3 +82,6 @@ pub const EPOCHS_IN_RESUME_MAX: usize = 2;
 
 /// Pairs of one group without a link.
 pub const MISSING_PAIRS_MAX: usize = WORLD_MAX * (WORLD_MAX - 1) / 2;
+
+/// Operations that a returning member tells of: those in flight come first, then outcomes by tag.
+pub const OPS_IN_RESUME_MAX: usize = 65_536;

@@ -208,7 +208,8 @@ impl Master {
 
     /// Puts a peer out of the run.
     pub fn kick(&mut self, now: Time, peer: PeerId, reason: &str) {
-        self.remove(now, peer, Departure::Kicked(reason.to_owned()));
+        let reason = admission::clipped(reason, crate::limits::TEXT_BYTES_MAX / 2);
+        self.remove(now, peer, Departure::Kicked(reason));
         self.advance(now);
     }
 

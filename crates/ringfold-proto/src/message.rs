@@ -396,7 +396,9 @@ pub enum ToPeer {
         peer: PeerId,
         /// Where it listens.
         addresses: Vec<SocketAddr>,
-        /// Its key, as for a data connection.
+        /// The epoch whose membership the connection has to prove.
+        epoch: EpochId,
+        /// With this key.
         key: [u8; 32],
     },
     /// The election is over: fetch, or serve.

@@ -114,6 +114,8 @@ pub enum PeerAction {
         peer: PeerId,
         /// Where it listens.
         addresses: Vec<SocketAddr>,
+        /// The epoch whose membership the connection has to prove.
+        epoch: EpochId,
         /// With this key.
         key: [u8; 32],
     },
@@ -271,7 +273,7 @@ impl Peer {
             ToPeer::Restoring { .. } => self.speaking = false,
             ToPeer::Restored { incarnation, rounds: _, last_pending } => {
                 self.handle_restored(now, incarnation, last_pending);
-            },
+            }
             ToPeer::Demoted => self.handle_demoted(),
             ToPeer::EpochProposed(description) => self.handle_proposed(now, *description),
             ToPeer::EpochOpened { epoch, missing, attributes, rounds } => {
@@ -286,8 +288,8 @@ impl Peer {
                 self.latest = attributes;
                 self.handle_answer(call, phase, round, answer);
             }
-            ToPeer::Probe { probe, peer, addresses, key } => {
-                self.actions.push_back(PeerAction::Probe { probe, peer, addresses, key });
+            ToPeer::Probe { probe, peer, addresses, epoch, key } => {
+                self.actions.push_back(PeerAction::Probe { probe, peer, addresses, epoch, key });
             }
             ToPeer::SyncElected { round, verdict } => self.handle_elected(round, verdict),
             ToPeer::Removed { reason } => self.go(Failure::Removed(reason)),

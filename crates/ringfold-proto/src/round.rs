@@ -14,14 +14,12 @@ pub struct Round<V> {
     first: Option<PeerId>,
     /// When the first vote came.
     pub opened: Time,
-    /// When those who voted give up.
-    pub deadline: Time,
 }
 
 impl<V> Round<V> {
     /// A round without votes.
-    pub fn new(now: Time, deadline: Time) -> Self {
-        Self { votes: BTreeMap::new(), first: None, opened: now, deadline }
+    pub fn new(now: Time) -> Self {
+        Self { votes: BTreeMap::new(), first: None, opened: now }
     }
 
     /// Counts a peer's vote; a second one of the same peer replaces the first.
@@ -81,7 +79,7 @@ mod tests {
     #[test]
     fn a_departed_member_does_not_block_and_a_second_vote_does_not_count_twice() {
         let [a, b, c] = [PeerId(1), PeerId(2), PeerId(3)];
-        let mut round = Round::new(Time::ZERO, Time(9));
+        let mut round = Round::new(Time::ZERO);
         assert!(!round.is_complete([]));
         round.vote(a, ());
         round.vote(a, ());

@@ -40,10 +40,24 @@ pub(crate) enum Happening {
     Transmit(usize, PeerId),
     DialMaster(usize),
     /// A peer knocks at another for a link.
-    Knock { from: usize, to: PeerId, epoch: EpochId, give_up: Time },
-    Probed { peer: usize, probe: u64, forward: Option<u64>, backward: Option<u64> },
+    Knock {
+        from: usize,
+        to: PeerId,
+        epoch: EpochId,
+        give_up: Time,
+    },
+    Probed {
+        peer: usize,
+        probe: u64,
+        forward: Option<u64>,
+        backward: Option<u64>,
+    },
     /// A fetch asks its next source.
-    Fetch { peer: usize, call: CallId, tries: usize },
+    Fetch {
+        peer: usize,
+        call: CallId,
+        tries: usize,
+    },
     MasterStarts,
     Tour(u64, TourQuestion, TourAnswer),
     Respawn(u32),

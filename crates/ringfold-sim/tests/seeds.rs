@@ -8,6 +8,10 @@ const REGRESSIONS: &[(u64, &str)] = &[
     (138, "members that waited for a restarted master were put out as silent"),
     (205, "a member of an older master life was taken for one of the current run"),
     (627, "rounds that newcomers had among themselves were counted for the restored run"),
+    (1945, "a newcomer that had to knock again went on with the epoch that it had been told of before"),
+    (6827, "a broken link that was reported to a dying master was never reported again"),
+    (11867, "a peer that was accepted again went on waiting for the topology update that had accepted it"),
+    (21502, "one impatient peer failed the votes of all"),
     (1658, "a vote cast before a peer had to wait again was counted after it was accepted again"),
     (1379, "a deadline that followed a done vote made a peer forget its result"),
 ];

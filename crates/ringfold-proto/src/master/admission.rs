@@ -12,7 +12,7 @@ use crate::time::Time;
 impl Master {
     pub(super) fn handle_join(&mut self, now: Time, conn: ConnId, peer: PeerId, join: Join) {
         if let Some(why) = self.objection(peer, &join) {
-            let name = crate::cause::PeerName { peer, name: clipped(&join.name) };
+            let name = crate::cause::PeerName { peer, name: clipped(&join.name, limits::NAME_BYTES_MAX) };
             self.notify(Event::Refused(name, why.clone()));
             return self.refuse(conn, why);
         }
@@ -20,7 +20,7 @@ impl Master {
             peer,
             conn: Some(conn),
             session: Session::default(),
-            join: Join { name: clipped(&join.name), ..join },
+            join: Join { name: clipped(&join.name, limits::NAME_BYTES_MAX), ..join },
             standing: Standing::Pending,
             seniority: self.roster.next_seniority(),
             heard_at: now,
@@ -100,7 +100,8 @@ impl Master {
     }
 }
 
-fn clipped(name: &str) -> String {
-    let end = (0..=name.len().min(limits::NAME_BYTES_MAX)).rev().find(|i| name.is_char_boundary(*i));
-    name[..end.unwrap_or(0)].to_owned()
+/// As much of a text as fits into so many bytes.
+pub(super) fn clipped(text: &str, bytes_max: usize) -> String {
+    let end = (0..=text.len().min(bytes_max)).rev().find(|i| text.is_char_boundary(*i));
+    text[..end.unwrap_or(0)].to_owned()
 }

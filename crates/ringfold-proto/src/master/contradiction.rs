@@ -86,14 +86,6 @@ impl Master {
     fn contradiction(&self, vote: &Blocked, other: Waiting) -> Cause {
         Cause::Mismatch { one: Waiting { who: self.named(vote.peer), call: vote.phase.to_string() }, other }
     }
-
-    fn drop_empty_votings(&mut self) {
-        self.topology.take_if(|p| p.round.is_empty());
-        self.optimise.take_if(|o| o.votes.round.is_empty());
-        for group in self.groups.values_mut() {
-            group.sync.take_if(|s| s.is_idle());
-        }
-    }
 }
 
 /// Two votes that can't both be answered: run-wide ones of different phases, or a sync of a group beside

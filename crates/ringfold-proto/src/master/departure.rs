@@ -44,9 +44,6 @@ impl Master {
         for phase in [self.topology.as_mut(), self.pending.as_mut(), optimise].into_iter().flatten() {
             phase.round.withdraw(peer);
         }
-        self.topology.take_if(|p| p.round.is_empty());
-        self.pending.take_if(|p| p.round.is_empty());
-        self.optimise.take_if(|o| o.votes.round.is_empty());
         for group in self.groups.values_mut() {
             if let Some(sync) = &mut group.sync {
                 sync.forget(peer);
@@ -56,5 +53,6 @@ impl Master {
                 op.started.remove(&peer);
             }
         }
+        self.drop_empty_votings();
     }
 }

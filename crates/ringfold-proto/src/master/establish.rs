@@ -17,7 +17,7 @@ impl Master {
     /// A member has reached its neighbours, except for some.
     pub(super) fn handle_ready(&mut self, peer: PeerId, epoch: EpochId, unreachable: Vec<PeerId>) {
         let Some(group) = self.groups.get_mut(&epoch.group) else { return };
-        if let Stage::Proposed { description, round } = &mut group.stage
+        if let Stage::Proposed { description, round, .. } = &mut group.stage
             && description.id == epoch
             && description.rank_of(peer).is_some()
         {
@@ -89,7 +89,7 @@ impl Master {
                     group.distrusted.clear();
                     group.stage = Stage::Stale;
                 }
-                Stage::Proposed { round, .. } if round.deadline <= now => {
+                Stage::Proposed { round, deadline, .. } if *deadline <= now => {
                     for peer in round.missing(self.roster.members(id)) {
                         let why = "it did not reach its neighbours in time".to_owned();
                         self.remove(now, peer, Departure::Kicked(why));
@@ -142,12 +142,13 @@ impl Master {
             self.send(*peer, ToPeer::EpochProposed(Box::new(description.clone())));
         }
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let mut round = Round::new(now, now + timing.establish_max);
+        let mut round = Round::new(now);
         if let [only] = members[..] {
             // Nobody to reach.
             round.vote(only, BTreeSet::new());
         }
-        group.stage = Stage::Proposed { description, round };
+        let deadline = now + timing.establish_max;
+        group.stage = Stage::Proposed { description, round, deadline };
     }
 
     fn describe(&mut self, id: GroupId, members: &[PeerId], ring: &[PeerId]) -> EpochDescription {
@@ -230,7 +231,7 @@ impl Master {
     fn open_or_rebuild(&mut self, now: Time, id: GroupId) {
         let until = now + self.config.timing.edge_distrust;
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Stage::Proposed { description, round } = core::mem::take(&mut group.stage) else { return };
+        let Stage::Proposed { description, round, .. } = core::mem::take(&mut group.stage) else { return };
         let mut missing = BTreeSet::new();
         for (peer, unreachable) in round.into_votes() {
             for other in unreachable {

@@ -17,7 +17,7 @@ pub(super) enum Stage {
     /// A solver looks for a ring without the edges that failed.
     Solving { ticket: u64, deadline: Time },
     /// Members are reaching for each other; each votes with those it could not reach.
-    Proposed { description: EpochDescription, round: Round<BTreeSet<PeerId>> },
+    Proposed { description: EpochDescription, round: Round<BTreeSet<PeerId>>, deadline: Time },
     /// Nobody is in the group.
     Empty,
     /// Operations run.
@@ -80,9 +80,9 @@ impl Group {
         let stage = match &self.stage {
             Stage::Stale | Stage::Empty | Stage::Open { .. } => None,
             Stage::Solving { deadline, .. } => Some(*deadline),
-            Stage::Proposed { round, .. } => Some(round.deadline),
+            Stage::Proposed { deadline, .. } => Some(*deadline),
         };
-        let ops = self.ops.values().map(|op| op.round.deadline);
+        let ops = self.ops.values().map(|op| op.deadline);
         ops.chain(stage).chain(self.sync.as_ref().and_then(SyncRound::deadline))
     }
 }

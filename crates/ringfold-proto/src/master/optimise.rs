@@ -33,8 +33,8 @@ pub(super) struct OptimiseRound {
 }
 
 impl OptimiseRound {
-    pub fn new(now: Time, deadline: Time) -> Self {
-        Self { votes: PhaseRound::new(now, deadline), act: None }
+    pub fn new(now: Time) -> Self {
+        Self { votes: PhaseRound::new(now), act: None }
     }
 
     pub fn deadline(&self) -> Option<Time> {
@@ -65,7 +65,9 @@ impl Master {
             }
             Some(Act::Measure { running }) => {
                 let idle = running.is_empty();
-                self.assign_probes(now) || (idle && self.ask_for_better_tours(now))
+                // A probe proves membership of an open epoch; if one is being made anew, it waits for that.
+                self.all_epochs_open()
+                    && (self.assign_probes(now) || (idle && self.ask_for_better_tours(now)))
             }
             Some(Act::Solve { waiting, .. }) => {
                 if !waiting.is_empty() {
@@ -171,13 +173,14 @@ impl Master {
     fn start_probe(&mut self, now: Time, group: GroupId, prober: PeerId, target: PeerId) {
         let ticket = self.next_ticket();
         let deadline = now + self.config.timing.probe_max;
-        let key = self.groups.get(&group).and_then(|g| g.open_epoch()).map_or([0; 32], |d| d.key);
+        let open = self.groups.get(&group).and_then(|g| g.open_epoch());
+        let Some((epoch, key)) = open.map(|d| (d.id, d.key)) else { return };
         let addresses = self.roster.get(target).map(|r| r.join.addresses.clone()).unwrap_or_default();
         if let Some(Act::Measure { running }) = self.optimise.as_mut().and_then(|o| o.act.as_mut()) {
             running.insert(ticket, Probe { group, prober, target, deadline });
         }
         self.notify(Event::ProbeAssigned(self.named(prober), self.named(target)));
-        self.send(prober, ToPeer::Probe { probe: ticket, peer: target, addresses, key });
+        self.send(prober, ToPeer::Probe { probe: ticket, peer: target, addresses, epoch, key });
     }
 
     fn record_probe(&mut self, probe: &Probe, forward: Option<u64>, backward: Option<u64>) {

@@ -11,21 +11,29 @@ use crate::round::Round;
 use crate::time::Time;
 use core::time::Duration;
 
+/// Which call a vote answers for, and when its caller loses patience. An impatient peer fails alone: the
+/// others go on waiting for it, for as long as they are willing to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cast {
+    pub call: CallId,
+    pub deadline: Time,
+}
+
 /// A run-wide round whose votes carry nothing but the caller.
 #[derive(Debug)]
 pub(super) struct PhaseRound {
-    pub round: Round<CallId>,
+    pub round: Round<Cast>,
     /// All have voted; what they voted for is under way.
     pub acting: bool,
 }
 
 impl PhaseRound {
-    pub fn new(now: Time, deadline: Time) -> Self {
-        Self { round: Round::new(now, deadline), acting: false }
+    pub fn new(now: Time) -> Self {
+        Self { round: Round::new(now), acting: false }
     }
 
     pub fn deadline(&self) -> Option<Time> {
-        (!self.acting).then_some(self.round.deadline)
+        self.round.votes().values().map(|cast| cast.deadline).min().filter(|_| !self.acting)
     }
 }
 
@@ -58,23 +66,20 @@ impl Master {
             0 => self.config.timing.wait_max,
             ms => Duration::from_millis(u64::from(ms)),
         };
-        let deadline = now + patience;
+        let cast = Cast { call, deadline: now + patience };
         match request {
             Request::UpdateTopology => {
-                vote_in(&mut self.topology, peer, call, now, deadline);
+                self.topology.get_or_insert_with(|| PhaseRound::new(now)).round.vote(peer, cast);
             }
-            Request::ArePeersPending => vote_in(&mut self.pending, peer, call, now, deadline),
+            Request::ArePeersPending => {
+                self.pending.get_or_insert_with(|| PhaseRound::new(now)).round.vote(peer, cast);
+            }
             Request::OptimizeTopology => {
-                let optimise = self.optimise.get_or_insert_with(|| OptimiseRound::new(now, deadline));
-                optimise.votes.round.deadline = optimise.votes.round.deadline.min(deadline);
-                optimise.votes.round.vote(peer, call);
+                self.optimise.get_or_insert_with(|| OptimiseRound::new(now)).votes.round.vote(peer, cast);
             }
             Request::Sync(offer) => {
                 let group = self.groups.entry(group).or_default();
-                group
-                    .sync
-                    .get_or_insert_with(|| SyncRound::new(now, deadline))
-                    .offer(peer, call, offer, deadline);
+                group.sync.get_or_insert_with(|| SyncRound::new(now)).offer(peer, cast, offer);
             }
         }
     }
@@ -83,7 +88,7 @@ impl Master {
     pub(super) fn handle_withdraw(&mut self, peer: PeerId, call: CallId) {
         let optimise = self.optimise.as_mut().map(|o| &mut o.votes);
         for phase in [self.topology.as_mut(), self.pending.as_mut(), optimise].into_iter().flatten() {
-            if !phase.acting && phase.round.vote_of(peer) == Some(&call) {
+            if !phase.acting && phase.round.vote_of(peer).is_some_and(|cast| cast.call == call) {
                 phase.round.withdraw(peer);
             }
         }
@@ -100,11 +105,11 @@ impl Master {
     }
 
     /// Ends a run-wide round: the same answer for everyone who voted.
-    pub(super) fn complete_phase(&mut self, phase: Phase, votes: Round<CallId>, answer: Answer) {
+    pub(super) fn complete_phase(&mut self, phase: Phase, votes: Round<Cast>, answer: Answer) {
         let number = self.rounds.of(phase);
         self.notify(Event::RoundDecided(phase, number));
-        for (peer, call) in votes.into_votes() {
-            self.answer(peer, call, phase, number, answer.clone());
+        for (peer, cast) in votes.into_votes() {
+            self.answer(peer, cast.call, phase, number, answer.clone());
         }
     }
 
@@ -117,7 +122,7 @@ impl Master {
     /// Takes back one peer's vote and tells it why.
     pub(super) fn fail_vote(&mut self, peer: PeerId, phase: Phase, cause: &Cause) {
         let optimise = self.optimise.as_mut().map(|o| &mut o.votes);
-        let call = match phase {
+        let cast = match phase {
             Phase::Topology => self.topology.as_mut().and_then(|r| r.round.withdraw(peer)),
             Phase::Pending => self.pending.as_mut().and_then(|r| r.round.withdraw(peer)),
             Phase::Optimise => optimise.and_then(|r| r.round.withdraw(peer)),
@@ -126,12 +131,12 @@ impl Master {
                 group.and_then(|g| g.sync.as_mut()).and_then(|s| s.withdraw_offer(peer))
             }
         };
-        if let Some(call) = call {
-            self.answer(peer, call, phase, 0, Answer::Failed(cause.clone()));
+        if let Some(cast) = cast {
+            self.answer(peer, cast.call, phase, 0, Answer::Failed(cause.clone()));
         }
     }
 
-    /// Rounds in which live peers did not vote in time fail for those who did.
+    /// Votes of peers that lose patience with live peers which did not vote.
     pub(super) fn expire_phases(&mut self, now: Time) {
         for phase in [Phase::Topology, Phase::Pending, Phase::Optimise] {
             let round = match phase {
@@ -140,18 +145,28 @@ impl Master {
                 _ => self.optimise.as_ref().map(|o| &o.votes),
             };
             let Some(round) = round.filter(|r| r.deadline().is_some_and(|d| d <= now)) else { continue };
-            let waited_for = self.named_few(&round.round.missing(self.roster.accepted()));
-            let voters: Vec<_> = round.round.votes().keys().copied().collect();
-            let cause = Cause::Timeout { waited_for };
-            self.notify(Event::RoundFailed(phase, cause.clone()));
-            for peer in voters {
-                self.fail_vote(peer, phase, &cause);
-            }
-            match phase {
-                Phase::Topology => self.topology = None,
-                Phase::Pending => self.pending = None,
-                _ => self.optimise = None,
-            }
+            let missing = round.round.missing(self.roster.accepted());
+            self.expire_votes(phase, overdue(&round.round, now), &missing);
+        }
+        self.drop_empty_votings();
+    }
+
+    /// Fails the votes of these peers, who waited for those.
+    pub(super) fn expire_votes(&mut self, phase: Phase, overdue: Vec<PeerId>, missing: &[PeerId]) {
+        let cause = Cause::Timeout { waited_for: self.named_few(missing) };
+        self.notify(Event::RoundFailed(phase, cause.clone()));
+        for peer in overdue {
+            self.fail_vote(peer, phase, &cause);
+        }
+    }
+
+    /// Votings that nobody votes in any more are forgotten.
+    pub(super) fn drop_empty_votings(&mut self) {
+        self.topology.take_if(|p| p.round.is_empty());
+        self.pending.take_if(|p| p.round.is_empty());
+        self.optimise.take_if(|o| o.votes.round.is_empty());
+        for group in self.groups.values_mut() {
+            group.sync.take_if(|s| s.is_idle());
         }
     }
 
@@ -169,8 +184,7 @@ impl Master {
     }
 }
 
-fn vote_in(phase: &mut Option<PhaseRound>, peer: PeerId, call: CallId, now: Time, deadline: Time) {
-    let phase = phase.get_or_insert_with(|| PhaseRound::new(now, deadline));
-    phase.round.deadline = phase.round.deadline.min(deadline);
-    phase.round.vote(peer, call);
+/// Whose patience is at its end.
+fn overdue(round: &Round<Cast>, now: Time) -> Vec<PeerId> {
+    round.votes().iter().filter(|(_, cast)| cast.deadline <= now).map(|(peer, _)| *peer).collect()
 }

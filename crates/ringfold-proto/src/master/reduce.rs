@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(super) struct OpRound {
     pub round: Round<()>,
+    /// When the least patient of those who take part gives up, for all (R6).
+    pub deadline: Time,
     /// Whoever has started it, as far as is known, and what they were asked for.
     pub started: BTreeMap<PeerId, Descriptor>,
     /// Found to be impossible.
@@ -104,7 +106,7 @@ impl Master {
         let mut expired = Vec::new();
         for (id, group) in &self.groups {
             let Some(epoch) = group.open_epoch().map(|d| d.id) else { continue };
-            for ((tag, seq), op) in group.ops.iter().filter(|(_, op)| op.round.deadline <= now) {
+            for ((tag, seq), op) in group.ops.iter().filter(|(_, op)| op.deadline <= now) {
                 let waited_for = self.named_few(&op.round.missing(self.roster.members(*id)));
                 expired.push((OpId { epoch, tag: *tag, seq: *seq }, Cause::Timeout { waited_for }));
             }
@@ -167,11 +169,12 @@ impl Master {
             ms => Duration::from_millis(u64::from(ms)),
         };
         let round = group.ops.entry((op.tag, op.seq)).or_insert_with(|| OpRound {
-            round: Round::new(now, now + patience),
+            round: Round::new(now),
+            deadline: now + patience,
             started: BTreeMap::new(),
             failed: None,
         });
-        round.round.deadline = round.round.deadline.min(round.round.opened + patience);
+        round.deadline = round.deadline.min(round.round.opened + patience);
         let differing = round.started.iter().find(|(_, d)| d.shared() != descriptor.shared());
         let differing = differing.map(|(p, d)| (*p, Some(*d)));
         round.started.insert(peer, descriptor);

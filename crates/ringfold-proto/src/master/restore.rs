@@ -177,7 +177,8 @@ impl Master {
                 // Nobody can have missed more than the end of one round.
                 && RUN_WIDE.iter().all(|phase| r.rounds.of(*phase) + 1 >= rounds.of(*phase))
         };
-        let outsiders: Vec<_> = returned.iter().filter(|(p, r)| !is_member(**p, r)).map(|(p, _)| *p).collect();
+        let outsiders: Vec<_> =
+            returned.iter().filter(|(p, r)| !is_member(**p, r)).map(|(p, _)| *p).collect();
         for peer in outsiders {
             returned.remove(&peer);
             self.remove(now, peer, Departure::Kicked("the run went on without it".into()));
@@ -305,10 +306,10 @@ fn judge_epoch(
             Some(outcome) => outcome,
             None if all_done => Outcome::Committed,
             None if goes_on => {
-                let mut round = Round::new(Time::ZERO, deadline);
+                let mut round = Round::new(Time::ZERO);
                 done.iter().for_each(|p| round.vote(*p, ()));
                 let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();
-                group.ops.insert((tag, seq), OpRound { round, started, failed: None });
+                group.ops.insert((tag, seq), OpRound { round, deadline, started, failed: None });
                 continue;
             }
             None => Outcome::Aborted(cause.clone()),

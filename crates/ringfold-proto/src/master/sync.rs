@@ -3,7 +3,8 @@
 
 use super::Master;
 use super::election::{Ballots, Candidate, Election, elect};
-use crate::cause::{Cause, StateRejection};
+use super::phase::Cast;
+use crate::cause::StateRejection;
 use crate::event::Event;
 use crate::id::{CallId, GroupId, PeerId, Revision};
 use crate::message::{Answer, Phase, ToPeer};
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 enum Act {
     /// Offers come in.
-    Offer { offers: Round<(CallId, SyncOffer)>, order: Vec<PeerId> },
+    Offer { offers: Round<(Cast, SyncOffer)>, order: Vec<PeerId> },
     /// The elected content moves; each votes with whether it has it now.
     Transfer { revision: Revision, done: Round<bool>, calls: BTreeMap<PeerId, CallId> },
 }
@@ -27,14 +28,13 @@ pub(super) struct SyncRound {
 }
 
 impl SyncRound {
-    pub fn new(now: Time, deadline: Time) -> Self {
-        Self { act: Act::Offer { offers: Round::new(now, deadline), order: Vec::new() } }
+    pub fn new(now: Time) -> Self {
+        Self { act: Act::Offer { offers: Round::new(now), order: Vec::new() } }
     }
 
-    pub fn offer(&mut self, peer: PeerId, call: CallId, offer: SyncOffer, deadline: Time) {
+    pub fn offer(&mut self, peer: PeerId, cast: Cast, offer: SyncOffer) {
         if let Act::Offer { offers, order } = &mut self.act {
-            offers.deadline = offers.deadline.min(deadline);
-            offers.vote(peer, (call, offer));
+            offers.vote(peer, (cast, offer));
             order.retain(|p| *p != peer);
             order.push(peer);
         }
@@ -43,16 +43,16 @@ impl SyncRound {
     /// Takes an offer back if it is this call's.
     pub fn withdraw(&mut self, peer: PeerId, call: CallId) {
         if let Act::Offer { offers, .. } = &self.act
-            && offers.vote_of(peer).is_some_and(|(c, _)| *c == call)
+            && offers.vote_of(peer).is_some_and(|(cast, _)| cast.call == call)
         {
             self.withdraw_offer(peer);
         }
     }
 
-    pub fn withdraw_offer(&mut self, peer: PeerId) -> Option<CallId> {
+    pub fn withdraw_offer(&mut self, peer: PeerId) -> Option<Cast> {
         let Act::Offer { offers, order } = &mut self.act else { return None };
         order.retain(|p| *p != peer);
-        offers.withdraw(peer).map(|(call, _)| call)
+        offers.withdraw(peer).map(|(cast, _)| cast)
     }
 
     /// A peer departed.
@@ -81,7 +81,7 @@ impl SyncRound {
 
     pub fn deadline(&self) -> Option<Time> {
         match &self.act {
-            Act::Offer { offers, .. } => Some(offers.deadline),
+            Act::Offer { offers, .. } => offers.votes().values().map(|(cast, _)| cast.deadline).min(),
             // A transfer takes as long as it takes; whoever stops is noticed by its silence or its link.
             Act::Transfer { .. } => None,
         }
@@ -114,21 +114,16 @@ impl Master {
         let mut expired = Vec::new();
         for (id, group) in &self.groups {
             let Some(SyncRound { act: Act::Offer { offers, .. } }) = &group.sync else { continue };
-            if offers.deadline <= now {
-                let waited_for = self.named_few(&offers.missing(self.roster.members(*id)));
-                let voters: Vec<_> = offers.votes().keys().copied().collect();
-                expired.push((*id, voters, Cause::Timeout { waited_for }));
+            let overdue = offers.votes().iter().filter(|(_, (cast, _))| cast.deadline <= now);
+            let overdue: Vec<_> = overdue.map(|(peer, _)| *peer).collect();
+            if !overdue.is_empty() {
+                expired.push((overdue, offers.missing(self.roster.members(*id))));
             }
         }
-        for (id, voters, cause) in expired {
-            self.notify(Event::RoundFailed(Phase::Sync, cause.clone()));
-            for peer in voters {
-                self.fail_vote(peer, Phase::Sync, &cause);
-            }
-            if let Some(group) = self.groups.get_mut(&id) {
-                group.sync = None;
-            }
+        for (overdue, missing) in expired {
+            self.expire_votes(Phase::Sync, overdue, &missing);
         }
+        self.drop_empty_votings();
     }
 
     fn advance_group_sync(&mut self, now: Time, id: GroupId) -> bool {
@@ -150,7 +145,8 @@ impl Master {
     }
 
     fn hold_election(&mut self, now: Time, id: GroupId) {
-        let last = self.groups.get(&id).and_then(|g| g.next_revision).map(|next| Revision(next.0.saturating_sub(1)));
+        let last =
+            self.groups.get(&id).and_then(|g| g.next_revision).map(|next| Revision(next.0.saturating_sub(1)));
         let holds = |peer: &PeerId| last.is_some() && self.roster.get(*peer).and_then(|r| r.synced) == last;
         let held = self.roster.members(id).iter().any(holds);
         let Some(group) = self.groups.get_mut(&id) else { return };
@@ -164,7 +160,7 @@ impl Master {
         };
         let candidates = order.iter().filter_map(candidate).collect();
         let Election { verdicts, revision, reset } = elect(&Ballots { candidates, next, held });
-        let calls: BTreeMap<_, _> = offers.votes().iter().map(|(p, (call, _))| (*p, *call)).collect();
+        let calls: BTreeMap<_, _> = offers.votes().iter().map(|(p, (cast, _))| (*p, cast.call)).collect();
         let Some(revision) = revision else { return self.reject_all(id, verdicts, &calls) };
         if reset {
             self.notify(Event::RevisionReset(id, revision));
@@ -195,7 +191,7 @@ impl Master {
         verdicts: BTreeMap<PeerId, SyncVerdict>,
         calls: BTreeMap<PeerId, CallId>,
     ) {
-        let mut done = Round::new(now, now + self.config.timing.wait_max);
+        let mut done = Round::new(now);
         let fetches = |v: &&SyncVerdict| matches!(v, SyncVerdict::Elected(a) if !a.fetch.is_empty());
         let elected = verdicts.values().filter(|v| matches!(v, SyncVerdict::Elected(_))).count();
         let fetchers = verdicts.values().filter(fetches).count();

@@ -5,7 +5,7 @@ use super::{Completion, Failure, Peer, PeerAction, Stage};
 use crate::cause::Cause;
 use crate::epoch::{EpochDescription, Member, MissingPair};
 use crate::id::{EpochId, PeerId, Seq, Tag};
-use crate::message::{Ballot, Direction, Outcome, RoundNumbers, ToMaster};
+use crate::message::{Ballot, Direction, Outcome, Request, RoundNumbers, ToMaster};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -47,7 +47,7 @@ pub(super) enum LinkState {
     Mending {
         report_at: Time,
     },
-    /// It broke, and the master was told.
+    /// It broke or stalled, and the master was told.
     Reported,
 }
 
@@ -110,10 +110,14 @@ impl Peer {
             self.rounds = rounds;
             self.visible = self.latest;
             for call in self.calls.keys().copied().collect::<Vec<_>>() {
-                if matches!(self.calls[&call].kind, CallKind::Connect) {
-                    self.complete(call, Ok(Completion::Connected));
-                } else {
-                    self.cast(now, call);
+                match &self.calls[&call].kind {
+                    CallKind::Connect => self.complete(call, Ok(Completion::Connected)),
+                    // To be accepted again is an update of the topology, for whoever waits for one.
+                    CallKind::Vote { request: Request::UpdateTopology, .. } => {
+                        self.complete(call, Ok(Completion::Topology));
+                    }
+                    CallKind::Vote { .. } => self.cast(now, call),
+                    CallKind::Reduce(_) => {}
                 }
             }
         }
@@ -195,7 +199,8 @@ impl Peer {
     }
 
     pub(super) fn ping_links(&mut self) {
-        let up = self.links.iter().filter(|(_, s)| **s == LinkState::Up).map(|(p, _)| PeerAction::Ping(*p));
+        let there = |state: &LinkState| matches!(state, LinkState::Up | LinkState::Reported);
+        let up = self.links.iter().filter(|(_, s)| there(s)).map(|(p, _)| PeerAction::Ping(*p));
         self.actions.extend(up);
     }
 
@@ -225,13 +230,18 @@ impl Peer {
     }
 
     fn report_trouble(&mut self, peer: PeerId, direction: Direction) {
-        if let Some(state) = self.links.get_mut(&peer)
-            && *state != LinkState::Up
-        {
-            *state = LinkState::Reported;
-        }
+        self.links.insert(peer, LinkState::Reported);
         if let Some(epoch) = self.epoch().map(|e| e.id) {
             self.say(ToMaster::LinkTrouble { epoch, peer, direction });
+        }
+    }
+
+    /// A restarted master does not know of links that were reported to its earlier life.
+    pub(super) fn repeat_troubles(&mut self) {
+        let reported = |state: &LinkState| *state == LinkState::Reported;
+        let troubled: Vec<_> = self.links.iter().filter(|(_, s)| reported(s)).map(|(p, _)| *p).collect();
+        for peer in troubled {
+            self.report_trouble(peer, Direction::Both);
         }
     }
 

@@ -110,7 +110,9 @@ impl Peer {
         let Some((_, reduce)) = self.reduce_of(op) else { return };
         let done = match &reduce.progress {
             Progress::Running { .. } => Some(matches!(ballot, Ballot::Done { .. })),
-            Progress::Voted { ballot: Ballot::Done { .. }, .. } => (ballot == Ballot::TimedOut).then_some(true),
+            Progress::Voted { ballot: Ballot::Done { .. }, .. } => {
+                (ballot == Ballot::TimedOut).then_some(true)
+            }
             _ => None,
         };
         if let Some(done) = done {

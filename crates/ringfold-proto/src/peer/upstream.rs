@@ -3,6 +3,7 @@
 use super::calls::{CallKind, Progress};
 use super::{Failure, Peer, PeerAction, Stage};
 use crate::id::{ConnId, Incarnation};
+use crate::limits;
 use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Resume, ToMaster, ToPeer};
 use crate::session::{Receipt, Session};
 use crate::time::Time;
@@ -38,7 +39,9 @@ impl Peer {
         let introduction = match self.resume() {
             Some(resume) => ToMaster::Resume(Box::new(resume)),
             None => {
+                // A newcomer begins anew: what it was told before is of no account.
                 self.session = Session::default();
+                self.proposal = None;
                 ToMaster::Join(self.config.join.clone())
             }
         };
@@ -127,6 +130,7 @@ impl Peer {
         self.incarnation = incarnation;
         self.previous = None;
         self.seniority = seniority;
+        self.session.unsay();
         self.found();
     }
 
@@ -147,6 +151,7 @@ impl Peer {
             self.cast(now, call);
         }
         self.repeat_op_votes();
+        self.repeat_troubles();
     }
 
     /// This peer was accepted too early; it waits, and its calls wait with it.
@@ -175,6 +180,7 @@ impl Peer {
                 progress: OpProgress::Decided(outcome.clone()),
             }));
         }
+        ops.truncate(limits::OPS_IN_RESUME_MAX);
         let proposed = self.proposal.as_ref().map(|p| EpochRecord {
             description: p.description.clone(),
             opened: false,

@@ -83,7 +83,8 @@ impl World {
         if self.peers[peer].control == Some(wire) {
             self.peers[peer].control = None;
             self.peers[peer].machine.handle_lost(self.now, ConnId(wire.0));
-        } else if let Some(other) = self.peers[peer].links.iter().find(|(_, w)| **w == wire).map(|(p, _)| *p) {
+        } else if let Some(other) = self.peers[peer].links.iter().find(|(_, w)| **w == wire).map(|(p, _)| *p)
+        {
             self.note(|| format!("p{peer}: lost its link with {}", other.short()));
             self.peers[peer].links.remove(&other);
             self.forget_link(peer, other);

@@ -82,7 +82,8 @@ impl World {
 
     fn reset(&mut self, peer: usize, purpose: Purpose) {
         let node = Node::Peer(peer);
-        let wires: Vec<_> = self.network.wires_of(node).into_iter().filter(|w| self.wires.get(w) == Some(&purpose)).collect();
+        let wires: Vec<_> =
+            self.network.wires_of(node).into_iter().filter(|w| self.wires.get(w) == Some(&purpose)).collect();
         let Some(wire) = self.chance.pick(&wires).copied() else { return };
         if !self.network.listens(wire, node) {
             return;

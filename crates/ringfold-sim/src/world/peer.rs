@@ -151,7 +151,9 @@ impl World {
     fn process(&mut self, peer: usize, what: Happening) {
         let now = self.now;
         match what {
-            Happening::Transit(Transit::Deliver { wire, packet, .. }) => self.peer_receives(peer, wire, packet),
+            Happening::Transit(Transit::Deliver { wire, packet, .. }) => {
+                self.peer_receives(peer, wire, packet)
+            }
             Happening::Timer(_) => {
                 let state = &mut self.peers[peer];
                 state.timer_at = None;
@@ -210,7 +212,9 @@ impl World {
         let from = self.network.other_end(wire, Node::Peer(peer));
         match packet {
             Packet::ToPeer(message) => {
-                if let ToPeer::Answer { phase: Phase::Sync, round, answer: Answer::Synced(_), .. } = &message.message {
+                if let ToPeer::Answer { phase: Phase::Sync, round, answer: Answer::Synced(_), .. } =
+                    &message.message
+                {
                     self.peers[peer].sync_round = *round;
                 }
                 self.peers[peer].machine.handle_message(self.now, ConnId(wire.0), *message);
@@ -238,7 +242,13 @@ impl World {
         }
     }
 
-    fn frame_arrives(&mut self, peer: usize, from: usize, header: DataHeader, symbols: Vec<crate::symbol::Symbol>) {
+    fn frame_arrives(
+        &mut self,
+        peer: usize,
+        from: usize,
+        header: DataHeader,
+        symbols: Vec<crate::symbol::Symbol>,
+    ) {
         let from = self.peers[from].id;
         let Some(header) = self.sabotage_frame(peer, header) else { return };
         let now = self.now;
@@ -298,10 +308,14 @@ impl World {
         let machine = &mut self.peers[peer].machine;
         match event {
             ExecutorEvent::Done { op, .. } => machine.handle_op_done(op),
-            ExecutorEvent::Committed { op, .. } | ExecutorEvent::Quiesced { op, .. } => machine.handle_op_released(op),
+            ExecutorEvent::Committed { op, .. } | ExecutorEvent::Quiesced { op, .. } => {
+                machine.handle_op_released(op)
+            }
             ExecutorEvent::Mismatch { op, peer: from } => machine.handle_op_mismatch(op, from),
             ExecutorEvent::LinkLost { .. } => {}
-            ExecutorEvent::Stalled { peer: other, direction } => machine.handle_link_stalled(other, direction),
+            ExecutorEvent::Stalled { peer: other, direction } => {
+                machine.handle_link_stalled(other, direction)
+            }
             ExecutorEvent::Violation { peer: other, why } => {
                 let what = format!("p{peer} accuses {} of {why:?}", other.short());
                 self.oracle.accuse(self.now, Promise::NobodyIsAccused, what);
@@ -371,7 +385,11 @@ impl World {
         let Some(Pending::Reduce { buffer, op: slot, .. }) = state.pending.get_mut(&call) else { return };
         *slot = Some(op);
         let Some(membership) = state.executor.membership(op.epoch) else {
-            return self.oracle.accuse(now, Promise::NobodyIsAccused, format!("p{peer}: {op} has no open epoch"));
+            return self.oracle.accuse(
+                now,
+                Promise::NobodyIsAccused,
+                format!("p{peer}: {op} has no open epoch"),
+            );
         };
         let members = membership.members.iter().filter_map(|m| self.by_id.get(m)).copied().collect();
         let plan = choice::plan(&descriptor, membership.me, &membership.shape, &membership.tuning);
@@ -498,19 +516,28 @@ impl World {
         let since = match pending {
             Pending::Plain(since) | Pending::Reduce { since, .. } => *since,
         };
-        let calm = since >= self.scenario.calm_at + super::SETTLING && self.scenario.habits.strays_per_mille == 0;
+        let calm =
+            since >= self.scenario.calm_at + super::SETTLING && self.scenario.habits.strays_per_mille == 0;
         let what = match result {
             Err(Failure::Aborted(cause) | Failure::VoteFailed(cause)) => match **cause {
-                Cause::Timeout { .. } | Cause::LinkLost { .. } | Cause::Mismatch { .. } if calm => cause.to_string(),
+                Cause::Timeout { .. } | Cause::LinkLost { .. } | Cause::Mismatch { .. } if calm => {
+                    cause.to_string()
+                }
                 _ => return,
             },
-            Err(Failure::MasterLost(why)) if why.contains("wrongly") || why.contains("can't be") || why.contains("not done") => {
+            Err(Failure::MasterLost(why))
+                if why.contains("wrongly") || why.contains("can't be") || why.contains("not done") =>
+            {
                 why.clone()
             }
             Err(Failure::Removed(why)) if why.contains("broke the protocol") => why.clone(),
             _ => return,
         };
-        self.oracle.accuse(self.now, Promise::NobodyIsAccused, format!("p{peer} failed although all was well: {what}"));
+        self.oracle.accuse(
+            self.now,
+            Promise::NobodyIsAccused,
+            format!("p{peer} failed although all was well: {what}"),
+        );
     }
 
     fn look_at_sync(&mut self, peer: usize, call: CallId, result: &Result<Completion, Failure>) {
@@ -532,6 +559,7 @@ impl World {
             }
         }
         // A buffer that nobody else holds can't be touched any more.
-        self.peers[peer].past_buffers = buffers.into_iter().filter(|b| std::rc::Rc::strong_count(b) > 1).collect();
+        self.peers[peer].past_buffers =
+            buffers.into_iter().filter(|b| std::rc::Rc::strong_count(b) > 1).collect();
     }
 }
