@@ -24,13 +24,14 @@ use crate::epoch::Attributes;
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, PeerId};
 use crate::message::{Numbered, RoundNumbers, ToMaster, ToPeer};
+use crate::round::Round;
 use crate::session::Receipt;
 use crate::time::Time;
 use crate::timing::Timing;
 use crate::tuning::Tuning;
 use group::Group;
 use optimise::OptimiseRound;
-use phase::PhaseRound;
+use phase::{Cast, PhaseRound};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use restore::Restoration;
@@ -103,6 +104,9 @@ pub struct Master {
     rounds: RoundNumbers,
     last_pending: bool,
     topology: Option<PhaseRound>,
+    /// The votes of a topology round that is decided: newcomers are let in, and epochs are being made. Whoever
+    /// is let in votes in the next one.
+    admitting: Option<Round<Cast>>,
     pending: Option<PhaseRound>,
     optimise: Option<OptimiseRound>,
     restoration: Option<Restoration>,
@@ -128,6 +132,7 @@ impl Master {
             rounds: RoundNumbers::default(),
             last_pending: false,
             topology: None,
+            admitting: None,
             pending: None,
             optimise: None,
             restoration: None,

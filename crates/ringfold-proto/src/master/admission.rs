@@ -2,6 +2,7 @@
 
 use super::roster::{PeerRecord, Standing};
 use super::{Master, MasterAction};
+use crate::cause::Departure;
 use crate::event::Event;
 use crate::id::{ConnId, PeerId};
 use crate::limits;
@@ -11,6 +12,10 @@ use crate::time::Time;
 
 impl Master {
     pub(super) fn handle_join(&mut self, now: Time, conn: ConnId, peer: PeerId, join: Join) {
+        if self.roster.get(peer).is_some_and(|r| r.conn != Some(conn)) {
+            // Its line broke, and it noticed before we did; it comes back as one who knows of nothing.
+            self.remove(now, peer, Departure::ConnectionLost);
+        }
         if let Some(why) = self.objection(peer, &join) {
             let name = crate::cause::PeerName { peer, name: clipped(&join.name, limits::NAME_BYTES_MAX) };
             self.notify(Event::Refused(name, why.clone()));
@@ -49,23 +54,19 @@ impl Master {
         if self.roster.accepted().next().is_none() {
             return self.roster.pending().next().is_some() && self.admit(now);
         }
-        let Some(topology) = &self.topology else { return false };
-        if !topology.acting {
-            if !topology.round.is_complete(self.roster.accepted()) {
+        if self.admitting.is_some() {
+            if !self.all_epochs_open() {
                 return false;
             }
-            self.count_round(Phase::Topology);
-            self.admit(now);
-            if let Some(topology) = &mut self.topology {
-                topology.acting = true;
-            }
+            let Some(votes) = self.admitting.take() else { return false };
+            self.complete_phase(Phase::Topology, votes, Answer::Topology);
             return true;
         }
-        if !self.all_epochs_open() {
-            return false;
-        }
-        let Some(topology) = self.topology.take() else { return false };
-        self.complete_phase(Phase::Topology, topology.round, Answer::Topology);
+        let accepted = self.roster.accepted();
+        let Some(topology) = self.topology.take_if(|t| t.round.is_complete(accepted)) else { return false };
+        self.count_round(Phase::Topology);
+        self.admitting = Some(topology.round);
+        self.admit(now);
         true
     }
 

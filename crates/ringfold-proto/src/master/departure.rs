@@ -44,6 +44,9 @@ impl Master {
         for phase in [self.topology.as_mut(), self.pending.as_mut(), optimise].into_iter().flatten() {
             phase.round.withdraw(peer);
         }
+        if let Some(admitting) = &mut self.admitting {
+            admitting.withdraw(peer);
+        }
         for group in self.groups.values_mut() {
             if let Some(sync) = &mut group.sync {
                 sync.forget(peer);

@@ -163,6 +163,7 @@ impl Master {
     /// Votings that nobody votes in any more are forgotten.
     pub(super) fn drop_empty_votings(&mut self) {
         self.topology.take_if(|p| p.round.is_empty());
+        self.admitting.take_if(|votes| votes.is_empty());
         self.pending.take_if(|p| p.round.is_empty());
         self.optimise.take_if(|o| o.votes.round.is_empty());
         for group in self.groups.values_mut() {

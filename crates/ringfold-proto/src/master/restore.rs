@@ -15,6 +15,7 @@ use crate::message::{EpochRecord, OpProgress, OpRecord, Outcome, Phase, Resume, 
 use crate::round::Round;
 use crate::session::Session;
 use crate::time::Time;
+use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The time between the first member's return and the run's going on.
@@ -121,7 +122,7 @@ impl Master {
                 record.outdated_before = record.session.said();
             }
         }
-        (self.topology, self.pending, self.optimise) = (None, None, None);
+        (self.topology, self.admitting, self.pending, self.optimise) = (None, None, None, None);
         self.rounds = RoundNumbers::default();
         self.groups.clear();
         let deadline = now + self.config.timing.restore_grace;
@@ -218,7 +219,7 @@ impl Master {
                 returned,
                 goes_on,
                 &cause,
-                now + self.config.timing.wait_max,
+                now..now + self.config.timing.wait_max,
                 &mut group,
                 &mut decisions,
             );
@@ -280,7 +281,7 @@ fn judge_epoch(
     returned: &BTreeMap<&PeerId, &Resume>,
     goes_on: bool,
     cause: &Cause,
-    deadline: Time,
+    wait: Range<Time>,
     group: &mut Group,
     decisions: &mut Vec<(OpId, Outcome)>,
 ) {
@@ -306,10 +307,10 @@ fn judge_epoch(
             Some(outcome) => outcome,
             None if all_done => Outcome::Committed,
             None if goes_on => {
-                let mut round = Round::new(Time::ZERO);
+                let mut round = Round::new(wait.start);
                 done.iter().for_each(|p| round.vote(*p, ()));
                 let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();
-                group.ops.insert((tag, seq), OpRound { round, deadline, started, failed: None });
+                group.ops.insert((tag, seq), OpRound { round, deadline: wait.end, started, failed: None });
                 continue;
             }
             None => Outcome::Aborted(cause.clone()),

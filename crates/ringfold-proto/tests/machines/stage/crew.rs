@@ -1,0 +1,84 @@
+//! The peers on the stage, and what their drivers were asked to do.
+
+use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::id::{CallId, ConnId, EpochId, OpId, PeerId};
+use ringfold_proto::peer::{Completion, Failure, Peer};
+use ringfold_proto::shared_state::Assignment;
+use std::collections::BTreeMap;
+
+/// A peer by its number on the stage.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Who(pub usize);
+
+/// What became of an operation on one peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpState {
+    Running,
+    Committed,
+    Aborted,
+    /// Decided without having been started here.
+    Skipped,
+}
+
+/// A pair that a peer was asked to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProbeAsked {
+    pub probe: u64,
+    pub target: PeerId,
+    pub key: [u8; 32],
+}
+
+pub struct Actor {
+    pub peer: Peer,
+    pub name: String,
+    pub alive: bool,
+    /// Stopped: its sockets stay, but nothing in it moves.
+    pub frozen: bool,
+    /// Its cable to the master is cut: nothing comes through, no end notices.
+    pub cut: bool,
+    /// What the master says is under way, and does not arrive.
+    pub held_down: bool,
+    /// What it says is under way, and does not arrive.
+    pub held_up: bool,
+    /// Whether the executor keeps the buffers of decided operations for now.
+    pub keeps_buffers: bool,
+    pub line: Option<ConnId>,
+    pub connecting: Option<CallId>,
+    pub results: BTreeMap<CallId, Result<Completion, Failure>>,
+    pub ops: BTreeMap<OpId, OpState>,
+    pub started: Vec<(OpId, Descriptor)>,
+    pub opened: Vec<EpochDescription>,
+    pub closed: Vec<EpochId>,
+    pub probes: Vec<ProbeAsked>,
+    pub assignments: Vec<(CallId, Assignment)>,
+}
+
+impl Actor {
+    pub fn new(peer: Peer, name: &str) -> Self {
+        Self {
+            peer,
+            name: name.to_owned(),
+            alive: true,
+            frozen: false,
+            cut: false,
+            held_down: false,
+            held_up: false,
+            keeps_buffers: false,
+            line: None,
+            connecting: None,
+            results: BTreeMap::new(),
+            ops: BTreeMap::new(),
+            started: Vec::new(),
+            opened: Vec::new(),
+            closed: Vec::new(),
+            probes: Vec::new(),
+            assignments: Vec::new(),
+        }
+    }
+
+    /// Whether its driver does anything.
+    pub fn moves(&self) -> bool {
+        self.alive && !self.frozen
+    }
+}

@@ -1,0 +1,464 @@
+//! How words travel: connections keep order, and break as tests want them to.
+
+use super::crew::ProbeAsked;
+use super::{OpState, Stage, Who};
+use ringfold_proto::bounded::Bounded;
+use ringfold_proto::id::{ConnId, PeerId};
+use ringfold_proto::master::{MasterAction, TourAnswer, TourQuestion};
+use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
+use ringfold_proto::peer::{Completion, Failure, PeerAction};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A control connection.
+#[derive(Default)]
+pub struct Wire {
+    /// None for a stranger: whatever it is told is only written down.
+    who: Option<Who>,
+    up: VecDeque<Numbered<ToMaster>>,
+    down: VecDeque<Numbered<ToPeer>>,
+    /// The peer closed it, or lost it: the master notices when it has read what came before.
+    ends_up: bool,
+    /// The master closed it.
+    ends_down: bool,
+    /// The peer's end is gone, and the master has no way to know.
+    half_open: bool,
+}
+
+impl Stage {
+    /// Carries everything that was said to its end.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            let acted = self.act_master() | self.act_peers();
+            let heard = self.deliver();
+            if !acted && !heard {
+                return;
+            }
+        }
+        panic!("the machines never come to rest");
+    }
+
+    /// Lets time go by, from one timeout to the next.
+    pub fn pass(&mut self, duration: Duration) {
+        let until = self.now + duration;
+        self.settle();
+        let mut still = 0;
+        while let Some(next) = self.next_timeout().filter(|t| *t <= until) {
+            still = if next <= self.now { still + 1 } else { 0 };
+            assert!(still < 1000, "a timeout comes again and again at {}", self.now);
+            self.now = self.now.max(next);
+            self.fire();
+        }
+        self.now = until;
+        self.settle();
+    }
+
+    fn fire(&mut self) {
+        let now = self.now;
+        if let Some(master) = self.master.as_mut().filter(|m| m.poll_timeout().is_some_and(|t| t <= now)) {
+            master.handle_timeout(now);
+        }
+        for actor in self.actors.iter_mut().filter(|a| a.moves()) {
+            if actor.peer.poll_timeout().is_some_and(|t| t <= now) {
+                actor.peer.handle_timeout(now);
+            }
+        }
+        self.settle();
+    }
+
+    fn next_timeout(&self) -> Option<ringfold_proto::time::Time> {
+        let peers = self.actors.iter().filter(|a| a.moves()).filter_map(|a| a.peer.poll_timeout());
+        peers.chain(self.master.as_ref().and_then(|m| m.poll_timeout())).min()
+    }
+
+    /// The process is gone; its connections break once what it said has arrived.
+    pub fn kill(&mut self, who: Who) {
+        self.settle();
+        self.actors[who.0].alive = false;
+        self.end_line(who);
+        self.settle();
+        let id = self.id(who);
+        for other in self.ends_of(who) {
+            self.linked.remove(&pair(who, other));
+            let now = self.now;
+            self.peer(other).handle_link_lost(now, id);
+        }
+        self.settle();
+    }
+
+    /// A peer says goodbye.
+    pub fn leave(&mut self, who: Who) {
+        self.peer(who).leave();
+        self.settle();
+    }
+
+    /// The master is gone, and all connections with it.
+    pub fn crash_master(&mut self) {
+        self.settle();
+        self.master = None;
+        for wire in std::mem::take(&mut self.wires) {
+            if let Some(who) = wire.1.who.filter(|w| self.actors[w.0].alive) {
+                let now = self.now;
+                self.peer(who).handle_lost(now, wire.0);
+            }
+        }
+        self.settle();
+    }
+
+    /// Another life of the master, to which all come back at once who can.
+    pub fn restart_master(&mut self) {
+        self.crash_master();
+        self.start_master();
+        self.pass(Duration::from_secs(1));
+    }
+
+    /// A peer's connection breaks, and the master does not notice; what is under way to the peer is lost.
+    pub fn break_unnoticed(&mut self, who: Who) {
+        let Some(conn) = self.actors[who.0].line.take() else { return };
+        if let Some(wire) = self.wires.get_mut(&conn) {
+            wire.half_open = true;
+            wire.down.clear();
+            wire.up.clear();
+        }
+        let now = self.now;
+        self.peer(who).handle_lost(now, conn);
+    }
+
+    pub fn hold_down(&mut self, who: Who) {
+        self.actors[who.0].held_down = true;
+    }
+
+    pub fn hold_up(&mut self, who: Who) {
+        self.actors[who.0].held_up = true;
+    }
+
+    /// Everything that was held goes on.
+    pub fn let_go(&mut self, who: Who) {
+        let actor = &mut self.actors[who.0];
+        (actor.held_down, actor.held_up, actor.cut, actor.frozen) = (false, false, false, false);
+        self.settle();
+    }
+
+    /// From now on the two can't reach each other.
+    pub fn part(&mut self, a: Who, b: Who) {
+        self.apart.insert(pair(a, b));
+        if self.linked.remove(&pair(a, b)) {
+            let (now, ids) = (self.now, (self.id(a), self.id(b)));
+            self.peer(a).handle_link_lost(now, ids.1);
+            self.peer(b).handle_link_lost(now, ids.0);
+        }
+        self.settle();
+    }
+
+    pub fn join_again(&mut self, a: Who, b: Who) {
+        self.apart.remove(&pair(a, b));
+    }
+
+    /// Links between the two are never made, and nobody says that they can't be.
+    pub fn make_slow(&mut self, a: Who, b: Who) {
+        self.slow.insert(pair(a, b));
+    }
+
+    /// A link that was slow is there.
+    pub fn link_at_last(&mut self, a: Who, b: Who) {
+        self.slow.remove(&pair(a, b));
+        self.linked.insert(pair(a, b));
+        let ids = (self.id(a), self.id(b));
+        self.peer(a).handle_link_up(ids.1);
+        self.peer(b).handle_link_up(ids.0);
+        self.settle();
+    }
+
+    /// The link breaks, and is made anew at once.
+    pub fn break_link(&mut self, a: Who, b: Who) {
+        assert!(self.linked.remove(&pair(a, b)));
+        let (now, ids) = (self.now, (self.id(a), self.id(b)));
+        self.peer(a).handle_link_lost(now, ids.1);
+        self.peer(b).handle_link_lost(now, ids.0);
+        self.settle();
+    }
+
+    /// A connection of somebody who is no peer machine, and says what it likes.
+    pub fn stranger(&mut self, peer: PeerId) -> ConnId {
+        self.next_conn += 1;
+        let (now, conn) = (self.now, ConnId(self.next_conn));
+        self.wires.insert(conn, Wire::default());
+        self.master().handle_connected(now, conn, peer);
+        conn
+    }
+
+    /// Something arrives at the master on a connection, outside of the numbering.
+    pub fn forge_on(&mut self, conn: ConnId, message: ToMaster) {
+        self.forge_numbered(conn, Numbered { number: 0, acknowledged: 0, message });
+    }
+
+    pub fn forge_numbered(&mut self, conn: ConnId, message: Numbered<ToMaster>) {
+        message.check().expect("within the bounds that the codec enforces");
+        let now = self.now;
+        self.master().handle_message(now, conn, message);
+        self.settle();
+    }
+
+    /// A peer says what its machine never would.
+    pub fn forge(&mut self, who: Who, message: ToMaster) {
+        let conn = self.actors[who.0].line.expect("a line to the master");
+        self.forge_on(conn, message);
+    }
+
+    fn act_master(&mut self) -> bool {
+        let mut acted = false;
+        while let Some(action) = self.master.as_mut().and_then(|m| m.poll_action()) {
+            acted = true;
+            match action {
+                MasterAction::Send { conn, message } => {
+                    message.check().expect("the master keeps within the bounds");
+                    if let Some(wire) = self.wires.get_mut(&conn).filter(|w| !w.half_open && !w.ends_down) {
+                        wire.down.push_back(*message);
+                    }
+                }
+                MasterAction::Close { conn } => {
+                    if let Some(wire) = self.wires.get_mut(&conn) {
+                        wire.ends_down = true;
+                    }
+                    let now = self.now;
+                    self.master().handle_lost(now, conn);
+                }
+                MasterAction::SolveTour(question) if self.solves && !question.unreachable.is_empty() => {
+                    let answer = solve(&question);
+                    let now = self.now;
+                    self.master().handle_tour(now, question.ticket, answer);
+                }
+                MasterAction::SolveTour(question) => self.questions.push_back(question),
+                MasterAction::Notify(event) => self.events.push(event),
+            }
+        }
+        acted
+    }
+
+    fn act_peers(&mut self) -> bool {
+        let mut acted = false;
+        for who in (0..self.actors.len()).map(Who) {
+            while self.actors[who.0].moves()
+                && let Some(action) = self.peer(who).poll_action()
+            {
+                acted = true;
+                self.act(who, action);
+            }
+        }
+        acted
+    }
+
+    fn act(&mut self, who: Who, action: PeerAction) {
+        match action {
+            PeerAction::DialMaster => self.dial(who),
+            PeerAction::Send { conn, message } => {
+                message.check().expect("peers keep within the bounds");
+                if let Some(wire) = self.wires.get_mut(&conn).filter(|w| !w.ends_up && !w.half_open) {
+                    wire.up.push_back(*message);
+                }
+            }
+            PeerAction::Close { conn } => {
+                self.actors[who.0].line.take_if(|line| *line == conn);
+                if let Some(wire) = self.wires.get_mut(&conn) {
+                    wire.ends_up = true;
+                }
+            }
+            PeerAction::Link { member, .. } => self.link(who, member.peer),
+            PeerAction::Unlink(peer) => {
+                let other = self.who(peer);
+                self.unlink(who, other);
+            }
+            PeerAction::Ping(peer) => {
+                let (other, id) = (self.who(peer), self.id(who));
+                if self.linked.contains(&pair(who, other)) && self.actors[other.0].moves() {
+                    self.peer(other).handle_heard(id);
+                }
+            }
+            other => self.act_executor(who, other),
+        }
+    }
+
+    fn act_executor(&mut self, who: Who, action: PeerAction) {
+        let actor = &mut self.actors[who.0];
+        match action {
+            PeerAction::OpenEpoch(description) => actor.opened.push(*description),
+            PeerAction::CloseEpoch(epoch) => actor.closed.push(epoch),
+            PeerAction::StartOp { op, descriptor, .. } => {
+                assert_eq!(actor.ops.insert(op, OpState::Running), None, "{op} is started once");
+                actor.started.push((op, descriptor));
+            }
+            PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => {
+                let commit = action == PeerAction::CommitOp(op);
+                let state = if commit { OpState::Committed } else { OpState::Aborted };
+                assert_eq!(actor.ops.insert(op, state), Some(OpState::Running), "{op} is decided once");
+                if !actor.keeps_buffers {
+                    actor.peer.handle_op_released(op);
+                }
+            }
+            PeerAction::SkipOp(op) => {
+                assert_eq!(actor.ops.insert(op, OpState::Skipped), None, "{op} was not started");
+            }
+            PeerAction::Probe { probe, peer, key, .. } => {
+                actor.probes.push(ProbeAsked { probe, target: peer, key });
+            }
+            PeerAction::Sync { call, assignment } => actor.assignments.push((call, assignment)),
+            PeerAction::Complete { call, result } => {
+                assert!(actor.results.insert(call, result).is_none(), "{call} ends once");
+            }
+            other => unreachable!("{other:?} is not the executor's"),
+        }
+    }
+
+    fn dial(&mut self, who: Who) {
+        let now = self.now;
+        let id = self.id(who);
+        if self.actors[who.0].cut || self.master.is_none() {
+            return self.peer(who).handle_dial_failed(now, "nobody listens");
+        }
+        self.next_conn += 1;
+        let conn = ConnId(self.next_conn);
+        self.wires.insert(conn, Wire { who: Some(who), ..Wire::default() });
+        self.actors[who.0].line = Some(conn);
+        self.master().handle_connected(now, conn, id);
+        self.peer(who).handle_connected(now, conn);
+    }
+
+    fn link(&mut self, who: Who, peer: PeerId) {
+        let other = self.who(peer);
+        if self.slow.contains(&pair(who, other)) {
+            return;
+        }
+        if self.apart.contains(&pair(who, other)) || !self.actors[other.0].alive {
+            return self.peer(who).handle_link_failed(peer);
+        }
+        self.linked.insert(pair(who, other));
+        self.peer(who).handle_link_up(peer);
+    }
+
+    fn unlink(&mut self, who: Who, other: Who) {
+        self.linked.remove(&pair(who, other));
+    }
+
+    fn ends_of(&self, who: Who) -> Vec<Who> {
+        let other = |(a, b): &(Who, Who)| if *a == who { Some(*b) } else { (*b == who).then_some(*a) };
+        self.linked.iter().filter_map(other).filter(|w| self.actors[w.0].alive).collect()
+    }
+
+    fn end_line(&mut self, who: Who) {
+        if let Some(wire) = self.actors[who.0].line.take().and_then(|conn| self.wires.get_mut(&conn)) {
+            wire.ends_up = true;
+        }
+    }
+
+    /// One word in every direction that is free.
+    fn deliver(&mut self) -> bool {
+        let mut any = false;
+        for conn in self.wires.keys().copied().collect::<Vec<_>>() {
+            any |= self.deliver_up(conn) | self.deliver_down(conn);
+        }
+        self.wires.retain(|_, w| !(w.ends_down && w.down.is_empty() && (w.ends_up || w.half_open)));
+        any
+    }
+
+    fn deliver_up(&mut self, conn: ConnId) -> bool {
+        let Some(wire) = self.wires.get_mut(&conn) else { return false };
+        let Some(who) = wire.who else { return false };
+        let actor = &self.actors[who.0];
+        if actor.held_up || actor.cut || wire.half_open || self.master.is_none() {
+            return false;
+        }
+        let now = self.now;
+        if let Some(message) = wire.up.pop_front() {
+            self.master().handle_message(now, conn, message);
+            return true;
+        }
+        if wire.ends_up && !wire.ends_down {
+            wire.ends_down = true;
+            self.master().handle_lost(now, conn);
+            return true;
+        }
+        false
+    }
+
+    fn deliver_down(&mut self, conn: ConnId) -> bool {
+        let Some(wire) = self.wires.get_mut(&conn) else { return false };
+        let Some(who) = wire.who else {
+            let told: Vec<_> = wire.down.drain(..).map(|m| m.message).collect();
+            let any = !told.is_empty();
+            self.told.entry(conn).or_default().extend(told);
+            return any;
+        };
+        let actor = &mut self.actors[who.0];
+        if !actor.alive {
+            wire.down.clear();
+        }
+        if actor.held_down || actor.cut || !actor.moves() || wire.half_open {
+            return false;
+        }
+        let now = self.now;
+        if let Some(message) = wire.down.pop_front() {
+            actor.peer.handle_message(now, conn, message);
+            return true;
+        }
+        if wire.ends_down && !wire.ends_up {
+            wire.ends_up = true;
+            actor.line.take_if(|line| *line == conn);
+            actor.peer.handle_lost(now, conn);
+            return true;
+        }
+        false
+    }
+
+    /// Everyone who calls has been answered like this.
+    #[track_caller]
+    pub fn all_got(&self, calls: &[(Who, ringfold_proto::id::CallId)], want: &Result<Completion, Failure>) {
+        for (who, call) in calls {
+            assert_eq!(self.result(*who, *call), Some(want), "{}", self.name(*who));
+        }
+    }
+}
+
+/// The same for a pair in either order.
+pub fn pair(a: Who, b: Who) -> (Who, Who) {
+    (a.min(b), a.max(b))
+}
+
+/// Tries all rings: fine for a handful. Whoever is in the way is left out, the newest first.
+fn solve(question: &TourQuestion) -> TourAnswer {
+    let count = question.nodes.len();
+    let apart = |a: usize, b: usize| question.unreachable.contains(&(a, b));
+    let mut left_out = Vec::new();
+    loop {
+        let here: Vec<_> = (0..count).filter(|i| !left_out.contains(i)).collect();
+        if let Some(ring) = find_ring(&mut vec![here[0]], &here, &apart) {
+            let ids = |of: &[usize]| of.iter().map(|i| question.nodes[*i]).collect();
+            return TourAnswer { order: ids(&ring), left_out: ids(&left_out) };
+        }
+        // The newest of those with the fewest ways.
+        let ways = |i: &usize| here.iter().filter(|j| *j != i && !apart(*i, **j)).count();
+        let worst = here.iter().copied().min_by_key(|i| (ways(i), usize::MAX - i));
+        left_out.extend(worst);
+    }
+}
+
+fn find_ring(
+    begun: &mut Vec<usize>,
+    all: &[usize],
+    apart: &dyn Fn(usize, usize) -> bool,
+) -> Option<Vec<usize>> {
+    let last = *begun.last()?;
+    if begun.len() == all.len() {
+        let closes = all.len() == 1 || !apart(last, begun[0]);
+        return closes.then(|| begun.clone());
+    }
+    for next in all.iter().copied() {
+        if !begun.contains(&next) && !apart(last, next) {
+            begun.push(next);
+            if let Some(ring) = find_ring(begun, all, apart) {
+                return Some(ring);
+            }
+            begun.pop();
+        }
+    }
+    None
+}
