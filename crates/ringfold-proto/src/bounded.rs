@@ -79,7 +79,10 @@ impl Bounded for Numbered<ToPeer> {
 
     fn check(&self) -> Result<(), Excess> {
         match &self.message {
-            ToPeer::EpochProposed(description) => check_description(description),
+            ToPeer::EpochProposed { description, ended } => {
+                check_description(description)?;
+                check_cause(ended)
+            }
             ToPeer::EpochOpened { missing, .. } => {
                 at_most("pairs without a link", missing.len(), limits::MISSING_PAIRS_MAX)
             }

@@ -354,7 +354,12 @@ pub enum ToPeer {
     /// The peer was accepted before the members of an earlier life returned, and waits again.
     Demoted,
     /// An epoch is proposed: reach your neighbours.
-    EpochProposed(Box<EpochDescription>),
+    EpochProposed {
+        /// The epoch.
+        description: Box<EpochDescription>,
+        /// Why the one before it ended, for operations of that which the master never heard of.
+        ended: Cause,
+    },
     /// All members are ready.
     EpochOpened {
         /// The epoch.

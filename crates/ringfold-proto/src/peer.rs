@@ -275,7 +275,7 @@ impl Peer {
                 self.handle_restored(now, incarnation, last_pending);
             }
             ToPeer::Demoted => self.handle_demoted(),
-            ToPeer::EpochProposed(description) => self.handle_proposed(now, *description),
+            ToPeer::EpochProposed { description, ended } => self.handle_proposed(now, *description, ended),
             ToPeer::EpochOpened { epoch, missing, attributes, rounds } => {
                 self.latest = attributes;
                 self.handle_opened(now, epoch, missing, rounds);

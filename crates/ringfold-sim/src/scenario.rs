@@ -23,6 +23,8 @@ pub enum Fault {
     Slow(Duration, Duration),
     /// Nothing passes from one peer to another, for a while; both ways or one.
     Cut(Duration, bool),
+    /// Nothing passes between a peer and most other peers, for a while; both ways or one.
+    Isolate(Duration, bool),
     /// Nothing passes between a peer and the master, for a while; both ways or one.
     CutMaster(Duration, bool),
     /// A connection between two peers is reset.
@@ -89,9 +91,12 @@ impl Scenario {
     pub fn new(seed: u64) -> Self {
         let mut chance = Chance::new(seed, "scenario");
         let groups = 1 + chance.between(0, 3).min(chance.between(0, 3)) as u32;
-        let world = 1 + chance.between(0, 6).min(chance.between(1, 12));
+        let large = chance.per_mille(250);
+        let groups = if large { 1 } else { groups };
+        let world =
+            if large { chance.between(4, 9) } else { 1 + chance.between(0, 6).min(chance.between(1, 12)) };
         let starters = (0..world).map(|_| chance.between(0, u64::from(groups)) as u32).collect();
-        let calm_at = Time(chance.between(1, 12) * 1_000_000_000);
+        let calm_at = Time(chance.between(1, 9) * 1_000_000_000);
         let faults = faults(&mut chance, groups, calm_at);
         Self {
             seed,
@@ -130,8 +135,13 @@ fn timing() -> Timing {
 }
 
 fn tuning(chance: &mut Chance) -> Tuning {
-    let algorithms =
-        [None, Some(Algorithm::Ring), Some(Algorithm::Direct), Some(Algorithm::OneShot), Some(Algorithm::Halving)];
+    let algorithms = [
+        None,
+        Some(Algorithm::Ring),
+        Some(Algorithm::Direct),
+        Some(Algorithm::OneShot),
+        Some(Algorithm::Halving),
+    ];
     Tuning {
         chunk_bytes: 16 * chance.between(1, 5) as u32,
         window_slots: chance.between(1, 5) as u16,
@@ -157,9 +167,10 @@ fn habits(chance: &mut Chance) -> Habits {
 }
 
 fn faults(chance: &mut Chance, groups: u32, calm_at: Time) -> Vec<(Time, Fault)> {
-    let many = if chance.per_mille(150) { 0 } else { chance.between(1, 4 + calm_at.0 / 700_000_000) };
+    let many = if chance.per_mille(150) { 0 } else { chance.between(1, 4 + calm_at.0 / 400_000_000) };
     // A seed has a temper: some sorts of trouble are frequent in it, others don't occur.
-    let temper: Vec<u64> = (0..11).map(|_| chance.between(0, 100) * u64::from(chance.per_mille(600))).collect();
+    let temper: Vec<u64> =
+        (0..12).map(|_| chance.between(0, 100) * u64::from(chance.per_mille(600))).collect();
     let mut faults = Vec::new();
     for _ in 0..many {
         let at = Time(chance.between(0, calm_at.0));
@@ -170,7 +181,8 @@ fn faults(chance: &mut Chance, groups: u32, calm_at: Time) -> Vec<(Time, Fault)>
             draw = draw.saturating_sub(*w);
             hit
         });
-        let pause = MS(if chance.per_mille(500) { chance.between(1, 300) } else { chance.between(300, 3_500) });
+        let pause =
+            MS(if chance.per_mille(500) { chance.between(1, 300) } else { chance.between(300, 3_500) });
         let fault = match kind.unwrap_or(0) {
             0 => Fault::Join(chance.between(0, u64::from(groups)) as u32),
             1 => Fault::Leave,
@@ -182,6 +194,7 @@ fn faults(chance: &mut Chance, groups: u32, calm_at: Time) -> Vec<(Time, Fault)>
             7 => Fault::CutMaster(pause, chance.per_mille(500)),
             8 => Fault::ResetLink,
             9 => Fault::ResetControl,
+            10 => Fault::Isolate(pause, chance.per_mille(500)),
             _ => Fault::KillMaster(MS(chance.between(1, 2_500))),
         };
         faults.push((at, fault));

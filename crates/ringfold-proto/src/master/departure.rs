@@ -30,7 +30,7 @@ impl Master {
                 // Whatever all living members have done is decided before the rest is aborted.
                 self.advance_ops();
                 let id = record.join.group;
-                self.abort_all_ops(id, &Cause::PeerLost { who: name, how });
+                self.end_epoch(id, &Cause::PeerLost { who: name, how });
                 self.forget_probes(now, peer);
                 if let Some(group) = self.groups.get_mut(&id) {
                     group.forget(peer);

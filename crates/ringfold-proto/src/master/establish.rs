@@ -54,6 +54,7 @@ impl Master {
         self.abort_all_ops(id, cause);
         if let Some(group) = self.groups.get_mut(&id) {
             group.stage = Stage::Stale;
+            group.ended = Some(cause.clone());
         }
     }
 
@@ -135,11 +136,13 @@ impl Master {
             return self.ask_for_tour(now, id, members);
         }
         let ring: Vec<_> = group.ring.clone();
+        let ended = group.ended.clone().unwrap_or(Cause::EpochEnded);
         let description = self.describe(id, &members, &ring);
         let ring_names = ring.iter().map(|p| self.named(*p)).collect();
         self.notify(Event::EpochProposed(description.id, ring_names));
         for peer in &members {
-            self.send(*peer, ToPeer::EpochProposed(Box::new(description.clone())));
+            let (description, ended) = (Box::new(description.clone()), ended.clone());
+            self.send(*peer, ToPeer::EpochProposed { description, ended });
         }
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut round = Round::new(now);
@@ -264,6 +267,7 @@ impl Master {
         if let Some(group) = self.groups.get_mut(&id) {
             group.ops.clear();
             group.decided.clear();
+            group.ended = None;
             group.stage = Stage::Open { description };
         }
     }

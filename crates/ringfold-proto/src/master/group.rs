@@ -2,6 +2,7 @@
 
 use super::reduce::OpRound;
 use super::sync::SyncRound;
+use crate::cause::Cause;
 use crate::epoch::EpochDescription;
 use crate::id::{PeerId, Revision, Seq, Tag};
 use crate::round::Round;
@@ -27,6 +28,8 @@ pub(super) enum Stage {
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub stage: Stage,
+    /// Why the last epoch ended.
+    pub ended: Option<Cause>,
     /// The ring that the last epoch had or a solver found; members that left are skipped, newcomers
     /// come last.
     pub ring: Vec<PeerId>,

@@ -61,11 +61,11 @@ impl LinkState {
 }
 
 impl Peer {
-    pub(super) fn handle_proposed(&mut self, now: Time, description: EpochDescription) {
+    pub(super) fn handle_proposed(&mut self, now: Time, description: EpochDescription, ended: Cause) {
         if !description.is_sound(self.id()) || description.id.group != self.config.join.group {
             return self.go(Failure::MasterLost("it proposed an epoch that can't be".into()));
         }
-        self.end_open_epoch();
+        self.end_open_epoch(&ended);
         let me = description.rank_of(self.id()).unwrap_or_default();
         let neighbours: Vec<Member> = description.neighbours(me).into_iter().cloned().collect();
         let wanted: BTreeSet<_> = neighbours.iter().map(|m| m.peer).collect();
@@ -206,14 +206,14 @@ impl Peer {
 
     /// Nothing new starts in the open epoch; its outcomes stay known until another one opens. The master
     /// has decided all of its operations before, or they are void now.
-    pub(super) fn end_open_epoch(&mut self) {
+    pub(super) fn end_open_epoch(&mut self, cause: &Cause) {
         let Some(open) = self.open.as_mut().filter(|o| !o.ended) else { return };
         open.ended = true;
         let epoch = open.description.id;
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
             let CallKind::Reduce(reduce) = &self.calls[&call].kind else { continue };
             if !matches!(reduce.progress, Progress::Waiting) {
-                self.fail_call(call, Failure::Aborted(Box::new(Cause::EpochEnded)));
+                self.fail_call(call, Failure::Aborted(Box::new(cause.clone())));
             }
         }
         self.actions.push_back(PeerAction::CloseEpoch(epoch));

@@ -2,6 +2,7 @@
 
 use super::calls::{CallKind, Progress};
 use super::{Failure, Peer, PeerAction, Stage};
+use crate::cause::Cause;
 use crate::id::{ConnId, Incarnation};
 use crate::limits;
 use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Resume, ToMaster, ToPeer};
@@ -157,7 +158,7 @@ impl Peer {
     /// This peer was accepted too early; it waits, and its calls wait with it.
     pub(super) fn handle_demoted(&mut self) {
         self.stage = Stage::Joining;
-        self.end_open_epoch();
+        self.end_open_epoch(&Cause::EpochEnded);
         self.open = None;
         self.proposal = None;
         self.synced = None;

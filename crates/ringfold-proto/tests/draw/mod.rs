@@ -67,7 +67,7 @@ impl Draw<'_> {
                 last_pending: self.bool(),
             },
             4 => ToPeer::Demoted,
-            5 => ToPeer::EpochProposed(Box::new(self.description())),
+            5 => ToPeer::EpochProposed { description: Box::new(self.description()), ended: self.cause() },
             6 => ToPeer::EpochOpened {
                 epoch: self.epoch(),
                 missing: self.list(9, Self::pair),
@@ -86,6 +86,7 @@ impl Draw<'_> {
                 probe: self.u64(),
                 peer: self.peer(),
                 addresses: self.list(limits::ADDRESSES_MAX, Self::address),
+                epoch: self.epoch(),
                 key: self.key(),
             },
             10 => ToPeer::SyncElected { round: self.u64(), verdict: self.verdict() },

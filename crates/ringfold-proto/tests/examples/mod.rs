@@ -95,7 +95,8 @@ examples! { to_peer_messages: ToPeer {
     "restored", ToPeer::Restored { .. } =>
         ToPeer::Restored { incarnation: Incarnation(2), rounds: ROUNDS, last_pending: true };
     "demoted", ToPeer::Demoted => ToPeer::Demoted;
-    "epoch-proposed", ToPeer::EpochProposed(_) => ToPeer::EpochProposed(Box::new(description()));
+    "epoch-proposed", ToPeer::EpochProposed { .. } =>
+        ToPeer::EpochProposed { description: Box::new(description()), ended: Cause::EpochEnded };
     "epoch-opened", ToPeer::EpochOpened { .. } => ToPeer::EpochOpened {
         epoch: EPOCH,
         missing: vec![MissingPair(Rank(0), Rank(1))],
@@ -115,7 +116,7 @@ examples! { to_peer_messages: ToPeer {
         attributes: ATTRIBUTES,
     };
     "probe", ToPeer::Probe { .. } =>
-        ToPeer::Probe { probe: 8, peer: B, addresses: join().addresses, key: [0xab; 32] };
+        ToPeer::Probe { probe: 8, peer: B, addresses: join().addresses, epoch: EPOCH, key: [0xab; 32] };
     "sync-elected", ToPeer::SyncElected { .. } =>
         ToPeer::SyncElected { round: 4, verdict: SyncVerdict::Elected(assignment()) };
     "removed", ToPeer::Removed { .. } => ToPeer::Removed { reason: "the run is full".into() };

@@ -32,6 +32,20 @@ impl World {
                     self.cut(Node::Peer(peer), Node::Peer(other), pause, both);
                 }
             }
+            (Fault::Isolate(pause, both), Some(peer)) => {
+                // Half of the time it hits a newcomer, that has yet to reach anyone.
+                let mut peer = peer;
+                if self.chance.per_mille(500) && living.len() < PEERS_MAX {
+                    self.spawn(self.peers[peer].group);
+                    peer = self.peers.len() - 1;
+                }
+                let share = self.chance.between(100, 1_000);
+                for other in living.into_iter().filter(|o| *o != peer) {
+                    if self.chance.per_mille(share) {
+                        self.cut(Node::Peer(peer), Node::Peer(other), pause, both);
+                    }
+                }
+            }
             (Fault::CutMaster(pause, both), Some(peer)) => {
                 let (a, b) = (Node::Peer(peer), Node::Master);
                 let (a, b) = if self.chance.per_mille(500) { (a, b) } else { (b, a) };
@@ -89,9 +103,11 @@ impl World {
             return;
         }
         self.note(|| format!("p{peer}: a connection ({purpose:?}) is reset"));
-        if let Some(other) = self.network.other_end(wire, node) {
-            self.break_wire(wire, other);
-        }
-        self.break_wire(wire, node);
+        // One end notices first; the other hears of it in its own time.
+        let first = match self.network.other_end(wire, node) {
+            Some(other) if self.chance.per_mille(500) => other,
+            _ => node,
+        };
+        self.break_wire(wire, first);
     }
 }
