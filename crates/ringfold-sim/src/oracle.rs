@@ -155,7 +155,8 @@ impl Oracle {
 
     /// Looks for calls that should have returned.
     pub fn look_at_clock(&mut self, now: Time) {
-        let late: Vec<_> = self.calls.iter().filter(|(_, c)| c.due < now).map(|(k, c)| (*k, c.clone())).collect();
+        let late: Vec<_> =
+            self.calls.iter().filter(|(_, c)| c.due < now).map(|(k, c)| (*k, c.clone())).collect();
         for ((peer, call), open) in late {
             self.calls.remove(&(peer, call));
             self.accuse(now, Promise::CallsReturn, format!("p{peer}: {} has not returned", open.what));
@@ -170,7 +171,8 @@ impl Oracle {
 
     /// A peer opened an epoch.
     pub fn opened(&mut self, now: Time, peer: usize, description: &EpochDescription) {
-        let (first, by) = self.epochs.entry(description.id).or_insert_with(|| (description.clone(), peer)).clone();
+        let (first, by) =
+            self.epochs.entry(description.id).or_insert_with(|| (description.clone(), peer)).clone();
         if first != *description {
             let what = format!("p{peer} and p{by} differ on {}", description.id);
             self.accuse(now, Promise::MembershipAgrees, what);
@@ -190,7 +192,14 @@ impl Oracle {
     }
 
     /// A peer's operation returned to its user.
-    pub fn op_ended(&mut self, now: Time, op: OpId, peer: usize, buffer: &SharedBuffer, committed: Option<bool>) {
+    pub fn op_ended(
+        &mut self,
+        now: Time,
+        op: OpId,
+        peer: usize,
+        buffer: &SharedBuffer,
+        committed: Option<bool>,
+    ) {
         let mut buffer = buffer.borrow_mut();
         for what in std::mem::take(&mut buffer.violations) {
             self.accuse(now, Promise::MemoryIsTheUsers, format!("p{peer}, {op}: {what}"));
@@ -243,9 +252,11 @@ impl Oracle {
             let what = format!("{group} went from {before} to {revision} at p{peer}");
             self.accuse(now, Promise::StateIsShared, what);
         }
-        let first = self.syncs.entry((life, group, round)).or_insert((revision, contents.clone(), peer)).clone();
+        let first =
+            self.syncs.entry((life, group, round)).or_insert((revision, contents.clone(), peer)).clone();
         if (first.0, &first.1) != (revision, &contents) {
-            let what = format!("p{peer} holds other contents than p{} after sync {round} of {group}", first.2);
+            let what =
+                format!("p{peer} holds other contents than p{} after sync {round} of {group}", first.2);
             self.accuse(now, Promise::StateIsShared, what);
         }
     }
@@ -254,14 +265,18 @@ impl Oracle {
     pub fn finish(&mut self, now: Time) {
         let mut found = Vec::new();
         for (op, history) in &self.ops {
-            let committed: Vec<_> = history.seen.iter().filter(|(_, s)| matches!(s, Seen::Committed(_))).collect();
+            let committed: Vec<_> =
+                history.seen.iter().filter(|(_, s)| matches!(s, Seen::Committed(_))).collect();
             // A master that restarts can't know what a member saw that does not come back (R8).
             let excused = |peer: &usize| self.master_lives > 1 && self.gone.contains_key(peer);
             let aborted = history.seen.iter().filter(|(p, s)| **s == Seen::Aborted && !excused(p));
             if let (Some((one, _)), Some((other, _))) =
                 (committed.iter().find(|(p, _)| !excused(p)), aborted.clone().next())
             {
-                found.push((Promise::OutcomesAreUnanimous, format!("{op} is committed at p{one}, aborted at p{other}")));
+                found.push((
+                    Promise::OutcomesAreUnanimous,
+                    format!("{op} is committed at p{one}, aborted at p{other}"),
+                ));
             }
             for pair in committed.windows(2) {
                 if pair[0].1 != pair[1].1 {
@@ -277,13 +292,17 @@ impl Oracle {
 
     fn check_result(&mut self, now: Time, op: OpId, peer: usize, result: &[Symbol]) {
         let Some(history) = self.ops.get(&op).filter(|_| !result.is_empty()) else { return };
-        let wanted: Option<Vec<_>> = history.members.iter().map(|m| history.contributions.get(m).copied()).collect();
+        let wanted: Option<Vec<_>> =
+            history.members.iter().map(|m| history.contributions.get(m).copied()).collect();
         let Some(mut wanted) = wanted else {
             let what = format!("{op} is committed at p{peer}, but not all members had started it");
             return self.accuse(now, Promise::ResultsAreRight, what);
         };
         wanted.sort_unstable();
-        let wrong = result.iter().enumerate().find(|(i, s)| s.terms != wanted || s.position != *i as u64 || s.settled != 1);
+        let wrong = result
+            .iter()
+            .enumerate()
+            .find(|(i, s)| s.terms != wanted || s.position != *i as u64 || s.settled != 1);
         if let Some((i, symbol)) = wrong {
             let terms: Vec<_> = wanted.iter().map(|t| t.0).collect();
             let what = format!(

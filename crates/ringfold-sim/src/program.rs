@@ -239,7 +239,7 @@ impl Program {
             let in_place = self.chance.per_mille(600);
             commands.push(Command::Reduce { tag, count, in_place });
         }
-        if self.habits.asks_pending {
+        if self.habits.asks_pending && self.attempts == 0 {
             let at = self.chance.between(0, commands.len() as u64 + 1) as usize;
             commands.insert(at, Command::Pending);
         }

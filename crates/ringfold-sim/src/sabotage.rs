@@ -102,7 +102,12 @@ impl World {
     }
 
     /// What reaches an executor in place of a message on a link.
-    pub(crate) fn sabotage_message(&mut self, peer: usize, _from: PeerId, message: LinkMessage) -> Vec<LinkMessage> {
+    pub(crate) fn sabotage_message(
+        &mut self,
+        peer: usize,
+        _from: PeerId,
+        message: LinkMessage,
+    ) -> Vec<LinkMessage> {
         match (self.sabotage(), message) {
             (Some(Sabotage::ShareCreditPool), LinkMessage::Grant { op, slots }) => {
                 let op = self.any_op_of_epoch(peer, op).unwrap_or(op);

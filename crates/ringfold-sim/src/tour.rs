@@ -8,7 +8,9 @@ use ringfold_topology::{
 /// The best ring for a question, or the ring that leaves out the fewest.
 pub fn answer(question: &TourQuestion, seed: u64) -> TourAnswer {
     let nodes = question.nodes.len();
-    let keep = |indices: &[NodeIndex]| indices.iter().filter_map(|n| question.nodes.get(n.index()).copied()).collect();
+    let keep = |indices: &[NodeIndex]| {
+        indices.iter().filter_map(|n| question.nodes.get(n.index()).copied()).collect()
+    };
     let Ok(count) = NodeCount::new(nodes) else {
         return TourAnswer { order: question.nodes.clone(), left_out: Vec::new() };
     };
