@@ -185,12 +185,14 @@ fn three_processes_go_on_together_when_the_third_comes_late() {
         let options = format!("--world 2 --steps 6 --until-world 3 --count {count}");
         let [mut alpha, mut beta] = ["alpha", "beta"].map(|name| run.join(name, &options));
         alpha.wait_for("step 1 ");
-        let mut gamma = run.join("gamma", &format!("--world 3 --steps 6 --count {count}"));
+        let options = format!("--world 3 --steps 6 --until-world 3 --count {count}");
+        let mut gamma = run.join("gamma", &options);
         [&mut alpha, &mut beta, &mut gamma].into_iter().for_each(Process::finish);
         assert_eq!(alpha.steps(), beta.steps());
         assert_same_bits(&gamma, &alpha);
         let worlds = worlds(&alpha);
-        assert!(worlds.is_sorted() && worlds[0] == 2, "{worlds:?}");
+        assert!(worlds.is_sorted() && worlds.first() == Some(&2) && worlds.last() == Some(&3), "{worlds:?}");
+        assert_eq!(gamma.steps().len(), worlds.iter().filter(|world| **world == 3).count());
         run.finish();
     }
 }

@@ -65,7 +65,7 @@ enum Role {
         /// Steps of the run, each with four all-reduces in flight.
         #[arg(long)]
         steps: u32,
-        /// Go on with steps until so many peers have come.
+        /// Go on with steps until so many peers have made one together; the same for all.
         #[arg(long, default_value_t = 0)]
         until_world: u32,
         /// At this step, start one collective and nothing more.

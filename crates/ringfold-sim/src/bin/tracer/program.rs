@@ -47,7 +47,7 @@ pub struct Program {
     pub count: u64,
     /// Steps that the run has at least.
     pub steps: u32,
-    /// The run does not end before so many peers are in it.
+    /// The run does not end before so many peers have made a step together.
     pub until_world: u32,
     /// At this step, only one collective is started, and nothing follows it.
     pub hold_at: Option<u32>,
@@ -65,10 +65,11 @@ impl Program {
                 peer.turn()?;
             }
         }
-        let mut step = self.agree_on_step(peer, 0)?;
-        // Both sides are the same on all peers: world sizes change by calls that all of them make.
-        while step < self.steps || peer.machine.attributes().group_world < self.until_world {
-            self.step(peer, step)?;
+        let (mut step, mut world) = (self.agree_on_step(peer, 0)?, 0);
+        // All peers decide alike: those who were there made the last step together, and a newcomer has made
+        // none, so that it goes on if they do.
+        while step < self.steps || world < self.until_world {
+            world = self.step(peer, step)?;
             self.update_topology(peer)?;
             step = self.agree_on_step(peer, step + 1)?;
         }
@@ -99,7 +100,8 @@ impl Program {
         Ok(u32::from_ne_bytes(reduced.buffers.result().try_into()?))
     }
 
-    fn step(&self, peer: &mut PeerDriver, step: u32) -> Result<(), Box<dyn Error>> {
+    /// Makes a step; how many made it together.
+    fn step(&self, peer: &mut PeerDriver, step: u32) -> Result<u32, Box<dyn Error>> {
         let inputs = TASKS.map(|task| self.values(task.tag, step));
         let id = peer.machine.id();
         let rank = peer.machine.epoch().and_then(|epoch| epoch.rank_of(id)).unwrap_or(Rank(0)).index();
@@ -120,7 +122,7 @@ impl Program {
         finish_all(peer, &mut jobs)?;
         let took_ms = begun.elapsed().as_secs_f64() * 1e3;
         jobs.sort_by_key(|job| job.tag);
-        let (mut hashes, mut world) = (Vec::new(), usize::MAX);
+        let (mut hashes, mut world) = (Vec::new(), u32::MAX);
         for (task, job) in TASKS.iter().zip(&jobs) {
             let reduced = job.reduced.as_ref().ok_or("a collective has no result")?;
             if !task.in_place && reduced.buffers.source() != job.input {
@@ -128,10 +130,11 @@ impl Program {
             }
             check(*task, step, reduced)?;
             hashes.extend_from_slice(&tree_hash(reduced.buffers.result()).0.to_le_bytes());
-            world = world.min(reduced.members.len());
+            world = world.min(reduced.members.len() as u32);
         }
         let hash = tree_hash(&hashes);
-        Ok(say(&format!("step {step} world {world} hash {hash} in {took_ms:.3} ms"))?)
+        say(&format!("step {step} world {world} hash {hash} in {took_ms:.3} ms"))?;
+        Ok(world)
     }
 
     fn values(&self, tag: Tag, step: u32) -> Vec<u8> {
