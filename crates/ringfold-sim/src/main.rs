@@ -18,8 +18,7 @@ struct Options {
     /// Run many seeds: from A up to, not including, B.
     #[arg(long, value_name = "A..B", value_parser = range, default_value = "0..1000")]
     seeds: (u64, u64),
-    /// Plant a bug, to see it found.
-    #[arg(long, value_name = "BUG")]
+    #[arg(long, value_name = "BUG", help = format!("Plant a bug, to see it found: {}", bugs()))]
     sabotage: Option<Sabotage>,
     /// Threads; all cores unless told otherwise.
     #[arg(long, default_value_t = 0)]
@@ -30,6 +29,10 @@ struct Options {
     /// With --seeds: go on after a violation, up to so many.
     #[arg(long, default_value_t = 1)]
     violations: u64,
+}
+
+fn bugs() -> String {
+    Sabotage::ALL.map(|bug| bug.to_string()).join(", ")
 }
 
 fn main() -> ExitCode {

@@ -68,7 +68,8 @@ pub(crate) enum Happening {
 struct Entry {
     at: Time,
     order: u64,
-    what: Happening,
+    /// Boxed, because the queue moves its entries about.
+    what: Box<Happening>,
 }
 
 impl PartialEq for Entry {
@@ -195,7 +196,7 @@ impl World {
                 self.no_recovery();
                 break;
             }
-            self.happen(entry.what);
+            self.happen(*entry.what);
             if self.calm && self.has_recovered() {
                 break;
             }
@@ -250,7 +251,7 @@ impl World {
     /// Sees to it that something happens at a time.
     fn at(&mut self, at: Time, what: Happening) {
         self.order += 1;
-        self.queue.push(Reverse(Entry { at: at.max(self.now), order: self.order, what }));
+        self.queue.push(Reverse(Entry { at: at.max(self.now), order: self.order, what: Box::new(what) }));
     }
 
     fn after(&mut self, delay: Duration, what: Happening) {
