@@ -35,8 +35,10 @@ pub trait Medium {
         payload: <Self::Workspace as Workspace>::Payload,
     ) -> Ticket;
 
-    /// Gives up on puts of an aborted operation where that is possible; each is still reported as
-    /// flushed, once it can no longer read our memory. Those that were flushed meanwhile are ignored.
+    /// The operation of this put was aborted: the medium may stop reading our memory for it, and send
+    /// anything of the same length in its place. The frame itself must still go out, because the receiver
+    /// gives its slot back only when it has come. Each put is still reported as flushed, once it can no
+    /// longer read our memory. Those that were flushed meanwhile are ignored.
     fn cancel(&mut self, ticket: Ticket);
 
     /// Sends a message.
@@ -45,7 +47,9 @@ pub trait Medium {
     /// The bytes in a slot that was filled.
     fn frame(&self, slot: SlotId) -> &<Self::Workspace as Workspace>::Frame;
 
-    /// The slot has been read; its memory may be filled again once it has been lent again. It may be one
+    /// The slot has been read; its memory may be filled again once it has been lent again. Slots that are
+    /// full when their epoch is closed or their link is lost are not released one by one: whoever closes
+    /// the epoch or loses the link retires them all. It may be one
     /// of an epoch that was closed meanwhile; then there is nothing to do.
     fn release(&mut self, slot: SlotId);
 }

@@ -94,7 +94,8 @@ pub struct Oracle {
     ops: BTreeMap<OpId, OpHistory>,
     calls: BTreeMap<(usize, CallId), OpenCall>,
     epochs: BTreeMap<EpochId, (EpochDescription, usize)>,
-    syncs: BTreeMap<(u64, GroupId, u64), (Revision, Vec<u128>, usize)>,
+    /// The first who saw each sync end, and what it saw; by life of the master, group and round.
+    syncs: BTreeMap<(u64, GroupId, u64), (usize, SyncSeen)>,
     resets: BTreeMap<GroupId, u64>,
     /// Peers that died or were put out.
     gone: BTreeMap<usize, Time>,
@@ -242,9 +243,9 @@ impl Oracle {
     /// A peer completed a sync.
     pub fn sync_ended(&mut self, now: Time, peer: usize, seen: SyncSeen) {
         self.synced += 1;
-        let SyncSeen { life, group, round, revision, contents } = seen;
+        let (group, round, revision) = (seen.group, seen.round, seen.revision);
         let resets = self.resets.get(&group).copied().unwrap_or(0);
-        let previous = self.syncs.get(&(life, group, round.wrapping_sub(1))).map(|(before, ..)| *before);
+        let previous = self.syncs.get(&(seen.life, group, round.wrapping_sub(1))).map(|(_, s)| s.revision);
         if let (Some(before), 0) = (previous, resets)
             && revision != before
             && revision.0 != before.0 + 1
@@ -252,11 +253,13 @@ impl Oracle {
             let what = format!("{group} went from {before} to {revision} at p{peer}");
             self.accuse(now, Promise::StateIsShared, what);
         }
-        let first =
-            self.syncs.entry((life, group, round)).or_insert((revision, contents.clone(), peer)).clone();
-        if (first.0, &first.1) != (revision, &contents) {
-            let what =
-                format!("p{peer} holds other contents than p{} after sync {round} of {group}", first.2);
+        let (first, same) = {
+            let (first, before) =
+                self.syncs.entry((seen.life, group, round)).or_insert_with(|| (peer, seen.clone()));
+            (*first, before.revision == revision && before.contents == seen.contents)
+        };
+        if !same {
+            let what = format!("p{peer} holds other contents than p{first} after sync {round} of {group}");
             self.accuse(now, Promise::StateIsShared, what);
         }
     }

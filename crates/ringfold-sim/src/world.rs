@@ -148,7 +148,7 @@ const RECOVERY: Duration = Duration::from_secs(60);
 const SETTLING: Duration = Duration::from_secs(10);
 
 /// So many things happen in a run at the most; more means that something turns in circles.
-const STEPS_MAX: u64 = 600_000;
+const STEPS_MAX: u64 = 5_000_000;
 
 impl World {
     /// A run that has not begun.

@@ -98,10 +98,10 @@ impl World {
 
     pub(super) fn master_timer(&mut self) {
         self.server.timer_at = None;
-        if let Some(master) = &mut self.server.master {
-            if master.poll_timeout().is_some_and(|at| at <= self.now) {
-                master.handle_timeout(self.now);
-            }
+        if let Some(master) = &mut self.server.master
+            && master.poll_timeout().is_some_and(|at| at <= self.now)
+        {
+            master.handle_timeout(self.now);
         }
         self.pump_master();
     }
