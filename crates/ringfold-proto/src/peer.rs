@@ -242,7 +242,7 @@ impl Peer {
         let timing = &self.config.timing;
         let upstream = [
             self.line.timeout(timing),
-            matches!(self.line, Line::Up { .. }).then_some(self.next_beat),
+            (matches!(self.line, Line::Up { .. }) || !self.links.is_empty()).then_some(self.next_beat),
             self.away_since.map(|since| since + timing.master_return_max),
         ];
         let proposal = self.proposal.as_ref().filter(|p| !p.reported).map(|p| p.deadline);
@@ -270,7 +270,10 @@ impl Peer {
         match said {
             ToPeer::Registered { incarnation, seniority } => self.handle_registered(incarnation, seniority),
             ToPeer::Rebound { received } => self.handle_rebound(conn, received),
-            ToPeer::Restoring { .. } => self.speaking = false,
+            ToPeer::Restoring { .. } => {
+                // It is there, and waits for others: that is not being away.
+                (self.speaking, self.away_since) = (false, None);
+            }
             ToPeer::Restored { incarnation, rounds: _, last_pending } => {
                 self.handle_restored(now, incarnation, last_pending);
             }
@@ -334,7 +337,7 @@ impl Peer {
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
             self.fail_call(call, why.clone());
         }
-        if let Some(open) = self.open.take() {
+        if let Some(open) = self.open.take().filter(|o| !o.ended) {
             self.actions.push_back(PeerAction::CloseEpoch(open.description.id));
         }
         self.proposal = None;

@@ -107,8 +107,12 @@ impl Master {
         let Some(group) = self.groups.get_mut(&id) else { return false };
         match &group.stage {
             Stage::Stale if members.is_empty() => {
-                // The group stays known: whoever comes back must meet the revision that it had.
-                group.stage = Stage::Empty;
+                if group.next_revision.is_some() {
+                    // The group stays known: whoever comes back must meet the revision that it had.
+                    group.stage = Stage::Empty;
+                } else {
+                    self.groups.remove(&id);
+                }
                 true
             }
             Stage::Stale => {
@@ -220,7 +224,7 @@ impl Master {
         }
         let members = self.roster.members(id);
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let whole = members.iter().all(|p| answer.order.contains(p));
+        let whole = members.iter().all(|p| answer.order.iter().filter(|o| *o == p).count() == 1);
         if whole {
             group.ring = answer.order.into_iter().filter(|p| members.contains(p)).collect();
         } else {
@@ -256,9 +260,12 @@ impl Master {
             }
             return;
         }
-        let mut pairs: Vec<_> = missing.into_iter().map(|(pair, ..)| pair).collect();
-        pairs.dedup();
-        self.open(id, EpochDescription { missing: pairs, ..description });
+        // That a link can be made says nothing of whether it moves anything.
+        let ranks = |(a, b): &(PeerId, PeerId)| Some((description.rank_of(*a)?, description.rank_of(*b)?));
+        let distrusted =
+            group.distrusted.keys().filter_map(ranks).map(|(a, b)| MissingPair(a.min(b), a.max(b)));
+        let pairs: BTreeSet<_> = missing.into_iter().map(|(pair, ..)| pair).chain(distrusted).collect();
+        self.open(id, EpochDescription { missing: pairs.into_iter().collect(), ..description });
     }
 
     fn open(&mut self, id: GroupId, description: EpochDescription) {

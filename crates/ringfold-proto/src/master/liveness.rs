@@ -20,11 +20,23 @@ impl Master {
         if now < self.next_beat {
             return;
         }
+        if self.next_beat + self.config.timing.silence_max / 2 <= now {
+            self.forgive_silence(now);
+        }
         self.next_beat = now + self.config.timing.heartbeat;
         for record in self.roster.iter() {
             if let Some(conn) = record.conn {
                 let message = Box::new(record.session.say_aside(ToPeer::Heartbeat));
                 self.actions.push_back(MasterAction::Send { conn, message });
+            }
+        }
+    }
+
+    /// This master was stopped itself for a while: what was said in that time has not been read yet.
+    fn forgive_silence(&mut self, now: Time) {
+        for peer in self.roster.iter().map(|r| r.peer).collect::<Vec<_>>() {
+            if let Some(record) = self.roster.get_mut(peer) {
+                record.heard_at = now;
             }
         }
     }

@@ -122,6 +122,8 @@ impl Peer {
             }
         }
         self.start_waiting_ops(now);
+        // A link that went after we had said that we are ready.
+        self.repeat_troubles();
     }
 
     /// There is a link with this peer.

@@ -85,13 +85,18 @@ impl Peer {
         if self.away_since.is_some_and(|since| since + timing.master_return_max <= now) {
             return self.go(Failure::MasterLost("it did not come back in time".into()));
         }
+        let beats = self.next_beat <= now;
+        if beats {
+            // Neighbours may hear us where the master does not (R9).
+            self.next_beat = now + timing.heartbeat;
+            self.ping_links();
+        }
         match self.line {
             Line::Up { conn, heard_at } if heard_at + timing.master_silence_max <= now => {
                 self.actions.push_back(PeerAction::Close { conn });
                 self.handle_lost(now, conn);
             }
-            Line::Up { conn, .. } if self.next_beat <= now => {
-                self.next_beat = now + timing.heartbeat;
+            Line::Up { conn, .. } if beats => {
                 let heard = core::mem::take(&mut self.heard).into_iter().collect();
                 let mut message = self.session.say_aside(ToMaster::Heartbeat { heard });
                 if !self.speaking {
@@ -99,7 +104,6 @@ impl Peer {
                     message.acknowledged = 0;
                 }
                 self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
-                self.ping_links();
             }
             Line::Down { redial_at: Some(at) } if at <= now => self.dial(),
             _ => {}

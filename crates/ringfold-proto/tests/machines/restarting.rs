@@ -302,6 +302,18 @@ fn a_connection_that_is_superseded_loses_and_repeats_nothing() {
 }
 
 #[test]
+fn a_peer_does_not_give_up_a_master_that_came_back_and_waits_for_others() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    stage.crash_master();
+    stage.pass(secs(55));
+    stage.actors[bob.0].cut = true;
+    stage.start_master();
+    stage.pass(secs(12));
+    assert_eq!(stage.epoch(ann).members.len(), 1, "the run goes on without bob");
+    stage.reduce_alone_fails(ann);
+}
+
+#[test]
 fn operations_are_decided_once_over_a_restart() {
     let (mut stage, [ann, bob]) = Stage::with_members();
     for _ in 0..5 {

@@ -6,7 +6,7 @@
 mod crew;
 mod wires;
 
-pub use crew::{Actor, OpState, Who};
+pub use crew::{Actor, OpState, ProbeAsked, Who};
 
 use ringfold_proto::cause::{Cause, PeerName};
 use ringfold_proto::descriptor::Descriptor;
@@ -97,13 +97,17 @@ impl Stage {
         (stage, who)
     }
 
-    /// A peer that has not connected.
+    /// A peer that has not connected, on a host of its own.
     pub fn newcomer(&mut self, name: &str, group: u32) -> Who {
+        self.newcomer_from(name, group, self.actors.len() as u64 + 100)
+    }
+
+    fn newcomer_from(&mut self, name: &str, group: u32, host: u64) -> Who {
         let who = Who(self.actors.len());
         let join = Join {
             group: GroupId(group),
             name: name.to_owned(),
-            host: who.0 as u64 + 100,
+            host,
             site: 0,
             addresses: vec![([127, 0, 0, 1], 1000 + who.0 as u16).into()],
         };
@@ -114,7 +118,13 @@ impl Stage {
 
     /// A peer calls connect.
     pub fn come(&mut self, name: &str, group: u32) -> Who {
-        let who = self.newcomer(name, group);
+        let host = self.actors.len() as u64 + 100;
+        self.come_from(name, group, host)
+    }
+
+    /// The same, from a host that others may be on too.
+    pub fn come_from(&mut self, name: &str, group: u32, host: u64) -> Who {
+        let who = self.newcomer_from(name, group, host);
         let now = self.now;
         let call = self.peer(who).connect(now, None).expect("a fresh communicator connects");
         self.actors[who.0].connecting = Some(call);
@@ -290,8 +300,12 @@ impl Stage {
     }
 
     pub fn who(&self, peer: PeerId) -> Who {
-        let found = self.actors.iter().position(|a| a.peer.id() == peer);
-        Who(found.expect("a peer of this stage"))
+        self.find(peer).expect("a peer of this stage")
+    }
+
+    /// None for a stranger.
+    pub fn find(&self, peer: PeerId) -> Option<Who> {
+        self.actors.iter().position(|a| a.peer.id() == peer).map(Who)
     }
 
     pub fn name(&self, who: Who) -> &str {

@@ -150,10 +150,6 @@ impl Stage {
         self.settle();
     }
 
-    pub fn join_again(&mut self, a: Who, b: Who) {
-        self.apart.remove(&pair(a, b));
-    }
-
     /// Links between the two are never made, and nobody says that they can't be.
     pub fn make_slow(&mut self, a: Who, b: Who) {
         self.slow.insert(pair(a, b));
@@ -259,14 +255,17 @@ impl Stage {
             }
             PeerAction::Close { conn } => {
                 self.actors[who.0].line.take_if(|line| *line == conn);
+                let cut = self.actors[who.0].cut;
                 if let Some(wire) = self.wires.get_mut(&conn) {
-                    wire.ends_up = true;
+                    // Over a cut cable not even the end of a connection is heard of.
+                    (wire.ends_up, wire.half_open) = (!cut, cut);
                 }
             }
             PeerAction::Link { member, .. } => self.link(who, member.peer),
             PeerAction::Unlink(peer) => {
-                let other = self.who(peer);
-                self.unlink(who, other);
+                if let Some(other) = self.find(peer) {
+                    self.linked.remove(&pair(who, other));
+                }
             }
             PeerAction::Ping(peer) => {
                 let (other, id) = (self.who(peer), self.id(who));
@@ -324,7 +323,7 @@ impl Stage {
     }
 
     fn link(&mut self, who: Who, peer: PeerId) {
-        let other = self.who(peer);
+        let Some(other) = self.find(peer) else { return self.peer(who).handle_link_failed(peer) };
         if self.slow.contains(&pair(who, other)) {
             return;
         }
@@ -333,10 +332,6 @@ impl Stage {
         }
         self.linked.insert(pair(who, other));
         self.peer(who).handle_link_up(peer);
-    }
-
-    fn unlink(&mut self, who: Who, other: Who) {
-        self.linked.remove(&pair(who, other));
     }
 
     fn ends_of(&self, who: Who) -> Vec<Who> {
@@ -356,7 +351,9 @@ impl Stage {
         for conn in self.wires.keys().copied().collect::<Vec<_>>() {
             any |= self.deliver_up(conn) | self.deliver_down(conn);
         }
-        self.wires.retain(|_, w| !(w.ends_down && w.down.is_empty() && (w.ends_up || w.half_open)));
+        let over =
+            |w: &Wire| w.ends_down && w.down.is_empty() && (w.ends_up || w.half_open || w.who.is_none());
+        self.wires.retain(|_, w| !over(w));
         any
     }
 
