@@ -18,7 +18,7 @@ enum Act {
     /// Offers come in.
     Offer { offers: Round<(Cast, SyncOffer)>, order: Vec<PeerId> },
     /// The elected content moves; each votes with whether it has it now.
-    Transfer { revision: Revision, done: Round<bool>, calls: BTreeMap<PeerId, CallId> },
+    Transfer { revision: Revision, done: Round<bool>, calls: BTreeMap<PeerId, Cast> },
 }
 
 /// One sync of one group.
@@ -64,6 +64,15 @@ impl SyncRound {
         }
     }
 
+    /// Whoever has not fetched its part by now does not get it; the others are not to wait any longer.
+    fn give_up_fetchers(&mut self) {
+        if let Act::Transfer { done, calls, .. } = &mut self.act {
+            for peer in done.missing(calls.keys().copied()) {
+                done.vote(peer, false);
+            }
+        }
+    }
+
     /// Peers that have offered and wait for others to do so.
     pub fn offering(&self) -> Vec<PeerId> {
         match &self.act {
@@ -82,8 +91,8 @@ impl SyncRound {
     pub fn deadline(&self) -> Option<Time> {
         match &self.act {
             Act::Offer { offers, .. } => offers.votes().values().map(|(cast, _)| cast.deadline).min(),
-            // A transfer takes as long as it takes; whoever stops is noticed by its silence or its link.
-            Act::Transfer { .. } => None,
+            // Whoever stops is noticed by its silence or its link; whoever goes on for ever, by this.
+            Act::Transfer { calls, .. } => calls.values().map(|cast| cast.deadline).min(),
         }
     }
 }
@@ -112,6 +121,12 @@ impl Master {
 
     pub(super) fn expire_sync(&mut self, now: Time) {
         let mut expired = Vec::new();
+        for group in self.groups.values_mut() {
+            let Some(sync) = group.sync.as_mut().filter(|s| s.deadline().is_some_and(|d| d <= now)) else {
+                continue;
+            };
+            sync.give_up_fetchers();
+        }
         for (id, group) in &self.groups {
             let Some(SyncRound { act: Act::Offer { offers, .. } }) = &group.sync else { continue };
             let overdue = offers.votes().iter().filter(|(_, (cast, _))| cast.deadline <= now);
@@ -160,7 +175,11 @@ impl Master {
         };
         let candidates = order.iter().filter_map(candidate).collect();
         let Election { verdicts, revision, reset } = elect(&Ballots { candidates, next, held });
-        let calls: BTreeMap<_, _> = offers.votes().iter().map(|(p, (cast, _))| (*p, cast.call)).collect();
+        // Peers take a master that says nothing for this much longer than they were willing to wait for lost.
+        let grace = self.config.timing.answer_grace / 2;
+        let transfer = |cast: &Cast| Cast { call: cast.call, deadline: cast.deadline + grace };
+        let calls: BTreeMap<_, _> =
+            offers.votes().iter().map(|(p, (cast, _))| (*p, transfer(cast))).collect();
         let Some(revision) = revision else { return self.reject_all(id, verdicts, &calls) };
         if reset {
             self.notify(Event::RevisionReset(id, revision));
@@ -173,12 +192,12 @@ impl Master {
         &mut self,
         _id: GroupId,
         verdicts: BTreeMap<PeerId, SyncVerdict>,
-        calls: &BTreeMap<PeerId, CallId>,
+        calls: &BTreeMap<PeerId, Cast>,
     ) {
         for (peer, verdict) in verdicts {
-            let (Some(call), SyncVerdict::Rejected(why)) = (calls.get(&peer), verdict) else { continue };
+            let (Some(cast), SyncVerdict::Rejected(why)) = (calls.get(&peer), verdict) else { continue };
             self.notify(Event::StateRejected(self.named(peer), why.clone()));
-            self.answer(peer, *call, Phase::Sync, 0, Answer::StateRejected(why));
+            self.answer(peer, cast.call, Phase::Sync, 0, Answer::StateRejected(why));
         }
     }
 
@@ -189,7 +208,7 @@ impl Master {
         number: u64,
         revision: Revision,
         verdicts: BTreeMap<PeerId, SyncVerdict>,
-        calls: BTreeMap<PeerId, CallId>,
+        calls: BTreeMap<PeerId, Cast>,
     ) {
         let mut done = Round::new(now);
         let fetches = |v: &&SyncVerdict| matches!(v, SyncVerdict::Elected(a) if !a.fetch.is_empty());
@@ -224,7 +243,7 @@ impl Master {
             group.next_revision = Some(Revision(revision.0.saturating_add(1)));
         }
         self.notify(Event::RoundDecided(Phase::Sync, number));
-        for (peer, call) in calls {
+        for (peer, Cast { call, .. }) in calls {
             let complete = done.vote_of(peer).copied().unwrap_or(false);
             if let Some(record) = self.roster.get_mut(peer).filter(|_| complete) {
                 record.synced = Some(revision);

@@ -1,6 +1,7 @@
 //! The user's calls: what may be called when, and how each is carried to its end.
 
 use super::{Completion, Failure, Peer, PeerAction, Stage};
+use crate::cause::StateRejection;
 use crate::descriptor::Descriptor;
 use crate::id::{CallId, OpId, Tag};
 use crate::limits;
@@ -158,13 +159,18 @@ impl Peer {
         if let Answer::Pending(pending) = answer {
             self.last_pending = pending;
         }
-        if let Answer::Synced(revision) = answer {
-            self.synced = Some(revision);
-        }
         let Some(Call { kind: CallKind::Vote { rejected, .. }, .. }) = self.calls.get_mut(&call) else {
             return;
         };
         let rejected = rejected.take();
+        // A restarted master knows that the round is over, and not how it was for us.
+        let answer = match (answer, &rejected) {
+            (Answer::Synced(_), Some(_)) => Answer::StateRejected(StateRejection::HoldersGone),
+            (answer, _) => answer,
+        };
+        if let Answer::Synced(revision) = answer {
+            self.synced = Some(revision);
+        }
         let result = match answer {
             Answer::Topology => Ok(Completion::Topology),
             Answer::Pending(pending) => Ok(Completion::Pending(pending)),
@@ -189,7 +195,7 @@ impl Peer {
         }
         let request = request.clone();
         let deadline_ms = u32::try_from(deadline.since(now).as_millis()).unwrap_or(u32::MAX).max(1);
-        let round = self.rounds.of(request.phase()) + 1;
+        let round = self.rounds.of(request.phase()).saturating_add(1);
         self.say(ToMaster::Vote { call, round, deadline_ms, request });
     }
 

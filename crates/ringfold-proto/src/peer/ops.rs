@@ -36,7 +36,7 @@ impl Peer {
         if op.seq < record.next {
             return;
         }
-        record.next = Seq(op.seq.0 + 1);
+        record.next = Seq(op.seq.0.saturating_add(1));
         if outcome == Outcome::Committed {
             // Whoever voted for this one has heard of all before it.
             record.remembered.clear();

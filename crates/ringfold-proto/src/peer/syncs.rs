@@ -2,13 +2,14 @@
 
 use super::calls::{Call, CallKind};
 use super::{Failure, Peer, PeerAction};
+use crate::cause::StateRejection;
 use crate::id::CallId;
 use crate::message::{Request, ToMaster};
 use crate::shared_state::SyncVerdict;
 
 impl Peer {
     pub(super) fn handle_elected(&mut self, round: u64, verdict: SyncVerdict) {
-        if round != self.rounds.sync + 1 {
+        if round != self.rounds.sync.saturating_add(1) {
             return;
         }
         let syncing = |c: &Call| matches!(c.kind, CallKind::Vote { request: Request::Sync(_), .. });
@@ -21,6 +22,7 @@ impl Peer {
                 if assignment.fetch.iter().any(|f| f.entry as usize >= entries) {
                     return self.go(Failure::MasterLost("it assigned an entry that is not there".into()));
                 }
+                *rejected = None;
                 self.actions.push_back(PeerAction::Sync { call: *id, assignment });
             }
         }
@@ -28,8 +30,10 @@ impl Peer {
 
     /// The fetches of a sync have ended; whether the elected content is here now.
     pub fn handle_fetched(&mut self, call: CallId, complete: bool) {
-        if self.calls.contains_key(&call) {
-            self.say(ToMaster::SyncDone { round: self.rounds.sync + 1, complete });
-        }
+        let Some(Call { kind: CallKind::Vote { rejected, .. }, .. }) = self.calls.get_mut(&call) else {
+            return;
+        };
+        *rejected = (!complete).then_some(Failure::StateRejected(StateRejection::HoldersGone));
+        self.say(ToMaster::SyncDone { round: self.rounds.sync.saturating_add(1), complete });
     }
 }
