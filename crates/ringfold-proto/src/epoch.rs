@@ -4,6 +4,7 @@ use crate::cause::PeerName;
 use crate::id::{EpochId, PeerId, Rank};
 use crate::tuning::Tuning;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 /// A member as the others need to know it.
@@ -74,7 +75,7 @@ impl EpochDescription {
         next(a) == Some(b) || next(b) == Some(a)
     }
 
-    /// Whether what a remote sent can be used at all: ranks in range, the ring a permutation, we in it.
+    /// Whether what a remote sent can be used at all: ranks in range, nobody twice, the ring a permutation, we in it.
     pub fn is_sound(&self, me: PeerId) -> bool {
         let world = self.members.len();
         let mut seen = vec![false; world];
@@ -83,8 +84,10 @@ impl EpochDescription {
                 .ring
                 .iter()
                 .all(|r| seen.get_mut(r.index()).is_some_and(|s| !core::mem::replace(s, true)));
+        let peers: BTreeSet<_> = self.members.iter().map(|m| m.peer).collect();
         let pairs_ok = self.missing.iter().all(|p| p.0.index() < world && p.1.index() < world);
-        (1..=crate::limits::WORLD_MAX).contains(&world) && ring_ok && pairs_ok && self.rank_of(me).is_some()
+        let world_ok = (1..=crate::limits::WORLD_MAX).contains(&world) && peers.len() == world;
+        world_ok && ring_ok && pairs_ok && self.rank_of(me).is_some()
     }
 }
 

@@ -48,8 +48,15 @@ pub const MESH_WORLD_MAX: usize = 16;
 /// Names that an error lists before it stops.
 pub const NAMES_IN_ERROR_MAX: usize = 8;
 
-/// Distinct tags that one epoch may see; each costs a few bytes until the epoch ends.
-pub const TAGS_PER_EPOCH_MAX: usize = 1 << 20;
+/// Distinct tags that one epoch may see; then another is opened. A member that returns to a restarted
+/// master tells of them all, so they must fit into [`OPS_IN_RESUME_MAX`].
+pub const TAGS_PER_EPOCH_MAX: usize = 1 << 15;
+
+/// Peer groups that a run remembers: those with members, and those whose state may be taken up again.
+pub const GROUPS_MAX: usize = 4096;
+
+/// Numbers that a returning member may bring to be counted on from: more than any run can reach.
+pub const COUNTER_MAX: u64 = 1 << 48;
 
 /// Aborted outcomes per tag that a peer remembers for others after the last committed one.
 pub const OUTCOMES_REMEMBERED_MAX: usize = 64;

@@ -71,7 +71,8 @@ impl Master {
     }
 
     fn admit(&mut self, now: Time) -> bool {
-        let pending: Vec<_> = self.roster.pending().collect();
+        let room = limits::WORLD_MAX.saturating_sub(self.roster.accepted().count());
+        let pending: Vec<_> = self.roster.pending().take(room).collect();
         for peer in &pending {
             let Some(record) = self.roster.get_mut(*peer) else { continue };
             record.standing = Standing::Accepted;
@@ -93,6 +94,9 @@ impl Master {
         }
         if self.roster.len() >= limits::WORLD_MAX {
             return Some(format!("the run is full: it has {} peers", limits::WORLD_MAX));
+        }
+        if self.groups.len() >= limits::GROUPS_MAX && !self.groups.contains_key(&join.group) {
+            return Some(format!("the run has had {} groups, and remembers all of them", limits::GROUPS_MAX));
         }
         if join.addresses.len() > limits::ADDRESSES_MAX {
             return Some(format!("it listens on more than {} addresses", limits::ADDRESSES_MAX));

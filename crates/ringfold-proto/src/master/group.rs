@@ -4,7 +4,7 @@ use super::reduce::OpRound;
 use super::sync::SyncRound;
 use crate::cause::Cause;
 use crate::epoch::EpochDescription;
-use crate::id::{PeerId, Revision, Seq, Tag};
+use crate::id::{OpId, PeerId, Revision, Seq, Tag};
 use crate::round::Round;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,6 +67,12 @@ impl Group {
 
     pub fn distrust(&mut self, a: PeerId, b: PeerId, until: Time) {
         self.distrusted.insert((a.min(b), a.max(b)), until);
+    }
+
+    /// How many undecided operations beside this one a peer takes part in, as far as is known.
+    pub fn in_flight(&self, peer: PeerId, beside: OpId) -> usize {
+        let others = self.ops.iter().filter(|(key, _)| **key != (beside.tag, beside.seq));
+        others.filter(|(_, op)| op.started.contains_key(&peer)).count()
     }
 
     /// Drops what is known of a peer that departed.

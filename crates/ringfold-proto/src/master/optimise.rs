@@ -131,7 +131,7 @@ impl Master {
             return;
         };
         let members: BTreeSet<_> = group.ring.iter().copied().collect();
-        let same = order.len() == members.len() && order.iter().all(|p| members.contains(p));
+        let same = order.len() == members.len() && order.iter().copied().collect::<BTreeSet<_>>() == members;
         let taken = same && !same_ring(&order, &group.ring);
         if taken && waiting.is_some() {
             group.ring = order;

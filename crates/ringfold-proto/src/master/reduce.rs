@@ -159,9 +159,22 @@ impl Master {
         if op.seq < next {
             return false;
         }
-        if op.seq > next || group.decided.len() + group.ops.len() >= limits::TAGS_PER_EPOCH_MAX {
+        if op.seq > next {
             let why = format!("{op} can't be next, {next} is");
             self.remove(now, peer, Departure::Misbehaved(why));
+            return false;
+        }
+        if group.ops.len() >= limits::OPS_IN_FLIGHT_MAX
+            && group.in_flight(peer, op) >= limits::OPS_IN_FLIGHT_MAX
+        {
+            let why = format!("it has more than {} operations in flight", limits::OPS_IN_FLIGHT_MAX);
+            self.remove(now, peer, Departure::Misbehaved(why));
+            return false;
+        }
+        let known = group.decided.contains_key(&op.tag) || group.ops.contains_key(&(op.tag, op.seq));
+        if !known && group.decided.len() + group.ops.len() >= limits::TAGS_PER_EPOCH_MAX {
+            // Nobody's fault: tags are forgotten with their epoch.
+            self.end_epoch(op.epoch.group, &Cause::EpochEnded);
             return false;
         }
         let patience = match descriptor.deadline_ms {

@@ -11,6 +11,7 @@ use crate::cause::{Cause, Departure, PeerName};
 use crate::epoch::EpochDescription;
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
+use crate::limits;
 use crate::message::{EpochRecord, OpProgress, OpRecord, Outcome, Phase, Resume, RoundNumbers, ToPeer};
 use crate::round::Round;
 use crate::session::Session;
@@ -42,6 +43,13 @@ impl Master {
             |r: &EpochRecord| r.description.is_sound(peer) && r.description.id.group == resume.join.group;
         if !resume.epochs.iter().all(sound) || !resume.epochs.iter().any(|r| r.opened) {
             return self.refuse(conn, "it returned with an epoch that can't be".into());
+        }
+        if !is_plausible(&resume) {
+            return self.refuse(conn, "it returned with numbers that no run can reach".into());
+        }
+        let returned = self.restoration.as_ref().map(|r| &r.returned);
+        if returned.is_some_and(|r| r.len() >= limits::WORLD_MAX && !r.contains_key(&peer)) {
+            return self.refuse(conn, format!("the run is full: it has {} peers", limits::WORLD_MAX));
         }
         if self.restoration.is_none() {
             self.begin_restoration(now, resume.incarnation);
@@ -259,6 +267,14 @@ impl Master {
 
 /// The votes that all members of the run take part in.
 const RUN_WIDE: [Phase; 3] = [Phase::Topology, Phase::Pending, Phase::Optimise];
+
+/// Whether all that is counted on from is far from an overflow.
+fn is_plausible(resume: &Resume) -> bool {
+    let rounds = Phase::ALL.into_iter().map(|phase| resume.rounds.of(phase));
+    let counters = resume.epochs.iter().map(|e| e.description.id.counter);
+    let seqs = resume.epochs.iter().flat_map(|e| &e.ops).map(|op| op.seq.0);
+    rounds.chain(counters).chain(seqs).chain([resume.seniority]).all(|n| n <= limits::COUNTER_MAX)
+}
 
 /// The lives whose members belong together: the one that most returned from, and the one that it took the
 /// run over from, some of whose members may not have heard of it.

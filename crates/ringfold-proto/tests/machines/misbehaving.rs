@@ -1,0 +1,436 @@
+//! Whatever a remote says: nobody panics, and it harms itself alone.
+
+use crate::draw::Draw;
+use crate::stage::{Stage, Who, secs, sum_of};
+use ringfold_proto::bounded::Bounded;
+use ringfold_proto::cause::{Cause, Departure};
+use ringfold_proto::epoch::{Attributes, EpochDescription, Member};
+use ringfold_proto::id::{
+    CallId, ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, Seq, Tag,
+};
+use ringfold_proto::limits;
+use ringfold_proto::message::{
+    Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Request, Resume,
+    RoundNumbers, ToMaster, ToPeer,
+};
+use ringfold_proto::peer::{Completion, Peer, PeerAction, PeerConfig};
+use ringfold_proto::time::Time;
+use ringfold_proto::timing::Timing;
+use ringfold_proto::tuning::Tuning;
+
+/// The two honest ones are fine, and the third is out for breaking the protocol.
+fn assert_only_cid_is_out(stage: &mut Stage, [ann, bob, cid]: [Who; 3]) {
+    assert!(!stage.is_accepted(cid));
+    let departures = stage.departures();
+    assert!(departures.len() == 1 && departures[0].starts_with("cid broke the protocol"), "{departures:?}");
+    assert!(stage.removal(cid).contains("broke the protocol"));
+    stage.reduce_successfully(&[ann, bob], 1);
+}
+
+fn join(name: &str) -> Join {
+    Join { group: GroupId(0), name: name.into(), host: 1, site: 0, addresses: Vec::new() }
+}
+
+/// A return to an earlier life of the master, in an epoch of its own.
+fn resume(peer: PeerId) -> Resume {
+    let member = Member { peer, name: "odd".into(), host: 1, site: 0, addresses: Vec::new() };
+    let description = EpochDescription {
+        id: EpochId { group: GroupId(0), incarnation: Incarnation(77), counter: 1 },
+        members: vec![member],
+        ring: vec![Rank(0)],
+        mesh: true,
+        missing: Vec::new(),
+        tuning: Tuning::default(),
+        key: [0; 32],
+    };
+    Resume {
+        join: join("odd"),
+        incarnation: Incarnation(77),
+        previous: None,
+        received: 0,
+        seniority: 0,
+        epochs: vec![EpochRecord { description, opened: true, ops: Vec::new() }],
+        rounds: RoundNumbers::default(),
+        last_pending: false,
+        synced: None,
+        attributes: Attributes::default(),
+    }
+}
+
+#[test]
+fn a_vote_for_a_round_that_can_not_be_puts_out_who_cast_it() {
+    for round in [0, 3, u64::MAX] {
+        let (mut stage, who) = Stage::with_members();
+        let vote =
+            ToMaster::Vote { call: CallId(9), round, deadline_ms: 0, request: Request::UpdateTopology };
+        stage.forge(who[2], vote);
+        assert_only_cid_is_out(&mut stage, who);
+    }
+}
+
+#[test]
+fn an_operation_that_can_not_be_next_puts_out_who_started_it() {
+    let (mut stage, who) = Stage::with_members();
+    let op = OpId { epoch: stage.epoch(who[2]).id, tag: Tag(1), seq: Seq(u64::MAX) };
+    stage.forge(who[2], ToMaster::Started { op, descriptor: sum_of(1) });
+    assert_only_cid_is_out(&mut stage, who);
+}
+
+#[test]
+fn wrong_numbering_puts_out_who_counts_so() {
+    for (number, acknowledged) in [(u64::MAX, 0), (0, u64::MAX), (500, 500)] {
+        let (mut stage, who) = Stage::with_members();
+        let line = stage.actors[who[2].0].line.unwrap();
+        stage.forge_numbered(
+            line,
+            Numbered { number, acknowledged, message: ToMaster::Withdraw { call: CallId(1) } },
+        );
+        assert_only_cid_is_out(&mut stage, who);
+    }
+}
+
+#[test]
+fn more_operations_than_can_be_in_flight_put_out_who_starts_them() {
+    let (mut stage, who) = Stage::with_members();
+    let epoch = stage.epoch(who[2]).id;
+    for tag in 0..=limits::OPS_IN_FLIGHT_MAX as u64 {
+        let op = OpId { epoch, tag: Tag(tag + 10), seq: Seq(0) };
+        if stage.actors[who[2].0].line.is_some() {
+            stage.forge(who[2], ToMaster::Started { op, descriptor: sum_of(1) });
+        }
+    }
+    assert_only_cid_is_out(&mut stage, who);
+}
+
+#[test]
+fn tags_without_end_cost_an_epoch_and_no_member() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    let epoch = stage.epoch(bob).id;
+    for tag in 0..=limits::TAGS_PER_EPOCH_MAX as u64 {
+        let op = OpId { epoch, tag: Tag(tag + 10), seq: Seq(0) };
+        let ballot = Ballot::TimedOut;
+        stage.forge(bob, ToMaster::OpVote { op, descriptor: sum_of(1), ballot });
+    }
+    assert!(stage.departures().is_empty(), "{:?}", stage.departures());
+    assert_ne!(stage.epoch(ann).id, epoch);
+    stage.reduce_successfully(&[ann, bob], 1);
+}
+
+#[test]
+fn operations_of_epochs_that_never_were_change_nothing() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    let epochs = [
+        EpochId::default(),
+        EpochId { counter: u64::MAX, ..stage.epoch(bob).id },
+        EpochId { group: GroupId(9), ..stage.epoch(bob).id },
+    ];
+    for epoch in epochs {
+        let op = OpId { epoch, tag: Tag(1), seq: Seq(0) };
+        stage.forge(bob, ToMaster::Started { op, descriptor: sum_of(1) });
+        let ballot = Ballot::Differs { from: PeerId(u128::MAX) };
+        stage.forge(bob, ToMaster::OpVote { op, descriptor: sum_of(1), ballot });
+        stage.forge(bob, ToMaster::EpochReady { epoch, unreachable: vec![PeerId(5); 1024] });
+        let (peer, direction) = (stage.id(ann), Direction::Both);
+        stage.forge(bob, ToMaster::LinkTrouble { epoch, peer, direction });
+    }
+    stage.forge(bob, ToMaster::Probed { probe: u64::MAX, forward: Some(0), backward: None });
+    stage.forge(bob, ToMaster::SyncDone { round: u64::MAX, complete: true });
+    stage.forge(bob, ToMaster::Heartbeat { heard: (0..1024).map(PeerId).collect() });
+    assert!(stage.departures().is_empty());
+    stage.reduce_successfully(&[ann, bob], 1);
+}
+
+#[test]
+fn a_stranger_that_never_joins_has_no_say() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    let conn = stage.stranger(PeerId(99));
+    let op = OpId { epoch: stage.epoch(ann).id, tag: Tag(1), seq: Seq(0) };
+    for message in [
+        ToMaster::Leave,
+        ToMaster::OpVote { op, descriptor: sum_of(1), ballot: Ballot::TimedOut },
+        ToMaster::Vote { call: CallId(1), round: 1, deadline_ms: 0, request: Request::UpdateTopology },
+    ] {
+        stage.forge_on(conn, message);
+    }
+    assert!(stage.departures().is_empty());
+    stage.reduce_successfully(&[ann, bob], 1);
+}
+
+#[test]
+fn numbers_that_no_run_can_reach_are_refused_on_return() {
+    let absurd: [fn(&mut Resume); 6] = [
+        |r| r.seniority = u64::MAX,
+        |r| r.epochs[0].description.id.counter = u64::MAX,
+        |r| r.rounds.topology = u64::MAX,
+        |r| r.rounds.sync = u64::MAX,
+        |r| r.epochs[0].ops = vec![decided(Seq(u64::MAX))],
+        |r| {
+            let description = &mut r.epochs[0].description;
+            description.members.push(description.members[0].clone());
+            description.ring.push(Rank(1));
+        },
+    ];
+    for change in absurd {
+        let mut stage = Stage::new();
+        let conn = stage.stranger(PeerId(99));
+        let mut odd = resume(PeerId(99));
+        change(&mut odd);
+        stage.forge_on(conn, ToMaster::Resume(Box::new(odd)));
+        assert!(matches!(stage.told[&conn][..], [ToPeer::Removed { .. }]), "{:?}", stage.told[&conn]);
+        let ann = stage.come("ann", 0);
+        assert!(stage.is_connected(ann));
+    }
+}
+
+fn decided(seq: Seq) -> OpRecord {
+    OpRecord { tag: Tag(1), seq, descriptor: None, progress: OpProgress::Decided(Outcome::Committed) }
+}
+
+#[test]
+fn the_largest_numbers_that_are_taken_can_be_counted_on_from() {
+    let mut stage = Stage::new();
+    let conn = stage.stranger(PeerId(99));
+    let mut odd = resume(PeerId(99));
+    odd.seniority = limits::COUNTER_MAX;
+    odd.epochs[0].description.id.counter = limits::COUNTER_MAX;
+    odd.epochs[0].ops = vec![decided(Seq(limits::COUNTER_MAX))];
+    odd.synced = Some(Revision(u64::MAX));
+    let most = limits::COUNTER_MAX;
+    odd.rounds = RoundNumbers { topology: most, pending: most, optimise: most, sync: most };
+    stage.forge_on(conn, ToMaster::Resume(Box::new(odd)));
+    assert!(stage.told[&conn].iter().any(|m| matches!(m, ToPeer::Restored { .. })));
+    let ann = stage.come("ann", 0);
+    let vote =
+        ToMaster::Vote { call: CallId(1), round: most + 1, deadline_ms: 0, request: Request::UpdateTopology };
+    stage.forge_on(conn, vote);
+    // It does not reach its neighbour and is put out; whoever is left goes on.
+    stage.pass(secs(30));
+    assert!(stage.is_connected(ann));
+}
+
+#[test]
+fn a_world_that_is_full_takes_in_nobody_more() {
+    let mut stage = Stage::new();
+    let mut members = Vec::new();
+    for i in 0..=limits::WORLD_MAX as u128 {
+        let conn = stage.stranger(PeerId(1000 + i));
+        stage.forge_on(conn, ToMaster::Join(join("many")));
+        members.push(conn);
+    }
+    let last = &stage.told[&members[limits::WORLD_MAX]];
+    assert!(matches!(&last[..], [ToPeer::Removed { reason }] if reason.contains("full")), "{last:?}");
+}
+
+#[test]
+fn groups_that_nobody_is_in_any_more_are_forgotten_unless_they_hold_a_state() {
+    let mut stage = Stage::new();
+    for i in 0..2 * limits::GROUPS_MAX as u32 {
+        let conn = stage.stranger(PeerId(1000 + u128::from(i)));
+        stage.forge_on(conn, ToMaster::Join(Join { group: GroupId(i), ..join("nomad") }));
+        stage.forge_on(conn, ToMaster::Leave);
+    }
+    let ann = stage.come("ann", u32::MAX);
+    assert!(stage.is_connected(ann));
+}
+
+#[test]
+fn a_member_that_pretends_to_join_again_harms_itself_alone() {
+    let (mut stage, [ann, bob, cid]) = Stage::with_members();
+    stage.forge(cid, ToMaster::Join(join("cid")));
+    stage.pass(secs(1));
+    assert!(stage.is_accepted(ann) && stage.is_accepted(bob) && !stage.is_accepted(cid));
+    stage.reduce_successfully(&[ann, bob], 1);
+}
+
+#[test]
+fn a_liar_about_links_is_put_out_before_those_it_lies_about() {
+    let (mut stage, [ann, bob, cid, dan]) = Stage::with_members();
+    for other in [ann, bob, cid] {
+        if stage.is_accepted(dan) {
+            let (epoch, peer) = (stage.epoch(dan).id, stage.id(other));
+            stage.forge(dan, ToMaster::LinkTrouble { epoch, peer, direction: Direction::Both });
+        }
+    }
+    assert!([ann, bob, cid].iter().all(|w| stage.is_accepted(*w)) && !stage.is_accepted(dan));
+    stage.reduce_successfully(&[ann, bob, cid], 1);
+}
+
+/// A small generator: good enough to find what a schedule of nonsense can find.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+
+    /// Mostly small, sometimes at the very end.
+    fn number(&mut self) -> u64 {
+        match self.below(8) {
+            0 => u64::MAX,
+            1 => u64::MAX - 1,
+            _ => self.below(4),
+        }
+    }
+}
+
+/// Arbitrary messages, half of them with parts that fit the run as it is.
+fn nonsense(chance: &mut Chance, epoch: EpochId, ids: &[PeerId]) -> ToMaster {
+    let peer = ids[chance.below(ids.len() as u64) as usize];
+    let op = OpId { epoch, tag: Tag(chance.below(3)), seq: Seq(chance.number()) };
+    let descriptor = sum_of(chance.below(2));
+    match chance.below(10) {
+        0 => ToMaster::Started { op, descriptor },
+        1 => ToMaster::OpVote { op, descriptor, ballot: Ballot::Done { digest: None } },
+        2 => ToMaster::OpVote { op, descriptor, ballot: Ballot::LinkBroken { with: peer } },
+        3 => ToMaster::EpochReady { epoch, unreachable: vec![peer] },
+        4 => ToMaster::LinkTrouble { epoch, peer, direction: Direction::Incoming },
+        5 => ToMaster::Vote {
+            call: CallId(chance.number()),
+            round: 1 + chance.below(2),
+            deadline_ms: chance.below(3) as u32,
+            request: [Request::UpdateTopology, Request::ArePeersPending, Request::OptimizeTopology]
+                [chance.below(3) as usize]
+                .clone(),
+        },
+        6 => ToMaster::Probed { probe: chance.number(), forward: Some(chance.number()), backward: None },
+        7 => ToMaster::SyncDone { round: chance.number(), complete: true },
+        _ => Draw(&chance.bytes(400)).for_master().message,
+    }
+}
+
+#[test]
+fn nonsense_from_members_never_stops_the_master() {
+    for seed in 0..150 {
+        let mut chance = Chance(seed);
+        let mut stage = Stage::new();
+        let ids: Vec<_> = (0..4).map(|i| PeerId(50 + i)).collect();
+        let mut conns: Vec<ConnId> = Vec::new();
+        for id in &ids {
+            let conn = stage.stranger(*id);
+            stage.forge_on(conn, ToMaster::Join(join("liar")));
+            conns.push(conn);
+        }
+        for step in 0..120 {
+            let epoch = stage.told.values().flatten().rev().find_map(|m| match m {
+                ToPeer::EpochProposed { description, .. } => Some(description.id),
+                _ => None,
+            });
+            let message = nonsense(&mut chance, epoch.unwrap_or_default(), &ids);
+            let message = Numbered { number: 0, acknowledged: 0, message };
+            if message.check().is_ok() {
+                let at = chance.below(4) as usize;
+                stage.forge_numbered(conns[at], message);
+            }
+            if step % 20 == 19 {
+                stage.pass(secs(1));
+                conns = ids.iter().map(|id| stage.stranger(*id)).collect();
+                let at = chance.below(4) as usize;
+                let again = match chance.below(2) {
+                    0 => ToMaster::Join(join("liar")),
+                    _ => ToMaster::Resume(Box::new(resume(ids[at]))),
+                };
+                stage.forge_on(conns[at], again);
+            }
+        }
+        let honest = stage.come("honest", 1);
+        stage.pass(secs(2));
+        assert!(stage.is_connected(honest) || !stage.master().accepted().is_empty());
+    }
+}
+
+/// What an absurd master says to a peer that is a member of this epoch.
+fn absurd(chance: &mut Chance, epoch: &EpochDescription) -> ToPeer {
+    let attributes = Attributes::default();
+    let op = OpId { epoch: epoch.id, tag: Tag(chance.below(3)), seq: Seq(chance.number()) };
+    let most = chance.number();
+    let rounds = RoundNumbers { topology: most, pending: most, optimise: most, sync: most };
+    match chance.below(8) {
+        0 => ToPeer::Decided { op, outcome: Outcome::Aborted(Cause::EpochEnded), attributes },
+        1 => ToPeer::Decided { op, outcome: Outcome::Committed, attributes },
+        2 => ToPeer::EpochProposed { description: Box::new(epoch.clone()), ended: Cause::EpochEnded },
+        3 => ToPeer::EpochOpened { epoch: epoch.id, missing: Vec::new(), attributes, rounds },
+        4 => ToPeer::Answer {
+            call: CallId(chance.below(20)),
+            phase: Phase::ALL[chance.below(4) as usize],
+            round: most,
+            answer: ringfold_proto::message::Answer::Synced(Revision(most)),
+            attributes,
+        },
+        5 => ToPeer::Rebound { received: most },
+        _ => Draw(&chance.bytes(600)).for_peer().message,
+    }
+}
+
+#[test]
+fn whatever_a_master_says_no_peer_panics_and_every_call_ends_once() {
+    for seed in 0..1500 {
+        let mut chance = Chance(seed);
+        let config = PeerConfig { peer: PeerId(99), join: join("victim"), timing: Timing::default() };
+        let mut peer = Peer::new(config);
+        let mut now = Time(1 << 50);
+        let epoch = resume(PeerId(99)).epochs.remove(0).description;
+        let mut epoch = EpochDescription { ring: vec![Rank(0), Rank(1)], ..epoch };
+        epoch.members.push(Member { peer: PeerId(7), ..epoch.members[0].clone() });
+        peer.connect(now, None).unwrap();
+        let (mut open, mut conn) = (1, 0);
+        for _ in 0..60 {
+            now = now + std::time::Duration::from_millis(chance.below(300));
+            peer.handle_message(
+                now,
+                ConnId(conn),
+                Numbered { number: 0, acknowledged: 0, message: absurd(&mut chance, &epoch) },
+            );
+            let called = match chance.below(6) {
+                0 => peer.update_topology(now, None),
+                1 => peer.are_peers_pending(now, None),
+                2 => peer.sync_shared_state(now, None, crate::sharing_state::offer(0, &[1])),
+                _ => peer.collective(now, Tag(chance.below(3)), sum_of(1)),
+            };
+            open += usize::from(called.is_ok());
+            peer.handle_timeout(now);
+            while let Some(action) = peer.poll_action() {
+                match action {
+                    PeerAction::DialMaster => {
+                        conn += 1;
+                        peer.handle_connected(now, ConnId(conn));
+                    }
+                    PeerAction::Link { member, .. } => peer.handle_link_up(member.peer),
+                    PeerAction::StartOp { op, .. } if chance.below(2) == 0 => peer.handle_op_done(op),
+                    PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => peer.handle_op_released(op),
+                    PeerAction::Sync { call, .. } => peer.handle_fetched(call, true),
+                    PeerAction::Complete { .. } => open -= 1,
+                    _ => {}
+                }
+            }
+        }
+        peer.leave();
+        while let Some(action) = peer.poll_action() {
+            match action {
+                PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => peer.handle_op_released(op),
+                PeerAction::Complete { result, .. } => {
+                    assert!(!matches!(result, Ok(Completion::Connected)));
+                    open -= 1;
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(open, 0, "seed {seed}: a call has no end");
+    }
+}
+
+#[test]
+fn a_departure_is_named_in_plain_words() {
+    let how = Departure::Misbehaved("it counts wrongly".into());
+    assert_eq!(how.to_string(), "broke the protocol: it counts wrongly");
+}
