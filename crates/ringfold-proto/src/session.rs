@@ -86,6 +86,11 @@ impl<Out: Clone> Session<Out> {
         self.outbox.clear();
     }
 
+    /// Whether the other side has acknowledged nothing of what was said, so that all of it can be repeated.
+    pub fn is_all_unacknowledged(&self) -> bool {
+        self.outbox.len() as u64 == self.said
+    }
+
     /// Whether the other side has fallen hopelessly behind.
     pub fn is_overfull(&self) -> bool {
         self.outbox.len() > limits::OUTBOX_MAX

@@ -35,6 +35,9 @@ impl Master {
                 false => self.refuse(conn, "it was removed from the run".into()),
             };
         }
+        if self.restored && self.roster.is_accepted(peer) && self.has_acknowledged_nothing(peer) {
+            return self.repeat_all(now, conn, peer);
+        }
         let too_late = self.started.is_some_and(|s| s + self.config.timing.restore_window <= now);
         if self.restored || too_late {
             return self.refuse(conn, "the run went on without it after the master restarted".into());
@@ -113,6 +116,22 @@ impl Master {
         for message in [rebound].into_iter().chain(missed) {
             self.actions.push_back(MasterAction::Send { conn, message: Box::new(message) });
         }
+        self.notify(Event::Rebound(self.named(peer)));
+    }
+
+    fn has_acknowledged_nothing(&self, peer: PeerId) -> bool {
+        self.roster.get(peer).is_some_and(|r| r.session.is_all_unacknowledged())
+    }
+
+    /// A member that has returned lost its line before it heard that the run goes on: all is said again.
+    fn repeat_all(&mut self, now: Time, conn: ConnId, peer: PeerId) {
+        let Some(record) = self.roster.get_mut(peer) else { return };
+        record.heard_at = now;
+        let old = record.conn.replace(conn).filter(|old| *old != conn);
+        let said = record.session.missed_after(0);
+        self.actions.extend(old.map(|conn| MasterAction::Close { conn }));
+        let send = |message| MasterAction::Send { conn, message: Box::new(message) };
+        self.actions.extend(said.into_iter().map(send));
         self.notify(Event::Rebound(self.named(peer)));
     }
 

@@ -252,6 +252,25 @@ fn members_of_two_lives_in_a_row_belong_together() {
 }
 
 #[test]
+fn a_member_whose_line_breaks_before_it_hears_that_the_run_goes_on_is_told_again() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    let calls = stage.reduce_all(&[ann, bob], 1);
+    stage.crash_master();
+    stage.hold_down(bob);
+    stage.start_master();
+    stage.pass(secs(1));
+    // Both have returned and the run goes on, but that word is lost, and the master does not notice.
+    stage.break_unnoticed(bob);
+    stage.let_go(bob);
+    stage.pass(secs(1));
+    assert!(stage.departures().is_empty(), "{:?}", stage.departures());
+    stage.done(ann, 1);
+    stage.done(bob, 1);
+    assert!(stage.result(ann, calls[0]).is_some_and(Result::is_ok));
+    assert!(stage.result(bob, calls[1]).is_some_and(Result::is_ok));
+}
+
+#[test]
 fn groups_come_back_each_with_its_own_epoch() {
     let mut stage = Stage::new();
     let ann = stage.come("ann", 0);
