@@ -245,6 +245,7 @@ fn check_cause(cause: &Cause) -> Result<(), Excess> {
             check_peers(waited_for)?;
             waited_for.iter().try_for_each(|PeerName { name, .. }| check_name(name))
         }
+        Cause::Unable { who } => check_name(&who.name),
         Cause::EpochEnded => Ok(()),
     }
 }

@@ -98,6 +98,11 @@ pub enum Cause {
         /// Whom we waited for (the first few).
         waited_for: Vec<PeerName>,
     },
+    /// A member can't run the operation.
+    Unable {
+        /// Who.
+        who: PeerName,
+    },
     /// The membership changed under the operation.
     EpochEnded,
 }
@@ -115,6 +120,7 @@ impl fmt::Display for Cause {
                 }
                 if waited_for.is_empty() { write!(f, "the master") } else { Ok(()) }
             }
+            Self::Unable { who } => write!(f, "{who} is not able to run it"),
             Self::EpochEnded => write!(f, "the membership changed"),
         }
     }

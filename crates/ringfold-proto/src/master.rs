@@ -208,6 +208,7 @@ impl Master {
         self.expire_phases(now);
         self.expire_sync(now);
         self.expire_probes(now);
+        self.note_waits(now);
         self.advance(now);
     }
 
@@ -229,6 +230,7 @@ impl Master {
         let groups = self.groups.values().flat_map(Group::deadlines);
         let others = [
             self.liveness_timeout(),
+            self.note_timeout(),
             self.optimise.as_ref().and_then(OptimiseRound::deadline),
             self.restoration.as_ref().map(|r| r.deadline),
         ];

@@ -96,7 +96,7 @@ pub struct Join {
     pub host: u64,
     /// Its site.
     pub site: u32,
-    /// Where it listens; an unspecified address stands for the one that the master sees.
+    /// Where it listens. The master's driver puts the address that it sees in place of an unspecified one.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -203,6 +203,8 @@ pub enum Ballot {
         /// The other end.
         with: PeerId,
     },
+    /// This peer can't run it.
+    Unable,
     /// The deadline of this peer's call has passed.
     TimedOut,
 }

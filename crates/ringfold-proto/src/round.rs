@@ -14,12 +14,14 @@ pub struct Round<V> {
     first: Option<PeerId>,
     /// When the first vote came.
     pub opened: Time,
+    /// Whoever is waited for has been named in the log.
+    pub noted: bool,
 }
 
 impl<V> Round<V> {
     /// A round without votes.
     pub fn new(now: Time) -> Self {
-        Self { votes: BTreeMap::new(), first: None, opened: now }
+        Self { votes: BTreeMap::new(), first: None, opened: now, noted: false }
     }
 
     /// Counts a peer's vote; a second one of the same peer replaces the first.
@@ -64,6 +66,11 @@ impl<V> Round<V> {
     /// Who voted first.
     pub fn first(&self) -> Option<PeerId> {
         self.first
+    }
+
+    /// Whether it has been open since before this moment, and nobody was told.
+    pub fn is_to_be_noted(&self, moment: u64) -> bool {
+        !self.noted && self.opened.0 <= moment
     }
 
     /// Whether nobody has voted.

@@ -19,6 +19,7 @@ impl Master {
                 self.send(peer, ToPeer::Removed { reason: how.to_string() });
             }
             self.actions.push_back(MasterAction::Close { conn });
+            self.roster.disconnect(conn);
         }
         let Some(record) = self.roster.remove(peer) else { return };
         self.notify(Event::Departed(name.clone(), how.clone()));

@@ -57,6 +57,10 @@ impl Master {
                 let cause = Cause::LinkLost { from: self.named(peer), to: self.named(with) };
                 self.fail_op(op, cause);
             }
+            Ballot::Unable => {
+                let who = self.named(peer);
+                self.fail_op(op, Cause::Unable { who });
+            }
             Ballot::TimedOut => {
                 let late =
                     round.round.missing(members).into_iter().filter(|p| *p != peer).collect::<Vec<_>>();

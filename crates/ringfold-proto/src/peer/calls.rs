@@ -33,6 +33,8 @@ pub(super) struct ReduceCall {
     pub tag: Tag,
     pub descriptor: Descriptor,
     pub progress: Progress,
+    /// The executor did not take it, and will not release it.
+    pub refused: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -138,7 +140,11 @@ impl Peer {
         let patience =
             (descriptor.deadline_ms > 0).then(|| Duration::from_millis(u64::from(descriptor.deadline_ms)));
         let progress = Progress::Waiting;
-        let call = self.begin(now, patience, CallKind::Reduce(ReduceCall { tag, descriptor, progress }));
+        let call = self.begin(
+            now,
+            patience,
+            CallKind::Reduce(ReduceCall { tag, descriptor, progress, refused: false }),
+        );
         self.start_waiting_ops(now);
         Ok(call)
     }
@@ -245,6 +251,9 @@ impl Peer {
                 Progress::Running { op, .. } | Progress::Voted { op, .. } => {
                     let op = *op;
                     reduce.progress = Progress::Releasing { op, result: Err(why) };
+                    if reduce.refused {
+                        return self.handle_op_released(op);
+                    }
                     self.actions.push_back(PeerAction::AbortOp(op));
                     return;
                 }

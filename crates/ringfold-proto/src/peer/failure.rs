@@ -29,6 +29,9 @@ pub enum Failure {
     /// The master can't be reached.
     #[error("the master is lost: {0}")]
     MasterLost(String),
+    /// The master does not let this peer in, and will not.
+    #[error("the master turned this peer away: {0}")]
+    TurnedAway(String),
     /// The master has put this peer out, or does not let it in.
     #[error("this peer is not part of the run: {0}")]
     Removed(String),
@@ -43,7 +46,7 @@ impl Failure {
         match self {
             Self::Aborted(_) | Self::VoteFailed(_) | Self::StateRejected(_) | Self::TooFewPeers => true,
             Self::Misuse(_) | Self::BadArgument(_) | Self::PendingOperations(_) => false,
-            Self::MasterLost(_) | Self::Removed(_) | Self::Left => false,
+            Self::MasterLost(_) | Self::TurnedAway(_) | Self::Removed(_) | Self::Left => false,
         }
     }
 }

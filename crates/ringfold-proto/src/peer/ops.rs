@@ -13,6 +13,15 @@ impl Peer {
         self.vote_on(op, Ballot::Done { digest: None });
     }
 
+    /// The executor does not take the operation. It is voted down; its buffers were never touched, so no
+    /// release will be told.
+    pub fn handle_op_refused(&mut self, op: OpId) {
+        if let Some((_, reduce)) = self.reduce_of(op) {
+            reduce.refused = true;
+            self.vote_on(op, Ballot::Unable);
+        }
+    }
+
     /// A peer's frames do not fit what was asked for here.
     pub fn handle_op_mismatch(&mut self, op: OpId, from: PeerId) {
         self.vote_on(op, Ballot::Differs { from });
@@ -61,6 +70,9 @@ impl Peer {
             Outcome::Aborted(cause) => (Err(Failure::Aborted(Box::new(cause))), PeerAction::AbortOp(op)),
         };
         reduce.progress = Progress::Releasing { op, result };
+        if reduce.refused {
+            return self.handle_op_released(op);
+        }
         self.actions.push_back(action);
     }
 
@@ -73,7 +85,7 @@ impl Peer {
         let mut too_few = Vec::new();
         for (id, call) in &mut self.calls {
             let CallKind::Reduce(reduce) = &mut call.kind else { continue };
-            let ReduceCall { tag, descriptor, progress: Progress::Waiting } = *reduce else { continue };
+            let ReduceCall { tag, descriptor, progress: Progress::Waiting, .. } = *reduce else { continue };
             if world < 2 {
                 too_few.push(*id);
                 continue;

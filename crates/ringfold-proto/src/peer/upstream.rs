@@ -50,10 +50,13 @@ impl Peer {
         self.actions.push_back(PeerAction::Send { conn, message });
     }
 
-    /// The master could not be reached, or did not let us in.
-    pub fn handle_dial_failed(&mut self, now: Time, reason: &str) {
+    /// The master could not be reached, or did not let us in; whether that may change.
+    pub fn handle_dial_failed(&mut self, now: Time, reason: &str, retryable: bool) {
         if self.line != Line::Dialling {
             return;
+        }
+        if !retryable {
+            return self.go(Failure::TurnedAway(reason.to_owned()));
         }
         self.line = Line::Down { redial_at: Some(now + self.config.timing.redial) };
         if self.away_since.is_none() {

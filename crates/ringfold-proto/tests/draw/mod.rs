@@ -319,10 +319,11 @@ impl Draw<'_> {
     }
 
     fn ballot(&mut self) -> Ballot {
-        match self.below(4) {
+        match self.below(5) {
             0 => Ballot::Done { digest: self.maybe(Self::u64) },
             1 => Ballot::Differs { from: self.peer() },
             2 => Ballot::LinkBroken { with: self.peer() },
+            3 => Ballot::Unable,
             _ => Ballot::TimedOut,
         }
     }
@@ -340,11 +341,12 @@ impl Draw<'_> {
     }
 
     fn cause(&mut self) -> Cause {
-        match self.below(5) {
+        match self.below(6) {
             0 => Cause::PeerLost { who: self.named(), how: self.departure() },
             1 => Cause::LinkLost { from: self.named(), to: self.named() },
             2 => Cause::Mismatch { one: self.waiting(), other: self.waiting() },
             3 => Cause::Timeout { waited_for: self.list(limits::NAMES_IN_ERROR_MAX, Self::named) },
+            4 => Cause::Unable { who: self.named() },
             _ => Cause::EpochEnded,
         }
     }

@@ -139,6 +139,7 @@ examples! { causes: Cause {
     "link-lost", Cause::LinkLost { .. } => Cause::LinkLost { from: named(A), to: named(B) };
     "mismatch", Cause::Mismatch { .. } => Cause::Mismatch { one: waiting(A), other: waiting(B) };
     "timeout", Cause::Timeout { .. } => Cause::Timeout { waited_for: vec![named(A), named(B)] };
+    "unable", Cause::Unable { .. } => Cause::Unable { who: named(A) };
     "epoch-ended", Cause::EpochEnded => Cause::EpochEnded;
 } }
 
@@ -182,6 +183,7 @@ examples! { ballots: Ballot {
     "done", Ballot::Done { .. } => Ballot::Done { digest: Some(0xd16e57) };
     "differs", Ballot::Differs { .. } => Ballot::Differs { from: B };
     "link-broken", Ballot::LinkBroken { .. } => Ballot::LinkBroken { with: B };
+    "unable", Ballot::Unable => Ballot::Unable;
     "timed-out", Ballot::TimedOut => Ballot::TimedOut;
 } }
 

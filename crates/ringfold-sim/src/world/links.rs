@@ -15,7 +15,7 @@ impl World {
         let (a, b) = (Node::Peer(peer), Node::Master);
         let cut = self.network.is_cut(a, b, self.now) || self.network.is_cut(b, a, self.now);
         if cut || !self.server.is_up() {
-            return self.peers[peer].machine.handle_dial_failed(self.now, "nobody answers");
+            return self.peers[peer].machine.handle_dial_failed(self.now, "nobody answers", true);
         }
         let wire = self.master_accepts(peer);
         self.peers[peer].control = Some(wire);

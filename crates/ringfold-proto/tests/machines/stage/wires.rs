@@ -312,7 +312,7 @@ impl Stage {
         let now = self.now;
         let id = self.id(who);
         if self.actors[who.0].cut || self.master.is_none() {
-            return self.peer(who).handle_dial_failed(now, "nobody listens");
+            return self.peer(who).handle_dial_failed(now, "nobody listens", true);
         }
         self.next_conn += 1;
         let conn = ConnId(self.next_conn);

@@ -1,6 +1,7 @@
 //! A peer's process: its machine, its executor and its sockets, all moved on by whoever waits for a call.
 
 use crate::clock::Clock;
+use crate::knock::Rejected;
 use crate::link::{Arrival, Link};
 use crate::medium::TcpMedium;
 use crate::memory::{Buffers, Memory};
@@ -161,7 +162,9 @@ impl PeerDriver {
     fn hear(&mut self, now: Time, news: News) {
         match news {
             News::Connected(conn) => self.machine.handle_connected(now, conn),
-            News::DialFailed(why) => self.machine.handle_dial_failed(now, &why),
+            News::DialFailed(Rejected { why, retryable }) => {
+                self.machine.handle_dial_failed(now, &why, retryable);
+            }
             News::Message(conn, message) => self.machine.handle_message(now, conn, *message),
             News::Lost(conn) => self.machine.handle_lost(now, conn),
         }

@@ -1,6 +1,6 @@
 //! The line to the master.
 
-use crate::knock::{CONNECT_MAX, Knock};
+use crate::knock::{CONNECT_MAX, Knock, Rejected};
 use crate::random;
 use crate::socket::Socket;
 use ringfold_proto::frame::{ControlDecoder, encode_control};
@@ -34,7 +34,7 @@ pub enum News {
     /// The master was reached.
     Connected(ConnId),
     /// It was not.
-    DialFailed(String),
+    DialFailed(Rejected),
     /// It spoke.
     Message(ConnId, Box<Numbered<ToPeer>>),
     /// The connection broke.
@@ -54,7 +54,10 @@ impl Uplink {
                 self.state = State::Knocking(Box::new(knock));
                 None
             }
-            Err(e) => Some(News::DialFailed(format!("{} can't be reached: {e}", self.address))),
+            Err(e) => {
+                let why = format!("{} can't be reached: {e}", self.address);
+                Some(News::DialFailed(Rejected { why, retryable: true }))
+            }
         }
     }
 
@@ -107,7 +110,7 @@ impl Uplink {
                     State::Up { conn, socket: knock.into_socket(), decoder: ControlDecoder::default() };
                 Some(News::Connected(conn))
             }
-            Err(rejected) => Some(News::DialFailed(rejected.why)),
+            Err(rejected) => Some(News::DialFailed(rejected)),
         }
     }
 
