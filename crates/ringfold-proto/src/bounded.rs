@@ -64,8 +64,7 @@ impl Bounded for Numbered<ToMaster> {
             }
             ToMaster::EpochReady { unreachable, .. } => check_peers(unreachable),
             ToMaster::Heartbeat { heard } => check_peers(heard),
-            ToMaster::Withdraw { .. }
-            | ToMaster::LinkTrouble { .. }
+            ToMaster::LinkTrouble { .. }
             | ToMaster::Probed { .. }
             | ToMaster::SyncDone { .. }
             | ToMaster::Leave => Ok(()),

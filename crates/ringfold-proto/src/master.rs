@@ -253,7 +253,6 @@ impl Master {
             ToMaster::Vote { call, round, deadline_ms, request } => {
                 self.handle_vote(now, peer, call, round, deadline_ms, request);
             }
-            ToMaster::Withdraw { call } => self.handle_withdraw(peer, call),
             ToMaster::Started { op, descriptor } => self.handle_started(now, peer, op, descriptor),
             ToMaster::OpVote { op, descriptor, ballot } => {
                 self.handle_op_vote(now, peer, op, descriptor, ballot)

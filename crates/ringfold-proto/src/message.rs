@@ -238,11 +238,6 @@ pub enum ToMaster {
         /// What for.
         request: Request,
     },
-    /// The user's call has ended without an answer; its vote no longer counts.
-    Withdraw {
-        /// The call.
-        call: CallId,
-    },
     /// An operation was started and was not done at once (one way).
     Started {
         /// The operation.

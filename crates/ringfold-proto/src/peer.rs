@@ -120,7 +120,8 @@ pub enum PeerAction {
         key: [u8; 32],
     },
     /// Fetch what is assigned, and serve whoever comes; answer with [`Peer::handle_fetched`] if there is
-    /// anything to fetch. Serving ends when the call ends.
+    /// anything to fetch. When the call completes, fetching and serving must have stopped before its user
+    /// is told (R4).
     Sync {
         /// The call whose state it is.
         call: CallId,

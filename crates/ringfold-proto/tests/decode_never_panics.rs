@@ -315,8 +315,8 @@ fn the_largest_frames_decode_within_the_bound() {
     let room = limits::CONTROL_BYTES_MAX - 64;
     let cases = [
         // Heartbeats: a byte becomes a peer's id of 16. The second is as much as the budget lets in.
-        stuffed(&[1, 0, 10], &[0], room),
-        stuffed(&[1, 0, 10], &[0], limits::CONTROL_DECODED_BYTES_MAX / 16),
+        stuffed(&[1, 0, 9], &[0], room),
+        stuffed(&[1, 0, 9], &[0], limits::CONTROL_DECODED_BYTES_MAX / 16),
         // A sync: five bytes become an entry.
         stuffed(&[1, 0, 2, 0, 0, 0, 3, 0, 0], &[0; 5], room / 5),
         stuffed(&[1, 0, 2, 0, 0, 0, 3, 0, 0], &[0; 5], 400_000),
@@ -397,6 +397,6 @@ fn the_largest_legal_state_fits_into_a_frame() {
 
 #[test]
 fn bytes_behind_a_message_are_an_error() {
-    let frame = [&4u32.to_le_bytes()[..], &[0, 0, 11, 0]].concat();
+    let frame = [&4u32.to_le_bytes()[..], &[0, 0, 10, 0]].concat();
     assert_eq!(control::<Numbered<ToMaster>>(&frame, 1).1, Some(FrameError::Trailing { bytes: 1 }));
 }

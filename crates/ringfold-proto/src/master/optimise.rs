@@ -61,6 +61,8 @@ impl Master {
                 round.votes.acting = true;
                 round.act = Some(Act::Measure { running: BTreeMap::new() });
                 self.count_round(Phase::Optimise);
+                // Pairs that could not be measured the last time get another chance.
+                self.groups.values_mut().for_each(|g| g.bandwidth.retain(|_, speed| speed.is_some()));
                 true
             }
             Some(Act::Measure { running }) => {

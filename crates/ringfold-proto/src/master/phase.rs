@@ -84,21 +84,6 @@ impl Master {
         }
     }
 
-    /// A peer's call ended without an answer.
-    pub(super) fn handle_withdraw(&mut self, peer: PeerId, call: CallId) {
-        let optimise = self.optimise.as_mut().map(|o| &mut o.votes);
-        for phase in [self.topology.as_mut(), self.pending.as_mut(), optimise].into_iter().flatten() {
-            if !phase.acting && phase.round.vote_of(peer).is_some_and(|cast| cast.call == call) {
-                phase.round.withdraw(peer);
-            }
-        }
-        for group in self.groups.values_mut() {
-            if let Some(sync) = &mut group.sync {
-                sync.withdraw(peer, call);
-            }
-        }
-    }
-
     /// All have voted: from now on the round counts, also for whoever is accepted by it.
     pub(super) fn count_round(&mut self, phase: Phase) {
         *self.rounds.of_mut(phase) += 1;

@@ -330,6 +330,9 @@ fn judge_epoch(
             }
         }
     }
+    let decided = |r: &OpRecord| matches!(r.progress, OpProgress::Decided(_));
+    let known = ops.iter().filter(|(_, records)| records.iter().any(|(_, r)| decided(r)));
+    let last_decided: BTreeMap<Tag, Seq> = known.map(|((tag, seq), _)| (*tag, *seq)).collect();
     for ((tag, seq), records) in ops {
         let seen = records.iter().find_map(|(_, r)| match &r.progress {
             OpProgress::Decided(outcome) => Some(outcome.clone()),
@@ -341,7 +344,8 @@ fn judge_epoch(
         let outcome = match seen {
             Some(outcome) => outcome,
             None if all_done => Outcome::Committed,
-            None if goes_on => {
+            // A later one was decided, so this one was before; nobody remembers it as committed.
+            None if goes_on && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
                 let mut round = Round::new(wait.start);
                 done.iter().for_each(|p| round.vote(*p, ()));
                 let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();

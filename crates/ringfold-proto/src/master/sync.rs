@@ -6,7 +6,7 @@ use super::election::{Ballots, Candidate, Election, elect};
 use super::phase::Cast;
 use crate::cause::StateRejection;
 use crate::event::Event;
-use crate::id::{CallId, GroupId, PeerId, Revision};
+use crate::id::{GroupId, PeerId, Revision};
 use crate::message::{Answer, Phase, ToPeer};
 use crate::round::Round;
 use crate::shared_state::{SyncOffer, SyncVerdict};
@@ -37,15 +37,6 @@ impl SyncRound {
             offers.vote(peer, (cast, offer));
             order.retain(|p| *p != peer);
             order.push(peer);
-        }
-    }
-
-    /// Takes an offer back if it is this call's.
-    pub fn withdraw(&mut self, peer: PeerId, call: CallId) {
-        if let Act::Offer { offers, .. } = &self.act
-            && offers.vote_of(peer).is_some_and(|(cast, _)| cast.call == call)
-        {
-            self.withdraw_offer(peer);
         }
     }
 

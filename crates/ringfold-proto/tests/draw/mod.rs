@@ -34,7 +34,7 @@ impl Draw<'_> {
                 deadline_ms: self.u32(),
                 request: self.request(),
             },
-            3 => ToMaster::Withdraw { call: CallId(self.u64()) },
+            3 => ToMaster::Leave,
             4 => ToMaster::Started { op: self.op(), descriptor: self.descriptor() },
             5 => ToMaster::OpVote { op: self.op(), descriptor: self.descriptor(), ballot: self.ballot() },
             6 => ToMaster::EpochReady { epoch: self.epoch(), unreachable: self.list(5, Self::peer) },

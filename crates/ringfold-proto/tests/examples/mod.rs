@@ -69,7 +69,6 @@ examples! { to_master_messages: ToMaster {
     "resume", ToMaster::Resume(_) => ToMaster::Resume(Box::new(resume()));
     "vote", ToMaster::Vote { .. } =>
         ToMaster::Vote { call: CALL, round: 4, deadline_ms: 30_000, request: Request::Sync(offer()) };
-    "withdraw", ToMaster::Withdraw { .. } => ToMaster::Withdraw { call: CALL };
     "started", ToMaster::Started { .. } => ToMaster::Started { op: OP, descriptor: descriptor() };
     "op-vote", ToMaster::OpVote { .. } => ToMaster::OpVote {
         op: OP,

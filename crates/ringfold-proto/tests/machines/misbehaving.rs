@@ -83,7 +83,7 @@ fn wrong_numbering_puts_out_who_counts_so() {
         let line = stage.actors[who[2].0].line.unwrap();
         stage.forge_numbered(
             line,
-            Numbered { number, acknowledged, message: ToMaster::Withdraw { call: CallId(1) } },
+            Numbered { number, acknowledged, message: ToMaster::SyncDone { round: 1, complete: true } },
         );
         assert_only_cid_is_out(&mut stage, who);
     }
