@@ -176,11 +176,7 @@ impl Master {
                     Receipt::Fresh => self.handle_said(now, peer, said),
                     Receipt::Repeat => {}
                     Receipt::Impossible => {
-                        self.remove(
-                            now,
-                            peer,
-                            Departure::Misbehaved("its messages are numbered wrongly".into()),
-                        );
+                        self.remove(peer, Departure::Misbehaved("its messages are numbered wrongly".into()));
                     }
                 }
             }
@@ -192,7 +188,7 @@ impl Master {
     pub fn handle_lost(&mut self, now: Time, conn: ConnId) {
         self.started.get_or_insert(now);
         if let Some(peer) = self.roster.disconnect(conn) {
-            self.remove(now, peer, Departure::ConnectionLost);
+            self.remove(peer, Departure::ConnectionLost);
         }
         self.advance(now);
     }
@@ -215,7 +211,7 @@ impl Master {
     /// Puts a peer out of the run.
     pub fn kick(&mut self, now: Time, peer: PeerId, reason: &str) {
         let reason = admission::clipped(reason, crate::limits::TEXT_BYTES_MAX / 2);
-        self.remove(now, peer, Departure::Kicked(reason));
+        self.remove(peer, Departure::Kicked(reason));
         self.advance(now);
     }
 
@@ -266,7 +262,7 @@ impl Master {
             }
             ToMaster::SyncDone { round, complete } => self.handle_sync_done(peer, round, complete),
             ToMaster::Heartbeat { heard } => self.handle_heartbeat(now, heard),
-            ToMaster::Leave => self.remove(now, peer, Departure::Left),
+            ToMaster::Leave => self.remove(peer, Departure::Left),
         }
     }
 

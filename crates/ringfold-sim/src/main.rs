@@ -76,7 +76,12 @@ struct Totals {
     aborted: AtomicU64,
     synced: AtomicU64,
     violated: AtomicU64,
+    /// The second at which progress was told last.
+    told_at: AtomicU64,
 }
+
+/// Progress is told this often.
+const PROGRESS_SECONDS: u64 = 5;
 
 fn run_many(options: &Options) -> ExitCode {
     let (low, high) = options.seeds;
@@ -123,10 +128,11 @@ fn work(options: &Options, totals: &Totals, high: u64, begun: Instant, low: u64)
             println!("seed {seed}: VIOLATION {violation}");
             println!("  replay: cargo run --release -p ringfold-sim -- --seed {seed}{planted}");
         }
-        let done = seed - low + 1;
-        if done.is_multiple_of(5_000) {
-            let rate = done as f64 / begun.elapsed().as_secs_f64();
-            eprintln!("{done} of {} seeds, {rate:.0}/s", high - low);
+        let (done, seconds) = (seed - low + 1, begun.elapsed().as_secs());
+        if seconds >= totals.told_at.load(Ordering::Relaxed) + PROGRESS_SECONDS
+            && totals.told_at.swap(seconds, Ordering::Relaxed) != seconds
+        {
+            eprintln!("{done} of {} seeds, {:.0}/s", high - low, done as f64 / begun.elapsed().as_secs_f64());
         }
     }
 }

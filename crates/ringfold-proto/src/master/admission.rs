@@ -14,7 +14,7 @@ impl Master {
     pub(super) fn handle_join(&mut self, now: Time, conn: ConnId, peer: PeerId, join: Join) {
         if self.roster.get(peer).is_some_and(|r| r.conn != Some(conn)) {
             // Its line broke, and it noticed before we did; it comes back as one who knows of nothing.
-            self.remove(now, peer, Departure::ConnectionLost);
+            self.remove(peer, Departure::ConnectionLost);
         }
         if let Some(why) = self.objection(peer, &join) {
             let name = crate::cause::PeerName { peer, name: clipped(&join.name, limits::NAME_BYTES_MAX) };

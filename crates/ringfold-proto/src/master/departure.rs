@@ -5,14 +5,13 @@ use crate::cause::{Cause, Departure};
 use crate::event::Event;
 use crate::id::PeerId;
 use crate::message::ToPeer;
-use crate::time::Time;
 
 use super::roster::Standing;
 
 impl Master {
     /// Removes a peer. If it was a member: operations that all living members have done are committed,
     /// all others of its group are aborted, and its group gets a new epoch (R6).
-    pub(super) fn remove(&mut self, now: Time, peer: PeerId, how: Departure) {
+    pub(super) fn remove(&mut self, peer: PeerId, how: Departure) {
         let name = self.named(peer);
         if let Some(conn) = self.roster.get(peer).and_then(|r| r.conn) {
             if how != Departure::Left {
@@ -32,7 +31,7 @@ impl Master {
                 self.advance_ops();
                 let id = record.join.group;
                 self.end_epoch(id, &Cause::PeerLost { who: name, how });
-                self.forget_probes(now, peer);
+                self.forget_probes(peer);
                 if let Some(group) = self.groups.get_mut(&id) {
                     group.forget(peer);
                 }

@@ -74,7 +74,7 @@ impl Master {
     pub fn handle_tour(&mut self, now: Time, ticket: u64, answer: TourAnswer) {
         let asked = |g: &Group| matches!(g.stage, Stage::Solving { ticket: t, .. } if t == ticket);
         if let Some(id) = self.groups.iter().find(|(_, g)| asked(g)).map(|(id, _)| *id) {
-            self.take_tour(now, id, answer);
+            self.take_tour(id, answer);
         } else {
             self.take_optimised_tour(ticket, answer.order);
         }
@@ -93,7 +93,7 @@ impl Master {
                 Stage::Proposed { round, deadline, .. } if *deadline <= now => {
                     for peer in round.missing(self.roster.members(id)) {
                         let why = "it did not reach its neighbours in time".to_owned();
-                        self.remove(now, peer, Departure::Kicked(why));
+                        self.remove(peer, Departure::Kicked(why));
                     }
                 }
                 _ => {}
@@ -216,10 +216,10 @@ impl Master {
         TourQuestion { ticket, nodes, bandwidth, unreachable }
     }
 
-    fn take_tour(&mut self, now: Time, id: GroupId, answer: TourAnswer) {
+    fn take_tour(&mut self, id: GroupId, answer: TourAnswer) {
         for peer in &answer.left_out {
             if self.roster.group_of(*peer) == Some(id) {
-                self.remove(now, *peer, Departure::Unreachable);
+                self.remove(*peer, Departure::Unreachable);
             }
         }
         let members = self.roster.members(id);

@@ -81,11 +81,11 @@ impl Master {
         let silent: Vec<_> =
             self.roster.iter().filter(|r| r.heard_at + limit <= now).map(|r| r.peer).collect();
         for peer in silent {
-            self.remove(now, peer, Departure::Silent);
+            self.remove(peer, Departure::Silent);
         }
         let behind: Vec<_> = self.roster.iter().filter(|r| r.session.is_overfull()).map(|r| r.peer).collect();
         for peer in behind {
-            self.remove(now, peer, Departure::Misbehaved("it acknowledges nothing".into()));
+            self.remove(peer, Departure::Misbehaved("it acknowledges nothing".into()));
         }
     }
 

@@ -116,7 +116,7 @@ impl Master {
     }
 
     /// A peer departed: its probes end.
-    pub(super) fn forget_probes(&mut self, _now: Time, peer: PeerId) {
+    pub(super) fn forget_probes(&mut self, peer: PeerId) {
         if let Some(Act::Measure { running }) = self.optimise.as_mut().and_then(|o| o.act.as_mut()) {
             running.retain(|_, p| p.prober != peer && p.target != peer);
         }

@@ -60,7 +60,7 @@ impl Master {
         }
         if round != completed + 1 {
             let why = format!("it votes in {phase} {round}, but {completed} are complete");
-            return self.remove(now, peer, Departure::Misbehaved(why));
+            return self.remove(peer, Departure::Misbehaved(why));
         }
         let patience = match deadline_ms {
             0 => self.config.timing.wait_max,

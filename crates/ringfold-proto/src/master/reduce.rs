@@ -165,14 +165,14 @@ impl Master {
         }
         if op.seq > next {
             let why = format!("{op} can't be next, {next} is");
-            self.remove(now, peer, Departure::Misbehaved(why));
+            self.remove(peer, Departure::Misbehaved(why));
             return false;
         }
         if group.ops.len() >= limits::OPS_IN_FLIGHT_MAX
             && group.in_flight(peer, op) >= limits::OPS_IN_FLIGHT_MAX
         {
             let why = format!("it has more than {} operations in flight", limits::OPS_IN_FLIGHT_MAX);
-            self.remove(now, peer, Departure::Misbehaved(why));
+            self.remove(peer, Departure::Misbehaved(why));
             return false;
         }
         let known = group.decided.contains_key(&op.tag) || group.ops.contains_key(&(op.tag, op.seq));

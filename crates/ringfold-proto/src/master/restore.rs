@@ -159,7 +159,7 @@ impl Master {
     fn finish_restoration(&mut self, now: Time) {
         let Some(Restoration { mut returned, .. }) = self.restoration.take() else { return };
         self.restored = !returned.is_empty();
-        self.refuse_outsiders(now, &mut returned);
+        self.refuse_outsiders(&mut returned);
         self.notify(Event::RestoreEnded(returned.len()));
         for (peer, resume) in &returned {
             if let Some(record) = self.roster.get_mut(*peer) {
@@ -184,7 +184,7 @@ impl Master {
     }
 
     /// Puts out whoever an earlier life had put out, and does not know it yet.
-    fn refuse_outsiders(&mut self, now: Time, returned: &mut BTreeMap<PeerId, Resume>) {
+    fn refuse_outsiders(&mut self, returned: &mut BTreeMap<PeerId, Resume>) {
         let family = family(returned);
         let mut newest: BTreeMap<GroupId, &EpochDescription> = BTreeMap::new();
         let mut rounds = RoundNumbers::default();
@@ -209,7 +209,7 @@ impl Master {
             returned.iter().filter(|(p, r)| !is_member(**p, r)).map(|(p, _)| *p).collect();
         for peer in outsiders {
             returned.remove(&peer);
-            self.remove(now, peer, Departure::Kicked("the run went on without it".into()));
+            self.remove(peer, Departure::Kicked("the run went on without it".into()));
         }
     }
 

@@ -171,7 +171,7 @@ impl Master {
         let transfer = |cast: &Cast| Cast { call: cast.call, deadline: cast.deadline + grace };
         let calls: BTreeMap<_, _> =
             offers.votes().iter().map(|(p, (cast, _))| (*p, transfer(cast))).collect();
-        let Some(revision) = revision else { return self.reject_all(id, verdicts, &calls) };
+        let Some(revision) = revision else { return self.reject_all(verdicts, &calls) };
         if reset {
             self.notify(Event::RevisionReset(id, revision));
         }
@@ -179,12 +179,7 @@ impl Master {
     }
 
     /// Nobody has the state: everyone gets an error, and the round does not count.
-    fn reject_all(
-        &mut self,
-        _id: GroupId,
-        verdicts: BTreeMap<PeerId, SyncVerdict>,
-        calls: &BTreeMap<PeerId, Cast>,
-    ) {
+    fn reject_all(&mut self, verdicts: BTreeMap<PeerId, SyncVerdict>, calls: &BTreeMap<PeerId, Cast>) {
         for (peer, verdict) in verdicts {
             let (Some(cast), SyncVerdict::Rejected(why)) = (calls.get(&peer), verdict) else { continue };
             self.notify(Event::StateRejected(self.named(peer), why.clone()));
