@@ -165,8 +165,14 @@ impl Peer {
         }
         let report_at = now + self.config.timing.relink_max;
         let proposed = self.proposal.as_ref().map(|p| &p.description);
-        let Some(description) = proposed.or(self.open.as_ref().map(|o| &o.description)) else { return };
-        let Some(member) = description.members.iter().find(|m| m.peer == peer).cloned() else { return };
+        let description = proposed.or(self.open.as_ref().map(|o| &o.description));
+        let member =
+            description.and_then(|d| d.members.iter().find(|m| m.peer == peer).map(|m| (d, m.clone())));
+        let Some((description, member)) = member else {
+            // Nothing needs it now; whoever proposes an epoch that does must not find it taken for up.
+            self.links.remove(&peer);
+            return;
+        };
         let (epoch, key) = (description.id, description.key);
         self.links.insert(peer, LinkState::Mending { report_at });
         if let Some(proposal) = self.proposal.as_mut().filter(|p| !p.reported) {
