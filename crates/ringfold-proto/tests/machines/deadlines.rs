@@ -3,6 +3,7 @@
 use crate::stage::{OpState, Stage, ms, secs, sum_of};
 use ringfold_proto::cause::Cause;
 use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::event::Event;
 use ringfold_proto::peer::{Completion, Failure};
 
 fn hasty(deadline_ms: u32) -> Descriptor {
@@ -123,4 +124,28 @@ fn a_master_that_falls_silent_is_given_time_to_return_and_then_taken_for_lost() 
     assert!(stage.is_waiting(ann, call), "it tries to come back");
     stage.pass(secs(60));
     assert!(matches!(stage.failure(ann, call), Failure::MasterLost(_)));
+}
+
+#[test]
+fn who_keeps_others_waiting_is_named_in_the_log_once() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    stage.update_topology(ann);
+    stage.pass(secs(60));
+    let waits = stage.events.iter().filter_map(|event| match event {
+        Event::StillWaiting(what, whom) => Some((what.clone(), whom.clone())),
+        _ => None,
+    });
+    assert_eq!(waits.collect::<Vec<_>>(), [("update_topology".to_owned(), vec![stage.named(bob)])]);
+}
+
+#[test]
+fn an_operation_that_a_peer_can_not_run_is_aborted_for_all_and_its_buffers_are_free() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    let calls = stage.reduce_all(&[ann, bob], 1);
+    let op = stage.running(ann, 1).expect("it was started");
+    stage.peer(ann).handle_op_refused(op);
+    stage.settle();
+    assert_eq!(stage.abort_cause(ann, calls[0]).to_string(), "ann is not able to run it");
+    assert_eq!(stage.abort_cause(bob, calls[1]).to_string(), "ann is not able to run it");
+    stage.reduce_successfully(&[ann, bob], 2);
 }
