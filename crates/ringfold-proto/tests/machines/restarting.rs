@@ -345,3 +345,15 @@ fn operations_are_decided_once_over_a_restart() {
     assert_eq!(states, [OpState::Committed; 6]);
     stage.pass(ms(10));
 }
+
+#[test]
+fn a_member_that_waits_for_the_others_to_return_is_not_taken_for_silent() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    stage.crash_master();
+    stage.kill(bob);
+    stage.restart_master();
+    // The grace for bob is longer than the silence that a peer is allowed.
+    stage.pass(secs(12));
+    assert!(stage.is_accepted(ann));
+    assert!(stage.departures().iter().all(|d| !d.starts_with("ann")), "{:?}", stage.departures());
+}
