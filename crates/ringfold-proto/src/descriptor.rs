@@ -68,8 +68,9 @@ pub struct Descriptor {
     pub op: ReduceOp,
     /// Fewer bits on the wire.
     pub quantization: Option<Quantization>,
-    /// This peer's share in a weighted average; peers may differ.
-    pub weight: Weight,
+    /// This peer's share in a weighted average; peers may differ in it, and all of them have one or none.
+    /// The sum of the weights is then the last of the elements, and `count` includes it.
+    pub weight: Option<Weight>,
     /// Only plans whose operand order depends on member order alone.
     pub reproducible: bool,
     /// Higher goes first where operations compete; peers may differ.
@@ -87,7 +88,7 @@ impl Descriptor {
             dtype,
             op,
             quantization: None,
-            weight: Weight::ONE,
+            weight: None,
             reproducible: false,
             priority: 0,
             deadline_ms: 0,
@@ -106,7 +107,7 @@ impl Descriptor {
 
     /// The part of the descriptor that all peers must agree on; what is left out may differ.
     pub fn shared(&self) -> Self {
-        Self { weight: Weight::ONE, priority: 0, deadline_ms: 0, ..*self }
+        Self { weight: self.weight.map(|_| Weight::ONE), priority: 0, deadline_ms: 0, ..*self }
     }
 
     /// What every data frame carries: 64 bits over all that must be equal for bytes to fit together.
@@ -123,6 +124,7 @@ impl Descriptor {
         let shape = u64::from(self.dtype as u8) << 40
             | u64::from(self.op as u8) << 32
             | u64::from(self.reproducible) << 24
+            | u64::from(self.weight.is_some()) << 25
             | algorithm as u64;
         [root, self.count, quantization, shape, u64::from(chunk_bytes)].into_iter().fold(0x5bd1_e995, mix)
     }
@@ -159,9 +161,12 @@ mod tests {
 
     #[test]
     fn fingerprints_ignore_what_peers_may_choose_and_see_all_else() {
-        let base = Descriptor::all_reduce(100, DType::F32, ReduceOp::Sum);
+        let base = Descriptor {
+            weight: Some(Weight::ONE),
+            ..Descriptor::all_reduce(100, DType::F32, ReduceOp::Avg)
+        };
         let print = |d: &Descriptor| d.fingerprint(Algorithm::Ring, 4096);
-        let mine = Descriptor { weight: Weight::new(3.0).unwrap(), priority: 9, deadline_ms: 5, ..base };
+        let mine = Descriptor { weight: Weight::new(3.0), priority: 9, deadline_ms: 5, ..base };
         assert_eq!(print(&base), print(&mine));
         assert_eq!(base.shared(), mine.shared());
         let others = [
@@ -169,6 +174,7 @@ mod tests {
             Descriptor { dtype: DType::I32, ..base },
             Descriptor { op: ReduceOp::Max, ..base },
             Descriptor { reproducible: true, ..base },
+            Descriptor { weight: None, ..base },
             base.with_collective(Collective::Broadcast { root: Rank(0) }),
             base.with_collective(Collective::Broadcast { root: Rank(1) }),
         ];

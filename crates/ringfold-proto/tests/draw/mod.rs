@@ -234,7 +234,7 @@ impl Draw<'_> {
             op: self.one_of(ReduceOp::ALL),
             quantization: self
                 .maybe(|d| Quantization { algorithm: d.one_of(&quantizations), dtype: d.one_of(DType::ALL) }),
-            weight: Weight::new(f64::from(self.u32()) / 7.0).expect("it is finite"),
+            weight: self.maybe(|d| Weight::new(f64::from(d.u32()) / 7.0).expect("it is finite")),
             reproducible: self.bool(),
             priority: self.u32() as u8,
             deadline_ms: self.u32(),

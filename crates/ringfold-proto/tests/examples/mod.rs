@@ -376,7 +376,7 @@ fn descriptor() -> Descriptor {
             algorithm: QuantizationAlgorithm::ZeroPointScale,
             dtype: DType::I8,
         }),
-        weight: Weight::new(0.25).unwrap(),
+        weight: Weight::new(0.25),
         reproducible: true,
         priority: 200,
         deadline_ms: 60_000,

@@ -1,0 +1,279 @@
+//! The memory that collectives work on: unsafe to make from what is not ours, safe to use.
+//!
+//! [`Memory`] is exclusive, may be written and split; [`View`] is shared and only read; a [`Lease`] is what a
+//! socket holds while it sends. All keep owned memory alive. Borrowed memory is kept alive by whoever made it,
+//! until the last of them is gone: [`lend`] and [`lend_mut`] see to that by waiting.
+
+use core::fmt;
+use core::ops::Range;
+use core::ptr::NonNull;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// Bytes that only its holder reads and writes.
+pub struct Memory {
+    span: Span,
+}
+
+/// Bytes that anyone who holds a view may read, and nobody writes.
+#[derive(Clone)]
+pub struct View {
+    span: Span,
+}
+
+/// Bytes on their way out. They can't be looked at, only sent.
+pub struct Lease {
+    span: Span,
+}
+
+/// Where bytes lie, and what keeps them there.
+#[derive(Clone)]
+struct Span {
+    start: NonNull<u8>,
+    bytes: usize,
+    keeper: Arc<Keeper>,
+}
+
+/// What keeps bytes alive: nothing but a promise, or their owner.
+struct Keeper(#[expect(dead_code, reason = "held for its drop")] Option<Box<[u8]>>);
+
+// SAFETY: a span is an address. Who may read and write it when is ruled by the types around it: a `Memory` is
+// not cloned and hands out `&mut` by `&mut self`, views are never written.
+unsafe impl Send for Span {}
+// SAFETY: as above; nothing is changed through a shared span.
+unsafe impl Sync for Span {}
+
+impl Memory {
+    /// Memory of our own, zeroed.
+    pub fn zeroed(bytes: usize) -> Self {
+        Self { span: Span::owned(vec![0; bytes]) }
+    }
+
+    /// Memory of someone else's.
+    ///
+    /// # Safety
+    /// Until this value, all that it is split into, and all leases on it are gone: the bytes are valid for
+    /// reads and writes, and nobody else reads or writes them.
+    pub unsafe fn borrowed(start: *mut u8, bytes: usize) -> Self {
+        Self { span: Span::borrowed(start, bytes) }
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.span.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.span.bytes == 0
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.span.as_slice()
+    }
+
+    /// The bytes, to be written.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: the span is valid by its maker's promise, and exclusively ours.
+        unsafe { core::slice::from_raw_parts_mut(self.span.start.as_ptr(), self.span.bytes) }
+    }
+
+    /// Two memories of one.
+    ///
+    /// # Panics
+    /// If there are fewer bytes than `at`.
+    pub fn split_at(self, at: usize) -> (Self, Self) {
+        let bytes = self.span.bytes;
+        (Self { span: self.span.part(0..at) }, Self { span: self.span.part(at..bytes) })
+    }
+
+    /// Bytes to be sent. What is written to them before they have left may be sent, or not.
+    ///
+    /// # Panics
+    /// If the range is not within the memory.
+    pub fn lease(&self, range: Range<usize>) -> Lease {
+        Lease { span: self.span.part(range) }
+    }
+
+    /// No more writing.
+    pub fn into_view(self) -> View {
+        View { span: self.span }
+    }
+}
+
+impl View {
+    /// Memory of someone else's.
+    ///
+    /// # Safety
+    /// Until this value, its clones and all leases on it are gone: the bytes are valid for reads, and nobody
+    /// writes them.
+    pub unsafe fn borrowed(start: *const u8, bytes: usize) -> Self {
+        Self { span: Span::borrowed(start.cast_mut(), bytes) }
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.span.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.span.bytes == 0
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.span.as_slice()
+    }
+
+    /// Bytes to be sent.
+    ///
+    /// # Panics
+    /// If the range is not within the memory.
+    pub fn lease(&self, range: Range<usize>) -> Lease {
+        Lease { span: self.span.part(range) }
+    }
+}
+
+impl Lease {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.span.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.span.bytes == 0
+    }
+
+    /// Where they lie; for system calls only, since their memory may be written meanwhile.
+    pub(crate) fn start(&self) -> *const u8 {
+        self.span.start.as_ptr()
+    }
+}
+
+impl From<Vec<u8>> for Memory {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { span: Span::owned(bytes) }
+    }
+}
+
+impl From<Vec<u8>> for View {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { span: Span::owned(bytes) }
+    }
+}
+
+impl From<Vec<u8>> for Lease {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { span: Span::owned(bytes) }
+    }
+}
+
+/// Lends bytes to be read to `user`, and returns when it and all that it made of them are gone.
+pub fn lend<R>(bytes: &[u8], user: impl FnOnce(View) -> R) -> R {
+    let span = Span::borrowed(bytes.as_ptr().cast_mut(), bytes.len());
+    let _wait = Return(span.keeper.clone());
+    user(View { span })
+}
+
+/// Lends bytes to be read and written to `user`, and returns when it and all that it made of them are gone.
+///
+/// ```
+/// use ringfold_fabric::memory::lend_mut;
+///
+/// let mut bytes = [1, 2, 3];
+/// lend_mut(&mut bytes, |mut memory| memory.as_mut_slice()[1] = 7);
+/// assert_eq!(bytes, [1, 7, 3]);
+/// ```
+pub fn lend_mut<R>(bytes: &mut [u8], user: impl FnOnce(Memory) -> R) -> R {
+    let span = Span::borrowed(bytes.as_mut_ptr(), bytes.len());
+    let _wait = Return(span.keeper.clone());
+    user(Memory { span })
+}
+
+/// Waits, when it is dropped, until nobody else holds the keeper. That is what makes lending safe, so it also
+/// waits while a panic unwinds.
+struct Return(Arc<Keeper>);
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        while Arc::strong_count(&self.0) > 1 {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        // What others wrote before they let go is seen from here on.
+        core::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
+    }
+}
+
+impl Span {
+    fn owned(bytes: Vec<u8>) -> Self {
+        let mut bytes = bytes.into_boxed_slice();
+        let start = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Self { start, bytes: bytes.len(), keeper: Arc::new(Keeper(Some(bytes))) }
+    }
+
+    fn borrowed(start: *mut u8, bytes: usize) -> Self {
+        let bytes = if start.is_null() { 0 } else { bytes };
+        let start = NonNull::new(start).unwrap_or(NonNull::dangling());
+        Self { start, bytes, keeper: Arc::new(Keeper(None)) }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        // SAFETY: the span is valid by its maker's promise; nobody writes it while we can be borrowed.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+
+    fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} is not in {self:?}");
+        // SAFETY: the start of the range lies within the span, or at its end.
+        let start = unsafe { self.start.add(range.start) };
+        Self { start, bytes: range.end - range.start, keeper: self.keeper.clone() }
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes)
+    }
+}
+
+macro_rules! debug {
+    ($($name:ident),*) => {$(
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({:?})"), self.span)
+            }
+        }
+    )*};
+}
+debug!(Memory, View, Lease);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lending_returns_only_when_every_part_is_gone() {
+        let mut bytes = vec![0u8; 1000];
+        let thread = lend_mut(&mut bytes, |memory| {
+            let (mut left, right) = memory.split_at(10);
+            drop(right);
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                left.as_mut_slice().fill(9);
+            })
+        });
+        assert_eq!(bytes[..11], [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 0]);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn owned_memory_outlives_its_makers() {
+        let lease = Memory::from(vec![5; 8]).lease(2..6);
+        assert_eq!(lease.len(), 4);
+        let view = View::from(vec![1, 2, 3]);
+        assert_eq!(view.clone().as_slice(), [1, 2, 3]);
+    }
+}

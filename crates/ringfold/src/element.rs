@@ -1,0 +1,23 @@
+//! The Rust types that tensors may be made of.
+
+use ringfold_proto::dtype::DType;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A type whose slices can be reduced and synchronised.
+pub trait Element: Copy + Send + Sync + FromBytes + IntoBytes + Immutable + 'static {
+    /// Its name on the wire.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($type:ty => $dtype:ident),* $(,)?) => {$(
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )*};
+}
+
+elements! {
+    u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64,
+    half::f16 => F16, half::bf16 => BF16, f32 => F32, f64 => F64,
+}

@@ -1,0 +1,20 @@
+//! Collective communication that keeps folding when peers come and go.
+#![forbid(unsafe_code)]
+
+mod all_reduce;
+mod element;
+mod error;
+mod workspace;
+
+pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
+pub use element::Element;
+pub use error::Error;
+pub use ringfold_fabric::memory::{Memory, View};
+pub use ringfold_proto::cause::{Cause, Departure, PeerName, StateRejection};
+pub use ringfold_proto::dtype::DType;
+pub use ringfold_proto::epoch::Attributes;
+pub use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
+pub use ringfold_proto::reduce_op::ReduceOp;
+pub use ringfold_proto::shared_state::SyncStrategy;
+pub use ringfold_proto::timing::Timing;
+pub use ringfold_proto::tuning::{Algorithm, Tuning};
