@@ -1,0 +1,78 @@
+//! A TCP echo, for tests of the network itself.
+//!
+//! `lab-tcp listen ADDRESS` prints `listening on ADDRESS` and sends back what it gets, line by line.
+//! `lab-tcp dial ADDRESS` connects and prints `connected`; each line of its standard input is sent, and what comes
+//! back is printed as `echo LINE`. Both end with their standard input.
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+/// How long a dial may take.
+const DIAL_MAX: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments[..] {
+        ["listen", address] => address.parse().map_err(|e| format!("{address}: {e}")).and_then(listen),
+        ["dial", address] => address.parse().map_err(|e| format!("{address}: {e}")).and_then(dial),
+        _ => Err("usage: lab-tcp listen|dial ADDRESS:PORT".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            println!("failed {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<(), String> {
+    let listener = TcpListener::bind(address).map_err(|e| e.to_string())?;
+    println!("listening on {}", listener.local_addr().map_err(|e| e.to_string())?);
+    thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            thread::spawn(move || echo(connection));
+        }
+    });
+    // The test's end closes this.
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    Ok(())
+}
+
+fn echo(mut connection: TcpStream) {
+    let _ = connection.set_nodelay(true);
+    let mut bytes = vec![0; 64 * 1024];
+    while let Ok(count @ 1..) = connection.read(&mut bytes) {
+        // What arrives is told here too: a way that is open in one direction alone shows only here.
+        println!("got {}", String::from_utf8_lossy(&bytes[..count.min(64)]).trim());
+        if connection.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+}
+
+fn dial(address: SocketAddr) -> Result<(), String> {
+    let mut connection = TcpStream::connect_timeout(&address, DIAL_MAX).map_err(|e| e.to_string())?;
+    connection.set_nodelay(true).map_err(|e| e.to_string())?;
+    println!("connected");
+    let reader = BufReader::new(connection.try_clone().map_err(|e| e.to_string())?);
+    thread::spawn(move || {
+        for line in reader.lines() {
+            match line {
+                Ok(line) => println!("echo {}", &line[..line.len().min(64)]),
+                Err(error) => return println!("lost {error}"),
+            }
+        }
+        println!("lost: closed");
+    });
+    for line in std::io::stdin().lines() {
+        let line = line.map_err(|e| e.to_string())?;
+        connection.write_all(format!("{line}\n").as_bytes()).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}

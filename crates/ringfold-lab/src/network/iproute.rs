@@ -1,0 +1,90 @@
+//! The commands `ip` and `tc`, and a namespace that is gone when it is dropped.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the processes in a namespace may take to be gone after they were killed.
+const KILL_MAX: Duration = Duration::from_secs(5);
+
+/// A network namespace of ours.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    pub name: String,
+}
+
+impl Namespace {
+    pub fn make(name: String) -> Result<Self, String> {
+        let mut problem = String::new();
+        // The very first one of a machine prepares the folder for all; two at once can get into each other's way.
+        for _ in 0..3 {
+            match run(Command::new("ip").args(["netns", "add", &name]), "") {
+                Ok(_) => return Ok(Self { name }),
+                Err(error) => problem = error,
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Err(format!("network namespaces: {problem}"))
+    }
+
+    fn processes(&self) -> Vec<Pid> {
+        let listed = run(Command::new("ip").args(["netns", "pids", &self.name]), "");
+        let text =
+            listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+    }
+}
+
+impl Drop for Namespace {
+    /// A namespace lives on while a process is in it, so those go first. Only what was started in it is.
+    fn drop(&mut self) {
+        let deadline = Instant::now() + KILL_MAX;
+        loop {
+            let processes = self.processes();
+            if processes.is_empty() || Instant::now() >= deadline {
+                break;
+            }
+            for pid in processes {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        // It may be gone already, if two clean up after the same dead process.
+        let _ = run(Command::new("ip").args(["netns", "del", &self.name]), "");
+    }
+}
+
+/// Commands of `ip`, one per line, in a namespace.
+pub(super) fn ip(namespace: &Namespace, script: &str) -> Result<(), String> {
+    if script.is_empty() {
+        return Ok(());
+    }
+    run(Command::new("ip").args(["-n", &namespace.name, "-batch", "-"]), script).map(drop)
+}
+
+/// One command of `tc`, in a namespace.
+pub(super) fn tc(namespace: &Namespace, command: &str) -> Result<(), String> {
+    run(Command::new("tc").args(["-n", &namespace.name]).args(command.split_whitespace()), "").map(drop)
+}
+
+/// Runs a command to its end. An error is what it complained about.
+fn run(command: &mut Command, input: &str) -> Result<Output, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let failed = |error: std::io::Error| format!("{program}: {error}");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    // Inputs are shorter than a pipe holds or read as they come, and outputs are short: this can't block for long.
+    let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        return written.map(|()| output).map_err(failed);
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{program}: {}", complaint.trim().replace('\n', "; ")))
+}

@@ -1,0 +1,193 @@
+//! The network of namespaces does what it says.
+#![forbid(unsafe_code)]
+
+use ringfold_lab::usage::is_alive;
+use ringfold_lab::{Host, Network, Process, skip};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const TCP: &str = env!("CARGO_BIN_EXE_lab-tcp");
+const SOON: Duration = Duration::from_secs(10);
+/// Long enough for a packet, its answer and a retransmission to have arrived if they could.
+const SILENCE: Duration = Duration::from_millis(700);
+
+fn network(test: &str, hosts: usize) -> Option<Network> {
+    skip::unless(test, Network::available()).then(|| Network::new(hosts).expect("a network"))
+}
+
+fn listen(host: &Host, address: IpAddr) -> (Process, SocketAddr) {
+    let mut command = host.command(TCP);
+    command.arg("listen").arg(SocketAddr::new(address, 0).to_string());
+    let mut process = Process::spawn(format!("listener on host {}", host.index()), command).expect("spawn");
+    let line = process.wait_for_line("listening on ", SOON).expect("listening");
+    let bound = line["listening on ".len()..].parse().expect("an address");
+    (process, bound)
+}
+
+fn dial(host: &Host, address: SocketAddr) -> Process {
+    let mut command = host.command(TCP);
+    command.arg("dial").arg(address.to_string());
+    Process::spawn(format!("dialler on host {}", host.index()), command).expect("spawn")
+}
+
+fn connect(host: &Host, address: SocketAddr) -> Process {
+    let mut process = dial(host, address);
+    process.wait_for_line("connected", SOON).expect("connected");
+    process
+}
+
+/// A line goes over and comes back.
+fn assert_echo(process: &mut Process, line: &str) {
+    process.send(line).expect("send");
+    process.wait_for_line(&format!("echo {line}"), SOON).expect("an echo");
+}
+
+#[test]
+fn all_hosts_reach_each_other_over_both_families() {
+    let Some(network) = network("all_hosts_reach_each_other_over_both_families", 3) else { return };
+    for to in network.hosts() {
+        for address in to.addresses() {
+            let (_listener, address) = listen(to, address);
+            for from in network.hosts() {
+                assert_echo(&mut connect(from, address), "hello");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cut_is_silent_concerns_one_pair_and_can_be_mended() {
+    let Some(network) = network("a_cut_is_silent_concerns_one_pair_and_can_be_mended", 3) else { return };
+    for address in network.host(0).addresses() {
+        let (_listener, address) = listen(network.host(0), address);
+        let mut one = connect(network.host(1), address);
+        let mut two = connect(network.host(2), address);
+        assert_echo(&mut one, "before");
+        network.cut(network.host(0), network.host(1)).expect("cut");
+        one.send("lost").expect("the sender is not told");
+        one.wait_for_line("echo lost", SILENCE).expect_err("it is cut");
+        assert!(one.is_running() && !one.lines().iter().any(|l| l.starts_with("lost")), "nobody is told");
+        assert_echo(&mut two, "still here");
+        let refused =
+            dial(network.host(1), address).wait_for_line("failed", SOON).expect("no new connection");
+        assert!(refused.contains("timed out"), "silence, no refusal: {refused}");
+        network.mend(network.host(1), network.host(0)).expect("mend");
+        one.wait_for_line("echo lost", SOON).expect("TCP sends it again");
+        assert_echo(&mut connect(network.host(1), address), "again");
+    }
+}
+
+#[test]
+fn a_one_way_cut_leaves_the_other_way_open() {
+    let Some(network) = network("a_one_way_cut_leaves_the_other_way_open", 2) else { return };
+    for address in network.host(0).addresses() {
+        let (mut listener, address) = listen(network.host(0), address);
+        let mut dialler = connect(network.host(1), address);
+        assert_echo(&mut dialler, "before");
+        // The question arrives, the answer does not.
+        network.cut_one_way(network.host(0), network.host(1)).expect("cut");
+        dialler.send("question").expect("send");
+        listener.wait_for_line("got question", SOON).expect("this way is open");
+        dialler.wait_for_line("echo question", SILENCE).expect_err("this way is cut");
+        network.mend(network.host(0), network.host(1)).expect("mend");
+        dialler.wait_for_line("echo question", SOON).expect("mended");
+        // The question does not arrive.
+        network.cut_one_way(network.host(1), network.host(0)).expect("cut");
+        dialler.send("nobody").expect("send");
+        listener.wait_for_line("got nobody", SILENCE).expect_err("this way is cut");
+        network.mend(network.host(0), network.host(1)).expect("mend");
+        listener.wait_for_line("got nobody", SOON).expect("mended");
+    }
+}
+
+#[test]
+fn a_link_that_is_down_cuts_a_host_off_until_it_is_up() {
+    let Some(network) = network("a_link_that_is_down_cuts_a_host_off_until_it_is_up", 3) else { return };
+    for address in network.host(0).addresses() {
+        let (_listener, address) = listen(network.host(0), address);
+        let mut dialler = connect(network.host(1), address);
+        let mut local = connect(network.host(0), address);
+        let mut other = connect(network.host(2), address);
+        network.link_down(network.host(1)).expect("down");
+        dialler.send("lost").expect("send");
+        dialler.wait_for_line("echo lost", SILENCE).expect_err("it is down");
+        assert_echo(&mut local, "here");
+        assert_echo(&mut other, "there");
+        network.link_up(network.host(1)).expect("up");
+        dialler.wait_for_line("echo lost", SOON).expect("it is up");
+        network.link_down(network.host(0)).expect("down");
+        other.send("lost").expect("send");
+        other.wait_for_line("echo lost", SILENCE).expect_err("it is down");
+        assert_echo(&mut local, "still here");
+        network.link_up(network.host(0)).expect("up");
+        other.wait_for_line("echo lost", SOON).expect("it is up");
+    }
+}
+
+#[test]
+fn a_line_carries_as_much_as_its_rate_says() {
+    let Some(network) = network("a_line_carries_as_much_as_its_rate_says", 2) else { return };
+    let (_listener, address) = listen(network.host(0), network.host(0).ipv4().into());
+    let mut dialler = connect(network.host(1), address);
+    let text = "x".repeat(1 << 20);
+    let mut seconds = |network: &Network, mbit: Option<u32>| {
+        if let Some(mbit) = mbit {
+            network.rate(network.host(1), mbit).expect("rate");
+        }
+        let began = Instant::now();
+        dialler.send(&text).expect("send");
+        dialler.wait_for_line("echo xxx", Duration::from_secs(60)).expect("echo");
+        began.elapsed().as_secs_f64()
+    };
+    seconds(&network, None);
+    // 8.4 megabits go over and come back, at the same time.
+    let slow = seconds(&network, Some(16));
+    assert!((0.4..5.0).contains(&slow), "{slow} s at 16 Mbit/s");
+    network.unlimited(network.host(1)).expect("unlimited");
+    let fast = seconds(&network, None);
+    assert!(fast < slow, "{fast} s without a limit, {slow} s with one");
+}
+
+#[test]
+fn nothing_is_left_behind_by_a_test_that_panics() {
+    let Some(network) = network("nothing_is_left_behind_by_a_test_that_panics", 2) else { return };
+    let (listener, _) = listen(network.host(0), network.host(0).ipv4().into());
+    let (pid, namespaces) = (listener.pid(), network.namespaces());
+    let exists = |name: &String| Path::new("/run/netns").join(name).exists();
+    assert!(namespaces.len() == 3 && namespaces.iter().all(exists));
+    // What a test forgot to end is ended too.
+    std::mem::forget(listener);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+        let _network = network;
+        std::panic::resume_unwind(Box::new("a test fails"));
+    }));
+    assert!(panicked.is_err());
+    assert!(!namespaces.iter().any(exists));
+    assert!(!is_alive(pid));
+}
+
+#[test]
+fn what_a_killed_test_left_behind_is_removed_by_the_next() {
+    if !skip::unless("what_a_killed_test_left_behind_is_removed_by_the_next", Network::available()) {
+        return;
+    }
+    // Its number is of a process that has ended.
+    let mut ended = Command::new("true").spawn().expect("spawn");
+    ended.wait().expect("wait");
+    let (stale, live) =
+        (format!("ringfold-{}-0-h0", ended.id()), format!("ringfold-{}-x-h0", std::process::id()));
+    let ip = |arguments: &[&str]| Command::new("ip").args(arguments).status().is_ok_and(|s| s.success());
+    assert!(ip(&["netns", "add", &stale]) && ip(&["netns", "add", &live]));
+    let mut orphan = Command::new("ip");
+    orphan.args(["netns", "exec", &stale, "sleep", "1000"]);
+    let mut orphan = Process::spawn("orphan", orphan).expect("spawn");
+    while std::fs::read(format!("/proc/{}/comm", orphan.pid())).expect("comm") != b"sleep\n" {
+        assert!(orphan.is_running());
+    }
+    drop(Network::new(1).expect("a network"));
+    orphan.wait_exit(SOON).expect("it is killed");
+    assert!(!Path::new("/run/netns").join(&stale).exists());
+    assert!(ip(&["netns", "del", &live]), "what belongs to a live process stays");
+}
