@@ -1,4 +1,16 @@
 //! Sockets, memory and channels: every system call of Ringfold. It moves bytes and never interprets them.
-#![warn(missing_docs)]
 
+pub mod channel;
+pub mod clock;
+pub mod door;
+pub mod knock;
+pub mod limits;
+pub mod link;
+pub mod medium;
 pub mod memory;
+pub mod mesh;
+pub mod poller;
+pub mod probe;
+pub mod random;
+pub mod slots;
+pub mod socket;

@@ -4,6 +4,9 @@
 mod all_reduce;
 mod element;
 mod error;
+mod master;
+mod shared_state;
+mod transfer;
 mod workspace;
 
 pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};

@@ -1,0 +1,22 @@
+//! The machines' time: nanoseconds since a clock began.
+
+use ringfold_proto::time::Time;
+use std::time::Instant;
+
+/// A clock that never goes back.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    /// Begins a little after zero, so that nothing is mistaken for "never".
+    pub fn start() -> Self {
+        Self { origin: Instant::now() - core::time::Duration::from_millis(1) }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Time {
+        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,165 @@
+//! Frames and messages over TCP: the executor's medium, with one link per member.
+
+use crate::link::{Arrival, Link};
+use crate::memory::Lease;
+use crate::poller::Token;
+use crate::slots::{SlotBuffer, SlotPool};
+use core::marker::PhantomData;
+use ringfold_plan::executor::Verdict;
+use ringfold_plan::medium::{Medium, SlotId, Ticket};
+use ringfold_plan::workspace::Workspace;
+use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::id::{EpochId, PeerId};
+use ringfold_proto::link_message::LinkMessage;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+/// All links of this peer.
+#[derive(Debug)]
+pub struct TcpMedium<W> {
+    links: BTreeMap<PeerId, Link>,
+    by_token: HashMap<Token, PeerId>,
+    slots: HashMap<SlotId, SlotBuffer>,
+    pool: SlotPool,
+    tickets: u64,
+    /// Puts that have left, and that the executor has not been told of.
+    flushed: Vec<Ticket>,
+    workspace: PhantomData<fn(W)>,
+}
+
+impl<W> Default for TcpMedium<W> {
+    fn default() -> Self {
+        Self {
+            links: BTreeMap::new(),
+            by_token: HashMap::new(),
+            slots: HashMap::new(),
+            pool: SlotPool::default(),
+            tickets: 0,
+            flushed: Vec::new(),
+            workspace: PhantomData,
+        }
+    }
+}
+
+impl<W> TcpMedium<W> {
+    /// A link with a peer. The one that there was is given up.
+    pub fn add(&mut self, peer: PeerId, link: Link) {
+        self.remove(peer);
+        self.by_token.extend(link.tokens().map(|token| (token, peer)));
+        self.links.insert(peer, link);
+    }
+
+    /// Whether there is a link with a peer.
+    pub fn has(&self, peer: PeerId) -> bool {
+        self.links.contains_key(&peer)
+    }
+
+    /// Whose link a socket belongs to.
+    pub fn peer_of(&self, token: Token) -> Option<PeerId> {
+        self.by_token.get(&token).copied()
+    }
+
+    /// A link is given up, and with it its slots and what was not sent. Says whether there was one.
+    pub fn remove(&mut self, peer: PeerId) -> bool {
+        let Some(mut link) = self.links.remove(&peer) else { return false };
+        for token in link.tokens() {
+            self.by_token.remove(&token);
+        }
+        self.flushed.extend(link.unsent());
+        self.drop_slots(|slot| slot.from == peer);
+        true
+    }
+
+    /// An epoch is over: nobody will read its slots.
+    pub fn retire(&mut self, epoch: EpochId) {
+        self.drop_slots(|slot| slot.epoch == epoch);
+    }
+
+    fn drop_slots(&mut self, is_over: impl Fn(&SlotId) -> bool) {
+        for (_, buffer) in self.slots.extract_if(|slot, _| is_over(slot)) {
+            self.pool.give_back(buffer);
+        }
+    }
+
+    /// The next arrival on a link, if one is complete. A frame is in its slot when it is told.
+    pub fn next(
+        &mut self,
+        from: PeerId,
+        judge: impl Fn(&DataHeader) -> Verdict,
+    ) -> io::Result<Option<Heard>> {
+        let Some(link) = self.links.get_mut(&from) else { return Ok(None) };
+        Ok(link.next(&mut self.pool, judge)?.map(|arrival| match arrival {
+            Arrival::Frame(header, payload) => {
+                let slot = SlotId { from, epoch: header.op.epoch, index: header.slot };
+                if let Some(replaced) = self.slots.insert(slot, payload) {
+                    self.pool.give_back(replaced);
+                }
+                Heard::Frame(header)
+            }
+            Arrival::Discarded(header, payload) => {
+                self.pool.give_back(payload);
+                Heard::Discarded(header)
+            }
+            Arrival::Message(message) => Heard::Message(message),
+        }))
+    }
+
+    /// Sends what the connections take; the links that broke in doing so.
+    pub fn flush(&mut self) -> Vec<PeerId> {
+        let flushed = &mut self.flushed;
+        let broken = |(peer, link): (&PeerId, &mut Link)| link.flush(flushed).is_err().then_some(*peer);
+        self.links.iter_mut().filter_map(broken).collect()
+    }
+
+    /// A put that has left, and that was not told of yet.
+    pub fn next_flushed(&mut self) -> Option<Ticket> {
+        self.flushed.pop()
+    }
+}
+
+/// What arrived on a link.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// A frame is in its slot.
+    Frame(DataHeader),
+    /// A frame was thrown away.
+    Discarded(DataHeader),
+    /// A message.
+    Message(LinkMessage),
+}
+
+impl<W: Workspace<Payload = Lease, Frame = [u8]>> Medium for TcpMedium<W> {
+    type Workspace = W;
+
+    fn put(&mut self, to: PeerId, header: &DataHeader, payload: Lease) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        match self.links.get_mut(&to) {
+            Some(link) => link.put(header, payload, ticket),
+            None => self.flushed.push(ticket),
+        }
+        ticket
+    }
+
+    fn cancel(&mut self, ticket: Ticket) {
+        if self.links.values_mut().any(|link| link.cancel(ticket)) {
+            self.flushed.push(ticket);
+        }
+    }
+
+    fn send(&mut self, to: PeerId, message: LinkMessage) {
+        if let Some(link) = self.links.get_mut(&to) {
+            link.say(&message);
+        }
+    }
+
+    fn frame(&self, slot: SlotId) -> &[u8] {
+        self.slots.get(&slot).map_or(&[], SlotBuffer::as_slice)
+    }
+
+    fn release(&mut self, slot: SlotId) {
+        if let Some(buffer) = self.slots.remove(&slot) {
+            self.pool.give_back(buffer);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! A connection that never blocks, with what arrived and was not taken, and what waits to be sent.
+
+use crate::limits;
+use crate::memory::{Lease, View};
+use crate::poller::{Poller, Token};
+use ringfold_plan::medium::Ticket;
+use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSliceMut, Read};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, LazyLock};
+
+/// What is sent in place of the bytes of a put that was cancelled.
+static NOTHING: LazyLock<View> = LazyLock::new(|| View::from(vec![0; PAYLOAD_BYTES_MAX]));
+
+/// A TCP connection, known to a poller.
+#[derive(Debug)]
+pub struct Socket {
+    stream: TcpStream,
+    poller: Arc<Poller>,
+    token: Token,
+    /// Whether the poller tells of room to write.
+    awaits_room: bool,
+    input: Box<[u8]>,
+    /// The part of the input that was not taken.
+    unread: core::ops::Range<usize>,
+    output: VecDeque<Piece>,
+    /// Bytes of the first piece that are sent.
+    sent: usize,
+    queued_bytes: usize,
+}
+
+/// Bytes that are sent together.
+#[derive(Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    /// A put's payload, and the ticket that is due when it has left.
+    Leased(Lease, Option<Ticket>),
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Leased(lease, _) => lease.len(),
+        }
+    }
+
+    fn start(&self) -> *const u8 {
+        match self {
+            Self::Bytes(bytes) => bytes.as_ptr(),
+            Self::Leased(lease, _) => lease.start(),
+        }
+    }
+}
+
+/// How much of what arrives is taken in at once.
+#[derive(Clone, Copy, Debug)]
+pub enum Intake {
+    /// Messages: as much as there is.
+    Messages,
+    /// Frames whose payloads are read straight to where they belong: little more than their headers.
+    Frames,
+}
+
+impl Socket {
+    /// Takes a stream over, connected or about to be, and has it watched.
+    pub fn new(stream: TcpStream, poller: &Arc<Poller>, intake: Intake) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let token = poller.token();
+        poller.add(&stream, token, false)?;
+        let input_bytes = match intake {
+            Intake::Messages => 64 * 1024,
+            Intake::Frames => 4 * 1024,
+        };
+        Ok(Self {
+            stream,
+            poller: poller.clone(),
+            token,
+            awaits_room: false,
+            input: vec![0; input_bytes].into_boxed_slice(),
+            unread: 0..0,
+            output: VecDeque::new(),
+            sent: 0,
+            queued_bytes: 0,
+        })
+    }
+
+    /// Its name in the poller.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Where the other end is.
+    pub fn peer_address(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
+    /// The error that a connection in the making has come to, if it has.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.stream.take_error()
+    }
+
+    /// Takes in more, or less, at once from now on.
+    pub fn set_intake(&mut self, intake: Intake) {
+        let bytes = match intake {
+            Intake::Messages => 64 * 1024,
+            Intake::Frames => 4 * 1024,
+        };
+        let unread = self.input[self.unread.clone()].to_vec();
+        self.input = vec![0; bytes.max(unread.len())].into_boxed_slice();
+        self.input[..unread.len()].copy_from_slice(&unread);
+        self.unread = 0..unread.len();
+    }
+
+    /// Queues bytes. Small messages travel together.
+    pub fn send(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.queued_bytes += bytes.len();
+        match self.output.back_mut() {
+            Some(Piece::Bytes(last)) => last.extend_from_slice(bytes),
+            _ => self.output.push_back(Piece::Bytes(bytes.to_vec())),
+        }
+    }
+
+    /// Queues a put; its ticket comes back from [`Socket::flush`] when the last byte has left.
+    pub fn send_put(&mut self, head: &[u8], payload: Lease, ticket: Ticket) {
+        self.send(head);
+        self.queued_bytes += payload.len();
+        self.output.push_back(Piece::Leased(payload, Some(ticket)));
+    }
+
+    /// The memory of a put is no longer to be read: something else of the same length goes out in its place.
+    /// Says whether the put was still queued.
+    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        for piece in &mut self.output {
+            if let Piece::Leased(lease, of) = piece
+                && *of == Some(ticket)
+            {
+                *piece = Piece::Leased(NOTHING.lease(0..lease.len()), None);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    /// Sends what the connection takes, and collects the tickets of puts that have left.
+    pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
+        if self.queued_bytes > limits::QUEUED_BYTES_MAX {
+            return Err(io::Error::other("the other end reads too slowly"));
+        }
+        while !self.output.is_empty() {
+            if self.output.front().is_some_and(|first| first.len() > self.sent) {
+                match self.write() {
+                    Ok(bytes) => self.sent += bytes,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            self.drop_sent(flushed);
+        }
+        let awaits_room = !self.output.is_empty();
+        if awaits_room != self.awaits_room {
+            self.poller.modify(&self.stream, self.token, awaits_room)?;
+            self.awaits_room = awaits_room;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<usize> {
+        let nothing = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+        let mut pieces = [nothing; limits::PIECES_PER_WRITE];
+        let mut count = 0;
+        let mut skip = self.sent;
+        for (slot, piece) in pieces.iter_mut().zip(&self.output) {
+            *slot = libc::iovec {
+                // The sum stays within the piece: `sent` is less than the first piece's length here.
+                iov_base: piece.start().wrapping_add(skip).cast_mut().cast(),
+                iov_len: piece.len() - skip,
+            };
+            skip = 0;
+            count += 1;
+        }
+        // SAFETY: all-zero is a valid message header.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = pieces.as_mut_ptr();
+        message.msg_iovlen = count as _;
+        // SAFETY: the pieces lie in memory that their leases keep valid for reads; the kernel only reads it.
+        let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn drop_sent(&mut self, flushed: &mut Vec<Ticket>) {
+        while let Some(piece) = self.output.pop_front_if(|piece| piece.len() <= self.sent) {
+            self.sent -= piece.len();
+            self.queued_bytes -= piece.len();
+            if let Piece::Leased(_, Some(ticket)) = piece {
+                flushed.push(ticket);
+            }
+        }
+    }
+
+    /// Reads once, if there is anything. The end of the stream is an error.
+    pub fn fill(&mut self) -> io::Result<bool> {
+        self.make_room();
+        let read = read(&self.stream, &mut [IoSliceMut::new(&mut self.input[self.unread.end..])])?;
+        self.unread.end += read;
+        Ok(read > 0)
+    }
+
+    /// Reads once to where the bytes belong, and what lies behind them into the input. Only while nothing that
+    /// came before them waits to be taken. Says how many bytes went to their place.
+    pub fn read_into(&mut self, place: &mut [u8]) -> io::Result<usize> {
+        debug_assert!(self.unread.is_empty(), "bytes would overtake others");
+        self.make_room();
+        let wanted = place.len();
+        let mut slices = [IoSliceMut::new(place), IoSliceMut::new(&mut self.input)];
+        let read = read(&self.stream, &mut slices)?;
+        self.unread = 0..read.saturating_sub(wanted);
+        Ok(read.min(wanted))
+    }
+
+    /// Shows what arrived to a decoder, which takes some of it off the front.
+    pub fn take<T>(&mut self, decode: impl FnOnce(&mut &[u8]) -> T) -> T {
+        let mut rest = &self.input[self.unread.clone()];
+        let decoded = decode(&mut rest);
+        self.unread.start = self.unread.end - rest.len();
+        decoded
+    }
+
+    /// Whether something arrived that was not taken.
+    pub fn has_input(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// Puts that will never be sent, when the connection is given up.
+    pub fn unsent(&mut self) -> impl Iterator<Item = Ticket> + '_ {
+        self.queued_bytes = 0;
+        self.output.drain(..).filter_map(|piece| match piece {
+            Piece::Leased(_, ticket) => ticket,
+            Piece::Bytes(_) => None,
+        })
+    }
+
+    /// Sends the rest, for as long as that may take, and closes.
+    pub fn close(mut self) {
+        let _ = self.poller.remove(&self.stream);
+        let farewell = self
+            .stream
+            .set_nonblocking(false)
+            .and_then(|()| self.stream.set_write_timeout(Some(limits::FAREWELL_MAX)))
+            .and_then(|()| {
+                self.awaits_room = false;
+                while !self.output.is_empty() {
+                    self.sent += self.write()?;
+                    self.drop_sent(&mut Vec::new());
+                }
+                self.stream.shutdown(Shutdown::Write)
+            });
+        // Whoever does not read it has missed it; there is nobody left to tell.
+        drop(farewell);
+    }
+
+    /// The stream, no longer watched, as a blocking one. Nothing may be unread or unsent.
+    pub fn into_stream(self) -> io::Result<TcpStream> {
+        debug_assert!(self.unread.is_empty() && self.output.is_empty());
+        self.poller.remove(&self.stream)?;
+        self.stream.set_nonblocking(false)?;
+        Ok(self.stream)
+    }
+
+    fn make_room(&mut self) {
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+        } else if self.unread.end == self.input.len() && self.unread.start > 0 {
+            self.input.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+        }
+    }
+}
+
+fn read(mut stream: &TcpStream, place: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    match stream.read_vectored(place) {
+        Ok(0) if place.iter().any(|slice| !slice.is_empty()) => {
+            Err(io::Error::new(ErrorKind::UnexpectedEof, "the other end closed the connection"))
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
+        result => result,
+    }
+}
