@@ -1,0 +1,50 @@
+//! Addresses, from C and to C.
+
+use crate::result::Failure;
+use crate::types::{InetAddress, SocketAddress};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+const IPV4: i32 = 0;
+const IPV6: i32 = 1;
+
+impl SocketAddress {
+    /// The address, if its protocol is one.
+    pub(crate) fn to_rust(self) -> Result<SocketAddr, Failure> {
+        let ip = match self.inet.protocol {
+            IPV4 => IpAddr::V4(Ipv4Addr::from(self.inet.ipv4)),
+            IPV6 => IpAddr::V6(Ipv6Addr::from(self.inet.ipv6)),
+            other => return Err(Failure::argument(format!("{other} is no internet protocol"))),
+        };
+        Ok(SocketAddr::new(ip, self.port))
+    }
+}
+
+impl From<SocketAddr> for SocketAddress {
+    fn from(address: SocketAddr) -> Self {
+        let (protocol, ipv4, ipv6) = match address.ip() {
+            IpAddr::V4(ip) => (IPV4, ip.octets(), [0; 16]),
+            IpAddr::V6(ip) => (IPV6, [0; 4], ip.octets()),
+        };
+        Self { inet: InetAddress { protocol, ipv4, ipv6 }, port: address.port() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_as_they_went() {
+        for text in ["127.0.0.1:48148", "[::1]:48148", "[2001:db8::7]:1", "0.0.0.0:0"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(SocketAddress::from(address).to_rust(), Ok(address));
+        }
+    }
+
+    #[test]
+    fn a_protocol_that_does_not_exist_is_refused() {
+        let mut address = SocketAddress::from(SocketAddr::from(([127, 0, 0, 1], 1)));
+        address.inet.protocol = 2;
+        assert!(address.to_rust().is_err());
+    }
+}

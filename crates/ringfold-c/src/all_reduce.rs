@@ -1,0 +1,154 @@
+//! All-reduces: blocking, launched and awaited, several with retry.
+
+use crate::communicator::Session;
+use crate::operands::{Operands, require_apart};
+use crate::result::{During, Failure, ResultCode, guarded};
+use crate::types::{AsyncReduceOp, Comm, ReduceDescriptor, ReduceInfo, ReduceOpDescriptor};
+use core::ffi::{c_int, c_void};
+use ringfold::Work;
+
+/// Reduces, and returns when it is done.
+///
+/// # Safety
+/// As `pccl.h` says: pointers are null or valid, and nobody else uses the buffers until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcclAllReduce(
+    sendbuf: *const c_void,
+    recvbuf: *mut c_void,
+    descriptor: *const ReduceDescriptor,
+    communicator: *const Comm,
+    reduce_info_out: *mut ReduceInfo,
+) -> ResultCode {
+    guarded(|| {
+        let session = Session::of(communicator)?;
+        // SAFETY: it is null or valid, by the caller's promise.
+        let descriptor = unsafe { descriptor.as_ref() }.ok_or_else(|| Failure::null("descriptor"))?;
+        let operands = Operands::checked(sendbuf, recvbuf, descriptor)?;
+        let _taken = session.in_flight.take([operands.tag])?;
+        // SAFETY: the caller lends the buffers until we return, which is after the work has ended.
+        let work = unsafe { launch(&session, &operands) }?;
+        let info = work.wait().map_err(|e| session.failed(&e, During::Reduce))?;
+        // SAFETY: it is null or valid, by the caller's promise.
+        unsafe { report(info, reduce_info_out) };
+        Ok(())
+    })
+}
+
+/// Reduces, and returns at once.
+///
+/// # Safety
+/// As `pccl.h` says: pointers are null or valid, and nobody else uses the buffers until the operation was awaited
+/// or its communicator destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcclAllReduceAsync(
+    sendbuf: *const c_void,
+    recvbuf: *mut c_void,
+    descriptor: *const ReduceDescriptor,
+    communicator: *const Comm,
+    reduce_handle_out: *mut AsyncReduceOp,
+) -> ResultCode {
+    guarded(|| {
+        let session = Session::of(communicator)?;
+        // SAFETY: it is null or valid, by the caller's promise.
+        let descriptor = unsafe { descriptor.as_ref() }.ok_or_else(|| Failure::null("descriptor"))?;
+        if reduce_handle_out.is_null() {
+            return Err(Failure::null("reduce_handle_out"));
+        }
+        let operands = Operands::checked(sendbuf, recvbuf, descriptor)?;
+        let taken = session.in_flight.take([operands.tag])?;
+        // SAFETY: the caller lends the buffers until the operation was awaited or the communicator destroyed;
+        // both wait until the work has ended.
+        let work = unsafe { launch(&session, &operands) }?;
+        taken.launched(work);
+        let handle = AsyncReduceOp { comm: communicator.cast_mut(), tag: operands.tag };
+        // SAFETY: it is not null, and the caller promises that it can be written.
+        unsafe { reduce_handle_out.write(handle) };
+        Ok(())
+    })
+}
+
+/// Waits for an operation that was launched.
+///
+/// # Safety
+/// As `pccl.h` says: pointers are null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcclAwaitAsyncReduce(
+    reduce_handle: *const AsyncReduceOp,
+    reduce_info_out: *mut ReduceInfo,
+) -> ResultCode {
+    guarded(|| {
+        // SAFETY: it is null or valid, by the caller's promise.
+        let handle = unsafe { reduce_handle.as_ref() }.ok_or_else(|| Failure::null("reduce_handle"))?;
+        let session = Session::of(handle.comm)?;
+        let (work, _taken) = session.in_flight.claim(handle.tag).ok_or_else(|| {
+            Failure::argument(format!("tag {} was not launched, or was awaited before", handle.tag))
+        })?;
+        let info = work.wait().map_err(|e| session.failed(&e, During::Reduce))?;
+        // SAFETY: it is null or valid, by the caller's promise.
+        unsafe { report(info, reduce_info_out) };
+        Ok(())
+    })
+}
+
+/// Reduces several, and again what was aborted, until all are done.
+///
+/// # Safety
+/// As `pccl.h` says: pointers are null or valid, and nobody else uses the buffers until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
+    descriptors: *const ReduceOpDescriptor,
+    count: usize,
+    communicator: *const Comm,
+    reduce_info_out: *mut ReduceInfo,
+    max_in_flight: c_int,
+) -> ResultCode {
+    guarded(|| {
+        let session = Session::of(communicator)?;
+        if descriptors.is_null() {
+            return Err(Failure::null("descriptors"));
+        }
+        if count == 0 || count > isize::MAX as usize / size_of::<ReduceOpDescriptor>() {
+            return Err(Failure::argument(format!("{count} descriptors can't be")));
+        }
+        let in_flight_max = usize::try_from(max_in_flight).ok().filter(|max| *max > 0);
+        let in_flight_max =
+            in_flight_max.ok_or_else(|| Failure::argument("max_in_flight must be at least 1"))?;
+        // SAFETY: there are so many of them, by the caller's promise, and they fit into the address space.
+        let descriptors = unsafe { core::slice::from_raw_parts(descriptors, count) };
+        let checked = |d: &ReduceOpDescriptor| Operands::checked(d.sendbuf, d.recvbuf, &d.descriptor);
+        let operands = descriptors.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+        require_apart(&operands)?;
+        let _taken = session.in_flight.take(operands.iter().map(|o| o.tag))?;
+        // SAFETY: the caller lends the buffers until we return, which is after all have ended; those that are
+        // written overlap nothing.
+        let reductions = operands.iter().map(|o| unsafe { o.reduction() }).collect();
+        let info = session
+            .communicator
+            .all_reduce_many(reductions, in_flight_max)
+            .map_err(|e| session.failed(&e, During::Reduce))?;
+        // SAFETY: it is null or valid, by the caller's promise.
+        unsafe { report(info, reduce_info_out) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The buffers are lent until the work has ended.
+unsafe fn launch(session: &Session, operands: &Operands) -> Result<Work, Failure> {
+    // SAFETY: the caller's promise.
+    let reduction = unsafe { operands.reduction() };
+    session
+        .communicator
+        .all_reduce_memory(reduction.dtype, reduction.buffers, reduction.options)
+        .map_err(|e| session.failed(&e, During::Reduce))
+}
+
+/// # Safety
+/// The pointer is null or can be written.
+unsafe fn report(info: ringfold::ReduceInfo, out: *mut ReduceInfo) {
+    let info = ReduceInfo { local_world_size: info.world, tx_bytes: info.tx_bytes, rx_bytes: info.rx_bytes };
+    if !out.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { out.write(info) };
+    }
+}

@@ -1,0 +1,42 @@
+//! The library as a whole: made ready once per process.
+
+use crate::logging;
+use crate::result::{Failure, ResultCode, guarded};
+use crate::types::BuildInfo;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+static READY: AtomicBool = AtomicBool::new(false);
+
+/// Makes the library ready; may be called again.
+#[unsafe(no_mangle)]
+pub extern "C" fn pcclInit() -> ResultCode {
+    guarded(|| {
+        logging::install();
+        READY.store(true, Ordering::Release);
+        Ok(())
+    })
+}
+
+/// Tells what this build can do.
+///
+/// # Safety
+/// As `pccl.h` says: the pointer is null or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcclGetBuildInfo(build_info_out: *mut BuildInfo) -> ResultCode {
+    guarded(|| {
+        if build_info_out.is_null() {
+            return Err(Failure::null("build_info_out"));
+        }
+        // SAFETY: it is not null, and the caller promises that it can be written.
+        unsafe { build_info_out.write(BuildInfo { has_cuda_support: false }) };
+        Ok(())
+    })
+}
+
+/// Communicators need a library that is ready.
+pub(crate) fn require_init() -> Result<(), Failure> {
+    if READY.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    Err(Failure::new(ResultCode::NotInitialized, "pcclInit was not called"))
+}

@@ -1,0 +1,184 @@
+//! Shared state: what C hands over, looked at, and what comes back.
+
+use crate::communicator::Session;
+use crate::operands::dtype;
+use crate::result::{During, Failure, ResultCode, guarded};
+use crate::span::Span;
+use crate::types::{Comm, SharedState, SharedStateSyncInfo, TensorInfo};
+use core::ffi::{CStr, c_int};
+use ringfold::{DType, Memory, StateTensor, SyncStrategy};
+use std::collections::HashSet;
+
+const DEVICE_CPU: c_int = 0;
+const DEVICE_CUDA: c_int = 1;
+
+/// Makes the state of all peers of the group equal.
+///
+/// # Safety
+/// As `pccl.h` says: pointers are null or valid, and nobody else uses the tensors until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pcclSynchronizeSharedState(
+    communicator: *const Comm,
+    shared_state: *mut SharedState,
+    strategy: c_int,
+    sync_info_out: *mut SharedStateSyncInfo,
+) -> ResultCode {
+    guarded(|| {
+        let session = Session::of(communicator)?;
+        // SAFETY: it is null or valid and nobody else's, by the caller's promise.
+        let state = unsafe { shared_state.as_mut() }.ok_or_else(|| Failure::null("shared_state"))?;
+        let strategy = match strategy {
+            0 => SyncStrategy::EnforcePopular,
+            1 => SyncStrategy::ReceiveOnly,
+            2 => SyncStrategy::SendOnly,
+            other => return Err(Failure::argument(format!("{other} is no strategy"))),
+        };
+        // SAFETY: the entries are as many as the state says, by the caller's promise.
+        let entries = checked(unsafe { infos(state) }?)?;
+        session.require_awaited()?;
+        // SAFETY: the caller lends the tensors until we return, and so does `sync_memory`; shared ones are copied.
+        let tensors = entries.into_iter().map(|entry| unsafe { entry.tensor() }).collect();
+        let info = session
+            .communicator
+            .sync_memory(state.revision, tensors, strategy)
+            .map_err(|e| session.failed(&e, During::Sync))?;
+        state.revision = info.revision;
+        if !sync_info_out.is_null() {
+            let moved = SharedStateSyncInfo { tx_bytes: info.tx_bytes, rx_bytes: info.rx_bytes };
+            // SAFETY: it is not null, and the caller promises that it can be written.
+            unsafe { sync_info_out.write(moved) };
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// If they are not null, there are as many as the state says.
+unsafe fn infos(state: &SharedState) -> Result<&[TensorInfo], Failure> {
+    if state.count == 0 {
+        return Ok(&[]);
+    }
+    if state.infos.is_null() {
+        return Err(Failure::null("shared_state->infos"));
+    }
+    if state.count > isize::MAX as usize / size_of::<TensorInfo>() {
+        return Err(Failure::argument(format!("{} entries can't be", state.count)));
+    }
+    // SAFETY: the caller's promise, and they fit into the address space.
+    Ok(unsafe { core::slice::from_raw_parts(state.infos, state.count) })
+}
+
+/// An entry whose arguments are sound.
+#[derive(Debug)]
+struct Entry<'a> {
+    info: &'a TensorInfo,
+    key: String,
+    dtype: DType,
+    span: Span,
+    /// An earlier entry is the same memory.
+    alias: bool,
+}
+
+impl Entry<'_> {
+    /// # Safety
+    /// The contents are lent until the tensor is gone.
+    unsafe fn tensor(self) -> StateTensor {
+        // SAFETY: the caller's promise.
+        let memory = unsafe { Memory::borrowed(self.info.data.cast(), self.span.bytes) };
+        // Memory has one holder. Tied tensors get a copy of their own, which is let go of afterwards: what
+        // arrives for one name arrives for the other, too.
+        let memory = if self.alias { Memory::from(memory.as_slice().to_vec()) } else { memory };
+        let allow_content_inequality = self.info.allow_content_inequality != 0;
+        StateTensor { key: self.key, dtype: self.dtype, memory, allow_content_inequality }
+    }
+}
+
+fn checked(infos: &[TensorInfo]) -> Result<Vec<Entry<'_>>, Failure> {
+    let mut entries = infos.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
+    let mut keys = HashSet::new();
+    if let Some(twice) = entries.iter().find(|e| !keys.insert(e.key.as_str())) {
+        return Err(Failure::argument(format!("the key {:?} occurs twice", twice.key)));
+    }
+    mark_aliases(&mut entries)?;
+    Ok(entries)
+}
+
+fn entry(info: &TensorInfo) -> Result<Entry<'_>, Failure> {
+    if info.name.is_null() {
+        return Err(Failure::argument("the name of a tensor is null"));
+    }
+    // SAFETY: it is not null, and the caller promises that it is a string.
+    let key = unsafe { CStr::from_ptr(info.name) };
+    let Ok(key) = key.to_str() else {
+        return Err(Failure::argument(format!("the name {key:?} is no UTF-8")));
+    };
+    match info.device_type {
+        DEVICE_CPU => {}
+        DEVICE_CUDA => {
+            return Err(Failure::argument(format!(
+                "{key:?} is a CUDA tensor, and this build of the library has no CUDA support"
+            )));
+        }
+        other => return Err(Failure::argument(format!("{key:?}: {other} is no device type"))),
+    }
+    let dtype = dtype(info.datatype).map_err(|f| Failure::argument(format!("{key:?}: {}", f.text)))?;
+    let span = Span::of(&format!("the data of {key:?}"), info.data.cast_const(), info.count, dtype)?;
+    Ok(Entry { info, key: key.to_owned(), dtype, span, alias: false })
+}
+
+/// Entries that are the same memory as an earlier one are marked; those that overlap in part are refused.
+fn mark_aliases(entries: &mut [Entry<'_>]) -> Result<(), Failure> {
+    let mut order: Vec<_> = (0..entries.len()).filter(|i| entries[*i].span.bytes > 0).collect();
+    order.sort_unstable_by_key(|i| (entries[*i].span, *i));
+    for pair in order.windows(2) {
+        let (before, after) = (entries[pair[0]].span, entries[pair[1]].span);
+        if before == after {
+            entries[pair[1]].alias = true;
+        } else if before.overlaps(after) {
+            let (one, other) = (&entries[pair[0]].key, &entries[pair[1]].key);
+            return Err(Failure::argument(format!("{one:?} and {other:?} overlap, and are not the same")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(name: &CStr, data: usize, count: usize) -> TensorInfo {
+        TensorInfo {
+            name: name.as_ptr(),
+            data: core::ptr::without_provenance_mut(data),
+            count,
+            datatype: DType::F32 as c_int,
+            device_type: DEVICE_CPU,
+            allow_content_inequality: 0,
+        }
+    }
+
+    #[test]
+    fn tied_tensors_are_legal_and_overlapping_ones_are_not() {
+        let tied = [info(c"a", 4096, 4), info(c"b", 8192, 4), info(c"c", 4096, 4), info(c"d", 4096, 4)];
+        let aliases: Vec<_> = checked(&tied).unwrap().iter().map(|e| e.alias).collect();
+        assert_eq!(aliases, [false, false, true, true]);
+        assert!(checked(&[info(c"a", 4096, 4), info(c"b", 4096, 3)]).is_err());
+        assert!(checked(&[info(c"a", 4096, 4), info(c"b", 4100, 4)]).is_err());
+        assert!(checked(&[info(c"a", 4096, 4), info(c"b", 4112, 4)]).is_ok());
+    }
+
+    #[test]
+    fn keys_are_strings_that_occur_once() {
+        assert!(checked(&[info(c"a", 4096, 4), info(c"a", 8192, 4)]).is_err());
+        assert!(checked(&[info(c"\xff", 4096, 4)]).is_err());
+        assert!(checked(&[TensorInfo { name: core::ptr::null(), ..info(c"a", 4096, 4) }]).is_err());
+    }
+
+    #[test]
+    fn a_cuda_tensor_is_refused_with_words() {
+        let cuda = TensorInfo { device_type: DEVICE_CUDA, ..info(c"weights", 4096, 4) };
+        let failure = checked(&[cuda]).unwrap_err();
+        assert_eq!(failure.code, ResultCode::InvalidArgument);
+        assert!(failure.text.contains("weights") && failure.text.contains("CUDA"), "{}", failure.text);
+    }
+}
