@@ -125,6 +125,9 @@ pub enum PeerAction {
     Sync {
         /// The call whose state it is.
         call: CallId,
+        /// Which assignment of this peer's; goes back with the answer. After a restart of the master there may be
+        /// another one for the same call, and it replaces the one before.
+        number: u64,
         /// What to do.
         assignment: Assignment,
     },
@@ -175,6 +178,8 @@ pub struct Peer {
     rounds: RoundNumbers,
     last_pending: bool,
     synced: Option<Revision>,
+    /// Assignments of shared state so far.
+    assignments: u64,
     /// World sizes as the master last told them, and as the user may see them.
     latest: Attributes,
     visible: Attributes,
@@ -204,6 +209,7 @@ impl Peer {
             rounds: RoundNumbers::default(),
             last_pending: false,
             synced: None,
+            assignments: 0,
             latest: Attributes::default(),
             visible: Attributes::default(),
             actions: VecDeque::new(),

@@ -133,6 +133,23 @@ pub enum Buffers {
 }
 
 impl Buffers {
+    /// How many elements there are, if the buffers fit each other and the type.
+    pub(crate) fn check(&self, dtype: DType) -> Result<u64, Error> {
+        let bytes = self.len();
+        if let Self::OutOfPlace { target, .. } = self
+            && target.len() != bytes
+        {
+            return Err(Error::BadArgument(format!(
+                "the input has {bytes} bytes, but the output has {}",
+                target.len()
+            )));
+        }
+        if !bytes.is_multiple_of(dtype.bytes()) {
+            return Err(Error::BadArgument(format!("{bytes} bytes are no whole number of {dtype}")));
+        }
+        Ok((bytes / dtype.bytes()) as u64)
+    }
+
     /// Bytes of the input.
     pub fn len(&self) -> usize {
         match self {

@@ -23,13 +23,17 @@ impl Peer {
                     return self.go(Failure::MasterLost("it assigned an entry that is not there".into()));
                 }
                 *rejected = None;
-                self.actions.push_back(PeerAction::Sync { call: *id, assignment });
+                self.assignments += 1;
+                self.actions.push_back(PeerAction::Sync { call: *id, number: self.assignments, assignment });
             }
         }
     }
 
-    /// The fetches of a sync have ended; whether the elected content is here now.
-    pub fn handle_fetched(&mut self, call: CallId, complete: bool) {
+    /// The fetches of an assignment have ended; whether the elected content is here now.
+    pub fn handle_fetched(&mut self, call: CallId, number: u64, complete: bool) {
+        if number != self.assignments {
+            return;
+        }
         let Some(Call { kind: CallKind::Vote { rejected, .. }, .. }) = self.calls.get_mut(&call) else {
             return;
         };

@@ -408,7 +408,7 @@ fn whatever_a_master_says_no_peer_panics_and_every_call_ends_once() {
                     PeerAction::Link { member, .. } => peer.handle_link_up(member.peer),
                     PeerAction::StartOp { op, .. } if chance.below(2) == 0 => peer.handle_op_done(op),
                     PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => peer.handle_op_released(op),
-                    PeerAction::Sync { call, .. } => peer.handle_fetched(call, true),
+                    PeerAction::Sync { call, number, .. } => peer.handle_fetched(call, number, true),
                     PeerAction::Complete { .. } => open -= 1,
                     _ => {}
                 }

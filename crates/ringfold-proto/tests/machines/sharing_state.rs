@@ -29,8 +29,9 @@ fn sync(stage: &mut Stage, who: Who, offer: SyncOffer) -> CallId {
 
 /// The fetches that a peer was last told to make have ended.
 fn fetched(stage: &mut Stage, who: Who, complete: bool) {
-    let call = stage.actors[who.0].assignments.last().expect("something was assigned").0;
-    stage.peer(who).handle_fetched(call, complete);
+    let (call, number, _) = stage.actors[who.0].assignments.last().expect("something was assigned");
+    let (call, number) = (*call, *number);
+    stage.peer(who).handle_fetched(call, number, complete);
     stage.settle();
 }
 
@@ -59,7 +60,7 @@ fn who_lacks_the_elected_content_fetches_it_and_then_all_are_synced_together() {
         (bob, sync(&mut stage, bob, offer(0, &[1, 2]))),
         (cid, sync(&mut stage, cid, offer(0, &[1, 9]))),
     ];
-    let (_, assignment) = stage.actors[cid.0].assignments[0].clone();
+    let (_, _, assignment) = stage.actors[cid.0].assignments[0].clone();
     assert_eq!(
         assignment.fetch.iter().map(|f| (f.entry, f.hash)).collect::<Vec<_>>(),
         [(1, 2)],
@@ -68,7 +69,7 @@ fn who_lacks_the_elected_content_fetches_it_and_then_all_are_synced_together() {
     let mut sources = assignment.sources.clone();
     sources.sort_unstable();
     assert_eq!(sources, [stage.id(ann), stage.id(bob)]);
-    assert_eq!(stage.actors[ann.0].assignments[0].1.fetchers, [stage.id(cid)]);
+    assert_eq!(stage.actors[ann.0].assignments[0].2.fetchers, [stage.id(cid)]);
     assert!(calls.iter().all(|(w, c)| stage.is_waiting(*w, *c)), "holders serve until all are done");
     fetched(&mut stage, cid, true);
     stage.all_got(&calls, &synced(0));

@@ -51,7 +51,7 @@ pub(super) struct SimPeer {
     pub wishes: BTreeMap<PeerId, EpochId>,
     pub pending: BTreeMap<CallId, Pending>,
     /// The sync that is under way after its election.
-    pub syncing: Option<(CallId, Assignment)>,
+    pub syncing: Option<(CallId, u64, Assignment)>,
     pub sync_round: u64,
     /// Stopped or slow until then; what happens meanwhile waits in the inbox.
     pub busy_until: Time,
@@ -357,7 +357,7 @@ impl World {
             }
             PeerAction::SkipOp(op) => self.peers[peer].executor.decided(op),
             PeerAction::Probe { probe, peer: other, .. } => self.probe(peer, probe, other),
-            PeerAction::Sync { call, assignment } => self.begin_sync(peer, call, assignment),
+            PeerAction::Sync { call, number, assignment } => self.begin_sync(peer, call, number, assignment),
             PeerAction::Complete { call, result } => self.complete(peer, call, result),
         }
     }
@@ -408,7 +408,7 @@ impl World {
             Err(why) => format!("p{peer}: {call} fails: {why}"),
         });
         self.oracle.returned(peer, call);
-        self.peers[peer].syncing.take_if(|(c, _)| *c == call);
+        self.peers[peer].syncing.take_if(|(c, ..)| *c == call);
         let Some(pending) = self.peers[peer].pending.remove(&call) else { return };
         self.look_at_failure(peer, &pending, &result);
         let reply = match pending {

@@ -7,9 +7,9 @@ use ringfold_proto::shared_state::Assignment;
 use std::time::Duration;
 
 impl World {
-    pub(super) fn begin_sync(&mut self, peer: usize, call: CallId, assignment: Assignment) {
+    pub(super) fn begin_sync(&mut self, peer: usize, call: CallId, number: u64, assignment: Assignment) {
         let fetches = !assignment.fetch.is_empty();
-        self.peers[peer].syncing = Some((call, assignment));
+        self.peers[peer].syncing = Some((call, number, assignment));
         if fetches {
             let delay = self.network.latency();
             self.after(delay, Happening::Fetch { peer, call, tries: 0 });
@@ -17,13 +17,13 @@ impl World {
     }
 
     pub(super) fn fetch(&mut self, peer: usize, call: CallId, tries: usize) {
-        let Some((current, assignment)) = self.peers[peer].syncing.clone() else { return };
+        let Some((current, number, assignment)) = self.peers[peer].syncing.clone() else { return };
         if current != call {
             return;
         }
         let sources = &assignment.sources;
         if sources.is_empty() || tries > 6 * sources.len() {
-            return self.peers[peer].machine.handle_fetched(call, false);
+            return self.peers[peer].machine.handle_fetched(call, number, false);
         }
         let source = sources.get(tries % sources.len()).and_then(|s| self.by_id.get(s)).copied();
         let Some(source) = source.filter(|s| self.serves(peer, *s)) else {
@@ -35,7 +35,7 @@ impl World {
             for item in &assignment.fetch {
                 self.peers[peer].program.contents[item.entry as usize] = item.hash;
             }
-            self.peers[peer].machine.handle_fetched(call, true);
+            self.peers[peer].machine.handle_fetched(call, number, true);
         } else {
             self.after(Duration::from_millis(60), Happening::Fetch { peer, call, tries: tries + 1 });
         }

@@ -51,7 +51,7 @@ pub struct Actor {
     pub opened: Vec<EpochDescription>,
     pub closed: Vec<EpochId>,
     pub probes: Vec<ProbeAsked>,
-    pub assignments: Vec<(CallId, Assignment)>,
+    pub assignments: Vec<(CallId, u64, Assignment)>,
 }
 
 impl Actor {

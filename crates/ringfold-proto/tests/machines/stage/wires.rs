@@ -300,7 +300,9 @@ impl Stage {
             PeerAction::Probe { probe, peer, key, .. } => {
                 actor.probes.push(ProbeAsked { probe, target: peer, key });
             }
-            PeerAction::Sync { call, assignment } => actor.assignments.push((call, assignment)),
+            PeerAction::Sync { call, number, assignment } => {
+                actor.assignments.push((call, number, assignment));
+            },
             PeerAction::Complete { call, result } => {
                 assert!(actor.results.insert(call, result).is_none(), "{call} ends once");
             }

@@ -291,7 +291,7 @@ impl PeerDriver {
             PeerAction::SkipOp(op) => self.executor.decided(op),
             // The tracer's program never has anything measured or synced.
             PeerAction::Probe { probe, .. } => self.machine.handle_probed(probe, None, None),
-            PeerAction::Sync { call, .. } => self.machine.handle_fetched(call, false),
+            PeerAction::Sync { call, number, .. } => self.machine.handle_fetched(call, number, false),
             PeerAction::Complete { call, result } => {
                 self.ended.insert(call, result);
             }

@@ -1,0 +1,337 @@
+//! A peer's part in a run.
+
+mod builder;
+
+pub use builder::CommunicatorBuilder;
+
+use crate::all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
+use crate::driver::{Driver, Note, NoteSender};
+use crate::engine::Engine;
+use crate::shared_state::{SharedState, StateTensor, SyncInfo};
+use crate::transfer::{self, Transfer};
+use crate::work::{Pending, Work};
+use crate::{Element, Error};
+use builder::Config;
+use parking_lot::Mutex;
+use ringfold_fabric::memory::{Memory, lend, lend_mut};
+use ringfold_proto::dtype::DType;
+use ringfold_proto::epoch::Attributes;
+use ringfold_proto::hello::Purpose;
+use ringfold_proto::id::{CallId, Revision, Tag};
+use ringfold_proto::peer::{Completion, Failure, Peer};
+use ringfold_proto::shared_state::{StateEntry, SyncOffer, SyncStrategy};
+use ringfold_proto::time::Time;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A peer's part in a run: it joins, takes part in votes and collectives, and leaves when it is dropped.
+///
+/// Calls may be made from any thread. Every call that waits does so until its answer is there, the run has lost this
+/// peer or its master for good, or its deadline has passed; the error says whom it waited for.
+///
+/// ```
+/// use ringfold::{AllReduce, Communicator, Master};
+///
+/// let master = Master::builder().listen("127.0.0.1:0").build();
+/// master.run()?;
+/// let address = master.addresses()[0].to_string();
+///
+/// // In earnest each of these is a process of its own.
+/// let first = Communicator::builder(&address).name("first").build()?;
+/// first.connect()?;
+/// let second = std::thread::spawn({
+///     let address = address.clone();
+///     move || {
+///         let second = Communicator::builder(&address).name("second").build()?;
+///         second.connect()?; // returns when the first one has let it in
+///         let mut values = [10.0f32, 20.0];
+///         second.all_reduce(&mut values, AllReduce::sum())?;
+///         Ok::<_, ringfold::Error>(values)
+///     }
+/// });
+/// while first.attributes().group_world < 2 {
+///     first.update_topology()?;
+/// }
+/// let mut values = [1.0f32, 2.0];
+/// let info = first.all_reduce(&mut values, AllReduce::sum())?;
+/// assert_eq!(values, [11.0, 22.0]);
+/// assert_eq!(info.world, 2);
+/// assert_eq!(second.join().unwrap()?, values);
+/// # Ok::<(), ringfold::Error>(())
+/// ```
+pub struct Communicator {
+    config: Config,
+    engine: Mutex<Option<Arc<Engine>>>,
+}
+
+impl Communicator {
+    /// Describes a communicator with the master at this address: `"host:port"`, `"10.0.0.7:48148"` or
+    /// `"[::1]:48148"`.
+    pub fn builder(master: impl Into<String>) -> CommunicatorBuilder {
+        CommunicatorBuilder::new(master.into())
+    }
+
+    /// What others call this peer.
+    pub fn name(&self) -> &str {
+        self.config.name()
+    }
+
+    /// Registers with the master, and waits until the peers of the run have let this one in. If the master can't be
+    /// reached it may be called again.
+    pub fn connect(&self) -> Result<(), Error> {
+        let engine = {
+            let mut slot = self.engine.lock();
+            if slot.is_some() {
+                return Err(Error::Misuse("this communicator has been connected before".into()));
+            }
+            slot.insert(Arc::new(self.config.engine()?)).clone()
+        };
+        let patience = self.config.connect_patience();
+        let connected = vote(&engine, |peer, now| peer.connect(now, patience));
+        if let Err(Error::MasterLost(_) | Error::TurnedAway(_)) = &connected {
+            *self.engine.lock() = None;
+            engine.close();
+        }
+        connected.map(drop)
+    }
+
+    /// Lets in whoever waits to join, together with all peers of the run.
+    pub fn update_topology(&self) -> Result<(), Error> {
+        vote(&*self.engine()?, |peer, now| peer.update_topology(now, None)).map(drop)
+    }
+
+    /// Asks, together with all peers of the run, whether anyone waits to join.
+    pub fn are_peers_pending(&self) -> Result<bool, Error> {
+        let answer = vote(&*self.engine()?, |peer, now| peer.are_peers_pending(now, None))?;
+        Ok(answer == Completion::Pending(true))
+    }
+
+    /// Measures the ways between peers that were not measured yet, and takes the best ring, together with all peers
+    /// of the run.
+    pub fn optimize_topology(&self) -> Result<(), Error> {
+        vote(&*self.engine()?, |peer, now| peer.optimize_topology(now, None)).map(drop)
+    }
+
+    /// World sizes. They change only by `connect`, `update_topology`, `optimize_topology` and failed collectives.
+    pub fn attributes(&self) -> Attributes {
+        let engine = self.engine.lock().clone();
+        engine.and_then(|engine| engine.with_waiter(|driver| driver.attributes()).ok()).unwrap_or_default()
+    }
+
+    /// Reduces in place, together with all peers of the group. After a failure the data is as before.
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], options: AllReduce) -> Result<ReduceInfo, Error> {
+        lend_mut(data.as_mut_bytes(), |memory| self.reduce(T::DTYPE, Buffers::InPlace(memory), options))
+    }
+
+    /// Reduces `send` into `recv`, which are of one length. After a failure `recv` is undefined.
+    pub fn all_reduce_into<T: Element>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        options: AllReduce,
+    ) -> Result<ReduceInfo, Error> {
+        lend(send.as_bytes(), |source| {
+            lend_mut(recv.as_mut_bytes(), |target| {
+                self.reduce(T::DTYPE, Buffers::OutOfPlace { source, target }, options)
+            })
+        })
+    }
+
+    /// Starts to reduce a vector, which comes back when that has ended.
+    pub fn all_reduce_async<T: Element>(&self, data: Vec<T>, options: AllReduce) -> Result<Pending<T>, Error> {
+        let memory = Memory::from(data.as_bytes().to_vec());
+        self.all_reduce_memory(T::DTYPE, Buffers::InPlace(memory), options).map(Pending::new)
+    }
+
+    /// Starts to reduce memory of any kind.
+    pub fn all_reduce_memory(
+        &self,
+        dtype: DType,
+        buffers: Buffers,
+        options: AllReduce,
+    ) -> Result<Work, Error> {
+        let engine = self.engine()?;
+        let call = launch(&engine, dtype, buffers, options, Driver::start).map_err(|(error, _)| error)?;
+        engine.with(|_| ())?;
+        Ok(Work::new(engine, call))
+    }
+
+    /// Reduces all, with at most so many in flight at once, and again whatever was aborted, until all have succeeded.
+    /// The number in flight need not be the same on all peers; the tags must be, and different from each other.
+    /// The sums of what was moved are reported, and the world that the last one ran in.
+    pub fn all_reduce_many(&self, all: Vec<Reduction>, in_flight_max: usize) -> Result<ReduceInfo, Error> {
+        if in_flight_max == 0 {
+            return Err(Error::BadArgument("at least one operation has to be in flight".into()));
+        }
+        let engine = self.engine()?;
+        let mut info = ReduceInfo::default();
+        let mut todo: VecDeque<_> = all.into();
+        let mut going: VecDeque<(DType, AllReduce, Work)> = VecDeque::new();
+        let mut again = Vec::new();
+        let mut failure = None;
+        loop {
+            // After an abort all that is in flight comes to its end before anything is tried again: peers agree then
+            // on what is left to do.
+            let may_launch = again.is_empty() && failure.is_none() && going.len() < in_flight_max;
+            if let Some(Reduction { dtype, buffers, options }) = todo.pop_front_if(|_| may_launch) {
+                match launch(&engine, dtype, buffers, options, Driver::start) {
+                    Ok(call) => going.push_back((dtype, options, Work::new(engine.clone(), call))),
+                    Err((error, _)) => failure = Some(error),
+                }
+                continue;
+            }
+            if let Some((dtype, options, work)) = going.pop_front() {
+                match work.finish() {
+                    (Ok(done), _) => {
+                        info.world = done.world;
+                        info.tx_bytes += done.tx_bytes;
+                        info.rx_bytes += done.rx_bytes;
+                    }
+                    (Err(Error::Aborted(cause)), Some(buffers)) => {
+                        tracing::debug!(%cause, "an all-reduce is tried again");
+                        again.push(Reduction { dtype, buffers, options });
+                    }
+                    (Err(error), _) => failure = Some(error),
+                }
+                continue;
+            }
+            if let Some(error) = failure {
+                return Err(error);
+            }
+            if again.is_empty() {
+                return Ok(info);
+            }
+            for reduction in again.drain(..).rev() {
+                todo.push_front(reduction);
+            }
+        }
+    }
+
+    /// Agrees on the shared state with all peers of the group. Entries that differ from what was elected are fetched.
+    pub fn sync_shared_state(
+        &self,
+        state: &mut SharedState<'_>,
+        strategy: SyncStrategy,
+    ) -> Result<SyncInfo, Error> {
+        let revision = state.revision();
+        let info = state.lend(|tensors| self.sync_memory(revision, tensors, strategy))?;
+        state.set_revision(info.revision);
+        Ok(info)
+    }
+
+    /// As [`Communicator::sync_shared_state`], of memory of any kind.
+    pub fn sync_memory(
+        &self,
+        revision: u64,
+        tensors: Vec<StateTensor>,
+        strategy: SyncStrategy,
+    ) -> Result<SyncInfo, Error> {
+        let engine = self.engine()?;
+        for tensor in &tensors {
+            if !tensor.memory.len().is_multiple_of(tensor.dtype.bytes()) {
+                return Err(Error::BadArgument(format!(
+                    "entry {:?} is no whole number of {}",
+                    tensor.key, tensor.dtype
+                )));
+            }
+        }
+        let contents: Vec<_> = tensors.iter().map(|tensor| tensor.memory.as_slice()).collect();
+        let hashes = transfer::hash_all(&contents);
+        let entry = |(tensor, hash): (&StateTensor, &u128)| StateEntry {
+            key: tensor.key.clone(),
+            dtype: tensor.dtype,
+            count: (tensor.memory.len() / tensor.dtype.bytes()) as u64,
+            allow_content_inequality: tensor.allow_content_inequality,
+            hash: *hash,
+        };
+        let entries = tensors.iter().zip(&hashes).map(entry).collect();
+        let offer = SyncOffer { revision: Revision(revision), strategy, entries };
+        let started = engine.with_waiter(|driver| {
+            let (connect, done) = links_of(driver, driver.note_sender());
+            driver.sync(offer, Transfer::new(tensors, hashes, connect, done))
+        })?;
+        let call = started.map_err(|(error, transfer)| {
+            transfer.stop();
+            error
+        })?;
+        let mut ended = engine.wait(call);
+        let moved = ended.transfer.take().map(Transfer::stop).unwrap_or_default();
+        match ended.result? {
+            Completion::Synced(revision) => {
+                Ok(SyncInfo { revision: revision.0, tx_bytes: moved.tx_bytes, rx_bytes: moved.rx_bytes })
+            }
+            other => Err(Error::Internal(format!("a sync ended as {other:?}"))),
+        }
+    }
+
+    /// Says goodbye. Calls that are under way fail; so do all later ones.
+    pub fn leave(&self) {
+        let engine = self.engine.lock().clone();
+        if let Some(engine) = engine {
+            engine.close();
+        }
+    }
+
+    fn engine(&self) -> Result<Arc<Engine>, Error> {
+        let engine = self.engine.lock().clone();
+        engine.ok_or_else(|| Error::Misuse("this communicator is not connected".into()))
+    }
+
+    fn reduce(&self, dtype: DType, buffers: Buffers, options: AllReduce) -> Result<ReduceInfo, Error> {
+        let engine = self.engine()?;
+        let call = launch(&engine, dtype, buffers, options, Driver::start).map_err(|(error, _)| error)?;
+        let ended = engine.wait(call);
+        ended.result.map(|_| ended.info)
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Makes a call of the machine's and waits for its answer.
+fn vote(
+    engine: &Engine,
+    make: impl FnOnce(&mut Peer, Time) -> Result<CallId, Failure>,
+) -> Result<Completion, Error> {
+    let call = engine.with_waiter(|driver| driver.call(make))??;
+    engine.wait(call).result
+}
+
+/// Checks and starts a collective; the buffers come back if it can't be started.
+fn launch(
+    engine: &Engine,
+    dtype: DType,
+    buffers: Buffers,
+    options: AllReduce,
+    start: impl FnOnce(
+        &mut Driver,
+        Tag,
+        ringfold_proto::descriptor::Descriptor,
+        Buffers,
+    ) -> Result<CallId, (Error, Buffers)>,
+) -> Result<CallId, (Error, Option<Buffers>)> {
+    let checked = buffers.check(dtype).and_then(|count| options.descriptor(dtype, count));
+    let descriptor = match checked {
+        Ok(descriptor) => descriptor,
+        Err(error) => return Err((error, Some(buffers))),
+    };
+    match engine.with_waiter(|driver| start(driver, Tag(options.tag), descriptor, buffers)) {
+        Ok(started) => started.map_err(|(error, buffers)| (error, Some(buffers))),
+        Err(error) => Err((error, None)),
+    }
+}
+
+/// How a transfer reaches sources, and whom it tells of its end.
+fn links_of(driver: &Driver, notes: NoteSender) -> (transfer::Connect, transfer::Done) {
+    let directory = driver.directory();
+    let connect: transfer::Connect =
+        Arc::new(move |peer, patience| directory.reach(peer, Purpose::State, patience));
+    // A sender of notes is not for several threads at once.
+    let notes = Mutex::new(notes);
+    let done: transfer::Done =
+        Arc::new(move |number, complete| notes.lock().send(Note::Fetched { number, complete }));
+    (connect, done)
+}

@@ -1,0 +1,240 @@
+//! How a communicator is described before it is made.
+
+use super::Communicator;
+use crate::driver::{Driver, Notes};
+use crate::engine::Engine;
+use crate::uplink::Uplink;
+use crate::{Error, limits};
+use core::ops::RangeInclusive;
+use parking_lot::Mutex;
+use ringfold_fabric::door::Door;
+use ringfold_fabric::mesh::Mesh;
+use ringfold_fabric::poller::Poller;
+use ringfold_fabric::random;
+use ringfold_proto::id::{GroupId, PeerId};
+use ringfold_proto::limits::NAME_BYTES_MAX;
+use ringfold_proto::message::Join;
+use ringfold_proto::peer::PeerConfig;
+use ringfold_proto::timing::Timing;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Describes a communicator. Only the master's address is needed.
+///
+/// ```
+/// use ringfold::Communicator;
+///
+/// let communicator = Communicator::builder("127.0.0.1:48148")
+///     .name("trainer-3")
+///     .token("a secret that the master knows too")
+///     .listen_ports(50_000..=50_099)
+///     .build()?;
+/// assert_eq!(communicator.name(), "trainer-3");
+/// # Ok::<(), ringfold::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CommunicatorBuilder {
+    config: Config,
+}
+
+#[derive(Clone)]
+pub(super) struct Config {
+    master: String,
+    group: u32,
+    name: String,
+    token: String,
+    streams: u16,
+    ports: RangeInclusive<u16>,
+    bind: Option<IpAddr>,
+    advertised: Vec<(IpAddr, Option<u16>)>,
+    site: u32,
+    timing: Timing,
+    connect_patience: Option<Duration>,
+}
+
+impl core::fmt::Debug for Config {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Config").field("master", &self.master).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Streams per neighbour on another host, where nothing else is asked for.
+const STREAMS: u16 = 4;
+
+impl CommunicatorBuilder {
+    pub(super) fn new(master: String) -> Self {
+        Self {
+            config: Config {
+                master,
+                group: 0,
+                name: default_name(),
+                token: String::new(),
+                streams: STREAMS,
+                ports: 0..=0,
+                bind: None,
+                advertised: Vec::new(),
+                site: 0,
+                timing: Timing::default(),
+                connect_patience: None,
+            },
+        }
+    }
+
+    /// The group whose peers do collectives among themselves.
+    pub fn peer_group(mut self, group: u32) -> Self {
+        self.config.group = group;
+        self
+    }
+
+    /// What errors call this peer; host and process id if nothing is said.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.config.name = name.into();
+        self
+    }
+
+    /// The join token that guards the master.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.config.token = token.into();
+        self
+    }
+
+    /// TCP connections per neighbour on another host; 0 is the default.
+    pub fn streams(mut self, streams: u16) -> Self {
+        self.config.streams = if streams == 0 { STREAMS } else { streams };
+        self
+    }
+
+    /// The one port to listen on; any free one if nothing is said.
+    pub fn listen_port(self, port: u16) -> Self {
+        self.listen_ports(port..=port)
+    }
+
+    /// The first free port of a range is listened on.
+    pub fn listen_ports(mut self, ports: RangeInclusive<u16>) -> Self {
+        self.config.ports = ports;
+        self
+    }
+
+    /// The local address to listen on; all of them if nothing is said.
+    pub fn bind(mut self, address: IpAddr) -> Self {
+        self.config.bind = Some(address);
+        self
+    }
+
+    /// Where others shall dial, if that is not where the master sees this peer come from: an address outside of a NAT,
+    /// with the port that is listened on. May be said several times.
+    pub fn advertise(mut self, address: IpAddr) -> Self {
+        self.config.advertised.push((address, None));
+        self
+    }
+
+    /// As [`CommunicatorBuilder::advertise`], where the port differs too.
+    pub fn advertise_at(mut self, address: SocketAddr) -> Self {
+        self.config.advertised.push((address.ip(), Some(address.port())));
+        self
+    }
+
+    /// The site of this peer: peers of one site are near each other.
+    pub fn site(mut self, site: u32) -> Self {
+        self.config.site = site;
+        self
+    }
+
+    /// Deadlines and intervals.
+    pub fn timing(mut self, timing: Timing) -> Self {
+        self.config.timing = timing;
+        self
+    }
+
+    /// How long `connect` waits to be let in; as long as any other wait if nothing is said.
+    pub fn connect_patience(mut self, patience: Duration) -> Self {
+        self.config.connect_patience = Some(patience);
+        self
+    }
+
+    /// Makes the communicator. Nothing is dialled yet.
+    pub fn build(self) -> Result<Communicator, Error> {
+        let config = self.config;
+        if config.name.is_empty() || config.name.len() > NAME_BYTES_MAX {
+            return Err(Error::BadArgument(format!("a name has 1 to {NAME_BYTES_MAX} bytes")));
+        }
+        if config.ports.is_empty() {
+            return Err(Error::BadArgument("the range of ports is empty".into()));
+        }
+        if config.master.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+            return Err(Error::BadArgument(format!(
+                "{:?} is no address: host:port is expected, as in 10.0.0.7:48148 or [::1]:48148",
+                config.master
+            )));
+        }
+        Ok(Communicator { config, engine: Mutex::new(None) })
+    }
+}
+
+impl Config {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn connect_patience(&self) -> Option<Duration> {
+        self.connect_patience
+    }
+
+    /// Listens, and starts the engine. Every attempt to connect has a new identity.
+    pub(super) fn engine(&self) -> Result<Engine, Error> {
+        let system = |error: std::io::Error| Error::system("the communicator can't be started", &error);
+        let addresses: Vec<_> = self
+            .master
+            .to_socket_addrs()
+            .map_err(|error| Error::MasterLost(format!("{} can't be resolved: {error}", self.master)))?
+            .collect();
+        let poller = Arc::new(Poller::new().map_err(system)?);
+        let door = Door::open_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
+            Error::Bind(format!("no port of {:?} can be listened on: {error}", self.ports))
+        })?;
+        let listens = door.address().map_err(system)?;
+        let peer = PeerId(random::id().map_err(system)?);
+        let join = Join {
+            group: GroupId(self.group),
+            name: self.name.clone(),
+            host: host_id(),
+            site: self.site,
+            addresses: self.addresses(listens),
+        };
+        let streams = self.streams;
+        let mesh = Mesh::new(peer, door, streams, limits::LINK_MAX, &poller);
+        let uplink = Uplink::new(&self.master, addresses, &self.token, peer, &poller);
+        let notes = Notes::new(&poller);
+        let config = PeerConfig { peer, join, timing: self.timing };
+        let driver = Driver::new(config, limits::STALL_AFTER, mesh, uplink, notes);
+        Engine::start(driver, poller).map_err(system)
+    }
+
+    /// Where others are to dial. The master puts the address that it sees in place of an unspecified one.
+    fn addresses(&self, listens: SocketAddr) -> Vec<SocketAddr> {
+        if self.advertised.is_empty() {
+            return vec![listens];
+        }
+        let at = |(address, port): &(IpAddr, Option<u16>)| {
+            SocketAddr::new(*address, port.unwrap_or(listens.port()))
+        };
+        self.advertised.iter().map(at).collect()
+    }
+}
+
+fn default_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    let mut name = format!("{}:{}", if host.is_empty() { "peer" } else { host }, std::process::id());
+    while name.len() > NAME_BYTES_MAX {
+        name.remove(0);
+    }
+    name
+}
+
+/// A number that processes of one running system share.
+fn host_id() -> u64 {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    ringfold_kernels::tree_hash(&boot).0 as u64
+}

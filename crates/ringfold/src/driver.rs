@@ -1,0 +1,454 @@
+//! One peer's machine, data plane and sockets, moved on by whoever holds the progress role.
+//!
+//! Nothing here waits. [`Driver::turn`] does what can be done; the engine around it waits for sockets and time.
+
+mod directory;
+mod note;
+
+pub(crate) use directory::Directory;
+pub(crate) use note::{Note, NoteSender, Notes};
+
+use crate::all_reduce::{Buffers, ReduceInfo};
+use crate::group::{Group, GroupEvent};
+use crate::transfer::Transfer;
+use crate::uplink::{Uplink, UplinkNews};
+use crate::{Error, limits};
+use ringfold_fabric::clock::Clock;
+use ringfold_fabric::knock;
+use ringfold_fabric::mesh::{Mesh, MeshNews};
+use ringfold_fabric::poller::Readiness;
+use ringfold_fabric::probe;
+use ringfold_fabric::random;
+use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::epoch::Attributes;
+use ringfold_proto::handshake::{Dialler, Identity, Secret, Target};
+use ringfold_proto::hello::Purpose;
+use ringfold_proto::id::{CallId, EpochId, OpId, PeerId, Tag};
+use ringfold_proto::peer::{Completion, Failure, Peer, PeerAction, PeerConfig};
+use ringfold_proto::shared_state::SyncOffer;
+use ringfold_proto::time::Time;
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The driver.
+pub(crate) struct Driver {
+    clock: Clock,
+    machine: Peer,
+    group: Group,
+    mesh: Mesh,
+    uplink: Uplink,
+    notes: Notes,
+    directory: Arc<Directory>,
+    reductions: HashMap<CallId, Reduction>,
+    by_op: HashMap<OpId, CallId>,
+    syncing: Option<(CallId, Transfer)>,
+    ended: Vec<(CallId, Ended)>,
+    answering: Arc<AtomicUsize>,
+}
+
+/// A collective that has not ended.
+struct Reduction {
+    /// None while the executor has them.
+    buffers: Option<Buffers>,
+    info: ReduceInfo,
+}
+
+/// How a call ended.
+pub(crate) struct Ended {
+    /// The answer.
+    pub(crate) result: Result<Completion, Error>,
+    /// What a collective moved, and its memory.
+    pub(crate) info: ReduceInfo,
+    pub(crate) buffers: Option<Buffers>,
+    /// What still serves and fetches for a sync; to be stopped before the user is told.
+    pub(crate) transfer: Option<Transfer>,
+}
+
+impl Ended {
+    /// A call that came to nothing.
+    pub(crate) fn failed(error: Error) -> Self {
+        Self { result: Err(error), info: ReduceInfo::default(), buffers: None, transfer: None }
+    }
+}
+
+impl Driver {
+    /// A peer that is not connected.
+    pub(crate) fn new(config: PeerConfig, stall_after: Duration, mesh: Mesh, uplink: Uplink, notes: Notes) -> Self {
+        let directory = Arc::new(Directory::new(config.peer));
+        Self {
+            clock: Clock::start(),
+            machine: Peer::new(config),
+            group: Group::new(stall_after),
+            mesh,
+            uplink,
+            notes,
+            directory,
+            reductions: HashMap::new(),
+            by_op: HashMap::new(),
+            syncing: None,
+            ended: Vec::new(),
+            answering: Arc::default(),
+        }
+    }
+
+    /// Makes a call of the machine's.
+    pub(crate) fn call(
+        &mut self,
+        make: impl FnOnce(&mut Peer, Time) -> Result<CallId, Failure>,
+    ) -> Result<CallId, Error> {
+        let now = self.clock.now();
+        let call = make(&mut self.machine, now)?;
+        self.pump(now);
+        Ok(call)
+    }
+
+    /// Starts a collective. Its buffers come back with its end.
+    pub(crate) fn start(&mut self, tag: Tag, descriptor: Descriptor, buffers: Buffers) -> Result<CallId, (Error, Buffers)> {
+        let now = self.clock.now();
+        match self.machine.collective(now, tag, descriptor) {
+            Ok(call) => {
+                let reduction = Reduction { buffers: Some(buffers), info: ReduceInfo::default() };
+                self.reductions.insert(call, reduction);
+                self.pump(now);
+                Ok(call)
+            }
+            Err(failure) => Err((failure.into(), buffers)),
+        }
+    }
+
+    /// Votes in a sync; the transfer serves and fetches until the call ends.
+    pub(crate) fn sync(&mut self, offer: SyncOffer, transfer: Transfer) -> Result<CallId, (Error, Transfer)> {
+        let now = self.clock.now();
+        match self.machine.sync_shared_state(now, None, offer) {
+            Ok(call) => {
+                self.syncing = Some((call, transfer));
+                self.pump(now);
+                Ok(call)
+            }
+            Err(failure) => Err((failure.into(), transfer)),
+        }
+    }
+
+    /// Says goodbye. What has not ended fails.
+    pub(crate) fn leave(&mut self) {
+        self.machine.leave();
+        let now = self.clock.now();
+        self.pump(now);
+    }
+
+    /// World sizes.
+    pub(crate) fn attributes(&self) -> Attributes {
+        self.machine.attributes()
+    }
+
+    /// The epoch that operations run in, if one is open.
+    pub(crate) fn epoch(&self) -> Option<EpochId> {
+        self.machine.epoch().map(|epoch| epoch.id)
+    }
+
+    /// How to reach members, for threads of their own.
+    pub(crate) fn directory(&self) -> Arc<Directory> {
+        self.directory.clone()
+    }
+
+    /// Where threads leave notes.
+    pub(crate) fn note_sender(&self) -> NoteSender {
+        self.notes.sender()
+    }
+
+    /// Calls that have ended since the last time.
+    pub(crate) fn take_ended(&mut self) -> impl Iterator<Item = (CallId, Ended)> + '_ {
+        self.ended.drain(..)
+    }
+
+    /// Whether operations are under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.group.in_flight() > 0
+    }
+
+    /// How long nothing needs to be done, if nothing arrives.
+    pub(crate) fn patience(&self) -> Duration {
+        let timeouts = [
+            self.machine.poll_timeout(),
+            self.group.poll_timeout(),
+            self.mesh.poll_timeout(),
+            self.uplink.poll_timeout(),
+        ];
+        let next = timeouts.into_iter().flatten().min();
+        next.map_or(limits::IDLE_MAX, |at| at.since(self.clock.now()).min(limits::IDLE_MAX))
+    }
+
+    /// Moves on whatever can be moved.
+    pub(crate) fn turn(&mut self, ready: &Readiness) {
+        let now = self.clock.now();
+        for token in ready.tokens() {
+            if self.uplink.token() == Some(token) {
+                self.uplink.handle_ready(now);
+                self.hear_master(now);
+            } else if let Some(peer) = self.group.peer_of(token) {
+                self.machine.handle_heard(peer);
+                if let Err(error) = self.group.read_link(now, peer) {
+                    self.lose_link(now, peer, &error.to_string());
+                }
+            } else {
+                self.mesh.handle_ready(now, token);
+            }
+        }
+        self.take_notes();
+        self.pass_time(now);
+        self.pump(now);
+    }
+
+    fn pass_time(&mut self, now: Time) {
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        if is_due(self.uplink.poll_timeout()) {
+            self.uplink.handle_ready(now);
+        }
+        if is_due(self.machine.poll_timeout()) {
+            self.machine.handle_timeout(now);
+        }
+        if is_due(self.group.poll_timeout()) {
+            self.group.handle_timeout(now);
+        }
+        if is_due(self.mesh.poll_timeout()) {
+            self.mesh.handle_timeout(now);
+        }
+    }
+
+    fn hear_master(&mut self, now: Time) {
+        while let Some(news) = self.uplink.next_news() {
+            match news {
+                UplinkNews::Connected(conn, run) => {
+                    self.mesh.set_run(run);
+                    self.directory.set_run(run);
+                    self.machine.handle_connected(now, conn);
+                }
+                UplinkNews::DialFailed(rejected) => {
+                    self.machine.handle_dial_failed(now, &rejected.why, rejected.retryable);
+                }
+                UplinkNews::Message(conn, message) => self.machine.handle_message(now, conn, *message),
+                UplinkNews::Lost(conn) => {
+                    tracing::warn!("the connection to the master is lost");
+                    self.machine.handle_lost(now, conn);
+                }
+            }
+        }
+    }
+
+    fn make_links(&mut self, now: Time) {
+        while let Some(news) = self.mesh.next_news() {
+            match news {
+                MeshNews::Up(peer, link) => {
+                    self.group.link_up(now, peer, link);
+                    self.machine.handle_link_up(peer);
+                }
+                MeshNews::Failed(peer, why) => {
+                    tracing::warn!(peer = peer.short(), why, "no link can be made");
+                    self.machine.handle_link_failed(peer);
+                }
+                MeshNews::Visitor { peer, purpose, stream } => self.receive(peer, purpose, stream),
+            }
+        }
+    }
+
+    /// A member came for shared state or a probe.
+    fn receive(&mut self, peer: PeerId, purpose: Purpose, stream: TcpStream) {
+        match purpose {
+            Purpose::State => {
+                // Outside of a sync nothing is served; whoever comes too early comes again.
+                if let Some((_, transfer)) = &mut self.syncing {
+                    transfer.serve(peer, stream);
+                }
+            }
+            Purpose::Probe => {
+                let answering = self.answering.clone();
+                if answering.fetch_add(1, Ordering::Relaxed) >= limits::PROBES_ANSWERED_MAX {
+                    answering.fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
+                let answer = move || {
+                    if let Err(error) = probe::answer(stream) {
+                        tracing::debug!(%error, "a probe was not answered");
+                    }
+                    answering.fetch_sub(1, Ordering::Relaxed);
+                };
+                spawn("ringfold-probed", answer);
+            }
+            Purpose::Control | Purpose::Data => {}
+        }
+    }
+
+    fn take_notes(&mut self) {
+        while let Some(note) = self.notes.next() {
+            match note {
+                Note::Fetched { number, complete } => {
+                    if let Some((call, _)) = &self.syncing {
+                        self.machine.handle_fetched(*call, number, complete);
+                    }
+                }
+                Note::Probed { probe, forward, backward } => {
+                    self.machine.handle_probed(probe, forward, backward);
+                }
+            }
+        }
+    }
+
+    fn lose_link(&mut self, now: Time, peer: PeerId, why: &str) {
+        if self.group.unlink(peer) {
+            tracing::debug!(peer = peer.short(), why, "a link is lost");
+            self.machine.handle_link_lost(now, peer);
+        }
+    }
+
+    /// Lets machine, data plane and sockets do all that they can do now.
+    fn pump(&mut self, now: Time) {
+        loop {
+            self.hear_master(now);
+            self.make_links(now);
+            if let Some(event) = self.group.pump(now) {
+                self.note_event(now, event);
+            } else if let Some(action) = self.machine.poll_action() {
+                self.act(now, action);
+            } else {
+                self.uplink.flush();
+                if self.uplink.token().is_some() || !self.hear_loss(now) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether flushing the line has found it broken.
+    fn hear_loss(&mut self, now: Time) -> bool {
+        let Some(news) = self.uplink.next_news() else { return false };
+        if let UplinkNews::Lost(conn) = news {
+            self.machine.handle_lost(now, conn);
+        }
+        true
+    }
+
+    fn note_event(&mut self, now: Time, event: GroupEvent) {
+        match event {
+            GroupEvent::Done { op, tx_bytes, rx_bytes } => {
+                if let Some(reduction) = self.by_op.get(&op).and_then(|call| self.reductions.get_mut(call)) {
+                    (reduction.info.tx_bytes, reduction.info.rx_bytes) = (tx_bytes, rx_bytes);
+                }
+                self.machine.handle_op_done(op);
+            }
+            GroupEvent::Released { op, buffers } => {
+                if let Some(reduction) = self.by_op.remove(&op).and_then(|call| self.reductions.get_mut(&call)) {
+                    reduction.buffers = Some(buffers);
+                }
+                self.machine.handle_op_released(op);
+            }
+            GroupEvent::Mismatch { op, peer } => self.machine.handle_op_mismatch(op, peer),
+            GroupEvent::Stalled { peer, direction } => {
+                tracing::warn!(peer = peer.short(), ?direction, "a link makes no progress");
+                self.machine.handle_link_stalled(peer, direction);
+            }
+            GroupEvent::LinkLost { peer, why } => {
+                tracing::debug!(peer = peer.short(), why, "a link is given up");
+                self.machine.handle_link_lost(now, peer);
+            }
+        }
+    }
+
+    fn act(&mut self, now: Time, action: PeerAction) {
+        match action {
+            PeerAction::DialMaster => self.uplink.dial(now),
+            PeerAction::Send { conn, message } => self.uplink.send(conn, &message),
+            PeerAction::Close { conn } => self.uplink.close(conn),
+            PeerAction::Link { member, .. } if self.group.has_link(member.peer) => {
+                self.machine.handle_link_up(member.peer);
+            }
+            PeerAction::Link { member, epoch, key } => self.mesh.wish(now, member, epoch, &key),
+            PeerAction::Unlink(peer) => {
+                self.mesh.forget(peer);
+                self.group.unlink(peer);
+            }
+            PeerAction::Ping(peer) => self.group.ping(peer),
+            PeerAction::OpenEpoch(description) => {
+                let members: Vec<_> = description.members.iter().map(|member| member.peer).collect();
+                self.mesh.admit(description.id, &description.key, members);
+                self.directory.set_epoch(&description);
+                if let Err(why) = self.group.open_epoch(&description, self.machine.id()) {
+                    tracing::error!(why, "an epoch can't be opened");
+                }
+            }
+            PeerAction::CloseEpoch(epoch) => self.group.close_epoch(epoch),
+            PeerAction::StartOp { op, call, descriptor } => self.start_op(now, op, call, descriptor),
+            PeerAction::CommitOp(op) => self.group.commit(op),
+            PeerAction::AbortOp(op) => self.group.abort(op),
+            PeerAction::SkipOp(op) => self.group.skip(op),
+            PeerAction::Probe { probe, peer, addresses, epoch, key } => {
+                self.probe(probe, peer, addresses, epoch, &key);
+            }
+            PeerAction::Sync { call, number, assignment } => {
+                if let Some((_, transfer)) = self.syncing.as_mut().filter(|(of, _)| *of == call) {
+                    transfer.assign(number, assignment);
+                }
+            }
+            PeerAction::Complete { call, result } => self.complete(call, result),
+        }
+    }
+
+    fn start_op(&mut self, now: Time, op: OpId, call: CallId, descriptor: Descriptor) {
+        let buffers = self.reductions.get_mut(&call).and_then(|reduction| reduction.buffers.take());
+        let Some(buffers) = buffers else { return self.machine.handle_op_refused(op) };
+        match self.group.start(now, op, descriptor, buffers) {
+            Ok(()) => {
+                self.by_op.insert(op, call);
+            }
+            Err((why, buffers)) => {
+                tracing::error!(%op, why, "an operation can't be started");
+                if let Some(reduction) = self.reductions.get_mut(&call) {
+                    reduction.buffers = Some(buffers);
+                }
+                self.machine.handle_op_refused(op);
+            }
+        }
+    }
+
+    fn complete(&mut self, call: CallId, result: Result<Completion, Failure>) {
+        let reduction = self.reductions.remove(&call);
+        let (buffers, mut info) = reduction.map_or((None, ReduceInfo::default()), |r| (r.buffers, r.info));
+        if let Ok(Completion::Reduced { world }) = &result {
+            info.world = *world;
+        }
+        let transfer = self.syncing.take_if(|(of, _)| *of == call).map(|(_, transfer)| transfer);
+        let result = result.map_err(Error::from);
+        self.ended.push((call, Ended { result, info, buffers, transfer }));
+    }
+
+    /// Measures the way to a peer, on a thread of its own.
+    fn probe(&mut self, probe: u64, peer: PeerId, addresses: Vec<SocketAddr>, epoch: EpochId, key: &[u8; 32]) {
+        let identity = Identity::new(self.machine.id(), self.directory.run());
+        let (target, key) = (Target::member(Purpose::Probe, epoch, peer), Secret::epoch_key(key));
+        let notes = self.notes.sender();
+        let measure = move || {
+            let dialler = || Ok(Dialler::new(identity, target, key.clone(), random::nonce()?));
+            let stream = knock::reach(&addresses, limits::PROBE_CONNECT_MAX, dialler);
+            let measured = stream.and_then(probe::measure);
+            if let Err(error) = &measured {
+                tracing::warn!(peer = peer.short(), %error, "a pair could not be measured");
+            }
+            let (forward, backward) = measured.map_or((None, None), |m| (Some(m.forward), Some(m.backward)));
+            notes.send(Note::Probed { probe, forward, backward });
+        };
+        if !spawn("ringfold-probe", measure) {
+            self.machine.handle_probed(probe, None, None);
+        }
+    }
+}
+
+/// Starts a thread that nobody waits for. Says whether that was possible.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> bool {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
+    if let Err(error) = &spawned {
+        tracing::error!(%error, name, "no thread can be started");
+    }
+    spawned.is_ok()
+}

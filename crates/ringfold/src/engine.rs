@@ -1,0 +1,285 @@
+//! Who moves the driver on: progress is a role, not a thread.
+//!
+//! A caller that has to wait takes the role and moves everything on itself, so a commit costs no hand-over
+//! between threads. While nobody waits, a background thread has it, so that operations advance while the
+//! user computes, and the master and the neighbours hear that we are alive.
+
+use crate::driver::{Driver, Ended};
+use crate::{Error, limits};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use ringfold_fabric::poller::{Poller, Readiness};
+use ringfold_proto::id::CallId;
+use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A driver, and the threads that move it on.
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+    background: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    poller: Arc<Poller>,
+    state: Mutex<State>,
+    /// A call has ended, or the role is free.
+    changed: Condvar,
+    /// The background thread is needed.
+    needed: Condvar,
+}
+
+struct State {
+    /// None after a panic in it, and after the end.
+    driver: Option<Driver>,
+    /// Why there is none.
+    broken: Option<Error>,
+    ended: HashMap<CallId, Ended>,
+    /// Calls whose end nobody will ask for.
+    abandoned: HashSet<CallId>,
+    /// Callers that wait, whoever has the role.
+    waiting: usize,
+    /// A caller has the role.
+    is_held: bool,
+    last_wait: Instant,
+    /// Until when the background thread sleeps, if nothing wakes it.
+    asleep_until: Instant,
+    is_closing: bool,
+}
+
+impl Engine {
+    /// Starts the background thread.
+    pub(crate) fn start(driver: Driver, poller: Arc<Poller>) -> std::io::Result<Self> {
+        let now = Instant::now();
+        let state = State {
+            driver: Some(driver),
+            broken: None,
+            ended: HashMap::new(),
+            abandoned: HashSet::new(),
+            waiting: 0,
+            is_held: false,
+            last_wait: now,
+            asleep_until: now,
+            is_closing: false,
+        };
+        let shared = Arc::new(Shared {
+            poller,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            needed: Condvar::new(),
+        });
+        let for_thread = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("ringfold-progress".into())
+            .spawn(move || for_thread.run_in_background())?;
+        Ok(Self { shared, background: Mutex::new(Some(thread)) })
+    }
+
+    /// Does something with the driver, and sees to it that what it began goes on.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Driver) -> R) -> Result<R, Error> {
+        let mut state = self.shared.state.lock();
+        let result = state.guarded(work)?;
+        self.shared.collect(&mut state);
+        if state.waiting == 0 {
+            let patience = state.driver.as_ref().map_or(Duration::ZERO, Driver::patience);
+            if Instant::now() + patience < state.asleep_until {
+                self.shared.poller.kick();
+            }
+            self.shared.needed.notify_one();
+        }
+        Ok(result)
+    }
+
+    /// As [`Engine::with`], for a call that will be waited for at once: the waiter moves it on.
+    pub(crate) fn with_waiter<R>(&self, work: impl FnOnce(&mut Driver) -> R) -> Result<R, Error> {
+        let mut state = self.shared.state.lock();
+        let result = state.guarded(work)?;
+        self.shared.collect(&mut state);
+        Ok(result)
+    }
+
+    /// Waits for the end of a call, and takes it.
+    pub(crate) fn wait(&self, call: CallId) -> Ended {
+        self.wait_until(call, None).unwrap_or_else(|| Ended::failed(Error::Internal("the wait ended".into())))
+    }
+
+    /// Waits for the end of a call until a time, if one is given; none if it has not ended by then.
+    pub(crate) fn wait_until(&self, call: CallId, until: Option<Instant>) -> Option<Ended> {
+        let shared = &*self.shared;
+        let mut state = shared.state.lock();
+        state.waiting += 1;
+        let mut ready = Readiness::default();
+        let ended = loop {
+            if let Some(ended) = state.ended.remove(&call) {
+                break Some(ended);
+            }
+            if let Some(error) = &state.broken {
+                break Some(Ended::failed(error.clone()));
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break None;
+            }
+            if state.is_held {
+                shared.changed.wait_for(&mut state, left.unwrap_or(limits::IDLE_MAX));
+            } else {
+                state.is_held = true;
+                shared.advance(&mut state, &mut ready, left, |state| state.ended.contains_key(&call));
+                state.is_held = false;
+                if state.waiting > 1 {
+                    // Someone else has to take the role.
+                    shared.changed.notify_all();
+                }
+            }
+        };
+        state.waiting -= 1;
+        state.last_wait = Instant::now();
+        if state.waiting == 0 && state.driver.as_ref().is_some_and(Driver::is_busy) {
+            shared.needed.notify_one();
+        }
+        ended
+    }
+
+    /// Whether a call has ended.
+    pub(crate) fn has_ended(&self, call: CallId) -> bool {
+        let state = self.shared.state.lock();
+        state.broken.is_some() || state.ended.contains_key(&call)
+    }
+
+    /// Nobody will ask for the end of a call.
+    pub(crate) fn abandon(&self, call: CallId) {
+        let mut state = self.shared.state.lock();
+        if state.ended.remove(&call).is_none() && state.broken.is_none() {
+            state.abandoned.insert(call);
+        }
+    }
+
+    /// Says goodbye and ends the background thread. What has not ended fails.
+    pub(crate) fn close(&self) {
+        {
+            let mut state = self.shared.state.lock();
+            if state.is_closing {
+                return;
+            }
+            let _ = state.guarded(Driver::leave);
+            self.shared.collect(&mut state);
+            state.is_closing = true;
+            let driver = state.driver.take();
+            state.broken.get_or_insert(Error::Left);
+            self.shared.changed.notify_all();
+            self.shared.needed.notify_all();
+            drop(state);
+            // Its sockets and threads need no lock to end.
+            drop(driver);
+        }
+        self.shared.poller.kick();
+        let thread = self.background.lock().take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    /// Moves the driver on until there is a reason to stop, it breaks, or the time is over.
+    fn advance(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        ready: &mut Readiness,
+        left: Option<Duration>,
+        is_enough: impl Fn(&State) -> bool,
+    ) {
+        let until = left.map(|left| Instant::now() + left);
+        while !is_enough(state) {
+            if state.guarded(|driver| driver.turn(ready)).is_err() {
+                return;
+            }
+            self.collect(state);
+            if is_enough(state) {
+                return;
+            }
+            let Some(driver) = &state.driver else { return };
+            let mut patience = driver.patience();
+            if let Some(until) = until {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return;
+                }
+                patience = patience.min(left);
+            }
+            state.asleep_until = Instant::now() + patience;
+            let waited = MutexGuard::unlocked_fair(state, || self.poller.wait(ready, patience));
+            if let Err(error) = waited {
+                state.break_down(Error::system("waiting for sockets", &error));
+                return;
+            }
+        }
+    }
+
+    fn run_in_background(&self) {
+        let mut ready = Readiness::default();
+        let mut state = self.state.lock();
+        while !state.is_closing && state.broken.is_none() {
+            let is_busy = state.driver.as_ref().is_some_and(Driver::is_busy);
+            if state.waiting > 0 {
+                self.needed.wait_for(&mut state, limits::STAND_BY);
+            } else if !is_busy && state.last_wait.elapsed() < limits::LINGER {
+                self.needed.wait_for(&mut state, limits::LINGER);
+            } else {
+                self.advance(&mut state, &mut ready, None, |state| state.waiting > 0 || state.is_closing);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Brings the ends of calls to those who wait for them.
+    fn collect(&self, state: &mut State) {
+        let State { driver: Some(driver), ended, abandoned, waiting, .. } = state else { return };
+        let before = ended.len();
+        for (call, end) in driver.take_ended() {
+            if !abandoned.remove(&call) {
+                ended.insert(call, end);
+            }
+        }
+        if ended.len() > before && *waiting > 0 {
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl State {
+    /// Works on the driver. If that panics, the driver is dropped: its sockets close, its memory is let go, and every
+    /// call fails from now on.
+    fn guarded<R>(&mut self, work: impl FnOnce(&mut Driver) -> R) -> Result<R, Error> {
+        let Some(driver) = &mut self.driver else {
+            return Err(self.broken.clone().unwrap_or(Error::Left));
+        };
+        match catch_unwind(AssertUnwindSafe(|| work(driver))) {
+            Ok(result) => Ok(result),
+            Err(panic) => {
+                let what = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                let what = what.or_else(|| panic.downcast_ref::<String>().cloned());
+                let error = Error::Internal(what.unwrap_or_else(|| "a panic without words".into()));
+                self.break_down(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    fn break_down(&mut self, error: Error) {
+        tracing::error!(%error, "the communicator can't go on");
+        self.broken.get_or_insert(error);
+        let driver = self.driver.take();
+        // A driver that has panicked may do so again when it is dropped.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(driver)));
+    }
+}

@@ -1,0 +1,240 @@
+//! A group's data plane: ranks, plans, the executor, and the links that it works over.
+//!
+//! It knows nothing of masters and votes. Whoever drives it opens epochs, starts operations, and is told what came of
+//! them; the elastic layer makes one epoch after the other, fixed ranks have one.
+
+use crate::all_reduce::Buffers;
+use crate::workspace::{Pool, TensorWorkspace};
+use core::time::Duration;
+use ringfold_fabric::link::Link;
+use ringfold_fabric::medium::{Heard, TcpMedium};
+use ringfold_fabric::poller::Token;
+use ringfold_plan::choice;
+use ringfold_plan::event::ExecutorEvent;
+use ringfold_plan::executor::{Executor, Membership};
+use ringfold_plan::medium::Medium;
+use ringfold_plan::plan::Plan;
+use ringfold_plan::shape::GroupShape;
+use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::id::{EpochId, OpId, PeerId};
+use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::message::Direction;
+use ringfold_proto::time::Time;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+/// Plans that are kept, per epoch.
+const PLANS_MAX: usize = 256;
+
+/// Arrivals of one link that are handed over before the others get their turn.
+const ARRIVALS_PER_TURN: usize = ringfold_fabric::limits::ARRIVALS_PER_TURN;
+
+/// The data plane of one peer.
+pub(crate) struct Group {
+    executor: Executor<TensorWorkspace>,
+    medium: TcpMedium<TensorWorkspace>,
+    pool: Pool,
+    plans: HashMap<(EpochId, Descriptor), Arc<Plan>>,
+}
+
+/// What came of it.
+pub(crate) enum GroupEvent {
+    /// The result is here, undecided yet.
+    Done { op: OpId, tx_bytes: u64, rx_bytes: u64 },
+    /// Nothing touches the memory of the operation any more.
+    Released { op: OpId, buffers: Buffers },
+    /// A peer runs something else under the same name.
+    Mismatch { op: OpId, peer: PeerId },
+    /// Nothing moves on a link that owes something.
+    Stalled { peer: PeerId, direction: Direction },
+    /// A link broke, or its other end broke the rules.
+    LinkLost { peer: PeerId, why: String },
+}
+
+impl Group {
+    /// Without epochs and links.
+    pub(crate) fn new(stall_after: Duration) -> Self {
+        Self {
+            executor: Executor::new(stall_after),
+            medium: TcpMedium::default(),
+            pool: Pool::default(),
+            plans: HashMap::new(),
+        }
+    }
+
+    /// Operations may start in this epoch.
+    pub(crate) fn open_epoch(&mut self, description: &EpochDescription, me: PeerId) -> Result<(), String> {
+        let me = description.rank_of(me).ok_or("the epoch is not ours")?;
+        let membership = Membership {
+            members: description.members.iter().map(|member| member.peer).collect(),
+            me,
+            shape: GroupShape::of(description),
+            tuning: description.tuning,
+        };
+        self.executor.open_epoch(description.id, membership).map_err(|error| error.to_string())
+    }
+
+    /// The epoch is over; what is left in it is aborted.
+    pub(crate) fn close_epoch(&mut self, epoch: EpochId) {
+        self.executor.close_epoch(epoch);
+        self.medium.retire(epoch);
+        self.plans.retain(|(of, _), _| *of != epoch);
+    }
+
+    /// Starts an operation, or gives its buffers back.
+    pub(crate) fn start(
+        &mut self,
+        now: Time,
+        op: OpId,
+        descriptor: Descriptor,
+        buffers: Buffers,
+    ) -> Result<(), (String, Buffers)> {
+        let Some(membership) = self.executor.membership(op.epoch) else {
+            return Err(("its epoch is not open".into(), buffers));
+        };
+        let world = membership.members.len();
+        let key = (op.epoch, descriptor.shared());
+        let plan = match self.plans.get(&key) {
+            Some(plan) => plan.clone(),
+            None => {
+                let plan = choice::plan(&descriptor, membership.me, &membership.shape, &membership.tuning);
+                if self.plans.len() >= PLANS_MAX {
+                    self.plans.clear();
+                }
+                self.plans.entry(key).or_insert(Arc::new(plan)).clone()
+            }
+        };
+        let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, &mut self.pool);
+        self.executor
+            .start(now, op, descriptor, plan, workspace)
+            .map_err(|refused| (refused.why.to_string(), refused.workspace.retire(&mut self.pool)))
+    }
+
+    /// The operation's result holds.
+    pub(crate) fn commit(&mut self, op: OpId) {
+        if self.executor.commit(op).is_err() {
+            tracing::error!(%op, "committed without being done");
+            self.executor.abort(op);
+        }
+    }
+
+    /// The operation is void.
+    pub(crate) fn abort(&mut self, op: OpId) {
+        self.executor.abort(op);
+    }
+
+    /// The operation was decided without having been started here.
+    pub(crate) fn skip(&mut self, op: OpId) {
+        self.executor.decided(op);
+    }
+
+    /// There is a link with a peer.
+    pub(crate) fn link_up(&mut self, now: Time, peer: PeerId, link: Link) {
+        self.medium.add(peer, link);
+        self.executor.handle_link_up(now, peer);
+    }
+
+    /// Whether there is one.
+    pub(crate) fn has_link(&self, peer: PeerId) -> bool {
+        self.medium.has(peer)
+    }
+
+    /// A link is given up. Says whether there was one.
+    pub(crate) fn unlink(&mut self, peer: PeerId) -> bool {
+        let had = self.medium.remove(peer);
+        if had {
+            self.executor.handle_link_lost(peer);
+        }
+        had
+    }
+
+    /// Shows the other end that we are alive.
+    pub(crate) fn ping(&mut self, peer: PeerId) {
+        self.medium.send(peer, LinkMessage::Ping);
+    }
+
+    /// Whose link a socket belongs to.
+    pub(crate) fn peer_of(&self, token: Token) -> Option<PeerId> {
+        self.medium.peer_of(token)
+    }
+
+    /// Hands over what arrived on a link. Each frame is worked on while it is still in the cache, and what comes of
+    /// it leaves at once.
+    pub(crate) fn read_link(&mut self, now: Time, from: PeerId) -> io::Result<()> {
+        for _ in 0..ARRIVALS_PER_TURN {
+            let executor = &self.executor;
+            match self.medium.next(from, |header| executor.offer(from, header))? {
+                None => break,
+                Some(Heard::Frame(header)) => {
+                    self.executor.handle_frame(now, from, header);
+                    self.executor.poll(now, &mut self.medium);
+                    self.flush(now);
+                }
+                Some(Heard::Discarded(header)) => self.executor.handle_discarded(now, from, header),
+                Some(Heard::Message(message)) => self.executor.handle_link_message(now, from, message),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the executor do all that it can do now. What came of it is to be asked for.
+    pub(crate) fn pump(&mut self, now: Time) -> Option<GroupEvent> {
+        loop {
+            self.executor.poll(now, &mut self.medium);
+            if let Some(peer) = self.flush(now) {
+                self.unlink(peer);
+                return Some(GroupEvent::LinkLost { peer, why: "nothing can be sent on it".into() });
+            }
+            if let Some(event) = self.executor.poll_event() {
+                if let Some(event) = self.told(event) {
+                    return Some(event);
+                }
+            } else if !self.executor.wants_poll() {
+                return None;
+            }
+        }
+    }
+
+    /// Sends what can be sent; a link that broke in doing so.
+    fn flush(&mut self, now: Time) -> Option<PeerId> {
+        let broken = self.medium.flush();
+        while let Some(ticket) = self.medium.next_flushed() {
+            self.executor.handle_flushed(now, ticket);
+        }
+        broken.first().copied()
+    }
+
+    fn told(&mut self, event: ExecutorEvent<TensorWorkspace>) -> Option<GroupEvent> {
+        Some(match event {
+            ExecutorEvent::Done { op, tx_bytes, rx_bytes } => GroupEvent::Done { op, tx_bytes, rx_bytes },
+            ExecutorEvent::Committed { op, workspace } | ExecutorEvent::Quiesced { op, workspace } => {
+                GroupEvent::Released { op, buffers: workspace.retire(&mut self.pool) }
+            }
+            ExecutorEvent::Mismatch { op, peer } => GroupEvent::Mismatch { op, peer },
+            // Whoever told us of the loss gives up what ran over the link.
+            ExecutorEvent::LinkLost { .. } => return None,
+            ExecutorEvent::Stalled { peer, direction } => GroupEvent::Stalled { peer, direction },
+            ExecutorEvent::Violation { peer, why } => {
+                self.unlink(peer);
+                GroupEvent::LinkLost { peer, why: why.to_string() }
+            }
+        })
+    }
+
+    /// Operations that have not let go of their memory.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.executor.in_flight()
+    }
+
+    /// When to call [`Group::handle_timeout`] at the latest.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.executor.poll_timeout()
+    }
+
+    /// Time has passed.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        self.executor.handle_timeout(now);
+    }
+}

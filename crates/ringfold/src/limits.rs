@@ -1,0 +1,26 @@
+//! Every bound of this crate in one place.
+
+use core::time::Duration;
+
+/// The longest that the driver sleeps when nothing is due.
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// Probes that a peer answers at the same time.
+pub(crate) const PROBES_ANSWERED_MAX: usize = 8;
+
+/// How long a probe may take to connect.
+pub(crate) const PROBE_CONNECT_MAX: Duration = Duration::from_secs(1);
+
+/// How long a link may take to be made, before its other end is reported as unreachable.
+pub(crate) const LINK_MAX: Duration = Duration::from_secs(4);
+
+/// After so long without a sign of life on a link that owes something, it is reported. Longer than the time after
+/// which a silent peer is put out: whoever is silent everywhere is no trouble of one link.
+pub(crate) const STALL_AFTER: Duration = Duration::from_secs(4);
+
+/// After a blocking call the background thread leaves the sockets alone for so long: most likely the next call comes
+/// soon, and two threads that watch the same sockets wake each other for nothing.
+pub(crate) const LINGER: Duration = Duration::from_millis(3);
+
+/// How often the background thread looks whether the foreground still needs no help.
+pub(crate) const STAND_BY: Duration = Duration::from_millis(10);

@@ -1,0 +1,100 @@
+//! All-reduces that go on while the caller computes.
+
+use crate::all_reduce::{Buffers, ReduceInfo};
+use crate::engine::Engine;
+use crate::{Element, Error};
+use core::marker::PhantomData;
+use parking_lot::Mutex;
+use ringfold_proto::id::CallId;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A collective that was started. Whoever drops it lets it run on; its memory is kept until it has ended.
+pub struct Work {
+    engine: Arc<Engine>,
+    call: CallId,
+    end: Mutex<Option<End>>,
+}
+
+/// How it ended, and its memory until someone takes it.
+struct End {
+    result: Result<ReduceInfo, Error>,
+    buffers: Option<Buffers>,
+}
+
+impl Work {
+    pub(crate) fn new(engine: Arc<Engine>, call: CallId) -> Self {
+        Self { engine, call, end: Mutex::new(None) }
+    }
+
+    /// Waits for the end. May be called again.
+    pub fn wait(&self) -> Result<ReduceInfo, Error> {
+        self.wait_until(None).unwrap_or_else(|| Err(Error::Internal("the wait ended".into())))
+    }
+
+    /// Waits for the end for so long; none if it has not ended by then.
+    pub fn wait_for(&self, patience: Duration) -> Option<Result<ReduceInfo, Error>> {
+        self.wait_until(Some(Instant::now() + patience))
+    }
+
+    /// Whether it has ended.
+    pub fn is_done(&self) -> bool {
+        self.end.try_lock().is_some_and(|end| end.is_some()) || self.engine.has_ended(self.call)
+    }
+
+    fn wait_until(&self, until: Option<Instant>) -> Option<Result<ReduceInfo, Error>> {
+        let mut end = self.end.lock();
+        if end.is_none() {
+            let ended = self.engine.wait_until(self.call, until)?;
+            *end = Some(End { result: ended.result.map(|_| ended.info), buffers: ended.buffers });
+        }
+        end.as_ref().map(|end| end.result.clone())
+    }
+
+    /// Waits for the end, and takes the memory back.
+    pub(crate) fn finish(self) -> (Result<ReduceInfo, Error>, Option<Buffers>) {
+        let result = self.wait();
+        let buffers = self.end.lock().as_mut().and_then(|end| end.buffers.take());
+        (result, buffers)
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if self.end.get_mut().is_none() {
+            self.engine.abandon(self.call);
+        }
+    }
+}
+
+/// An all-reduce of a vector that comes back when it has ended.
+pub struct Pending<T> {
+    work: Work,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Pending<T> {
+    pub(crate) fn new(work: Work) -> Self {
+        Self { work, element: PhantomData }
+    }
+
+    /// Whether it has ended.
+    pub fn is_done(&self) -> bool {
+        self.work.is_done()
+    }
+
+    /// Waits for the end. The vector holds the result, or what it held before.
+    pub fn wait(self) -> (Vec<T>, Result<ReduceInfo, Error>) {
+        let (result, buffers) = self.work.finish();
+        let data = match &buffers {
+            Some(Buffers::InPlace(memory)) => elements_of(memory.as_slice()),
+            _ => Vec::new(),
+        };
+        (data, result)
+    }
+}
+
+/// A copy of the bytes as elements. Memory of bytes need not be aligned for them.
+fn elements_of<T: Element>(bytes: &[u8]) -> Vec<T> {
+    bytes.chunks_exact(size_of::<T>()).filter_map(|chunk| T::read_from_bytes(chunk).ok()).collect()
+}
