@@ -12,6 +12,7 @@ mod workspace;
 pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 pub use element::Element;
 pub use error::Error;
+pub use master::{MASTER_PORT, Master, MasterBuilder};
 pub use ringfold_fabric::memory::{Memory, View};
 pub use ringfold_proto::cause::{Cause, Departure, PeerName, StateRejection};
 pub use ringfold_proto::dtype::DType;

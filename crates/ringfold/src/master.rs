@@ -1,1 +1,168 @@
-//! To come.
+//! The master: one thread that drives the master machine over sockets.
+
+mod builder;
+mod crash;
+mod entrance;
+mod farewell;
+mod limits;
+mod line;
+mod report;
+mod server;
+mod tours;
+
+pub use builder::MasterBuilder;
+
+use crate::Error;
+use builder::Plan;
+use entrance::Entrance;
+use parking_lot::{Condvar, Mutex};
+use ringfold_fabric::poller::Poller;
+use server::Server;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// The port of a master, unless its user chose another.
+pub const MASTER_PORT: u16 = 48148;
+
+/// Decides who is in the run, and how every vote and every operation ends. It never sees the data.
+///
+/// A master that is started on the address of one that ended takes the run over from its members.
+///
+/// ```
+/// let master = ringfold::Master::builder().listen("127.0.0.1:0").build();
+/// master.run()?;
+/// assert_ne!(master.addresses()[0].port(), 0);
+/// master.interrupt();
+/// master.wait()?;
+/// # Ok::<(), ringfold::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Master {
+    plan: Plan,
+    shared: Arc<Shared>,
+}
+
+/// What the user's threads and the master's thread both see.
+#[derive(Debug, Default)]
+struct Shared {
+    interrupted: AtomicBool,
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What the thread sleeps in; none before it was started.
+    poller: Option<Arc<Poller>>,
+    addresses: Vec<SocketAddr>,
+    thread: Option<JoinHandle<()>>,
+    outcome: Option<Result<(), Error>>,
+}
+
+impl Master {
+    /// A master that listens on every address of the machine, unless it is told otherwise.
+    pub fn builder() -> MasterBuilder {
+        MasterBuilder::default()
+    }
+
+    fn new(plan: Plan) -> Self {
+        Self { plan, shared: Arc::default() }
+    }
+
+    /// Listens, and serves from a thread of its own. If it can't listen it may be tried again; once it has
+    /// been started it can't be started another time. One that was interrupted before ends at once.
+    pub fn run(&self) -> Result<(), Error> {
+        let mut state = self.shared.state.lock();
+        if state.poller.is_some() {
+            return Err(Error::BadArgument("this master has been run before".into()));
+        }
+        let poller = Poller::new().map_err(|e| Error::system("a poller for the master", &e))?;
+        let poller = Arc::new(poller);
+        let entrance = Entrance::open(&self.plan.addresses()?, &poller)?;
+        let addresses = entrance.addresses();
+        self.plan.warn_if_unguarded(&addresses);
+        let server = Server::new(&self.plan, poller.clone(), entrance)?;
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("ringfold-master".into())
+            .spawn(move || {
+                // The server is gone, and its sockets with it, before anybody hears of the end.
+                let outcome = guarded(|| server.serve(&shared.interrupted));
+                shared.state.lock().outcome = Some(outcome);
+                shared.ended.notify_all();
+            })
+            .map_err(|e| Error::system("the master's thread", &e))?;
+        tracing::info!(target: "ringfold::master", ?addresses, "the master listens");
+        *state = State { poller: Some(poller), addresses, thread: Some(thread), outcome: None };
+        Ok(())
+    }
+
+    /// Where it listens, once it does; ports are those that were chosen for port 0.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.shared.state.lock().addresses.clone()
+    }
+
+    /// Has it end soon. Its peers take it for lost, and look for another one at the same address.
+    pub fn interrupt(&self) {
+        self.shared.interrupted.store(true, Ordering::Release);
+        if let Some(poller) = &self.shared.state.lock().poller {
+            poller.kick();
+        }
+    }
+
+    /// Blocks until it has ended. Then its port is free.
+    pub fn wait(&self) -> Result<(), Error> {
+        let mut state = self.shared.state.lock();
+        if state.poller.is_none() {
+            return Err(Error::Misuse("this master was never run".into()));
+        }
+        loop {
+            if let Some(outcome) = &state.outcome {
+                return outcome.clone();
+            }
+            self.shared.ended.wait(&mut state);
+        }
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        self.interrupt();
+        let thread = self.shared.state.lock().thread.take();
+        if let Some(thread) = thread {
+            // It does not panic: what it runs is guarded.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Runs the loop; a panic in it becomes an error, and what it held is dropped.
+fn guarded(body: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
+        let why = words.unwrap_or_else(|| "for a reason that can't be told".into());
+        tracing::error!(target: "ringfold::master", "the master panicked: {why}");
+        Err(Error::Internal(format!("the master panicked: {why}")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_the_loop_becomes_an_error_and_what_the_loop_held_is_dropped() {
+        let held = Arc::new(());
+        let inner = held.clone();
+        let outcome = guarded(move || {
+            let _inner = inner;
+            panic!("on purpose {}", 1)
+        });
+        assert_eq!(outcome, Err(Error::Internal("the master panicked: on purpose 1".into())));
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}

@@ -1,0 +1,333 @@
+//! The loop: what arrives goes to the machine, and what the machine asks for is done at once.
+
+use super::builder::Plan;
+use super::crash::Crash;
+use super::entrance::Entrance;
+use super::farewell::Farewells;
+use super::limits;
+use super::line::{Break, Line};
+use super::report::report;
+use super::tours::Tours;
+use crate::Error;
+use ringfold_fabric::clock::Clock;
+use ringfold_fabric::knock::Knock;
+use ringfold_fabric::poller::{Poller, Readiness, Token};
+use ringfold_fabric::random;
+use ringfold_proto::handshake::{Acceptor, Established, Identity, Secret};
+use ringfold_proto::hello::{Hello, Purpose, Refusal};
+use ringfold_proto::id::{ConnId, PeerId, RunId};
+use ringfold_proto::master::{Master as Machine, MasterAction, MasterConfig};
+use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
+use ringfold_proto::time::Time;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a master is called in handshakes. It claims no run: members of an earlier life must get in, whatever
+/// they were told then, and which of those who return belong together is for the machine to find out. What keeps
+/// strangers out is the token.
+const MASTER: (PeerId, RunId) = (PeerId(0), RunId(0));
+
+/// The driver around the machine.
+pub(super) struct Server {
+    clock: Clock,
+    poller: Arc<Poller>,
+    entrance: Entrance,
+    secret: Secret,
+    machine: Machine,
+    knocks: HashMap<Token, Knock>,
+    lines: BTreeMap<ConnId, Line>,
+    conns: HashMap<Token, ConnId>,
+    last_conn: ConnId,
+    /// Lines that have not said who they are, and until when they may.
+    strangers: BTreeMap<ConnId, Time>,
+    /// Lines with input that the poller will not tell of.
+    unheard: BTreeSet<ConnId>,
+    /// Lines with something to send.
+    unsent: BTreeSet<ConnId>,
+    /// Bytes of incomplete messages, of all lines.
+    held_bytes: usize,
+    farewells: Farewells,
+    tours: Tours,
+    crash: Option<Crash>,
+}
+
+impl Server {
+    pub fn new(plan: &Plan, poller: Arc<Poller>, entrance: Entrance) -> Result<Self, Error> {
+        let seed = random::bytes().map_err(|e| Error::system("the master's identity", &e))?;
+        let (timing, tuning) = (plan.timing, plan.tuning);
+        Ok(Self {
+            clock: Clock::start(),
+            entrance,
+            secret: plan.secret(),
+            knocks: HashMap::new(),
+            lines: BTreeMap::new(),
+            conns: HashMap::new(),
+            last_conn: ConnId(0),
+            strangers: BTreeMap::new(),
+            unheard: BTreeSet::new(),
+            unsent: BTreeSet::new(),
+            held_bytes: 0,
+            farewells: Farewells::new(poller.clone()),
+            tours: Tours::new(poller.clone(), timing.tour_max),
+            crash: plan.crash_after_commits.map(Crash::after_commits),
+            machine: Machine::new(MasterConfig { timing, tuning, seed }),
+            poller,
+        })
+    }
+
+    /// Serves until it is interrupted. Then all connections are closed, without a word: a master may follow.
+    pub fn serve(mut self, interrupted: &AtomicBool) -> Result<(), Error> {
+        let failed = |e: io::Error| Error::system("the master's loop", &e);
+        let mut ready = Readiness::default();
+        while !interrupted.load(Ordering::Acquire) {
+            let patience = self.patience(self.clock.now());
+            self.poller.wait(&mut ready, patience).map_err(failed)?;
+            let now = self.clock.now();
+            for conn in std::mem::take(&mut self.unheard) {
+                self.hear(now, conn);
+            }
+            for token in ready.tokens() {
+                self.attend(now, token);
+            }
+            self.expire(now);
+            while let Some((ticket, answer)) = self.tours.answer() {
+                self.machine.handle_tour(now, ticket, answer);
+            }
+            self.act_and_flush(now);
+            let has_room = self.knocks.len() < limits::KNOCKS_MAX;
+            self.entrance.turn(now, has_room).map_err(failed)?;
+        }
+        tracing::info!(target: "ringfold::master", "the master ends: it was interrupted");
+        Ok(())
+    }
+
+    /// How long there is nothing to do unless something arrives.
+    fn patience(&self, now: Time) -> Duration {
+        if !self.unheard.is_empty() {
+            return Duration::ZERO;
+        }
+        let deadlines = [
+            self.machine.poll_timeout(),
+            self.knocks.values().map(Knock::deadline).min(),
+            self.strangers.values().copied().min(),
+            self.farewells.deadline(),
+            self.entrance.deadline(),
+        ];
+        deadlines
+            .into_iter()
+            .flatten()
+            .min()
+            .map_or(limits::SLEEP_MAX, |at| at.since(now).min(limits::SLEEP_MAX))
+    }
+
+    /// Something can be done with a socket.
+    fn attend(&mut self, now: Time, token: Token) {
+        if let Some(conn) = self.conns.get(&token).copied() {
+            self.unsent.insert(conn);
+            self.hear(now, conn);
+        } else if self.knocks.contains_key(&token) {
+            self.shake_hands(now, token);
+        } else if self.entrance.has(token) {
+            self.accept(now, token);
+        } else {
+            self.farewells.turn(token);
+        }
+    }
+
+    /// Ends what took too long.
+    fn expire(&mut self, now: Time) {
+        let late = self.knocks.iter().filter(|(_, k)| k.deadline() <= now).map(|(token, _)| *token);
+        for token in late.collect::<Vec<_>>() {
+            self.shake_hands(now, token);
+        }
+        let late = self.strangers.iter().filter(|(_, deadline)| **deadline <= now).map(|(conn, _)| *conn);
+        for conn in late.collect::<Vec<_>>() {
+            self.dismiss(now, conn, "it did not say who it is".into());
+        }
+        self.farewells.expire(now);
+        if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+            self.machine.handle_timeout(now);
+        }
+    }
+
+    fn accept(&mut self, now: Time, door: Token) {
+        let room = limits::KNOCKS_MAX.saturating_sub(self.knocks.len());
+        for stream in self.entrance.arrivals(now, door, room) {
+            match self.knock(now, stream) {
+                Ok(knock) => {
+                    let token = knock.token();
+                    self.knocks.insert(token, knock);
+                    // Its first words are mostly here already.
+                    self.shake_hands(now, token);
+                }
+                Err(error) => tracing::debug!(target: "ringfold::master", "someone went away: {error}"),
+            }
+        }
+    }
+
+    fn knock(&self, now: Time, stream: TcpStream) -> io::Result<Knock> {
+        let acceptor = Acceptor::new(Identity::new(MASTER.0, MASTER.1), random::nonce()?);
+        Knock::accept(now, stream, &self.poller, acceptor)
+    }
+
+    fn shake_hands(&mut self, now: Time, token: Token) {
+        let Some(knock) = self.knocks.get_mut(&token) else { return };
+        let is_full = self.lines.len() >= limits::LINES_MAX;
+        let secret = &self.secret;
+        let secrets = |hello: &Hello| match hello.purpose {
+            Purpose::Control if is_full => Err(Refusal::Full),
+            Purpose::Control => Ok(secret.clone()),
+            _ => Err(Refusal::WrongPurpose),
+        };
+        let step = knock.turn(now, &secrets);
+        if matches!(step, Ok(None)) {
+            return;
+        }
+        let Some(knock) = self.knocks.remove(&token) else { return };
+        let socket = knock.into_socket();
+        match step {
+            Ok(Some(established)) => match Line::new(socket) {
+                Ok(line) => self.welcome(now, line, established),
+                Err(error) => tracing::debug!(target: "ringfold::master", "someone went away: {error}"),
+            },
+            Ok(None) => {}
+            Err(rejected) => {
+                let from = socket.peer_address().map_or_else(|_| "someone".into(), |a| a.to_string());
+                tracing::debug!(target: "ringfold::master", "{from} is turned away: {}", rejected.why);
+                self.farewells.bid(now, socket);
+            }
+        }
+    }
+
+    fn welcome(&mut self, now: Time, line: Line, established: Established) {
+        self.last_conn = ConnId(self.last_conn.0 + 1);
+        let conn = self.last_conn;
+        self.conns.insert(line.socket.token(), conn);
+        self.lines.insert(conn, line);
+        self.strangers.insert(conn, now + limits::INTRODUCTION_MAX);
+        self.unsent.insert(conn);
+        self.machine.handle_connected(now, conn, established.peer);
+        // What followed the handshake may be here already, and then the poller will not tell of it.
+        self.hear(now, conn);
+    }
+
+    /// Hands over what arrived on a line, as much as one turn takes.
+    fn hear(&mut self, now: Time, conn: ConnId) {
+        let Some(line) = self.lines.get_mut(&conn) else { return };
+        let (machine, strangers) = (&mut self.machine, &mut self.strangers);
+        let held_before = line.held_bytes();
+        let heard = line.hear(|message| {
+            if matches!(message.message, ToMaster::Join(_) | ToMaster::Resume(_)) {
+                strangers.remove(&conn);
+            }
+            machine.handle_message(now, conn, message);
+        });
+        self.held_bytes = self.held_bytes - held_before + line.held_bytes();
+        match heard {
+            Ok(_) if self.held_bytes > limits::HELD_BYTES_MAX && line.held_bytes() > held_before => {
+                self.dismiss(now, conn, "the master has no room for so large a message now".into());
+            }
+            Ok(true) => {
+                self.unheard.insert(conn);
+            }
+            Ok(false) => {}
+            Err(Break::Ended(error)) => {
+                tracing::debug!(target: "ringfold::master", "{} is gone: {error}", line.from);
+                self.lose(now, conn);
+            }
+            Err(Break::Garbled(error)) => self.dismiss(now, conn, format!("it can't be understood: {error}")),
+        }
+    }
+
+    /// Does what the machine asks for, and sends what is to be sent, until nothing follows from it.
+    fn act_and_flush(&mut self, now: Time) {
+        loop {
+            while let Some(action) = self.machine.poll_action() {
+                self.act(now, action);
+            }
+            let mut is_settled = true;
+            for conn in std::mem::take(&mut self.unsent) {
+                let Some(line) = self.lines.get_mut(&conn) else { continue };
+                if let Err(error) = line.socket.flush(&mut Vec::new()) {
+                    tracing::debug!(target: "ringfold::master", "{} is lost: {error}", line.from);
+                    self.lose(now, conn);
+                    is_settled = false;
+                }
+            }
+            if is_settled {
+                return;
+            }
+        }
+    }
+
+    fn act(&mut self, now: Time, action: MasterAction) {
+        match action {
+            MasterAction::Send { conn, message } => self.send(now, conn, &message),
+            MasterAction::Close { conn } => {
+                if let Some(line) = self.forget(conn) {
+                    self.farewells.bid(now, line.socket);
+                    self.machine.handle_lost(now, conn);
+                }
+            }
+            MasterAction::SolveTour(question) => {
+                if let Err(error) = self.tours.ask(question) {
+                    // The machine has a deadline for it, and goes on without.
+                    tracing::warn!(target: "ringfold::master", "no ring can be sought: {error}");
+                }
+            }
+            MasterAction::Notify(event) => {
+                if let Some(crash) = &mut self.crash {
+                    crash.note(&event);
+                }
+                report(&event);
+            }
+        }
+    }
+
+    fn send(&mut self, now: Time, conn: ConnId, message: &Numbered<ToPeer>) {
+        let Some(line) = self.lines.get_mut(&conn) else { return };
+        if let Err(error) = line.say(message) {
+            tracing::error!(target: "ringfold::master", "{} can't be told something: {error}", line.from);
+            return self.lose(now, conn);
+        }
+        self.unsent.insert(conn);
+        if self.crash.as_ref().is_some_and(|c| c.is_due(&message.message)) {
+            let end = Instant::now() + limits::INTRODUCTION_MAX;
+            while line.socket.queued_bytes() > 0 && Instant::now() < end {
+                let _ = line.socket.flush(&mut Vec::new());
+            }
+            std::process::abort();
+        }
+    }
+
+    /// Ends a line that misbehaves, and tells it why.
+    fn dismiss(&mut self, now: Time, conn: ConnId, reason: String) {
+        let Some(mut line) = self.forget(conn) else { return };
+        tracing::warn!(target: "ringfold::master", "{} is turned away: {reason}", line.from);
+        let farewell = Numbered { number: 0, acknowledged: 0, message: ToPeer::Removed { reason } };
+        if line.say(&farewell).is_ok() {
+            self.farewells.bid(now, line.socket);
+        }
+        self.machine.handle_lost(now, conn);
+    }
+
+    /// A line is broken.
+    fn lose(&mut self, now: Time, conn: ConnId) {
+        if self.forget(conn).is_some() {
+            self.machine.handle_lost(now, conn);
+        }
+    }
+
+    fn forget(&mut self, conn: ConnId) -> Option<Line> {
+        let line = self.lines.remove(&conn)?;
+        self.conns.remove(&line.socket.token());
+        self.strangers.remove(&conn);
+        self.unheard.remove(&conn);
+        self.held_bytes -= line.held_bytes();
+        Some(line)
+    }
+}
