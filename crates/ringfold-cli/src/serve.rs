@@ -1,0 +1,167 @@
+//! A master that serves until it is told to end.
+
+use crate::signals::Signals;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use ringfold::{Error, MASTER_PORT, Master};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+/// No secret that a person or a program made is longer.
+const TOKEN_BYTES_MAX: u64 = 4096;
+
+/// Where a master listens, and whom it lets in.
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// Where to listen, HOST:PORT or an address alone; may be given several times [default: every address of
+    /// the machine, port 48148]
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<String>,
+    /// A file with the secret that peers must know to join
+    #[arg(long, value_name = "PATH")]
+    token_file: Option<PathBuf>,
+    /// End when standard input is closed
+    #[arg(long, hide = true)]
+    end_with_stdin: bool,
+}
+
+impl Serve {
+    /// Serves until SIGINT or SIGTERM.
+    pub fn run(&self) -> Result<()> {
+        let token = self.token_file.as_deref().map(token).transpose()?;
+        let mut signals = Signals::catch()?;
+        let master = Arc::new(self.start(token.as_deref())?);
+        announce(&master.addresses())?;
+
+        let interrupted = master.clone();
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            signals.wait();
+            interrupted.interrupt();
+        })?;
+        if self.end_with_stdin {
+            let interrupted = master.clone();
+            thread::Builder::new().name("stdin".into()).spawn(move || {
+                end_of_stdin();
+                interrupted.interrupt();
+            })?;
+        }
+        master.wait().context("the master failed")
+    }
+
+    fn start(&self, token: Option<&str>) -> Result<Master> {
+        if !self.listen.is_empty() {
+            let addresses: Vec<_> = self.listen.iter().map(|text| with_port(text)).collect();
+            return Ok(listening(&addresses, token)?);
+        }
+        let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, MASTER_PORT)).to_string();
+        let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, MASTER_PORT)).to_string();
+        match listening(&[v4.clone(), v6], token) {
+            // The machine may have no IPv6. Whether the port is simply taken, the next attempt tells.
+            Err(Error::Bind(why)) => {
+                let master = listening(&[v4], token)?;
+                tracing::warn!("peers can't come by IPv6: {why}");
+                Ok(master)
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+fn listening(addresses: &[String], token: Option<&str>) -> Result<Master, Error> {
+    let mut builder = Master::builder();
+    for address in addresses {
+        builder = builder.listen(address.as_str());
+    }
+    if let Some(token) = token {
+        builder = builder.token(token);
+    }
+    let master = builder.build();
+    master.run()?;
+    Ok(master)
+}
+
+/// An address alone gets the port that everybody knows.
+fn with_port(text: &str) -> String {
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    match bare.parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, MASTER_PORT).to_string(),
+        Err(_) => text.to_owned(),
+    }
+}
+
+/// One line for people, and for programs that need to know the port.
+fn announce(addresses: &[SocketAddr]) -> Result<()> {
+    let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}{}", LISTENING, addresses.join(", "))
+        .and_then(|()| out.flush())
+        .context("standard output")
+}
+
+/// What the line begins with that tells where a master listens; addresses follow, with commas between them.
+pub const LISTENING: &str = "master listening on ";
+
+fn token(path: &Path) -> Result<String> {
+    let open = || format!("can't read the token from {}", path.display());
+    let file = std::fs::File::open(path).with_context(open)?;
+    warn_if_others_can_read(path, &file);
+    let mut text = String::new();
+    file.take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text).with_context(open)?;
+    if text.len() as u64 > TOKEN_BYTES_MAX {
+        bail!("the token in {} is longer than {TOKEN_BYTES_MAX} bytes", path.display());
+    }
+    match text.trim() {
+        "" => bail!("there is no token in {}: the file is empty", path.display()),
+        token => Ok(token.to_owned()),
+    }
+}
+
+fn warn_if_others_can_read(path: &Path, file: &std::fs::File) {
+    use std::os::unix::fs::PermissionsExt;
+    if file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o077 != 0) {
+        tracing::warn!("other users of this machine may read the token in {}: chmod 600", path.display());
+    }
+}
+
+/// Blocks until whoever holds the other end of our standard input has closed it, or is dead.
+pub(crate) fn end_of_stdin() {
+    let mut buffer = [0; 256];
+    let mut stdin = std::io::stdin().lock();
+    loop {
+        match stdin.read(&mut buffer) {
+            Ok(0) => return,
+            Err(error) if error.kind() != std::io::ErrorKind::Interrupted => return,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_alone_gets_the_known_port() {
+        assert_eq!(with_port("10.0.0.1"), "10.0.0.1:48148");
+        assert_eq!(with_port("::1"), "[::1]:48148");
+        assert_eq!(with_port("[::1]"), "[::1]:48148");
+        assert_eq!(with_port("[::1]:0"), "[::1]:0");
+        assert_eq!(with_port("localhost:99"), "localhost:99");
+    }
+
+    #[test]
+    fn a_token_file_that_holds_none_is_an_error() {
+        let path = std::env::temp_dir().join(format!("ringfold-token-{}", std::process::id()));
+        for (text, expected) in [("", None), (" \n", None), ("secret\n", Some("secret"))] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(token(&path).ok().as_deref(), expected);
+        }
+        std::fs::write(&path, "x".repeat(5000)).unwrap();
+        assert!(token(&path).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert!(token(&path).unwrap_err().to_string().contains("ringfold-token"));
+    }
+}

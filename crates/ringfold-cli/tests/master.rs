@@ -1,0 +1,94 @@
+//! The promises of `ccoip_master` and `ringfold master`.
+
+mod process;
+
+use process::{CCOIP_MASTER, Process, RINGFOLD, output};
+use rustix::process::Signal;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+const LISTENING: &str = "master listening on ";
+
+fn address(line: &str) -> SocketAddr {
+    line.strip_prefix(LISTENING).unwrap().parse().unwrap()
+}
+
+#[test]
+fn help_and_version_are_there() {
+    for program in [CCOIP_MASTER, RINGFOLD] {
+        let version = output(program, &["--version"]);
+        assert!(version.status.success());
+        assert!(String::from_utf8_lossy(&version.stdout).contains(env!("CARGO_PKG_VERSION")));
+        assert!(output(program, &["--help"]).status.success());
+    }
+    for (program, arguments) in [(CCOIP_MASTER, &["--help"][..]), (RINGFOLD, &["master", "--help"])] {
+        let help = String::from_utf8(output(program, arguments).stdout).unwrap();
+        assert!(help.contains("--listen") && help.contains("--token-file"), "{help}");
+        assert!(!help.contains("stdin"), "{help}");
+    }
+    let help = String::from_utf8(output(RINGFOLD, &["--help"]).stdout).unwrap();
+    assert!(help.contains("demo") && help.contains("master") && !help.contains("demo-peer"), "{help}");
+}
+
+#[test]
+fn a_master_ends_with_0_on_sigint_and_sigterm_and_its_port_is_free_then() {
+    for signal in [Signal::INT, Signal::TERM] {
+        for (program, arguments) in [(CCOIP_MASTER, &["--listen"][..]), (RINGFOLD, &["master", "--listen"])] {
+            let mut master = Process::start(program, &[arguments, &["127.0.0.1:0"]].concat());
+            let address = address(&master.line_with(LISTENING));
+            // It ends with clients connected, too.
+            let _client = TcpStream::connect(address).unwrap();
+            master.signal(signal);
+            let (status, complaints) = master.end();
+            assert_eq!(status.code(), Some(0), "{complaints}");
+            assert!(TcpListener::bind(address).is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_master_listens_wherever_it_was_told_to() {
+    let master = Process::start(CCOIP_MASTER, &["--listen", "127.0.0.1:0", "--listen", "127.0.0.2:0"]);
+    let line = master.line_with(LISTENING);
+    let addresses: Vec<SocketAddr> =
+        line.strip_prefix(LISTENING).unwrap().split(", ").map(|text| text.parse().unwrap()).collect();
+    assert_eq!(addresses.len(), 2, "{line}");
+    for address in addresses {
+        TcpStream::connect(address).unwrap();
+    }
+}
+
+#[test]
+fn a_busy_port_is_named_and_ends_the_master_with_1() {
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = busy.local_addr().unwrap().to_string();
+    for (program, arguments) in [(CCOIP_MASTER, &["--listen"][..]), (RINGFOLD, &["master", "--listen"])] {
+        let output = output(program, &[arguments, &[&address]].concat());
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{complaints}");
+        assert!(complaints.contains(&address), "{complaints}");
+        assert!(complaints.to_lowercase().contains("in use"), "{complaints}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_token_that_can_not_be_had_ends_the_master_before_it_listens() {
+    let output = output(CCOIP_MASTER, &["--listen", "127.0.0.1:0", "--token-file", "/does/not/exist"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/does/not/exist"));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn an_open_master_without_a_token_warns_unless_told_to_be_quiet() {
+    for (level, warns) in [(None, true), (Some("error"), false)] {
+        let mut arguments = vec!["master", "--listen", "0.0.0.0:0"];
+        arguments.extend(level.iter().flat_map(|level| ["--log", level]));
+        let mut master = Process::start(RINGFOLD, &arguments);
+        master.line_with(LISTENING);
+        master.signal(Signal::TERM);
+        let (status, complaints) = master.end();
+        assert_eq!(status.code(), Some(0));
+        assert_eq!(complaints.contains("WARN"), warns, "{complaints}");
+    }
+}

@@ -1,0 +1,115 @@
+//! Processes of a test: they end with it, and every wait for them has a deadline.
+// Each test file uses a part of it.
+#![allow(dead_code)]
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Everything here takes a second or two; this is for machines that are busy.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+pub const RINGFOLD: &str = env!("CARGO_BIN_EXE_ringfold");
+pub const CCOIP_MASTER: &str = env!("CARGO_BIN_EXE_ccoip_master");
+
+/// A command that does not see what the user of the tests has set.
+pub fn command(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).env_remove("RINGFOLD_LOG").env_remove("PCCL_LOG_LEVEL").stdin(Stdio::null());
+    command
+}
+
+/// Runs a short command to its end.
+pub fn output(program: &str, arguments: &[&str]) -> Output {
+    command(program, arguments).output().unwrap()
+}
+
+/// A process that is killed when the test is over, with its output line by line.
+pub struct Process {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    pub fn start(program: &str, arguments: &[&str]) -> Self {
+        let mut child =
+            command(program, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (sender, lines) = channel();
+        let stdout: BufReader<ChildStdout> = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Self { child, lines }
+    }
+
+    /// The next line that contains this.
+    pub fn line_with(&self, text: &str) -> String {
+        let mut seen = Vec::new();
+        let begin = Instant::now();
+        loop {
+            match self.lines.recv_timeout(DEADLINE.saturating_sub(begin.elapsed())) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(line) => seen.push(line),
+                Err(error) => panic!("no line with {text:?} ({error}), only:\n{}", seen.join("\n")),
+            }
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// How it ended, and what it had to complain about.
+    pub fn end(&mut self) -> (ExitStatus, String) {
+        let status = eventually("the end of the process", || self.child.try_wait().unwrap());
+        let mut complaints = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut complaints).unwrap();
+        (status, complaints)
+    }
+
+    /// The processes that it has started and that live.
+    pub fn children(&self) -> Vec<i32> {
+        let processes = std::fs::read_dir("/proc").unwrap();
+        let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter(|pid| stat(*pid).is_some_and(|(_, parent)| parent == self.pid().as_raw_nonzero().get()))
+            .collect()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether there is such a process, and it is more than the memory of one.
+pub fn lives(pid: i32) -> bool {
+    stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')
+}
+
+/// A process's state, and its parent.
+fn stat(pid: i32) -> Option<(char, i32)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may itself contain some.
+    let mut fields = text[text.rfind(')')? + 1..].split_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// Waits until there is an answer.
+pub fn eventually<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(answer) = answer() {
+            return answer;
+        }
+        assert!(begin.elapsed() < DEADLINE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
