@@ -403,7 +403,7 @@ pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, pccl
 /*
  * Runs several all-reduces, at most `max_in_flight` at a time, and runs those that were aborted again, until
  * all have succeeded. `max_in_flight` may differ between peers. Blocks. The report is the sum over all
- * operations, with the smallest world that took part; it may be null.
+ * operations, with the world that the last of them ran in; it may be null.
  *
  *   pcclTooFewPeers             this peer is alone; some of the operations may have succeeded before
  *   pcclInvalidArgument         null, count 0, max_in_flight below 1, a tag that occurs twice, a receive

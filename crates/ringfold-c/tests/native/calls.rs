@@ -1,0 +1,91 @@
+//! What the functions promise to their callers.
+
+use crate::compiler::{Language, Source};
+use crate::running::Running;
+use std::time::Duration;
+
+fn run(source: &Source) {
+    Running::start(&source.compile(), &[]).succeed(Duration::from_secs(120));
+}
+
+fn scenario(name: &str) {
+    let program = Source::program("collectives.cpp", Language::Cpp17).compile();
+    Running::start(&program, &[name]).succeed(Duration::from_secs(120));
+}
+
+#[test]
+fn every_misuse_has_its_result() {
+    run(&Source::program("misuse.c", Language::C99));
+}
+
+#[test]
+fn the_static_library_does_the_same() {
+    run(&Source::program("misuse.c", Language::C99).linked_statically());
+}
+
+#[test]
+fn masters_come_and_go_on_one_port() {
+    run(&Source::program("masters.c", Language::C99));
+}
+
+#[test]
+fn only_who_knows_the_token_is_let_in() {
+    run(&Source::program("tokens.c", Language::C99));
+}
+
+#[test]
+fn three_peers_reduce_in_place_and_out_of_place() {
+    scenario("sums");
+}
+
+#[test]
+fn every_type_and_operation_is_reduced() {
+    scenario("every_type_and_operation");
+}
+
+#[test]
+fn constant_data_is_exact_when_quantised() {
+    scenario("quantised");
+}
+
+#[test]
+fn tags_may_be_launched_and_awaited_in_any_order() {
+    scenario("tags_in_any_order");
+}
+
+#[test]
+fn peers_may_differ_in_how_many_they_keep_in_flight() {
+    scenario("several_with_retry");
+}
+
+#[test]
+fn counts_that_differ_fail_for_all_and_change_nothing() {
+    scenario("differing_counts_fail_for_both");
+}
+
+#[test]
+fn shared_state_is_the_same_for_all_after_a_sync() {
+    scenario("shared_state");
+}
+
+#[test]
+fn groups_reduce_among_themselves() {
+    scenario("groups");
+}
+
+#[test]
+fn survivors_get_their_buffers_back_and_go_on_when_a_peer_leaves() {
+    scenario("a_peer_that_leaves");
+}
+
+#[test]
+fn a_call_ends_when_its_communicator_is_destroyed() {
+    scenario("calls_end_when_their_communicator_is_destroyed");
+}
+
+/// Takes as long as a peer looks for a lost master.
+#[test]
+fn a_peer_whose_master_is_gone_for_good_is_told_so() {
+    let program = Source::program("collectives.cpp", Language::Cpp17).compile();
+    Running::start(&program, &["a_peer_without_a_master"]).succeed(Duration::from_secs(600));
+}

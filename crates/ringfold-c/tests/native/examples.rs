@@ -1,0 +1,49 @@
+//! The project's examples, with a master of their own.
+
+use crate::compiler::{Language, Source};
+use crate::running::{Running, RunningMaster};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn three_peers_finish(example: &Source) {
+    let program = example.compile();
+    let master = RunningMaster::start(0);
+    let peers: Vec<_> = (0..3).map(|_| Running::start(&program, &[&master.address])).collect();
+    for peer in peers {
+        peer.succeed(PATIENCE);
+    }
+    master.stop();
+}
+
+#[test]
+fn hello_world_in_c_finishes() {
+    three_peers_finish(&Source::example("c/hello_world.c", Language::C99));
+}
+
+#[test]
+fn hello_world_in_cpp_finishes() {
+    three_peers_finish(&Source::example("cpp/hello_world.cpp", Language::Cpp17));
+}
+
+#[test]
+fn concurrent_reduces_finish() {
+    three_peers_finish(&Source::example("cpp/concurrent_reduces.cpp", Language::Cpp17));
+}
+
+#[test]
+fn who_joins_late_ends_with_the_same_weights() {
+    let program = Source::example("cpp/joining_late.cpp", Language::Cpp17).compile();
+    let master = RunningMaster::start(0);
+    let arguments = [master.address.as_str(), "60"];
+    let mut first = Running::start(&program, &arguments);
+    first.wait_for("step 5 ", PATIENCE);
+    let mut second = Running::start(&program, &arguments);
+    second.wait_for("joined at step", PATIENCE);
+    let mut third = Running::start(&program, &arguments);
+    third.wait_for("joined at step", PATIENCE);
+    for peer in [first, second, third] {
+        peer.succeed(PATIENCE);
+    }
+    master.stop();
+}

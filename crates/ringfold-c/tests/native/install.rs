@@ -1,0 +1,63 @@
+//! An installed library is found by pkg-config and by CMake.
+
+use crate::compiler::{libraries, root, scratch, succeed};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn installed(name: &str) -> PathBuf {
+    let prefix = scratch().join(name);
+    let _ = fs::remove_dir_all(&prefix);
+    let mut install = Command::new(root().join("scripts/install-libpccl"));
+    succeed(install.arg("--prefix").arg(&prefix).arg("--from").arg(libraries()));
+    prefix
+}
+
+fn is_here(tool: &str) -> bool {
+    Command::new(tool).arg("--version").output().is_ok()
+}
+
+#[test]
+fn pkg_config_finds_an_installed_library() {
+    if !is_here("pkg-config") {
+        eprintln!("skipped: pkg-config is not installed");
+        return;
+    }
+    let prefix = installed("prefix-pkg-config");
+    let mut ask = Command::new("pkg-config");
+    let flags = succeed(
+        ask.args(["--cflags", "--libs", "pccl"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")),
+    );
+    let program = prefix.join("hello_world");
+    let mut compile = Command::new("gcc");
+    compile.arg("-std=c99").arg(root().join("examples/c/hello_world.c")).arg("-o").arg(&program);
+    succeed(compile.args(flags.split_whitespace()));
+    // An address that is none shows that it starts, without a master.
+    let mut run = Command::new(&program);
+    let ended = run.arg("nowhere").env("LD_LIBRARY_PATH", prefix.join("lib")).output().unwrap();
+    assert_eq!(ended.status.code(), Some(2), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+#[test]
+fn cmake_finds_an_installed_library() {
+    if !is_here("cmake") {
+        eprintln!("skipped: cmake is not installed");
+        return;
+    }
+    let prefix = installed("prefix-cmake");
+    let project = prefix.join("project");
+    fs::create_dir_all(&project).unwrap();
+    let example = root().join("examples/c/hello_world.c");
+    let lists = format!(
+        "cmake_minimum_required(VERSION 3.13)\nproject(hello C)\nfind_package(pccl REQUIRED)\n\
+         foreach(kind pccl pccl_static)\n  add_executable(hello_${{kind}} {})\n  \
+         target_link_libraries(hello_${{kind}} PRIVATE pccl::${{kind}})\nendforeach()\n",
+        example.display()
+    );
+    fs::write(project.join("CMakeLists.txt"), lists).unwrap();
+    let build = project.join("build");
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(&project).arg("-B").arg(&build);
+    succeed(configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())));
+    succeed(Command::new("cmake").arg("--build").arg(&build));
+}

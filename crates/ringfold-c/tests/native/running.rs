@@ -1,0 +1,111 @@
+//! Programs that run: each has a deadline, and none outlives its test.
+
+use crate::compiler::{self, Language, Source};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A process that is killed when this is dropped.
+pub struct Running {
+    child: Child,
+    what: String,
+    output: PathBuf,
+    errors: PathBuf,
+}
+
+impl Running {
+    /// Starts a program; its input stays open until it is waited for.
+    pub fn start(program: &Path, arguments: &[&str]) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = program.file_name().unwrap().to_string_lossy();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let log = compiler::scratch().join(format!("{name}-{}-{number}", std::process::id()));
+        let (output, errors) = (log.with_extension("out"), log.with_extension("err"));
+        let child = Command::new(program)
+            .args(arguments)
+            .env("LD_LIBRARY_PATH", compiler::libraries())
+            .env("PCCL_LOG_LEVEL", "INFO")
+            .env_remove("PCCL_JOIN_TOKEN")
+            .env_remove("PCCL_JOIN_TOKEN_FILE")
+            .stdin(Stdio::piped())
+            .stdout(File::create(&output).unwrap())
+            .stderr(File::create(&errors).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, what: format!("{name} {}", arguments.join(" ")), output, errors }
+    }
+
+    /// Ends its input, and waits for an end with exit code 0.
+    pub fn succeed(mut self, patience: Duration) {
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) if status.success() => return,
+                Some(status) => panic!("{} ended with {status}\n{}", self.what, self.said()),
+                None if Instant::now() >= deadline => {
+                    panic!("{} did not end within {patience:?}\n{}", self.what, self.said())
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// What it has printed so far.
+    pub fn printed(&self) -> String {
+        fs::read_to_string(&self.output).unwrap_or_default()
+    }
+
+    /// Waits until it has printed this.
+    pub fn wait_for(&mut self, words: &str, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        while !self.printed().contains(words) {
+            let ended = self.child.try_wait().unwrap();
+            let waits = ended.is_none() && Instant::now() < deadline;
+            assert!(waits, "{} did not print {words:?}: {ended:?}\n{}", self.what, self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn said(&self) -> String {
+        let errors = fs::read_to_string(&self.errors).unwrap_or_default();
+        format!("-- output\n{}-- errors\n{errors}", self.printed())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if it has ended and was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if !std::thread::panicking() {
+            let _ = fs::remove_file(&self.output);
+            let _ = fs::remove_file(&self.errors);
+        }
+    }
+}
+
+/// A master in a process of its own.
+pub struct RunningMaster {
+    process: Running,
+    /// Where it listens.
+    pub address: String,
+}
+
+impl RunningMaster {
+    /// Starts a master on this port of 127.0.0.1; 0 is any.
+    pub fn start(port: u16) -> Self {
+        let program = Source::program("master.c", Language::C99).compile();
+        let mut process = Running::start(&program, &[&port.to_string()]);
+        process.wait_for("\n", Duration::from_secs(20));
+        let address = format!("127.0.0.1:{}", process.printed().trim());
+        Self { process, address }
+    }
+
+    /// Interrupts it, and waits for its end.
+    pub fn stop(self) {
+        self.process.succeed(Duration::from_secs(20));
+    }
+}

@@ -1,0 +1,41 @@
+//! The C++ program of the documentation, as it stands: it names the master's port itself.
+
+use crate::compiler::{Language, Source};
+use crate::running::{Running, RunningMaster};
+use std::fs::File;
+use std::net::TcpListener;
+use std::time::Duration;
+
+const PORT: u16 = 48148;
+
+fn peers_finish(count: usize) {
+    // The port is one for the whole machine, and tests run side by side.
+    let lock = File::create(std::env::temp_dir().join("ringfold-port-48148.lock")).unwrap();
+    lock.lock().unwrap();
+    if let Err(error) = TcpListener::bind(("127.0.0.1", PORT)) {
+        eprintln!("skipped: the program uses port {PORT} of 127.0.0.1, which can't be had: {error}");
+        return;
+    }
+    let program = Source::program("hello_seed.cpp", Language::Cpp20).compile();
+    let master = RunningMaster::start(PORT);
+    let peers: Vec<_> = (0..count).map(|_| Running::start(&program, &[])).collect();
+    for peer in peers {
+        peer.succeed(Duration::from_secs(120));
+    }
+    master.stop();
+}
+
+#[test]
+fn two_peers_of_the_documented_program_finish() {
+    peers_finish(2);
+}
+
+#[test]
+fn three_peers_of_the_documented_program_finish() {
+    peers_finish(3);
+}
+
+#[test]
+fn five_peers_of_the_documented_program_finish() {
+    peers_finish(5);
+}

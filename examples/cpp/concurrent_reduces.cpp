@@ -1,0 +1,77 @@
+// Many gradients at once: each tensor is reduced under a tag of its own, a few at a time, and what a dying peer
+// aborts is reduced again.
+//
+//   concurrent_reduces [IP:PORT]      the master's address; 127.0.0.1:48148 if nothing is said
+//
+// Start a master and two or more of these. Each ends with exit code 0 after the last step.
+#include "peer.hpp"
+
+#include <chrono>
+#include <iostream>
+#include <thread>
+#include <vector>
+
+static constexpr uint64_t STEPS = 4;
+static constexpr size_t TENSORS = 16;
+static constexpr size_t ELEMENTS = 50'000;
+static constexpr int IN_FLIGHT_MAX = 4; // Peers need not agree on this one.
+
+// One step's gradients; every peer has the same here, so that the average is known.
+static std::vector<std::vector<float>> gradients(uint64_t step) {
+    std::vector<std::vector<float>> tensors;
+    for (size_t i = 0; i < TENSORS; i++) tensors.emplace_back(ELEMENTS, float(step + i));
+    return tensors;
+}
+
+static pcclReduceDescriptor_t average(uint64_t tag) {
+    pcclReduceDescriptor_t descriptor{};
+    descriptor.count = ELEMENTS;
+    descriptor.op = pcclAvg;
+    descriptor.tag = tag;
+    descriptor.src_descriptor.datatype = pcclFloat;
+    return descriptor;
+}
+
+static void run(const Peer &peer) {
+    uint64_t done = 0; // Steps, as all peers know them.
+    pcclTensorInfo_t tensor{"steps", &done, 1, pcclUint64, pcclDeviceCpu, false};
+    pcclSharedState_t state{0, 1, &tensor};
+    bool admitted = peer.world() > 1;
+    while (state.revision < STEPS) {
+        if (!admitted) peer.admit();
+        admitted = false;
+        if (peer.world() < 2) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(200));
+            continue;
+        }
+        check(pcclSynchronizeSharedState(peer.get(), &state, nullptr));
+
+        auto tensors = gradients(state.revision);
+        std::vector<pcclReduceOpDescriptor_t> operations;
+        for (size_t i = 0; i < tensors.size(); i++) {
+            operations.push_back({tensors[i].data(), tensors[i].data(), average(i)});
+        }
+        pcclReduceInfo_t info{};
+        const auto result = pcclAllReduceMultipleWithRetry(operations.data(), operations.size(), peer.get(), &info,
+                                                           IN_FLIGHT_MAX);
+        if (result == pcclTooFewPeers) continue; // Wait for others, and do the step again.
+        check(result);
+        for (size_t i = 0; i < tensors.size(); i++) {
+            if (tensors[i].back() != float(state.revision + i)) throw std::runtime_error("a wrong average");
+        }
+        done++;
+        state.revision++;
+        std::cout << "step " << state.revision << " with " << info.local_world_size << " peers: " << TENSORS
+                  << " tensors, " << info.tx_bytes << " bytes sent" << std::endl;
+    }
+}
+
+int main(int argc, char **argv) {
+    try {
+        run(Peer(argc > 1 ? argv[1] : "127.0.0.1:48148"));
+        return 0;
+    } catch (const std::exception &error) {
+        std::cerr << error.what() << '\n';
+        return 1;
+    }
+}

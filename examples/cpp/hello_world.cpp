@@ -1,0 +1,70 @@
+// A training loop in miniature, in C++: join, admit others, take the best ring, agree on the state, reduce; five
+// steps.
+//
+//   hello_world [IP:PORT]      the master's address; 127.0.0.1:48148 if nothing is said
+//
+// Start a master and two or more of these. Each ends with exit code 0 after the last step.
+#include "peer.hpp"
+
+#include <chrono>
+#include <iostream>
+#include <thread>
+
+static constexpr uint64_t STEPS = 5;
+
+static void run(const Peer &peer) {
+    float weights[8] = {};
+    pcclTensorInfo_t tensor{"weights", weights, 8, pcclFloat, pcclDeviceCpu, false};
+    pcclSharedState_t state{0, 1, &tensor};
+
+    // Who was just admitted was so by the others' vote, and goes on with them; all others vote at each step.
+    bool admitted = peer.world() > 1;
+    while (state.revision < STEPS) {
+        if (!admitted) peer.admit();
+        admitted = false;
+        if (peer.world() < 2) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(200));
+            continue;
+        }
+
+        pcclResult_t result;
+        while ((result = pcclOptimizeTopology(peer.get())) == pcclOptimizeTopologyFailed) {
+            std::cerr << "the topology could not be optimised: " << pcclGetLastError() << '\n';
+        }
+        if (result == pcclInvalidUsage) continue; // The others have gone.
+        check(result);
+
+        pcclSharedStateSyncInfo_t moved{};
+        check(pcclSynchronizeSharedState(peer.get(), &state, &moved));
+
+        float gradient[8];
+        for (int i = 0; i < 8; i++) gradient[i] = float(i + 1);
+        pcclReduceDescriptor_t average{};
+        average.count = 8;
+        average.op = pcclAvg;
+        average.src_descriptor.datatype = pcclFloat;
+        pcclReduceInfo_t info{};
+        // In place: after a failure the gradient is as it was, so it is simply reduced again.
+        while ((result = pcclAllReduce(gradient, gradient, &average, peer.get(), &info)) == pcclRankConnectionLost) {
+            std::cerr << "the reduce was aborted: " << pcclGetLastError() << '\n';
+        }
+        if (result == pcclTooFewPeers) continue; // Wait for others, and do the step again.
+        check(result);
+
+        for (int i = 0; i < 8; i++) weights[i] += gradient[i];
+        state.revision++;
+        std::cout << "step " << state.revision << " with " << info.local_world_size
+                  << " peers: weights[7] = " << weights[7] << ", " << moved.rx_bytes << " bytes of state received"
+                  << std::endl;
+    }
+}
+
+int main(int argc, char **argv) {
+    try {
+        run(Peer(argc > 1 ? argv[1] : "127.0.0.1:48148"));
+        return 0;
+    } catch (const std::exception &error) {
+        std::cerr << error.what() << '\n';
+        return 1;
+    }
+}
