@@ -100,7 +100,9 @@ impl AllReduce {
         }
         let weight = match self.weight {
             None => None,
-            Some(_) if self.op != ReduceOp::Avg || dtype.kind() != Kind::Float || self.quantization.is_some() => {
+            Some(_)
+                if self.op != ReduceOp::Avg || dtype.kind() != Kind::Float || self.quantization.is_some() =>
+            {
                 return Err(Error::BadArgument(
                     "a weight can be given for an average of floats that is not quantised".into(),
                 ));
@@ -109,7 +111,8 @@ impl AllReduce {
                 Error::BadArgument(format!("a weight is finite and not negative, and not {weight}"))
             })?),
         };
-        let deadline_ms = self.deadline.map_or(0, |d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX).max(1));
+        let deadline_ms =
+            self.deadline.map_or(0, |d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX).max(1));
         let (op, reproducible) = (self.op, self.reproducible);
         // The sum of the weights travels as one more element.
         let count = count + u64::from(weight.is_some());

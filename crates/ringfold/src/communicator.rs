@@ -7,7 +7,7 @@ pub use builder::CommunicatorBuilder;
 use crate::all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 use crate::driver::{Driver, Note, NoteSender};
 use crate::engine::Engine;
-use crate::shared_state::{SharedState, StateTensor, SyncInfo};
+use crate::shared_state::{self, SharedState, StateTensor, SyncInfo};
 use crate::transfer::{self, Transfer};
 use crate::work::{Pending, Work};
 use crate::{Element, Error};
@@ -23,6 +23,7 @@ use ringfold_proto::shared_state::{StateEntry, SyncOffer, SyncStrategy};
 use ringfold_proto::time::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// A peer's part in a run: it joins, takes part in votes and collectives, and leaves when it is dropped.
 ///
@@ -138,7 +139,11 @@ impl Communicator {
     }
 
     /// Starts to reduce a vector, which comes back when that has ended.
-    pub fn all_reduce_async<T: Element>(&self, data: Vec<T>, options: AllReduce) -> Result<Pending<T>, Error> {
+    pub fn all_reduce_async<T: Element>(
+        &self,
+        data: Vec<T>,
+        options: AllReduce,
+    ) -> Result<Pending<T>, Error> {
         let memory = Memory::from(data.as_bytes().to_vec());
         self.all_reduce_memory(T::DTYPE, Buffers::InPlace(memory), options).map(Pending::new)
     }
@@ -227,20 +232,13 @@ impl Communicator {
         strategy: SyncStrategy,
     ) -> Result<SyncInfo, Error> {
         let engine = self.engine()?;
-        for tensor in &tensors {
-            if !tensor.memory.len().is_multiple_of(tensor.dtype.bytes()) {
-                return Err(Error::BadArgument(format!(
-                    "entry {:?} is no whole number of {}",
-                    tensor.key, tensor.dtype
-                )));
-            }
-        }
+        shared_state::check(&tensors)?;
         let contents: Vec<_> = tensors.iter().map(|tensor| tensor.memory.as_slice()).collect();
-        let hashes = transfer::hash_all(&contents);
+        let hashes = shared_state::hash_all(&contents);
         let entry = |(tensor, hash): (&StateTensor, &u128)| StateEntry {
             key: tensor.key.clone(),
             dtype: tensor.dtype,
-            count: (tensor.memory.len() / tensor.dtype.bytes()) as u64,
+            count: tensor.count(),
             allow_content_inequality: tensor.allow_content_inequality,
             hash: *hash,
         };

@@ -76,7 +76,13 @@ impl Ended {
 
 impl Driver {
     /// A peer that is not connected.
-    pub(crate) fn new(config: PeerConfig, stall_after: Duration, mesh: Mesh, uplink: Uplink, notes: Notes) -> Self {
+    pub(crate) fn new(
+        config: PeerConfig,
+        stall_after: Duration,
+        mesh: Mesh,
+        uplink: Uplink,
+        notes: Notes,
+    ) -> Self {
         let directory = Arc::new(Directory::new(config.peer));
         Self {
             clock: Clock::start(),
@@ -106,7 +112,12 @@ impl Driver {
     }
 
     /// Starts a collective. Its buffers come back with its end.
-    pub(crate) fn start(&mut self, tag: Tag, descriptor: Descriptor, buffers: Buffers) -> Result<CallId, (Error, Buffers)> {
+    pub(crate) fn start(
+        &mut self,
+        tag: Tag,
+        descriptor: Descriptor,
+        buffers: Buffers,
+    ) -> Result<CallId, (Error, Buffers)> {
         let now = self.clock.now();
         match self.machine.collective(now, tag, descriptor) {
             Ok(call) => {
@@ -142,11 +153,6 @@ impl Driver {
     /// World sizes.
     pub(crate) fn attributes(&self) -> Attributes {
         self.machine.attributes()
-    }
-
-    /// The epoch that operations run in, if one is open.
-    pub(crate) fn epoch(&self) -> Option<EpochId> {
-        self.machine.epoch().map(|epoch| epoch.id)
     }
 
     /// How to reach members, for threads of their own.
@@ -339,7 +345,9 @@ impl Driver {
                 self.machine.handle_op_done(op);
             }
             GroupEvent::Released { op, buffers } => {
-                if let Some(reduction) = self.by_op.remove(&op).and_then(|call| self.reductions.get_mut(&call)) {
+                if let Some(reduction) =
+                    self.by_op.remove(&op).and_then(|call| self.reductions.get_mut(&call))
+                {
                     reduction.buffers = Some(buffers);
                 }
                 self.machine.handle_op_released(op);
@@ -424,7 +432,14 @@ impl Driver {
     }
 
     /// Measures the way to a peer, on a thread of its own.
-    fn probe(&mut self, probe: u64, peer: PeerId, addresses: Vec<SocketAddr>, epoch: EpochId, key: &[u8; 32]) {
+    fn probe(
+        &mut self,
+        probe: u64,
+        peer: PeerId,
+        addresses: Vec<SocketAddr>,
+        epoch: EpochId,
+        key: &[u8; 32],
+    ) {
         let identity = Identity::new(self.machine.id(), self.directory.run());
         let (target, key) = (Target::member(Purpose::Probe, epoch, peer), Secret::epoch_key(key));
         let notes = self.notes.sender();

@@ -2,14 +2,22 @@
 #![forbid(unsafe_code)]
 
 mod all_reduce;
+mod communicator;
+mod driver;
 mod element;
+mod engine;
 mod error;
+mod group;
+mod limits;
 mod master;
 mod shared_state;
 mod transfer;
+mod uplink;
+mod work;
 mod workspace;
 
 pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
+pub use communicator::{Communicator, CommunicatorBuilder};
 pub use element::Element;
 pub use error::Error;
 pub use master::{MASTER_PORT, Master, MasterBuilder};
@@ -22,3 +30,5 @@ pub use ringfold_proto::reduce_op::ReduceOp;
 pub use ringfold_proto::shared_state::SyncStrategy;
 pub use ringfold_proto::timing::Timing;
 pub use ringfold_proto::tuning::{Algorithm, Tuning};
+pub use shared_state::{SharedState, StateTensor, SyncInfo};
+pub use work::{Pending, Work};

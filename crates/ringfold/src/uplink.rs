@@ -34,7 +34,11 @@ enum State {
     Down,
     /// The addresses that are left to be tried, if this one does not answer.
     Knocking(Box<Knock>, VecDeque<SocketAddr>),
-    Up { conn: ConnId, socket: Box<Socket>, decoder: ControlDecoder<Numbered<ToPeer>> },
+    Up {
+        conn: ConnId,
+        socket: Box<Socket>,
+        decoder: ControlDecoder<Numbered<ToPeer>>,
+    },
 }
 
 /// What happened on the line.

@@ -63,12 +63,12 @@ impl TensorWorkspace {
         Self { descriptor, world: world as u64, places, wire }
     }
 
-    /// Gives memory of our own back to the pool, and lets go of the user's. Nothing may be on its way out.
-    pub(crate) fn retire(self, pool: &mut Pool) {
-        self.places.retire(pool);
+    /// Gives memory of our own back to the pool, and the user's to the caller. Nothing may be on its way out.
+    pub(crate) fn retire(self, pool: &mut Pool) -> Buffers {
         if let Some(wire) = self.wire {
             wire.retire(pool);
         }
+        self.places.retire(pool)
     }
 
     /// Prepares a region for travelling.

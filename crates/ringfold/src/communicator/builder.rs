@@ -55,7 +55,10 @@ pub(super) struct Config {
 
 impl core::fmt::Debug for Config {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Config").field("master", &self.master).field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Config")
+            .field("master", &self.master)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 

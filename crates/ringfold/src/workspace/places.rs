@@ -195,13 +195,18 @@ impl Places {
     }
 
     /// Gives memory of our own back, and lets go of the user's.
-    pub(super) fn retire(self, pool: &mut Pool) {
-        let [_, _, scratch, _] = self.blocks;
+    pub(super) fn retire(self, pool: &mut Pool) -> Buffers {
+        let [input, output, scratch, _] = self.blocks;
         if let Bytes::Ours(memory) = scratch {
             pool.give(memory);
         }
         if let Some(backup) = self.backup {
             backup.retire(pool);
+        }
+        match (input, output) {
+            (Bytes::Input(source), Bytes::Ours(target)) => Buffers::OutOfPlace { source, target },
+            (_, Bytes::Ours(memory)) => Buffers::InPlace(memory),
+            (_, Bytes::Input(_)) => unreachable!("the output is written"),
         }
     }
 

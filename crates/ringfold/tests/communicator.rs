@@ -1,0 +1,151 @@
+//! A communicator does what it promises: in one process, over real sockets.
+
+use ringfold::{
+    AllReduce, Communicator, DType, Error, Master, Quantization, QuantizationAlgorithm, SharedState,
+    SyncStrategy,
+};
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn master() -> (Master, String) {
+    let master = Master::builder().listen("127.0.0.1:0").build();
+    master.run().expect("a free port can be listened on");
+    let address = master.addresses()[0].to_string();
+    (master, address)
+}
+
+/// A peer that has joined a run of so many.
+fn join(address: &str, name: &str, world: u32) -> Communicator {
+    let communicator = Communicator::builder(address).name(name).build().expect("it can be made");
+    communicator.connect().expect("it is let in");
+    let end = Instant::now() + Duration::from_secs(60);
+    while communicator.attributes().group_world < world {
+        assert!(Instant::now() < end, "{name} waits for the others in vain");
+        communicator.update_topology().expect("the topology is updated");
+    }
+    communicator
+}
+
+/// Runs so many peers, each on a thread, and collects what they return, in their order.
+fn with_peers<R: Send + 'static>(
+    world: u32,
+    run: impl Fn(Communicator, u32) -> R + Clone + Send + 'static,
+) -> Vec<R> {
+    let (_master, address) = master();
+    let peer = |number: u32| {
+        let (address, run) = (address.clone(), run.clone());
+        thread::spawn(move || run(join(&address, &format!("peer-{number}"), world), number))
+    };
+    let threads: Vec<_> = (0..world).map(peer).collect();
+    threads.into_iter().map(|thread| thread.join().expect("the peer did not panic")).collect()
+}
+
+#[test]
+fn all_peers_get_the_sum() {
+    for world in [2, 3, 5] {
+        let results = with_peers(world, |peer, number| {
+            let mut data: Vec<f32> = (0..100_000).map(|i| (i % 100 + number) as f32).collect();
+            let info = peer.all_reduce(&mut data, AllReduce::sum()).expect("it succeeds");
+            assert_eq!(info.world, peer.attributes().group_world);
+            data
+        });
+        let expected = |i: usize| (0..world).map(|n| (i as u32 % 100 + n) as f32).sum::<f32>();
+        for result in &results {
+            assert!(result.iter().enumerate().all(|(i, x)| *x == expected(i)), "world {world}");
+        }
+    }
+}
+
+#[test]
+fn tags_may_be_launched_in_any_order() {
+    let results = with_peers(3, |peer, number| {
+        let mut tags: Vec<u64> = (0..8).collect();
+        tags.rotate_left(3 * number as usize);
+        let launch = |tag: &u64| {
+            let data = vec![*tag as f64 + f64::from(number); 200_000];
+            (*tag, peer.all_reduce_async(data, AllReduce::sum().tag(*tag)).expect("it starts"))
+        };
+        let mut works: Vec<_> = tags.iter().map(launch).collect();
+        works.sort_by_key(|(tag, _)| *tag);
+        works
+            .into_iter()
+            .map(|(tag, work)| {
+                let (data, result) = work.wait();
+                result.expect("it succeeds");
+                assert!(data.iter().all(|x| *x == 3.0 * tag as f64 + 3.0), "tag {tag}");
+                data[0]
+            })
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(results[0], results[1]);
+}
+
+#[test]
+fn quantised_results_have_the_same_bits_everywhere() {
+    let results = with_peers(3, |peer, number| {
+        let quantization = Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U8 };
+        let mut data: Vec<f32> = (0..50_000).map(|i| ((i * (number + 1)) as f32).sin()).collect();
+        peer.all_reduce(&mut data, AllReduce::avg().quantized(quantization)).expect("it succeeds");
+        data.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+    });
+    assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn weights_count_as_often_as_they_say() {
+    let results = with_peers(3, |peer, number| {
+        let mut data = vec![f64::from(number); 1000];
+        let weight = [1.0, 2.0, 5.0][number as usize];
+        peer.all_reduce(&mut data, AllReduce::avg().weight(weight)).expect("it succeeds");
+        data
+    });
+    assert!(results.iter().flatten().all(|x| *x == 12.0 / 8.0));
+}
+
+#[test]
+fn state_is_the_same_after_a_sync() {
+    let results = with_peers(3, |peer, number| {
+        let (mut a, mut b) = (vec![number as f32; 300_000], vec![7i64; 10]);
+        if number == 1 {
+            a.fill(0.0);
+        }
+        let mut state = SharedState::new(0).add("a", &mut a).add("b", &mut b);
+        let info = peer.sync_shared_state(&mut state, SyncStrategy::EnforcePopular).expect("it succeeds");
+        (info.rx_bytes, a)
+    });
+    // Two hold zeros, so the third has to fetch one entry.
+    assert!(results.iter().all(|(_, a)| a.iter().all(|x| *x == 0.0)));
+    assert_eq!(results.iter().map(|(rx, _)| *rx).collect::<Vec<_>>(), [0, 0, 1_200_000]);
+}
+
+#[test]
+fn the_topology_is_optimised() {
+    with_peers(3, |peer, _| {
+        let began = Instant::now();
+        peer.optimize_topology().expect("it succeeds");
+        eprintln!("optimised in {:?}", began.elapsed());
+        let mut data = [1u32; 10];
+        peer.all_reduce(&mut data, AllReduce::sum()).expect("it succeeds");
+        assert_eq!(data, [3; 10]);
+    });
+}
+
+#[test]
+fn a_lone_peer_is_told_that_it_is_alone() {
+    let (_master, address) = master();
+    let peer = join(&address, "lone", 1);
+    assert_eq!(peer.all_reduce(&mut [1.0f32], AllReduce::sum()), Err(Error::TooFewPeers));
+    assert!(matches!(peer.optimize_topology(), Err(Error::Misuse(_))));
+    assert!(matches!(peer.connect(), Err(Error::Misuse(_))));
+}
+
+#[test]
+fn without_a_master_connecting_fails_and_may_be_tried_again() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let peer = Communicator::builder(address.to_string()).build().unwrap();
+    assert!(matches!(peer.connect(), Err(Error::MasterLost(_))));
+    assert!(matches!(peer.update_topology(), Err(Error::Misuse(_))));
+    let master = Master::builder().listen(address.to_string()).build();
+    master.run().unwrap();
+    peer.connect().expect("now it is there");
+}
