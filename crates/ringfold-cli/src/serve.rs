@@ -3,9 +3,9 @@
 use crate::signals::Signals;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ringfold::{Error, MASTER_PORT, Master};
+use ringfold::{MASTER_PORT, Master};
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -34,7 +34,7 @@ impl Serve {
         let token = self.token_file.as_deref().map(token).transpose()?;
         let mut signals = Signals::catch()?;
         let master = Arc::new(self.start(token.as_deref())?);
-        announce(&master.addresses())?;
+        self.announce(&master.addresses())?;
 
         let interrupted = master.clone();
         thread::Builder::new().name("signals".into()).spawn(move || {
@@ -51,37 +51,38 @@ impl Serve {
         master.wait().context("the master failed")
     }
 
+    /// Told nothing, a master listens on its known port on all addresses of both families.
     fn start(&self, token: Option<&str>) -> Result<Master> {
-        if !self.listen.is_empty() {
-            let addresses: Vec<_> = self.listen.iter().map(|text| with_port(text)).collect();
-            return Ok(listening(&addresses, token)?);
+        let mut builder = Master::builder();
+        for text in &self.listen {
+            builder = builder.listen(with_port(text));
         }
-        let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, MASTER_PORT)).to_string();
-        let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, MASTER_PORT)).to_string();
-        match listening(&[v4.clone(), v6], token) {
-            // The machine may have no IPv6. Whether the port is simply taken, the next attempt tells.
-            Err(Error::Bind(why)) => {
-                let master = listening(&[v4], token)?;
-                tracing::warn!("peers can't come by IPv6: {why}");
-                Ok(master)
-            }
-            other => Ok(other?),
+        if let Some(token) = token {
+            builder = builder.token(token);
         }
+        let master = builder.build();
+        master.run()?;
+        Ok(master)
+    }
+
+    /// One line for people, and for programs that need to know the port.
+    fn announce(&self, addresses: &[SocketAddr]) -> Result<()> {
+        let texts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+        // One socket for both families looks like one for IPv6 alone.
+        let note = if self.listen.is_empty() && addresses.iter().all(SocketAddr::is_ipv6) {
+            " (and IPv4)"
+        } else {
+            ""
+        };
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{LISTENING}{}{note}", texts.join(", "))
+            .and_then(|()| out.flush())
+            .context("standard output")
     }
 }
 
-fn listening(addresses: &[String], token: Option<&str>) -> Result<Master, Error> {
-    let mut builder = Master::builder();
-    for address in addresses {
-        builder = builder.listen(address.as_str());
-    }
-    if let Some(token) = token {
-        builder = builder.token(token);
-    }
-    let master = builder.build();
-    master.run()?;
-    Ok(master)
-}
+/// What the line begins with that tells where a master listens; addresses follow, with commas between them.
+pub const LISTENING: &str = "master listening on ";
 
 /// An address alone gets the port that everybody knows.
 fn with_port(text: &str) -> String {
@@ -91,18 +92,6 @@ fn with_port(text: &str) -> String {
         Err(_) => text.to_owned(),
     }
 }
-
-/// One line for people, and for programs that need to know the port.
-fn announce(addresses: &[SocketAddr]) -> Result<()> {
-    let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}{}", LISTENING, addresses.join(", "))
-        .and_then(|()| out.flush())
-        .context("standard output")
-}
-
-/// What the line begins with that tells where a master listens; addresses follow, with commas between them.
-pub const LISTENING: &str = "master listening on ";
 
 fn token(path: &Path) -> Result<String> {
     let open = || format!("can't read the token from {}", path.display());

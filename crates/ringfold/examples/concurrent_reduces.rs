@@ -1,0 +1,45 @@
+//! Several all-reduces at a time, told apart by their tags, while this thread computes on.
+//!
+//! Run a master (`cargo run --release -- master`) and then this two times or more:
+//! `cargo run --release -p ringfold --example concurrent_reduces [MASTER]`
+
+use ringfold::{AllReduce, Communicator, Error};
+use std::time::{Duration, Instant};
+
+const LAYERS: u64 = 8;
+const ELEMENTS: usize = 1 << 20;
+
+fn main() -> Result<(), Error> {
+    let master = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:48148".into());
+    let peer = Communicator::builder(master).build()?;
+    peer.connect()?;
+    let begin = Instant::now();
+    while peer.attributes().group_world < 2 {
+        if begin.elapsed() > Duration::from_secs(60) {
+            println!("nobody else came: start a second one");
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        peer.update_topology()?;
+    }
+
+    // Each layer's gradients travel while the next ones are computed.
+    let begin = Instant::now();
+    let mut pending = Vec::new();
+    for layer in 0..LAYERS {
+        let gradients = vec![layer as f32 + 1.0; ELEMENTS];
+        pending.push((layer, peer.all_reduce_async(gradients, AllReduce::avg().tag(layer))?));
+    }
+    for (layer, reduce) in pending {
+        let (mut gradients, mut result) = reduce.wait();
+        // What was aborted comes back as it was.
+        while result.as_ref().is_err_and(|e| e.is_retryable() && *e != Error::TooFewPeers) {
+            println!("layer {layer} is tried again");
+            result = peer.all_reduce(&mut gradients, AllReduce::avg().tag(layer));
+        }
+        let info = result?;
+        println!("layer {layer}: the mean of {} peers is {}", info.world, gradients[0]);
+    }
+    println!("{LAYERS} layers of {} MiB took {:.0?}", (ELEMENTS * 4) >> 20, begin.elapsed());
+    Ok(())
+}

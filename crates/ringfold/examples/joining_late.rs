@@ -1,0 +1,50 @@
+//! A run that takes in whoever comes, and gives newcomers all that it has learnt so far.
+//!
+//! Run a master (`cargo run --release -- master`), then this, and this again some seconds later:
+//! `cargo run --release -p ringfold --example joining_late [MASTER]`
+
+use ringfold::{AllReduce, Communicator, Error, SharedState, SyncStrategy};
+use std::time::Duration;
+
+const STEPS: u64 = 40;
+
+fn main() -> Result<(), Error> {
+    let master = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:48148".into());
+    let peer = Communicator::builder(master).build()?;
+    peer.connect()?;
+
+    let mut weights = vec![0.0_f32; 1 << 20];
+    let mut step = 0;
+    let mut is_new = true;
+    while step < STEPS {
+        // Who has just come in goes on where the others do after the vote that let it in.
+        if !is_new && peer.are_peers_pending()? {
+            peer.update_topology()?;
+        }
+        is_new = false;
+
+        // Whoever is behind receives what the others have, and learns which step it is.
+        let info = peer.sync_shared_state(
+            &mut SharedState::new(step).add("weights", &mut weights),
+            SyncStrategy::EnforcePopular,
+        )?;
+        step = info.revision;
+        if info.rx_bytes > 0 {
+            println!("received {} bytes: it goes on after step {step}", info.rx_bytes);
+        }
+
+        std::thread::sleep(Duration::from_millis(250)); // so much for computing
+        let mut gradients = vec![1.0_f32; weights.len()];
+        loop {
+            match peer.all_reduce(&mut gradients, AllReduce::avg()) {
+                Ok(_) | Err(Error::TooFewPeers) => break,
+                Err(error) if error.is_retryable() => println!("once more: {error}"),
+                Err(error) => return Err(error),
+            }
+        }
+        weights.iter_mut().zip(&gradients).for_each(|(weight, gradient)| *weight += gradient);
+        step += 1;
+        println!("step {step}: {} peers, weights {}", peer.attributes().group_world, weights[0]);
+    }
+    Ok(())
+}
