@@ -215,6 +215,13 @@ impl fmt::Debug for Process {
 #[derive(Clone)]
 pub struct Problem(String);
 
+impl Problem {
+    /// One without a process.
+    pub(crate) fn new(text: String) -> Self {
+        Self(text)
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

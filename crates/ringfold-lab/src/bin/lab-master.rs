@@ -1,0 +1,94 @@
+//! A master, for tests with real processes.
+//!
+//! Prints `listening on ADDRESS` for each address and then `ready`. SIGTERM and SIGINT end it cleanly.
+#![forbid(unsafe_code)]
+
+use anyhow::Context;
+use clap::Parser;
+use ringfold::Master;
+use ringfold_lab::Pace;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// How soon a signal is noticed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A master, for tests with real processes.
+#[derive(Parser)]
+struct Arguments {
+    /// Where to listen; several times for several addresses. Port 0 picks one.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: Vec<String>,
+    /// What peers must know to be let in.
+    #[arg(long)]
+    token: Option<String>,
+    /// The deadlines: default or short.
+    #[arg(long, default_value = "short", value_parser = Pace::named)]
+    timing: Pace,
+    /// Exit without a word when so many operations were committed, before all peers were told of the last.
+    #[arg(long)]
+    crash_after_commits: Option<u64>,
+    /// End when standard input does, so that nothing stays when a test is killed.
+    #[arg(long)]
+    until_eof: bool,
+}
+
+fn main() -> ExitCode {
+    ringfold_lab::log::start();
+    match serve(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(arguments: &Arguments) -> anyhow::Result<()> {
+    let mut builder = Master::builder().timing(arguments.timing.timing());
+    for address in &arguments.listen {
+        builder = builder.listen(address.as_str());
+    }
+    if let Some(token) = &arguments.token {
+        builder = builder.token(token.as_str());
+    }
+    if let Some(commits) = arguments.crash_after_commits {
+        builder = builder.crash_after_commits(commits);
+    }
+    let master = Arc::new(builder.build());
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).context("signals")?;
+    }
+    master.run()?;
+    for address in master.addresses() {
+        println!("listening on {address}");
+    }
+    println!("ready");
+    if arguments.until_eof {
+        let ended = Arc::clone(&ended);
+        thread::spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            ended.store(true, Ordering::Relaxed);
+        });
+    }
+    let interrupter = {
+        let (master, ended) = (Arc::clone(&master), Arc::clone(&ended));
+        thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                thread::sleep(LOOK);
+            }
+            master.interrupt();
+        })
+    };
+    let outcome = master.wait();
+    ended.store(true, Ordering::Relaxed);
+    let _ = interrupter.join();
+    outcome?;
+    println!("ended");
+    Ok(())
+}

@@ -1,0 +1,410 @@
+//! Contributions to an all-reduce whose result tells who took part, how often, and in which operation.
+//!
+//! A plain sum is *packed*: every element is a number in base four with one digit per peer, and each peer adds one
+//! to its own digit. So every single element of the result says how often each peer was counted. Which digit
+//! is whose turns with the position, the tag and the step, so a chunk in the wrong place or of another operation is
+//! seen too. Other operations, averages and quantised sums are *one-hot*: each element belongs to one peer, again in
+//! turns, and that peer alone contributes something else than the others. All numbers are small enough to be
+//! exact in the element's type.
+
+use half::{bf16, f16};
+use ringfold::{Element, ReduceOp};
+
+/// Peers that can be told apart.
+pub const PEERS_MAX: u32 = 64;
+
+/// What a peer alone contributes to its elements of an average or a quantised sum, where others give zero. An
+/// integer average of it is still not zero, and twice of it fits into eight bits.
+const SHARE: u8 = 60;
+/// How far from a whole number a count may be: averages are truncated and quantised values rounded.
+const TOLERANCE: f64 = 0.25;
+
+/// A type that contributions are made of.
+pub trait Value: Element + PartialEq {
+    /// Bits of a number that is not negative and still exact.
+    const EXACT_BITS: u32;
+    /// From a number that is exact in this type.
+    fn from_number(number: u64) -> Self;
+    /// As a float: exact for all numbers that occur in one-hot contributions.
+    fn to_f64(self) -> f64;
+    /// The whole number that this is, if it is one and not negative.
+    fn to_number(self) -> Option<u64>;
+}
+
+macro_rules! integers {
+    ($($type:ty: $bits:literal),*) => {$(
+        impl Value for $type {
+            const EXACT_BITS: u32 = $bits;
+            fn from_number(number: u64) -> Self {
+                number as Self
+            }
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            fn to_number(self) -> Option<u64> {
+                u64::try_from(self).ok()
+            }
+        }
+    )*};
+}
+
+macro_rules! floats {
+    ($($type:ty: $bits:literal, $from:expr, $to:expr);*) => {$(
+        impl Value for $type {
+            const EXACT_BITS: u32 = $bits;
+            fn from_number(number: u64) -> Self {
+                $from(number as f64)
+            }
+            fn to_f64(self) -> f64 {
+                $to(self)
+            }
+            fn to_number(self) -> Option<u64> {
+                let number: f64 = self.to_f64();
+                // NaN, fractions and negative numbers come back as something else.
+                (number as u64 as f64 == number).then_some(number as u64)
+            }
+        }
+    )*};
+}
+
+integers!(u8: 8, i8: 7, u16: 16, i16: 15, u32: 32, i32: 31, u64: 64, i64: 63);
+floats!(f16: 11, f16::from_f64, f16::to_f64; bf16: 8, bf16::from_f64, bf16::to_f64;
+        f32: 24, |n| n as f32, f64::from; f64: 53, |n| n, |n| n);
+
+/// One all-reduce, as all peers know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tally {
+    /// What is done with the contributions.
+    pub op: ReduceOp,
+    /// Whether they are quantised on their way.
+    pub quantized: bool,
+    /// The tag of the operation.
+    pub tag: u64,
+    /// Which use of the tag it is.
+    pub step: u64,
+    /// Peers have numbers below this. The same on all.
+    pub peers_max: u32,
+}
+
+/// Who took part in an operation: bit n is the peer with number n.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parts(pub u64);
+
+impl Tally {
+    /// What the peer with this number contributes.
+    pub fn contribution<T: Value>(&self, number: u32, count: usize) -> Vec<T> {
+        assert!(
+            number < self.peers_max && self.peers_max <= PEERS_MAX,
+            "peer {number} of {}",
+            self.peers_max
+        );
+        if self.is_packed() {
+            let packing = self.packing::<T>();
+            (0..count)
+                .map(|index| T::from_number(packing.digit(index, number).map_or(0, |d| 1 << (2 * d))))
+                .collect()
+        } else {
+            let (cold, hot) = self.temperatures();
+            let of = |index| if self.owner(index) == number { hot } else { cold };
+            (0..count).map(|index| T::from_number(of(index).into())).collect()
+        }
+    }
+
+    /// Who took part, by the result; or what is wrong with it. Every element must say the same, nobody may be
+    /// counted twice, and as many must have taken part as the operation says.
+    pub fn check<T: Value>(&self, result: &[T], world: u32) -> Result<Parts, String> {
+        let mut seen = Seen::new(self.peers_max);
+        if self.is_packed() {
+            let packing = self.packing::<T>();
+            for (index, value) in result.iter().enumerate() {
+                let number =
+                    value.to_number().ok_or_else(|| format!("element {index} is {}", value.to_f64()))?;
+                for peer in packing.peers(index) {
+                    let Some(digit) = packing.digit(index, peer) else { continue };
+                    seen.note(index, peer, (number >> (2 * digit)) & 3)?;
+                }
+                packing.check_unused(index, number)?;
+            }
+        } else {
+            for (index, value) in result.iter().enumerate() {
+                seen.note(index, self.owner(index), self.count(value.to_f64(), world, index)?)?;
+            }
+        }
+        seen.parts(world)
+    }
+
+    /// Sums that stay exact.
+    fn is_packed(&self) -> bool {
+        self.op == ReduceOp::Sum && !self.quantized
+    }
+
+    fn packing<T: Value>(&self) -> Packing {
+        let digits = T::EXACT_BITS / 2;
+        Packing {
+            digits,
+            groups: self.peers_max.div_ceil(digits),
+            peers_max: self.peers_max,
+            turn: self.turn(),
+        }
+    }
+
+    /// One-hot: whose turn it is.
+    fn owner(&self, index: usize) -> u32 {
+        (self.turn().wrapping_add(index as u64) % u64::from(self.peers_max)) as u32
+    }
+
+    /// One-hot: what others contribute to an element, and what its owner does.
+    fn temperatures(&self) -> (u8, u8) {
+        match self.op {
+            ReduceOp::Min => (2, 1),
+            ReduceOp::Max | ReduceOp::Prod => (1, 2),
+            _ => (0, SHARE),
+        }
+    }
+
+    /// One-hot: how often the owner of an element was counted.
+    fn count(&self, value: f64, world: u32, index: usize) -> Result<u64, String> {
+        let count = match self.op {
+            ReduceOp::Min => 2.0 - value,
+            ReduceOp::Max => value - 1.0,
+            ReduceOp::Prod => value.log2(),
+            ReduceOp::Avg => value * f64::from(world) / f64::from(SHARE),
+            _ => value / f64::from(SHARE),
+        };
+        let whole = count.round();
+        if (count - whole).abs() <= TOLERANCE && (0.0..=64.0).contains(&whole) {
+            Ok(whole as u64)
+        } else {
+            Err(format!("element {index} is {value}"))
+        }
+    }
+
+    /// Where the turns of an operation begin.
+    fn turn(&self) -> u64 {
+        mix(mix(self.tag) ^ self.step) >> 32
+    }
+}
+
+/// Which digit of which element is whose.
+struct Packing {
+    digits: u32,
+    /// If there are more peers than digits, each element serves one group of them.
+    groups: u32,
+    peers_max: u32,
+    turn: u64,
+}
+
+impl Packing {
+    /// The digit of a peer in an element, if it has one there.
+    fn digit(&self, index: usize, peer: u32) -> Option<u32> {
+        let (group, turn) = self.place(index);
+        (peer / self.digits == group).then(|| (peer % self.digits + turn) % self.digits)
+    }
+
+    /// The peers that an element may serve.
+    fn peers(&self, index: usize) -> std::ops::Range<u32> {
+        let first = self.place(index).0 * self.digits;
+        first..(first + self.digits).min(self.peers_max)
+    }
+
+    /// Digits that are nobody's must be zero.
+    fn check_unused(&self, index: usize, number: u64) -> Result<(), String> {
+        let used = self.peers(index).filter_map(|peer| self.digit(index, peer));
+        let mask = used.fold(0, |mask, digit| mask | 3 << (2 * digit));
+        if number & !mask == 0 {
+            Ok(())
+        } else {
+            Err(format!("element {index} is {number:#x}, which is no sum of ours"))
+        }
+    }
+
+    fn place(&self, index: usize) -> (u32, u32) {
+        let place = self.turn.wrapping_add(index as u64);
+        let group = place % u64::from(self.groups);
+        let turn = place / u64::from(self.groups) % u64::from(self.digits);
+        (group as u32, turn as u32)
+    }
+}
+
+/// What the elements so far say about each peer.
+struct Seen {
+    counts: Vec<Option<(u64, usize)>>,
+}
+
+impl Seen {
+    fn new(peers_max: u32) -> Self {
+        Self { counts: vec![None; peers_max as usize] }
+    }
+
+    fn note(&mut self, index: usize, peer: u32, count: u64) -> Result<(), String> {
+        match self.counts[peer as usize] {
+            _ if count > 1 => Err(format!("element {index} counts peer {peer} {count} times")),
+            Some((before, at)) if before != count => Err(format!(
+                "element {index} counts peer {peer} {count} times, but element {at} counts it {before} times"
+            )),
+            Some(_) => Ok(()),
+            None => {
+                self.counts[peer as usize] = Some((count, index));
+                Ok(())
+            }
+        }
+    }
+
+    fn parts(&self, world: u32) -> Result<Parts, String> {
+        let took =
+            self.counts.iter().enumerate().filter(|(_, seen)| seen.is_some_and(|(count, _)| count == 1));
+        let parts = Parts(took.fold(0, |parts, (peer, _)| parts | 1 << peer));
+        let number = parts.0.count_ones();
+        // Few elements may not have room for all peers.
+        let all_visible = self.counts.iter().all(Option::is_some);
+        if number == world || (!all_visible && number < world) {
+            Ok(parts)
+        } else {
+            Err(format!("{number} peers were counted ({parts}), but {world} took part"))
+        }
+    }
+}
+
+impl Parts {
+    /// Of the peers with these numbers.
+    pub fn of(numbers: impl IntoIterator<Item = u32>) -> Self {
+        Self(numbers.into_iter().fold(0, |parts, number| parts | 1 << number))
+    }
+}
+
+impl std::fmt::Display for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A number that tells two results apart.
+pub fn digest(bytes: &[u8]) -> u64 {
+    let mut words = bytes.chunks_exact(8);
+    let mut digest = mix(bytes.len() as u64);
+    for word in &mut words {
+        let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        digest = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+    for byte in words.remainder() {
+        digest = (digest ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+    mix(digest)
+}
+
+/// Spreads the bits of a number (the finaliser of splitmix64).
+pub fn mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUM: Tally = Tally { op: ReduceOp::Sum, quantized: false, tag: 7, step: 3, peers_max: 12 };
+
+    /// The result for these peers, in the type's own arithmetic.
+    fn reduce<T: Value>(tally: &Tally, peers: &[u32], count: usize) -> Vec<T> {
+        let inputs: Vec<Vec<T>> = peers.iter().map(|&peer| tally.contribution(peer, count)).collect();
+        let combine = |index: usize| {
+            let values = inputs.iter().map(|input| input[index].to_f64());
+            match tally.op {
+                ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
+                ReduceOp::Max => values.fold(0.0, f64::max),
+                ReduceOp::Prod => values.product(),
+                ReduceOp::Avg if T::DTYPE.is_integer() => (values.sum::<f64>() / peers.len() as f64).trunc(),
+                _ => values.sum::<f64>() / peers.len() as f64,
+            }
+        };
+        // Wide integers are not exact as floats.
+        let sum = |index: usize| inputs.iter().filter_map(|input| input[index].to_number()).sum();
+        let of = |index| if tally.op == ReduceOp::Sum { sum(index) } else { combine(index).round() as u64 };
+        (0..count).map(|index| T::from_number(of(index))).collect()
+    }
+
+    fn check_all_ops<T: Value>() {
+        for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
+            for quantized in [false, true] {
+                let tally = Tally { op, quantized, ..SUM };
+                for peers in [&[0][..], &[0, 1], &[3, 7, 11], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]] {
+                    let parts = tally.check(&reduce::<T>(&tally, peers, 1000), peers.len() as u32);
+                    assert_eq!(parts, Ok(Parts::of(peers.iter().copied())), "{op} {} {quantized}", T::DTYPE);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_type_and_operation_tells_who_took_part() {
+        check_all_ops::<u8>();
+        check_all_ops::<i8>();
+        check_all_ops::<u16>();
+        check_all_ops::<i16>();
+        check_all_ops::<u32>();
+        check_all_ops::<i32>();
+        check_all_ops::<u64>();
+        check_all_ops::<i64>();
+        check_all_ops::<f16>();
+        check_all_ops::<bf16>();
+        check_all_ops::<f32>();
+        check_all_ops::<f64>();
+    }
+
+    #[test]
+    fn one_element_of_a_wide_type_tells_of_all_peers() {
+        assert_eq!(SUM.check(&reduce::<f32>(&SUM, &[0, 5, 11], 1), 3), Ok(Parts::of([0, 5, 11])));
+        // And where there is no room, what is there is not called wrong.
+        assert!(SUM.check(&reduce::<u8>(&SUM, &[0, 5, 11], 1), 3).is_ok());
+        assert_eq!(SUM.check::<f32>(&[], 3), Ok(Parts(0)));
+    }
+
+    #[test]
+    fn double_missing_and_foreign_contributions_are_seen_in_every_element() {
+        let right = reduce::<f32>(&SUM, &[0, 1, 2], 100);
+        for index in 0..right.len() {
+            for other in [
+                reduce::<f32>(&SUM, &[0, 1, 2, 1], 100),
+                reduce::<f32>(&SUM, &[0, 2], 100),
+                reduce::<f32>(&Tally { step: 4, ..SUM }, &[0, 1, 2], 100),
+                reduce::<f32>(&Tally { tag: 8, ..SUM }, &[0, 1, 2], 100),
+            ] {
+                let mut wrong = right.clone();
+                wrong[index] = other[index];
+                assert!(SUM.check(&wrong, 3).is_err(), "{index}");
+            }
+            let mut wrong = right.clone();
+            wrong[index] = f32::NAN;
+            assert!(SUM.check(&wrong, 3).is_err());
+        }
+        let mut shifted = right.clone();
+        shifted[1..].copy_from_slice(&right[..99]);
+        assert!(SUM.check(&shifted, 3).is_err());
+        assert!(SUM.check(&right, 2).is_err() && SUM.check(&right, 4).is_err());
+    }
+
+    #[test]
+    fn one_hot_contributions_show_doubles_and_absence() {
+        let tally = Tally { op: ReduceOp::Avg, ..SUM };
+        let mut result = reduce::<f32>(&tally, &[0, 1, 2], 100);
+        let owned = result.iter().position(|v| *v > 0.0).expect("someone's");
+        result[owned] *= 2.0;
+        assert!(tally.check(&result, 3).is_err());
+        result[owned] = 0.0;
+        assert!(tally.check(&result, 3).is_err());
+    }
+
+    #[test]
+    fn digests_differ_where_bytes_do() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let mut digests: Vec<u64> = (0..=100).map(|end| digest(&bytes[..end])).collect();
+        digests.sort_unstable();
+        digests.dedup();
+        assert_eq!(digests.len(), 101);
+        let mut other = bytes.clone();
+        other.swap(3, 60);
+        assert_ne!(digest(&bytes), digest(&other));
+    }
+}

@@ -1,0 +1,72 @@
+//! A master as a process: it starts, ends as it is asked to, and leaves nothing behind.
+#![forbid(unsafe_code)]
+
+use ringfold_lab::cast::Master;
+use ringfold_lab::{Network, skip};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+const MASTER: &str = env!("CARGO_BIN_EXE_lab-master");
+const SOON: Duration = Duration::from_secs(10);
+
+fn start(listen: &[&str]) -> Master {
+    let mut command = Command::new(MASTER);
+    listen.iter().for_each(|address| drop(command.args(["--listen", address])));
+    Master::start(command).expect("a master")
+}
+
+#[test]
+fn a_master_ends_cleanly_when_it_is_terminated_and_its_port_is_free() {
+    let mut master = start(&["127.0.0.1:0"]);
+    let address = master.address();
+    for _ in 0..3 {
+        let guest = TcpStream::connect(address).expect("it listens");
+        master.terminate().expect("terminate");
+        assert_eq!(master.wait_exit(SOON).expect("exit").code(), Some(0));
+        master.wait_for_line("ended", SOON).expect("a clean end");
+        drop(guest);
+        master = start(&[&address.to_string()]);
+        assert_eq!(master.address(), address);
+    }
+    master.kill9().expect("kill");
+    drop(TcpListener::bind(address).expect("the port is free after kill -9"));
+    assert_eq!(start(&[&address.to_string()]).address(), address);
+}
+
+#[test]
+fn a_master_listens_on_several_addresses_and_ends_with_its_test() {
+    let mut master = start(&["127.0.0.1:0", "127.0.0.2:0"]);
+    assert_eq!(master.addresses().len(), 2);
+    for address in master.addresses() {
+        TcpStream::connect(address).expect("it listens");
+    }
+    master.close_stdin();
+    assert_eq!(master.wait_exit(SOON).expect("exit").code(), Some(0));
+}
+
+#[test]
+fn a_master_that_can_not_listen_says_so() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("its address");
+    let mut command = Command::new(MASTER);
+    command.args(["--listen", &address.to_string()]);
+    let problem = Master::start(command).expect_err("the port is taken").to_string();
+    assert!(problem.contains(&address.to_string()), "{problem}");
+}
+
+#[test]
+fn a_master_listens_on_a_host_of_a_network() {
+    if !skip::unless("a_master_listens_on_a_host_of_a_network", Network::available()) {
+        return;
+    }
+    let network = Network::new(2).expect("a network");
+    let mut command = network.host(0).command(MASTER);
+    for address in network.host(0).addresses() {
+        command.args(["--listen", &SocketAddr::new(address, 0).to_string()]);
+    }
+    let mut master = Master::start(command).expect("a master");
+    assert_eq!(master.addresses().len(), network.host(0).addresses().count());
+    master.terminate().expect("signals reach it");
+    assert!(master.wait_exit(SOON).expect("exit").success());
+}
