@@ -26,15 +26,17 @@ struct Door {
     listener: TcpListener,
     address: SocketAddr,
     token: Token,
+    /// Where the user named it.
+    position: usize,
 }
 
 impl Entrance {
     /// Listens on all of these.
     pub fn open(listen: &[Listen], poller: &Arc<Poller>) -> Result<Self, Error> {
-        let mut listen = listen.to_vec();
+        let mut listen: Vec<_> = listen.iter().enumerate().collect();
         // A socket for all of IPv6 may be one for all of IPv4 too, and then it has to come first. An address
         // that comes after the one that covers it is busy by ourselves.
-        listen.sort_by_key(|l| (!l.address.ip().is_unspecified(), l.address.is_ipv4()));
+        listen.sort_by_key(|(_, l)| (!l.address.ip().is_unspecified(), l.address.is_ipv4()));
         let mut entrance = Self {
             poller: poller.clone(),
             doors: Vec::new(),
@@ -43,8 +45,8 @@ impl Entrance {
             is_want_told: false,
         };
         let mut lacking = None;
-        for Listen { address, optional } in listen {
-            match TcpListener::bind(address).and_then(|l| entrance.add(l)) {
+        for (position, &Listen { address, optional }) in listen {
+            match TcpListener::bind(address).and_then(|l| entrance.add(l, position)) {
                 Ok(()) => {}
                 Err(e) if e.kind() == ErrorKind::AddrInUse && entrance.covers(address) => {}
                 Err(e) if optional && is_lacking(&e) => lacking = Some(refusal(address, &e)),
@@ -54,11 +56,12 @@ impl Entrance {
         if let (true, Some(lacking)) = (entrance.doors.is_empty(), lacking) {
             return Err(lacking);
         }
+        entrance.doors.sort_by_key(|d| d.position);
         entrance.watch(true).map_err(|e| Error::system("the master's listeners can't be watched", &e))?;
         Ok(entrance)
     }
 
-    /// Where it listens.
+    /// Where it listens, in the order of the user.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.doors.iter().map(|d| d.address).collect()
     }
@@ -104,10 +107,10 @@ impl Entrance {
         arrivals
     }
 
-    fn add(&mut self, listener: TcpListener) -> io::Result<()> {
+    fn add(&mut self, listener: TcpListener, position: usize) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let (address, token) = (listener.local_addr()?, self.poller.token());
-        self.doors.push(Door { listener, address, token });
+        self.doors.push(Door { listener, address, token, position });
         Ok(())
     }
 

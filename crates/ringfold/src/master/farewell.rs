@@ -51,12 +51,7 @@ impl Farewells {
         self.turn(token);
     }
 
-    /// Whether the poller spoke of one of these.
-    pub fn has(&self, token: Token) -> bool {
-        self.going.contains_key(&token)
-    }
-
-    /// Moves one on.
+    /// Moves one on, if the token is of one.
     pub fn turn(&mut self, token: Token) {
         let Some(Going { deadline, stage }) = self.going.remove(&token) else { return };
         let next = match stage {

@@ -10,7 +10,7 @@ pub(super) use ringfold_fabric::limits::{ACCEPTS_PER_TURN, FAREWELL_MAX, KNOCKS_
 /// one or are about to be turned away.
 pub(super) const LINES_MAX: usize = WORLD_MAX + KNOCKS_MAX;
 
-/// How long a connection that has proven itself may take to say who it is.
+/// How long a connection that has proven itself may take to say who it is, where silence is borne longer.
 pub(super) const INTRODUCTION_MAX: Duration = Duration::from_secs(10);
 
 /// Messages of one connection that are handled before others get their turn.

@@ -44,6 +44,7 @@ pub(super) struct Server {
     last_conn: ConnId,
     /// Lines that have not said who they are, and until when they may.
     strangers: BTreeMap<ConnId, Time>,
+    introduction_max: Duration,
     /// Lines with input that the poller will not tell of.
     unheard: BTreeSet<ConnId>,
     /// Lines with something to send.
@@ -68,6 +69,7 @@ impl Server {
             conns: HashMap::new(),
             last_conn: ConnId(0),
             strangers: BTreeMap::new(),
+            introduction_max: limits::INTRODUCTION_MAX.min(3 * timing.silence_max),
             unheard: BTreeSet::new(),
             unsent: BTreeSet::new(),
             held_bytes: 0,
@@ -208,7 +210,7 @@ impl Server {
         let conn = self.last_conn;
         self.conns.insert(line.socket.token(), conn);
         self.lines.insert(conn, line);
-        self.strangers.insert(conn, now + limits::INTRODUCTION_MAX);
+        self.strangers.insert(conn, now + self.introduction_max);
         self.unsent.insert(conn);
         self.machine.handle_connected(now, conn, established.peer);
         // What followed the handshake may be here already, and then the poller will not tell of it.

@@ -275,7 +275,7 @@ mod tests {
     fn the_thread_ends_soon_after_its_owner_even_amid_a_large_search() {
         let poller = Arc::new(Poller::new().unwrap());
         let mut tours = Tours::new(poller.clone(), Duration::from_secs(3));
-        tours.ask(question(1, 400)).unwrap();
+        tours.ask(question(1, 1024)).unwrap();
         std::thread::sleep(Duration::from_millis(100));
         let began = Instant::now();
         drop(tours);
