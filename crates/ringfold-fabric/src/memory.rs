@@ -193,6 +193,28 @@ pub fn lend_mut<R>(bytes: &mut [u8], user: impl FnOnce(Memory) -> R) -> R {
     user(Memory { span })
 }
 
+/// As [`lend_mut`], for many at once.
+///
+/// ```
+/// use ringfold_fabric::memory::lend_all_mut;
+///
+/// let (mut a, mut b) = ([1, 2], [3]);
+/// lend_all_mut(vec![&mut a[..], &mut b[..]], |mut memories| memories[1].as_mut_slice()[0] = 7);
+/// assert_eq!((a, b), ([1, 2], [7]));
+/// ```
+pub fn lend_all_mut<R>(bytes: Vec<&mut [u8]>, user: impl FnOnce(Vec<Memory>) -> R) -> R {
+    // All lie under one keeper, so that one wait is for them all.
+    let keeper = Arc::new(Keeper(None));
+    let span = |bytes: &mut [u8]| Span {
+        start: NonNull::from(&mut *bytes).cast(),
+        bytes: bytes.len(),
+        keeper: keeper.clone(),
+    };
+    let memories = bytes.into_iter().map(|bytes| Memory { span: span(bytes) }).collect();
+    let _wait = Return(keeper);
+    user(memories)
+}
+
 /// Waits, when it is dropped, until nobody else holds the keeper. That is what makes lending safe, so it also
 /// waits while a panic unwinds.
 struct Return(Arc<Keeper>);
@@ -266,6 +288,22 @@ mod tests {
             })
         });
         assert_eq!(bytes[..11], [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 0]);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn lending_many_returns_only_when_every_one_is_gone() {
+        let (mut first, mut none, mut last) = (vec![0_u8; 10], [], vec![0_u8; 20]);
+        let thread = lend_all_mut(vec![&mut first, &mut none, &mut last], |mut memories| {
+            assert_eq!(memories.iter().map(Memory::len).collect::<Vec<_>>(), [10, 0, 20]);
+            memories[0].as_mut_slice().fill(1);
+            let (_, mut end) = memories.remove(2).split_at(19);
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                end.as_mut_slice().fill(9);
+            })
+        });
+        assert_eq!((first[9], last[18], last[19]), (1, 0, 9));
         thread.join().unwrap();
     }
 

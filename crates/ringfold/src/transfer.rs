@@ -1,1 +1,218 @@
-//! To come.
+//! The bytes of one sync: what this peer lacks is fetched from those who hold it, and whoever lacks what it holds
+//! is served.
+//!
+//! Each connection has a thread with a blocking socket. Whoever touches a tensor has passed a [`Gate`], and ending
+//! means to close the gates: their sockets are shut down, the threads leave, and only then are the tensors let go
+//! (R4). A thread that still dials is not waited for, for it holds nothing.
+
+mod board;
+mod fetch;
+mod gate;
+mod limits;
+mod part;
+mod serve;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use crate::shared_state::StateTensor;
+use core::time::Duration;
+use fetch::Fetch;
+use part::{Part, cut};
+use ringfold_fabric::memory::Memory;
+use ringfold_proto::dtype::DType;
+use ringfold_proto::id::PeerId;
+use ringfold_proto::shared_state::Assignment;
+use serve::{Holding, Serving};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Makes a proven connection with a source, and takes no longer than it is given.
+pub(crate) type Connect = Arc<dyn Fn(PeerId, Duration) -> io::Result<TcpStream> + Send + Sync>;
+
+/// Is told, from a thread that holds no tensor, the number of an assignment with something to fetch, and whether
+/// all of it is here.
+pub(crate) type Done = Arc<dyn Fn(u64, bool) + Send + Sync>;
+
+/// Serving and fetching of one sync call.
+pub(crate) struct Transfer {
+    tensors: Vec<Tensor>,
+    serving: Arc<Serving>,
+    fetch: Option<Arc<Fetch>>,
+    connect: Connect,
+    done: Done,
+    counts: Arc<Counts>,
+}
+
+/// Bytes of entries that were moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Moved {
+    /// Sent.
+    pub(crate) tx_bytes: u64,
+    /// Received, be it of use or not.
+    pub(crate) rx_bytes: u64,
+}
+
+/// One tensor of the state.
+struct Tensor {
+    key: String,
+    dtype: DType,
+    count: u64,
+    bytes: usize,
+    /// What it hashed to when the call was made.
+    hash: u128,
+    content: Content,
+}
+
+enum Content {
+    /// As it was when the call was made.
+    Own(Arc<Memory>),
+    /// On its way to what was elected. While it is fetched, the parts are with the fetch.
+    Replaced { target: u128, parts: Vec<Part> },
+}
+
+/// Counts as bytes move.
+#[derive(Default)]
+struct Counts {
+    tx_bytes: AtomicU64,
+    rx_bytes: AtomicU64,
+}
+
+impl Transfer {
+    /// Nothing is served or fetched before the first assignment. `hashes` are those of the tensors.
+    ///
+    /// # Panics
+    /// If there are not as many hashes as tensors.
+    pub(crate) fn new(tensors: Vec<StateTensor>, hashes: Vec<u128>, connect: Connect, done: Done) -> Self {
+        assert_eq!(tensors.len(), hashes.len(), "each tensor has a hash");
+        let counts = Arc::new(Counts::default());
+        let tensors =
+            tensors.into_iter().zip(hashes).map(|(tensor, hash)| Tensor::new(tensor, hash)).collect();
+        Self { tensors, serving: Serving::new(counts.clone()), fetch: None, connect, done, counts }
+    }
+
+    /// What the election asked for. An earlier assignment is stopped, and nothing more is told of it unless a
+    /// thread is about to; what it fetched is kept where the same content is elected again.
+    ///
+    /// `done` is called once, if there is anything to fetch. It is also called, with `false`, if nothing is to be
+    /// fetched but an earlier assignment has overwritten what this peer is now taken to hold.
+    pub(crate) fn assign(&mut self, number: u64, assignment: Assignment) {
+        self.stop_fetching();
+        let wanted: BTreeMap<usize, u128> =
+            assignment.fetch.iter().map(|f| (f.entry as usize, f.hash)).collect();
+        let mut possible = wanted.keys().all(|entry| *entry < self.tensors.len());
+        let own = |t: &Tensor| matches!(t.content, Content::Own(_));
+        if self.serving.is_open()
+            && self.tensors.iter().enumerate().any(|(i, t)| own(t) && wanted.contains_key(&i))
+        {
+            // What was served so far is to be overwritten. Whoever fetched it will come again for the rest.
+            self.serving.close();
+            self.serving = Serving::new(self.counts.clone());
+        }
+        let bytes = wanted.keys().filter_map(|entry| self.tensors.get(*entry)).map(|t| t.bytes as u64).sum();
+        let part_bytes = part::part_bytes(bytes, assignment.sources.len());
+        let mut parts = BTreeMap::new();
+        for (entry, tensor) in self.tensors.iter_mut().enumerate() {
+            match wanted.get(&entry) {
+                Some(target) => possible &= tensor.replace(entry, *target, part_bytes, &mut parts),
+                None => possible &= own(tensor),
+            }
+        }
+        self.serving.open(self.tensors.iter().filter_map(Tensor::holding));
+        if !wanted.is_empty() || !possible {
+            let orders = parts.into_iter().map(|(entry, parts)| self.order(entry, parts)).collect();
+            let told = (self.connect.clone(), self.done.clone(), self.counts.clone());
+            self.fetch = Some(Fetch::start(number, orders, assignment.sources, told, possible));
+        }
+    }
+
+    /// A member came for state, and has proven to be one.
+    pub(crate) fn serve(&mut self, peer: PeerId, stream: TcpStream) {
+        self.serving.serve(peer, stream);
+    }
+
+    /// Stops serving and fetching at once, and lets go of the tensors.
+    pub(crate) fn stop(mut self) -> Moved {
+        self.halt();
+        Moved {
+            tx_bytes: self.counts.tx_bytes.load(Ordering::Relaxed),
+            rx_bytes: self.counts.rx_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    fn halt(&mut self) {
+        self.stop_fetching();
+        self.serving.close();
+        self.tensors.clear();
+    }
+
+    fn stop_fetching(&mut self) {
+        let Some(fetch) = self.fetch.take() else { return };
+        for part in fetch.stop() {
+            if let Content::Replaced { parts, .. } = &mut self.tensors[part.entry].content {
+                parts.push(part);
+            }
+        }
+    }
+
+    fn order(&self, entry: usize, parts: Vec<Part>) -> fetch::Order {
+        let tensor = &self.tensors[entry];
+        let target = match tensor.content {
+            Content::Own(_) => tensor.hash,
+            Content::Replaced { target, .. } => target,
+        };
+        let (key, dtype, count) = (tensor.key.clone(), tensor.dtype, tensor.count);
+        fetch::Order { entry, key, dtype, count, target, bytes: tensor.bytes as u64, parts }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+impl Tensor {
+    fn new(tensor: StateTensor, hash: u128) -> Self {
+        let (count, bytes) = (tensor.count(), tensor.memory.len());
+        let StateTensor { key, dtype, memory, .. } = tensor;
+        Self { key, dtype, count, bytes, hash, content: Content::Own(Arc::new(memory)) }
+    }
+
+    /// Puts its parts among those to be fetched. Whether it can be overwritten.
+    fn replace(
+        &mut self,
+        entry: usize,
+        target: u128,
+        part_bytes: usize,
+        wanted: &mut BTreeMap<usize, Vec<Part>>,
+    ) -> bool {
+        let away = Content::Replaced { target, parts: Vec::new() };
+        let parts = match core::mem::replace(&mut self.content, away) {
+            Content::Replaced { target: earlier, parts } => {
+                let fresh = |part: Part| if earlier == target { part } else { part.emptied() };
+                parts.into_iter().map(fresh).collect()
+            }
+            Content::Own(memory) => match Arc::try_unwrap(memory) {
+                Ok(memory) => cut(entry, memory, part_bytes),
+                Err(shared) => {
+                    tracing::error!("entry {:?} is still being served", self.key);
+                    self.content = Content::Own(shared);
+                    return false;
+                }
+            },
+        };
+        wanted.insert(entry, parts);
+        true
+    }
+
+    /// What others can be served, if it is what it was when the call was made.
+    fn holding(&self) -> Option<(String, Holding)> {
+        let Content::Own(memory) = &self.content else { return None };
+        let (dtype, count, hash, memory) = (self.dtype, self.count, self.hash, memory.clone());
+        Some((self.key.clone(), Holding { dtype, count, hash, memory }))
+    }
+}

@@ -1,0 +1,164 @@
+//! Serving: whoever asks for a content that is held here gets its bytes, straight from the user's memory.
+
+use super::Counts;
+use super::gate::Gate;
+use super::limits::{ASSIGNMENT_WAIT_MAX, IDLE_MAX, SERVED_MAX, STRIDE_BYTES, UNREAD_MAX};
+use super::wire::{Header, Request};
+use core::ops::Range;
+use parking_lot::{Condvar, Mutex};
+use ringfold_fabric::memory::Memory;
+use ringfold_kernels::LEAF_BYTES;
+use ringfold_proto::dtype::DType;
+use ringfold_proto::id::PeerId;
+use std::collections::HashMap;
+use std::io::{self, BufReader, IoSlice, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// What is held, and those who come for it.
+pub(super) struct Serving {
+    gate: Arc<Gate>,
+    /// By key; nothing is known before the first assignment.
+    held: Mutex<Held>,
+    changed: Condvar,
+    counts: Arc<Counts>,
+}
+
+enum Held {
+    /// The first assignment has yet to come.
+    Unknown,
+    These(HashMap<String, Holding>),
+    Closed,
+}
+
+/// One entry that can be served.
+#[derive(Clone)]
+pub(super) struct Holding {
+    pub(super) dtype: DType,
+    pub(super) count: u64,
+    pub(super) hash: u128,
+    pub(super) memory: Arc<Memory>,
+}
+
+impl Serving {
+    /// Whoever comes waits until it is [opened](Self::open).
+    pub(super) fn new(counts: Arc<Counts>) -> Arc<Self> {
+        let gate = Gate::new(SERVED_MAX);
+        Arc::new(Self { gate, held: Mutex::new(Held::Unknown), changed: Condvar::new(), counts })
+    }
+
+    /// These entries are served from now on.
+    pub(super) fn open(&self, held: impl Iterator<Item = (String, Holding)>) {
+        *self.held.lock() = Held::These(held.collect());
+        self.changed.notify_all();
+    }
+
+    /// Whether someone may be reading entries.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(*self.held.lock(), Held::These(_))
+    }
+
+    /// Ends it. When this returns, nobody reads any entry.
+    pub(super) fn close(&self) {
+        *self.held.lock() = Held::Closed;
+        self.changed.notify_all();
+        self.gate.close();
+    }
+
+    /// Serves a fetcher, on a thread of its own.
+    pub(super) fn serve(self: &Arc<Self>, peer: PeerId, stream: TcpStream) {
+        let serving = self.clone();
+        let work = move || {
+            if let Err(error) = serving.converse(peer, &stream) {
+                tracing::debug!("serving state to {peer} ended: {error}");
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("ringfold-serve".into()).spawn(work) {
+            tracing::warn!("{peer} is not served: {error}");
+        }
+    }
+
+    fn converse(&self, peer: PeerId, stream: &TcpStream) -> io::Result<()> {
+        let _pass = self.gate.enter(peer, stream)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(IDLE_MAX))?;
+        stream.set_write_timeout(Some(UNREAD_MAX))?;
+        let mut requests = BufReader::new(stream);
+        while let Some(request) = Request::read(&mut requests)? {
+            match self.find(&request)? {
+                Some((memory, range)) => self.send(stream, &memory.as_slice()[range])?,
+                None => {
+                    tracing::debug!("{peer} asked for {:?}, which is not held here", request.key);
+                    (&mut &*stream).write_all(&Header::NotHeld.encode())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes that are asked for, if they are held here.
+    fn find(&self, request: &Request) -> io::Result<Option<(Arc<Memory>, Range<usize>)>> {
+        let mut held = self.held.lock();
+        let end = Instant::now() + ASSIGNMENT_WAIT_MAX;
+        while let Held::Unknown = *held {
+            if self.changed.wait_until(&mut held, end).timed_out() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no assignment came"));
+            }
+        }
+        let Held::These(entries) = &*held else { return Err(io::Error::other("the transfer has ended")) };
+        let Some(holding) = entries.get(&request.key).filter(|h| h.is(request)) else { return Ok(None) };
+        let range = leaf_range(holding.memory.len(), request.first_leaf, request.leaves);
+        Ok(range.map(|range| (holding.memory.clone(), range)))
+    }
+
+    fn send(&self, stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+        let header = Header::Leaves(bytes.len() as u64).encode();
+        let (mut head, mut body) = (&header[..], bytes);
+        while !head.is_empty() || !body.is_empty() {
+            let stride = &body[..body.len().min(STRIDE_BYTES)];
+            let sent = match (&mut &*stream).write_vectored(&[IoSlice::new(head), IoSlice::new(stride)]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                sent => sent?,
+            };
+            let of_head = sent.min(head.len());
+            (head, body) = (&head[of_head..], &body[sent - of_head..]);
+            self.counts.tx_bytes.fetch_add((sent - of_head) as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Holding {
+    fn is(&self, request: &Request) -> bool {
+        (self.dtype, self.count, self.hash) == (request.dtype, request.count, request.hash)
+    }
+}
+
+/// Where leaves lie in an entry of so many bytes; none if it has no such leaves.
+fn leaf_range(bytes: usize, first_leaf: u64, leaves: u64) -> Option<Range<usize>> {
+    let end = first_leaf.checked_add(leaves)?;
+    if leaves == 0 || end > bytes.div_ceil(LEAF_BYTES) as u64 {
+        return None;
+    }
+    Some(first_leaf as usize * LEAF_BYTES..(end as usize * LEAF_BYTES).min(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_leaves_that_are_there_have_a_place() {
+        let bytes = 3 * LEAF_BYTES + 5;
+        assert_eq!(leaf_range(bytes, 0, 4), Some(0..bytes));
+        assert_eq!(leaf_range(bytes, 3, 1), Some(3 * LEAF_BYTES..bytes));
+        assert_eq!(leaf_range(bytes, 1, 2), Some(LEAF_BYTES..3 * LEAF_BYTES));
+        for (first, leaves) in [(0, 0), (0, 5), (4, 1), (u64::MAX, 1), (1, u64::MAX), (u64::MAX, u64::MAX)] {
+            assert_eq!(leaf_range(bytes, first, leaves), None, "{first} {leaves}");
+        }
+        assert_eq!(leaf_range(0, 0, 1), None);
+    }
+}

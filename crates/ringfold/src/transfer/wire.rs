@@ -1,0 +1,121 @@
+//! What is said on a connection for state: small bounded requests one way, headers and raw bytes the other.
+
+use super::limits::REQUEST_BYTES_MAX;
+use ringfold_proto::dtype::DType;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read};
+
+/// Asks for some leaves of an entry with a certain content.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Request {
+    pub(super) key: String,
+    pub(super) dtype: DType,
+    /// Elements of the whole entry.
+    pub(super) count: u64,
+    /// What the whole entry hashes to.
+    pub(super) hash: u128,
+    pub(super) first_leaf: u64,
+    pub(super) leaves: u64,
+}
+
+impl Request {
+    /// As it travels: its length as a little-endian u32, and itself.
+    pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
+        let body = postcard::to_allocvec(self).map_err(io::Error::other)?;
+        if body.len() > REQUEST_BYTES_MAX {
+            return Err(io::Error::other("a request is too long"));
+        }
+        let mut frame = Vec::with_capacity(4 + body.len());
+        frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        frame.extend_from_slice(&body);
+        Ok(frame)
+    }
+
+    /// Reads the next one; none if the other end has closed in between.
+    pub(super) fn read(from: &mut impl Read) -> io::Result<Option<Self>> {
+        let mut length = [0; 4];
+        let first = loop {
+            match from.read(&mut length) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                first => break first?,
+            }
+        };
+        if first == 0 {
+            return Ok(None);
+        }
+        from.read_exact(&mut length[first..])?;
+        let length = u32::from_le_bytes(length) as usize;
+        let mut body = [0; REQUEST_BYTES_MAX];
+        let Some(body) = body.get_mut(..length) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a request is too long"));
+        };
+        from.read_exact(body)?;
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        match postcard::take_from_bytes(body).map_err(invalid)? {
+            (request, []) => Ok(Some(request)),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "something follows a request")),
+        }
+    }
+}
+
+/// What an answer begins with. The leaves follow as they lie in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Header {
+    /// So many bytes follow.
+    Leaves(u64),
+    /// The content is not held here, or has no such leaves.
+    NotHeld,
+}
+
+impl Header {
+    pub(super) const BYTES: usize = 9;
+
+    pub(super) fn encode(self) -> [u8; Self::BYTES] {
+        let (status, bytes) = match self {
+            Self::Leaves(bytes) => (0, bytes),
+            Self::NotHeld => (1, 0),
+        };
+        let mut header = [status; Self::BYTES];
+        header[1..].copy_from_slice(&bytes.to_le_bytes());
+        header
+    }
+
+    pub(super) fn decode([status, bytes @ ..]: [u8; Self::BYTES]) -> io::Result<Self> {
+        match (status, u64::from_le_bytes(bytes)) {
+            (0, bytes) => Ok(Self::Leaves(bytes)),
+            (1, 0) => Ok(Self::NotHeld),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "not an answer")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format_stays_as_it_is() {
+        let request =
+            Request { key: "w".into(), dtype: DType::F32, count: 300, hash: 5, first_leaf: 1, leaves: 64 };
+        let frame = [8, 0, 0, 0, 1, b'w', 10, 0xac, 0x02, 5, 1, 64];
+        assert_eq!(request.encode().unwrap(), frame);
+        assert_eq!(Request::read(&mut &frame[..]).unwrap(), Some(request));
+        assert_eq!(Header::Leaves(258).encode(), [0, 2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Header::NotHeld.encode(), [1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        for header in [Header::Leaves(u64::MAX), Header::NotHeld] {
+            assert_eq!(Header::decode(header.encode()).unwrap(), header);
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_an_error_and_an_end_is_none() {
+        assert_eq!(Request::read(&mut &[][..]).unwrap(), None);
+        for bad in
+            [&[1, 0][..], &[1, 0, 0, 0], &[1, 0, 0, 0, 200], &[0, 0, 0, 0], &[255; 5000], &[1, 16, 0, 0]]
+        {
+            assert!(Request::read(&mut &bad[..]).is_err());
+        }
+        assert!(Header::decode([2; 9]).is_err());
+        assert!(Header::decode([1; 9]).is_err());
+    }
+}
