@@ -1,1 +1,162 @@
-//! To come.
+//! Registered memory and channels: put, signal, wait, flush and abort, between two who know each other.
+//!
+//! A put writes bytes of ours into a segment of the other end's. Everything on a connection happens in the order
+//! in which it was asked for: when a signal has come, so have all puts before it. Nothing outside of registered
+//! memory is ever written; whoever tries is aborted, and told why.
+//!
+//! ```
+//! use ringfold_fabric::channel::{ChannelId, Endpoint};
+//! use ringfold_fabric::memory::Memory;
+//! use std::net::{TcpListener, TcpStream};
+//! use std::time::{Duration, Instant};
+//!
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! let stream = TcpStream::connect(listener.local_addr()?)?;
+//! let (ann, bob) = (Endpoint::new("ann")?, Endpoint::new("bob")?);
+//! let to_bob = ann.connect("bob", vec![stream])?.channel(ChannelId(0));
+//! let to_ann = bob.connect("ann", vec![listener.accept()?.0])?.channel(ChannelId(0));
+//!
+//! let hers = ann.register(Memory::from(b"hello".to_vec()))?;
+//! let his = bob.register(Memory::zeroed(100))?;
+//! // The handle gets to her somehow.
+//! to_bob.put_with_signal(hers.part(0..5)?, his.handle().at(10))?;
+//! to_ann.wait(Instant::now() + Duration::from_secs(10))?;
+//! let mut got = [0; 5];
+//! his.read(10, &mut got)?;
+//! assert_eq!(&got, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod endpoint;
+mod error;
+mod incoming;
+mod line;
+mod outbox;
+mod segment;
+mod wire;
+
+pub use endpoint::Endpoint;
+pub use error::ChannelError;
+pub use segment::{Handle, Part, Place, Segment, SegmentId};
+
+use endpoint::{LineId, Shared};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Signals are counted by channel; the two ends of one have the same number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ChannelId(pub u32);
+
+/// Puts and signals to one other end, and waits for its signals. Clones are the same channel.
+#[derive(Clone, Debug)]
+pub struct Channel {
+    connection: Connection,
+    id: ChannelId,
+}
+
+/// What connects two endpoints. It ends, and what is queued still goes out, when it and its channels are gone.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    held: Arc<HeldLine>,
+}
+
+/// A connection is kept until this is dropped.
+#[derive(Debug)]
+struct HeldLine {
+    shared: Arc<Shared>,
+    id: LineId,
+    peer: String,
+}
+
+impl Channel {
+    /// Who is at the other end.
+    pub fn peer(&self) -> &str {
+        self.connection.peer()
+    }
+
+    /// Puts bytes of ours there. They are read until the put is flushed: what is written to them before may be
+    /// sent, or not.
+    pub fn put(&self, from: Part, to: Place) -> Result<(), ChannelError> {
+        self.send(Some((from, to)), None)
+    }
+
+    /// Signals the other end, behind all puts so far.
+    pub fn signal(&self) -> Result<(), ChannelError> {
+        self.send(None, Some(self.id.0))
+    }
+
+    /// Puts, and signals behind it.
+    pub fn put_with_signal(&self, from: Part, to: Place) -> Result<(), ChannelError> {
+        self.send(Some((from, to)), Some(self.id.0))
+    }
+
+    fn send(&self, put: Option<(Part, Place)>, signal: Option<u32>) -> Result<(), ChannelError> {
+        if let Some((from, to)) = &put
+            && !to.holds(from.range.len())
+        {
+            return Err(ChannelError::Misuse(format!(
+                "{} bytes at {} do not fit into a segment of {} bytes",
+                from.range.len(),
+                to.offset,
+                to.handle.bytes()
+            )));
+        }
+        self.connection.held.shared.act(self.connection.held.id, |line| line.send(put, signal))
+    }
+
+    /// Waits for the other end's next signal, and takes it.
+    pub fn wait(&self, deadline: Instant) -> Result<(), ChannelError> {
+        let HeldLine { shared, id, .. } = &*self.connection.held;
+        shared.wait(*id, deadline, "signal", |line| line.take_signal(self.id.0))
+    }
+
+    /// Takes the other end's next signal, if it is here.
+    pub fn poll(&self) -> Result<bool, ChannelError> {
+        let HeldLine { shared, id, .. } = &*self.connection.held;
+        match shared.poll(*id, |line| line.take_signal(self.id.0)) {
+            Some(result) => result.map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Waits until the puts so far no longer read our memory. They may not have arrived yet; whether they have
+    /// is the other end's to signal.
+    pub fn flush(&self, deadline: Instant) -> Result<(), ChannelError> {
+        let HeldLine { shared, id, .. } = &*self.connection.held;
+        let last = shared.act(*id, |line| line.last_put());
+        shared.wait(*id, deadline, "take what was put", |line| line.flushed(last))
+    }
+
+    /// Gives up the connection and all its channels. Everyone who waits on it, here and at the other end, is
+    /// told at once by whom and why; what is queued is not sent any more.
+    pub fn abort(&self, why: &str) {
+        self.connection.abort(why);
+    }
+}
+
+impl Connection {
+    fn new(shared: Arc<Shared>, id: LineId, peer: String) -> Self {
+        Self { held: Arc::new(HeldLine { shared, id, peer }) }
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &str {
+        &self.held.peer
+    }
+
+    /// The channel of that number.
+    pub fn channel(&self, id: ChannelId) -> Channel {
+        Channel { connection: self.clone(), id }
+    }
+
+    /// Gives it up; see [`Channel::abort`].
+    pub fn abort(&self, why: &str) {
+        self.held.shared.act(self.held.id, |line| line.abort(why));
+    }
+}
+
+impl Drop for HeldLine {
+    fn drop(&mut self) {
+        self.shared.forget(self.id);
+    }
+}

@@ -19,6 +19,8 @@ pub struct Knock {
     deadline: Time,
     /// Whether the other end has said anything.
     heard: bool,
+    /// How sending failed first: the system tells each error once.
+    broken: Option<io::Error>,
 }
 
 enum Side {
@@ -71,16 +73,22 @@ impl Knock {
         }
         let socket = Socket::new(TcpStream::from(fd), poller, Intake::Frames)?;
         let side = Side::Dialler(Box::new(dialler));
-        let mut knock = Self { socket, side, deadline: now + limits::CONNECT_MAX, heard: false };
+        let mut knock =
+            Self { socket, side, deadline: now + limits::CONNECT_MAX, heard: false, broken: None };
         knock.answer();
         Ok(knock)
     }
 
     /// Someone dialled us.
-    pub fn accept(now: Time, stream: TcpStream, poller: &Arc<Poller>, acceptor: Acceptor) -> io::Result<Self> {
+    pub fn accept(
+        now: Time,
+        stream: TcpStream,
+        poller: &Arc<Poller>,
+        acceptor: Acceptor,
+    ) -> io::Result<Self> {
         let socket = Socket::new(stream, poller, Intake::Frames)?;
         let side = Side::Acceptor(Box::new(acceptor));
-        Ok(Self { socket, side, deadline: now + limits::HANDSHAKE_MAX, heard: true })
+        Ok(Self { socket, side, deadline: now + limits::HANDSHAKE_MAX, heard: true, broken: None })
     }
 
     /// Its name in the poller.
@@ -114,7 +122,9 @@ impl Knock {
             (Ok(None), Ok(_)) => Ok(None),
             (Ok(Some(established)), _) => Ok(Some(established)),
             (Err(error), _) => Err(error.into()),
-            (Ok(None), Err(error)) if !self.heard => Err(Rejected::unreachable(&error)),
+            (Ok(None), Err(error)) if !self.heard => {
+                Err(Rejected::unreachable(self.broken.as_ref().unwrap_or(&error)))
+            }
             (Ok(None), Err(_)) => Err(match &mut self.side {
                 Side::Dialler(dialler) => dialler.handle_end().into(),
                 Side::Acceptor(acceptor) => acceptor.handle_end().into(),
@@ -141,7 +151,9 @@ impl Knock {
             Side::Acceptor(acceptor) => acceptor.poll_output(),
         });
         // A broken connection shows when it is read.
-        let _ = self.socket.flush(&mut Vec::new());
+        if let Err(error) = self.socket.flush(&mut Vec::new()) {
+            self.broken.get_or_insert(error);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ pub mod link;
 pub mod medium;
 pub mod memory;
 pub mod mesh;
+pub mod order;
 pub mod poller;
 pub mod probe;
 pub mod random;

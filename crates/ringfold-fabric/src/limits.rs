@@ -41,3 +41,36 @@ pub const REDIAL_PAUSE: Duration = Duration::from_millis(25);
 
 /// How long the side that is to dial has, before the other side tries too.
 pub const DIAL_HEAD_START: Duration = Duration::from_millis(300);
+
+/// How long one direction of a probe is measured at most, from the first byte that arrives.
+pub const PROBE_MEASURE_MAX: Duration = Duration::from_millis(400);
+
+/// How long one direction of a probe is measured at least.
+pub const PROBE_MEASURE_MIN: Duration = Duration::from_millis(80);
+
+/// How long one direction of a probe may take altogether, with the way there and back.
+pub const PROBE_DIRECTION_MAX: Duration = Duration::from_millis(1200);
+
+/// Bytes that a probe sends in one direction at most.
+pub const PROBE_BYTES_MAX: u64 = 1 << 33;
+
+/// Payload bytes of one frame of a channel; an abort goes out behind the one that has begun.
+pub const CHANNEL_FRAME_BYTES_MAX: usize = 256 * 1024;
+
+/// Puts and signals that may be queued on one connection.
+pub const CHANNEL_JOBS_MAX: usize = 65_536;
+
+/// Channels of one connection on which signals may wait.
+pub const CHANNELS_MAX: usize = 4096;
+
+/// Bytes of the reason of an abort.
+pub const ABORT_REASON_BYTES_MAX: usize = 1024;
+
+/// Bytes that one turn of a connection moves in each direction before others get theirs.
+pub const CHANNEL_TURN_BYTES: usize = 4 << 20;
+
+/// Bytes that a connection's system buffers may hold before they are under way: what an abort waits for.
+pub const UNSENT_BYTES_MAX: u32 = 512 * 1024;
+
+/// How long nobody may have waited on an endpoint before its thread takes the sockets over.
+pub const PROGRESS_GRACE: Duration = Duration::from_millis(1);

@@ -3,8 +3,8 @@
 //! With several streams every frame carries its place in the order of the link, and is handed over in that
 //! order, whichever stream brought it.
 
-use crate::limits;
 use crate::memory::Lease;
+use crate::order::Order;
 use crate::poller::Token;
 use crate::slots::{SlotBuffer, SlotPool};
 use crate::socket::Socket;
@@ -13,17 +13,15 @@ use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::frame::{LinkDecoder, LinkItem, encode_data_head, encode_link_into};
 use ringfold_proto::link_message::LinkMessage;
-use std::collections::BTreeMap;
 use std::io;
 
 /// A link.
 #[derive(Debug)]
 pub struct Link {
     streams: Vec<Stream>,
-    /// The place of the next frame that is sent, and of the next that is handed over.
+    /// The place of the next frame that is sent.
     next_out: u64,
-    next_in: u64,
-    early: BTreeMap<u64, Arrival>,
+    early: Order<Arrival>,
     encoded: Vec<u8>,
 }
 
@@ -66,10 +64,15 @@ pub enum Arrival {
 impl Link {
     /// A link on established connections, in the order that both ends agreed on.
     pub fn new(sockets: Vec<Socket>) -> Self {
-        let stream =
-            |socket| Stream { socket, decoder: LinkDecoder::default(), place: Place::default(), incoming: None };
+        let stream = |socket| Stream {
+            socket,
+            decoder: LinkDecoder::default(),
+            place: Place::default(),
+            incoming: None,
+        };
+        let early = Order::new(sockets.len());
         let streams = sockets.into_iter().map(stream).collect();
-        Self { streams, next_out: 0, next_in: 0, early: BTreeMap::new(), encoded: Vec::new() }
+        Self { streams, next_out: 0, early, encoded: Vec::new() }
     }
 
     /// The names of its streams in the poller.
@@ -129,28 +132,26 @@ impl Link {
         if let [stream] = &mut self.streams[..] {
             return Ok(stream.next(false, pool, &judge)?.map(|(_, arrival)| arrival));
         }
-        let early_max = self.streams.len() * limits::EARLY_FRAMES_PER_STREAM_MAX;
         loop {
-            if let Some(arrival) = self.early.remove(&self.next_in) {
-                self.next_in += 1;
+            if let Some((stream, arrival)) = self.early.pop() {
+                self.streams[stream].socket.set_awaits_input(true)?;
                 return Ok(Some(arrival));
             }
             let mut moved = false;
-            for stream in &mut self.streams {
+            for (index, stream) in self.streams.iter_mut().enumerate() {
                 // A stream that is far ahead waits until the others have caught up.
-                if self.early.len() >= early_max {
-                    break;
-                }
-                if let Some((place, arrival)) = stream.next(true, pool, &judge)? {
+                if !self.early.has_room(index) {
+                    stream.socket.set_awaits_input(false)?;
+                } else if let Some((place, arrival)) = stream.next(true, pool, &judge)? {
                     moved = true;
-                    if place < self.next_in || self.early.insert(place, arrival).is_some() {
-                        return Err(io::Error::other("a frame came twice"));
-                    }
+                    self.early.insert(index, place, arrival)?;
                 }
             }
+            if self.early.has_gap() {
+                return Err(io::Error::other("frames are missing"));
+            }
             if !moved {
-                let stuck = self.early.len() >= early_max && !self.early.contains_key(&self.next_in);
-                return if stuck { Err(io::Error::other("frames are missing")) } else { Ok(None) };
+                return Ok(None);
             }
         }
     }

@@ -205,14 +205,22 @@ impl Mesh {
     /// Whoever is wanted and proves to be a member of the epoch is let in.
     fn receive(&mut self, now: Time, token: Token) {
         let Some(mut guest) = self.guests.remove(&token) else { return };
+        let claim = guest.claim();
+        if let Some((peer, false)) = claim
+            && self.me < peer
+            && self.wishes.get(&peer).is_some_and(|wish| wish.attempt.has_chosen())
+        {
+            // The lower id has chosen already, and another verdict would be a second choice.
+            return;
+        }
         let secrets = |hello: &Hello| self.secret_for(hello);
         match guest.turn(now, &secrets) {
             Ok(None) => {
-                // The lower id has chosen when it has said so: its own attempt is over.
+                // The lower id has chosen when it has said so: its own attempt is over, and it makes no other.
                 if let Some((peer, true)) = guest.claim()
                     && self.me < peer
                     && let Some(wish) = self.wishes.get_mut(&peer)
-                    && wish.attempt.is_dialling()
+                    && !wish.attempt.is_receiving()
                 {
                     wish.attempt = Attempt::Due(now + limits::HANDSHAKE_MAX);
                 }
@@ -229,6 +237,14 @@ impl Mesh {
             Err(rejected) => {
                 tracing::debug!(%rejected, "someone at the door is turned away");
                 guest.dismiss();
+                // If it was our choice, there is nothing left to wait for.
+                if let Some((peer, true)) = claim
+                    && let Some(wish) = self.wishes.get_mut(&peer)
+                    && self.me < peer
+                    && matches!(wish.attempt, Attempt::Due(_))
+                {
+                    wish.fail(now, rejected.why);
+                }
             }
         }
     }

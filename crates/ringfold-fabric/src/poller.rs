@@ -33,6 +33,9 @@ pub struct Readiness {
     events: Vec<epoll::Event>,
 }
 
+// SAFETY: what is kept are tokens, which are numbers; only the type that the system fills has room for pointers.
+unsafe impl Send for Readiness {}
+
 impl Readiness {
     /// The sockets that something can be done with.
     pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
@@ -62,6 +65,12 @@ impl Poller {
     /// Watches, or no longer watches, a socket for room to write.
     pub fn modify(&self, socket: impl AsFd, token: Token, write: bool) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token.0), flags(write))?)
+    }
+
+    /// Watches a socket for room to write alone, or for nothing but its end.
+    pub fn ignore_input(&self, socket: impl AsFd, token: Token, write: bool) -> io::Result<()> {
+        let flags = if write { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+        Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token.0), flags)?)
     }
 
     /// Forgets a socket. One that is closed is forgotten by itself.

@@ -22,6 +22,8 @@ pub struct Socket {
     token: Token,
     /// Whether the poller tells of room to write.
     awaits_room: bool,
+    /// Whether it tells of input.
+    awaits_input: bool,
     input: Box<[u8]>,
     /// The part of the input that was not taken.
     unread: core::ops::Range<usize>,
@@ -80,6 +82,7 @@ impl Socket {
             poller: poller.clone(),
             token,
             awaits_room: false,
+            awaits_input: true,
             input: vec![0; input_bytes].into_boxed_slice(),
             unread: 0..0,
             output: VecDeque::new(),
@@ -171,10 +174,31 @@ impl Socket {
         }
         let awaits_room = !self.output.is_empty();
         if awaits_room != self.awaits_room {
-            self.poller.modify(&self.stream, self.token, awaits_room)?;
             self.awaits_room = awaits_room;
+            self.watch()?;
         }
         Ok(())
+    }
+
+    /// Has the poller tell of input, or not as long as nobody would take it.
+    pub fn set_awaits_input(&mut self, awaits_input: bool) -> io::Result<()> {
+        if awaits_input != self.awaits_input {
+            self.awaits_input = awaits_input;
+            self.watch()?;
+        }
+        Ok(())
+    }
+
+    fn watch(&self) -> io::Result<()> {
+        match self.awaits_input {
+            true => self.poller.modify(&self.stream, self.token, self.awaits_room),
+            false => self.poller.ignore_input(&self.stream, self.token, self.awaits_room),
+        }
+    }
+
+    /// Nothing more will be sent; what was goes out, and the other end sees an end behind it.
+    pub fn finish(&self) -> io::Result<()> {
+        self.stream.shutdown(Shutdown::Write)
     }
 
     fn write(&mut self) -> io::Result<usize> {
@@ -271,9 +295,12 @@ impl Socket {
         drop(farewell);
     }
 
-    /// The stream, no longer watched, as a blocking one. Nothing may be unread or unsent.
+    /// The stream, no longer watched, as a blocking one. It is an error if something is unread or unsent: the
+    /// other end decides when it speaks.
     pub fn into_stream(self) -> io::Result<TcpStream> {
-        debug_assert!(self.unread.is_empty() && self.output.is_empty());
+        if !self.unread.is_empty() || !self.output.is_empty() {
+            return Err(io::Error::other("something was said before its time"));
+        }
         self.poller.remove(&self.stream)?;
         self.stream.set_nonblocking(false)?;
         Ok(self.stream)

@@ -43,9 +43,14 @@ impl Attempt {
         matches!(self, Self::Dialling(dialling) if dialling.knocks.iter().any(|(_, k)| k.token() == token))
     }
 
-    /// Whether we are dialling.
-    pub fn is_dialling(&self) -> bool {
-        matches!(self, Self::Dialling(_))
+    /// Whether we have dialled and said on which connection the link is to be.
+    pub fn has_chosen(&self) -> bool {
+        matches!(self, Self::Dialling(dialling) if dialling.has_begun)
+    }
+
+    /// Whether streams of the other end are coming in.
+    pub fn is_receiving(&self) -> bool {
+        matches!(self, Self::Receiving(_))
     }
 }
 
@@ -58,6 +63,8 @@ pub struct Dialling {
     address: SocketAddr,
     link: u64,
     count: u16,
+    /// Whether the other end has been told of the first stream.
+    has_begun: bool,
     knocks: Vec<(u16, Knock)>,
     done: Vec<(u16, Socket)>,
 }
@@ -79,7 +86,8 @@ impl Dialling {
         let target = Target::member(Purpose::Data, epoch, member.peer);
         let link = u64::from_le_bytes(random::bytes()?);
         let (knocks, done) = (Vec::new(), Vec::new());
-        let mut dialling = Self { identity, target, key, address, link, count, knocks, done };
+        let mut dialling =
+            Self { identity, target, key, address, link, count, has_begun: false, knocks, done };
         dialling.knock(now, 0, poller)?;
         Ok(dialling)
     }
@@ -108,6 +116,7 @@ impl Dialling {
         socket.send(&StreamHead { link: self.link, index, count: self.count }.encode());
         socket.flush(&mut Vec::new()).map_err(|error| error.to_string())?;
         self.done.push((index, socket));
+        self.has_begun = true;
         if index == 0 {
             for index in 1..self.count {
                 self.knock(now, index, poller).map_err(|error| error.to_string())?;

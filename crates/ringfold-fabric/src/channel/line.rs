@@ -1,0 +1,381 @@
+//! A connection from within: streams, what goes out, what came in, and how it ended.
+
+use super::ChannelError;
+use super::incoming::{Held, Incoming, Trouble, Whole};
+use super::outbox::{Frame, Outbox};
+use super::segment::{Part, Place, Segments};
+use super::wire::Head;
+use crate::limits;
+use crate::order::Order;
+use crate::poller::Token;
+use crate::slots::SlotPool;
+use crate::socket::Socket;
+use ringfold_plan::medium::Ticket;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Line {
+    me: Arc<str>,
+    peer: Arc<str>,
+    streams: Vec<Stream>,
+    early: Order<Early>,
+    outbox: Outbox,
+    /// Signals that arrived and were not waited for, by channel.
+    signals: BTreeMap<u32, u64>,
+    pool: SlotPool,
+    left: Vec<Ticket>,
+    failure: Option<ChannelError>,
+    /// Nothing new is sent; it closes at this time at the latest.
+    ending: Option<Instant>,
+    /// Whether nobody has it any more.
+    is_abandoned: bool,
+    /// Whether there is something to do that no socket will tell of.
+    is_hungry: bool,
+    /// Whether something happened that someone may wait for.
+    has_news: bool,
+}
+
+#[derive(Debug)]
+struct Stream {
+    socket: Socket,
+    incoming: Incoming,
+    /// Whether we have said that nothing follows.
+    is_finished: bool,
+    /// Whether the other end has.
+    is_over: bool,
+}
+
+/// What came before its turn.
+#[derive(Debug)]
+enum Early {
+    Put(Held),
+    Signal { channel: u32, count: u64 },
+}
+
+impl Line {
+    /// A connection with someone.
+    pub fn new(me: Arc<str>, peer: Arc<str>, sockets: Vec<Socket>) -> Self {
+        let early = Order::new(sockets.len());
+        let stream = |socket| Stream { socket, incoming: Incoming::Head, is_finished: false, is_over: false };
+        Self {
+            me,
+            peer,
+            streams: sockets.into_iter().map(stream).collect(),
+            early,
+            outbox: Outbox::default(),
+            signals: BTreeMap::new(),
+            pool: SlotPool::default(),
+            left: Vec::new(),
+            failure: None,
+            ending: None,
+            is_abandoned: false,
+            is_hungry: false,
+            has_news: false,
+        }
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &Arc<str> {
+        &self.peer
+    }
+
+    /// The names of its sockets.
+    pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
+        self.streams.iter().map(|stream| stream.socket.token())
+    }
+
+    /// Whether it is to be turned without being asked by a socket.
+    pub fn is_hungry(&self) -> bool {
+        self.is_hungry
+    }
+
+    /// Whether something happened since this was asked last.
+    pub fn take_news(&mut self) -> bool {
+        core::mem::take(&mut self.has_news)
+    }
+
+    /// When it closes at the latest, if it does.
+    pub fn ending(&self) -> Option<Instant> {
+        self.ending
+    }
+
+    /// Whether no socket is left.
+    pub fn is_closed(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// Nobody has it any more.
+    pub fn abandon(&mut self) {
+        self.is_abandoned = true;
+    }
+
+    /// Whether nobody has it any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.is_abandoned
+    }
+
+    /// Queues a put or a signal, or both, and sends what can be sent.
+    pub fn send(&mut self, put: Option<(Part, Place)>, signal: Option<u32>) -> Result<(), ChannelError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        if self.outbox.is_full() {
+            return Err(ChannelError::Full { peer: self.peer.to_string() });
+        }
+        if let Some((from, to)) = put {
+            self.outbox.put(from, to);
+        }
+        if let Some(channel) = signal {
+            self.outbox.signal(channel);
+        }
+        // If the connection is broken, what the other end said last is worth more than that: the next turn
+        // reads it.
+        if self.pump().is_err() {
+            self.is_hungry = true;
+        }
+        Ok(())
+    }
+
+    /// Takes a signal, if one has come.
+    pub fn take_signal(&mut self, channel: u32) -> Option<Result<(), ChannelError>> {
+        if let Some(ChannelError::Aborted { .. }) = &self.failure {
+            return self.failure.clone().map(Err);
+        }
+        match self.signals.get_mut(&channel) {
+            Some(count) => {
+                *count -= 1;
+                if *count == 0 {
+                    self.signals.remove(&channel);
+                }
+                Some(Ok(()))
+            }
+            // What arrived before a connection was lost did arrive.
+            None => self.failure.clone().map(Err),
+        }
+    }
+
+    /// The number of the last put.
+    pub fn last_put(&self) -> u64 {
+        self.outbox.last_put()
+    }
+
+    /// Whether all puts up to this one have left.
+    pub fn flushed(&self, up_to: u64) -> Option<Result<(), ChannelError>> {
+        match &self.failure {
+            Some(failure) => Some(Err(failure.clone())),
+            None => self.outbox.is_flushed(up_to).then_some(Ok(())),
+        }
+    }
+
+    /// Gives the connection up, and says so to the other end before all that is queued.
+    pub fn abort(&mut self, why: &str) {
+        if self.failure.is_some() {
+            return;
+        }
+        let mut bytes = why.len().min(limits::ABORT_REASON_BYTES_MAX);
+        while !why.is_char_boundary(bytes) {
+            bytes -= 1;
+        }
+        let why = &why[..bytes];
+        self.end(Some(ChannelError::Aborted { by: self.me.to_string(), why: why.to_owned() }));
+        let begun = self.outbox.clear();
+        for Stream { socket, .. } in &mut self.streams {
+            // The frame that has begun must end, but no longer reads our memory.
+            for put in &begun {
+                while socket.cancel(*put) {}
+            }
+            socket.send(&Head::Abort { bytes: bytes as u32 }.encode());
+            socket.send(why.as_bytes());
+        }
+        self.wind_up();
+    }
+
+    /// Nobody needs the connection any more: what is queued still goes out.
+    pub fn end(&mut self, failure: Option<ChannelError>) {
+        if self.failure.is_none() {
+            self.failure = failure;
+        }
+        if self.ending.is_none() {
+            self.ending = Some(Instant::now() + limits::FAREWELL_MAX);
+        }
+        (self.has_news, self.is_hungry) = (true, true);
+    }
+
+    /// Closes at once.
+    pub fn close(&mut self) {
+        self.outbox.clear();
+        self.streams.clear();
+        self.is_hungry = false;
+    }
+
+    /// Does what can be done on one of its sockets, or on all.
+    pub fn turn(&mut self, socket: Option<Token>, segments: &Segments) {
+        if socket.is_none() {
+            self.is_hungry = false;
+        }
+        if self.ending.is_some() {
+            return self.wind_up();
+        }
+        let pumped = self.pump();
+        // If sending failed, the other end may have said why before.
+        let socket = if pumped.is_ok() { socket } else { None };
+        let mut result = Ok(());
+        for index in 0..self.streams.len() {
+            if result.is_ok() && socket.is_none_or(|token| self.streams[index].socket.token() == token) {
+                result = self.read(index, segments);
+            }
+        }
+        match result.and(pumped.map_err(Trouble::from)) {
+            Ok(()) => {}
+            Err(Trouble::Violation(why)) => self.abort(&why),
+            Err(Trouble::Ended) => self.lose("the other end closed it".into()),
+            Err(Trouble::Lost(why)) => self.lose(why),
+            Err(Trouble::Aborted(why)) => self.fail(ChannelError::Aborted { by: self.peer.to_string(), why }),
+        }
+    }
+
+    fn lose(&mut self, why: String) {
+        self.fail(ChannelError::Lost { peer: self.peer.to_string(), why });
+    }
+
+    fn fail(&mut self, failure: ChannelError) {
+        self.failure.get_or_insert(failure);
+        self.has_news = true;
+        self.close();
+    }
+
+    /// Sends frames, as many as one turn takes.
+    fn pump(&mut self) -> io::Result<()> {
+        let mut budget = limits::CHANNEL_TURN_BYTES;
+        loop {
+            let mut has_room = false;
+            for Stream { socket, .. } in &mut self.streams {
+                while socket.queued_bytes() < limits::CHANNEL_FRAME_BYTES_MAX
+                    && let Some(frame) = self.outbox.next()
+                {
+                    match frame {
+                        Frame::Bare(head) => socket.send(&head.encode()),
+                        Frame::Put(head, payload, ticket) => {
+                            budget = budget.saturating_sub(payload.len());
+                            socket.send_put(&head.encode(), payload, ticket);
+                        }
+                    }
+                }
+                socket.flush(&mut self.left)?;
+                has_room |= socket.queued_bytes() < limits::CHANNEL_FRAME_BYTES_MAX;
+            }
+            self.has_news |= !self.left.is_empty();
+            for put in self.left.drain(..) {
+                self.outbox.flushed(put);
+            }
+            if self.outbox.is_empty() || !has_room {
+                return Ok(());
+            }
+            if budget == 0 {
+                self.is_hungry = true;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads frames of one stream, as many as one turn takes.
+    fn read(&mut self, index: usize, segments: &Segments) -> Result<(), Trouble> {
+        let is_out_of_order = |error: io::Error| Trouble::Violation(error.to_string());
+        let mut budget = limits::CHANNEL_TURN_BYTES / limits::CHANNEL_FRAME_BYTES_MAX;
+        loop {
+            let Stream { socket, incoming, is_over, .. } = &mut self.streams[index];
+            if *is_over {
+                return socket.take_error()?.map_or(Ok(()), |error| Err(error.into()));
+            }
+            if !self.early.has_room(index) {
+                return Ok(socket.set_awaits_input(false)?);
+            }
+            if budget == 0 {
+                self.is_hungry |= socket.has_input();
+                return Ok(());
+            }
+            let whole = match incoming.next(socket, &self.early, segments, &mut self.pool) {
+                // What the other end sent before it closed may still be on its way on other streams.
+                Err(Trouble::Ended) if matches!(incoming, Incoming::Head) => {
+                    *is_over = true;
+                    socket.set_awaits_input(false)?;
+                    let is_all = self.streams.iter().all(|stream| stream.is_over);
+                    return if is_all { Err(Trouble::Ended) } else { Ok(()) };
+                }
+                whole => whole?,
+            };
+            match whole {
+                None => return Ok(()),
+                Some(Whole::Placed(place)) => {
+                    self.early.pass(index, place).map_err(is_out_of_order)?;
+                    budget -= 1;
+                }
+                Some(Whole::Held(place, held)) => {
+                    self.early.insert(index, place, Early::Put(held)).map_err(is_out_of_order)?;
+                    budget -= 1;
+                }
+                Some(Whole::Signal { place, channel, count }) => {
+                    let signal = Early::Signal { channel, count };
+                    self.early.insert(index, place, signal).map_err(is_out_of_order)?;
+                }
+            }
+            self.deliver(segments)?;
+        }
+    }
+
+    /// Hands over what is due.
+    fn deliver(&mut self, segments: &Segments) -> Result<(), Trouble> {
+        while let Some((stream, early)) = self.early.pop() {
+            // What it has read, and what it was not let read, is taken up again.
+            let socket = &mut self.streams[stream].socket;
+            socket.set_awaits_input(true)?;
+            self.is_hungry |= socket.has_input();
+            match early {
+                Early::Put(Held { segment, offset, payload }) => {
+                    let bytes = payload.as_slice();
+                    segments
+                        .write(segment, offset, bytes.len(), |place| place.copy_from_slice(bytes))
+                        .map_err(Trouble::Violation)?;
+                    self.pool.give_back(payload);
+                }
+                Early::Signal { channel, count } => {
+                    let is_known = self.signals.contains_key(&channel);
+                    if !is_known && self.signals.len() >= limits::CHANNELS_MAX {
+                        return Err(Trouble::Violation("signals on too many channels".into()));
+                    }
+                    if count > 0 {
+                        let known = self.signals.entry(channel).or_default();
+                        *known = known.saturating_add(count);
+                    }
+                    self.has_news = true;
+                }
+            }
+        }
+        if self.early.has_gap() {
+            return Err(Trouble::Violation("frames are missing".into()));
+        }
+        Ok(())
+    }
+
+    /// Sends the rest, and reads what nobody needs, so that the other end can do the same.
+    fn wind_up(&mut self) {
+        if self.pump().is_err() {
+            return self.close();
+        }
+        let is_sent = self.outbox.is_empty();
+        let mut waste = self.pool.take(limits::CHANNEL_FRAME_BYTES_MAX);
+        self.streams.retain_mut(|Stream { socket, is_finished, .. }| {
+            if is_sent && socket.queued_bytes() == 0 && !*is_finished {
+                *is_finished = true;
+                let _ = socket.finish();
+            }
+            socket.take(|input| *input = &[]);
+            socket.set_awaits_input(true).and_then(|()| socket.read_into(waste.as_mut_slice())).is_ok()
+        });
+        self.pool.give_back(waste);
+    }
+}

@@ -1,0 +1,232 @@
+//! Registered memory: what a channel may read here, and what the other end may write.
+
+use super::ChannelError;
+use crate::memory::{Lease, Memory};
+use crate::random;
+use core::fmt;
+use core::ops::Range;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Memory that is registered with an endpoint for as long as this value lives.
+///
+/// The other end writes it whenever it likes, so it is only ever copied from and to; what a signal says to be
+/// there is there. Puts that are still queued keep the memory alive beyond this value, until they are flushed or
+/// aborted.
+pub struct Segment {
+    block: Arc<Block>,
+    segments: Arc<Segments>,
+}
+
+/// A segment's name, drawn at random: only who was given the handle can name it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SegmentId(pub(super) u64);
+
+/// What the other end needs to know of a segment to put something into it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handle {
+    segment: SegmentId,
+    bytes: u64,
+}
+
+/// A position in the other end's segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub(super) handle: Handle,
+    pub(super) offset: u64,
+}
+
+/// Some bytes of a segment of ours.
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub(super) block: Arc<Block>,
+    pub(super) range: Range<usize>,
+}
+
+impl Segment {
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.block.bytes
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.block.bytes == 0
+    }
+
+    /// What the other end needs to know.
+    pub fn handle(&self) -> Handle {
+        Handle { segment: self.block.id, bytes: self.block.bytes as u64 }
+    }
+
+    /// Copies from the segment.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), ChannelError> {
+        let range = self.block.range(offset, into.len())?;
+        into.copy_from_slice(&self.block.lock().as_slice()[range]);
+        Ok(())
+    }
+
+    /// Copies to the segment.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), ChannelError> {
+        let range = self.block.range(offset, from.len())?;
+        self.block.lock().as_mut_slice()[range].copy_from_slice(from);
+        Ok(())
+    }
+
+    /// Some of its bytes, to be put somewhere.
+    pub fn part(&self, range: Range<usize>) -> Result<Part, ChannelError> {
+        let range = self.block.range(range.start, range.end.saturating_sub(range.start))?;
+        Ok(Part { block: self.block.clone(), range })
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        self.segments.lock().remove(&self.block.id.0);
+    }
+}
+
+impl Handle {
+    /// Bytes of a handle.
+    pub const BYTES: usize = 16;
+
+    /// How many bytes the segment has.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A position in the segment.
+    pub fn at(self, offset: u64) -> Place {
+        Place { handle: self, offset }
+    }
+
+    /// As it travels.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.segment.0.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes
+    }
+
+    /// From its bytes. Whether there is such a segment is found out by whoever has it.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Self {
+        let number = |at: usize| {
+            let mut number = [0; 8];
+            number.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(number)
+        };
+        Self { segment: SegmentId(number(0)), bytes: number(8) }
+    }
+
+    pub(super) fn segment(&self) -> SegmentId {
+        self.segment
+    }
+}
+
+impl Place {
+    /// Whether so many bytes fit there, as far as the handle tells.
+    pub(super) fn holds(&self, bytes: usize) -> bool {
+        self.offset.checked_add(bytes as u64).is_some_and(|end| end <= self.handle.bytes)
+    }
+}
+
+/// A segment's memory.
+pub(super) struct Block {
+    id: SegmentId,
+    bytes: usize,
+    memory: Mutex<Memory>,
+}
+
+impl Block {
+    /// Bytes that a socket sends.
+    pub fn lease(&self, range: Range<usize>) -> Lease {
+        self.lock().lease(range)
+    }
+
+    fn range(&self, offset: usize, bytes: usize) -> Result<Range<usize>, ChannelError> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(offset..end),
+            _ => Err(ChannelError::Misuse(format!(
+                "{bytes} bytes at {offset} are not within a segment of {} bytes",
+                self.bytes
+            ))),
+        }
+    }
+
+    /// Nothing that holds this lock can fail half-way in a way that matters for bytes.
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All segments of an endpoint.
+#[derive(Default)]
+pub(super) struct Segments {
+    known: Mutex<HashMap<u64, Weak<Block>>>,
+}
+
+impl Segments {
+    /// Registers memory.
+    pub fn register(self: &Arc<Self>, memory: Memory) -> io::Result<Segment> {
+        let id = SegmentId(u64::from_le_bytes(random::bytes()?));
+        let block = Arc::new(Block { id, bytes: memory.len(), memory: Mutex::new(memory) });
+        self.lock().insert(id.0, Arc::downgrade(&block));
+        Ok(Segment { block, segments: self.clone() })
+    }
+
+    /// Whether the other end may put so many bytes there; if not, why.
+    pub fn check(&self, id: SegmentId, offset: u64, bytes: usize) -> Result<(), String> {
+        self.find(id, offset, bytes).map(drop)
+    }
+
+    /// Shows bytes to be written to someone, without letting go of them meanwhile.
+    pub fn write<T>(
+        &self,
+        id: SegmentId,
+        offset: u64,
+        bytes: usize,
+        user: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, String> {
+        let (block, range) = self.find(id, offset, bytes)?;
+        let mut memory = block.lock();
+        Ok(user(&mut memory.as_mut_slice()[range]))
+    }
+
+    fn find(&self, id: SegmentId, offset: u64, bytes: usize) -> Result<(Arc<Block>, Range<usize>), String> {
+        let Some(block) = self.lock().get(&id.0).and_then(Weak::upgrade) else {
+            return Err(format!("a put of {bytes} bytes into {id:?}, which is not registered"));
+        };
+        let refusal = || {
+            format!(
+                "a put of {bytes} bytes at {offset} is outside of {id:?}, which has {} bytes",
+                block.bytes
+            )
+        };
+        let start = usize::try_from(offset).map_err(|_| refusal())?;
+        let range = block.range(start, bytes).map_err(|_| refusal())?;
+        Ok((block, range))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Block>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {:08x}", self.0 >> 32)
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.block.fmt(f)
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {} bytes", self.id, self.bytes)
+    }
+}

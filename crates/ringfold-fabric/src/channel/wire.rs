@@ -1,0 +1,80 @@
+//! What precedes a frame of a channel: 32 bytes, little-endian.
+//!
+//! ```text
+//!  kind u8 │ reserved 3 │ length u32 │ place u64 │ a u64 │ b u64
+//!    1 put     length of payload        its order   segment  offset
+//!    2 signal  0                        its order   channel  how many
+//!    3 abort   length of the reason     0           0        0
+//! ```
+
+use super::segment::SegmentId;
+use crate::limits;
+
+/// A frame without its payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Head {
+    /// Bytes for a segment.
+    Put { place: u64, segment: SegmentId, offset: u64, bytes: u32 },
+    /// Signals on a channel.
+    Signal { place: u64, channel: u32, count: u64 },
+    /// The connection is given up. It has no place in the order, because it waits for nothing.
+    Abort { bytes: u32 },
+}
+
+impl Head {
+    /// Bytes of a head.
+    pub const BYTES: usize = 32;
+
+    /// As it travels.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let (kind, length, numbers) = match *self {
+            Self::Put { place, segment, offset, bytes } => (1, bytes, [place, segment.0, offset]),
+            Self::Signal { place, channel, count } => (2, 0, [place, u64::from(channel), count]),
+            Self::Abort { bytes } => (3, bytes, [0; 3]),
+        };
+        let mut head = [0; Self::BYTES];
+        head[0] = kind;
+        head[4..8].copy_from_slice(&length.to_le_bytes());
+        for (place, number) in head[8..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        head
+    }
+
+    /// From its bytes, if they are within the bounds.
+    pub fn decode(head: &[u8; Self::BYTES]) -> Option<Self> {
+        let number = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| head[at + byte]));
+        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        let (place, a, b) = (number(8), number(16), number(24));
+        let is_within = |max: usize| usize::try_from(length).is_ok_and(|length| length <= max);
+        match head[..4] {
+            [1, 0, 0, 0] if is_within(limits::CHANNEL_FRAME_BYTES_MAX) => {
+                Some(Self::Put { place, segment: SegmentId(a), offset: b, bytes: length })
+            }
+            [2, 0, 0, 0] if length == 0 => {
+                Some(Self::Signal { place, channel: u32::try_from(a).ok()?, count: b })
+            }
+            [3, 0, 0, 0] if is_within(limits::ABORT_REASON_BYTES_MAX) => Some(Self::Abort { bytes: length }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_survive_their_way_and_others_are_no_heads() {
+        let put = Head::Put { place: 7, segment: SegmentId(u64::MAX), offset: 1 << 40, bytes: 262_144 };
+        for head in [put, Head::Signal { place: 8, channel: 3, count: 9 }, Head::Abort { bytes: 100 }] {
+            assert_eq!(Head::decode(&head.encode()), Some(head));
+        }
+        let mut long = put.encode();
+        long[4..8].copy_from_slice(&262_145u32.to_le_bytes());
+        assert_eq!(Head::decode(&long), None);
+        for kind in [0, 4, 255] {
+            assert_eq!(Head::decode(&[kind; 32]), None);
+        }
+    }
+}
