@@ -26,11 +26,7 @@ impl Door {
 
     /// Listens on the first free port of a range, at this address or at all of both families, or of IPv4 where
     /// there is no IPv6.
-    pub fn open_in(
-        at: Option<IpAddr>,
-        ports: RangeInclusive<u16>,
-        poller: &Arc<Poller>,
-    ) -> io::Result<Self> {
+    pub fn open_in(at: Option<IpAddr>, ports: RangeInclusive<u16>, poller: &Arc<Poller>) -> io::Result<Self> {
         let everywhere = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
         let addresses = at.map_or(everywhere.to_vec(), |at| vec![at]);
         let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the range of ports is empty");
@@ -58,15 +54,16 @@ impl Door {
     /// Those who have come, as many as one turn takes. What goes wrong with one of them, or for want of
     /// descriptors, goes wrong for that one alone.
     pub fn arrivals(&self) -> impl Iterator<Item = (TcpStream, SocketAddr)> + '_ {
-        (0..limits::ACCEPTS_PER_TURN).map_while(|_| match self.listener.accept() {
-            Ok(arrival) => Some(Some(arrival)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                // Out of descriptors: the rest would fail alike, and is still there in the next turn.
-                (error.kind() == io::ErrorKind::ConnectionAborted).then_some(None)
-            }
-        })
-        .flatten()
+        (0..limits::ACCEPTS_PER_TURN)
+            .map_while(|_| match self.listener.accept() {
+                Ok(arrival) => Some(Some(arrival)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    // Out of descriptors: the rest would fail alike, and is still there in the next turn.
+                    (error.kind() == io::ErrorKind::ConnectionAborted).then_some(None)
+                }
+            })
+            .flatten()
     }
 }

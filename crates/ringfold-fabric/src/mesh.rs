@@ -189,8 +189,9 @@ impl Mesh {
                 tracing::warn!(%from, "too many connections are in their handshake; one more is dropped");
                 continue;
             }
-            let guest = random::nonce()
-                .and_then(|nonce| Guest::new(now, stream, &self.poller, Acceptor::new(self.identity(), nonce)));
+            let guest = random::nonce().and_then(|nonce| {
+                Guest::new(now, stream, &self.poller, Acceptor::new(self.identity(), nonce))
+            });
             match guest {
                 Ok(guest) => {
                     let token = guest.token();
