@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// How often a line tells how far the run is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// Hashes of steps so far back are not waited for any more.
-const HASHES_KEPT: u64 = 64;
+/// Results of steps so far back are not waited for any more.
+const RESULTS_KEPT: u64 = 64;
 /// Tensors of the size of the gradients that the shared state has: weights and momentum.
 const STATE_TENSORS: u64 = 2;
 
@@ -24,17 +24,26 @@ pub(crate) struct Report<W> {
     told_progress: Moment,
     joined: BTreeSet<Name>,
     step: u64,
-    /// What the first peer to finish a step had, and who it was.
-    hashes: BTreeMap<u64, (u64, Name)>,
+    /// What the first peer to finish a step had.
+    results: BTreeMap<u64, StepResult>,
     /// Steps after which peers did not have the same.
     differing: BTreeSet<u64>,
-    reduces_us: Vec<u32>,
+    /// How long the reduce of each step took the last peer to begin it: the others have waited for that one.
+    reduces: BTreeMap<u64, Duration>,
     retried: u64,
     moved_bytes: u64,
     finished: BTreeMap<Name, (u64, u64)>,
     kill: Option<Kill>,
     newcomer: Option<Newcomer>,
     failures: u32,
+}
+
+/// What all peers must have alike after a step.
+#[derive(Clone, Copy)]
+struct StepResult {
+    first: Name,
+    hash: u64,
+    world: u32,
 }
 
 /// A peer that was killed, and what the others had of it.
@@ -66,9 +75,9 @@ impl<W: Write> Report<W> {
             told_progress: now,
             joined: BTreeSet::new(),
             step: 0,
-            hashes: BTreeMap::new(),
+            results: BTreeMap::new(),
             differing: BTreeSet::new(),
-            reduces_us: Vec::new(),
+            reduces: BTreeMap::new(),
             retried: 0,
             moved_bytes: 0,
             finished: BTreeMap::new(),
@@ -121,9 +130,9 @@ impl<W: Write> Report<W> {
 
     /// How long a reduce takes here.
     pub(crate) fn median_reduce(&self) -> Duration {
-        let mut sorted = self.reduces_us.clone();
+        let mut sorted: Vec<_> = self.reduces.values().copied().collect();
         sorted.sort_unstable();
-        Duration::from_micros(sorted.get(sorted.len() / 2).copied().unwrap_or(0).into())
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
     }
 
     /// Takes in what a peer said, and tells of it if it is worth it.
@@ -182,17 +191,24 @@ impl<W: Write> Report<W> {
         let Event::Stepped { step, world, reduce, retries, tx_bytes, loss, hash } = line.event else {
             return Ok(());
         };
-        self.reduces_us.push(u32::try_from(reduce.as_micros()).unwrap_or(u32::MAX));
+        let shortest = self.reduces.entry(step).or_insert(reduce);
+        *shortest = reduce.min(*shortest);
         self.moved_bytes += tx_bytes;
-        let (first_hash, first) = *self.hashes.entry(step).or_insert((hash, name));
-        if first_hash != hash {
+        let result = *self.results.entry(step).or_insert(StepResult { first: name, hash, world });
+        let first = result.first;
+        if result.hash != hash {
             self.differing.insert(step);
             self.failed(&format!("after step {step} peer {name} holds other bits than peer {first}"))?;
+        }
+        // Whoever took an operation for done that was aborted for others would have had other peers in it.
+        if result.world != world {
+            let worlds = format!("{world} peers for {name}, {} for {first}", result.world);
+            self.failed(&format!("the reduce of step {step} was one of {worlds}"))?;
         }
         if step > self.step {
             self.step = step;
             self.retried += u64::from(retries > 0);
-            self.hashes.retain(|old, _| old + HASHES_KEPT > step);
+            self.results.retain(|old, _| old + RESULTS_KEPT > step);
             if line.at.since(self.told_progress) >= PROGRESS_EVERY || step == self.demo.steps {
                 self.told_progress = line.at;
                 let speed = gigabytes_per_second(self.demo.size, reduce);
@@ -222,19 +238,17 @@ impl<W: Write> Report<W> {
         };
         let (dead, survivors) = (kill.name, spaced(kill.survivors.iter()));
         let bits = if self.differing.contains(&step) { "but other bits" } else { "same bits on all" };
-        if kill.aborted.is_empty() {
-            let text = format!("peer {dead} had done its part: no error on {survivors}, {bits}");
-            self.say_at(at, &text)
-        } else if kill.aborted.len() == kill.survivors.len() {
-            let (error, redone) = (last(&kill.aborted), last(&kill.redone));
-            let text = format!(
-                "peer {dead} is gone: error on {survivors} at +{error}, retried by +{redone}, {bits}"
-            );
-            self.say_at(at, &text)
+        let text = if kill.aborted.is_empty() {
+            format!("peer {dead} had done its part: no error on {survivors}, {bits}")
         } else {
-            let some = spaced(kill.aborted.keys());
-            self.failed(&format!("only {some} of {survivors} had an error when peer {dead} died"))
-        }
+            // Who calls only after the abort finds itself in the second attempt of the others.
+            let late = spaced(kill.survivors.iter().filter(|name| !kill.aborted.contains_key(name)));
+            let late = if late.is_empty() { late } else { format!(" ({late} came later)") };
+            let (some, error, redone) =
+                (spaced(kill.aborted.keys()), last(&kill.aborted), last(&kill.redone));
+            format!("peer {dead} is gone: error on {some} at +{error}{late}, retried by +{redone}, {bits}")
+        };
+        self.say_at(at, &text)
     }
 
     /// Its first step shows that it has all it needs.
@@ -287,7 +301,7 @@ impl<W: Write> Report<W> {
             "\n  steps        {step} in {took:.1} s, {retried} of them at the second attempt\n  \
              peers        {started} took part, {ended} at the end\n  \
              moved        {moved} from peer to peer\n  \
-             all-reduce   {size} in {median}, {speed} (median)\n  \
+             all-reduce   {size} in {median}, {speed} (median, from when the last peer is there)\n  \
              final state  {state}\n\n{verdict}"
         ))?;
         Ok(!self.has_failed())
