@@ -46,10 +46,10 @@ pub(super) const IDLE_MAX: Duration = Duration::from_secs(120);
 pub(super) const ASSIGNMENT_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Times in a row that a source may fail without having sent a leaf.
-pub(super) const STRIKES_MAX: u32 = 3;
+pub(super) const STRIKES_MAX: u32 = 4;
 
 /// The pause after the first failure; it doubles.
-pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a part may take at least before an idle worker takes it from its source.
 pub(super) const STRAGGLE_MIN: Duration = Duration::from_secs(1);

@@ -23,6 +23,9 @@ type Server = Arc<dyn Fn(TcpStream) -> io::Result<()> + Send + Sync>;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Stopping takes about a millisecond; this is for busy machines, and far below every timeout of the transfer.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 fn entries(sizes: &[usize], seed: u32) -> Entries {
     let noise = |n: usize, i: usize| {
         (n as u32 ^ (i as u32) << 20).wrapping_add(seed * 977).wrapping_mul(2_654_435_761)
@@ -366,18 +369,18 @@ fn stopping_does_not_wait_for_a_source_that_hangs() {
     let half = fake(&want, |bytes| (bytes[..bytes.len() / 2].to_vec(), Then::Hang));
     for server in [silent(), little, half] {
         let took = stop_while(connect(vec![server]), Duration::from_millis(100));
-        assert!(took < Duration::from_millis(200), "{took:?}");
+        assert!(took < AT_ONCE, "{took:?}");
     }
 }
 
 #[test]
 fn stopping_does_not_wait_for_a_connection_being_made() {
     let connect: Connect = Arc::new(|_, _| {
-        std::thread::sleep(Duration::from_millis(1500));
+        std::thread::sleep(3 * AT_ONCE);
         Ok(pair()?.0)
     });
     let took = stop_while(connect, Duration::from_millis(50));
-    assert!(took < Duration::from_millis(200), "{took:?}");
+    assert!(took < AT_ONCE, "{took:?}");
 }
 
 #[test]
@@ -398,7 +401,7 @@ fn a_holder_stops_at_once_while_a_fetcher_does_not_read() {
     std::thread::sleep(Duration::from_millis(100));
     let began = Instant::now();
     let moved = holder.stop();
-    assert!(began.elapsed() < Duration::from_millis(200), "{:?}", began.elapsed());
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     assert!(moved.tx_bytes > 0 && moved.tx_bytes < 32 << 20, "{moved:?}");
 }
 
