@@ -140,6 +140,25 @@ impl DerefMut for Peer {
     }
 }
 
+impl Drop for Master {
+    fn drop(&mut self) {
+        quote_if_panicking(&self.process);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        quote_if_panicking(&self.process);
+    }
+}
+
+/// Why a test failed is often told by another process than the one that failed it.
+fn quote_if_panicking(process: &Process) {
+    if std::thread::panicking() {
+        eprintln!("{}", process.problem("was part of a run that failed"));
+    }
+}
+
 fn not_started(error: io::Error) -> Problem {
     Problem::new(format!("a program can't be started: {error}"))
 }

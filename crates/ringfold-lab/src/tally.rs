@@ -98,16 +98,20 @@ impl Tally {
             "peer {number} of {}",
             self.peers_max
         );
-        if self.is_packed() {
-            let packing = self.packing::<T>();
-            (0..count)
-                .map(|index| T::from_number(packing.digit(index, number).map_or(0, |d| 1 << (2 * d))))
-                .collect()
-        } else {
-            let (cold, hot) = self.temperatures();
-            let of = |index| if self.owner(index) == number { hot } else { cold };
-            (0..count).map(|index| T::from_number(of(index).into())).collect()
-        }
+        let period = if self.is_packed() { self.packing::<T>().period() } else { self.peers_max as usize };
+        let pattern: Vec<T> = (0..period.min(count)).map(|index| self.element(number, index)).collect();
+        pattern.iter().copied().cycle().take(count).collect()
+    }
+
+    /// One element of a peer's contribution.
+    fn element<T: Value>(&self, number: u32, index: usize) -> T {
+        let (cold, hot) = self.temperatures();
+        T::from_number(match self.packing::<T>().digit(index, number) {
+            Some(digit) if self.is_packed() => 1 << (2 * digit),
+            None if self.is_packed() => 0,
+            _ if self.owner(index) == number => hot.into(),
+            _ => cold.into(),
+        })
     }
 
     /// Who took part, by the result; or what is wrong with it. Every element must say the same, nobody may be
@@ -116,7 +120,16 @@ impl Tally {
         let mut seen = Seen::new(self.peers_max);
         if self.is_packed() {
             let packing = self.packing::<T>();
+            let period = packing.period();
             for (index, value) in result.iter().enumerate() {
+                // The digits are in the same places again.
+                if index >= period {
+                    if *value != result[index - period] {
+                        let (value, other) = (value.to_f64(), result[index - period].to_f64());
+                        return Err(format!("element {index} is {value}, and {other} one period before"));
+                    }
+                    continue;
+                }
                 let number =
                     value.to_number().ok_or_else(|| format!("element {index} is {}", value.to_f64()))?;
                 for peer in packing.peers(index) {
@@ -195,6 +208,11 @@ struct Packing {
 }
 
 impl Packing {
+    /// After so many elements the digits are in the same places again.
+    fn period(&self) -> usize {
+        (self.groups * self.digits) as usize
+    }
+
     /// The digit of a peer in an element, if it has one there.
     fn digit(&self, index: usize, peer: u32) -> Option<u32> {
         let (group, turn) = self.place(index);

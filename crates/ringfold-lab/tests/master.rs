@@ -12,7 +12,9 @@ const SOON: Duration = Duration::from_secs(10);
 
 fn start(listen: &[&str]) -> Master {
     let mut command = Command::new(MASTER);
-    listen.iter().for_each(|address| drop(command.args(["--listen", address])));
+    for address in listen {
+        command.args(["--listen", address]);
+    }
     Master::start(command).expect("a master")
 }
 

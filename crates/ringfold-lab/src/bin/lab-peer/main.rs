@@ -101,6 +101,8 @@ fn main() -> ExitCode {
             Err(why) => Reply::misunderstood(&line, &why).print(),
         }
     }
+    // The thread that reads the script holds the session too, so it would not be dropped.
+    session.communicator.leave();
     ExitCode::SUCCESS
 }
 
