@@ -10,6 +10,7 @@
 
 pub mod answer;
 pub mod cast;
+pub mod churn;
 pub mod log;
 pub mod network;
 pub mod pace;

@@ -108,6 +108,14 @@ impl Process {
         }
     }
 
+    /// The lines of standard output behind the last one that was waited for or taken, as far as they are there.
+    pub fn take_lines(&mut self) -> Vec<String> {
+        let lines = lock(&self.stdout.lines);
+        let skip = self.next.saturating_sub(lines.forgotten) as usize;
+        self.next = lines.forgotten + lines.kept.len() as u64;
+        lines.kept.iter().skip(skip).cloned().collect()
+    }
+
     /// The lines of standard output so far.
     pub fn lines(&self) -> Vec<String> {
         lock(&self.stdout.lines).kept.iter().cloned().collect()

@@ -6,9 +6,10 @@ use crate::session::{Done, Launched, Session, Trouble};
 use ringfold::{Error, SyncInfo, SyncStrategy};
 use ringfold_lab::Parts;
 use ringfold_lab::tally::mix;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often one call of a step is made again before the loop gives up.
 const TRIES_MAX: u32 = 200;
@@ -35,10 +36,12 @@ struct Loop<'a> {
     retries: u64,
     /// Reduces that were aborted.
     aborts: u64,
+    /// When the first reduce of this step was aborted.
+    failed_at: Option<SystemTime>,
 }
 
 pub fn run(session: &Session, training: &Training, began: Instant) -> Reply {
-    let mut state = Loop { session, training, retries: 0, aborts: 0 };
+    let mut state = Loop { session, training, retries: 0, aborts: 0, failed_at: None };
     session.state().resize(training.bytes, training.keys);
     let mut steps = 0;
     let ended = state.go_on(&mut steps);
@@ -111,22 +114,26 @@ impl Loop<'_> {
         }
     }
 
-    /// All tags of a step, each until it succeeded. Outcomes are unanimous, so all peers repeat the same ones.
+    /// All tags of a step, each until it succeeded. What is aborted is so for all that had started it; who had not
+    /// takes part in the others' next try.
     fn reduce_all(&mut self) -> Result<Step, End> {
         let revision = self.session.state().revision;
         let training = self.training;
         let reduces = (0..training.tags).map(|i| Reduce::plain(training.tag + i, revision, training.count));
         let mut missing: Vec<Reduce> = reduces.collect();
-        let mut done = Vec::new();
+        // By tag: peers that were late for the first try have them in another order.
+        let mut done = BTreeMap::new();
+        self.failed_at = None;
         for _ in 0..TRIES_MAX {
             let mut alone = false;
             for (reduce, outcome) in self.reduce_once(std::mem::take(&mut missing)) {
                 match outcome {
-                    Ok(one) => done.push(one),
+                    Ok(one) => drop(done.insert(reduce.tag, one)),
                     Err(Trouble::Broken(what)) => return Err(End::Broken(what)),
                     Err(Trouble::Failed(Error::TooFewPeers)) => alone = true,
                     Err(Trouble::Failed(error)) if error.is_retryable() => {
                         self.aborts += 1;
+                        self.failed_at.get_or_insert_with(SystemTime::now);
                         missing.push(reduce);
                     }
                     Err(Trouble::Failed(error)) => return Err(End::Failed("reduce", error)),
@@ -136,7 +143,7 @@ impl Loop<'_> {
                 return Ok(Step::Alone);
             }
             if missing.is_empty() {
-                return Ok(Step::Done(done));
+                return Ok(Step::Done(done.into_values().collect()));
             }
         }
         Err(End::Broken(format!("a reduce was aborted {TRIES_MAX} times")))
@@ -175,6 +182,8 @@ impl Loop<'_> {
             .with("fetched", synced.rx_bytes)
             .with("aborts", self.aborts)
             .with("retries", self.retries)
+            .with("failed_at_us", self.failed_at.map_or(0, clock_us))
+            .with("at_us", clock_us(SystemTime::now()))
             .print();
     }
 
@@ -196,4 +205,9 @@ impl Loop<'_> {
             }
         }
     }
+}
+
+/// Microseconds on the clock that all processes of a machine share, so that others can tell what came first.
+fn clock_us(time: SystemTime) -> u128 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros())
 }

@@ -1,0 +1,51 @@
+//! What a churn was like.
+
+use std::fmt;
+
+/// The figures of a churn that went well.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Summary {
+    /// What it was made from.
+    pub seed: u64,
+    /// How long the churn was, in seconds.
+    pub seconds: f64,
+    /// Steps of the run.
+    pub steps: u64,
+    /// Steps of single peers.
+    pub reports: u64,
+    /// Peers that were started.
+    pub joins: u64,
+    /// Peers that were killed.
+    pub kills: u64,
+    /// Reduces that were aborted and made again, of all peers.
+    pub aborts: u64,
+    /// Other calls that failed and were made again, of all peers.
+    pub retries: u64,
+    /// The slowest step of a peer.
+    pub slowest_step_us: u64,
+    /// Steps of single peers in which a reduce was aborted by a kill, and then succeeded.
+    pub interrupted_steps: u64,
+    /// From a kill to the error of a survivor's reduce: the median.
+    pub from_kill_to_error_us: u64,
+    /// From a kill to the end of the step, with all its reduces made again: the median.
+    pub from_kill_to_result_us: u64,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |us: u64| us as f64 / 1000.0;
+        writeln!(f, "churn with seed {} for {:.0} s:", self.seed, self.seconds)?;
+        let pace = self.steps as f64 / self.seconds.max(1.0);
+        writeln!(f, "  steps {} ({pace:.1}/s), of single peers {}", self.steps, self.reports)?;
+        writeln!(f, "  joins {}, kills {}", self.joins, self.kills)?;
+        writeln!(f, "  reduces made again {}, other calls made again {}", self.aborts, self.retries)?;
+        writeln!(f, "  slowest step {:.1} ms", ms(self.slowest_step_us))?;
+        write!(
+            f,
+            "  kill to error {:.1} ms, kill to the retried result {:.1} ms (medians of {} steps)",
+            ms(self.from_kill_to_error_us),
+            ms(self.from_kill_to_result_us),
+            self.interrupted_steps
+        )
+    }
+}
