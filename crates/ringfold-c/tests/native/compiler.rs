@@ -73,9 +73,10 @@ impl Source {
     pub fn compile(&self) -> PathBuf {
         let name = self.path.file_name().unwrap().to_str().unwrap();
         let kind = if self.path.starts_with(root().join("examples")) { "example" } else { "program" };
-        let output = scratch().join(format!("{kind}-{name}-{:?}-{:?}", self.language, self.linking));
+        let made = format!("{kind}-{name}-{:?}-{:?}", self.language, self.linking);
+        let output = scratch().join(&made);
         // Tests run side by side, as threads or as processes, and some run the same program.
-        let lock = File::create(output.with_extension("lock")).unwrap();
+        let lock = File::create(scratch().join(format!("{made}.lock"))).unwrap();
         lock.lock().unwrap();
         if !self.is_compiled(&output) {
             self.compile_to(&output);

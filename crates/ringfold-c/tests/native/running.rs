@@ -21,8 +21,8 @@ impl Running {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = program.file_name().unwrap().to_string_lossy();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let log = compiler::scratch().join(format!("{name}-{}-{number}", std::process::id()));
-        let (output, errors) = (log.with_extension("out"), log.with_extension("err"));
+        let log = |kind| compiler::scratch().join(format!("{name}-{}-{number}.{kind}", std::process::id()));
+        let (output, errors) = (log("out"), log("err"));
         let child = Command::new(program)
             .args(arguments)
             .env("LD_LIBRARY_PATH", compiler::libraries())

@@ -175,16 +175,17 @@ static void groups() {
     });
 }
 
-static void a_peer_that_leaves() {
-    static std::atomic<int> launched{0};
-    run_peers({0, 0, 0}, [](pcclComm_t *comm, int number) {
+static void peer_that_leaves_after(std::chrono::milliseconds pause) {
+    std::atomic<int> launched{0};
+    run_peers({0, 0, 0}, [&](pcclComm_t *comm, int number) {
         std::vector<float> values(4000, 1), abandoned(4000, 1);
         auto first = reduce_of(4000, pcclFloat, pcclSum, 1);
         auto second = reduce_of(4000, pcclFloat, pcclSum, 2);
         pcclAsyncReduceOp_t handle{}, other{};
         if (number == 0) {
             // Leaves without a part in what the others wait for.
-            while (launched < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            while (launched < 2) std::this_thread::yield();
+            std::this_thread::sleep_for(pause);
             return;
         }
         OK(pcclAllReduceAsync(values.data(), values.data(), &first, comm, &handle));
@@ -197,6 +198,16 @@ static void a_peer_that_leaves() {
         HOLDS(values[0] == 2.f);
         // The second one is never awaited: destroying the communicator takes care of it.
     });
+}
+
+// The master has heard of what the others launched.
+static void a_peer_that_leaves() {
+    peer_that_leaves_after(std::chrono::milliseconds(100));
+}
+
+// It has not.
+static void a_peer_that_leaves_at_once() {
+    for (int i = 0; i < 20; i++) peer_that_leaves_after(std::chrono::milliseconds(0));
 }
 
 static void calls_end_when_their_communicator_is_destroyed() {
@@ -256,6 +267,7 @@ int main(int, char **argv) {
     SCENARIO(shared_state)
     SCENARIO(groups)
     SCENARIO(a_peer_that_leaves)
+    SCENARIO(a_peer_that_leaves_at_once)
     SCENARIO(calls_end_when_their_communicator_is_destroyed)
     SCENARIO(a_peer_without_a_master)
     std::fprintf(stderr, "there is no scenario %s\n", scenario.c_str());
