@@ -44,7 +44,6 @@ pub(crate) fn hash_all(tensors: &[&[u8]]) -> Vec<u128> {
         }
         work();
     });
-    drop(tasks);
     tensors.iter().zip(&leaves).map(|(t, l)| root_hash(l, t.len() as u64).0).collect()
 }
 

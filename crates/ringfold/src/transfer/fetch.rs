@@ -177,7 +177,7 @@ impl Fetch {
         progress: &mut bool,
     ) -> io::Result<End> {
         let _pass = self.gate.enter(peer, stream)?;
-        let mut owed = Owed { fetch: &**self, peer, parts: VecDeque::new(), bytes: 0, request_bytes: 0 };
+        let mut owed = Owed { fetch: self, peer, parts: VecDeque::new(), bytes: 0, request_bytes: 0 };
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(STALL_MAX))?;
         stream.set_write_timeout(Some(STALL_MAX))?;
