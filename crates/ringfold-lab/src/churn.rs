@@ -30,8 +30,6 @@ const STUCK_AFTER: Duration = Duration::from_secs(30);
 const END_MAX: Duration = Duration::from_secs(30);
 /// How often the peers' lines are read.
 const LOOK: Duration = Duration::from_millis(5);
-/// Between two events, at least; and at most so much more.
-const PAUSE_MS: usize = 500;
 /// Peers have numbers below this. More than live at once: a number rests before it is given again, so that
 /// contributions of the dead are seen.
 const NUMBERS: u32 = 12;
@@ -59,6 +57,8 @@ pub struct Churn {
     pub time: Duration,
     /// The most peers at once.
     pub peers_max: usize,
+    /// The time between two events, at least; and at most twice of it.
+    pub pause: Duration,
     /// Decides what happens.
     pub seed: u64,
     /// The options of the peers' training loop.
@@ -157,8 +157,8 @@ impl Scene<'_> {
             for _ in 0..events {
                 self.event()?;
             }
-            let pause = Duration::from_millis((PAUSE_MS + self.chance.below(PAUSE_MS)) as u64);
-            self.watch(Instant::now() + pause)?;
+            let more = self.chance.below(self.churn.pause.as_micros() as usize);
+            self.watch(Instant::now() + self.churn.pause + Duration::from_micros(more as u64))?;
         }
         Ok(())
     }
@@ -198,11 +198,12 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Kills one, but never the last that knows the state, nor the one that is measured.
+    /// Kills one, but never the last that knows the state, nor the one that is measured. As long as nobody told of a
+    /// step, anybody may be the last.
     fn kill(&mut self) -> Result<(), Problem> {
         let knowing = self.alive.iter().filter(|member| member.steps > 0).count();
         let may_die = |member: &Member| {
-            Some(member.peer.number()) != self.witness && (member.steps == 0 || knowing > 1)
+            Some(member.peer.number()) != self.witness && knowing > usize::from(member.steps > 0)
         };
         let victims: Vec<usize> =
             (0..self.alive.len()).filter(|index| may_die(&self.alive[*index])).collect();

@@ -22,6 +22,7 @@ fn survivors_train_on_with_the_same_bits_while_peers_come_and_are_killed() {
         peer: env!("CARGO_BIN_EXE_lab-peer").into(),
         time: Duration::from_secs(number(SECONDS_VARIABLE).unwrap_or(SECONDS)),
         peers_max: 8,
+        pause: Duration::from_millis(500),
         seed,
         training: "tags=3 count=20000 bytes=65536 keys=4".into(),
         pace: "default".into(),

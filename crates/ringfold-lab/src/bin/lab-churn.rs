@@ -16,6 +16,9 @@ struct Arguments {
     /// The most peers at once.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(3..=10))]
     peers: u64,
+    /// The time between two events, at least; and at most twice of it.
+    #[arg(long, default_value_t = 500)]
+    pause_ms: u64,
     /// Decides what happens; another one each time if it is not given.
     #[arg(long)]
     seed: Option<u64>,
@@ -41,6 +44,7 @@ fn main() -> anyhow::Result<()> {
         peer: programs.join("lab-peer"),
         time: Duration::from_secs(arguments.seconds),
         peers_max: arguments.peers as usize,
+        pause: Duration::from_millis(arguments.pause_ms),
         seed,
         training: arguments.training,
         pace: arguments.timing,
