@@ -157,7 +157,7 @@ impl Knock {
     }
 }
 
-/// Dials and shakes hands, and waits for both. For threads that have nothing else to do.
+/// Dials and shakes hands, and waits for both; again, if the other end does not know us yet. For threads that have nothing else to do.
 pub fn reach(
     addresses: &[SocketAddr],
     patience: Duration,
@@ -165,13 +165,22 @@ pub fn reach(
 ) -> io::Result<TcpStream> {
     let end = Instant::now() + patience;
     let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address is known");
-    for address in addresses {
-        match reach_at(*address, end, dialler()?) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
+    loop {
+        for address in addresses {
+            match reach_at(*address, end, dialler()?) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
         }
+        // The other end may be about to hear of the epoch that we speak of.
+        let is_early = last.get_ref().is_some_and(|error| {
+            error.downcast_ref::<HandshakeError>().is_some_and(HandshakeError::is_retryable)
+        });
+        if !is_early || Instant::now() + limits::REDIAL_PAUSE >= end {
+            return Err(last);
+        }
+        std::thread::sleep(limits::REDIAL_PAUSE);
     }
-    Err(last)
 }
 
 fn reach_at(address: SocketAddr, end: Instant, mut dialler: Dialler) -> io::Result<TcpStream> {

@@ -295,6 +295,12 @@ impl Socket {
         drop(farewell);
     }
 
+    /// No longer watched; it stays open.
+    pub fn unwatch(&self) {
+        // A socket that the poller does not know is not watched either.
+        let _ = self.poller.remove(&self.stream);
+    }
+
     /// The stream, no longer watched, as a blocking one. It is an error if something is unread or unsent: the
     /// other end decides when it speaks.
     pub fn into_stream(self) -> io::Result<TcpStream> {

@@ -50,7 +50,7 @@ pub enum ExecutorEvent<W> {
         /// something that was on its way.
         unfinished: bool,
     },
-    /// Operations wait on this link, the other end has begun them, and nothing moves.
+    /// Operations wait on this link, and nothing moves: not even a sign of life.
     Stalled {
         /// The other end.
         peer: PeerId,

@@ -78,7 +78,7 @@ impl Bounded for Numbered<ToPeer> {
 
     fn check(&self) -> Result<(), Excess> {
         match &self.message {
-            ToPeer::EpochProposed { description, ended } => {
+            ToPeer::EpochProposed { description, ended, attributes: _ } => {
                 check_description(description)?;
                 check_cause(ended)
             }

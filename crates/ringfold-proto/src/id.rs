@@ -23,7 +23,8 @@ id!(
     PeerId(u128), "peer-{:032x}"
 );
 id!(
-    /// One training run. A master serves one run; peers of another run are turned away.
+    /// One training run, where both ends know it. A master that takes over from an earlier life does not, so members are
+    /// known by their epochs.
     RunId(u128), "run-{:032x}"
 );
 id!(

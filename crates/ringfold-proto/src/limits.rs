@@ -92,3 +92,9 @@ pub const MISSING_PAIRS_MAX: usize = WORLD_MAX * (WORLD_MAX - 1) / 2;
 
 /// Operations that a returning member tells of: those in flight come first, then outcomes by tag.
 pub const OPS_IN_RESUME_MAX: usize = 65_536;
+
+/// Operations in a resume beyond which the causes of aborted ones are not told.
+pub const CAUSES_IN_RESUME_MAX: usize = 2048;
+
+/// Connections on which the master fell silent that a peer keeps until it finds the master again.
+pub const STALE_CONNECTIONS_MAX: usize = 2;

@@ -356,6 +356,8 @@ pub enum ToPeer {
         description: Box<EpochDescription>,
         /// Why the one before it ended, for operations of that which the master never heard of.
         ended: Cause,
+        /// The world sizes at this time, for those whose operations end by it.
+        attributes: Attributes,
     },
     /// All members are ready.
     EpochOpened {

@@ -166,6 +166,9 @@ pub struct Peer {
     /// The life that this one took the run over from.
     previous: Option<Incarnation>,
     seniority: u64,
+    /// Connections on which the master fell silent. They are closed when it is found again: a master that was merely held
+    /// up would take the end of one for ours.
+    stale: Vec<ConnId>,
     /// When the master was lost, while it is.
     away_since: Option<Time>,
     next_beat: Time,
@@ -198,6 +201,7 @@ impl Peer {
             incarnation: Incarnation::default(),
             previous: None,
             seniority: 0,
+            stale: Vec::new(),
             away_since: None,
             next_beat: Time::ZERO,
             heard: BTreeSet::new(),
@@ -285,7 +289,10 @@ impl Peer {
                 self.handle_restored(now, incarnation, last_pending);
             }
             ToPeer::Demoted => self.handle_demoted(),
-            ToPeer::EpochProposed { description, ended } => self.handle_proposed(now, *description, ended),
+            ToPeer::EpochProposed { description, ended, attributes } => {
+                self.latest = attributes;
+                self.handle_proposed(now, *description, ended);
+            }
             ToPeer::EpochOpened { epoch, missing, attributes, rounds } => {
                 self.latest = attributes;
                 self.handle_opened(now, epoch, missing, rounds);
@@ -338,6 +345,7 @@ impl Peer {
         }
         self.stage = Stage::Gone(why.clone());
         self.speaking = false;
+        self.close_stale(0);
         if let Line::Up { conn, .. } = core::mem::replace(&mut self.line, Line::Down { redial_at: None }) {
             self.actions.push_back(PeerAction::Close { conn });
         }

@@ -14,6 +14,7 @@ use crate::{Element, Error};
 use builder::Config;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, lend, lend_mut};
+use ringfold_proto::cause::Cause;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::Attributes;
 use ringfold_proto::hello::Purpose;
@@ -156,12 +157,13 @@ impl Communicator {
         options: AllReduce,
     ) -> Result<Work, Error> {
         let engine = self.engine()?;
-        let call = launch(&engine, dtype, buffers, options, Driver::start).map_err(|(error, _)| error)?;
+        let call = launch(&engine, Reduction { dtype, buffers, options })?;
         engine.with(|_| ())?;
         Ok(Work::new(engine, call))
     }
 
-    /// Reduces all, with at most so many in flight at once, and again whatever was aborted, until all have succeeded.
+    /// Reduces all, with at most so many in flight at once, and again whatever was aborted because a peer or a link was
+    /// lost, until all have succeeded.
     /// The number in flight need not be the same on all peers; the tags must be, and different from each other.
     /// The sums of what was moved are reported, and the world that the last one ran in.
     pub fn all_reduce_many(&self, all: Vec<Reduction>, in_flight_max: usize) -> Result<ReduceInfo, Error> {
@@ -178,10 +180,11 @@ impl Communicator {
             // After an abort all that is in flight comes to its end before anything is tried again: peers agree then
             // on what is left to do.
             let may_launch = again.is_empty() && failure.is_none() && going.len() < in_flight_max;
-            if let Some(Reduction { dtype, buffers, options }) = todo.pop_front_if(|_| may_launch) {
-                match launch(&engine, dtype, buffers, options, Driver::start) {
+            if let Some(reduction) = todo.pop_front_if(|_| may_launch) {
+                let (dtype, options) = (reduction.dtype, reduction.options);
+                match launch(&engine, reduction) {
                     Ok(call) => going.push_back((dtype, options, Work::new(engine.clone(), call))),
-                    Err((error, _)) => failure = Some(error),
+                    Err(error) => failure = Some(error),
                 }
                 continue;
             }
@@ -192,7 +195,7 @@ impl Communicator {
                         info.tx_bytes += done.tx_bytes;
                         info.rx_bytes += done.rx_bytes;
                     }
-                    (Err(Error::Aborted(cause)), Some(buffers)) => {
+                    (Err(Error::Aborted(cause)), Some(buffers)) if is_transient(&cause) => {
                         tracing::debug!(%cause, "an all-reduce is tried again");
                         again.push(Reduction { dtype, buffers, options });
                     }
@@ -248,7 +251,8 @@ impl Communicator {
             let (connect, done) = links_of(driver, driver.note_sender());
             driver.sync(offer, Transfer::new(tensors, hashes, connect, done))
         })?;
-        let call = started.map_err(|(error, transfer)| {
+        let call = started.map_err(|refused| {
+            let (error, transfer) = *refused;
             transfer.stop();
             error
         })?;
@@ -277,7 +281,7 @@ impl Communicator {
 
     fn reduce(&self, dtype: DType, buffers: Buffers, options: AllReduce) -> Result<ReduceInfo, Error> {
         let engine = self.engine()?;
-        let call = launch(&engine, dtype, buffers, options, Driver::start).map_err(|(error, _)| error)?;
+        let call = launch(&engine, Reduction { dtype, buffers, options })?;
         let ended = engine.wait(call);
         ended.result.map(|_| ended.info)
     }
@@ -289,6 +293,11 @@ impl Drop for Communicator {
     }
 }
 
+/// Whether an abort was nobody's mistake: the same operation may succeed with those who are left.
+fn is_transient(cause: &Cause) -> bool {
+    matches!(cause, Cause::PeerLost { .. } | Cause::LinkLost { .. } | Cause::EpochEnded)
+}
+
 /// Makes a call of the machine's and waits for its answer.
 fn vote(
     engine: &Engine,
@@ -298,28 +307,11 @@ fn vote(
     engine.wait(call).result
 }
 
-/// Checks and starts a collective; the buffers come back if it can't be started.
-fn launch(
-    engine: &Engine,
-    dtype: DType,
-    buffers: Buffers,
-    options: AllReduce,
-    start: impl FnOnce(
-        &mut Driver,
-        Tag,
-        ringfold_proto::descriptor::Descriptor,
-        Buffers,
-    ) -> Result<CallId, (Error, Buffers)>,
-) -> Result<CallId, (Error, Option<Buffers>)> {
-    let checked = buffers.check(dtype).and_then(|count| options.descriptor(dtype, count));
-    let descriptor = match checked {
-        Ok(descriptor) => descriptor,
-        Err(error) => return Err((error, Some(buffers))),
-    };
-    match engine.with_waiter(|driver| start(driver, Tag(options.tag), descriptor, buffers)) {
-        Ok(started) => started.map_err(|(error, buffers)| (error, Some(buffers))),
-        Err(error) => Err((error, None)),
-    }
+/// Checks and starts a collective.
+fn launch(engine: &Engine, reduction: Reduction) -> Result<CallId, Error> {
+    let Reduction { dtype, buffers, options } = reduction;
+    let descriptor = options.descriptor(dtype, buffers.check(dtype)?)?;
+    engine.with_waiter(|driver| driver.start(Tag(options.tag), descriptor, buffers))?
 }
 
 /// How a transfer reaches sources, and whom it tells of its end.

@@ -30,7 +30,6 @@ use ringfold_proto::time::Time;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The driver.
@@ -46,7 +45,8 @@ pub(crate) struct Driver {
     by_op: HashMap<OpId, CallId>,
     syncing: Option<(CallId, Transfer)>,
     ended: Vec<(CallId, Ended)>,
-    answering: Arc<AtomicUsize>,
+    /// Counts the threads that answer probes.
+    answering: Arc<()>,
 }
 
 /// A collective that has not ended.
@@ -117,21 +117,22 @@ impl Driver {
         tag: Tag,
         descriptor: Descriptor,
         buffers: Buffers,
-    ) -> Result<CallId, (Error, Buffers)> {
+    ) -> Result<CallId, Error> {
         let now = self.clock.now();
-        match self.machine.collective(now, tag, descriptor) {
-            Ok(call) => {
-                let reduction = Reduction { buffers: Some(buffers), info: ReduceInfo::default() };
-                self.reductions.insert(call, reduction);
-                self.pump(now);
-                Ok(call)
-            }
-            Err(failure) => Err((failure.into(), buffers)),
-        }
+        let call = self.machine.collective(now, tag, descriptor)?;
+        let reduction = Reduction { buffers: Some(buffers), info: ReduceInfo::default() };
+        self.reductions.insert(call, reduction);
+        // The machine asks for its start only now that the buffers are here.
+        self.pump(now);
+        Ok(call)
     }
 
     /// Votes in a sync; the transfer serves and fetches until the call ends.
-    pub(crate) fn sync(&mut self, offer: SyncOffer, transfer: Transfer) -> Result<CallId, (Error, Transfer)> {
+    pub(crate) fn sync(
+        &mut self,
+        offer: SyncOffer,
+        transfer: Transfer,
+    ) -> Result<CallId, Box<(Error, Transfer)>> {
         let now = self.clock.now();
         match self.machine.sync_shared_state(now, None, offer) {
             Ok(call) => {
@@ -139,7 +140,7 @@ impl Driver {
                 self.pump(now);
                 Ok(call)
             }
-            Err(failure) => Err((failure.into(), transfer)),
+            Err(failure) => Err(Box::new((failure.into(), transfer))),
         }
     }
 
@@ -177,6 +178,9 @@ impl Driver {
 
     /// How long nothing needs to be done, if nothing arrives.
     pub(crate) fn patience(&self) -> Duration {
+        if self.group.has_unread() {
+            return Duration::ZERO;
+        }
         let timeouts = [
             self.machine.poll_timeout(),
             self.group.poll_timeout(),
@@ -190,15 +194,15 @@ impl Driver {
     /// Moves on whatever can be moved.
     pub(crate) fn turn(&mut self, ready: &Readiness) {
         let now = self.clock.now();
+        for peer in self.group.unread() {
+            self.read_link(now, peer);
+        }
         for token in ready.tokens() {
             if self.uplink.token() == Some(token) {
                 self.uplink.handle_ready(now);
                 self.hear_master(now);
             } else if let Some(peer) = self.group.peer_of(token) {
-                self.machine.handle_heard(peer);
-                if let Err(error) = self.group.read_link(now, peer) {
-                    self.lose_link(now, peer, &error.to_string());
-                }
+                self.read_link(now, peer);
             } else {
                 self.mesh.handle_ready(now, token);
             }
@@ -206,6 +210,13 @@ impl Driver {
         self.take_notes();
         self.pass_time(now);
         self.pump(now);
+    }
+
+    fn read_link(&mut self, now: Time, peer: PeerId) {
+        self.machine.handle_heard(peer);
+        if let Err(error) = self.group.read_link(now, peer) {
+            self.lose_link(now, peer, &error.to_string());
+        }
     }
 
     fn pass_time(&mut self, now: Time) {
@@ -270,16 +281,16 @@ impl Driver {
                 }
             }
             Purpose::Probe => {
+                // Each thread that answers holds one, also while it unwinds.
                 let answering = self.answering.clone();
-                if answering.fetch_add(1, Ordering::Relaxed) >= limits::PROBES_ANSWERED_MAX {
-                    answering.fetch_sub(1, Ordering::Relaxed);
+                if Arc::strong_count(&answering) > limits::PROBES_ANSWERED_MAX {
                     return;
                 }
                 let answer = move || {
                     if let Err(error) = probe::answer(stream) {
                         tracing::debug!(%error, "a probe was not answered");
                     }
-                    answering.fetch_sub(1, Ordering::Relaxed);
+                    drop(answering);
                 };
                 spawn("ringfold-probed", answer);
             }

@@ -21,7 +21,7 @@ use ringfold_proto::id::{EpochId, OpId, PeerId};
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::Direction;
 use ringfold_proto::time::Time;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -37,6 +37,8 @@ pub(crate) struct Group {
     medium: TcpMedium<TensorWorkspace>,
     pool: Pool,
     plans: HashMap<(EpochId, Descriptor), Arc<Plan>>,
+    /// Links of which not all that has arrived was handed over. The poller knows nothing of what was read already.
+    unread: BTreeSet<PeerId>,
 }
 
 /// What came of it.
@@ -61,6 +63,7 @@ impl Group {
             medium: TcpMedium::default(),
             pool: Pool::default(),
             plans: HashMap::new(),
+            unread: BTreeSet::new(),
         }
     }
 
@@ -144,6 +147,7 @@ impl Group {
     /// A link is given up. Says whether there was one.
     pub(crate) fn unlink(&mut self, peer: PeerId) -> bool {
         let had = self.medium.remove(peer);
+        self.unread.remove(&peer);
         if had {
             self.executor.handle_link_lost(peer);
         }
@@ -163,10 +167,11 @@ impl Group {
     /// Hands over what arrived on a link. Each frame is worked on while it is still in the cache, and what comes of
     /// it leaves at once.
     pub(crate) fn read_link(&mut self, now: Time, from: PeerId) -> io::Result<()> {
+        self.unread.remove(&from);
         for _ in 0..ARRIVALS_PER_TURN {
             let executor = &self.executor;
             match self.medium.next(from, |header| executor.offer(from, header))? {
-                None => break,
+                None => return Ok(()),
                 Some(Heard::Frame(header)) => {
                     self.executor.handle_frame(now, from, header);
                     self.executor.poll(now, &mut self.medium);
@@ -176,7 +181,18 @@ impl Group {
                 Some(Heard::Message(message)) => self.executor.handle_link_message(now, from, message),
             }
         }
+        self.unread.insert(from);
         Ok(())
+    }
+
+    /// Links of which not all that has arrived was handed over.
+    pub(crate) fn unread(&self) -> Vec<PeerId> {
+        self.unread.iter().copied().collect()
+    }
+
+    /// Whether there is one.
+    pub(crate) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
     }
 
     /// Lets the executor do all that it can do now. What came of it is to be asked for.

@@ -9,7 +9,7 @@ pub(crate) const IDLE_MAX: Duration = Duration::from_secs(10);
 pub(crate) const PROBES_ANSWERED_MAX: usize = 8;
 
 /// How long a probe may take to connect.
-pub(crate) const PROBE_CONNECT_MAX: Duration = Duration::from_secs(1);
+pub(crate) const PROBE_CONNECT_MAX: Duration = Duration::from_millis(500);
 
 /// How long a link may take to be made, before its other end is reported as unreachable.
 pub(crate) const LINK_MAX: Duration = Duration::from_secs(4);

@@ -26,6 +26,8 @@ pub(crate) struct Uplink {
     poller: Arc<Poller>,
     state: State,
     conns: u64,
+    /// Connections on which the master fell silent, not watched any more; the machine says when they end.
+    stale: Vec<(ConnId, Box<Socket>)>,
     encoded: Vec<u8>,
     news: VecDeque<UplinkNews>,
 }
@@ -71,6 +73,7 @@ impl Uplink {
             poller: poller.clone(),
             state: State::Down,
             conns: 0,
+            stale: Vec::new(),
             encoded: Vec::new(),
             news: VecDeque::new(),
         }
@@ -100,6 +103,10 @@ impl Uplink {
 
     /// Begins to dial; what comes of it is news.
     pub(crate) fn dial(&mut self, now: Time) {
+        if let State::Up { conn, socket, .. } = mem::replace(&mut self.state, State::Down) {
+            socket.unwatch();
+            self.stale.push((conn, socket));
+        }
         self.dial_one_of(now, self.addresses.iter().copied().collect(), None);
     }
 
@@ -149,6 +156,7 @@ impl Uplink {
 
     /// Sends the rest and closes.
     pub(crate) fn close(&mut self, which: ConnId) {
+        self.stale.retain(|(conn, _)| *conn != which);
         if matches!(&self.state, State::Up { conn, .. } if *conn == which)
             && let State::Up { socket, .. } = mem::replace(&mut self.state, State::Down)
         {

@@ -1,7 +1,7 @@
 //! Notices links on which operations wait and nothing moves (R9).
 //!
-//! A peer that has begun an operation and waits for others itself is no fault, so whoever waits on a link
-//! says from time to time that it is alive. Only silence is a stall.
+//! A peer that waits for others itself, or that has not called yet, is no fault. So whoever waits on a link says from
+//! time to time that it is alive, and drivers say so on all links, whatever happens. Only silence is a stall.
 
 use super::Executor;
 use crate::event::ExecutorEvent;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// What operations want of a link.
 #[derive(Clone, Copy, Default)]
 struct Need {
-    /// Since when operations depend on the other end that has begun them; the oldest of them.
+    /// Since when operations depend on the other end; the oldest of them.
     since: Option<Time>,
 }
 
@@ -67,9 +67,7 @@ impl<W: Workspace> Executor<W> {
             for op in epoch.ops.values().filter(|op| !op.finished) {
                 for rank in op.ranks().filter(|rank| op.depends_on(*rank)) {
                     let need = needs.entry(epoch.membership.members[rank.index()]).or_default();
-                    if op.is_begun_at(rank) {
-                        need.since = Some(need.since.map_or(op.started, |since| since.min(op.started)));
-                    }
+                    need.since = Some(need.since.map_or(op.started, |since| since.min(op.started)));
                 }
             }
         }

@@ -149,12 +149,6 @@ impl<W: Workspace> Op<W> {
         is_news
     }
 
-    /// Whether the other end is known to have begun this operation too.
-    pub(super) fn is_begun_at(&self, rank: Rank) -> bool {
-        self.in_lane(rank).is_some_and(|lane| self.ins[lane].arrived > 0)
-            || self.out_lane(rank).is_some_and(|lane| self.outs[lane].was_granted)
-    }
-
     /// Whether frames of this operation to or from a rank are still to come.
     pub(super) fn depends_on(&self, rank: Rank) -> bool {
         let sends = |lane: usize| self.outs[lane].sent < self.plan.sends[lane].1.len();

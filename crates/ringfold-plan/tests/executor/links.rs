@@ -5,6 +5,7 @@ use crate::memory::Memory;
 use crate::net::{Net, STALL_AFTER, op, peer, tuning};
 use crate::plans::{descriptor, exchange, one_way, ring};
 use ringfold_plan::event::ExecutorEvent;
+use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::Direction;
 
 fn lost(net: &Net, at: usize) -> Vec<(u64, bool)> {
@@ -27,7 +28,8 @@ fn peer_base() -> u128 {
     peer(0).0
 }
 
-/// Lets time pass in small steps; what is said on live links arrives at once.
+/// Lets time pass in small steps; what is said on live links arrives at once, and whoever is alive says so, as drivers
+/// do on all links.
 fn pass(net: &mut Net, times: u32, is_live: impl Fn(usize, usize) -> bool) {
     for _ in 0..times * 8 {
         net.now = net.now + STALL_AFTER / 8;
@@ -36,9 +38,12 @@ fn pass(net: &mut Net, times: u32, is_live: impl Fn(usize, usize) -> bool) {
             net.peers[at].executor.handle_timeout(now);
             net.poll(at);
         }
-        let ways: Vec<_> = net.leaving.keys().copied().filter(|(from, to)| is_live(*from, *to)).collect();
-        for (from, to) in ways {
+        let world = net.peers.len();
+        let ways = (0..world).flat_map(|from| (0..world).map(move |to| (from, to)));
+        for (from, to) in ways.filter(|(from, to)| from != to && is_live(*from, *to)) {
             net.drain(from, to);
+            let now = net.now;
+            net.peers[to].executor.handle_link_message(now, peer(from), LinkMessage::Ping);
         }
     }
 }
@@ -153,6 +158,15 @@ fn a_live_peer_that_has_not_called_is_no_fault() {
     net.start(1, op(1, 0), descriptor(6), exchange(1, 6, 1), &memories[1]);
     net.settle();
     assert_eq!(memories[0].target(), sums(2, 6));
+}
+
+#[test]
+fn a_link_that_was_cut_before_the_other_end_called_is_reported() {
+    let mut net = Net::open(2, tuning(1, 1), 0);
+    net.start(0, op(1, 0), descriptor(6), exchange(0, 6, 1), &Memory::in_place(values(0, 6), 0));
+    net.settle();
+    pass(&mut net, 3, |_, _| false);
+    assert_eq!(stalls(&net, 0), [(1, Direction::Incoming)]);
 }
 
 #[test]

@@ -144,9 +144,10 @@ impl Master {
         let description = self.describe(id, &members, &ring);
         let ring_names = ring.iter().map(|p| self.named(*p)).collect();
         self.notify(Event::EpochProposed(description.id, ring_names));
+        let attributes = self.attributes(id);
         for peer in &members {
             let (description, ended) = (Box::new(description.clone()), ended.clone());
-            self.send(*peer, ToPeer::EpochProposed { description, ended });
+            self.send(*peer, ToPeer::EpochProposed { description, ended, attributes });
         }
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut round = Round::new(now);

@@ -62,8 +62,10 @@ impl Master {
                 self.fail_op(op, Cause::Unable { who });
             }
             Ballot::TimedOut => {
-                let late =
-                    round.round.missing(members).into_iter().filter(|p| *p != peer).collect::<Vec<_>>();
+                let missing = round.round.missing(members);
+                let others: Vec<_> = missing.iter().copied().filter(|late| *late != peer).collect();
+                // If all others are done, the one that lost patience waited for its own result.
+                let late = if others.is_empty() { missing } else { others };
                 let waited_for = self.named_few(&late);
                 self.fail_op(op, Cause::Timeout { waited_for });
             }

@@ -5,7 +5,7 @@ use super::{Failure, Peer, PeerAction, Stage};
 use crate::cause::Cause;
 use crate::id::{ConnId, Incarnation};
 use crate::limits;
-use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Resume, ToMaster, ToPeer};
+use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Outcome, Resume, ToMaster, ToPeer};
 use crate::session::{Receipt, Session};
 use crate::time::Time;
 use crate::timing::Timing;
@@ -96,7 +96,8 @@ impl Peer {
         }
         match self.line {
             Line::Up { conn, heard_at } if heard_at + timing.master_silence_max <= now => {
-                self.actions.push_back(PeerAction::Close { conn });
+                self.stale.push(conn);
+                self.close_stale(limits::STALE_CONNECTIONS_MAX);
                 self.handle_lost(now, conn);
             }
             Line::Up { conn, .. } if beats => {
@@ -174,6 +175,13 @@ impl Peer {
     fn found(&mut self) {
         self.speaking = true;
         self.away_since = None;
+        self.close_stale(0);
+    }
+
+    /// Closes connections on which the master fell silent, but for the newest ones.
+    pub(super) fn close_stale(&mut self, kept: usize) {
+        let closed = self.stale.len().saturating_sub(kept);
+        self.actions.extend(self.stale.drain(..closed).map(|conn| PeerAction::Close { conn }));
     }
 
     /// What a member brings to a master that may have forgotten it; none if it was not accepted yet.
@@ -189,6 +197,14 @@ impl Peer {
             }));
         }
         ops.truncate(limits::OPS_IN_RESUME_MAX);
+        if ops.len() > limits::CAUSES_IN_RESUME_MAX {
+            // Causes may be long, and a frame has a bound; what matters is that these were aborted.
+            for record in &mut ops {
+                if let OpProgress::Decided(Outcome::Aborted(cause)) = &mut record.progress {
+                    *cause = Cause::EpochEnded;
+                }
+            }
+        }
         let proposed = self.proposal.as_ref().map(|p| EpochRecord {
             description: p.description.clone(),
             opened: false,

@@ -67,7 +67,10 @@ impl Draw<'_> {
                 last_pending: self.bool(),
             },
             4 => ToPeer::Demoted,
-            5 => ToPeer::EpochProposed { description: Box::new(self.description()), ended: self.cause() },
+            5 => {
+                let (description, ended) = (Box::new(self.description()), self.cause());
+                ToPeer::EpochProposed { description, ended, attributes: self.attributes() }
+            }
             6 => ToPeer::EpochOpened {
                 epoch: self.epoch(),
                 missing: self.list(9, Self::pair),

@@ -95,7 +95,10 @@ examples! { to_peer_messages: ToPeer {
         ToPeer::Restored { incarnation: Incarnation(2), rounds: ROUNDS, last_pending: true };
     "demoted", ToPeer::Demoted => ToPeer::Demoted;
     "epoch-proposed", ToPeer::EpochProposed { .. } =>
-        ToPeer::EpochProposed { description: Box::new(description()), ended: Cause::EpochEnded };
+        {
+            let (description, ended) = (Box::new(description()), Cause::EpochEnded);
+            ToPeer::EpochProposed { description, ended, attributes: ATTRIBUTES }
+        };
     "epoch-opened", ToPeer::EpochOpened { .. } => ToPeer::EpochOpened {
         epoch: EPOCH,
         missing: vec![MissingPair(Rank(0), Rank(1))],

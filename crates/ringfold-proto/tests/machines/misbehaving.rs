@@ -358,7 +358,10 @@ fn absurd(chance: &mut Chance, epoch: &EpochDescription) -> ToPeer {
     match chance.below(8) {
         0 => ToPeer::Decided { op, outcome: Outcome::Aborted(Cause::EpochEnded), attributes },
         1 => ToPeer::Decided { op, outcome: Outcome::Committed, attributes },
-        2 => ToPeer::EpochProposed { description: Box::new(epoch.clone()), ended: Cause::EpochEnded },
+        2 => {
+            let (description, ended) = (Box::new(epoch.clone()), Cause::EpochEnded);
+            ToPeer::EpochProposed { description, ended, attributes }
+        }
         3 => ToPeer::EpochOpened { epoch: epoch.id, missing: Vec::new(), attributes, rounds },
         4 => ToPeer::Answer {
             call: CallId(chance.below(20)),

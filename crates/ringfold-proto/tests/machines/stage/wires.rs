@@ -302,7 +302,7 @@ impl Stage {
             }
             PeerAction::Sync { call, number, assignment } => {
                 actor.assignments.push((call, number, assignment));
-            },
+            }
             PeerAction::Complete { call, result } => {
                 assert!(actor.results.insert(call, result).is_none(), "{call} ends once");
             }
