@@ -144,6 +144,9 @@ impl Scene<'_> {
             self.churn_until(began + warm + time.saturating_sub(warm) * round / rounds)?;
             let after = self.calm()?;
             compare(&self.master, first, after.0)?;
+            self.summary.master_bytes = (first.anonymous_bytes, after.0.anonymous_bytes);
+            let growth = after.1.anonymous_bytes.saturating_sub(before.1.anonymous_bytes);
+            self.summary.witness_growth_bytes = self.summary.witness_growth_bytes.max(growth);
             let witness = self.alive.iter().find(|member| Some(member.peer.number()) == self.witness);
             witness.map_or(Ok(()), |witness| compare(&witness.peer, before.1, after.1))?;
             self.witness = None;

@@ -29,6 +29,10 @@ pub struct Summary {
     pub from_kill_to_error_us: u64,
     /// From a kill to the end of the step, with all its reduces made again: the median.
     pub from_kill_to_result_us: u64,
+    /// The master's memory at the first measurement and at the last.
+    pub master_bytes: (u64, u64),
+    /// The most that the memory of a peer grew between two measurements.
+    pub witness_growth_bytes: u64,
 }
 
 impl fmt::Display for Summary {
@@ -40,6 +44,14 @@ impl fmt::Display for Summary {
         writeln!(f, "  joins {}, kills {}", self.joins, self.kills)?;
         writeln!(f, "  reduces made again {}, other calls made again {}", self.aborts, self.retries)?;
         writeln!(f, "  slowest step {:.1} ms", ms(self.slowest_step_us))?;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        writeln!(
+            f,
+            "  memory of the master {:.1} MiB, then {:.1} MiB; of a surviving peer at most {:.1} MiB more",
+            mib(self.master_bytes.0),
+            mib(self.master_bytes.1),
+            mib(self.witness_growth_bytes)
+        )?;
         write!(
             f,
             "  kill to error {:.1} ms, kill to the retried result {:.1} ms (medians of {} steps)",
