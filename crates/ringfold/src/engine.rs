@@ -276,10 +276,10 @@ impl State {
     }
 
     fn break_down(&mut self, error: Error) {
-        tracing::error!(%error, "the communicator can't go on");
-        self.broken.get_or_insert(error);
         let driver = self.driver.take();
-        // A driver that has panicked may do so again when it is dropped.
+        // A driver that has panicked may do so again when it is dropped; and so may a log whose reader is gone.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(driver)));
+        let _ = catch_unwind(|| tracing::error!(%error, "the communicator can't go on"));
+        self.broken.get_or_insert(error);
     }
 }

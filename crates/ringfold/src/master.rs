@@ -91,8 +91,12 @@ impl Master {
             .spawn(move || {
                 // The server is gone, and its sockets with it, before anybody hears of the end.
                 let outcome = guarded(|| server.serve(&shared.interrupted));
-                shared.state.lock().outcome = Some(outcome);
+                shared.state.lock().outcome = Some(outcome.clone());
                 shared.ended.notify_all();
+                // Only now: a log whose reader is gone may panic, and nobody must wait for ever because of that.
+                if let Err(error) = outcome {
+                    tracing::error!(target: "ringfold::master", "{error}");
+                }
             })
             .map_err(|e| Error::system("the master's thread", &e))?;
         tracing::info!(target: "ringfold::master", ?addresses, "the master listens");
@@ -145,7 +149,6 @@ fn guarded(body: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let words = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
         let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
         let why = words.unwrap_or_else(|| "for a reason that can't be told".into());
-        tracing::error!(target: "ringfold::master", "the master panicked: {why}");
         Err(Error::Internal(format!("the master panicked: {why}")))
     })
 }
