@@ -111,6 +111,8 @@ pub struct Master {
     optimise: Option<OptimiseRound>,
     restoration: Option<Restoration>,
     restored: bool,
+    /// Nobody is heard of: our own line may be down.
+    isolated: bool,
     epoch_counter: u64,
     tickets: u64,
     next_beat: Time,
@@ -137,6 +139,7 @@ impl Master {
             optimise: None,
             restoration: None,
             restored: false,
+            isolated: false,
             epoch_counter: 0,
             tickets: 0,
             next_beat: Time::ZERO,

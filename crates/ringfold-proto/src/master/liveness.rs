@@ -7,6 +7,9 @@ use crate::id::PeerId;
 use crate::message::{Phase, ToPeer};
 use crate::time::Time;
 
+/// How much longer everybody may be silent than somebody.
+const ISOLATION_FACTOR: u32 = 3;
+
 impl Master {
     pub(super) fn handle_heartbeat(&mut self, now: Time, heard: Vec<PeerId>) {
         for peer in heard {
@@ -77,9 +80,18 @@ impl Master {
     }
 
     pub(super) fn evict_silent(&mut self, now: Time) {
-        let limit = self.config.timing.silence_max;
-        let silent: Vec<_> =
-            self.roster.iter().filter(|r| r.heard_at + limit <= now).map(|r| r.peer).collect();
+        if self.isolated && self.line_works(now) {
+            // Whoever was silent while our line was down has as much time as ever to be heard.
+            self.isolated = false;
+            return self.forgive_silence(now);
+        }
+        let silence_max = self.config.timing.silence_max;
+        self.isolated = self.roster.iter().any(|r| {
+            let due = r.heard_at + silence_max;
+            due <= now && !self.line_works(due)
+        });
+        let is_over = |heard_at: Time| self.silence_ends(heard_at) <= now;
+        let silent: Vec<_> = self.roster.iter().filter(|r| is_over(r.heard_at)).map(|r| r.peer).collect();
         for peer in silent {
             self.remove(peer, Departure::Silent);
         }
@@ -90,7 +102,22 @@ impl Master {
     }
 
     pub(super) fn liveness_timeout(&self) -> Option<Time> {
-        let earliest = self.roster.iter().map(|r| r.heard_at + self.config.timing.silence_max).min()?;
+        let earliest = self.roster.iter().map(|r| self.silence_ends(r.heard_at)).min()?;
         Some(earliest.min(self.next_beat))
+    }
+
+    /// When a peer has been silent for too long. If nobody at all is heard of, it is likelier our own line than all of
+    /// them at once.
+    fn silence_ends(&self, heard_at: Time) -> Time {
+        let silence_max = self.config.timing.silence_max;
+        let due = heard_at + silence_max;
+        if self.line_works(due) { due } else { heard_at + silence_max * ISOLATION_FACTOR }
+    }
+
+    /// Whether somebody was heard of shortly before that time, or since. With a single peer there is nobody to compare
+    /// it with.
+    fn line_works(&self, at: Time) -> bool {
+        let recent = self.config.timing.silence_max / 2;
+        self.roster.iter().count() < 2 || self.roster.iter().any(|r| r.heard_at + recent > at)
     }
 }

@@ -39,6 +39,33 @@ fn a_peer_that_a_neighbour_hears_is_not_silent() {
 }
 
 #[test]
+fn a_master_whose_own_line_was_down_puts_nobody_out() {
+    let (mut stage, [ann, bob, cid]) = Stage::with_members();
+    for who in [ann, bob, cid] {
+        stage.actors[who.0].cut = true;
+    }
+    stage.pass(secs(5));
+    for who in [ann, bob, cid] {
+        stage.let_go(who);
+        // They are not all heard again at once.
+        stage.pass(ms(200));
+    }
+    stage.pass(secs(10));
+    assert!(stage.departures().is_empty(), "{:?}", stage.departures());
+    stage.reduce_successfully(&[ann, bob, cid], 1);
+}
+
+#[test]
+fn when_everybody_stays_silent_they_are_put_out_in_the_end() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    for who in [ann, bob] {
+        stage.actors[who.0].frozen = true;
+    }
+    stage.pass(secs(12));
+    assert_eq!(stage.departures().len(), 2, "{:?}", stage.departures());
+}
+
+#[test]
 fn a_newcomer_that_falls_silent_while_it_waits_is_put_out() {
     let (mut stage, [ann]) = Stage::with_members();
     let bob = stage.come("bob", 0);
