@@ -37,7 +37,12 @@ pub fn start(level: Option<Level>) {
         None => from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
     };
     // It fails only if somebody has started it before, and then there is nothing to do.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        // Whoever read standard error may be gone; that is no reason to end.
+        .log_internal_errors(false)
+        .try_init();
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }

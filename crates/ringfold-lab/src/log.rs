@@ -10,5 +10,6 @@ pub fn start() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        .log_internal_errors(false)
         .try_init();
 }
