@@ -16,6 +16,7 @@ pub mod network;
 pub mod pace;
 pub mod process;
 pub mod skip;
+pub mod socket;
 pub mod tally;
 pub mod usage;
 

@@ -66,6 +66,9 @@ struct Arguments {
     /// The address that others are told to dial.
     #[arg(long)]
     advertise: Option<IpAddr>,
+    /// The port to listen on; 0 for any that is free.
+    #[arg(long, default_value_t = 0)]
+    listen_port: u16,
     /// How long to try to reach the master.
     #[arg(long, default_value_t = 10_000)]
     patience_ms: u64,
@@ -118,6 +121,9 @@ fn build(arguments: &Arguments) -> Result<Communicator, ringfold::Error> {
     }
     if let Some(address) = arguments.advertise {
         builder = builder.advertise(address);
+    }
+    if arguments.listen_port != 0 {
+        builder = builder.listen_port(arguments.listen_port);
     }
     builder.build()
 }
