@@ -61,15 +61,20 @@ pub fn admit(peers: &mut [Peer]) {
     peers[0].expect("connect", SOON).expect("the first is accepted at once");
     for count in 1..peers.len() {
         let (accepted, waiting) = peers.split_at_mut(count);
-        waiting[0].tell("connect").expect("told");
-        let deadline = Instant::now() + SOON;
-        while do_all(accepted, "pending")[0].text("pending") != "true" {
-            assert!(Instant::now() < deadline, "peer {} did not arrive", waiting[0].number());
-        }
-        do_all(accepted, "topology");
-        let answer = waiting[0].answer("connect", SOON).expect("an answer");
-        assert!(answer.is_ok() && answer.number("world") == count as u64 + 1, "{answer}");
+        let_in(accepted, &mut waiting[0]);
     }
+}
+
+/// Connects one peer more; the others, which are all that are accepted, vote for it.
+pub fn let_in(accepted: &mut [Peer], newcomer: &mut Peer) {
+    newcomer.tell("connect").expect("told");
+    let deadline = Instant::now() + SOON;
+    while do_all(accepted, "pending")[0].text("pending") != "true" {
+        assert!(Instant::now() < deadline, "peer {} did not arrive", newcomer.number());
+    }
+    do_all(accepted, "topology");
+    let answer = newcomer.answer("connect", SOON).expect("an answer");
+    assert!(answer.is_ok() && answer.number("global") == accepted.len() as u64 + 1, "{answer}");
 }
 
 /// Gives all peers the same command.

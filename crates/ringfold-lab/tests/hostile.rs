@@ -1,0 +1,220 @@
+//! Whoever can reach a port of a run may send what it likes: the run goes on.
+#![forbid(unsafe_code)]
+
+mod stage;
+
+use ringfold_lab::Answer;
+use ringfold_lab::cast::{Master, Peer};
+use ringfold_lab::socket::listening_ports;
+use ringfold_lab::usage::descriptors;
+use ringfold_proto::handshake::{Dialler, HandshakeError, Identity, Secret, Target};
+use ringfold_proto::hello::{Nonce, Purpose};
+use ringfold_proto::id::{EpochId, GroupId, Incarnation, PeerId, RunId};
+use stage::{SOON, admit, assert_steps_agree, master_with, peer_with, tell_all};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TOKEN: &str = "sesame";
+
+/// A master and three peers in a loop.
+struct Run {
+    peers: Vec<Peer>,
+    master: Master,
+    /// Descriptors of each process before anybody disturbed it.
+    held: Vec<usize>,
+}
+
+impl Run {
+    fn start() -> Self {
+        let master = master_with(&["--listen", "127.0.0.1:0", "--token", TOKEN]);
+        let start = |number| peer_with(number, master.address(), &["--token", TOKEN]);
+        let mut peers: Vec<Peer> = (0..3).map(start).collect();
+        admit(&mut peers);
+        tell_all(&mut peers, "loop pause=2 count=20000");
+        let mut run = Self { peers, master, held: Vec::new() };
+        run.go_on();
+        run.held = run.holds();
+        run
+    }
+
+    /// Where the master and each peer listen.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let ports = self.peers.iter().flat_map(|peer| listening_ports(peer.pid()).expect("ports"));
+        let peers = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let all: Vec<_> = std::iter::once(self.master.address()).chain(peers).collect();
+        assert_eq!(all.len(), 4, "one for each: {all:?}");
+        all
+    }
+
+    fn holds(&self) -> Vec<usize> {
+        let processes = std::iter::once(&*self.master).chain(self.peers.iter().map(|peer| &**peer));
+        processes.map(|process| process.usage().expect("usage").descriptors).collect()
+    }
+
+    /// Twenty steps more on each peer.
+    fn go_on(&mut self) {
+        for peer in &mut self.peers {
+            peer.take_lines();
+            let first = peer.step(SOON, |_| true).expect("a step").number("n");
+            peer.step(SOON, |step| step.number("n") >= first + 20).expect("steps");
+        }
+    }
+
+    /// Nobody noticed anything, and nothing is left of it.
+    fn ends_as_it_began(mut self) {
+        self.go_on();
+        for peer in &self.peers {
+            for line in peer.lines().iter().filter(|line| line.contains(" loop ")) {
+                let step: Answer = line.parse().expect("an answer");
+                let seen = ["aborts", "retries", "world"].map(|name| step.number(name));
+                assert_eq!(seen, [0, 0, 3], "{step}");
+            }
+        }
+        assert_steps_agree(&self.peers);
+        let deadline = Instant::now() + SOON;
+        while self.holds().iter().zip(&self.held).any(|(now, before)| now > before) {
+            let pids = std::iter::once(self.master.pid()).chain(self.peers.iter().map(|peer| peer.pid()));
+            let open: Vec<_> = pids.map(descriptors).collect();
+            assert!(Instant::now() < deadline, "{:?} became {:?}: {open:#?}", self.held, self.holds());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&to, SOON).expect("connected");
+    stream.set_read_timeout(Some(SOON)).expect("a deadline");
+    stream.set_write_timeout(Some(SOON)).expect("a deadline");
+    stream
+}
+
+/// The other end hangs up, in time.
+fn await_end(mut stream: &TcpStream) {
+    let mut bytes = [0; 4096];
+    loop {
+        match stream.read(&mut bytes) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
+            Err(error) => panic!("still open: {error}"),
+        }
+    }
+}
+
+/// A dialler for the master, or for a member of some epoch, that does not know the secret.
+fn dialler(of_master: bool, purpose: Purpose, secret: Secret) -> Dialler {
+    let epoch = EpochId { group: GroupId(0), incarnation: Incarnation(7), counter: 1 };
+    let target = if of_master { Target::master() } else { Target::member(purpose, epoch, PeerId(1)) };
+    Dialler::new(Identity::new(PeerId(0xbad), RunId(0)), target, secret, Nonce([5; 32]))
+}
+
+/// Shakes hands as far as the other end lets us.
+fn shake(mut stream: &TcpStream, mut dialler: Dialler) -> Result<(), HandshakeError> {
+    let mut input = Vec::new();
+    loop {
+        // It may hang up at any moment.
+        let _ = stream.write_all(&dialler.poll_output());
+        let mut rest = &input[..];
+        let established = dialler.handle_bytes(&mut rest)?;
+        input = rest.to_vec();
+        if established.is_some() {
+            return Ok(());
+        }
+        let _ = stream.write_all(&dialler.poll_output());
+        let mut bytes = [0; 256];
+        match stream.read(&mut bytes) {
+            Ok(read @ 1..) => input.extend_from_slice(&bytes[..read]),
+            _ => return Err(dialler.handle_end()),
+        }
+    }
+}
+
+/// Bytes without any sense, the same in every run.
+fn noise(count: usize) -> Vec<u8> {
+    let next = |word: &mut u64| {
+        *word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        Some((*word >> 56) as u8)
+    };
+    let mut word = 42;
+    std::iter::from_fn(|| next(&mut word)).take(count).collect()
+}
+
+#[test]
+fn garbage_and_oversized_frames_at_every_port_disturb_nobody() {
+    let run = Run::start();
+    for (index, address) in run.addresses().into_iter().enumerate() {
+        let hello = dialler(index == 0, Purpose::Data, Secret::NONE).poll_output();
+        let oversized = [&u32::MAX.to_le_bytes()[..], &noise(1 << 20)].concat();
+        let behind_a_hello = [&hello[..], &oversized].concat();
+        let http = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec();
+        for bytes in [http, vec![0; 3000], vec![255; 70_000], noise(1 << 20), oversized, behind_a_hello] {
+            let mut stream = connect(address);
+            // It may be closed before all is written.
+            let _ = stream.write_all(&bytes);
+            await_end(&stream);
+        }
+    }
+    run.ends_as_it_began();
+}
+
+#[test]
+fn handshakes_that_never_end_are_cut_and_disturb_nobody() {
+    let run = Run::start();
+    let mut open = Vec::new();
+    let mut slow = Vec::new();
+    for (index, address) in run.addresses().into_iter().enumerate() {
+        let hello = dialler(index == 0, Purpose::State, Secret::NONE).poll_output();
+        let (mute, mut half, drop_by_drop) = (connect(address), connect(address), connect(address));
+        half.write_all(&hello[..hello.len() / 2]).expect("written");
+        open.extend([mute, half]);
+        slow.push((drop_by_drop, hello.into_iter()));
+    }
+    // A byte per second does not buy more time than 5 s.
+    for _ in 0..7 {
+        for (stream, bytes) in &mut slow {
+            let _ = stream.write_all(&[bytes.next().expect("a hello is longer")]);
+        }
+        thread::sleep(Duration::from_secs(1));
+    }
+    open.iter().chain(slow.iter().map(|(stream, _)| stream)).for_each(await_end);
+    run.ends_as_it_began();
+}
+
+#[test]
+fn a_crowd_that_knocks_and_goes_away_at_every_port_disturbs_nobody() {
+    let run = Run::start();
+    for address in run.addresses() {
+        for _ in 0..200 {
+            drop(connect(address));
+        }
+        // All at once, too.
+        let crowd: Vec<TcpStream> = (0..200).map(|_| connect(address)).collect();
+        drop(crowd);
+    }
+    run.ends_as_it_began();
+}
+
+#[test]
+fn who_does_not_know_the_secret_gets_no_further_than_the_handshake() {
+    let run = Run::start();
+    for (index, address) in run.addresses().into_iter().enumerate() {
+        let secrets =
+            [Secret::NONE, Secret::token("sesam"), Secret::token(TOKEN), Secret::epoch_key(&[9; 32])];
+        for secret in secrets {
+            for purpose in [Purpose::Control, Purpose::Data, Purpose::State, Purpose::Probe] {
+                // Only the master takes the token.
+                if index == 0 && secret == Secret::token(TOKEN) {
+                    continue;
+                }
+                let stream = connect(address);
+                let outcome = shake(&stream, dialler(index == 0, purpose, secret.clone()));
+                assert!(outcome.is_err(), "{address} let in {purpose:?}");
+                let _ = (&stream).write_all(&noise(10_000));
+                await_end(&stream);
+            }
+        }
+    }
+    run.ends_as_it_began();
+}
