@@ -6,63 +6,21 @@
  * Start a master and two or more of these. Each ends with exit code 0 after the last step.
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
-#include <pccl.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#include "peer.h"
 
 #define STEPS 5
 
-#define CHECK(call)                                                                                          \
-    do {                                                                                                     \
-        pcclResult_t result_ = (call);                                                                       \
-        if (result_ != pcclSuccess) {                                                                        \
-            fprintf(stderr, "%s: %s (%s)\n", #call, pcclGetErrorString(result_), pcclGetLastError());         \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
-
-/* "127.0.0.1:48148" as an address. */
-static ccoip_socket_address_t address_of(const char *text) {
-    ccoip_socket_address_t address = {.inet = {.protocol = inetIPv4}};
-    unsigned a, b, c, d, port;
-    if (sscanf(text, "%3u.%3u.%3u.%3u:%5u", &a, &b, &c, &d, &port) != 5 || (a | b | c | d) > 255 || port > 65535) {
-        fprintf(stderr, "%s is no address; 127.0.0.1:48148 is one\n", text);
-        exit(2);
+/* Admits whoever waits, until there are two. */
+static void admit_until_two(pcclComm_t *comm) {
+    admit(comm);
+    while (world_of(comm) < 2) {
+        pause_ms(200);
+        admit(comm);
     }
-    address.inet.ipv4 = (ccoip_ipv4_address_t) {{(uint8_t) a, (uint8_t) b, (uint8_t) c, (uint8_t) d}};
-    address.port = (uint16_t) port;
-    return address;
-}
-
-static int world_of(const pcclComm_t *comm) {
-    int world = 0;
-    CHECK(pcclGetAttribute(comm, PCCL_ATTRIBUTE_CURRENT_WORLD_SIZE, &world));
-    return world;
-}
-
-/* Admits whoever waits, until there are two. A failed vote is voted on again, a lost master ends the program. */
-static void admit(pcclComm_t *comm) {
-    do {
-        pcclResult_t result;
-        while ((result = pcclUpdateTopology(comm)) == pcclUpdateTopologyFailed) {
-            fprintf(stderr, "the topology could not be updated: %s\n", pcclGetLastError());
-        }
-        CHECK(result);
-        if (world_of(comm) < 2) {
-            const struct timespec pause = {0, 200 * 1000 * 1000};
-            nanosleep(&pause, NULL);
-        }
-    } while (world_of(comm) < 2);
 }
 
 int main(int argc, char **argv) {
-    pcclCommCreateParams_t params = {.master_address = address_of(argc > 1 ? argv[1] : "127.0.0.1:48148")};
-    pcclComm_t *comm = NULL;
-    CHECK(pcclInit());
-    CHECK(pcclCreateCommunicator(&params, &comm));
-    CHECK(pcclConnect(comm));
+    pcclComm_t *comm = join(argc > 1 ? argv[1] : "127.0.0.1:48148");
 
     float weights[8] = {0};
     pcclTensorInfo_t tensor = {.name = "weights", .data = weights, .count = 8, .datatype = pcclFloat};
@@ -71,7 +29,7 @@ int main(int argc, char **argv) {
     /* Who was just admitted was so by the others' vote, and goes on with them; all others vote at each step. */
     bool admitted = world_of(comm) > 1;
     while (state.revision < STEPS) {
-        if (!admitted) admit(comm);
+        if (!admitted) admit_until_two(comm);
         admitted = false;
 
         pcclSharedStateSyncInfo_t moved;

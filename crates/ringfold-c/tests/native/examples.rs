@@ -27,13 +27,27 @@ fn hello_world_in_cpp_finishes() {
 }
 
 #[test]
-fn concurrent_reduces_finish() {
+fn concurrent_reduces_in_c_finish() {
+    three_peers_finish(&Source::example("c/concurrent_reduces.c", Language::C99));
+}
+
+#[test]
+fn concurrent_reduces_in_cpp_finish() {
     three_peers_finish(&Source::example("cpp/concurrent_reduces.cpp", Language::Cpp17));
 }
 
 #[test]
-fn who_joins_late_ends_with_the_same_weights() {
-    let program = Source::example("cpp/joining_late.cpp", Language::Cpp17).compile();
+fn who_joins_late_in_c_ends_with_the_same_weights() {
+    late_peers_finish(&Source::example("c/joining_late.c", Language::C99));
+}
+
+#[test]
+fn who_joins_late_in_cpp_ends_with_the_same_weights() {
+    late_peers_finish(&Source::example("cpp/joining_late.cpp", Language::Cpp17));
+}
+
+fn late_peers_finish(example: &Source) {
+    let program = example.compile();
     let master = RunningMaster::start(0);
     let arguments = [master.address.as_str(), "60"];
     let mut first = Running::start(&program, &arguments);

@@ -1,0 +1,63 @@
+/* What the C examples share: results that end the program, the master's address, and votes that are cast again. */
+#ifndef EXAMPLES_PEER_H
+#define EXAMPLES_PEER_H
+
+#include <pccl.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define CHECK(call)                                                                                          \
+    do {                                                                                                     \
+        pcclResult_t result_ = (call);                                                                       \
+        if (result_ != pcclSuccess) {                                                                        \
+            fprintf(stderr, "%s: %s (%s)\n", #call, pcclGetErrorString(result_), pcclGetLastError());         \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+/* "127.0.0.1:48148" as an address. */
+static ccoip_socket_address_t address_of(const char *text) {
+    ccoip_socket_address_t address = {.inet = {.protocol = inetIPv4}};
+    unsigned a, b, c, d, port;
+    if (sscanf(text, "%3u.%3u.%3u.%3u:%5u", &a, &b, &c, &d, &port) != 5 || (a | b | c | d) > 255 || port > 65535) {
+        fprintf(stderr, "%s is no address; 127.0.0.1:48148 is one\n", text);
+        exit(2);
+    }
+    address.inet.ipv4 = (ccoip_ipv4_address_t) {{(uint8_t) a, (uint8_t) b, (uint8_t) c, (uint8_t) d}};
+    address.port = (uint16_t) port;
+    return address;
+}
+
+static int world_of(const pcclComm_t *comm) {
+    int world = 0;
+    CHECK(pcclGetAttribute(comm, PCCL_ATTRIBUTE_CURRENT_WORLD_SIZE, &world));
+    return world;
+}
+
+/* Admits whoever waits. A failed vote is voted on again, a lost master ends the program. */
+static void admit(pcclComm_t *comm) {
+    pcclResult_t result;
+    while ((result = pcclUpdateTopology(comm)) == pcclUpdateTopologyFailed) {
+        fprintf(stderr, "the topology could not be updated: %s\n", pcclGetLastError());
+    }
+    CHECK(result);
+}
+
+static void pause_ms(long milliseconds) {
+    const struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000 * 1000};
+    nanosleep(&pause, NULL);
+}
+
+/* A peer of the run, once the others have let it in. */
+static pcclComm_t *join(const char *master) {
+    pcclCommCreateParams_t params = {.master_address = address_of(master)};
+    pcclComm_t *comm = NULL;
+    CHECK(pcclInit());
+    CHECK(pcclCreateCommunicator(&params, &comm));
+    CHECK(pcclConnect(comm));
+    return comm;
+}
+
+#endif /* EXAMPLES_PEER_H */
