@@ -76,7 +76,9 @@ fn peer(arguments: &[String]) -> Outcome {
         if number == "0" {
             let (hash, sync) = (hashes[hashes.len() / 2], syncs[syncs.len() / 2]);
             let ratio = sync.as_secs_f64() / hash.as_secs_f64();
-            println!("{mebibytes} MiB, two peers: hash alone {hash:?}, sync without a fetch {sync:?}, {ratio:.2} x");
+            println!(
+                "{mebibytes} MiB, two peers: hash alone {hash:?}, sync without a fetch {sync:?}, {ratio:.2} x"
+            );
         }
         while communicator.attributes().group_world < 3 {
             communicator.update_topology()?;
