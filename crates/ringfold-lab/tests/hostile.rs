@@ -218,3 +218,20 @@ fn who_does_not_know_the_secret_gets_no_further_than_the_handshake() {
     }
     run.ends_as_it_began();
 }
+
+#[test]
+fn who_knows_the_token_and_talks_nonsense_disturbs_nobody() {
+    let run = Run::start();
+    let address = run.master.address();
+    let oversized = [&u32::MAX.to_le_bytes()[..], &noise(1 << 20)].concat();
+    let not_a_message = [3, 0, 0, 0, 255, 255, 255].to_vec();
+    for bytes in [oversized, not_a_message, noise(1 << 20), vec![0; 1 << 20]] {
+        let stream = connect(address);
+        let outcome = shake(&stream, dialler(true, Purpose::Control, Secret::token(TOKEN)));
+        assert!(outcome.is_ok(), "{outcome:?}");
+        // It may be closed before all is written.
+        let _ = (&stream).write_all(&bytes);
+        await_end(&stream);
+    }
+    run.ends_as_it_began();
+}
