@@ -8,7 +8,7 @@ pub const SKIPS_VARIABLE: &str = "RINGFOLD_SKIPS";
 
 /// Whether the test may run. If not, its name and what is lacking have been told.
 ///
-/// ```
+/// ```no_run
 /// # fn available() -> Result<(), String> { Err("network namespaces".into()) }
 /// if !ringfold_lab::skip::unless("a_cut_is_noticed", available()) {
 ///     return;
