@@ -45,7 +45,7 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(500),
-            silence_max: Duration::from_secs(3),
+            silence_max: Duration::from_millis(2_500),
             master_silence_max: Duration::from_secs(6),
             master_return_max: Duration::from_secs(60),
             redial: Duration::from_millis(200),
