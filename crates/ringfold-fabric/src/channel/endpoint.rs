@@ -10,11 +10,12 @@ use crate::limits;
 use crate::memory::Memory;
 use crate::poller::{Poller, Readiness, Token};
 use crate::socket::{Intake, Socket};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -198,10 +199,7 @@ impl Shared {
             if state.role == Role::Thread {
                 self.poller.kick();
             }
-            state = match self.changed.wait_timeout(state, left) {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
+            self.changed.wait_for(&mut state, left);
         };
         state.waiters -= 1;
         state.last_wait = Instant::now();
@@ -251,7 +249,8 @@ impl Shared {
         state.role = role;
         let patience = state.patience(patience);
         let mut ready = core::mem::take(&mut state.ready);
-        drop(state);
+        // Whoever wants the lock has it now: with data always ready, we would otherwise have it again at once, for ever.
+        MutexGuard::unlock_fair(state);
         if self.poller.wait(&mut ready, patience).is_err() {
             // It can't be; but if it could, it would be so again at once.
             std::thread::sleep(limits::PROGRESS_GRACE);
@@ -283,15 +282,12 @@ impl Shared {
             }
             let nap = if state.lines.is_empty() { Duration::from_secs(60) } else { limits::PROGRESS_GRACE };
             let nap = if state.waiters > 0 { nap * 5 } else { nap };
-            state = match self.thread.wait_timeout(state, nap) {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
+            self.thread.wait_for(&mut state, nap);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

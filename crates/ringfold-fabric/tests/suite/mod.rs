@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// What takes milliseconds is done by then, on a loaded machine too.
-pub const SOON: Duration = Duration::from_secs(2);
+pub const SOON: Duration = Duration::from_secs(5);
 
 /// Makes two connected endpoints over a medium; they are called "ann" and "bob".
 pub trait Pair {
