@@ -2,8 +2,10 @@
 //!
 //! [`Memory`] is exclusive, may be written and split; [`View`] is shared and only read; a [`Lease`] is what a
 //! socket holds while it sends. All keep owned memory alive. Borrowed memory is kept alive by whoever made it,
-//! until the last of them is gone: [`lend`] and [`lend_mut`] see to that by waiting.
+//! until the last of them is gone: [`lend`] and [`lend_mut`] see to that by waiting. Or it comes with a keeper of
+//! any kind, such as another language's object, which is dropped when the last of them is gone.
 
+use core::any::Any;
 use core::fmt;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -35,7 +37,7 @@ struct Span {
 }
 
 /// What keeps bytes alive: nothing but a promise, or their owner.
-struct Keeper(#[expect(dead_code, reason = "held for its drop")] Option<Box<[u8]>>);
+struct Keeper(#[expect(dead_code, reason = "held for its drop")] Option<Box<dyn Any + Send + Sync>>);
 
 // SAFETY: a span is an address. Who may read and write it when is ruled by the types around it: a `Memory` is
 // not cloned and hands out `&mut` by `&mut self`, views are never written.
@@ -56,6 +58,16 @@ impl Memory {
     /// reads and writes, and nobody else reads or writes them.
     pub unsafe fn borrowed(start: *mut u8, bytes: usize) -> Self {
         Self { span: Span::borrowed(start, bytes) }
+    }
+
+    /// Memory of someone else's that stays valid while `keeper` is held. The keeper is dropped when this value, all
+    /// that it is split into, and all leases on it are gone, by whichever thread holds the last of them.
+    ///
+    /// # Safety
+    /// Until the keeper is dropped: the bytes are valid for reads and writes, and nobody else reads or writes
+    /// them.
+    pub unsafe fn kept(start: *mut u8, bytes: usize, keeper: Box<dyn Any + Send + Sync>) -> Self {
+        Self { span: Span::kept(start, bytes, Some(keeper)) }
     }
 
     /// How many bytes.
@@ -110,6 +122,15 @@ impl View {
     /// writes them.
     pub unsafe fn borrowed(start: *const u8, bytes: usize) -> Self {
         Self { span: Span::borrowed(start.cast_mut(), bytes) }
+    }
+
+    /// Memory of someone else's that stays valid while `keeper` is held. The keeper is dropped when this value, its
+    /// clones and all leases on it are gone, by whichever thread holds the last of them.
+    ///
+    /// # Safety
+    /// Until the keeper is dropped: the bytes are valid for reads, and nobody writes them.
+    pub unsafe fn kept(start: *const u8, bytes: usize, keeper: Box<dyn Any + Send + Sync>) -> Self {
+        Self { span: Span::kept(start.cast_mut(), bytes, Some(keeper)) }
     }
 
     /// How many bytes.
@@ -233,13 +254,17 @@ impl Span {
     fn owned(bytes: Vec<u8>) -> Self {
         let mut bytes = bytes.into_boxed_slice();
         let start = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        Self { start, bytes: bytes.len(), keeper: Arc::new(Keeper(Some(bytes))) }
+        Self { start, bytes: bytes.len(), keeper: Arc::new(Keeper(Some(Box::new(bytes)))) }
     }
 
     fn borrowed(start: *mut u8, bytes: usize) -> Self {
+        Self::kept(start, bytes, None)
+    }
+
+    fn kept(start: *mut u8, bytes: usize, keeper: Option<Box<dyn Any + Send + Sync>>) -> Self {
         let bytes = if start.is_null() { 0 } else { bytes };
         let start = NonNull::new(start).unwrap_or(NonNull::dangling());
-        Self { start, bytes, keeper: Arc::new(Keeper(None)) }
+        Self { start, bytes, keeper: Arc::new(Keeper(keeper)) }
     }
 
     fn as_slice(&self) -> &[u8] {
@@ -313,5 +338,29 @@ mod tests {
         assert_eq!(lease.len(), 4);
         let view = View::from(vec![1, 2, 3]);
         assert_eq!(view.clone().as_slice(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_keeper_is_held_until_the_last_part_is_gone() {
+        let owner = Arc::new(vec![7_u8; 8]);
+        // SAFETY: the keeper owns the bytes, and nobody writes them.
+        let view = unsafe { View::kept(owner.as_ptr(), 8, Box::new(owner.clone())) };
+        let lease = view.lease(3..5);
+        drop(view);
+        assert_eq!(Arc::strong_count(&owner), 2);
+        drop(lease);
+        assert_eq!(Arc::strong_count(&owner), 1);
+
+        let mut bytes = Box::new([1_u8; 8]);
+        let start = bytes.as_mut_ptr();
+        let told = Arc::new(());
+        // SAFETY: nobody but the memory uses the bytes, which the keeper owns.
+        let memory = unsafe { Memory::kept(start, 8, Box::new((bytes, told.clone()))) };
+        let (left, mut right) = memory.split_at(4);
+        drop(left);
+        right.as_mut_slice().fill(9);
+        assert_eq!((right.as_slice(), Arc::strong_count(&told)), (&[9_u8; 4][..], 2));
+        drop(right.into_view());
+        assert_eq!(Arc::strong_count(&told), 1);
     }
 }
