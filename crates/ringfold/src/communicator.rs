@@ -122,7 +122,9 @@ impl Communicator {
 
     /// Reduces in place, together with all peers of the group. After a failure the data is as before.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], options: AllReduce) -> Result<ReduceInfo, Error> {
-        lend_mut(data.as_mut_bytes(), |memory| self.reduce(T::DTYPE, Buffers::InPlace(memory), options))
+        lend_mut(data.as_mut_bytes(), |memory| {
+            self.reduce(Reduction { dtype: T::DTYPE, buffers: Buffers::InPlace(memory), options })
+        })
     }
 
     /// Reduces `send` into `recv`, which are of one length. After a failure `recv` is undefined.
@@ -134,9 +136,18 @@ impl Communicator {
     ) -> Result<ReduceInfo, Error> {
         lend(send.as_bytes(), |source| {
             lend_mut(recv.as_mut_bytes(), |target| {
-                self.reduce(T::DTYPE, Buffers::OutOfPlace { source, target }, options)
+                let buffers = Buffers::OutOfPlace { source, target };
+                self.reduce(Reduction { dtype: T::DTYPE, buffers, options })
             })
         })
+    }
+
+    /// Reduces memory of any kind, and returns when that has ended.
+    pub fn reduce(&self, reduction: Reduction) -> Result<ReduceInfo, Error> {
+        let engine = self.engine()?;
+        let call = launch(&engine, reduction)?;
+        let ended = engine.wait(call);
+        ended.result.map(|_| ended.info)
     }
 
     /// Starts to reduce a vector, which comes back when that has ended.
@@ -277,13 +288,6 @@ impl Communicator {
     fn engine(&self) -> Result<Arc<Engine>, Error> {
         let engine = self.engine.lock().clone();
         engine.ok_or_else(|| Error::Misuse("this communicator is not connected".into()))
-    }
-
-    fn reduce(&self, dtype: DType, buffers: Buffers, options: AllReduce) -> Result<ReduceInfo, Error> {
-        let engine = self.engine()?;
-        let call = launch(&engine, Reduction { dtype, buffers, options })?;
-        let ended = engine.wait(call);
-        ended.result.map(|_| ended.info)
     }
 }
 

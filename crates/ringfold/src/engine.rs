@@ -19,6 +19,14 @@ use std::time::{Duration, Instant};
 pub(crate) struct Engine {
     shared: Arc<Shared>,
     background: Mutex<Option<JoinHandle<()>>>,
+    watch: Option<Watch>,
+}
+
+/// What a thread that waits looks at now and then, since it may have to leave off.
+#[derive(Clone)]
+pub(crate) struct Watch {
+    pub(crate) every: Duration,
+    pub(crate) must_end: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 struct Shared {
@@ -50,7 +58,7 @@ struct State {
 
 impl Engine {
     /// Starts the background thread.
-    pub(crate) fn start(driver: Driver, poller: Arc<Poller>) -> std::io::Result<Self> {
+    pub(crate) fn start(driver: Driver, poller: Arc<Poller>, watch: Option<Watch>) -> std::io::Result<Self> {
         let now = Instant::now();
         let state = State {
             driver: Some(driver),
@@ -73,7 +81,7 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("ringfold-progress".into())
             .spawn(move || for_thread.run_in_background())?;
-        Ok(Self { shared, background: Mutex::new(Some(thread)) })
+        Ok(Self { shared, background: Mutex::new(Some(thread)), watch })
     }
 
     /// Does something with the driver, and sees to it that what it began goes on.
@@ -99,8 +107,22 @@ impl Engine {
         Ok(result)
     }
 
-    /// Waits for the end of a call, and takes it.
+    /// Waits for the end of a call, and takes it. If the watch has it leave off, the peer leaves the run: a vote can't
+    /// be taken back, and nothing of ours may touch the call's memory once this has returned.
     pub(crate) fn wait(&self, call: CallId) -> Ended {
+        let Some(watch) = &self.watch else { return self.wait_to_the_end(call) };
+        loop {
+            if let Some(ended) = self.wait_until(call, Some(Instant::now() + watch.every)) {
+                return ended;
+            }
+            if (watch.must_end)() {
+                self.close();
+                return Ended { result: Err(Error::Interrupted), ..self.wait_to_the_end(call) };
+            }
+        }
+    }
+
+    fn wait_to_the_end(&self, call: CallId) -> Ended {
         self.wait_until(call, None).unwrap_or_else(|| Ended::failed(Error::Internal("the wait ended".into())))
     }
 

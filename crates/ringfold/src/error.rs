@@ -40,6 +40,9 @@ pub enum Error {
     /// The communicator was closed.
     #[error("the communicator was closed")]
     Left,
+    /// A wait was left off, because whoever watches over waits asked for it; so the communicator was closed.
+    #[error("the wait was interrupted, and this peer has left the run")]
+    Interrupted,
     /// An address can't be listened on.
     #[error("{0}")]
     Bind(String),

@@ -1,6 +1,7 @@
 //! All-reduces that go on while the caller computes.
 
 use crate::all_reduce::{Buffers, ReduceInfo};
+use crate::driver::Ended;
 use crate::engine::Engine;
 use crate::{Element, Error};
 use core::marker::PhantomData;
@@ -22,6 +23,12 @@ struct End {
     buffers: Option<Buffers>,
 }
 
+impl From<Ended> for End {
+    fn from(ended: Ended) -> Self {
+        Self { result: ended.result.map(|_| ended.info), buffers: ended.buffers }
+    }
+}
+
 impl Work {
     pub(crate) fn new(engine: Arc<Engine>, call: CallId) -> Self {
         Self { engine, call, end: Mutex::new(None) }
@@ -29,26 +36,22 @@ impl Work {
 
     /// Waits for the end. May be called again.
     pub fn wait(&self) -> Result<ReduceInfo, Error> {
-        self.wait_until(None).unwrap_or_else(|| Err(Error::Internal("the wait ended".into())))
+        let mut end = self.end.lock();
+        end.get_or_insert_with(|| self.engine.wait(self.call).into()).result.clone()
     }
 
     /// Waits for the end for so long; none if it has not ended by then.
     pub fn wait_for(&self, patience: Duration) -> Option<Result<ReduceInfo, Error>> {
-        self.wait_until(Some(Instant::now() + patience))
+        let mut end = self.end.lock();
+        if end.is_none() {
+            *end = Some(self.engine.wait_until(self.call, Some(Instant::now() + patience))?.into());
+        }
+        end.as_ref().map(|end| end.result.clone())
     }
 
     /// Whether it has ended.
     pub fn is_done(&self) -> bool {
         self.end.try_lock().is_some_and(|end| end.is_some()) || self.engine.has_ended(self.call)
-    }
-
-    fn wait_until(&self, until: Option<Instant>) -> Option<Result<ReduceInfo, Error>> {
-        let mut end = self.end.lock();
-        if end.is_none() {
-            let ended = self.engine.wait_until(self.call, until)?;
-            *end = Some(End { result: ended.result.map(|_| ended.info), buffers: ended.buffers });
-        }
-        end.as_ref().map(|end| end.result.clone())
     }
 
     /// Waits for the end, and takes the memory back.

@@ -4,6 +4,8 @@ use ringfold::{
     AllReduce, Communicator, DType, Error, Master, Quantization, QuantizationAlgorithm, SharedState,
     SyncStrategy,
 };
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -148,4 +150,37 @@ fn without_a_master_connecting_fails_and_may_be_tried_again() {
     let master = Master::builder().listen(address.to_string()).build();
     master.run().unwrap();
     peer.connect().expect("now it is there");
+}
+
+#[test]
+fn a_watched_wait_ends_when_it_must_and_the_others_go_on() {
+    let (_master, address) = master();
+    let waiting = Arc::new(AtomicBool::new(false));
+    let must_end = waiting.clone();
+    let watched = Communicator::builder(&address)
+        .name("watched")
+        .watch(Duration::from_millis(20), move || must_end.load(Ordering::Acquire))
+        .build()
+        .expect("it can be made");
+    watched.connect().expect("it is let in");
+    let other = {
+        let address = address.clone();
+        thread::spawn(move || join(&address, "other", 2))
+    };
+    while watched.attributes().group_world < 2 {
+        watched.update_topology().expect("the topology is updated");
+    }
+    let other = other.join().expect("the peer did not panic");
+
+    // Nobody answers this one.
+    let mut data = [1.0_f32; 1000];
+    waiting.store(true, Ordering::Release);
+    let began = Instant::now();
+    assert_eq!(watched.all_reduce(&mut data, AllReduce::sum()), Err(Error::Interrupted));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(data, [1.0; 1000]);
+    assert_eq!(watched.update_topology(), Err(Error::Left));
+    // It has left: the other one is not kept waiting.
+    other.update_topology().expect("the topology is updated");
+    assert_eq!(other.attributes().group_world, 1);
 }

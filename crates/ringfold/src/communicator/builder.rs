@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use crate::driver::{Driver, Notes};
-use crate::engine::Engine;
+use crate::engine::{Engine, Watch};
 use crate::uplink::Uplink;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
@@ -51,6 +51,7 @@ pub(super) struct Config {
     site: u32,
     timing: Timing,
     connect_patience: Option<Duration>,
+    watch: Option<Watch>,
 }
 
 impl core::fmt::Debug for Config {
@@ -80,6 +81,7 @@ impl CommunicatorBuilder {
                 site: 0,
                 timing: Timing::default(),
                 connect_patience: None,
+                watch: None,
             },
         }
     }
@@ -156,6 +158,14 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// A thread that waits in a call of this communicator asks `must_end` every so often, and leaves off if the answer
+    /// is yes: the peer leaves the run, and the call fails with [`Error::Interrupted`]. For signals that arrive while a
+    /// call blocks.
+    pub fn watch(mut self, every: Duration, must_end: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.config.watch = Some(Watch { every, must_end: Arc::new(must_end) });
+        self
+    }
+
     /// Makes the communicator. Nothing is dialled yet.
     pub fn build(self) -> Result<Communicator, Error> {
         let config = self.config;
@@ -211,7 +221,7 @@ impl Config {
         let notes = Notes::new(&poller);
         let config = PeerConfig { peer, join, timing: self.timing };
         let driver = Driver::new(config, limits::STALL_AFTER, mesh, uplink, notes);
-        Engine::start(driver, poller).map_err(system)
+        Engine::start(driver, poller, self.watch.clone()).map_err(system)
     }
 
     /// Where others are to dial. The master puts the address that it sees in place of an unspecified one.
