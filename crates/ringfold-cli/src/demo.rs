@@ -10,10 +10,10 @@ mod schedule;
 
 pub use peer::PeerArguments;
 
+use crate::invocation::Invocation;
 use crate::size::ByteSize;
 use anyhow::Result;
 use clap::Args;
-use std::process::ExitCode;
 use std::time::Duration;
 
 /// What the demo shows.
@@ -37,9 +37,10 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Runs it to its end and tells what happened; succeeds only if everything held.
-    pub fn run(&self) -> Result<ExitCode> {
-        parent::run(self)
+    /// Runs it to its end, tells what happened and returns the exit code; it is 0 only if everything held. Master and
+    /// peers are this command again, in processes of their own.
+    pub fn run(&self, again: &Invocation) -> Result<i32> {
+        parent::run(self, again)
     }
 
     fn compute(&self) -> Duration {

@@ -1,7 +1,9 @@
-//! What the commands `ringfold` and `ccoip_master` are made of.
+//! What the commands `ringfold`, `ccoip_master` and `pccl_master` are made of.
 #![forbid(unsafe_code)]
 
+pub mod command;
 pub mod demo;
+pub mod invocation;
 pub mod log;
 pub mod serve;
 pub mod signals;

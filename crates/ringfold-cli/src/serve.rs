@@ -18,7 +18,7 @@ const TOKEN_BYTES_MAX: u64 = 4096;
 pub struct Serve {
     /// Where to listen, HOST:PORT or an address alone; may be given several times [default: every address of
     /// the machine, port 48148]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, visible_alias = "listen-address", value_name = "ADDR")]
     listen: Vec<String>,
     /// A file with the secret that peers must know to join
     #[arg(long, value_name = "PATH")]

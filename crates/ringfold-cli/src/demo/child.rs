@@ -1,11 +1,12 @@
 //! A process that the demo has started, and that ends with it.
 
 use super::event::Line;
+use crate::invocation::Invocation;
 use anyhow::{Context, Result};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child as Process, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child as Process, ChildStdin, ChildStdout, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -38,10 +39,9 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Runs this very program with other arguments.
-    pub(crate) fn spawn<S: AsRef<OsStr>>(arguments: &[S]) -> Result<(Self, ChildStdout)> {
-        let program = std::env::current_exe().context("can't find this program")?;
-        let mut command = Command::new(program);
+    /// Runs this very command with other arguments.
+    pub(crate) fn spawn<S: AsRef<OsStr>>(again: &Invocation, arguments: &[S]) -> Result<(Self, ChildStdout)> {
+        let mut command = again.command()?;
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         // A death is news to the parent, which tells of it, and not to the log of each survivor as well.
         if [crate::log::RINGFOLD_LOG, crate::log::PCCL_LOG_LEVEL]

@@ -5,12 +5,13 @@ use super::child::{self, Child, Message, Name};
 use super::event::{Event, Moment};
 use super::report::Report;
 use super::schedule::{Gathering, Schedule};
+use crate::command::{FAILURE, SUCCESS};
+use crate::invocation::Invocation;
 use crate::serve::LISTENING;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::io::BufReader;
-use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,10 @@ const NEWS_MAX: Duration = Duration::from_secs(60);
 /// After something failed, others may still have to say why.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// What a process answers that was ended by SIGINT.
-const INTERRUPTED: u8 = 130;
+const INTERRUPTED: i32 = 130;
 
 /// Runs the demo to its end. Every way out of here ends the children, a panic too.
-pub(crate) fn run(demo: &Demo) -> Result<ExitCode> {
+pub(crate) fn run(demo: &Demo, again: &Invocation) -> Result<i32> {
     let mut signals = Signals::catch()?;
     let (sender, messages) = channel();
     let signalled = sender.clone();
@@ -35,23 +36,24 @@ pub(crate) fn run(demo: &Demo) -> Result<ExitCode> {
     })?;
 
     let mut report = Report::new(demo, std::io::stdout())?;
-    let (mut master, address) = start_master()?;
+    let (mut master, address) = start_master(again)?;
     report.master_listens(&address)?;
-    let mut run = Run { demo, schedule: Schedule::of(demo), address, peers: BTreeMap::new(), sender, report };
+    let mut run =
+        Run { demo, again, schedule: Schedule::of(demo), address, peers: BTreeMap::new(), sender, report };
     for name in names().take(demo.peers as usize) {
         run.start_peer(name, false)?;
     }
     let end = run.watch(&messages)?;
     if end == End::Interrupted {
         run.report.interrupted()?;
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(INTERRUPTED);
     }
     run.peers.clear();
     if !master.end().is_some_and(|status| status.success()) {
         run.report.failed("the master did not end well")?;
     }
     let held = run.report.conclude()?;
-    Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if held { SUCCESS } else { FAILURE })
 }
 
 fn names() -> impl Iterator<Item = Name> {
@@ -59,8 +61,8 @@ fn names() -> impl Iterator<Item = Name> {
 }
 
 /// A master in a process of its own, and where it listens.
-fn start_master() -> Result<(Child, String)> {
-    let (master, stdout) = Child::spawn(&["master", "--listen", "127.0.0.1:0", "--end-with-stdin"])?;
+fn start_master(again: &Invocation) -> Result<(Child, String)> {
+    let (master, stdout) = Child::spawn(again, &["master", "--listen", "127.0.0.1:0", "--end-with-stdin"])?;
     let (sender, line) = channel();
     std::thread::Builder::new().name("master".into()).spawn(move || {
         // If nobody listens any more it took too long.
@@ -80,6 +82,7 @@ enum End {
 
 struct Run<'a> {
     demo: &'a Demo,
+    again: &'a Invocation,
     /// The trouble to come; whatever has been made is taken out.
     schedule: Option<Schedule>,
     address: String,
@@ -106,7 +109,7 @@ impl Run<'_> {
         if late {
             arguments.push("--late".into());
         }
-        let (child, stdout) = Child::spawn(&arguments)?;
+        let (child, stdout) = Child::spawn(self.again, &arguments)?;
         self.peers.insert(name, child);
         child::listen(name, stdout, self.sender.clone())
     }

@@ -3,12 +3,12 @@
 use super::event::{Event, Line, Moment};
 use super::model::{Model, WITNESSES};
 use super::schedule::Gathering;
+use crate::command::{FAILURE, SUCCESS};
 use crate::serve::end_of_stdin;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ringfold::{AllReduce, Communicator, Error, SharedState, SyncStrategy};
 use std::io::Write;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// How long peers wait for others to come.
@@ -40,18 +40,18 @@ pub struct PeerArguments {
 }
 
 impl PeerArguments {
-    /// Trains to the end, and tells of it on standard output.
-    pub fn run(&self) -> Result<ExitCode> {
+    /// Trains to the end, tells of it on standard output, and returns the exit code.
+    pub fn run(&self) -> Result<i32> {
         // Whatever kills the parent closes our standard input: so no peer outlives it.
         std::thread::Builder::new().name("stdin".into()).spawn(|| {
             end_of_stdin();
             std::process::exit(ORPHANED)
         })?;
         match Peer::join(self).and_then(|mut peer| peer.train()) {
-            Ok(()) => Ok(ExitCode::SUCCESS),
+            Ok(()) => Ok(SUCCESS),
             Err(error) => {
                 tell(Event::Failed { why: format!("{error:#}") })?;
-                Ok(ExitCode::FAILURE)
+                Ok(FAILURE)
             }
         }
     }
