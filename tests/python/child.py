@@ -1,0 +1,119 @@
+"""A process that a test starts: every wait for it has a deadline, and it is gone when the test is over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+# What the user of the tests has set must not change what they see.
+HIDDEN = ("RINGFOLD_LOG", "PCCL_LOG_LEVEL", "PCCL_JOIN_TOKEN", "PCCL_JOIN_TOKEN_FILE")
+
+
+class Child:
+    """A running process and what it has printed so far, standard error included."""
+
+    def __init__(self, words: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
+        inherited = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+        self.words = [str(word) for word in words]
+        self._process = subprocess.Popen(
+            self.words,
+            env={**inherited, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # What it starts itself can be ended together with it, and a Ctrl-C of the terminal is the tests' alone.
+            start_new_session=True,
+        )
+        self._printed = bytearray()
+        self._news = threading.Condition()
+        self._silent = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        with self._news:
+            return self._printed.decode(errors="replace")
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code; minus the signal's number if a signal ended it. By then all its output is there."""
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{self} has not ended within {timeout} s; it printed:\n{self.output}"
+            ) from None
+        # A process that it left behind may hold its output open.
+        self._reader.join(5)
+        return code
+
+    def succeed(self, timeout: float) -> str:
+        """Waits for its end, which must be a good one; gives its output."""
+        code = self.wait(timeout)
+        assert code == 0, f"{self} ended with exit code {code}; it printed:\n{self.output}"
+        return self.output
+
+    def wait_for(self, text: str, timeout: float) -> str:
+        """The first whole line that contains this text."""
+        deadline = time.monotonic() + timeout
+        with self._news:
+            while True:
+                printed = self._printed.decode(errors="replace")
+                whole = printed if self._silent else printed[: printed.rfind("\n") + 1]
+                for line in whole.splitlines():
+                    if text in line:
+                        return line
+                left = deadline - time.monotonic()
+                why = "ended" if self._silent else f"took more than {timeout} s" if left <= 0 else None
+                assert why is None, f"{self} {why} without a line with {text!r}; it printed:\n{printed}"
+                self._news.wait(left)
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL: it has no chance to say goodbye. When this returns, it is dead."""
+        self._process.kill()
+        self._process.wait(30)
+
+    def end(self) -> None:
+        """Kills it, and all that it has started and that has no session of its own."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait(30)
+        self._reader.join(5)
+
+    def __str__(self) -> str:
+        words = [word if len(word) < 60 else f"{word[:57].splitlines()[0]}..." for word in self.words]
+        return f"process {self.pid} ({' '.join(words)})"
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stdout:
+            while part := os.read(stdout.fileno(), 1 << 16):
+                with self._news:
+                    self._printed += part
+                    self._news.notify_all()
+        with self._news:
+            self._silent = True
+            self._news.notify_all()
+
+
+def python(script_or_code: str | Path, *arguments: object) -> list[str]:
+    """The words that run a script, or code, with the interpreter that runs the tests."""
+    text = str(script_or_code)
+    is_script = isinstance(script_or_code, Path) or (text.endswith(".py") and "\n" not in text)
+    return [sys.executable, *([text] if is_script else ["-c", text]), *map(str, arguments)]

@@ -1,0 +1,73 @@
+"""What all Python tests share: a master, processes that end with the test, and skips that are told by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from child import Child, python
+
+
+class Spawn(Protocol):
+    """Starts a script, or code, with the interpreter that runs the tests."""
+
+    def __call__(
+        self, script_or_code: str | Path, *arguments: object, env: Mapping[str, str] | None = None
+    ) -> Child: ...
+
+
+class Start(Protocol):
+    """Starts a program."""
+
+    def __call__(self, *words: str | Path, env: Mapping[str, str] | None = None) -> Child: ...
+
+
+@pytest.fixture
+def master() -> Iterator[str]:
+    """The address of a master that serves for the length of the test."""
+    import pccl
+
+    node = pccl.MasterNode("127.0.0.1:0")
+    node.run()
+    try:
+        yield node.address
+    finally:
+        node.interrupt()
+        node.wait()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    children: list[Child] = []
+
+    def start(*words: str | Path, env: Mapping[str, str] | None = None) -> Child:
+        children.append(Child(words, env))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.end()
+
+
+@pytest.fixture
+def spawn(start: Start) -> Spawn:
+    def spawn(script_or_code: str | Path, *arguments: object, env: Mapping[str, str] | None = None) -> Child:
+        return start(*python(script_or_code, *arguments), env=env)
+
+    return spawn
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A skip is told where ./test looks for it, in the words of the Rust tests."""
+    path = os.environ.get("RINGFOLD_SKIPS")
+    if path is None or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    name = report.nodeid.rpartition("/")[2]
+    line = f"skipped: {name}: {reason.removeprefix('Skipped: ').strip()}".replace("\n", "; ")
+    # One write of one line in append mode: several processes do not mix theirs.
+    with open(path, "ab", buffering=0) as skips:
+        skips.write(f"{line}\n".encode())
