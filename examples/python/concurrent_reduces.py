@@ -1,0 +1,148 @@
+"""Many tensors reduced at once, each under its own tag, launched in another order on each peer; peers may die.
+
+Start a master (`pccl_master`), then this program twice or more, and kill one if you like:
+
+    python examples/python/concurrent_reduces.py
+
+Even rounds retry by hand, odd rounds leave it to all_reduce_multiple_with_retry. Each result is checked.
+"""
+
+import argparse
+import random
+import sys
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+import pccl
+
+Vector = npt.NDArray[np.float32]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Many all-reduces at once; start two peers or more.")
+    parser.add_argument("--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=20, help="the run ends after so many rounds (%(default)s)")
+    parser.add_argument("--tensors", type=int, default=12, help="tensors a round (%(default)s)")
+    parser.add_argument("--elements", type=int, default=50_000, help="of each tensor (%(default)s)")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds a round takes at least (%(default)s)")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)")
+    options = parser.parse_args()
+
+    # The state tells newcomers how far the run is, and shows that all peers had the same results.
+    digest = np.zeros(options.tensors, dtype=np.float64)
+    state = pccl.SharedState([pccl.TensorInfo.from_numpy(digest, "digest")])
+    with pccl.Communicator(options.master) as comm:
+        comm.connect(n_attempts=15)
+        print(f"connected to {options.master} as {comm.name}")
+        is_newcomer = True
+        while state.revision < options.rounds:
+            began = time.monotonic()
+            if not gather(comm, is_newcomer, options.patience):
+                print(f"nobody else came within {options.patience:g} s", file=sys.stderr)
+                return 3
+            if comm.sync_shared_state(state).rx_bytes and not is_newcomer:
+                print("our results differ from the others'", file=sys.stderr)
+                return 1
+            is_newcomer = False
+
+            tensors = [np.full(options.elements, tag + 1, dtype=np.float32) for tag in range(options.tensors)]
+            order = random.sample(range(options.tensors), options.tensors)
+            by_hand = state.revision % 2 == 0
+            if not (reduce_by_hand if by_hand else reduce_with_retry)(comm, tensors, order):
+                continue  # All others are gone. Wait for new ones, then do this round again.
+            for tag, tensor in enumerate(tensors):
+                # So many peers took part in this one: all tensors of a round need not have the same number.
+                peers = tensor[0] / (tag + 1)
+                if peers < 2 or peers != int(peers) or not (tensor == tensor[0]).all():
+                    print(f"tensor {tag} is wrong: {tensor}", file=sys.stderr)
+                    return 1
+                digest[tag] = digest[tag] * 0.5 + tensor[0]
+            state.revision += 1
+            how = "by hand" if by_hand else "with retry"
+            print(f"round {state.revision}/{options.rounds}: {len(order)} tensors {how}, {comm.world_size} peers")
+            time.sleep(max(0.0, began + options.pace - time.monotonic()))
+    print(f"done, digest {digest.sum():.9f}")
+    return 0
+
+
+def reduce_by_hand(comm: pccl.Communicator, tensors: list[Vector], order: list[int]) -> bool:
+    """Launches all at once, in place, and launches again what failed; False when alone."""
+    todo = set(order)
+    while todo and comm.world_size >= 2:
+        handles = []
+        try:
+            for tag in order:
+                if tag in todo:
+                    tensor = tensors[tag]
+                    handles.append((tag, comm.all_reduce_async(tensor, tensor, op=pccl.ReduceOp.SUM, tag=tag)))
+        except pccl.PCCLError as error:
+            if not error.is_retryable:
+                raise
+        # All that was launched is awaited before anything is launched again.
+        for tag, handle in handles:
+            is_success, _, _ = handle.wait()
+            if is_success:
+                todo.remove(tag)
+            elif handle.error is not None and not handle.error.is_retryable:
+                raise handle.error
+        if todo:
+            print(f"{len(todo)} of {len(order)} reduces failed; once more")
+    return not todo
+
+
+def reduce_with_retry(comm: pccl.Communicator, tensors: list[Vector], order: list[int]) -> bool:
+    """The same, left to the library: at most four are in flight at a time."""
+    descriptors = [
+        pccl.ReduceOpDescriptor.from_numpy(
+            tensors[tag],
+            tensors[tag],
+            pccl.ReduceDescriptor(
+                count=tensors[tag].size,
+                op=pccl.ReduceOp.SUM,
+                tag=tag,
+                operand_descriptor=pccl.ReduceOperandDescriptor(datatype=pccl.DataType.FLOAT),
+                quantization_options=pccl.QuantizationOptions(algorithm=pccl.QuantizationAlgorithm.NONE),
+            ),
+        )
+        for tag in order
+    ]
+    try:
+        comm.all_reduce_multiple_with_retry(descriptors, max_in_flight=4)
+    except pccl.PCCLError as error:
+        if error.result != pccl.Result.TOO_FEW_PEERS:
+            raise
+        return False
+    return True
+
+
+def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
+    """Lets in whoever waits to join, until there are two peers; False if there are not in time."""
+    deadline = time.monotonic() + patience
+    # A newcomer was let in by the others' update_topology, and goes on with them.
+    while not is_newcomer or comm.world_size < 2:
+        is_newcomer = False
+        try:
+            comm.update_topology()
+        except pccl.PCCLError as error:
+            if not error.is_retryable:
+                raise
+            print(f"{error}; once more")
+            continue
+        if comm.world_size >= 2:
+            break
+        if time.monotonic() > deadline:
+            return False
+        print("alone, waiting for another peer")
+        time.sleep(0.5)
+    return True
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except pccl.PCCLError as error:
+        sys.exit(f"concurrent_reduces: {error}")

@@ -1,0 +1,96 @@
+"""The whole loop of an elastic run, with NumPy: join, let others in, agree on the state, reduce, retry.
+
+Start a master (`pccl_master`), then this program twice or more, also while it runs:
+
+    python examples/python/hello_world.py
+"""
+
+import argparse
+import sys
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+import pccl
+
+Vector = npt.NDArray[np.float32]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="An elastic run with NumPy; start two peers or more.")
+    parser.add_argument("--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s")
+    parser.add_argument("--steps", type=int, default=5, help="the run ends at this revision (%(default)s)")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)")
+    options = parser.parse_args()
+
+    weights = np.zeros(8, dtype=np.float32)
+    state = pccl.SharedState([pccl.TensorInfo.from_numpy(weights, "weights")])
+    with pccl.Communicator(options.master) as comm:
+        comm.connect(n_attempts=15)
+        print(f"connected to {options.master} as {comm.name}")
+        is_newcomer = True
+        while state.revision < options.steps:
+            if not gather(comm, is_newcomer, options.patience):
+                print(f"nobody else came within {options.patience:g} s", file=sys.stderr)
+                return 3
+            # Whoever is behind receives the others' weights and revision; the rest only compare hashes.
+            sync = comm.sync_shared_state(state)
+            if sync.rx_bytes and not is_newcomer:
+                print("our weights had drifted from the others'", file=sys.stderr)
+                return 1
+            is_newcomer = False
+
+            gradient = np.arange(1, 9, dtype=np.float32)
+            info = average(comm, gradient)
+            if info is None:
+                continue  # All others are gone. Wait for new ones, then do this step again.
+            weights += gradient
+            state.revision += 1
+            print(f"revision {state.revision}: {info.world_size} peers, weights {weights.tolist()}, rx {sync.rx_bytes}")
+    print(f"reached revision {state.revision}")
+    return 0
+
+
+def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
+    """Lets in whoever waits to join, until there are two peers; False if there are not in time."""
+    deadline = time.monotonic() + patience
+    # A newcomer was let in by the others' update_topology, and goes on with them.
+    while not is_newcomer or comm.world_size < 2:
+        is_newcomer = False
+        try:
+            comm.update_topology()
+        except pccl.PCCLError as error:
+            if not error.is_retryable:
+                raise
+            print(f"{error}; once more")
+            continue
+        if comm.world_size >= 2:
+            break
+        if time.monotonic() > deadline:
+            return False
+        print("alone, waiting for another peer")
+        time.sleep(0.5)
+    return True
+
+
+def average(comm: pccl.Communicator, gradient: Vector) -> pccl.ReduceInfo | None:
+    """Averages over all peers in place, once more whenever one of them is lost; None if all of them are."""
+    while comm.world_size >= 2:
+        try:
+            return comm.all_reduce(gradient, gradient, op=pccl.ReduceOp.AVG)
+        except pccl.PCCLError as error:
+            # After a failure the gradient is as it was, so it is simply reduced again.
+            if not error.is_retryable:
+                raise
+            print(f"{error}; once more")
+    return None
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except pccl.PCCLError as error:
+        sys.exit(f"hello_world: {error}")

@@ -1,0 +1,144 @@
+"""The Python programs of the documentation run as they stand, but for the repairs marked in them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import fashion_mnist
+import pytest
+from child import Child, python
+from conftest import Start
+
+pytest.importorskip("numpy")
+
+SEEDS = Path(__file__).parent / "seeds"
+PORT = 48148
+
+# Starts a program when a file appears, with what it needs already imported. The first peer of a hello world waits one
+# second for company; without this, a busy machine might not have started the third one by then.
+GATE = """
+import importlib, os, runpy, sys, time
+gate, program, *modules = sys.argv[1:]
+for module in modules:
+    importlib.import_module(module)
+print("ready")
+deadline = time.monotonic() + 120
+while not os.path.exists(gate):
+    if time.monotonic() > deadline:
+        sys.exit("the gate never opened")
+    time.sleep(0.01)
+runpy.run_path(program, run_name="__main__")
+"""
+
+
+class Place:
+    """Where the programs run: they name the master's port themselves, so it must be free for them."""
+
+    def __init__(self, start: Start, prefix: list[str]) -> None:
+        self._start = start
+        self._prefix = prefix
+
+    def run(self, words: list[str], folder: Path, **env: str) -> Child:
+        # One thread a process: the machine has few cores, and all peers run on it.
+        env = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **env}
+        return self._start(*self._prefix, "env", "-C", folder, *words, env=env)
+
+
+@pytest.fixture
+def place(start: Start, tmp_path: Path) -> Iterator[Place]:
+    """A network namespace of its own if root may make one, else this machine's; with a master."""
+    with only_one_at_a_time(start) as prefix:
+        place = Place(start, prefix)
+        command = "import sys; from ringfold._cli import pccl_master; sys.exit(pccl_master())"
+        listen = ["--listen-address", f"127.0.0.1:{PORT}"]
+        master = place.run([*python(command), *listen], tmp_path)
+        master.wait_for("master listening on", 30)
+        yield place
+
+
+class only_one_at_a_time:
+    """Words to run a program with, where nobody else uses the port."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._lock: object = None
+
+    def __enter__(self) -> list[str]:
+        if os.geteuid() == 0 and all(map(shutil.which, ("unshare", "nsenter", "ip"))):
+            script = "ip link set lo up && echo up && exec sleep 600"
+            holder = self._start("unshare", "-n", "sh", "-c", f"({script}) || echo refused")
+            if holder.wait_for("", 30) == "up":
+                return ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
+        import fcntl
+        import tempfile
+
+        # The same file as for the C++ program of the documentation.
+        self._lock = lock = open(Path(tempfile.gettempdir()) / "ringfold-port-48148.lock", "w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", PORT))
+            except OSError as error:
+                pytest.skip(f"port {PORT} of 127.0.0.1: {error}")
+        return []
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("peers", [2, 3])
+@pytest.mark.parametrize("program", ["hello_world_000.py", "hello_world_001.py"])
+def test_all_peers_of_the_hello_world_reach_revision_5(
+    place: Place, program: str, peers: int, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    words = python(GATE, gate, SEEDS / program, "numpy", "pccl")
+    children = [place.run(words, tmp_path) for _ in range(peers)]
+    for child in children:
+        child.wait_for("ready", 60)
+    gate.touch()
+    for child in children:
+        output = child.succeed(120)
+        assert "Reached revision 5 => done." in output
+        assert "fail" not in output
+        # Each began at revision 0 with the others, and no step was missed or done twice.
+        revisions = re.findall(r"shared_revision now (\d+), sync => tx=\d+, rx=0\n", output)
+        assert revisions == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("peers", [2, 3])
+def test_mnist_trains_to_the_end_and_all_peers_save_the_same_model(
+    place: Place, peers: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("torchvision")
+    raw = fashion_mnist.folder()
+    folders = [tmp_path / f"peer{rank}" for rank in range(peers)]
+    for folder in folders:
+        (folder / "data" / "MNIST").mkdir(parents=True)
+        (folder / "data" / "MNIST" / "raw").symlink_to(raw)
+    program = python(SEEDS / "mnist_001.py")
+    children = [
+        place.run(program, folder, IS_CI="1", RANK=str(rank)) for rank, folder in enumerate(folders)
+    ]
+    outputs = [child.succeed(400) for child in children]
+
+    accuracies = {re.findall(r"^Test Accuracy: (\d+\.\d\d)%$", output, re.MULTILINE)[0] for output in outputs}
+    assert len(accuracies) == 1
+    # A network that learnt nothing names one image of ten rightly.
+    assert float(accuracies.pop()) > 75
+    models = {(folder / "mnist_model.pth").read_bytes() for folder in folders}
+    assert len(models) == 1
+    for output in outputs:
+        assert "Training completed" in output
+        assert "failed" not in output
+        # The program itself asserts that nothing was received after the first sync; all peers took part together.
+        assert f"world_size: {peers}\n" in output
+        losses = [float(loss) for loss in re.findall(r"loss: ([\d.e+-]+), revision", output)]
+        assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
