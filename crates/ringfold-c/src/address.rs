@@ -1,8 +1,8 @@
 //! Addresses, from C and to C.
 
-use crate::result::Failure;
 use crate::types::{InetAddress, SocketAddress};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use ringfold_face::result::Failure;
 
 const IPV4: i32 = 0;
 const IPV6: i32 = 1;

@@ -1,11 +1,12 @@
 //! All-reduces: blocking, launched and awaited, several with retry.
 
-use crate::communicator::Session;
-use crate::operands::{Operands, require_apart};
-use crate::result::{During, Failure, ResultCode, guarded};
+use crate::communicator;
+use crate::request::Request;
+use crate::result::{ResultCode, guarded};
 use crate::types::{AsyncReduceOp, Comm, ReduceDescriptor, ReduceInfo, ReduceOpDescriptor};
 use core::ffi::{c_int, c_void};
-use ringfold::Work;
+use ringfold_face::operands::{Operands, require_apart};
+use ringfold_face::result::{During, Failure};
 
 /// Reduces, and returns when it is done.
 ///
@@ -20,14 +21,14 @@ pub unsafe extern "C" fn pcclAllReduce(
     reduce_info_out: *mut ReduceInfo,
 ) -> ResultCode {
     guarded(|| {
-        let session = Session::of(communicator)?;
+        let session = communicator::find(communicator)?;
         // SAFETY: it is null or valid, by the caller's promise.
         let descriptor = unsafe { descriptor.as_ref() }.ok_or_else(|| Failure::null("descriptor"))?;
-        let operands = Operands::checked(sendbuf, recvbuf, descriptor)?;
-        let _taken = session.in_flight.take([operands.tag])?;
+        let request = Request::checked(sendbuf, recvbuf, descriptor)?;
+        let _taken = session.in_flight.take([request.operands.tag])?;
         // SAFETY: the caller lends the buffers until we return, which is after the work has ended.
-        let work = unsafe { launch(&session, &operands) }?;
-        let info = work.wait().map_err(|e| session.failed(&e, During::Reduce))?;
+        let reduction = unsafe { request.reduction() };
+        let info = session.communicator.reduce(reduction).map_err(|e| session.failed(&e, During::Reduce))?;
         // SAFETY: it is null or valid, by the caller's promise.
         unsafe { report(info, reduce_info_out) };
         Ok(())
@@ -48,19 +49,24 @@ pub unsafe extern "C" fn pcclAllReduceAsync(
     reduce_handle_out: *mut AsyncReduceOp,
 ) -> ResultCode {
     guarded(|| {
-        let session = Session::of(communicator)?;
+        let session = communicator::find(communicator)?;
         // SAFETY: it is null or valid, by the caller's promise.
         let descriptor = unsafe { descriptor.as_ref() }.ok_or_else(|| Failure::null("descriptor"))?;
         if reduce_handle_out.is_null() {
             return Err(Failure::null("reduce_handle_out"));
         }
-        let operands = Operands::checked(sendbuf, recvbuf, descriptor)?;
-        let taken = session.in_flight.take([operands.tag])?;
+        let request = Request::checked(sendbuf, recvbuf, descriptor)?;
+        let tag = request.operands.tag;
+        let taken = session.in_flight.take([tag])?;
         // SAFETY: the caller lends the buffers until the operation was awaited or the communicator destroyed;
         // both wait until the work has ended.
-        let work = unsafe { launch(&session, &operands) }?;
+        let reduction = unsafe { request.reduction() };
+        let work = session
+            .communicator
+            .all_reduce_memory(reduction.dtype, reduction.buffers, reduction.options)
+            .map_err(|e| session.failed(&e, During::Reduce))?;
         taken.launched(work);
-        let handle = AsyncReduceOp { comm: communicator.cast_mut(), tag: operands.tag };
+        let handle = AsyncReduceOp { comm: communicator.cast_mut(), tag };
         // SAFETY: it is not null, and the caller promises that it can be written.
         unsafe { reduce_handle_out.write(handle) };
         Ok(())
@@ -79,7 +85,7 @@ pub unsafe extern "C" fn pcclAwaitAsyncReduce(
     guarded(|| {
         // SAFETY: it is null or valid, by the caller's promise.
         let handle = unsafe { reduce_handle.as_ref() }.ok_or_else(|| Failure::null("reduce_handle"))?;
-        let session = Session::of(handle.comm)?;
+        let session = communicator::find(handle.comm)?;
         let (work, _taken) = session.in_flight.claim(handle.tag).ok_or_else(|| {
             Failure::argument(format!("tag {} was not launched, or was awaited before", handle.tag))
         })?;
@@ -103,7 +109,7 @@ pub unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
     max_in_flight: c_int,
 ) -> ResultCode {
     guarded(|| {
-        let session = Session::of(communicator)?;
+        let session = communicator::find(communicator)?;
         if descriptors.is_null() {
             return Err(Failure::null("descriptors"));
         }
@@ -115,13 +121,14 @@ pub unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
             in_flight_max.ok_or_else(|| Failure::argument("max_in_flight must be at least 1"))?;
         // SAFETY: there are so many of them, by the caller's promise, and they fit into the address space.
         let descriptors = unsafe { core::slice::from_raw_parts(descriptors, count) };
-        let checked = |d: &ReduceOpDescriptor| Operands::checked(d.sendbuf, d.recvbuf, &d.descriptor);
-        let operands = descriptors.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+        let checked = |d: &ReduceOpDescriptor| Request::checked(d.sendbuf, d.recvbuf, &d.descriptor);
+        let requests = descriptors.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+        let operands: Vec<Operands> = requests.iter().map(|r| r.operands).collect();
         require_apart(&operands)?;
         let _taken = session.in_flight.take(operands.iter().map(|o| o.tag))?;
         // SAFETY: the caller lends the buffers until we return, which is after all have ended; those that are
         // written overlap nothing.
-        let reductions = operands.iter().map(|o| unsafe { o.reduction() }).collect();
+        let reductions = requests.iter().map(|r| unsafe { r.reduction() }).collect();
         let info = session
             .communicator
             .all_reduce_many(reductions, in_flight_max)
@@ -130,17 +137,6 @@ pub unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
         unsafe { report(info, reduce_info_out) };
         Ok(())
     })
-}
-
-/// # Safety
-/// The buffers are lent until the work has ended.
-unsafe fn launch(session: &Session, operands: &Operands) -> Result<Work, Failure> {
-    // SAFETY: the caller's promise.
-    let reduction = unsafe { operands.reduction() };
-    session
-        .communicator
-        .all_reduce_memory(reduction.dtype, reduction.buffers, reduction.options)
-        .map_err(|e| session.failed(&e, During::Reduce))
 }
 
 /// # Safety

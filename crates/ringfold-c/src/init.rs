@@ -1,9 +1,10 @@
 //! The library as a whole: made ready once per process.
 
-use crate::logging;
-use crate::result::{Failure, ResultCode, guarded};
+use crate::result::{ResultCode, guarded};
 use crate::types::BuildInfo;
 use core::sync::atomic::{AtomicBool, Ordering};
+use ringfold_face::log;
+use ringfold_face::result::Failure;
 
 static READY: AtomicBool = AtomicBool::new(false);
 
@@ -11,7 +12,7 @@ static READY: AtomicBool = AtomicBool::new(false);
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclInit() -> ResultCode {
     guarded(|| {
-        logging::install();
+        log::install();
         READY.store(true, Ordering::Release);
         Ok(())
     })

@@ -9,16 +9,12 @@ mod address;
 mod all_reduce;
 mod communicator;
 mod handles;
-mod in_flight;
 mod init;
-mod join_token;
 mod last_error;
-mod logging;
 mod master;
-mod operands;
+mod request;
 mod result;
 mod shared_state;
-mod span;
 mod types;
 
 pub use all_reduce::{

@@ -1,11 +1,11 @@
 //! Masters: made, run, interrupted, awaited, destroyed.
 
 use crate::handles::{Handles, drop_last};
-use crate::join_token;
-use crate::logging;
-use crate::result::{During, Failure, ResultCode, guarded};
+use crate::result::{ResultCode, guarded};
 use crate::types::{MasterInstance, SocketAddress};
 use ringfold::{Error, Master};
+use ringfold_face::result::{During, Failure};
+use ringfold_face::{join_token, log};
 use std::sync::Arc;
 
 /// All masters of the process; the names of communicators have another remainder.
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn pcclCreateMaster(
     p_master_handle_out: *mut *mut MasterInstance,
 ) -> ResultCode {
     guarded(|| {
-        logging::install();
+        log::install();
         if p_master_handle_out.is_null() {
             return Err(Failure::null("p_master_handle_out"));
         }

@@ -1,111 +1,11 @@
-//! Results: how an error becomes a code, and how a call is kept from panicking into C.
+//! Results: how a failure is told to C, and how a call is kept from panicking into it.
 
 use crate::last_error;
 use core::ffi::{CStr, c_char, c_int};
-use ringfold::{Error, StateRejection};
+use ringfold_face::result::Failure;
+pub use ringfold_face::result::ResultCode;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// `pcclResult_t`, as functions return it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub enum ResultCode {
-    /// It is done.
-    Success = 0,
-    /// `pcclInit` was not called.
-    NotInitialized = 1,
-    /// The system refused something, or a bug of ours.
-    InternalError = 2,
-    /// An argument can't be used.
-    InvalidArgument = 3,
-    /// The call can't be made now.
-    InvalidUsage = 4,
-    /// A collective needs two peers.
-    TooFewPeers = 5,
-    /// The master can't be reached, or this peer is not part of the run.
-    MasterConnectionFailed = 6,
-    /// Reserved.
-    RankConnectionFailed = 7,
-    /// A collective was aborted for all of the group.
-    RankConnectionLost = 8,
-    /// Nobody has the shared state.
-    NoSharedStateAvailable = 9,
-    /// Operations must be awaited first.
-    PendingAsyncOps = 10,
-    /// The vote on the topology failed.
-    UpdateTopologyFailed = 11,
-    /// The vote on the optimisation failed.
-    TopologyOptimizationFailed = 12,
-    /// The shared state was rejected, or the vote on it failed.
-    SharedStateSyncFailed = 13,
-}
-
-/// Why a call fails: the code, and the words for `pcclGetLastError`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Failure {
-    pub code: ResultCode,
-    pub text: String,
-}
-
-/// Which call an error comes from; a failed vote has a code of its own in each.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum During {
-    Creation,
-    Connect,
-    UpdateTopology,
-    OptimizeTopology,
-    PendingVote,
-    Reduce,
-    Sync,
-    Master,
-}
-
-impl Failure {
-    pub(crate) fn new(code: ResultCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
-    }
-
-    pub(crate) fn argument(text: impl Into<String>) -> Self {
-        Self::new(ResultCode::InvalidArgument, text)
-    }
-
-    /// What `name` is can't be null.
-    pub(crate) fn null(name: &str) -> Self {
-        Self::argument(format!("{name} is null"))
-    }
-
-    /// The failure that an error of `ringfold` is to the user of this call.
-    pub(crate) fn of(error: &Error, during: During) -> Self {
-        Self::new(code_of(error, during), error.to_string())
-    }
-}
-
-fn code_of(error: &Error, during: During) -> ResultCode {
-    match error {
-        Error::Misuse(_) => ResultCode::InvalidUsage,
-        Error::BadArgument(_) => ResultCode::InvalidArgument,
-        Error::TooFewPeers if during == During::OptimizeTopology => ResultCode::InvalidUsage,
-        Error::TooFewPeers => ResultCode::TooFewPeers,
-        Error::PendingOperations(_) => ResultCode::PendingAsyncOps,
-        Error::Aborted(_) | Error::VoteFailed(_) => match during {
-            During::UpdateTopology => ResultCode::UpdateTopologyFailed,
-            During::OptimizeTopology => ResultCode::TopologyOptimizationFailed,
-            During::Sync => ResultCode::SharedStateSyncFailed,
-            During::Connect => ResultCode::MasterConnectionFailed,
-            _ => ResultCode::RankConnectionLost,
-        },
-        Error::StateRejected(StateRejection::NobodyHasIt { .. } | StateRejection::HoldersGone) => {
-            ResultCode::NoSharedStateAvailable
-        }
-        Error::StateRejected(_) => ResultCode::SharedStateSyncFailed,
-        Error::MasterLost(_) | Error::TurnedAway(_) | Error::Removed(_) | Error::Left => {
-            ResultCode::MasterConnectionFailed
-        }
-        Error::Bind(_) => ResultCode::InvalidUsage,
-        // The system's refusals and our own bugs; also whatever error comes to be later.
-        _ => ResultCode::InternalError,
-    }
-}
 
 /// Makes a call: its failure is remembered for `pcclGetLastError`, and a panic is a failure.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> ResultCode {
@@ -160,26 +60,6 @@ fn sentence(result: c_int) -> &'static CStr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfold::Cause;
-
-    #[test]
-    fn a_failed_vote_has_the_code_of_its_call() {
-        let failed = Error::VoteFailed(Box::new(Cause::EpochEnded));
-        assert_eq!(code_of(&failed, During::UpdateTopology), ResultCode::UpdateTopologyFailed);
-        assert_eq!(code_of(&failed, During::OptimizeTopology), ResultCode::TopologyOptimizationFailed);
-        assert_eq!(code_of(&failed, During::Sync), ResultCode::SharedStateSyncFailed);
-        let aborted = Error::Aborted(Box::new(Cause::EpochEnded));
-        assert_eq!(code_of(&aborted, During::Reduce), ResultCode::RankConnectionLost);
-    }
-
-    #[test]
-    fn the_loss_of_the_master_never_looks_like_something_to_retry_in_a_loop() {
-        for during in [During::UpdateTopology, During::OptimizeTopology, During::Reduce, During::Sync] {
-            for error in [Error::MasterLost("x".into()), Error::Removed("x".into()), Error::Left] {
-                assert_eq!(code_of(&error, during), ResultCode::MasterConnectionFailed);
-            }
-        }
-    }
 
     #[test]
     fn a_panic_becomes_an_internal_error_with_its_words() {

@@ -3,10 +3,10 @@
 
 use crate::demo::{Demo, PeerArguments};
 use crate::invocation::Invocation;
-use crate::log::{self, Level};
 use crate::serve::Serve;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use ringfold_face::log::{self, Level};
 use std::ffi::OsString;
 use std::io::Write;
 

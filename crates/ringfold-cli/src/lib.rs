@@ -4,7 +4,6 @@
 pub mod command;
 pub mod demo;
 pub mod invocation;
-pub mod log;
 pub mod serve;
 pub mod signals;
 pub mod size;

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 
 /// The tags of one communicator.
 #[derive(Default)]
-pub(crate) struct InFlight {
+pub struct InFlight {
     tags: Mutex<HashMap<u64, Slot>>,
 }
 
@@ -20,7 +20,7 @@ enum Slot {
 }
 
 /// Tags that are taken for as long as this lives.
-pub(crate) struct Taken<'a> {
+pub struct Taken<'a> {
     in_flight: &'a InFlight,
     tags: Vec<u64>,
 }

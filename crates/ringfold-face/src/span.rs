@@ -5,8 +5,10 @@ use ringfold::DType;
 
 /// Some bytes, by address. None at all if it is empty: then it overlaps nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Span {
+pub struct Span {
+    /// The first one.
     pub start: usize,
+    /// How many.
     pub bytes: usize,
 }
 

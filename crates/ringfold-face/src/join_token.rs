@@ -4,7 +4,7 @@ use crate::result::Failure;
 use std::env;
 
 /// The token of `PCCL_JOIN_TOKEN`, or of the file that `PCCL_JOIN_TOKEN_FILE` names, if any.
-pub(crate) fn from_environment() -> Result<Option<String>, Failure> {
+pub fn from_environment() -> Result<Option<String>, Failure> {
     choose(variable("PCCL_JOIN_TOKEN")?, variable("PCCL_JOIN_TOKEN_FILE")?)
 }
 

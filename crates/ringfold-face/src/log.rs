@@ -1,6 +1,7 @@
 //! What is logged, to standard error.
 
 use std::str::FromStr;
+use std::sync::Once;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -22,15 +23,21 @@ impl FromStr for Level {
             "debug" => LevelFilter::DEBUG,
             "info" => LevelFilter::INFO,
             "warn" | "warning" => LevelFilter::WARN,
-            // There is nothing between an error and nothing.
-            "err" | "error" | "fatal" => LevelFilter::ERROR,
-            "none" | "off" => LevelFilter::OFF,
+            "err" | "error" => LevelFilter::ERROR,
+            // Nothing is logged as fatal.
+            "fatal" | "none" | "off" => LevelFilter::OFF,
             _ => return Err(format!("{text:?} is no level: trace, debug, info, warn, error, fatal, off")),
         }))
     }
 }
 
-/// Starts logging. The argument goes before the variables, and ours before the one of PCCL.
+/// As [`start`] by the variables, once; for libraries, which are asked to make themselves ready again and again.
+pub fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| start(None));
+}
+
+/// Starts logging, unless the process has a log of its own. The argument goes before the variables, and ours before the one of PCCL.
 pub fn start(level: Option<Level>) {
     let (filter, complaint) = match level {
         Some(Level(level)) => (EnvFilter::default().add_directive(level.into()), None),
@@ -81,7 +88,7 @@ mod tests {
     fn warnings_are_logged_unless_a_variable_says_otherwise() {
         assert_eq!(level(&[]), (Some(LevelFilter::WARN), false));
         assert_eq!(level(&[(PCCL_LOG_LEVEL, "INFO")]), (Some(LevelFilter::INFO), false));
-        assert_eq!(level(&[(PCCL_LOG_LEVEL, "FATAL")]), (Some(LevelFilter::ERROR), false));
+        assert_eq!(level(&[(PCCL_LOG_LEVEL, "FATAL")]), (Some(LevelFilter::OFF), false));
         assert_eq!(level(&[(PCCL_LOG_LEVEL, "NONE")]), (Some(LevelFilter::OFF), false));
         assert_eq!(
             level(&[(RINGFOLD_LOG, "off"), (PCCL_LOG_LEVEL, "INFO")]),
