@@ -1,0 +1,119 @@
+//! The functions of the driver that are used, by their names in its library.
+//!
+//! Results are plain numbers here: a newer driver may return one that no list of today has.
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use libloading::Library;
+
+/// What a function of the driver returns.
+pub(crate) type Code = c_int;
+/// A device's number.
+pub(crate) type Ordinal = c_int;
+/// An address in a device's memory.
+pub(crate) type Address = u64;
+/// A context, stream or event.
+pub(crate) type Handle = *mut c_void;
+
+pub(crate) const SUCCESS: Code = 0;
+pub(crate) const OUT_OF_MEMORY: Code = 2;
+pub(crate) const NOT_READY: Code = 600;
+
+/// The stream that queues what names no stream.
+pub(crate) const LEGACY_STREAM: usize = 1;
+pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
+pub(crate) const EVENT_BLOCKING_SYNC: c_uint = 1;
+pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
+pub(crate) const HOST_ALLOC_PORTABLE: c_uint = 1;
+pub(crate) const ATTRIBUTE_MEMORY_TYPE: c_uint = 2;
+pub(crate) const ATTRIBUTE_IS_MANAGED: c_uint = 8;
+pub(crate) const ATTRIBUTE_DEVICE_ORDINAL: c_uint = 9;
+pub(crate) const MEMORY_OF_DEVICE: c_uint = 2;
+
+/// The library's name on Linux. The name without a number belongs to a toolkit, and may be a stub.
+pub(crate) const LIBRARY: &str = "libcuda.so.1";
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal ($($argument:ty),* $(,)?)),* $(,)?) => {
+        /// The driver's functions. They live as long as the library, which is held.
+        pub(crate) struct Api {
+            $(pub(crate) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
+            _library: Library,
+        }
+
+        impl Api {
+            /// Loads the library, or says why it can't be.
+            pub(crate) fn load(library: &str) -> Result<Self, String> {
+                // SAFETY: the driver's library may be loaded anywhere: its initialisers do nothing that others see.
+                let library = unsafe { Library::new(library) }.map_err(|error| error.to_string())?;
+                $(
+                    // SAFETY: the symbol is a function of this type, as the driver's documentation says.
+                    let $name = *unsafe {
+                        library.get::<unsafe extern "C" fn($($argument),*) -> Code>($symbol.to_bytes_with_nul())
+                    }
+                    .map_err(|error| format!("the driver is too old: {error}"))?;
+                )*
+                Ok(Self { $($name,)* _library: library })
+            }
+        }
+    };
+}
+
+functions! {
+    init = c"cuInit"(c_uint),
+    device_count = c"cuDeviceGetCount"(*mut c_int),
+    device = c"cuDeviceGet"(*mut Ordinal, c_int),
+    retain_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, Ordinal),
+    push_context = c"cuCtxPushCurrent_v2"(Handle),
+    pop_context = c"cuCtxPopCurrent_v2"(*mut Handle),
+    pointer_attributes = c"cuPointerGetAttributes"(c_uint, *mut c_uint, *mut *mut c_void, Address),
+    allocate = c"cuMemAlloc_v2"(*mut Address, usize),
+    free = c"cuMemFree_v2"(Address),
+    allocate_pinned = c"cuMemHostAlloc"(*mut *mut c_void, usize, c_uint),
+    free_pinned = c"cuMemFreeHost"(*mut c_void),
+    copy_down = c"cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle),
+    copy_up = c"cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle),
+    create_stream = c"cuStreamCreate"(*mut Handle, c_uint),
+    stream_wait = c"cuStreamWaitEvent"(Handle, Handle, c_uint),
+    stream_synchronize = c"cuStreamSynchronize"(Handle),
+    create_event = c"cuEventCreate"(*mut Handle, c_uint),
+    record_event = c"cuEventRecord"(Handle, Handle),
+    query_event = c"cuEventQuery"(Handle),
+    wait_event = c"cuEventSynchronize"(Handle),
+    destroy_event = c"cuEventDestroy_v2"(Handle),
+    error_name = c"cuGetErrorName"(Code, *mut *const c_char),
+    error_text = c"cuGetErrorString"(Code, *mut *const c_char),
+}
+
+impl Api {
+    /// What a result means, in the driver's words.
+    pub(crate) fn words(&self, code: Code) -> String {
+        let said = |function: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
+            let mut text = core::ptr::null();
+            // SAFETY: the function writes a pointer to a text that lives as long as the library, or null.
+            unsafe { function(code, &raw mut text) };
+            // SAFETY: as above; it is not null.
+            (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        match (said(self.error_name), said(self.error_text)) {
+            (Some(name), Some(text)) => format!("{text} ({name})"),
+            _ => format!("CUDA error {code}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_gives_words_and_no_panic() {
+        let words = Api::load("libcuda-of-nowhere.so.1").err().unwrap();
+        assert!(words.contains("libcuda-of-nowhere.so.1"), "{words}");
+    }
+
+    #[test]
+    fn a_library_without_the_functions_gives_words_and_no_panic() {
+        let words = Api::load("libc.so.6").err().unwrap();
+        assert!(words.contains("too old") && words.contains("cuInit"), "{words}");
+    }
+}

@@ -1,0 +1,160 @@
+//! From devices to the host, piece by piece.
+
+use crate::device::Device;
+use crate::device_memory::DeviceMemory;
+use crate::error::{CudaError, check};
+use crate::event::Event;
+use crate::limits::{PIECE_BYTES, SOURCE_ALIGN};
+use crate::pinned::Pinned;
+use crate::queued::Queued;
+use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use ringfold_fabric::memory::Memory;
+
+/// Copies of several memories of devices on their way into page-locked memory of the host, in order.
+///
+/// Whoever holds it may wait for a part and look at it while the rest is still on its way. Dropping it waits for all.
+pub struct Download {
+    /// One block for all. None if there are no bytes.
+    block: Option<Pinned>,
+    sources: Vec<DeviceMemory>,
+    /// Where each begins in the block.
+    offsets: Vec<usize>,
+    pieces: Vec<Piece>,
+    /// So many pieces are known to be here.
+    here: AtomicUsize,
+}
+
+/// Bytes of the block up to here, and what is reached when they have arrived.
+struct Piece {
+    end: usize,
+    event: Event,
+}
+
+impl Download {
+    /// Starts to copy, after what was queued, and returns at once.
+    pub fn start(sources: Vec<DeviceMemory>, after: &Queued) -> Result<Self, CudaError> {
+        let (mut offsets, mut bytes) = (Vec::with_capacity(sources.len()), 0_usize);
+        for source in &sources {
+            bytes = bytes.next_multiple_of(SOURCE_ALIGN);
+            offsets.push(bytes);
+            bytes += source.len();
+        }
+        let block = match sources.iter().find_map(DeviceMemory::device) {
+            Some(device) => Some(Pinned::take(device, bytes)?),
+            None => None,
+        };
+        // From here on its drop waits for whatever was queued.
+        let mut download = Self { block, sources, offsets, pieces: Vec::new(), here: AtomicUsize::new(0) };
+        download.queue(after).inspect_err(|_| download.drain())?;
+        Ok(download)
+    }
+
+    /// Waits until these bytes of one of the sources are here.
+    ///
+    /// # Panics
+    /// If there is no such source, or it has no such bytes.
+    pub fn arrived(&self, source: usize, range: Range<usize>) -> Result<&[u8], CudaError> {
+        let len = self.sources[source].len();
+        assert!(range.start <= range.end && range.end <= len, "{range:?} is not in {len} bytes");
+        let Some(block) = self.block.as_ref().filter(|_| !range.is_empty()) else { return Ok(&[]) };
+        let (start, end) = (self.offsets[source] + range.start, self.offsets[source] + range.end);
+        self.wait_up_to(end)?;
+        // SAFETY: the bytes are in the block, all copies into them are done, and nobody writes them again before the
+        // download is given up.
+        Ok(unsafe { core::slice::from_raw_parts(block.start().add(start), end - start) })
+    }
+
+    /// Waits until all is here, and hands it out: a memory for each source.
+    pub fn finish(mut self) -> Result<Vec<Memory>, CudaError> {
+        self.wait_up_to(usize::MAX)?;
+        // Nothing is on its way any more.
+        self.pieces.clear();
+        let Some(block) = self.block.take() else {
+            return Ok(self.sources.iter().map(|_| Memory::zeroed(0)).collect());
+        };
+        let (mut rest, mut at) = (block.into_memory(), 0);
+        let mut memories = Vec::with_capacity(self.sources.len());
+        for (source, offset) in self.sources.iter().zip(&self.offsets) {
+            let (_gap, from_here) = rest.split_at(offset - at);
+            let (memory, after) = from_here.split_at(source.len());
+            memories.push(memory);
+            (rest, at) = (after, offset + source.len());
+        }
+        Ok(memories)
+    }
+
+    fn queue(&mut self, after: &Queued) -> Result<(), CudaError> {
+        let Some(start) = self.block.as_ref().map(Pinned::start) else { return Ok(()) };
+        let mut ready: Vec<i32> = Vec::new();
+        // The device that has copied last, and how much since its last piece ended.
+        let mut open: Option<(&'static Device, usize)> = None;
+        for (source, offset) in self.sources.iter().zip(&self.offsets) {
+            let Some(device) = source.device() else { continue };
+            if let Some((other, _)) = open.take_if(|(other, _)| other.ordinal != device.ordinal) {
+                Self::end_piece(&mut self.pieces, other, *offset)?;
+            }
+            let _current = device.current()?;
+            if !ready.contains(&device.ordinal) {
+                after.before(&device.down, device.ordinal)?;
+                ready.push(device.ordinal);
+            }
+            let mut done = 0;
+            while done < source.len() {
+                let since = open.map_or(0, |(_, since)| since);
+                let bytes = (source.len() - done).min(PIECE_BYTES - since);
+                // SAFETY: both ends have so many bytes from here on; the source is held, and the block is not touched,
+                // until the copy is done.
+                let code = unsafe {
+                    let target = start.add(offset + done);
+                    let from = source.address() + done as u64;
+                    (device.api.copy_down)(target.cast(), from, bytes, device.down.handle)
+                };
+                check(device.api, "copying from a CUDA device", code)?;
+                done += bytes;
+                open = Some((device, since + bytes));
+                if since + bytes == PIECE_BYTES {
+                    Self::end_piece(&mut self.pieces, device, offset + done)?;
+                    open = None;
+                }
+            }
+        }
+        match open {
+            Some((device, _)) => Self::end_piece(&mut self.pieces, device, usize::MAX),
+            None => Ok(()),
+        }
+    }
+
+    fn end_piece(pieces: &mut Vec<Piece>, device: &'static Device, end: usize) -> Result<(), CudaError> {
+        let _current = device.current()?;
+        pieces.push(Piece { end, event: Event::record(device, &device.down)? });
+        Ok(())
+    }
+
+    /// Waits for every piece that begins before `end`.
+    fn wait_up_to(&self, end: usize) -> Result<(), CudaError> {
+        loop {
+            let here = self.here.load(Ordering::Acquire);
+            let begin = here.checked_sub(1).map_or(0, |last| self.pieces[last].end);
+            let Some(next) = self.pieces.get(here).filter(|_| begin < end) else { return Ok(()) };
+            next.event.wait()?;
+            // Another thread may have been faster, and must not be set back.
+            self.here.fetch_max(here + 1, Ordering::Release);
+        }
+    }
+
+    /// Waits until nothing is copied any more, whether that went well or not.
+    fn drain(&self) {
+        for device in self.sources.iter().filter_map(DeviceMemory::device) {
+            device.down.drain(device);
+        }
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        if self.block.is_some() && self.wait_up_to(usize::MAX).is_err() {
+            self.drain();
+        }
+    }
+}

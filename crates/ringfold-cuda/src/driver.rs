@@ -1,0 +1,129 @@
+//! The driver, loaded once per process.
+
+use crate::api::{self, Api};
+use crate::device::Device;
+use crate::error::{CudaError, check};
+use core::ffi::{c_int, c_uint, c_void};
+use parking_lot::Mutex;
+use std::sync::OnceLock;
+
+/// The CUDA driver of this machine.
+pub struct Driver {
+    pub(crate) api: Api,
+    /// None until someone needs it: a device's context takes hundreds of megabytes there.
+    devices: Mutex<Vec<Option<&'static Device>>>,
+}
+
+static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
+
+impl Driver {
+    /// The driver, which is loaded now if it was not, or why there is none.
+    pub fn loaded() -> Result<&'static Self, CudaError> {
+        DRIVER.get_or_init(Self::load).as_ref().map_err(Clone::clone)
+    }
+
+    /// The driver, if something of this process uses it already. Whoever does not can have no memory of a device,
+    /// and shall not wait for the driver's start.
+    pub fn in_use() -> Option<&'static Self> {
+        if DRIVER.get().is_none() && !is_in_process() {
+            return None;
+        }
+        Self::loaded().ok()
+    }
+
+    /// Whether there are a driver and a device.
+    pub fn is_usable() -> bool {
+        Self::loaded().is_ok_and(|driver| driver.device_count() > 0)
+    }
+
+    /// How many devices it knows.
+    pub fn device_count(&self) -> usize {
+        self.devices.lock().len()
+    }
+
+    /// Whether an address is in a device's memory.
+    pub fn is_on_device(&self, address: u64) -> bool {
+        self.ordinal_of(address).is_ok()
+    }
+
+    fn load() -> Result<Self, CudaError> {
+        let api = Api::load(api::LIBRARY).map_err(CudaError::NoDriver)?;
+        let no_driver = |code| CudaError::NoDriver(api.words(code));
+        // SAFETY: it takes no memory of ours.
+        let code = unsafe { (api.init)(0) };
+        if code != api::SUCCESS {
+            return Err(no_driver(code));
+        }
+        let mut count: c_int = 0;
+        // SAFETY: the count can be written.
+        let code = unsafe { (api.device_count)(&raw mut count) };
+        if code != api::SUCCESS {
+            return Err(no_driver(code));
+        }
+        let devices = vec![None; usize::try_from(count).unwrap_or(0)];
+        Ok(Self { api, devices: Mutex::new(devices) })
+    }
+
+    /// The device with this number, with its primary context retained for the life of the process: it is the one
+    /// that all libraries of the process share.
+    pub(crate) fn device(&'static self, ordinal: i32) -> Result<&'static Device, CudaError> {
+        let mut devices = self.devices.lock();
+        let slot = usize::try_from(ordinal).ok().and_then(|index| devices.get_mut(index));
+        let slot = slot.ok_or(CudaError::NoDevice(ordinal))?;
+        if let Some(device) = slot {
+            return Ok(device);
+        }
+        let device = Box::leak(Box::new(Device::open(&self.api, ordinal)?));
+        *slot = Some(device);
+        Ok(device)
+    }
+
+    /// The device whose memory an address is in.
+    pub(crate) fn ordinal_of(&self, address: u64) -> Result<i32, CudaError> {
+        let (mut kind, mut managed, mut ordinal): (c_uint, c_uint, c_int) = (0, 0, -1);
+        let mut names =
+            [api::ATTRIBUTE_MEMORY_TYPE, api::ATTRIBUTE_IS_MANAGED, api::ATTRIBUTE_DEVICE_ORDINAL];
+        let mut places: [*mut c_void; 3] =
+            [(&raw mut kind).cast(), (&raw mut managed).cast(), (&raw mut ordinal).cast()];
+        // SAFETY: there are as many names as places, and each place has room for what is asked for: numbers of four
+        // bytes, and a flag of at most four. Any address may be asked about.
+        let code =
+            unsafe { (self.api.pointer_attributes)(3, names.as_mut_ptr(), places.as_mut_ptr(), address) };
+        check(&self.api, "asking whose memory an address is in", code)?;
+        if (kind == api::MEMORY_OF_DEVICE || managed & 0xff != 0) && ordinal >= 0 {
+            Ok(ordinal)
+        } else {
+            Err(CudaError::NotOnDevice(address))
+        }
+    }
+}
+
+impl core::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "the CUDA driver, with {} devices", self.device_count())
+    }
+}
+
+/// Whether the driver's library is loaded, by whomever.
+fn is_in_process() -> bool {
+    use libloading::os::unix::{Library, RTLD_LAZY};
+    // SAFETY: nothing is loaded by this, so no initialiser runs.
+    unsafe { Library::open(Some(api::LIBRARY), libc::RTLD_NOLOAD | RTLD_LAZY) }.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_driver_there_are_words_and_with_one_there_are_devices() {
+        match Driver::loaded() {
+            Ok(driver) => assert!(format!("{driver:?}").contains("devices")),
+            Err(why) => {
+                assert!(why.to_string().starts_with("no CUDA driver here: "), "{why}");
+                assert!(!Driver::is_usable());
+                assert!(Driver::in_use().is_none());
+            }
+        }
+    }
+}

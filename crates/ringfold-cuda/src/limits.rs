@@ -1,0 +1,18 @@
+//! Every bound of this crate in one place.
+
+use core::time::Duration;
+
+/// Page-locked memory that is kept for the next one who needs some. What is in use has no bound but the host's.
+pub(crate) const PINNED_KEPT_BYTES_MAX: usize = 2 << 30;
+
+/// The smallest block of page-locked memory.
+pub(crate) const PINNED_BYTES_MIN: usize = 64 << 10;
+
+/// Someone who waits for the beginning of a download is woken after so many bytes.
+pub(crate) const PIECE_BYTES: usize = 8 << 20;
+
+/// Where each source of a download begins: at a multiple of this, so that vector loads are fast.
+pub(crate) const SOURCE_ALIGN: usize = 128;
+
+/// How long a wait for the device looks again and again before it sleeps: a small copy is faster than waking up.
+pub(crate) const SPIN: Duration = Duration::from_micros(30);
