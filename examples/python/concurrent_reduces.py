@@ -1,4 +1,4 @@
-"""Many tensors reduced at once, each under its own tag, launched in another order on each peer; peers may die.
+"""Many tensors reduced at once, each under its tag, launched in another order on each peer; peers may die.
 
 Start a master (`pccl_master`), then this program twice or more, and kill one if you like:
 
@@ -14,7 +14,6 @@ import time
 
 import numpy as np
 import numpy.typing as npt
-
 import pccl
 
 Vector = npt.NDArray[np.float32]
@@ -22,12 +21,20 @@ Vector = npt.NDArray[np.float32]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Many all-reduces at once; start two peers or more.")
-    parser.add_argument("--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=20, help="the run ends after so many rounds (%(default)s)")
+    parser.add_argument(
+        "--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=20, help="the run ends after so many rounds (%(default)s)"
+    )
     parser.add_argument("--tensors", type=int, default=12, help="tensors a round (%(default)s)")
     parser.add_argument("--elements", type=int, default=50_000, help="of each tensor (%(default)s)")
-    parser.add_argument("--pace", type=float, default=0.0, help="seconds a round takes at least (%(default)s)")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)")
+    parser.add_argument(
+        "--pace", type=float, default=0.0, help="seconds a round takes at least (%(default)s)"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+    )
     options = parser.parse_args()
 
     # The state tells newcomers how far the run is, and shows that all peers had the same results.
@@ -61,7 +68,8 @@ def main() -> int:
                 digest[tag] = digest[tag] * 0.5 + tensor[0]
             state.revision += 1
             how = "by hand" if by_hand else "with retry"
-            print(f"round {state.revision}/{options.rounds}: {len(order)} tensors {how}, {comm.world_size} peers")
+            done = f"round {state.revision}/{options.rounds}"
+            print(f"{done}: {len(order)} tensors {how}, {comm.world_size} peers")
             time.sleep(max(0.0, began + options.pace - time.monotonic()))
     print(f"done, digest {digest.sum():.9f}")
     return 0
@@ -76,7 +84,9 @@ def reduce_by_hand(comm: pccl.Communicator, tensors: list[Vector], order: list[i
             for tag in order:
                 if tag in todo:
                     tensor = tensors[tag]
-                    handles.append((tag, comm.all_reduce_async(tensor, tensor, op=pccl.ReduceOp.SUM, tag=tag)))
+                    handles.append(
+                        (tag, comm.all_reduce_async(tensor, tensor, op=pccl.ReduceOp.SUM, tag=tag))
+                    )
         except pccl.PCCLError as error:
             if not error.is_retryable:
                 raise

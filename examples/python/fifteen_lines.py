@@ -3,7 +3,6 @@
 import argparse
 
 import numpy as np
-
 import ringfold
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -13,7 +12,11 @@ master = parser.parse_args().master
 weights = np.zeros(8, dtype=np.float32)
 with ringfold.Run(master, state={"weights": weights}) as run:
     for step in run.steps(until=5):
-        gradient = weights - np.arange(8, dtype=np.float32) + np.random.default_rng().normal(size=8).astype(np.float32)
+        gradient = (
+            weights
+            - np.arange(8, dtype=np.float32)
+            + np.random.default_rng().normal(size=8).astype(np.float32)
+        )
         run.average(gradient)
         weights -= 0.5 * gradient
         print(f"step {step}: {weights}")

@@ -11,7 +11,6 @@ import time
 
 import numpy as np
 import numpy.typing as npt
-
 import pccl
 
 Vector = npt.NDArray[np.float32]
@@ -19,9 +18,13 @@ Vector = npt.NDArray[np.float32]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="An elastic run with NumPy; start two peers or more.")
-    parser.add_argument("--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s")
+    parser.add_argument(
+        "--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s"
+    )
     parser.add_argument("--steps", type=int, default=5, help="the run ends at this revision (%(default)s)")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+    )
     options = parser.parse_args()
 
     weights = np.zeros(8, dtype=np.float32)
@@ -47,7 +50,7 @@ def main() -> int:
                 continue  # All others are gone. Wait for new ones, then do this step again.
             weights += gradient
             state.revision += 1
-            print(f"revision {state.revision}: {info.world_size} peers, weights {weights.tolist()}, rx {sync.rx_bytes}")
+            print(f"revision {state.revision}: {info.world_size} peers, weights {weights.tolist()}")
     print(f"reached revision {state.revision}")
     return 0
 

@@ -1,4 +1,4 @@
-"""The loop of an elastic run with PyTorch: model parameters as shared state, gradients reduced asynchronously.
+"""The loop of an elastic run with PyTorch: parameters as shared state, gradients reduced asynchronously.
 
 Start a master (`pccl_master`), then this program twice or more:
 
@@ -9,17 +9,22 @@ import argparse
 import sys
 import time
 
-import torch
-
 import pccl
+import torch
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="An elastic run with PyTorch; start two peers or more.")
-    parser.add_argument("--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s")
+    parser.add_argument(
+        "--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s"
+    )
     parser.add_argument("--steps", type=int, default=20, help="the run ends at this revision (%(default)s)")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)")
-    parser.add_argument("--device", default="cuda" if pccl.cuda.is_available() else "cpu", help="default: %(default)s")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+    )
+    parser.add_argument(
+        "--device", default="cuda" if pccl.cuda.is_available() else "cpu", help="default: %(default)s"
+    )
     options = parser.parse_args()
 
     # A line to be found: y = 3 x + 1. Each peer begins elsewhere and sees other points.
@@ -75,7 +80,7 @@ def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
 
 
 def average(comm: pccl.Communicator, gradients: list[torch.Tensor]) -> bool:
-    """Averages all gradients at once, each under its own tag; what failed is reduced again. False when alone."""
+    """Averages all gradients at once, each under its tag; what failed is reduced again. False when alone."""
     todo = dict(enumerate(gradients))
     while todo and comm.world_size >= 2:
         handles = {}

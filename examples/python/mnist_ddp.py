@@ -4,8 +4,8 @@ Start a master (`pccl_master`), then this program twice or more, also while it r
 
     python examples/python/mnist_ddp.py
 
-The shared state is the model and Adam's moments and step counts, so a peer that comes late goes on exactly where the
-others are. All peers end with the same bits; each prints the accuracy and a fingerprint of its model.
+The shared state is the model and Adam's moments and step counts, so a peer that comes late goes on exactly
+where the others are. All peers end with the same bits, and print the accuracy and a fingerprint of the model.
 """
 
 import argparse
@@ -15,10 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+import pccl
 import torch
 from torch import nn
-
-import pccl
 
 FOLDERS = (
     Path("data/MNIST/raw"),
@@ -66,8 +65,9 @@ def main() -> int:
             optimizer.step()
             state.revision += 1
 
-            if state.revision % options.report == 0 or state.revision == options.steps:
-                print(f"step {state.revision}/{options.steps}: loss {buffer[-1].item():.4f}, {comm.world_size} peers")
+            if state.revision % options.report == 0 or state.revision in (1, options.steps):
+                done = f"step {state.revision}/{options.steps}"
+                print(f"{done}: loss {buffer[-1].item():.4f}, {comm.world_size} peers")
             time.sleep(max(0.0, began + options.pace - time.monotonic()))
     print(f"accuracy {accuracy(model, options):.2f} %, model {fingerprint(model)}")
     return 0
@@ -75,15 +75,31 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Elastic data-parallel training; start two peers or more.")
-    parser.add_argument("--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s")
-    parser.add_argument("--data", type=Path, help=f"folder of the four files, maybe .gz (first of {', '.join(map(str, FOLDERS))})")
-    parser.add_argument("--steps", type=int, default=500, help="steps of the run, not of this peer (%(default)s)")
-    parser.add_argument("--batch", type=int, default=128, help="examples a step; peers may differ (%(default)s)")
-    parser.add_argument("--pace", type=float, default=0.0, help="seconds a step takes at least, to watch it (%(default)s)")
+    parser.add_argument(
+        "--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help=f"folder of the four files, maybe .gz (first of {', '.join(map(str, FOLDERS))})",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=500, help="steps of the run, not of this peer (%(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=128, help="examples a step; peers may differ (%(default)s)"
+    )
+    parser.add_argument(
+        "--pace", type=float, default=0.0, help="seconds a step takes at least, to watch it (%(default)s)"
+    )
     parser.add_argument("--report", type=int, default=25, help="steps between progress lines (%(default)s)")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (%(default)s)")
-    parser.add_argument("--device", default="cuda" if pccl.cuda.is_available() else "cpu", help="default: %(default)s")
+    parser.add_argument(
+        "--device", default="cuda" if pccl.cuda.is_available() else "cpu", help="default: %(default)s"
+    )
     options = parser.parse_args()
     if options.data is None:
         options.data = next((folder for folder in FOLDERS if folder.is_dir()), None)
@@ -106,7 +122,7 @@ def load(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def gradients_and_loss(model: nn.Module) -> torch.Tensor:
-    """All gradients in one tensor and a place for the loss, so that one reduce does it; each .grad is a view of it."""
+    """All gradients and a place for the loss in one tensor, for one reduce; each .grad is a view of it."""
     parameters = list(model.parameters())
     sizes = [p.numel() for p in parameters]
     buffer = torch.zeros(sum(sizes) + 1, device=parameters[0].device)

@@ -1,4 +1,4 @@
-"""A transformer of some 28,000 parameters and a language for it to learn: what the two DiLoCo examples share."""
+"""A transformer of some 28,000 parameters and a language for it to learn, for the two DiLoCo examples."""
 
 import hashlib
 

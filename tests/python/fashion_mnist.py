@@ -17,7 +17,7 @@ PACKAGED = Path("/usr/share/datasets/fashion-mnist")
 
 
 def folder() -> Path:
-    """The folder with the four unpacked files; skips the test where the machine has neither them nor the packed ones."""
+    """The folder with the four unpacked files; skips the test where the machine has them in no form."""
     if not all((KEPT / name).is_file() for name in FILES):
         if not all((PACKAGED / f"{name}.gz").is_file() for name in FILES):
             pytest.skip(f"no MNIST files in {KEPT} (apt-get install dataset-fashion-mnist)")
