@@ -15,6 +15,7 @@ import time
 import numpy as np
 import numpy.typing as npt
 import pccl
+import ringfold
 
 Vector = npt.NDArray[np.float32]
 
@@ -39,44 +40,35 @@ def main() -> int:
 
     # The state tells newcomers how far the run is, and shows that all peers had the same results.
     digest = np.zeros(options.tensors, dtype=np.float64)
-    state = pccl.SharedState([pccl.TensorInfo.from_numpy(digest, "digest")])
-    with pccl.Communicator(options.master) as comm:
-        comm.connect(n_attempts=15)
-        print(f"connected to {options.master} as {comm.name}")
-        is_newcomer = True
-        while state.revision < options.rounds:
+    with ringfold.Run(
+        options.master, state={"digest": digest}, wait_timeout=options.patience, connect_attempts=15
+    ) as run:
+        for number in run.steps(until=options.rounds):
             began = time.monotonic()
-            if not gather(comm, is_newcomer, options.patience):
-                print(f"nobody else came within {options.patience:g} s", file=sys.stderr)
-                return 3
-            if comm.sync_shared_state(state).rx_bytes and not is_newcomer:
-                print("our results differ from the others'", file=sys.stderr)
-                return 1
-            is_newcomer = False
-
             tensors = [np.full(options.elements, tag + 1, dtype=np.float32) for tag in range(options.tensors)]
             order = random.sample(range(options.tensors), options.tensors)
-            by_hand = state.revision % 2 == 0
-            if not (reduce_by_hand if by_hand else reduce_with_retry)(comm, tensors, order):
-                continue  # All others are gone. Wait for new ones, then do this round again.
+            by_hand = number % 2 == 0
+            (reduce_by_hand if by_hand else reduce_with_retry)(run.communicator, tensors, order)
             for tag, tensor in enumerate(tensors):
-                # So many peers took part in this one: all tensors of a round need not have the same number.
+                # So many peers took part. If one died meanwhile, the tensors of a round need not agree on it.
                 peers = tensor[0] / (tag + 1)
-                if peers < 2 or peers != int(peers) or not (tensor == tensor[0]).all():
+                if peers < 1 or peers != int(peers) or not (tensor == tensor[0]).all():
                     print(f"tensor {tag} is wrong: {tensor}", file=sys.stderr)
                     return 1
                 digest[tag] = digest[tag] * 0.5 + tensor[0]
-            state.revision += 1
             how = "by hand" if by_hand else "with retry"
-            done = f"round {state.revision}/{options.rounds}"
-            print(f"{done}: {len(order)} tensors {how}, {comm.world_size} peers")
+            done = f"round {number + 1}/{options.rounds}"
+            print(f"{done}: {len(order)} tensors {how}, {run.world_size} peers")
             time.sleep(max(0.0, began + options.pace - time.monotonic()))
+    if run.was_stopped:
+        print(f"stopped in round {run.revision}")
+        return 0
     print(f"done, digest {digest.sum():.9f}")
     return 0
 
 
-def reduce_by_hand(comm: pccl.Communicator, tensors: list[Vector], order: list[int]) -> bool:
-    """Launches all at once, in place, and launches again what failed; False when alone."""
+def reduce_by_hand(comm: pccl.Communicator, tensors: list[Vector], order: list[int]) -> None:
+    """Launches all at once, in place, and launches again what failed; alone, all is done."""
     todo = set(order)
     while todo and comm.world_size >= 2:
         handles = []
@@ -99,10 +91,9 @@ def reduce_by_hand(comm: pccl.Communicator, tensors: list[Vector], order: list[i
                 raise handle.error
         if todo:
             print(f"{len(todo)} of {len(order)} reduces failed; once more")
-    return not todo
 
 
-def reduce_with_retry(comm: pccl.Communicator, tensors: list[Vector], order: list[int]) -> bool:
+def reduce_with_retry(comm: pccl.Communicator, tensors: list[Vector], order: list[int]) -> None:
     """The same, left to the library: at most four are in flight at a time."""
     descriptors = [
         pccl.ReduceOpDescriptor.from_numpy(
@@ -123,30 +114,6 @@ def reduce_with_retry(comm: pccl.Communicator, tensors: list[Vector], order: lis
     except pccl.PCCLError as error:
         if error.result != pccl.Result.TOO_FEW_PEERS:
             raise
-        return False
-    return True
-
-
-def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
-    """Lets in whoever waits to join, until there are two peers; False if there are not in time."""
-    deadline = time.monotonic() + patience
-    # A newcomer was let in by the others' update_topology, and goes on with them.
-    while not is_newcomer or comm.world_size < 2:
-        is_newcomer = False
-        try:
-            comm.update_topology()
-        except pccl.PCCLError as error:
-            if not error.is_retryable:
-                raise
-            print(f"{error}; once more")
-            continue
-        if comm.world_size >= 2:
-            break
-        if time.monotonic() > deadline:
-            return False
-        print("alone, waiting for another peer")
-        time.sleep(0.5)
-    return True
 
 
 if __name__ == "__main__":
@@ -154,5 +121,8 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
+    except TimeoutError as error:
+        print(f"concurrent_reduces: {error}", file=sys.stderr)
+        sys.exit(3)
     except pccl.PCCLError as error:
         sys.exit(f"concurrent_reduces: {error}")
