@@ -1,4 +1,4 @@
-"""DiLoCo: each peer trains a small transformer on its own for a while, then all average what they have learnt.
+"""DiLoCo: each peer trains a small transformer for a while, then all peers average what they have learnt.
 
 Start a master (`pccl_master`), then this program twice or more, also while it runs:
 

@@ -183,7 +183,7 @@ def accuracy(model: nn.Module, options: argparse.Namespace) -> float:
     """Per cent of the test images that the model names rightly."""
     images, labels = load(options.data, "t10k")
     guesses = model(images.to(options.device)).argmax(dim=1).cpu()
-    return 100 * (guesses == labels).float().mean().item()
+    return 100 * float((guesses == labels).float().mean())
 
 
 def fingerprint(model: nn.Module) -> str:
