@@ -53,6 +53,11 @@ impl InFlight {
         }
     }
 
+    /// Whether what was launched under this tag has ended.
+    pub fn is_done(&self, tag: u64) -> bool {
+        matches!(self.tags.lock().get(&tag), Some(Slot::Launched(work)) if work.is_done())
+    }
+
     /// How many were launched and not awaited, finished or not.
     pub fn unawaited(&self) -> usize {
         self.tags.lock().values().filter(|slot| matches!(slot, Slot::Launched(_))).count()

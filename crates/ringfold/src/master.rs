@@ -23,6 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The port of a master, unless its user chose another.
 pub const MASTER_PORT: u16 = 48148;
@@ -119,15 +120,30 @@ impl Master {
 
     /// Blocks until it has ended. Then its port is free.
     pub fn wait(&self) -> Result<(), Error> {
+        self.wait_until(None).unwrap_or_else(|| Err(Error::Internal("the wait ended".into())))
+    }
+
+    /// As [`Master::wait`], for so long; none if it has not ended by then.
+    pub fn wait_for(&self, patience: Duration) -> Option<Result<(), Error>> {
+        self.wait_until(Some(Instant::now() + patience))
+    }
+
+    fn wait_until(&self, until: Option<Instant>) -> Option<Result<(), Error>> {
         let mut state = self.shared.state.lock();
         if state.poller.is_none() {
-            return Err(Error::Misuse("this master was never run".into()));
+            return Some(Err(Error::Misuse("this master was never run".into())));
         }
         loop {
-            if let Some(outcome) = &state.outcome {
-                return outcome.clone();
+            if state.outcome.is_some() {
+                return state.outcome.clone();
             }
-            self.shared.ended.wait(&mut state);
+            match until {
+                None => self.shared.ended.wait(&mut state),
+                Some(until) if Instant::now() >= until => return None,
+                Some(until) => {
+                    self.shared.ended.wait_until(&mut state, until);
+                }
+            }
         }
     }
 }

@@ -1,0 +1,281 @@
+//! A peer's part in a run, for Python.
+
+use crate::call::{SIGNALS_EVERY, blocking, is_interrupted};
+use crate::error::raised;
+use crate::tensor::{Device, Tensor};
+use crate::work::Work;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use ringfold::{AllReduce, Buffers, Memory, Reduction, StateTensor};
+use ringfold_face::alias::aliases;
+use ringfold_face::operands::{Operands, require_apart};
+use ringfold_face::result::{During, Failure};
+use ringfold_face::session::Session;
+use ringfold_face::{join_token, number};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A communicator.
+#[pyclass(frozen, module = "ringfold._native")]
+pub(crate) struct Communicator {
+    session: Arc<Session>,
+}
+
+/// What an all-reduce is asked to do, as numbers of `pccl.h`.
+#[derive(FromPyObject)]
+struct Order<'py> {
+    send: Bound<'py, PyAny>,
+    recv: Bound<'py, PyAny>,
+    op: i32,
+    tag: u64,
+    /// None for the tensor's own.
+    dtype: Option<i32>,
+    /// Elements, where the user says so.
+    count: Option<usize>,
+    algorithm: i32,
+    quantized: i32,
+    weight: Option<f64>,
+    deadline: Option<f64>,
+}
+
+/// The world that took part, and the bytes sent and received.
+type Reduced = (u32, u64, u64);
+
+#[pymethods]
+impl Communicator {
+    /// Nothing is dialled yet.
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords; only one caller")]
+    fn new(
+        py: Python<'_>,
+        address: String,
+        peer_group: u32,
+        streams: u16,
+        name: Option<String>,
+        token: Option<String>,
+        ports: Option<(u16, u16)>,
+        bind: Option<String>,
+        advertise: Vec<String>,
+        site: u32,
+        patience: Option<f64>,
+    ) -> PyResult<Self> {
+        let mut builder = ringfold::Communicator::builder(address)
+            .peer_group(peer_group)
+            .streams(streams)
+            .site(site)
+            .watch(SIGNALS_EVERY, is_interrupted);
+        if let Some(name) = name {
+            builder = builder.name(name);
+        }
+        if let Some((first, last)) = ports {
+            builder = builder.listen_ports(first..=last);
+        }
+        if let Some(bind) = bind {
+            builder = builder.bind(address_of(&bind)?);
+        }
+        for text in advertise {
+            builder = match text.parse::<SocketAddr>() {
+                Ok(address) => builder.advertise_at(address),
+                Err(_) => builder.advertise(address_of(&text)?),
+            };
+        }
+        if let Some(patience) = patience {
+            builder = builder.connect_patience(duration(patience, "connect_timeout")?);
+        }
+        blocking(py, || {
+            let token = token.map_or_else(join_token::from_environment, |token| Ok(Some(token)))?;
+            let builder = match token {
+                Some(token) => builder.token(token),
+                None => builder,
+            };
+            let communicator = builder.build().map_err(|e| Failure::of(&e, During::Creation))?;
+            Ok(Self { session: Arc::new(Session::new(communicator)) })
+        })
+    }
+
+    #[getter]
+    fn name(&self) -> String {
+        self.session.communicator.name().to_owned()
+    }
+
+    fn connect(&self, py: Python<'_>) -> PyResult<()> {
+        blocking(py, || self.session.connect())
+    }
+
+    fn update_topology(&self, py: Python<'_>) -> PyResult<()> {
+        blocking(py, || self.session.update_topology())
+    }
+
+    fn optimize_topology(&self, py: Python<'_>) -> PyResult<()> {
+        blocking(py, || self.session.optimize_topology())
+    }
+
+    fn are_peers_pending(&self, py: Python<'_>) -> PyResult<bool> {
+        blocking(py, || self.session.are_peers_pending())
+    }
+
+    fn attribute(&self, py: Python<'_>, number: i32) -> PyResult<u32> {
+        blocking(py, || self.session.attribute(number))
+    }
+
+    /// Reduces, and returns when that has ended.
+    fn all_reduce(&self, py: Python<'_>, order: Order<'_>) -> PyResult<Reduced> {
+        let (operands, reduction) = order.understood()?;
+        let session = &*self.session;
+        let reduced = blocking(py, || {
+            let _taken = session.in_flight.take([operands.tag])?;
+            session.communicator.reduce(reduction).map_err(|e| session.failed(&e, During::Reduce))
+        })?;
+        Ok((reduced.world, reduced.tx_bytes, reduced.rx_bytes))
+    }
+
+    /// Starts to reduce.
+    fn all_reduce_async(&self, py: Python<'_>, order: Order<'_>) -> PyResult<Work> {
+        let (operands, Reduction { dtype, buffers, options }) = order.understood()?;
+        let session = &*self.session;
+        blocking(py, || {
+            let taken = session.in_flight.take([operands.tag])?;
+            let work = session.communicator.all_reduce_memory(dtype, buffers, options);
+            taken.launched(work.map_err(|e| session.failed(&e, During::Reduce))?);
+            Ok(())
+        })?;
+        Ok(Work::new(self.session.clone(), operands.tag))
+    }
+
+    /// Reduces all, and again what was aborted, until all are done.
+    fn all_reduce_many(
+        &self,
+        py: Python<'_>,
+        orders: Vec<Order<'_>>,
+        in_flight_max: usize,
+    ) -> PyResult<Reduced> {
+        let understood = orders.iter().map(Order::understood).collect::<PyResult<Vec<_>>>()?;
+        let (operands, reductions): (Vec<_>, Vec<_>) = understood.into_iter().unzip();
+        let session = &*self.session;
+        let reduced = blocking(py, || {
+            require_apart(&operands)?;
+            let _taken = session.in_flight.take(operands.iter().map(|o| o.tag))?;
+            let done = session.communicator.all_reduce_many(reductions, in_flight_max);
+            done.map_err(|e| session.failed(&e, During::Reduce))
+        })?;
+        Ok((reduced.world, reduced.tx_bytes, reduced.rx_bytes))
+    }
+
+    /// Makes the entries (key, tensor, whether contents may differ) equal on all peers. Returns the revision, and the
+    /// bytes sent and received.
+    fn sync_shared_state(
+        &self,
+        py: Python<'_>,
+        revision: u64,
+        entries: Vec<(String, Bound<'_, Tensor>, bool)>,
+        strategy: i32,
+    ) -> PyResult<(u64, u64, u64)> {
+        let strategy = number::strategy(strategy).map_err(|f| raised(py, &f))?;
+        let spans: Vec<_> = entries.iter().map(|(key, t, _)| (key.as_str(), t.get().span())).collect();
+        let aliases = aliases(&spans).map_err(|f| PyValueError::new_err(f.text))?;
+        let tensor = |((key, tensor, allow), alias): (&(String, Bound<'_, Tensor>, bool), bool)| {
+            let memory = host_memory(tensor.get(), py, key)?;
+            // Memory has one holder; see `alias`.
+            let memory = if alias { Memory::from(memory.as_slice().to_vec()) } else { memory };
+            let (key, dtype, allow_content_inequality) = (key.clone(), tensor.get().elements(), *allow);
+            Ok(StateTensor { key, dtype, memory, allow_content_inequality })
+        };
+        let tensors = entries.iter().zip(aliases).map(tensor).collect::<PyResult<Vec<_>>>()?;
+        let session = &*self.session;
+        let info = blocking(py, || {
+            session.require_awaited()?;
+            let synced = session.communicator.sync_memory(revision, tensors, strategy);
+            synced.map_err(|e| session.failed(&e, During::Sync))
+        })?;
+        Ok((info.revision, info.tx_bytes, info.rx_bytes))
+    }
+
+    fn leave(&self, py: Python<'_>) {
+        py.detach(|| self.session.leave());
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        // Other Python threads run while we say goodbye; at the very end there are none.
+        let left = Python::try_attach(|py| py.detach(|| self.session.leave()));
+        if left.is_none() {
+            self.session.leave();
+        }
+    }
+}
+
+impl Order<'_> {
+    fn understood(&self) -> PyResult<(Operands, Reduction)> {
+        let py = self.send.py();
+        let argument = |failure: Failure| raised(py, &failure);
+        let mut send = Tensor::of(&self.send, "send")?;
+        let recv =
+            if self.send.is(&self.recv) { Ok(send.another(py)) } else { Tensor::of(&self.recv, "recv") };
+        let mut recv = recv?.writable("recv")?;
+        if let Some(dtype) = self.dtype {
+            let dtype = number::dtype(dtype).map_err(argument)?;
+            send = send.seen_as(dtype, "send")?;
+            recv = recv.seen_as(dtype, "recv")?;
+        }
+        if send.elements() != recv.elements() {
+            return Err(PyTypeError::new_err(format!(
+                "send has elements of {}, but recv of {}",
+                send.elements(),
+                recv.elements()
+            )));
+        }
+        if send.len() != recv.len() {
+            return Err(PyValueError::new_err(format!(
+                "send has {} elements, but recv {}",
+                send.len(),
+                recv.len()
+            )));
+        }
+        if let Some(count) = self.count
+            && count != send.len()
+        {
+            return Err(PyValueError::new_err(format!(
+                "the descriptor says {count} elements, but send has {}",
+                send.len()
+            )));
+        }
+        let mut options = AllReduce::new(number::operation(self.op).map_err(argument)?);
+        if let Some(quantization) = number::quantization(self.algorithm, self.quantized).map_err(argument)? {
+            options = options.quantized(quantization);
+        }
+        if let Some(weight) = self.weight {
+            options = options.weight(weight);
+        }
+        if let Some(deadline) = self.deadline {
+            options = options.deadline(duration(deadline, "deadline")?);
+        }
+        let dtype = send.elements();
+        let operands =
+            Operands::checked(send.span(), recv.span(), dtype, self.tag, options).map_err(argument)?;
+        let target = host_memory(&recv, py, "recv")?;
+        let buffers = if operands.is_in_place() {
+            Buffers::InPlace(target)
+        } else {
+            Buffers::OutOfPlace { source: send.view(py), target }
+        };
+        Ok((operands, Reduction { dtype, buffers, options: operands.options }))
+    }
+}
+
+fn host_memory(tensor: &Tensor, py: Python<'_>, name: &str) -> PyResult<Memory> {
+    match tensor.place() {
+        Device::Cpu => Ok(tensor.memory(py)),
+        Device::Cuda => Err(PyTypeError::new_err(format!("{name} is a CUDA tensor"))),
+    }
+}
+
+fn address_of(text: &str) -> PyResult<IpAddr> {
+    text.parse().map_err(|_| PyValueError::new_err(format!("{text:?} is no IP address")))
+}
+
+fn duration(seconds: f64, name: &str) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err(format!("{name} is a number of seconds, and not {seconds}")))
+}

@@ -1,0 +1,17 @@
+//! Failures as exceptions.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+use ringfold_face::result::Failure;
+
+/// The class that Python users catch; it is written in Python.
+static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+/// The exception that a failure is.
+pub(crate) fn raised(py: Python<'_>, failure: &Failure) -> PyErr {
+    match CLASS.import(py, "ringfold._error", "PCCLError") {
+        Ok(class) => PyErr::from_type(class.clone(), (failure.code as i32, failure.text.clone())),
+        Err(error) => error,
+    }
+}

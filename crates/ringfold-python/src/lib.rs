@@ -1,0 +1,33 @@
+//! `ringfold._native`: the one native module under the Python packages `pccl` and `ringfold`.
+//!
+//! A thin face: it finds the memory of Python's tensors, releases the interpreter's lock around everything that waits,
+//! and turns failures into exceptions. What users see is written in Python, in `python/`.
+
+mod call;
+mod command;
+mod communicator;
+mod error;
+mod master;
+mod tensor;
+mod work;
+
+use pyo3::prelude::*;
+
+/// The native part of Ringfold.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<communicator::Communicator>()?;
+    module.add_class::<master::Master>()?;
+    module.add_class::<tensor::Tensor>()?;
+    module.add_class::<work::Work>()?;
+    module.add_function(wrap_pyfunction!(command::command, module)?)?;
+    module.add_function(wrap_pyfunction!(start_log, module)?)?;
+    Ok(())
+}
+
+/// Starts the log, as PCCL_LOG_LEVEL or RINGFOLD_LOG say. May be called again.
+#[pyfunction]
+fn start_log() {
+    ringfold_face::log::install();
+}

@@ -1,0 +1,85 @@
+//! An all-reduce that goes on while Python computes.
+
+use crate::call::{SIGNALS_EVERY, blocking, is_interrupted};
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use ringfold::ReduceInfo;
+use ringfold_face::result::{During, Failure};
+use ringfold_face::session::Session;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An operation that was launched.
+#[pyclass(frozen, module = "ringfold._native")]
+pub(crate) struct Work {
+    session: Arc<Session>,
+    tag: u64,
+    end: Mutex<Option<Result<ReduceInfo, Failure>>>,
+}
+
+/// How it ended: the result's number and words, the world, and the bytes sent and received.
+type End = (i32, String, u32, u64, u64);
+
+impl Work {
+    /// Of the operation that was launched under this tag.
+    pub(crate) fn new(session: Arc<Session>, tag: u64) -> Self {
+        Self { session, tag, end: Mutex::new(None) }
+    }
+
+    /// Waits for so long, or to the end; none if it has not ended by then.
+    fn wait_until(&self, until: Option<Instant>) -> Option<Result<ReduceInfo, Failure>> {
+        let mut end = self.end.lock();
+        if end.is_some() {
+            return end.clone();
+        }
+        let claimed = self.session.in_flight.claim(self.tag);
+        let Some((work, taken)) = claimed else {
+            *end = Some(Err(Failure::argument(format!("the operation of tag {} is gone", self.tag))));
+            return end.clone();
+        };
+        loop {
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            if let Some(outcome) = work.wait_for(left.min(SIGNALS_EVERY)) {
+                *end = Some(outcome.map_err(|e| self.session.failed(&e, During::Reduce)));
+                return end.clone();
+            }
+            // It may be asked for again: nothing is lost by leaving off.
+            if left <= SIGNALS_EVERY || is_interrupted() {
+                taken.launched(work);
+                return None;
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Work {
+    /// Waits for the end, for so many seconds if that is said. None if it has not ended by then.
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<End>> {
+        let patience = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)));
+        // Longer than anyone lives is for ever.
+        let until = patience.and_then(Result::ok).and_then(|patience| Instant::now().checked_add(patience));
+        let end = blocking(py, || Ok(self.wait_until(until)))?;
+        Ok(end.map(|end| match end {
+            Ok(info) => (0, String::new(), info.world, info.tx_bytes, info.rx_bytes),
+            Err(failure) => (failure.code as i32, failure.text, 0, 0, 0),
+        }))
+    }
+
+    /// Whether it has ended.
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        blocking(py, || {
+            let is_known = self.end.try_lock().is_some_and(|end| end.is_some());
+            Ok(is_known || self.session.in_flight.is_done(self.tag))
+        })
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // Nobody can ask for it any more. It runs on, and its tensors are kept until it has ended.
+        if self.end.get_mut().is_none() {
+            drop(self.session.in_flight.claim(self.tag));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+"""Collectives among peers that come and go.
+
+A *master* orchestrates, *peers* do the work. A peer connects, lets others in with ``update_topology``, makes its state
+equal to the others' with ``sync_shared_state``, and reduces tensors with ``all_reduce``. If a peer dies, the operation
+fails on all peers alike, and is made again with those who are left::
+
+    import numpy, pccl
+
+    comm = pccl.Communicator("10.0.0.7:48148")
+    comm.connect()
+    while comm.get_attribute(pccl.Attribute.PEER_GROUP_WORLD_SIZE) < 2:
+        comm.update_topology()
+    gradient = numpy.ones(1000, numpy.float32)
+    while True:
+        try:
+            comm.all_reduce(gradient, gradient, op=pccl.ReduceOp.AVG)
+            break
+        except pccl.PCCLError as error:
+            if not error.is_retryable:
+                raise
+
+A master is started by the command ``pccl_master``, or by :class:`MasterNode`. ``ringfold.Run`` does what most training
+loops do with this API.
+
+numpy and torch are optional, and either alone is enough. ``PCCL_LOG_LEVEL`` (TRACE, DEBUG, INFO, WARN, ERROR, OFF) says
+what is logged, to standard error.
+"""
+
+from pccl import cuda
+from pccl._communicator import AsyncReduceHandle, Communicator
+from pccl._descriptors import (
+    QuantizationOptions,
+    ReduceDescriptor,
+    ReduceInfo,
+    ReduceOpDescriptor,
+    ReduceOperandDescriptor,
+)
+from pccl._enums import (
+    Attribute,
+    DataType,
+    DeviceType,
+    DistributionHint,
+    QuantizationAlgorithm,
+    ReduceOp,
+    SharedStateSyncStrategy,
+)
+from pccl._master import MasterNode
+from pccl._tensors import SharedState, SharedStateSyncInfo, TensorInfo
+from ringfold._error import PCCLError, Result
+from ringfold._native import __version__, start_log
+
+__all__ = [
+    "AsyncReduceHandle",
+    "Attribute",
+    "Communicator",
+    "DataType",
+    "DeviceType",
+    "DistributionHint",
+    "MasterNode",
+    "PCCLError",
+    "QuantizationAlgorithm",
+    "QuantizationOptions",
+    "ReduceDescriptor",
+    "ReduceInfo",
+    "ReduceOp",
+    "ReduceOpDescriptor",
+    "ReduceOperandDescriptor",
+    "Result",
+    "SharedState",
+    "SharedStateSyncInfo",
+    "SharedStateSyncStrategy",
+    "TensorInfo",
+    "__version__",
+    "cuda",
+]
+
+start_log()

@@ -1,0 +1,123 @@
+"""What an all-reduce is asked to do, and what it reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pccl._enums import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp
+from pccl._require import require_numpy, require_torch
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceOperandDescriptor:
+    """What the elements of a tensor are."""
+
+    datatype: DataType
+    distribution_hint: DistributionHint = DistributionHint.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationOptions:
+    """How elements travel. With ``QuantizationAlgorithm.NONE`` they travel as they are, whatever the type says."""
+
+    quantized_datatype: DataType = DataType.UINT8
+    algorithm: QuantizationAlgorithm = QuantizationAlgorithm.MIN_MAX
+
+
+def _as_they_are() -> QuantizationOptions:
+    return QuantizationOptions(DataType.UINT8, QuantizationAlgorithm.NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceDescriptor:
+    """What one of several all-reduces is asked to do. All peers give the same."""
+
+    count: int
+    op: ReduceOp = ReduceOp.SUM
+    tag: int = 0
+    operand_descriptor: ReduceOperandDescriptor | None = None
+    quantization_options: QuantizationOptions | None = field(default_factory=_as_they_are)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceOpDescriptor:
+    """One all-reduce of several: the tensors, and what to do with them.
+
+    ``send`` and ``recv`` may be the same tensor. They are kept alive for as long as they are used.
+    """
+
+    send: Any
+    recv: Any
+    reduce_descriptor: ReduceDescriptor
+
+    @classmethod
+    def from_torch(
+        cls, send: torch.Tensor, recv: torch.Tensor, reduce_descriptor: ReduceDescriptor
+    ) -> ReduceOpDescriptor:
+        """Of torch tensors."""
+        require_torch(send, "send")
+        require_torch(recv, "recv")
+        return cls(send, recv, reduce_descriptor)
+
+    @classmethod
+    def from_numpy(
+        cls, send: numpy.ndarray[Any, Any], recv: numpy.ndarray[Any, Any], reduce_descriptor: ReduceDescriptor
+    ) -> ReduceOpDescriptor:
+        """Of numpy arrays."""
+        require_numpy(send, "send")
+        require_numpy(recv, "recv")
+        return cls(send, recv, reduce_descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceInfo:
+    """What an all-reduce reports: the peers that took part, and the payload bytes sent and received."""
+
+    local_world_size: int
+    tx_bytes: int
+    rx_bytes: int
+
+    @property
+    def world_size(self) -> int:
+        """Another name of ``local_world_size``."""
+        return self.local_world_size
+
+
+class Order(NamedTuple):
+    """An all-reduce as the native module wants it."""
+
+    send: object
+    recv: object
+    op: int
+    tag: int
+    dtype: int | None
+    count: int | None
+    algorithm: int
+    quantized: int
+    weight: float | None
+    deadline: float | None
+
+
+def order(
+    send: object,
+    recv: object,
+    op: ReduceOp,
+    tag: int,
+    operand: ReduceOperandDescriptor | None,
+    quantization: QuantizationOptions | None,
+    *,
+    count: int | None = None,
+    weight: float | None = None,
+    deadline: float | None = None,
+) -> Order:
+    """What the user asks for, in the numbers of ``pccl.h``."""
+    algorithm, quantized = 0, 0
+    if quantization is not None:
+        algorithm, quantized = quantization.algorithm.value, quantization.quantized_datatype.value
+    dtype = None if operand is None else operand.datatype.value
+    return Order(send, recv, op.value, tag, dtype, count, algorithm, quantized, weight, deadline)

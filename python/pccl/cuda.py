@@ -1,0 +1,10 @@
+"""Whether tensors may lie on a GPU."""
+
+from __future__ import annotations
+
+__all__ = ["is_available"]
+
+
+def is_available() -> bool:
+    """Whether CUDA tensors can be reduced and shared here: there is a driver, and a device."""
+    return False

@@ -1,0 +1,79 @@
+"""Results of calls, and the exception that carries one."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Result(IntEnum):
+    """How a call ended. The values are those of ``pcclResult_t`` in ``pccl.h``."""
+
+    SUCCESS = 0
+    NOT_INITIALIZED = 1
+    """The library was not made ready; importing ``pccl`` does that."""
+    INTERNAL_ERROR = 2
+    """The operating system refused something, or a bug."""
+    INVALID_ARGUMENT = 3
+    """An argument can't be used."""
+    INVALID_USAGE = 4
+    """The call can't be made now."""
+    TOO_FEW_PEERS = 5
+    """A collective needs two peers, and there is one."""
+    MASTER_CONNECTION_FAILED = 6
+    """The master can't be reached, or this peer is not part of the run any more."""
+    RANK_CONNECTION_FAILED = 7
+    """A peer can't be reached."""
+    RANK_CONNECTION_LOST = 8
+    """The operation was aborted for all peers of the group. Retry it: nothing was counted."""
+    NO_SHARED_STATE_AVAILABLE = 9
+    """Nobody has the shared state that all wait for."""
+    PENDING_ASYNC_OPS = 10
+    """Asynchronous operations have to be awaited first."""
+    UPDATE_TOPOLOGY_FAILED = 11
+    """The topology could not be updated. Retry."""
+    TOPOLOGY_OPTIMIZATION_FAILED = 12
+    """The topology could not be optimised. Retry."""
+    OPTIMIZE_TOPOLOGY_FAILED = 12
+    SHARED_STATE_SYNC_FAILED = 13
+    """The shared state was rejected, or the vote on it failed."""
+
+
+_RETRYABLE = frozenset(
+    {
+        Result.TOO_FEW_PEERS,
+        Result.RANK_CONNECTION_LOST,
+        Result.NO_SHARED_STATE_AVAILABLE,
+        Result.UPDATE_TOPOLOGY_FAILED,
+        Result.TOPOLOGY_OPTIMIZATION_FAILED,
+        Result.SHARED_STATE_SYNC_FAILED,
+    }
+)
+
+
+class PCCLError(Exception):
+    """A call failed.
+
+    ``result`` says how, as a :class:`Result`; the text begins with the result's name and says who was waited for, in
+    which operation, and why it failed.
+
+        >>> error = PCCLError(Result.RANK_CONNECTION_LOST, "peer b left")
+        >>> error.result.name, error.is_retryable
+        ('RANK_CONNECTION_LOST', True)
+        >>> print(error)
+        RANK_CONNECTION_LOST: peer b left
+    """
+
+    result: Result
+
+    def __init__(self, result: int, text: str = "") -> None:
+        self.result = Result(result)
+        self.text = text
+        super().__init__(result, text)
+
+    def __str__(self) -> str:
+        return f"{self.result.name}: {self.text}" if self.text else self.result.name
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same call may succeed if it is made again on the same communicator."""
+        return self.result in _RETRYABLE
