@@ -86,7 +86,7 @@ impl Entry<'_> {
         // arrives for one name arrives for the other, too.
         let memory = if self.alias { Memory::from(memory.as_slice().to_vec()) } else { memory };
         let allow_content_inequality = self.info.allow_content_inequality != 0;
-        StateTensor { key: self.key, dtype: self.dtype, memory, allow_content_inequality }
+        StateTensor { key: self.key, dtype: self.dtype, memory: memory.into(), allow_content_inequality }
     }
 }
 

@@ -44,13 +44,13 @@ macro_rules! functions {
             /// Loads the library, or says why it can't be.
             pub(crate) fn load(library: &str) -> Result<Self, String> {
                 // SAFETY: the driver's library may be loaded anywhere: its initialisers do nothing that others see.
-                let library = unsafe { Library::new(library) }.map_err(|error| error.to_string())?;
+                let library = unsafe { Library::new(library) }.map_err(|error| reason(&error))?;
                 $(
                     // SAFETY: the symbol is a function of this type, as the driver's documentation says.
                     let $name = *unsafe {
                         library.get::<unsafe extern "C" fn($($argument),*) -> Code>($symbol.to_bytes_with_nul())
                     }
-                    .map_err(|error| format!("the driver is too old: {error}"))?;
+                    .map_err(|error| format!("the driver is too old: {}", reason(&error)))?;
                 )*
                 Ok(Self { $($name,)* _library: library })
             }
@@ -99,6 +99,11 @@ impl Api {
             _ => format!("CUDA error {code}"),
         }
     }
+}
+
+/// Why something can't be loaded, in the loader's words.
+fn reason(error: &libloading::Error) -> String {
+    core::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use core::time::Duration;
+use ringfold_cuda::DeviceMemory;
 use ringfold_fabric::memory::{Memory, View};
 use ringfold_proto::descriptor::{Descriptor, Weight};
 use ringfold_proto::dtype::{DType, Kind};
@@ -133,18 +134,37 @@ pub enum Buffers {
         /// The result; as long as the input.
         target: Memory,
     },
+    /// Memory of CUDA devices, which is staged through the host. After a failure it is as before.
+    Device {
+        /// The input.
+        source: DeviceMemory,
+        /// The result; as long as the input, and perhaps the same.
+        target: DeviceMemory,
+    },
 }
+
+/// The memory of an all-reduce that the data plane works on.
+#[derive(Debug)]
+pub(crate) enum HostBuffers {
+    InPlace(Memory),
+    OutOfPlace { source: View, target: Memory },
+}
+
+/// What has to be staged: input and result.
+pub(crate) type DevicePair = (DeviceMemory, DeviceMemory);
 
 impl Buffers {
     /// How many elements there are, if the buffers fit each other and the type.
     pub(crate) fn check(&self, dtype: DType) -> Result<u64, Error> {
         let bytes = self.len();
-        if let Self::OutOfPlace { target, .. } = self
-            && target.len() != bytes
-        {
+        let target_bytes = match self {
+            Self::InPlace(_) => bytes,
+            Self::OutOfPlace { target, .. } => target.len(),
+            Self::Device { target, .. } => target.len(),
+        };
+        if target_bytes != bytes {
             return Err(Error::BadArgument(format!(
-                "the input has {bytes} bytes, but the output has {}",
-                target.len()
+                "the input has {bytes} bytes, but the output has {target_bytes}"
             )));
         }
         if !bytes.is_multiple_of(dtype.bytes()) {
@@ -158,12 +178,31 @@ impl Buffers {
         match self {
             Self::InPlace(memory) => memory.len(),
             Self::OutOfPlace { source, .. } => source.len(),
+            Self::Device { source, .. } => source.len(),
+        }
+    }
+
+    /// What the data plane can work on; else what has to be staged first.
+    pub(crate) fn on_host(self) -> Result<HostBuffers, DevicePair> {
+        match self {
+            Self::InPlace(memory) => Ok(HostBuffers::InPlace(memory)),
+            Self::OutOfPlace { source, target } => Ok(HostBuffers::OutOfPlace { source, target }),
+            Self::Device { source, target } => Err((source, target)),
         }
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl From<HostBuffers> for Buffers {
+    fn from(buffers: HostBuffers) -> Self {
+        match buffers {
+            HostBuffers::InPlace(memory) => Self::InPlace(memory),
+            HostBuffers::OutOfPlace { source, target } => Self::OutOfPlace { source, target },
+        }
     }
 }
 

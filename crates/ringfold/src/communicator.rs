@@ -8,6 +8,7 @@ use crate::all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 use crate::driver::{Driver, Note, NoteSender};
 use crate::engine::Engine;
 use crate::shared_state::{self, SharedState, StateTensor, SyncInfo};
+use crate::staging::{StagedState, Staging};
 use crate::transfer::{self, Transfer};
 use crate::work::{Pending, Work};
 use crate::{Element, Error};
@@ -20,7 +21,7 @@ use ringfold_proto::epoch::Attributes;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, Revision, Tag};
 use ringfold_proto::peer::{Completion, Failure, Peer};
-use ringfold_proto::shared_state::{StateEntry, SyncOffer, SyncStrategy};
+use ringfold_proto::shared_state::{SyncOffer, SyncStrategy};
 use ringfold_proto::time::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -145,9 +146,13 @@ impl Communicator {
     /// Reduces memory of any kind, and returns when that has ended.
     pub fn reduce(&self, reduction: Reduction) -> Result<ReduceInfo, Error> {
         let engine = self.engine()?;
-        let call = launch(&engine, reduction)?;
-        let ended = engine.wait(call);
-        ended.result.map(|_| ended.info)
+        match launch(&engine, reduction)? {
+            Launched::Plain(call) => {
+                let ended = engine.wait(call);
+                ended.result.map(|_| ended.info)
+            }
+            Launched::Staged(staging) => staging.run_here().result,
+        }
     }
 
     /// Starts to reduce a vector, which comes back when that has ended.
@@ -168,9 +173,9 @@ impl Communicator {
         options: AllReduce,
     ) -> Result<Work, Error> {
         let engine = self.engine()?;
-        let call = launch(&engine, Reduction { dtype, buffers, options })?;
+        let work = launch(&engine, Reduction { dtype, buffers, options })?.into_work(&engine)?;
         engine.with(|_| ())?;
-        Ok(Work::new(engine, call))
+        Ok(work)
     }
 
     /// Reduces all, with at most so many in flight at once, and again whatever was aborted because a peer or a link was
@@ -193,8 +198,8 @@ impl Communicator {
             let may_launch = again.is_empty() && failure.is_none() && going.len() < in_flight_max;
             if let Some(reduction) = todo.pop_front_if(|_| may_launch) {
                 let (dtype, options) = (reduction.dtype, reduction.options);
-                match launch(&engine, reduction) {
-                    Ok(call) => going.push_back((dtype, options, Work::new(engine.clone(), call))),
+                match launch(&engine, reduction).and_then(|launched| launched.into_work(&engine)) {
+                    Ok(work) => going.push_back((dtype, options, work)),
                     Err(error) => failure = Some(error),
                 }
                 continue;
@@ -247,16 +252,8 @@ impl Communicator {
     ) -> Result<SyncInfo, Error> {
         let engine = self.engine()?;
         shared_state::check(&tensors)?;
-        let contents: Vec<_> = tensors.iter().map(|tensor| tensor.memory.as_slice()).collect();
-        let hashes = shared_state::hash_all(&contents);
-        let entry = |(tensor, hash): (&StateTensor, &u128)| StateEntry {
-            key: tensor.key.clone(),
-            dtype: tensor.dtype,
-            count: tensor.count(),
-            allow_content_inequality: tensor.allow_content_inequality,
-            hash: *hash,
-        };
-        let entries = tensors.iter().zip(&hashes).map(entry).collect();
+        let StagedState { entries, tensors, homes } = StagedState::new(tensors)?;
+        let hashes = entries.iter().map(|entry| entry.hash).collect();
         let offer = SyncOffer { revision: Revision(revision), strategy, entries };
         let started = engine.with_waiter(|driver| {
             let (connect, done) = links_of(driver, driver.note_sender());
@@ -268,9 +265,10 @@ impl Communicator {
             error
         })?;
         let mut ended = engine.wait(call);
-        let moved = ended.transfer.take().map(Transfer::stop).unwrap_or_default();
+        let (moved, fetched) = ended.transfer.take().map(Transfer::finish).unwrap_or_default();
         match ended.result? {
             Completion::Synced(revision) => {
+                homes.receive(&fetched)?;
                 Ok(SyncInfo { revision: revision.0, tx_bytes: moved.tx_bytes, rx_bytes: moved.rx_bytes })
             }
             other => Err(Error::Internal(format!("a sync ended as {other:?}"))),
@@ -285,7 +283,7 @@ impl Communicator {
         }
     }
 
-    fn engine(&self) -> Result<Arc<Engine>, Error> {
+    pub(crate) fn engine(&self) -> Result<Arc<Engine>, Error> {
         let engine = self.engine.lock().clone();
         engine.ok_or_else(|| Error::Misuse("this communicator is not connected".into()))
     }
@@ -311,11 +309,35 @@ fn vote(
     engine.wait(call).result
 }
 
+/// A collective that is in flight.
+enum Launched {
+    /// It runs by itself.
+    Plain(CallId),
+    /// Someone has to see to it.
+    Staged(Staging),
+}
+
+impl Launched {
+    fn into_work(self, engine: &Arc<Engine>) -> Result<Work, Error> {
+        match self {
+            Self::Plain(call) => Ok(Work::new(engine.clone(), call)),
+            Self::Staged(staging) => staging.run_beside().map(Work::staged),
+        }
+    }
+}
+
 /// Checks and starts a collective.
-fn launch(engine: &Engine, reduction: Reduction) -> Result<CallId, Error> {
+fn launch(engine: &Arc<Engine>, reduction: Reduction) -> Result<Launched, Error> {
     let Reduction { dtype, buffers, options } = reduction;
     let descriptor = options.descriptor(dtype, buffers.check(dtype)?)?;
-    engine.with_waiter(|driver| driver.start(Tag(options.tag), descriptor, buffers))?
+    let tag = Tag(options.tag);
+    match buffers.on_host() {
+        Ok(buffers) => {
+            let call = engine.with_waiter(|driver| driver.start(tag, descriptor, Some(buffers)))??;
+            Ok(Launched::Plain(call))
+        }
+        Err(pair) => Staging::launch(engine, tag, descriptor, pair).map(Launched::Staged),
+    }
 }
 
 /// How a transfer reaches sources, and whom it tells of its end.

@@ -8,7 +8,7 @@ mod note;
 pub(crate) use directory::Directory;
 pub(crate) use note::{Note, NoteSender, Notes};
 
-use crate::all_reduce::{Buffers, ReduceInfo};
+use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::group::{Group, GroupEvent};
 use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkNews};
@@ -51,9 +51,20 @@ pub(crate) struct Driver {
 
 /// A collective that has not ended.
 struct Reduction {
-    /// None while the executor has them.
-    buffers: Option<Buffers>,
+    buffers: Held,
     info: ReduceInfo,
+}
+
+/// Where the buffers of a collective are.
+enum Held {
+    /// With us, before and after its run.
+    Here(HostBuffers),
+    /// The executor has them.
+    Lent,
+    /// On their way from a device. The operation that shall start when they are here, if the machine has asked for it.
+    Coming(Option<(OpId, Descriptor)>),
+    /// They will not come.
+    Never,
 }
 
 /// How a call ended.
@@ -62,7 +73,7 @@ pub(crate) struct Ended {
     pub(crate) result: Result<Completion, Error>,
     /// What a collective moved, and its memory.
     pub(crate) info: ReduceInfo,
-    pub(crate) buffers: Option<Buffers>,
+    pub(crate) buffers: Option<HostBuffers>,
     /// What still serves and fetches for a sync; to be stopped before the user is told.
     pub(crate) transfer: Option<Transfer>,
 }
@@ -111,20 +122,36 @@ impl Driver {
         Ok(call)
     }
 
-    /// Starts a collective. Its buffers come back with its end.
+    /// Starts a collective. Its buffers come back with its end. If there are none yet, it is in flight all the same,
+    /// and they are to be supplied.
     pub(crate) fn start(
         &mut self,
         tag: Tag,
         descriptor: Descriptor,
-        buffers: Buffers,
+        buffers: Option<HostBuffers>,
     ) -> Result<CallId, Error> {
         let now = self.clock.now();
         let call = self.machine.collective(now, tag, descriptor)?;
-        let reduction = Reduction { buffers: Some(buffers), info: ReduceInfo::default() };
-        self.reductions.insert(call, reduction);
-        // The machine asks for its start only now that the buffers are here.
+        let buffers = buffers.map_or(Held::Coming(None), Held::Here);
+        self.reductions.insert(call, Reduction { buffers, info: ReduceInfo::default() });
+        // The machine asks for its start only now that it is known what to start.
         self.pump(now);
         Ok(call)
+    }
+
+    /// The buffers of a collective that was started without, or none if they can't be had: then it is voted down. If
+    /// the collective has ended meanwhile, they are let go.
+    pub(crate) fn supply(&mut self, call: CallId, buffers: Option<HostBuffers>) {
+        let Some(Reduction { buffers: held @ Held::Coming(_), .. }) = self.reductions.get_mut(&call) else {
+            return;
+        };
+        let supplied = buffers.map_or(Held::Never, Held::Here);
+        let coming = core::mem::replace(held, supplied);
+        let now = self.clock.now();
+        if let Held::Coming(Some((op, descriptor))) = coming {
+            self.start_op(now, op, call, descriptor);
+        }
+        self.pump(now);
     }
 
     /// Votes in a sync; the transfer serves and fetches until the call ends.
@@ -359,7 +386,7 @@ impl Driver {
                 if let Some(reduction) =
                     self.by_op.remove(&op).and_then(|call| self.reductions.get_mut(&call))
                 {
-                    reduction.buffers = Some(buffers);
+                    reduction.buffers = Held::Here(buffers);
                 }
                 self.machine.handle_op_released(op);
             }
@@ -400,7 +427,7 @@ impl Driver {
             PeerAction::CloseEpoch(epoch) => self.group.close_epoch(epoch),
             PeerAction::StartOp { op, call, descriptor } => self.start_op(now, op, call, descriptor),
             PeerAction::CommitOp(op) => self.group.commit(op),
-            PeerAction::AbortOp(op) => self.group.abort(op),
+            PeerAction::AbortOp(op) => self.abort_op(op),
             PeerAction::SkipOp(op) => self.group.skip(op),
             PeerAction::Probe { probe, peer, addresses, epoch, key } => {
                 self.probe(probe, peer, addresses, epoch, &key);
@@ -415,25 +442,49 @@ impl Driver {
     }
 
     fn start_op(&mut self, now: Time, op: OpId, call: CallId, descriptor: Descriptor) {
-        let buffers = self.reductions.get_mut(&call).and_then(|reduction| reduction.buffers.take());
-        let Some(buffers) = buffers else { return self.machine.handle_op_refused(op) };
-        match self.group.start(now, op, descriptor, buffers) {
-            Ok(()) => {
-                self.by_op.insert(op, call);
-            }
-            Err((why, buffers)) => {
-                tracing::error!(%op, why, "an operation can't be started");
-                if let Some(reduction) = self.reductions.get_mut(&call) {
-                    reduction.buffers = Some(buffers);
+        let Some(reduction) = self.reductions.get_mut(&call) else { return self.refuse_op(op) };
+        match core::mem::replace(&mut reduction.buffers, Held::Lent) {
+            Held::Here(buffers) => match self.group.start(now, op, descriptor, buffers) {
+                Ok(()) => {
+                    self.by_op.insert(op, call);
                 }
-                self.machine.handle_op_refused(op);
+                Err((why, buffers)) => {
+                    tracing::error!(%op, why, "an operation can't be started");
+                    reduction.buffers = Held::Here(buffers);
+                    self.refuse_op(op);
+                }
+            },
+            Held::Coming(_) => reduction.buffers = Held::Coming(Some((op, descriptor))),
+            Held::Lent | Held::Never => self.refuse_op(op),
+        }
+    }
+
+    /// The operation is voted down. What comes for it is of no use.
+    fn refuse_op(&mut self, op: OpId) {
+        self.group.skip(op);
+        self.machine.handle_op_refused(op);
+    }
+
+    fn abort_op(&mut self, op: OpId) {
+        let waits = |r: &&mut Reduction| matches!(r.buffers, Held::Coming(Some((of, _))) if of == op);
+        match self.reductions.values_mut().find(waits) {
+            None => self.group.abort(op),
+            Some(reduction) => {
+                // The executor has never heard of it, and has nothing to release.
+                reduction.buffers = Held::Never;
+                self.group.skip(op);
+                self.machine.handle_op_released(op);
             }
         }
     }
 
     fn complete(&mut self, call: CallId, result: Result<Completion, Failure>) {
         let reduction = self.reductions.remove(&call);
-        let (buffers, mut info) = reduction.map_or((None, ReduceInfo::default()), |r| (r.buffers, r.info));
+        let (buffers, mut info) = match reduction {
+            Some(Reduction { buffers: Held::Here(buffers), info }) => (Some(buffers), info),
+            Some(Reduction { info, .. }) => (None, info),
+            None => (None, ReduceInfo::default()),
+        };
         if let Ok(Completion::Reduced { world }) = &result {
             info.world = *world;
         }

@@ -122,7 +122,13 @@ impl Engine {
         }
     }
 
-    fn wait_to_the_end(&self, call: CallId) -> Ended {
+    /// What waits look at now and then.
+    pub(crate) fn watch(&self) -> Option<&Watch> {
+        self.watch.as_ref()
+    }
+
+    /// As [`Engine::wait`], but nobody watches.
+    pub(crate) fn wait_to_the_end(&self, call: CallId) -> Ended {
         self.wait_until(call, None).unwrap_or_else(|| Ended::failed(Error::Internal("the wait ended".into())))
     }
 

@@ -1,5 +1,6 @@
 //! How a call fails, and whose fault it is.
 
+use ringfold_cuda::CudaError;
 use ringfold_proto::cause::{Cause, StateRejection};
 use ringfold_proto::peer::Failure;
 
@@ -63,6 +64,15 @@ impl Error {
     /// A failed system call, and what it was for.
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
         Self::System(format!("{what}: {error}"))
+    }
+}
+
+impl From<CudaError> for Error {
+    fn from(error: CudaError) -> Self {
+        match error {
+            CudaError::NotOnDevice(_) | CudaError::NoDevice(_) => Self::BadArgument(error.to_string()),
+            other => Self::System(other.to_string()),
+        }
     }
 }
 

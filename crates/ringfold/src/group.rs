@@ -3,7 +3,7 @@
 //! It knows nothing of masters and votes. Whoever drives it opens epochs, starts operations, and is told what came of
 //! them; the elastic layer makes one epoch after the other, fixed ranks have one.
 
-use crate::all_reduce::Buffers;
+use crate::all_reduce::HostBuffers;
 use crate::workspace::{Pool, TensorWorkspace};
 use core::time::Duration;
 use ringfold_fabric::link::Link;
@@ -46,7 +46,7 @@ pub(crate) enum GroupEvent {
     /// The result is here, undecided yet.
     Done { op: OpId, tx_bytes: u64, rx_bytes: u64 },
     /// Nothing touches the memory of the operation any more.
-    Released { op: OpId, buffers: Buffers },
+    Released { op: OpId, buffers: HostBuffers },
     /// A peer runs something else under the same name.
     Mismatch { op: OpId, peer: PeerId },
     /// Nothing moves on a link that owes something.
@@ -92,8 +92,8 @@ impl Group {
         now: Time,
         op: OpId,
         descriptor: Descriptor,
-        buffers: Buffers,
-    ) -> Result<(), (String, Buffers)> {
+        buffers: HostBuffers,
+    ) -> Result<(), (String, HostBuffers)> {
         let Some(membership) = self.executor.membership(op.epoch) else {
             return Err(("its epoch is not open".into(), buffers));
         };

@@ -22,5 +22,8 @@ pub(crate) const STALL_AFTER: Duration = Duration::from_secs(4);
 /// soon, and two threads that watch the same sockets wake each other for nothing.
 pub(crate) const LINGER: Duration = Duration::from_millis(3);
 
+/// The stack of a thread that stages an all-reduce. There may be many of them, and they call nothing deep.
+pub(crate) const STAGING_STACK_BYTES: usize = 512 << 10;
+
 /// How often the background thread looks whether the foreground still needs no help.
 pub(crate) const STAND_BY: Duration = Duration::from_millis(10);

@@ -2,9 +2,12 @@
 
 mod hashing;
 
-pub(crate) use hashing::hash_all;
+#[cfg(test)]
+pub(crate) use hashing::hash_slices;
+pub(crate) use hashing::{Arriving, hash_all};
 
 use crate::{Element, Error};
+use ringfold_cuda::DeviceMemory;
 use ringfold_fabric::memory::{Memory, lend_all_mut};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::limits;
@@ -74,7 +77,7 @@ impl<'a> SharedState<'a> {
             let tensor = |((key, dtype, allow_content_inequality), memory)| StateTensor {
                 key,
                 dtype,
-                memory,
+                memory: StateMemory::Host(memory),
                 allow_content_inequality,
             };
             user(names.into_iter().zip(memories).map(tensor).collect())
@@ -102,7 +105,7 @@ pub struct StateTensor {
     /// The type of its elements.
     pub dtype: DType,
     /// Its contents.
-    pub memory: Memory,
+    pub memory: StateMemory,
     /// Peers may hold different contents; only who syncs for the first time is given the elected one.
     pub allow_content_inequality: bool,
 }
@@ -112,6 +115,57 @@ impl StateTensor {
     pub(crate) fn count(&self) -> u64 {
         (self.memory.len() / self.dtype.bytes()) as u64
     }
+}
+
+/// Where the contents of a tensor are. The same contents are the same state, wherever they are.
+#[derive(Debug)]
+pub enum StateMemory {
+    /// On this host.
+    Host(Memory),
+    /// On a CUDA device. It is written only when a sync has succeeded.
+    Device(DeviceMemory),
+}
+
+impl StateMemory {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Host(memory) => memory.len(),
+            Self::Device(memory) => memory.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn on_device(&self) -> Option<&DeviceMemory> {
+        match self {
+            Self::Host(_) => None,
+            Self::Device(memory) => Some(memory),
+        }
+    }
+}
+
+impl From<Memory> for StateMemory {
+    fn from(memory: Memory) -> Self {
+        Self::Host(memory)
+    }
+}
+
+impl From<DeviceMemory> for StateMemory {
+    fn from(memory: DeviceMemory) -> Self {
+        Self::Device(memory)
+    }
+}
+
+/// One tensor of a shared state whose contents are on this host, if only as a copy.
+#[derive(Debug)]
+pub(crate) struct HostTensor {
+    pub(crate) key: String,
+    pub(crate) dtype: DType,
+    pub(crate) memory: Memory,
 }
 
 /// Whether tensors can be a state at all.
@@ -160,7 +214,8 @@ mod tests {
         let mut state = SharedState::new(5).add("a", &mut a).add_unequal("b", &mut b).add("none", &mut none);
         let layout = state.lend(|mut tensors| {
             assert!(check(&tensors).is_ok());
-            tensors[0].memory.as_mut_slice()[0] = 9;
+            let StateMemory::Host(memory) = &mut tensors[0].memory else { unreachable!() };
+            memory.as_mut_slice()[0] = 9;
             tensors.iter().map(|t| (t.key.clone(), t.dtype, t.count())).collect::<Vec<_>>()
         });
         assert_eq!(
@@ -177,7 +232,7 @@ mod tests {
         let tensor = |key: &str, bytes| StateTensor {
             key: key.into(),
             dtype: DType::F32,
-            memory: Memory::zeroed(bytes),
+            memory: Memory::zeroed(bytes).into(),
             allow_content_inequality: false,
         };
         assert!(check(&[tensor("a", 4), tensor("b", 0)]).is_ok());

@@ -15,7 +15,7 @@ mod serve;
 mod tests;
 mod wire;
 
-use crate::shared_state::StateTensor;
+use crate::shared_state::HostTensor;
 use core::time::Duration;
 use fetch::Fetch;
 use part::{Part, cut};
@@ -56,6 +56,16 @@ pub(crate) struct Moved {
     pub(crate) rx_bytes: u64,
 }
 
+/// Bytes of an entry that were not this peer's own.
+pub(crate) struct Fetched {
+    /// The entry's position in the state.
+    pub(crate) entry: usize,
+    /// Where in the entry.
+    pub(crate) offset: usize,
+    /// The bytes.
+    pub(crate) memory: Memory,
+}
+
 /// One tensor of the state.
 struct Tensor {
     key: String,
@@ -86,7 +96,7 @@ impl Transfer {
     ///
     /// # Panics
     /// If there are not as many hashes as tensors.
-    pub(crate) fn new(tensors: Vec<StateTensor>, hashes: Vec<u128>, connect: Connect, done: Done) -> Self {
+    pub(crate) fn new(tensors: Vec<HostTensor>, hashes: Vec<u128>, connect: Connect, done: Done) -> Self {
         assert_eq!(tensors.len(), hashes.len(), "each tensor has a hash");
         let counts = Arc::new(Counts::default());
         let tensors =
@@ -135,12 +145,24 @@ impl Transfer {
     }
 
     /// Stops serving and fetching at once, and lets go of the tensors.
-    pub(crate) fn stop(mut self) -> Moved {
-        self.halt();
-        Moved {
+    pub(crate) fn stop(self) -> Moved {
+        self.finish().0
+    }
+
+    /// As [`Transfer::stop`], and hands out what was to be fetched: after a sync that succeeded, all of it is there.
+    pub(crate) fn finish(mut self) -> (Moved, Vec<Fetched>) {
+        self.stop_fetching();
+        self.serving.close();
+        let replaced = self.tensors.drain(..).flat_map(|tensor| match tensor.content {
+            Content::Own(_) => Vec::new(),
+            Content::Replaced { parts, .. } => parts,
+        });
+        let fetched = replaced.map(Part::into_fetched).collect();
+        let moved = Moved {
             tx_bytes: self.counts.tx_bytes.load(Ordering::Relaxed),
             rx_bytes: self.counts.rx_bytes.load(Ordering::Relaxed),
-        }
+        };
+        (moved, fetched)
     }
 
     fn halt(&mut self) {
@@ -176,9 +198,10 @@ impl Drop for Transfer {
 }
 
 impl Tensor {
-    fn new(tensor: StateTensor, hash: u128) -> Self {
-        let (count, bytes) = (tensor.count(), tensor.memory.len());
-        let StateTensor { key, dtype, memory, .. } = tensor;
+    fn new(tensor: HostTensor, hash: u128) -> Self {
+        let HostTensor { key, dtype, memory } = tensor;
+        let bytes = memory.len();
+        let count = (bytes / dtype.bytes()) as u64;
         Self { key, dtype, count, bytes, hash, content: Content::Own(Arc::new(memory)) }
     }
 

@@ -11,7 +11,7 @@ mod wire;
 
 pub(crate) use pool::Pool;
 
-use crate::Buffers;
+use crate::all_reduce::HostBuffers;
 use core::ops::Range;
 use places::{Pair, Places, Spot};
 use ringfold_fabric::memory::Lease;
@@ -47,7 +47,7 @@ impl TensorWorkspace {
     /// # Panics
     /// If the buffers are not as long as the descriptor says, or if it asks for a weight and a quantisation.
     pub(crate) fn new(
-        buffers: Buffers,
+        buffers: HostBuffers,
         descriptor: Descriptor,
         scratch_elements: u64,
         world: usize,
@@ -64,7 +64,7 @@ impl TensorWorkspace {
     }
 
     /// Gives memory of our own back to the pool, and the user's to the caller. Nothing may be on its way out.
-    pub(crate) fn retire(self, pool: &mut Pool) -> Buffers {
+    pub(crate) fn retire(self, pool: &mut Pool) -> HostBuffers {
         if let Some(wire) = self.wire {
             wire.retire(pool);
         }

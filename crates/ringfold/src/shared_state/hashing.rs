@@ -1,5 +1,7 @@
-//! Hashing a state at memory speed: all cores, also for one huge tensor.
+//! Hashing a state at memory speed: all cores, also for one huge tensor, and while tensors are still on their way.
 
+use crate::Error;
+use core::ops::Range;
 use parking_lot::Mutex;
 use ringfold_kernels::{LEAF_BYTES, LeafHash, leaf_hash, root_hash, tree_hash};
 use std::thread;
@@ -13,27 +15,47 @@ const TASK_LEAVES: usize = 16;
 /// Bytes per thread below which starting one costs more than it saves.
 const THREAD_BYTES_MIN: usize = 4 << 20;
 
+/// The bytes of a tensor, of which some may still be on their way. They arrive in order.
+pub(crate) trait Arriving: Sync {
+    /// How many there are in all.
+    fn len(&self) -> usize;
+
+    /// Whether all are here. Those are hashed first, while others arrive.
+    fn is_here(&self) -> bool;
+
+    /// Waits until these are here.
+    fn arrived(&self, range: Range<usize>) -> Result<&[u8], Error>;
+}
+
 /// What each tensor's bytes hash to: the values of [`tree_hash`].
-pub(crate) fn hash_all(tensors: &[&[u8]]) -> Vec<u128> {
+pub(crate) fn hash_all(tensors: &[&dyn Arriving]) -> Result<Vec<u128>, Error> {
     let bytes: usize = tensors.iter().map(|t| t.len()).sum();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = cores.min(THREADS_MAX).min(bytes / THREAD_BYTES_MIN);
     if threads < 2 {
-        return tensors.iter().map(|t| tree_hash(t).0).collect();
+        return tensors.iter().map(|t| Ok(tree_hash(t.arrived(0..t.len())?).0)).collect();
     }
-    let no_leaves = |t: &&[u8]| vec![LeafHash(0); t.len().div_ceil(LEAF_BYTES)];
+    let no_leaves = |t: &&dyn Arriving| vec![LeafHash(0); t.len().div_ceil(LEAF_BYTES)];
     let mut leaves: Vec<Vec<LeafHash>> = tensors.iter().map(no_leaves).collect();
-    let tasks = tensors
-        .iter()
-        .zip(&mut leaves)
-        .flat_map(|(t, l)| t.chunks(TASK_LEAVES * LEAF_BYTES).zip(l.chunks_mut(TASK_LEAVES)));
-    let tasks = Mutex::new(tasks);
+    let mut order: Vec<_> = tensors.iter().zip(&mut leaves).collect();
+    order.sort_by_key(|(tensor, _)| !tensor.is_here());
+    let tasks = order.into_iter().flat_map(|(tensor, leaves)| {
+        let starts = (0..).step_by(TASK_LEAVES * LEAF_BYTES);
+        leaves.chunks_mut(TASK_LEAVES).zip(starts).map(move |(leaves, start)| (*tensor, start, leaves))
+    });
+    let (tasks, failure) = (Mutex::new(tasks), Mutex::new(None));
     let work = || {
-        // The lock must be free again while a task is done.
-        let next = || tasks.lock().next();
-        while let Some((data, leaves)) = next() {
-            for (leaf, hash) in data.chunks(LEAF_BYTES).zip(leaves) {
-                *hash = leaf_hash(leaf);
+        // The locks must be free again while a task is done.
+        let next = || if failure.lock().is_some() { None } else { tasks.lock().next() };
+        while let Some((tensor, start, leaves)) = next() {
+            let end = (start + TASK_LEAVES * LEAF_BYTES).min(tensor.len());
+            match tensor.arrived(start..end) {
+                Ok(data) => {
+                    for (leaf, hash) in data.chunks(LEAF_BYTES).zip(leaves) {
+                        *hash = leaf_hash(leaf);
+                    }
+                }
+                Err(error) => *failure.lock() = Some(error),
             }
         }
     };
@@ -44,12 +66,38 @@ pub(crate) fn hash_all(tensors: &[&[u8]]) -> Vec<u128> {
         }
         work();
     });
-    tensors.iter().zip(&leaves).map(|(t, l)| root_hash(l, t.len() as u64).0).collect()
+    match failure.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(tensors.iter().zip(&leaves).map(|(t, l)| root_hash(l, t.len() as u64).0).collect()),
+    }
+}
+
+#[cfg(test)]
+impl Arriving for &[u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn is_here(&self) -> bool {
+        true
+    }
+
+    fn arrived(&self, range: Range<usize>) -> Result<&[u8], Error> {
+        Ok(&self[range])
+    }
+}
+
+/// As [`hash_all`], of bytes that are all here.
+#[cfg(test)]
+pub(crate) fn hash_slices(tensors: &[&[u8]]) -> Vec<u128> {
+    hash_all(&tensors.iter().map(|t| t as &dyn Arriving).collect::<Vec<_>>()).unwrap()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::time::Duration;
+    use parking_lot::Condvar;
 
     #[test]
     fn many_threads_find_the_value_of_one() {
@@ -61,9 +109,9 @@ mod tests {
         for more in [&data[3..9_000_001], &data[7..], &[]] {
             tensors.push(more);
             let want: Vec<_> = tensors.iter().map(|t| tree_hash(t).0).collect();
-            assert_eq!(hash_all(&tensors), want);
+            assert_eq!(hash_slices(&tensors), want);
         }
-        assert_eq!(hash_all(&[]), [0_u128; 0]);
+        assert_eq!(hash_slices(&[]), [0_u128; 0]);
     }
 
     #[test]
@@ -71,6 +119,72 @@ mod tests {
         let data = vec![5; 30 << 20];
         let tensors: Vec<&[u8]> = data.chunks(3001).collect();
         let want: Vec<_> = tensors.iter().map(|t| tree_hash(t).0).collect();
-        assert_eq!(hash_all(&tensors), want);
+        assert_eq!(hash_slices(&tensors), want);
+    }
+
+    /// Bytes that arrive when someone says so, or fail to.
+    struct Slow {
+        data: Vec<u8>,
+        here: Mutex<Result<usize, Error>>,
+        more: Condvar,
+    }
+
+    impl Slow {
+        fn new(data: Vec<u8>) -> Self {
+            Self { data, here: Mutex::new(Ok(0)), more: Condvar::new() }
+        }
+
+        fn arrive(&self, here: Result<usize, Error>) {
+            *self.here.lock() = here;
+            self.more.notify_all();
+        }
+    }
+
+    impl Arriving for Slow {
+        fn len(&self) -> usize {
+            self.data.len()
+        }
+
+        fn is_here(&self) -> bool {
+            false
+        }
+
+        fn arrived(&self, range: Range<usize>) -> Result<&[u8], Error> {
+            let mut here = self.here.lock();
+            loop {
+                match &*here {
+                    Err(error) => return Err(error.clone()),
+                    Ok(bytes) if *bytes >= range.end => return Ok(&self.data[range]),
+                    Ok(_) => {
+                        assert!(!self.more.wait_for(&mut here, Duration::from_secs(60)).timed_out());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tensors_are_hashed_while_they_arrive_and_those_that_are_here_first() {
+        let data: Vec<u8> = (0..24_000_000_u32).map(|i| (i.wrapping_mul(40_503) >> 8) as u8).collect();
+        let (slow, here) = (Slow::new(data.clone()), data.as_slice());
+        let want = tree_hash(&data).0;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for bytes in (0..data.len()).step_by(5_000_001).chain([data.len()]) {
+                    slow.arrive(Ok(bytes));
+                    thread::sleep(Duration::from_millis(2));
+                }
+            });
+            assert_eq!(hash_all(&[&slow, &here, &slow]), Ok(vec![want; 3]));
+        });
+    }
+
+    #[test]
+    fn bytes_that_fail_to_arrive_fail_the_hash() {
+        for bytes in [100, 24 << 20] {
+            let slow = Slow::new(vec![7; bytes]);
+            slow.arrive(Err(Error::System("the device is gone".into())));
+            assert_eq!(hash_all(&[&slow]), Err(Error::System("the device is gone".into())));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A part of an entry: some leaves, and how many of them have arrived.
 
+use super::Fetched;
 use super::limits::{PART_BYTES_MAX, PART_BYTES_MIN};
 use ringfold_fabric::memory::Memory;
 use ringfold_kernels::{LEAF_BYTES, LeafHash, leaf_hash};
@@ -53,6 +54,11 @@ impl Part {
             }
             self.arrived.push((leaf_hash(&self.memory.as_slice()[leaf]), source));
         }
+    }
+
+    /// Its bytes, and where in their entry they belong.
+    pub(super) fn into_fetched(self) -> Fetched {
+        Fetched { entry: self.entry, offset: self.first_leaf as usize * LEAF_BYTES, memory: self.memory }
     }
 
     /// As if nothing had arrived.

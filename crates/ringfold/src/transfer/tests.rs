@@ -2,7 +2,7 @@
 
 use super::wire::{Header, Request};
 use super::{Connect, Done, Moved, Transfer};
-use crate::shared_state::{StateTensor, hash_all};
+use crate::shared_state::{HostTensor, hash_slices};
 use core::time::Duration;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, lend_all_mut};
@@ -33,18 +33,13 @@ fn entries(sizes: &[usize], seed: u32) -> Entries {
     sizes.iter().enumerate().map(|(i, s)| (0..*s).map(|n| (noise(n, i) >> 13) as u8).collect()).collect()
 }
 
-fn tensors(memories: Vec<Memory>) -> Vec<StateTensor> {
-    let tensor = |(i, memory)| StateTensor {
-        key: format!("entry {i}"),
-        dtype: DType::U8,
-        memory,
-        allow_content_inequality: false,
-    };
+fn tensors(memories: Vec<Memory>) -> Vec<HostTensor> {
+    let tensor = |(i, memory)| HostTensor { key: format!("entry {i}"), dtype: DType::U8, memory };
     memories.into_iter().enumerate().map(tensor).collect()
 }
 
 fn hashes(entries: &Entries) -> Vec<u128> {
-    hash_all(&entries.iter().map(|e| &e[..]).collect::<Vec<_>>())
+    hash_slices(&entries.iter().map(|e| &e[..]).collect::<Vec<_>>())
 }
 
 fn pair() -> io::Result<(TcpStream, TcpStream)> {

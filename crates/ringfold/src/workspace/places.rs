@@ -4,7 +4,7 @@ use super::backup::Backup;
 use super::byte_range;
 use super::pool::Pool;
 use super::share::Share;
-use crate::Buffers;
+use crate::all_reduce::HostBuffers;
 use core::ops::Range;
 use ringfold_fabric::memory::{Lease, Memory, View};
 use ringfold_plan::step::{Place, Region};
@@ -54,7 +54,7 @@ pub(super) enum Pair<'a> {
 
 impl Places {
     pub(super) fn new(
-        buffers: Buffers,
+        buffers: HostBuffers,
         descriptor: &Descriptor,
         scratch_elements: u64,
         pool: &mut Pool,
@@ -63,8 +63,8 @@ impl Places {
         let share = descriptor.weight.map(|weight| Share::new(weight, descriptor.dtype));
         let tail = share.as_ref().map(|_| descriptor.count.saturating_sub(1));
         let (source, target) = match buffers {
-            Buffers::InPlace(memory) => (None, memory),
-            Buffers::OutOfPlace { source, target } => (Some(source), target),
+            HostBuffers::InPlace(memory) => (None, memory),
+            HostBuffers::OutOfPlace { source, target } => (Some(source), target),
         };
         if matches!(descriptor.collective, Collective::AllReduce | Collective::Broadcast { .. }) {
             let bytes = tail.unwrap_or(descriptor.count) as usize * element_bytes;
@@ -195,7 +195,7 @@ impl Places {
     }
 
     /// Gives memory of our own back, and lets go of the user's.
-    pub(super) fn retire(self, pool: &mut Pool) -> Buffers {
+    pub(super) fn retire(self, pool: &mut Pool) -> HostBuffers {
         let [input, output, scratch, _] = self.blocks;
         if let Bytes::Ours(memory) = scratch {
             pool.give(memory);
@@ -204,8 +204,8 @@ impl Places {
             backup.retire(pool);
         }
         match (input, output) {
-            (Bytes::Input(source), Bytes::Ours(target)) => Buffers::OutOfPlace { source, target },
-            (_, Bytes::Ours(memory)) => Buffers::InPlace(memory),
+            (Bytes::Input(source), Bytes::Ours(target)) => HostBuffers::OutOfPlace { source, target },
+            (_, Bytes::Ours(memory)) => HostBuffers::InPlace(memory),
             (_, Bytes::Input(_)) => unreachable!("the output is written"),
         }
     }

@@ -3,7 +3,7 @@
 mod group;
 
 use super::{Outgoing, Pool, TensorWorkspace};
-use crate::Buffers;
+use crate::all_reduce::HostBuffers;
 use group::{End, run};
 use ringfold_fabric::memory::{Memory, View};
 use ringfold_plan::step::{Left, Place, Region};
@@ -58,12 +58,12 @@ fn input(dtype: DType, rank: usize, count: usize) -> Vec<u8> {
     (0..count).flat_map(|index| element(dtype, number(rank, index), 1)).collect()
 }
 
-fn buffers(source: &[u8], in_place: bool) -> Buffers {
+fn buffers(source: &[u8], in_place: bool) -> HostBuffers {
     if in_place {
-        return Buffers::InPlace(Memory::from(source.to_vec()));
+        return HostBuffers::InPlace(Memory::from(source.to_vec()));
     }
     // What the target holds before must not matter.
-    Buffers::OutOfPlace {
+    HostBuffers::OutOfPlace {
         source: View::from(source.to_vec()),
         target: Memory::from(vec![0xa5; source.len()]),
     }
@@ -250,7 +250,7 @@ fn a_weighted_average_is_the_weighted_sum_over_the_sum_of_weights() {
                     let views: Vec<_> = inputs.iter().map(|input| View::from(input.clone())).collect();
                     let make = |view: &View| match in_place {
                         true => buffers(view.as_slice(), true),
-                        false => Buffers::OutOfPlace {
+                        false => HostBuffers::OutOfPlace {
                             source: view.clone(),
                             target: Memory::from(vec![0xa5; view.len()]),
                         },

@@ -2,7 +2,7 @@
 //! random times. A frame's bytes are read from the sender's memory only when they arrive.
 
 use super::super::{Outgoing, Pool, TensorWorkspace};
-use crate::Buffers;
+use crate::all_reduce::HostBuffers;
 use core::time::Duration;
 use ringfold_plan::choice::plan;
 use ringfold_plan::event::ExecutorEvent;
@@ -35,7 +35,7 @@ pub enum End {
 /// Runs an operation; returns what the ranks' target memory holds then.
 pub fn run(
     descriptors: &[Descriptor],
-    buffers: Vec<Buffers>,
+    buffers: Vec<HostBuffers>,
     tuning: Tuning,
     pool: &mut Pool,
     end: End,
@@ -165,7 +165,7 @@ impl Node {
         me: Rank,
         world: usize,
         descriptor: Descriptor,
-        buffers: Buffers,
+        buffers: HostBuffers,
         tuning: Tuning,
         pool: &mut Pool,
     ) -> Self {
