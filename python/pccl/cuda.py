@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ringfold._native import has_cuda
+
 __all__ = ["is_available"]
 
 
 def is_available() -> bool:
     """Whether CUDA tensors can be reduced and shared here: there is a driver, and a device."""
-    return False
+    return has_cuda()

@@ -1,5 +1,6 @@
 //! Results: how an error becomes a code.
 
+use core::fmt;
 use ringfold::{Error, StateRejection};
 
 /// `pcclResult_t`, as functions return it.
@@ -66,6 +67,21 @@ pub enum During {
     Master,
 }
 
+impl fmt::Display for During {
+    /// What was being done, before the words of what went wrong.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Creation | Self::Master => "",
+            Self::Connect => "connect: ",
+            Self::UpdateTopology => "update_topology: ",
+            Self::OptimizeTopology => "optimize_topology: ",
+            Self::PendingVote => "are_peers_pending: ",
+            Self::Reduce => "all_reduce: ",
+            Self::Sync => "sync_shared_state: ",
+        })
+    }
+}
+
 impl Failure {
     /// This code, with these words.
     pub fn new(code: ResultCode, text: impl Into<String>) -> Self {
@@ -84,7 +100,7 @@ impl Failure {
 
     /// The failure that an error of `ringfold` is to the user of this call.
     pub fn of(error: &Error, during: During) -> Self {
-        Self::new(code_of(error, during), error.to_string())
+        Self::new(code_of(error, during), format!("{during}{error}"))
     }
 }
 

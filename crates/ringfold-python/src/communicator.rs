@@ -175,9 +175,12 @@ impl Communicator {
         let spans: Vec<_> = entries.iter().map(|(key, t, _)| (key.as_str(), t.get().span())).collect();
         let aliases = aliases(&spans).map_err(|f| PyValueError::new_err(f.text))?;
         let tensor = |((key, tensor, allow), alias): (&(String, Bound<'_, Tensor>, bool), bool)| {
-            let memory = host_memory(tensor.get(), py, key)?;
-            // Memory has one holder; see `alias`.
-            let memory = if alias { Memory::from(memory.as_slice().to_vec()) } else { memory };
+            let memory = match tensor.get().place() {
+                Device::Cuda => tensor.get().device_memory(py, key)?.into(),
+                // Memory has one holder; see `alias`.
+                Device::Cpu if alias => Memory::from(tensor.get().memory(py).as_slice().to_vec()).into(),
+                Device::Cpu => tensor.get().memory(py).into(),
+            };
             let (key, dtype, allow_content_inequality) = (key.clone(), tensor.get().elements(), *allow);
             Ok(StateTensor { key, dtype, memory, allow_content_inequality })
         };
@@ -254,20 +257,18 @@ impl Order<'_> {
         let dtype = send.elements();
         let operands =
             Operands::checked(send.span(), recv.span(), dtype, self.tag, options).map_err(argument)?;
-        let target = host_memory(&recv, py, "recv")?;
-        let buffers = if operands.is_in_place() {
-            Buffers::InPlace(target)
-        } else {
-            Buffers::OutOfPlace { source: send.view(py), target }
+        let buffers = match (send.place(), recv.place()) {
+            (Device::Cpu, Device::Cpu) if operands.is_in_place() => Buffers::InPlace(recv.memory(py)),
+            (Device::Cpu, Device::Cpu) => {
+                Buffers::OutOfPlace { source: send.view(py), target: recv.memory(py) }
+            }
+            (Device::Cuda, Device::Cuda) => Buffers::Device {
+                source: send.device_memory(py, "send")?,
+                target: recv.device_memory(py, "recv")?,
+            },
+            _ => return Err(PyValueError::new_err("send and recv are not on the same kind of device")),
         };
         Ok((operands, Reduction { dtype, buffers, options: operands.options }))
-    }
-}
-
-fn host_memory(tensor: &Tensor, py: Python<'_>, name: &str) -> PyResult<Memory> {
-    match tensor.place() {
-        Device::Cpu => Ok(tensor.memory(py)),
-        Device::Cuda => Err(PyTypeError::new_err(format!("{name} is a CUDA tensor"))),
     }
 }
 

@@ -22,6 +22,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
+    module.add_function(wrap_pyfunction!(has_cuda, module)?)?;
     module.add_function(wrap_pyfunction!(start_log, module)?)?;
     Ok(())
 }
@@ -30,4 +31,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction]
 fn start_log() {
     ringfold_face::log::install();
+}
+
+/// Whether there are a CUDA driver and a device.
+#[pyfunction]
+fn has_cuda(py: Python<'_>) -> bool {
+    py.detach(ringfold::cuda::Driver::is_usable)
 }

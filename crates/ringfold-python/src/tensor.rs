@@ -9,6 +9,7 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyMemoryView};
+use ringfold::cuda::DeviceMemory;
 use ringfold::{DType, Memory, View};
 use ringfold_face::number;
 use ringfold_face::span::Span;
@@ -160,6 +161,15 @@ impl Tensor {
         // ended is what the documentation asks of users; a Python thread that does so anyway sees, or makes, values
         // that are half old and half new, as with any other library that works beside the interpreter.
         unsafe { Memory::kept(start, self.bytes(), keeper) }
+    }
+
+    /// Memory of a device, which is found by the address.
+    pub(crate) fn device_memory(&self, py: Python<'_>, name: &str) -> PyResult<DeviceMemory> {
+        let keeper = Box::new(self.keeper.as_ref().map(|keeper| keeper.clone_ref(py)));
+        // SAFETY: the keeper keeps the allocation. What torch has queued on the tensor's stream was joined to the default
+        // stream when the tensor was exported, and what it queues later is the user's to order, as for `memory`.
+        let memory = unsafe { DeviceMemory::borrowed(self.start as u64, self.bytes(), keeper) };
+        memory.map_err(|error| PyValueError::new_err(format!("{name} can't be used: {error}")))
     }
 
     /// Memory that the engine reads.
