@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -282,7 +284,7 @@ def test_misuse_is_told_in_words(master: str) -> None:
 
 
 PEER = """
-import hashlib, sys, time
+import hashlib, pathlib, sys, time
 import torch, ringfold
 
 master, seed, until, overlap = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "True"
@@ -291,6 +293,10 @@ torch.manual_seed(seed)
 model = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
 inner = torch.optim.AdamW(model.parameters(), lr=0.01)
 diloco = ringfold.DiLoCo(model, lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.5, nesterov=True), overlap=overlap)
+
+print("ready", flush=True)
+while not pathlib.Path(sys.argv[5]).exists():
+    time.sleep(0.01)
 
 def report(step):
     digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in diloco.outer_parameters.values())).hexdigest()
@@ -313,11 +319,20 @@ print(f"ended, stopped: {run.was_stopped}, loss {loss.item()}", flush=True)
 """
 
 
+def begin_together(spawn: Any, gate: Path, peers: list[tuple[Any, ...]]) -> list[Any]:
+    """Processes that have all been started before any of them joins: a run is soon over."""
+    children = [spawn(PEER, *arguments, gate) for arguments in peers]
+    for child in children:
+        child.wait_for("ready", DEADLINE)
+    gate.touch()
+    return children
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_survivors_go_on_with_equal_outer_bits_when_a_peer_is_killed(
-    master: str, spawn: Any, overlap: bool
+    master: str, spawn: Any, tmp_path: Path, overlap: bool
 ) -> None:
-    peers = [spawn(PEER, master, seed, 60, overlap) for seed in range(3)]
+    peers = begin_together(spawn, tmp_path / "gate", [(master, seed, 60, overlap) for seed in range(3)])
     for child in peers:
         child.wait_for("begins 8 ", DEADLINE)
     peers[1].kill()
@@ -332,10 +347,10 @@ def test_survivors_go_on_with_equal_outer_bits_when_a_peer_is_killed(
     assert float(outputs[0].split()[-1]) < 0.3
 
 
-def test_sigterm_leaves_an_overlapped_run_and_the_others_go_on(master: str, spawn: Any) -> None:
-    import signal
-
-    peers = [spawn(PEER, master, seed, 40, True) for seed in range(3)]
+def test_sigterm_leaves_an_overlapped_run_and_the_others_go_on(
+    master: str, spawn: Any, tmp_path: Path
+) -> None:
+    peers = begin_together(spawn, tmp_path / "gate", [(master, seed, 40, True) for seed in range(3)])
     for child in peers:
         child.wait_for("begins 5 ", DEADLINE)
     peers[2].signal(signal.SIGTERM)

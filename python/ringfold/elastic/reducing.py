@@ -12,9 +12,11 @@ from typing import Any
 
 import pccl
 
-# How often a reduction is tried again although nobody has gone: links may break and heal, but peers that disagree
-# about what they reduce never will.
-_FRUITLESS_MAX = 8
+# How often a reduction is tried again although nobody has gone: links may break and heal.
+_FRUITLESS_MAX = 6
+# What errors say that no retry cures: peers that disagree will disagree again. The first to give up would leave, and
+# the other one would then go on alone, as if nothing had been wrong.
+_LASTING = (" waits in ", "no answer in time from ", " is not able to run it")
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Reducing:
                     continue
                 before, world = world, self._communicator.world_size
                 fruitless = 0 if world < before else fruitless + 1
-                if not failure.is_retryable or fruitless > _FRUITLESS_MAX:
+                if not may_pass(failure) or fruitless > _FRUITLESS_MAX:
                     raise failure
                 if fruitless > 1:
                     time.sleep(min(0.02 * 2**fruitless, 1.0))
@@ -154,6 +156,12 @@ class Reducing:
         for operand in uneven:
             operand.world = None
         return bool(uneven)
+
+
+def may_pass(error: pccl.PCCLError) -> bool:
+    """Whether the same call of all peers may succeed the next time: a peer or a link was lost, and it was nobody's
+    mistake."""
+    return error.is_retryable and not any(words in error.text for words in _LASTING)
 
 
 def _keep_own(operand: Operand) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pccl
 
-from ringfold.elastic.reducing import Operand, Reduced, Reducing
+from ringfold.elastic.reducing import Operand, Reduced, Reducing, may_pass
 from ringfold.elastic.state import State
 from ringfold.elastic.stopping import Stopped, StopSwitch
 
@@ -22,6 +22,8 @@ _VOTES_MAX = 10
 # How often a peer that waits for others looks whether they have come.
 _POLL_MIN_SECONDS = 0.2
 _POLL_MAX_SECONDS = 1.0
+# Other groups need this peer's vote at each of their boundaries, whether it waits or not; the vote waits for theirs.
+_POLL_OTHERS_SECONDS = 0.01
 # A wait that is longer than this is told even to those who have not asked for a log.
 _PATIENCE_SECONDS = 30.0
 _REJECTIONS = (pccl.Result.SHARED_STATE_SYNC_FAILED, pccl.Result.NO_SHARED_STATE_AVAILABLE)
@@ -63,8 +65,8 @@ class Run:
     **The one rule.** All peers of a group make the same calls of the run in the same order: the same steps, and in each
     step the same reductions. A condition around ``average`` must therefore come out the same on all of them: it may
     depend on the step, on the shared state, and on results of reductions, which are equal on all peers; never on the
-    clock, on local data, or on a local random number. If peers disagree, calls fail after a few attempts, with an error
-    that says who waits for what. ``peers_min`` and ``optimize`` belong to this rule too.
+    clock, on local data, or on a local random number. If peers disagree, calls fail, with an error that says who waits
+    for what. ``peers_min`` and ``optimize`` belong to this rule too.
 
     **What happens at a boundary**, that is, before each step: peers that wait to join are let in; while there are fewer
     than ``peers_min`` in the group, everybody waits; the state is synchronised, so that newcomers receive it, along with
@@ -382,8 +384,8 @@ class Run:
             self._update_topology()
         self._just_connected = False
         began = time.monotonic()
-        pause = _POLL_MIN_SECONDS
         told = 0
+        pause = _POLL_MIN_SECONDS
         while (world := self._communicator.world_size) < self._peers_min:
             waited = time.monotonic() - began
             if told == 0 or (told == 1 and waited > _PATIENCE_SECONDS):
@@ -397,9 +399,9 @@ class Run:
                     f"{self._peer_group} at the master {self._address}"
                 )
             with self._switch.blocking():
-                time.sleep(pause)
+                time.sleep(pause if self._is_only_group() else _POLL_OTHERS_SECONDS)
             if self._switch.requested:
-                # Told from another thread; the state is whole, so the program may go on behind the block.
+                # Told from another thread; there is no step whose boundary would come.
                 raise Stopped
             pause = min(pause * 1.5, _POLL_MAX_SECONDS)
             self._update_topology()
@@ -414,7 +416,7 @@ class Run:
                 with self._switch.blocking():
                     return self._communicator.update_topology()
             except pccl.PCCLError as error:
-                if not error.is_retryable or attempt == _VOTES_MAX:
+                if not may_pass(error) or attempt == _VOTES_MAX:
                     raise
                 logger.info("the vote on who takes part is cast again: %s", error)
                 self._pause(attempt)
@@ -435,7 +437,7 @@ class Run:
                 # A vote that failed has the same code as a state that was rejected, which no retry cures.
                 if error.result in _REJECTIONS and "the vote failed" not in error.text:
                     raise Rejected(error.result, _why_rejected(error.text, offered)) from error
-                if not error.is_retryable or attempt == _VOTES_MAX:
+                if not may_pass(error) or attempt == _VOTES_MAX:
                     raise
                 logger.info("the state is synchronised once more: %s", error)
                 self._pause(attempt)
@@ -458,7 +460,7 @@ class Run:
         changed, self._membership_changed = self._membership_changed, False
         if self._communicator.world_size < 2:
             return
-        if self._communicator.get_attribute(pccl.Attribute.NUM_DISTINCT_PEER_GROUPS) > 1:
+        if not self._is_only_group():
             logger.info(
                 "the ring is not optimised: groups are at different steps, and all of them would have to vote"
             )
@@ -475,6 +477,9 @@ class Run:
             if not error.is_retryable and error.result != pccl.Result.INVALID_USAGE:
                 raise
             logger.info("the ring stays as it is: %s", error)
+
+    def _is_only_group(self) -> bool:
+        return self._communicator.get_attribute(pccl.Attribute.NUM_DISTINCT_PEER_GROUPS) <= 1
 
     def _pause(self, attempt: int) -> None:
         with self._switch.blocking():
