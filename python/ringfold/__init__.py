@@ -18,6 +18,7 @@ Neither numpy nor torch is imported until something needs it; either alone is en
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ringfold._native import __version__
@@ -41,4 +42,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    # help() gets all that is listed here, so what can't be had is not.
+    absent = set() if find_spec("torch") else {"DiLoCo"}
+    return sorted({*globals(), *_HOMES} - absent)
