@@ -98,9 +98,14 @@ impl Tensor {
         }
         // SAFETY: the object is one, and we are attached.
         if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 1 {
-            return Self::of_buffer(object, name);
+            match PyMemoryView::from(object) {
+                Ok(view) => return Self::of_buffer(view, name),
+                // Arrays of GPUs have the protocol too, and refuse.
+                Err(_) if has_dlpack(object)? => {}
+                Err(error) => return Err(unfit(object.py(), name, &error)),
+            }
         }
-        if object.hasattr(intern!(object.py(), "__dlpack__"))? {
+        if has_dlpack(object)? {
             return Self::of_dlpack(object, name);
         }
         Err(PyTypeError::new_err(format!(
@@ -186,15 +191,12 @@ impl Tensor {
         Self { keeper, ..*self }
     }
 
-    fn of_buffer(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
-        let unfit = |error: PyErr| {
-            PyTypeError::new_err(format!("{name} can't be used: {}", error.value(object.py())))
-        };
-        let keeper = PyMemoryView::from(object).map_err(unfit)?;
+    fn of_buffer(keeper: Bound<'_, PyMemoryView>, name: &str) -> PyResult<Self> {
+        let py = keeper.py();
         let mut view = ffi::Py_buffer::new();
         // SAFETY: the view is ours, and the memoryview lives.
         if unsafe { ffi::PyObject_GetBuffer(keeper.as_ptr(), &raw mut view, ffi::PyBUF_FULL_RO) } != 0 {
-            return Err(unfit(PyErr::fetch(object.py())));
+            return Err(unfit(py, name, &PyErr::fetch(py)));
         }
         let tensor = Self::of_view(&view, name);
         // SAFETY: it was filled above. The memoryview still holds the buffer.
@@ -225,7 +227,7 @@ impl Tensor {
 
     fn of_dlpack(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         let py = object.py();
-        let unfit = |error: PyErr| PyTypeError::new_err(format!("{name} can't be used: {}", error.value(py)));
+        let unfit = |error: PyErr| unfit(py, name, &error);
         // A tensor that takes part in autograd refuses to be exported; its values are the same without.
         let plain = match object.getattr_opt(intern!(py, "requires_grad"))? {
             Some(requires) if requires.is_truthy()? => object.call_method0(intern!(py, "detach"))?,
@@ -268,6 +270,14 @@ impl Tensor {
         let keeper = Some(capsule.into_any().unbind());
         Ok(Self { start, count, dtype, device, is_readonly: false, keeper })
     }
+}
+
+fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.hasattr(intern!(object.py(), "__dlpack__"))
+}
+
+fn unfit(py: Python<'_>, name: &str, why: &PyErr) -> PyErr {
+    PyTypeError::new_err(format!("{name} can't be used: {}", why.value(py)))
 }
 
 fn not_contiguous(name: &str) -> PyErr {
