@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import pccl
-
 from ringfold.elastic import Reduced, Reducing, Run, Unequal, prepare_optimizer
 from ringfold.elastic.reducing import Operand
 from ringfold.elastic.run import OWN_TAGS

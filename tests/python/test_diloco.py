@@ -283,6 +283,31 @@ def test_misuse_is_told_in_words(master: str) -> None:
                 diloco.step(run, weight=float("nan"))
 
 
+@pytest.mark.skipif(
+    not (pccl.cuda.is_available() and torch.cuda.is_available()), reason="there is no CUDA device here"
+)
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_models_on_a_gpu_are_trained_as_those_on_the_cpu(master: str, overlap: bool, device: Any) -> None:
+    def gpu(me: int) -> Any:
+        model = new_model().cuda()
+        diloco = ringfold.DiLoCo(model, outer_sgd, overlap=overlap, device=device)
+        with ringfold.Run(master, state=diloco) as run:
+            for step in run.steps(until=6):
+                # The inner steps are made on the CPU, so that their rounding is that of the computation by hand.
+                twin = copy.deepcopy(model).cpu()
+                train_phase(twin, me, step)
+                with torch.no_grad():
+                    for p, trained in zip(model.parameters(), twin.parameters(), strict=True):
+                        p.copy_(trained)
+                diloco.step(run, weight=WEIGHTS[me])
+        return model.cpu()
+
+    models = together(lambda: gpu(0), lambda: gpu(1))
+    assert bits(models[0]) == bits(models[1])
+    assert_near(models[0], by_hand(2, 6, overlap=overlap))
+
+
 PEER = """
 import hashlib, pathlib, sys, time
 import torch, ringfold

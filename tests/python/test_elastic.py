@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from array import array
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -309,6 +310,19 @@ def test_what_peers_may_differ_in_is_given_to_newcomers_once(master: str) -> Non
     one, other = together(lambda: peer(0), lambda: peer(1))
     assert one[0] == other[0]
     assert other[1] - one[1] == 40
+
+
+def test_a_state_may_be_descriptors_or_plain_memory(master: str) -> None:
+    def peer(me: int) -> tuple[float, float, int]:
+        values, numbers, memory = np.full(3, me), array("d", [me]), bytearray([me])
+        state = [pccl.TensorInfo.from_numpy(values, "values"), {"numbers": numbers, "memory": [memory]}]
+        with ringfold.Run(master, state) as run:
+            for _ in run.steps(until=2):
+                pass
+        return float(values[0]), numbers[0], memory[0]
+
+    one, other = together(lambda: peer(3), lambda: peer(4))
+    assert one == other and one in [(3, 3, 3), (4, 4, 4)]
 
 
 @pytest.mark.parametrize("state", [{}, {"lr": 0.1}, {"a": {"b": "text"}}, 3])

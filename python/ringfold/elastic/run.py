@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import pccl
-
 from ringfold.elastic.reducing import Operand, Reduced, Reducing, may_pass
 from ringfold.elastic.state import State
 from ringfold.elastic.stopping import Stopped, StopSwitch

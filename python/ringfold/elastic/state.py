@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pccl
-
 from ringfold.elastic.optimizer import optimizer_tensors, prepare_optimizer
 
 
@@ -70,7 +70,7 @@ def parts_of(name: str, value: Any, unequal: bool) -> Iterator[Part]:
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             yield from parts_of(_join(name, str(key)), inner, unequal)
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+    elif isinstance(value, list | tuple):
         for place, inner in enumerate(value):
             yield from parts_of(_join(name, str(place)), inner, unequal)
     elif torch is not None and isinstance(value, torch.nn.Module):
@@ -85,6 +85,8 @@ def parts_of(name: str, value: Any, unequal: bool) -> Iterator[Part]:
         yield Part(name or "state", _plain(value.detach()), unequal)
     elif _is_array(value):
         yield Part(name or "state", value.view("uint8") if value.dtype.kind == "b" else value, unequal)
+    elif isinstance(value, bytearray | memoryview | array) or hasattr(value, "__dlpack__"):
+        yield Part(name or "state", value, unequal)
     else:
         raise TypeError(
             f"{name or 'the state'} is a {type(value).__name__}; a state is made of tensors, arrays, modules, optimisers "
@@ -146,12 +148,14 @@ def _place(part: Part) -> tuple[object, ...]:
     tensor = part.tensor
     if isinstance(tensor, pccl.TensorInfo):
         return (part.name, id(tensor))
-    at = tensor.__array_interface__["data"][0] if _is_array(tensor) else tensor.data_ptr()
-    return (part.name, at, tuple(tensor.shape), str(tensor.dtype))
+    if _is_array(tensor):
+        return (part.name, tensor.__array_interface__["data"][0], tensor.shape, tensor.dtype)
+    if hasattr(tensor, "data_ptr"):
+        return (part.name, tensor.data_ptr(), tensor.shape, tensor.dtype)
+    return (part.name, id(tensor))
 
 
 def _info(part: Part) -> pccl.TensorInfo:
     if isinstance(part.tensor, pccl.TensorInfo):
         return part.tensor
-    make = pccl.TensorInfo.from_numpy if _is_array(part.tensor) else pccl.TensorInfo.from_torch
-    return make(part.tensor, part.name, allow_content_inequality=part.unequal)
+    return pccl.TensorInfo(part.name, data=part.tensor, allow_content_inequality=part.unequal)
