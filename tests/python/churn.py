@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 
 import numpy
-
 import pccl
 
 TENSORS = 4
