@@ -85,7 +85,7 @@ impl Staging {
             Err(error) => (None, Some(error)),
         };
         // If the engine is broken the wait says so.
-        let _ = self.engine.with(|driver| driver.supply(self.call, buffers));
+        let _ = self.engine.with_waiter(|driver| driver.supply(self.call, buffers));
         let ended = wait(&self.engine, self.call);
         if let Some(error) = failure {
             return Err(error.into());
