@@ -1,0 +1,190 @@
+"""What the pages for Python users say: their programs run, nothing public is missing, and no name is made up.
+
+A block that is marked ``python`` is a whole program. It runs in a process of its own, or in two if it is marked
+``python peers=2``, with a master in place of 127.0.0.1:48148. A block ``text prints`` behind it is what each of them
+prints. Fragments that can't run are marked ``py-fragment``.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+import inspect
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pccl
+import pytest
+import ringfold
+import ringfold.elastic
+from conftest import Spawn
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "python"
+README = ROOT / "README.md"
+SECONDS = 120.0
+# More fragments than these would be programs that nobody has tried.
+FRAGMENTS_MAX = 4
+# What is public beside __all__, which is the specification's.
+ALSO = {"pccl": ["DeviceType", "Result", "__version__"]}
+# What users get, and never make.
+RECEIVED = (pccl.AsyncReduceHandle, ringfold.elastic.Reducing)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    info: str
+    text: str
+    prints: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def peers(self) -> int:
+        found = re.search(r"\bpeers=(\d+)", self.info)
+        return int(found[1]) if found else 1
+
+    @property
+    def needs(self) -> list[str]:
+        """What it imports that may not be installed."""
+        wanted = {"torch"} if "DiLoCo" in self.text else set()
+        return sorted(wanted | set(re.findall(r"^\s*import (numpy|torch)\b", self.text, re.MULTILINE)))
+
+
+def pages() -> dict[str, str]:
+    """The pages by their names; of the README, the part for Python alone."""
+    found = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.md"))}
+    part = re.search(r"^### From Python\n.*?(?=^##)", README.read_text(), re.MULTILINE | re.DOTALL)
+    assert part is not None, "the README has no part for Python"
+    # Blank lines in front of it, so that lines have the numbers that an editor shows.
+    found[README.name] = "\n" * README.read_text()[: part.start()].count("\n") + part[0]
+    return found
+
+
+def blocks(page: str, text: str) -> list[Block]:
+    found: list[Block] = []
+    for fence in re.finditer(r"^```(\S[^\n]*)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        line = text[: fence.start()].count("\n") + 1
+        found.append(Block(page, line, fence[1] or "", fence[2]))
+    for place, block in enumerate(found):
+        if block.info == "text prints":
+            program = found[place - 1]
+            assert place > 0 and is_program(program), f"{block} follows no program"
+            found[place - 1] = Block(program.page, program.line, program.info, program.text, block.text)
+    return found
+
+
+def is_program(block: Block) -> bool:
+    return block.info.split()[:1] == ["python"]
+
+
+PAGES = pages()
+BLOCKS = [block for page, text in PAGES.items() for block in blocks(page, text)]
+PROGRAMS = [block for block in BLOCKS if is_program(block)]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_every_program_of_the_pages_runs_and_prints_what_they_say(
+    program: Block, spawn: Spawn, master: str, tmp_path: Path
+) -> None:
+    for module in program.needs:
+        pytest.importorskip(module)
+    # A traceback shows the lines of a file, and of a text none.
+    script = tmp_path / "program.py"
+    code = program.text.replace("127.0.0.1:48148", master).replace("0.0.0.0:48148", "127.0.0.1:0")
+    script.write_text(code)
+    env = {"OMP_NUM_THREADS": "1", "HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    children = [spawn(script, env=env) for _ in range(program.peers)]
+    for child in children:
+        output = child.succeed(SECONDS)
+        assert program.prints is None or output == program.prints, f"{program} printed\n{output}"
+
+
+def test_most_of_what_the_pages_show_is_run() -> None:
+    python = [block for block in BLOCKS if re.match(r"py", block.info)]
+    assert len(PROGRAMS) >= 10
+    assert len(python) - len(PROGRAMS) <= FRAGMENTS_MAX
+    assert all(block.info for block in BLOCKS), "a block does not say what it is"
+
+
+@pytest.mark.parametrize("module", [pccl, ringfold, ringfold.elastic], ids=lambda module: module.__name__)
+def test_every_public_name_is_described_with_all_its_members_and_parameters(module: ModuleType) -> None:
+    missing = []
+    for name in sorted({*module.__all__, *ALSO.get(module.__name__, [])}):
+        section = section_of(f"`{module.__name__}.{name}")
+        if section is None and module is ringfold.elastic and name in ringfold.__all__:
+            continue
+        if section is None:
+            missing.append(f"{module.__name__}.{name}")
+            continue
+        if name == "DiLoCo" and importlib.util.find_spec("torch") is None:
+            continue
+        what = getattr(module, name)
+        words = set(re.findall(r"[A-Za-z_]\w*", " ".join(re.findall(r"`([^`]+)`", section))))
+        missing += [f"{module.__name__}.{name}: {word}" for word in sorted(words_of(what) - words)]
+        if isinstance(what, type) and issubclass(what, enum.Enum):
+            for member, value in what.__members__.items():
+                if not re.search(rf"^\| `{member}`[^|]*\| {value.value} \|", section, re.MULTILINE):
+                    missing.append(f"{module.__name__}.{name}: a row `{member}` | {value.value}")
+    assert not missing, "docs/python/api.md says nothing of " + ", ".join(missing)
+
+
+def section_of(begin: str) -> str | None:
+    """What stands under the heading that begins with this name, down to the next heading."""
+    found = re.search(
+        rf"^#+ {re.escape(begin)}\b[^\n]*\n.*?(?=^#+ |\Z)", PAGES["api.md"], re.MULTILINE | re.DOTALL
+    )
+    return found[0] if found else None
+
+
+def words_of(what: object) -> set[str]:
+    """The public members of a class and the parameters of what can be called."""
+    if isinstance(what, ModuleType):
+        return set(what.__all__)
+    if isinstance(what, type):
+        if issubclass(what, enum.Enum):
+            return {name for name in vars(what) if re.fullmatch(r"[a-z]\w+", name)}
+        members = {name for name in vars(what) if not name.startswith("_")}
+        callables = [vars(what)[name] for name in members]
+        callables += [] if what in RECEIVED else [vars(what).get("__init__")]
+        return members.union(*(parameters_of(each) for each in callables))
+    return parameters_of(what)
+
+
+def parameters_of(what: object) -> set[str]:
+    function = getattr(what, "__func__", what)
+    if not inspect.isfunction(function):
+        return set()
+    return set(inspect.signature(function).parameters) - {"self", "cls"}
+
+
+def test_links_lead_somewhere() -> None:
+    for page, text in PAGES.items():
+        folder = ROOT if page == README.name else FOLDER
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+            assert target.startswith("http") or (folder / target).exists(), f"{page}: {target}"
+        for example in re.findall(r"examples/python/\w+\.py", text):
+            assert (ROOT / example).exists(), f"{page}: {example}"
+
+
+def test_every_test_and_promise_that_the_faults_page_names_exists() -> None:
+    text = PAGES["when-things-break.md"]
+    sources = [*ROOT.glob("crates/*/tests/**/*.rs"), *ROOT.glob("crates/*/src/**/*.rs")]
+    sources += [path for path in ROOT.glob("tests/python/test_*.py") if path != Path(__file__)]
+    functions = set(
+        re.findall(r"(?:fn|def) (\w+)", "\n".join(path.read_text(errors="replace") for path in sources))
+    )
+    named = {name for name in re.findall(r"`([a-z][a-z0-9_]+)`", text) if name.count("_") >= 4}
+    assert len(named) >= 15
+    assert not named - functions
+    promises = set(re.findall(r"\bP(\d+)\b", text))
+    known = set(re.findall(r"^\*\*P(\d+)\.", (ROOT / "docs" / "fault-model.md").read_text(), re.MULTILINE))
+    assert promises and promises <= known
