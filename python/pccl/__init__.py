@@ -20,7 +20,7 @@ fails on all peers alike, and is made again with those who are left::
                 raise
 
 A master is started by the command ``pccl_master``, or by :class:`MasterNode`. ``ringfold.Run`` does what most training
-loops do with this API.
+loops do with this API. ``Result`` lists how calls end.
 
 numpy and torch are optional, and either alone is enough. ``PCCL_LOG_LEVEL`` (TRACE, DEBUG, INFO, WARN, ERROR, OFF) says
 what is logged, to standard error.
@@ -38,23 +38,24 @@ from pccl._descriptors import (
 from pccl._enums import (
     Attribute,
     DataType,
-    DeviceType,
     DistributionHint,
     QuantizationAlgorithm,
     ReduceOp,
     SharedStateSyncStrategy,
 )
+from pccl._enums import DeviceType as DeviceType
 from pccl._master import MasterNode
 from pccl._tensors import SharedState, SharedStateSyncInfo, TensorInfo
-from ringfold._error import PCCLError, Result
-from ringfold._native import __version__, start_log
+from ringfold._error import PCCLError
+from ringfold._error import Result as Result
+from ringfold._native import __version__ as __version__
+from ringfold._native import start_log
 
 __all__ = [
     "AsyncReduceHandle",
     "Attribute",
     "Communicator",
     "DataType",
-    "DeviceType",
     "DistributionHint",
     "MasterNode",
     "PCCLError",
@@ -65,13 +66,12 @@ __all__ = [
     "ReduceOp",
     "ReduceOpDescriptor",
     "ReduceOperandDescriptor",
-    "Result",
     "SharedState",
     "SharedStateSyncInfo",
     "SharedStateSyncStrategy",
     "TensorInfo",
-    "__version__",
     "cuda",
 ]
 
 start_log()
+del start_log

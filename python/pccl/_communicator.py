@@ -12,12 +12,13 @@ from typing import Any
 
 from pccl._descriptors import (
     QuantizationOptions,
+    ReduceDescriptor,
     ReduceInfo,
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
     order,
 )
-from pccl._enums import Attribute, ReduceOp, SharedStateSyncStrategy
+from pccl._enums import Attribute, ReduceOp, SharedStateSyncStrategy, require
 from pccl._tensors import SharedState, SharedStateSyncInfo
 from ringfold import _native
 from ringfold._error import PCCLError, Result
@@ -93,7 +94,8 @@ class Communicator:
         """Registers with the master and waits until the peers of the run have let this one in.
 
         The first peer of a run is let in at once, later ones when all accepted peers call ``update_topology``. A master
-        that can't be reached is tried ``n_attempts`` times, a second apart.
+        that can't be reached is tried ``n_attempts`` times, a second apart; then the call fails with
+        ``MASTER_CONNECTION_FAILED``, and may be made again.
         """
         if n_attempts < 1:
             raise ValueError(f"n_attempts is at least 1, and not {n_attempts}")
@@ -101,7 +103,7 @@ class Communicator:
             try:
                 return self._native.connect()
             except PCCLError as error:
-                if left == 0 or error.result is not Result.MASTER_CONNECTION_FAILED:
+                if left == 0 or not error.is_retryable:
                     raise
             time.sleep(1)
 
@@ -129,7 +131,7 @@ class Communicator:
 
     def get_attribute(self, attribute: Attribute) -> int:
         """A world size. It changes only by connect, update_topology, optimize_topology and failed collectives."""
-        return self._native.attribute(Attribute(attribute).value)
+        return self._native.attribute(require(attribute, Attribute, "attribute").value)
 
     @property
     def world_size(self) -> int:
@@ -151,10 +153,13 @@ class Communicator:
         Tensors that differ from what was elected are fetched, and checked. ``shared_state.revision`` becomes the elected
         one. A peer whose state does not fit gets a ``PCCLError`` that says why, and the others go on.
         """
-        entries = [(info.name, info._tensor, info.allow_content_inequality) for info in shared_state.infos]
+        require(shared_state, SharedState, "shared_state")
+        number = require(strategy, SharedStateSyncStrategy, "strategy").value
         revision = shared_state.revision
-        revision, tx, rx = self._native.sync_shared_state(revision, entries, strategy.value)
-        shared_state.revision = revision
+        if not isinstance(revision, int) or not 0 <= revision < 1 << 64:
+            raise ValueError(f"a revision is a whole number from 0 to 2**64 - 1, and not {revision!r}")
+        entries = [(info.name, info._tensor, info.allow_content_inequality) for info in shared_state.infos]
+        shared_state.revision, tx, rx = self._native.sync_shared_state(revision, entries, number)
         return SharedStateSyncInfo(tx, rx)
 
     def all_reduce(
@@ -236,7 +241,8 @@ class Communicator:
             raise ValueError(f"max_in_flight is at least 1, and not {max_in_flight}")
         wanted = []
         for item in descriptors:
-            what = item.reduce_descriptor
+            require(item, ReduceOpDescriptor, "a descriptor")
+            what = require(item.reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
             wanted.append(
                 order(
                     item.send,
@@ -285,9 +291,9 @@ class AsyncReduceHandle:
         end = self._work.wait(timeout)
         if end is None:
             raise TimeoutError(f"the all-reduce has not ended within {timeout} s")
-        status, text, world, tx, rx = end
+        status, text, is_retryable, world, tx, rx = end
         if status != Result.SUCCESS:
-            self._error = PCCLError(status, text)
+            self._error = PCCLError(status, text, is_retryable)
         return status == Result.SUCCESS, status, ReduceInfo(world, tx, rx)
 
     def done(self) -> bool:
@@ -300,7 +306,15 @@ class AsyncReduceHandle:
         return self._error
 
     def __await__(self) -> Generator[Any, None, tuple[bool, int, ReduceInfo]]:
-        return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
+        return self._ended().__await__()
+
+    async def _ended(self) -> tuple[bool, int, ReduceInfo]:
+        # It goes on by itself, so looking now and then is enough; a thread that waits could not be cancelled.
+        pause = 0.0002
+        while not self.done():
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.005)
+        return self.wait()
 
 
 # Communicators say goodbye before the interpreter goes, whoever still holds them.
@@ -309,5 +323,6 @@ _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 @atexit.register
 def _leave_all() -> None:
+    _native.interpreter_ends()
     for communicator in list(_living):
         communicator.leave()

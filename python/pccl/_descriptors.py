@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pccl._enums import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp
+from pccl._enums import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp, require
 from pccl._require import require_numpy, require_torch
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Order(NamedTuple):
     op: int
     tag: int
     dtype: int | None
-    count: int | None
+    elements: int | None
     algorithm: int
     quantized: int
     weight: float | None
@@ -116,8 +116,16 @@ def order(
     deadline: float | None = None,
 ) -> Order:
     """What the user asks for, in the numbers of ``pccl.h``."""
-    algorithm, quantized = 0, 0
+    algorithm, quantized, dtype = 0, 0, None
     if quantization is not None:
-        algorithm, quantized = quantization.algorithm.value, quantization.quantized_datatype.value
-    dtype = None if operand is None else operand.datatype.value
-    return Order(send, recv, op.value, tag, dtype, count, algorithm, quantized, weight, deadline)
+        require(quantization, QuantizationOptions, "quantization_options")
+        algorithm = require(quantization.algorithm, QuantizationAlgorithm, "algorithm").value
+        quantized = require(quantization.quantized_datatype, DataType, "quantized_datatype").value
+    if operand is not None:
+        require(operand, ReduceOperandDescriptor, "operand_descriptor")
+        require(operand.distribution_hint, DistributionHint, "distribution_hint")
+        dtype = require(operand.datatype, DataType, "datatype").value
+    if not isinstance(tag, int) or not 0 <= tag < 1 << 64:
+        raise ValueError(f"a tag is a whole number from 0 to 2**64 - 1, and not {tag!r}")
+    number = require(op, ReduceOp, "op").value
+    return Order(send, recv, number, tag, dtype, count, algorithm, quantized, weight, deadline)

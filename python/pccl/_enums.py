@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy
@@ -98,7 +98,8 @@ class DataType(Enum):
         for member in cls:
             if member._library_name == name:
                 return member
-        raise TypeError(f"{name} is no data type that can be reduced or shared: {', '.join(m.name for m in cls)} are")
+        known = ", ".join(member.name for member in cls)
+        raise TypeError(f"{name} is no data type that can be reduced or shared: {known} are")
 
     @classmethod
     def from_torch_dtype(cls, dtype: torch.dtype) -> DataType:
@@ -123,12 +124,17 @@ class DataType(Enum):
         >>> DataType.from_numpy_dtype(np.float32)
         <DataType.FLOAT: 10>
         """
-        return cls._of_library(_numpy().dtype(dtype).name)
+        known = _numpy().dtype(dtype)
+        if not known.isnative:
+            raise TypeError(f"{known.str} is in another byte order than this machine's")
+        return cls._of_library(known.name)
 
     def to_numpy_dtype(self) -> numpy.dtype[Any]:
         """What numpy calls this type. It has no name for BFLOAT16."""
         if self is DataType.BFLOAT16:
-            raise TypeError("numpy has no bfloat16: hold the bits as uint16, and say DataType.BFLOAT16 where they are used")
+            raise TypeError(
+                "numpy has no bfloat16: hold the bits as uint16, and say DataType.BFLOAT16 where they are used"
+            )
         dtype: numpy.dtype[Any] = _numpy().dtype(self._library_name)
         return dtype
 
@@ -147,3 +153,13 @@ def _numpy() -> Any:
     except ImportError as error:
         raise ImportError("numpy is not installed: pip install numpy") from error
     return numpy
+
+
+_Kind = TypeVar("_Kind")
+
+
+def require(value: object, kind: type[_Kind], name: str) -> _Kind:
+    """The argument is of its kind, or a TypeError says what it is."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is a {kind.__name__}, and not {value!r}")
+    return value

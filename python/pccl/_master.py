@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import weakref
 from types import TracebackType
 
@@ -16,8 +18,8 @@ class MasterNode:
     secret that peers must know to join (default: ``PCCL_JOIN_TOKEN``).
 
     ``run()`` serves from a native thread. A script that only calls ``run()`` serves on until Ctrl-C: the end of the
-    script, and the destructor, wait until the master was interrupted. As a context manager it runs on entry and ends on
-    exit.
+    script, and the destructor, wait until the master was interrupted. A script that dies of an exception takes its
+    master with it. As a context manager it runs on entry and ends on exit.
 
         >>> with MasterNode("127.0.0.1:0") as master:
         ...     master.address.startswith("127.0.0.1:")
@@ -27,6 +29,7 @@ class MasterNode:
     def __init__(self, listen_address: str = "0.0.0.0:48148", *, token: str | None = None) -> None:
         self._native = _native.Master(listen_address, token)
         self._runs = False
+        self._process = os.getpid()
 
     def run(self) -> None:
         """Listens and serves. A busy port: ``INVALID_USAGE``; a second time: ``INVALID_ARGUMENT``."""
@@ -60,8 +63,9 @@ class MasterNode:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.interrupt()
-        self.wait()
+        if self._process == os.getpid():
+            self.interrupt()
+            self.wait()
 
     def __del__(self) -> None:
         # The constructor may have failed.
@@ -71,6 +75,9 @@ class MasterNode:
     def _serve_on(self) -> None:
         """Waits for the end, which Ctrl-C brings about."""
         self._runs = False
+        if self._process != os.getpid():
+            # A forked child has the object, and not the master.
+            return
         try:
             self._native.wait()
         except KeyboardInterrupt:
@@ -88,5 +95,8 @@ _living: weakref.WeakSet[MasterNode] = weakref.WeakSet()
 def _serve_all() -> None:
     # While the interpreter is whole: later there would be no Ctrl-C.
     for master in list(_living):
+        if hasattr(sys, "last_value"):
+            # The script has died, of Ctrl-C perhaps: nobody expects it to serve on.
+            master.interrupt()
         if master._runs:
             master._serve_on()

@@ -64,16 +64,20 @@ class PCCLError(Exception):
     """
 
     result: Result
+    text: str
+    is_retryable: bool
+    """Whether the same call may succeed if it is made again on the same communicator. Not if peers disagree on it."""
 
-    def __init__(self, result: int, text: str = "") -> None:
+    def __init__(self, result: int, text: str = "", is_retryable: bool | None = None) -> None:
         self.result = Result(result)
         self.text = text
-        super().__init__(result, text)
+        self.is_retryable = self.result in _RETRYABLE if is_retryable is None else is_retryable
+        # All of them, so that it can be pickled.
+        super().__init__(self.result, text, self.is_retryable)
 
     def __str__(self) -> str:
         return f"{self.result.name}: {self.text}" if self.text else self.result.name
 
-    @property
-    def is_retryable(self) -> bool:
-        """Whether the same call may succeed if it is made again on the same communicator."""
-        return self.result in _RETRYABLE
+
+# Users know them by this name, and tracebacks say it.
+Result.__module__ = PCCLError.__module__ = "pccl"

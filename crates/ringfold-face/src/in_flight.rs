@@ -53,9 +53,13 @@ impl InFlight {
         }
     }
 
-    /// Whether what was launched under this tag has ended.
+    /// Whether what was launched under this tag has ended; so has what is not in flight any more.
     pub fn is_done(&self, tag: u64) -> bool {
-        matches!(self.tags.lock().get(&tag), Some(Slot::Launched(work)) if work.is_done())
+        match self.tags.lock().get(&tag) {
+            Some(Slot::Launched(work)) => work.is_done(),
+            Some(Slot::Busy) => false,
+            None => true,
+        }
     }
 
     /// How many were launched and not awaited, finished or not.

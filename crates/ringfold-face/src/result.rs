@@ -1,7 +1,7 @@
 //! Results: how an error becomes a code.
 
 use core::fmt;
-use ringfold::{Error, StateRejection};
+use ringfold::{Cause, Error, StateRejection};
 
 /// `pcclResult_t`, as functions return it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +44,8 @@ pub struct Failure {
     pub code: ResultCode,
     /// The words.
     pub text: String,
+    /// Whether the same call may succeed if it is made again.
+    pub is_retryable: bool,
 }
 
 /// Which call an error comes from; a failed vote has a code of its own in each.
@@ -83,9 +85,9 @@ impl fmt::Display for During {
 }
 
 impl Failure {
-    /// This code, with these words.
+    /// This code, with these words; the same call would end so again.
     pub fn new(code: ResultCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), is_retryable: false }
     }
 
     /// An argument can't be used.
@@ -100,7 +102,23 @@ impl Failure {
 
     /// The failure that an error of `ringfold` is to the user of this call.
     pub fn of(error: &Error, during: During) -> Self {
-        Self::new(code_of(error, during), format!("{during}{error}"))
+        let is_retryable = may_pass(error, during);
+        Self { is_retryable, ..Self::new(code_of(error, during), format!("{during}{error}")) }
+    }
+}
+
+/// Whether the same call may succeed the next time. Not if peers disagree: they would again, and a program that retries
+/// in a loop would never end.
+fn may_pass(error: &Error, during: During) -> bool {
+    match error {
+        Error::Aborted(cause) => !matches!(**cause, Cause::Mismatch { .. } | Cause::Unable { .. }),
+        Error::StateRejected(why) => {
+            matches!(why, StateRejection::NobodyHasIt { .. } | StateRejection::HoldersGone)
+        }
+        // A communicator that could not connect may try again, one that was not let in may not.
+        Error::MasterLost(_) => during == During::Connect,
+        Error::VoteFailed(_) => during != During::Connect,
+        other => other.is_retryable(),
     }
 }
 
@@ -146,6 +164,18 @@ mod tests {
         assert_eq!(code_of(&failed, During::Sync), ResultCode::SharedStateSyncFailed);
         let aborted = Error::Aborted(Box::new(Cause::EpochEnded));
         assert_eq!(code_of(&aborted, During::Reduce), ResultCode::RankConnectionLost);
+    }
+
+    #[test]
+    fn what_peers_disagree_on_is_no_reason_to_try_again() {
+        let retryable = |error: &Error, during| Failure::of(error, during).is_retryable;
+        assert!(retryable(&Error::Aborted(Box::new(Cause::EpochEnded)), During::Reduce));
+        let differs = Error::StateRejected(StateRejection::Layout { key: "x".into() });
+        assert!(!retryable(&differs, During::Sync));
+        assert!(retryable(&Error::StateRejected(StateRejection::HoldersGone), During::Sync));
+        let gone = Error::MasterLost("x".into());
+        assert!(retryable(&gone, During::Connect) && !retryable(&gone, During::UpdateTopology));
+        assert!(!retryable(&Error::TurnedAway("x".into()), During::Connect));
     }
 
     #[test]

@@ -4,19 +4,38 @@ use crate::error::raised;
 use pyo3::prelude::*;
 use ringfold_face::result::Failure;
 use std::cell::RefCell;
+use std::sync::OnceLock;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 /// How often a thread that waits looks whether a signal has arrived.
 pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
+
+/// How long a thread whose call has ended while the interpreter ends waits for that; far longer than it takes.
+const END_OF_INTERPRETER_MAX: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// What a signal's handler raised while this thread waited.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
+/// The thread that ends the interpreter, once it does.
+static ENDER: OnceLock<ThreadId> = OnceLock::new();
+
+/// The interpreter ends soon, by this thread: no other one comes back to Python from a call of ours.
+#[pyfunction]
+pub(crate) fn interpreter_ends() {
+    let _ = ENDER.set(std::thread::current().id());
+}
+
 /// Runs the handlers of signals that have arrived. Whether one of them raised an exception, which the call that waits
 /// is to end with.
 pub(crate) fn is_interrupted() -> bool {
+    // Python runs handlers on the main thread alone. Other threads do not ask: an interpreter that ends meanwhile would
+    // end a thread that asks for its lock, in the midst of our frames.
+    if rustix::thread::gettid() != rustix::process::getpid() {
+        return false;
+    }
     // An interpreter that ends can't be asked; whoever waits then waits on.
     let outcome = Python::try_attach(|py| py.check_signals());
     match outcome {
@@ -33,7 +52,15 @@ pub(crate) fn blocking<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T, Failure> + Send,
 ) -> PyResult<T> {
-    let outcome = py.detach(call);
+    let outcome = py.detach(|| {
+        let outcome = call();
+        // A daemon thread's call ends when the communicator leaves at the end of the program. Nobody wants to hear
+        // of that, and soon there will be no interpreter to come back to.
+        if ENDER.get().is_some_and(|ender| *ender != std::thread::current().id()) {
+            std::thread::sleep(END_OF_INTERPRETER_MAX);
+        }
+        outcome
+    });
     if let Some(error) = RAISED.take() {
         return Err(error);
     }

@@ -2,6 +2,7 @@
 
 use crate::call::{SIGNALS_EVERY, blocking, is_interrupted};
 use crate::error::raised;
+use crate::owned::Owned;
 use crate::tensor::{Device, Tensor};
 use crate::work::Work;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -19,7 +20,8 @@ use std::time::Duration;
 /// A communicator.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct Communicator {
-    session: Arc<Session>,
+    session: Owned<Arc<Session>>,
+    name: String,
 }
 
 /// What an all-reduce is asked to do, as numbers of `pccl.h`.
@@ -31,8 +33,8 @@ struct Order<'py> {
     tag: u64,
     /// None for the tensor's own.
     dtype: Option<i32>,
-    /// Elements, where the user says so.
-    count: Option<usize>,
+    /// How many, where the user says so.
+    elements: Option<usize>,
     algorithm: i32,
     quantized: i32,
     weight: Option<f64>,
@@ -90,40 +92,41 @@ impl Communicator {
                 None => builder,
             };
             let communicator = builder.build().map_err(|e| Failure::of(&e, During::Creation))?;
-            Ok(Self { session: Arc::new(Session::new(communicator)) })
+            let name = communicator.name().to_owned();
+            Ok(Self { session: Owned::new(Arc::new(Session::new(communicator))), name })
         })
     }
 
     #[getter]
-    fn name(&self) -> String {
-        self.session.communicator.name().to_owned()
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn connect(&self, py: Python<'_>) -> PyResult<()> {
-        blocking(py, || self.session.connect())
+        blocking(py, || self.session.require()?.connect())
     }
 
     fn update_topology(&self, py: Python<'_>) -> PyResult<()> {
-        blocking(py, || self.session.update_topology())
+        blocking(py, || self.session.require()?.update_topology())
     }
 
     fn optimize_topology(&self, py: Python<'_>) -> PyResult<()> {
-        blocking(py, || self.session.optimize_topology())
+        blocking(py, || self.session.require()?.optimize_topology())
     }
 
     fn are_peers_pending(&self, py: Python<'_>) -> PyResult<bool> {
-        blocking(py, || self.session.are_peers_pending())
+        blocking(py, || self.session.require()?.are_peers_pending())
     }
 
     fn attribute(&self, py: Python<'_>, number: i32) -> PyResult<u32> {
-        blocking(py, || self.session.attribute(number))
+        blocking(py, || self.session.require()?.attribute(number))
     }
 
     /// Reduces, and returns when that has ended.
     fn all_reduce(&self, py: Python<'_>, order: Order<'_>) -> PyResult<Reduced> {
         let (operands, reduction) = order.understood()?;
-        let session = &*self.session;
         let reduced = blocking(py, || {
+            let session = self.session.require()?;
             let _taken = session.in_flight.take([operands.tag])?;
             session.communicator.reduce(reduction).map_err(|e| session.failed(&e, During::Reduce))
         })?;
@@ -133,14 +136,13 @@ impl Communicator {
     /// Starts to reduce.
     fn all_reduce_async(&self, py: Python<'_>, order: Order<'_>) -> PyResult<Work> {
         let (operands, Reduction { dtype, buffers, options }) = order.understood()?;
-        let session = &*self.session;
         blocking(py, || {
+            let session = self.session.require()?;
             let taken = session.in_flight.take([operands.tag])?;
             let work = session.communicator.all_reduce_memory(dtype, buffers, options);
             taken.launched(work.map_err(|e| session.failed(&e, During::Reduce))?);
-            Ok(())
-        })?;
-        Ok(Work::new(self.session.clone(), operands.tag))
+            Ok(Work::new(session.clone(), operands.tag))
+        })
     }
 
     /// Reduces all, and again what was aborted, until all are done.
@@ -152,8 +154,8 @@ impl Communicator {
     ) -> PyResult<Reduced> {
         let understood = orders.iter().map(Order::understood).collect::<PyResult<Vec<_>>>()?;
         let (operands, reductions): (Vec<_>, Vec<_>) = understood.into_iter().unzip();
-        let session = &*self.session;
         let reduced = blocking(py, || {
+            let session = self.session.require()?;
             require_apart(&operands)?;
             let _taken = session.in_flight.take(operands.iter().map(|o| o.tag))?;
             let done = session.communicator.all_reduce_many(reductions, in_flight_max);
@@ -185,8 +187,8 @@ impl Communicator {
             Ok(StateTensor { key, dtype, memory, allow_content_inequality })
         };
         let tensors = entries.iter().zip(aliases).map(tensor).collect::<PyResult<Vec<_>>>()?;
-        let session = &*self.session;
         let info = blocking(py, || {
+            let session = self.session.require()?;
             session.require_awaited()?;
             let synced = session.communicator.sync_memory(revision, tensors, strategy);
             synced.map_err(|e| session.failed(&e, During::Sync))
@@ -194,17 +196,21 @@ impl Communicator {
         Ok((info.revision, info.tx_bytes, info.rx_bytes))
     }
 
+    /// Says goodbye. A forked child can't do that for its parent.
     fn leave(&self, py: Python<'_>) {
-        py.detach(|| self.session.leave());
+        if let Some(session) = self.session.here() {
+            py.detach(|| session.leave());
+        }
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        let Some(session) = self.session.here() else { return };
         // Other Python threads run while we say goodbye; at the very end there are none.
-        let left = Python::try_attach(|py| py.detach(|| self.session.leave()));
+        let left = Python::try_attach(|py| py.detach(|| session.leave()));
         if left.is_none() {
-            self.session.leave();
+            session.leave();
         }
     }
 }
@@ -236,7 +242,7 @@ impl Order<'_> {
                 recv.len()
             )));
         }
-        if let Some(count) = self.count
+        if let Some(count) = self.elements
             && count != send.len()
         {
             return Err(PyValueError::new_err(format!(

@@ -11,7 +11,10 @@ static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 /// The exception that a failure is.
 pub(crate) fn raised(py: Python<'_>, failure: &Failure) -> PyErr {
     match CLASS.import(py, "ringfold._error", "PCCLError") {
-        Ok(class) => PyErr::from_type(class.clone(), (failure.code as i32, failure.text.clone())),
+        Ok(class) => {
+            let arguments = (failure.code as i32, failure.text.clone(), failure.is_retryable);
+            PyErr::from_type(class.clone(), arguments)
+        }
         Err(error) => error,
     }
 }

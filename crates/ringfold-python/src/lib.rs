@@ -8,6 +8,7 @@ mod command;
 mod communicator;
 mod error;
 mod master;
+mod owned;
 mod tensor;
 mod work;
 
@@ -23,6 +24,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
     module.add_function(wrap_pyfunction!(has_cuda, module)?)?;
+    module.add_function(wrap_pyfunction!(call::interpreter_ends, module)?)?;
     module.add_function(wrap_pyfunction!(start_log, module)?)?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Masters within a Python process.
 
 use crate::call::{SIGNALS_EVERY, blocking, is_interrupted};
+use crate::owned::Owned;
 use pyo3::prelude::*;
 use ringfold_face::join_token;
 use ringfold_face::result::{During, Failure};
@@ -8,7 +9,7 @@ use ringfold_face::result::{During, Failure};
 /// A master, which serves from a thread of its own.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct Master {
-    master: ringfold::Master,
+    master: Owned<ringfold::Master>,
 }
 
 #[pymethods]
@@ -22,30 +23,34 @@ impl Master {
             if let Some(token) = token {
                 builder = builder.token(token);
             }
-            Ok(Self { master: builder.build() })
+            Ok(Self { master: Owned::new(builder.build()) })
         })
     }
 
     /// Listens, and serves.
     fn run(&self, py: Python<'_>) -> PyResult<()> {
-        blocking(py, || self.master.run().map_err(|e| Failure::of(&e, During::Master)))
+        blocking(py, || self.master.require()?.run().map_err(|e| Failure::of(&e, During::Master)))
     }
 
-    /// Where it listens.
+    /// Where it listens. Nowhere, in a forked child.
     fn addresses(&self) -> Vec<String> {
-        self.master.addresses().iter().map(ToString::to_string).collect()
+        let addresses = self.master.here().map(ringfold::Master::addresses).unwrap_or_default();
+        addresses.iter().map(ToString::to_string).collect()
     }
 
-    /// Has it end soon.
+    /// Has it end soon. A forked child has no say in that.
     fn interrupt(&self) {
-        self.master.interrupt();
+        if let Some(master) = self.master.here() {
+            master.interrupt();
+        }
     }
 
     /// Waits until it has ended. Its port is free then.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         blocking(py, || {
+            let master = self.master.require()?;
             loop {
-                match self.master.wait_for(SIGNALS_EVERY) {
+                match master.wait_for(SIGNALS_EVERY) {
                     Some(ended) => return ended.map_err(|e| Failure::of(&e, During::Master)),
                     None if is_interrupted() => return Ok(()),
                     None => {}

@@ -35,10 +35,10 @@ pub(crate) enum Device {
 
 #[pymethods]
 impl Tensor {
-    /// The memory of an object with the buffer protocol or DLPack; `name` is what errors call it.
+    /// The memory of an object with the buffer protocol or DLPack, which may be written; `name` is what errors call it.
     #[new]
     fn new(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
-        Self::of(object, name)
+        Self::of(object, name)?.writable(name)
     }
 
     /// So many elements at an address. Whoever makes it keeps them there.
@@ -214,7 +214,14 @@ impl Tensor {
         };
         let itemsize = usize::try_from(view.itemsize).unwrap_or(0);
         let dtype = dtype_of_format(format.to_bytes(), itemsize).ok_or_else(|| {
-            PyTypeError::new_err(format!("{name} has elements of format {format:?}, which no data type is"))
+            let order = if is_foreign(format.to_bytes()) {
+                ", in another byte order than this machine's"
+            } else {
+                ""
+            };
+            PyTypeError::new_err(format!(
+                "{name} has elements of format {format:?}{order}, which can't be reduced or shared"
+            ))
         })?;
         // SAFETY: the view is filled.
         if unsafe { ffi::PyBuffer_IsContiguous(view, b'C' as core::ffi::c_char) } == 0 {
@@ -304,6 +311,12 @@ fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
         expected *= size;
         fits
     })
+}
+
+/// Whether a format of Python's `struct` module has its bytes the other way round.
+fn is_foreign(format: &[u8]) -> bool {
+    let foreign: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
+    format.first().is_some_and(|first| foreign.contains(first))
 }
 
 /// The element type of a format of Python's `struct` module.

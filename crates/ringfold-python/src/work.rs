@@ -1,9 +1,10 @@
 //! An all-reduce that goes on while Python computes.
 
 use crate::call::{SIGNALS_EVERY, blocking, is_interrupted};
+use crate::owned::Owned;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use ringfold::ReduceInfo;
+use ringfold::{Error, ReduceInfo};
 use ringfold_face::result::{During, Failure};
 use ringfold_face::session::Session;
 use std::sync::Arc;
@@ -12,41 +13,52 @@ use std::time::{Duration, Instant};
 /// An operation that was launched.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct Work {
-    session: Arc<Session>,
+    session: Owned<Arc<Session>>,
     tag: u64,
     end: Mutex<Option<Result<ReduceInfo, Failure>>>,
 }
 
-/// How it ended: the result's number and words, the world, and the bytes sent and received.
-type End = (i32, String, u32, u64, u64);
+/// How it ended: the result's number and words, whether to try again, the world, and the bytes sent and received.
+type End = (i32, String, bool, u32, u64, u64);
 
 impl Work {
     /// Of the operation that was launched under this tag.
     pub(crate) fn new(session: Arc<Session>, tag: u64) -> Self {
-        Self { session, tag, end: Mutex::new(None) }
+        Self { session: Owned::new(session), tag, end: Mutex::new(None) }
     }
 
     /// Waits for so long, or to the end; none if it has not ended by then.
-    fn wait_until(&self, until: Option<Instant>) -> Option<Result<ReduceInfo, Failure>> {
-        let mut end = self.end.lock();
+    fn wait_until(&self, until: Option<Instant>) -> Result<Option<Result<ReduceInfo, Failure>>, Failure> {
+        let session = self.session.require()?;
+        let left = || until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+        let mut end = loop {
+            let left = left();
+            // Another thread may wait already.
+            if let Some(end) = self.end.try_lock_for(left.min(SIGNALS_EVERY)) {
+                break end;
+            }
+            if left <= SIGNALS_EVERY || is_interrupted() {
+                return Ok(None);
+            }
+        };
         if end.is_some() {
-            return end.clone();
+            return Ok(end.clone());
         }
-        let claimed = self.session.in_flight.claim(self.tag);
-        let Some((work, taken)) = claimed else {
-            *end = Some(Err(Failure::argument(format!("the operation of tag {} is gone", self.tag))));
-            return end.clone();
+        let Some((work, taken)) = session.in_flight.claim(self.tag) else {
+            // Whoever left the run has let go of it.
+            *end = Some(Err(session.failed(&Error::Left, During::Reduce)));
+            return Ok(end.clone());
         };
         loop {
-            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            let left = left();
             if let Some(outcome) = work.wait_for(left.min(SIGNALS_EVERY)) {
-                *end = Some(outcome.map_err(|e| self.session.failed(&e, During::Reduce)));
-                return end.clone();
+                *end = Some(outcome.map_err(|e| session.failed(&e, During::Reduce)));
+                return Ok(end.clone());
             }
             // It may be asked for again: nothing is lost by leaving off.
             if left <= SIGNALS_EVERY || is_interrupted() {
                 taken.launched(work);
-                return None;
+                return Ok(None);
             }
         }
     }
@@ -59,18 +71,19 @@ impl Work {
         let patience = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)));
         // Longer than anyone lives is for ever.
         let until = patience.and_then(Result::ok).and_then(|patience| Instant::now().checked_add(patience));
-        let end = blocking(py, || Ok(self.wait_until(until)))?;
+        let end = blocking(py, || self.wait_until(until))?;
         Ok(end.map(|end| match end {
-            Ok(info) => (0, String::new(), info.world, info.tx_bytes, info.rx_bytes),
-            Err(failure) => (failure.code as i32, failure.text, 0, 0, 0),
+            Ok(info) => (0, String::new(), false, info.world, info.tx_bytes, info.rx_bytes),
+            Err(failure) => (failure.code as i32, failure.text, failure.is_retryable, 0, 0, 0),
         }))
     }
 
     /// Whether it has ended.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         blocking(py, || {
+            let session = self.session.require()?;
             let is_known = self.end.try_lock().is_some_and(|end| end.is_some());
-            Ok(is_known || self.session.in_flight.is_done(self.tag))
+            Ok(is_known || session.in_flight.is_done(self.tag))
         })
     }
 }
@@ -78,8 +91,10 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         // Nobody can ask for it any more. It runs on, and its tensors are kept until it has ended.
-        if self.end.get_mut().is_none() {
-            drop(self.session.in_flight.claim(self.tag));
+        if self.end.get_mut().is_none()
+            && let Some(session) = self.session.here()
+        {
+            drop(session.in_flight.claim(self.tag));
         }
     }
 }
