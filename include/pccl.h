@@ -110,7 +110,7 @@ typedef enum pcclDataType_t {
     pcclDouble = 11
 } pcclDataType_t;
 
-/* Where a tensor lies. CUDA needs a build that says so (pcclGetBuildInfo). */
+/* Where a tensor lies. CUDA needs a driver and a device (pcclGetBuildInfo). */
 typedef enum pcclDeviceType_t {
     pcclDeviceCpu = 0,
     pcclDeviceCuda = 1
@@ -264,7 +264,7 @@ typedef struct pcclRankUuid_t {
     uint8_t data[16];
 } pcclRankUuid_t;
 
-/* What this build of the library can do. */
+/* What the library can do here: CUDA if there are a driver and a device. */
 typedef struct pcclBuildInfo_t {
     bool has_cuda_support;
 } pcclBuildInfo_t;
@@ -375,6 +375,9 @@ pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t at
  * counts nothing twice; out of place, sendbuf is never written and recvbuf is undefined after a failure.
  * `reduce_info_out` may be null, and is written on success only. The buffers may be null if count is 0.
  *
+ * Both may be in the memory of a CUDA device. What was queued on its default stream before is waited for, and
+ * the result is in place on return; after a failure the device holds what it held.
+ *
  *   pcclRankConnectionLost      aborted for the whole group: a peer was lost, or peers asked for different things
  *                               under this tag, or did not call in time; pcclGetLastError says which
  *   pcclTooFewPeers             there is no other peer in the group
@@ -440,7 +443,8 @@ pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *desc
  *   pcclPendingAsyncOps         an asynchronous all-reduce has not been awaited
  *   pcclInvalidUsage            not connected
  *   pcclInvalidArgument         null, a key that is null, occurs twice or is no UTF-8, null data with a count,
- *                               tensors that overlap, a CUDA tensor without CUDA support
+ *                               tensors that overlap, a CUDA tensor without CUDA support, or whose
+ *                               data is not in the memory of a CUDA device
  */
 pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
                                         pcclSharedStateSyncStrategy_t strategy,

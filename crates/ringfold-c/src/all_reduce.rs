@@ -27,7 +27,7 @@ pub unsafe extern "C" fn pcclAllReduce(
         let request = Request::checked(sendbuf, recvbuf, descriptor)?;
         let _taken = session.in_flight.take([request.operands.tag])?;
         // SAFETY: the caller lends the buffers until we return, which is after the work has ended.
-        let reduction = unsafe { request.reduction() };
+        let reduction = unsafe { request.reduction() }?;
         let info = session.communicator.reduce(reduction).map_err(|e| session.failed(&e, During::Reduce))?;
         // SAFETY: it is null or valid, by the caller's promise.
         unsafe { report(info, reduce_info_out) };
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn pcclAllReduceAsync(
         let taken = session.in_flight.take([tag])?;
         // SAFETY: the caller lends the buffers until the operation was awaited or the communicator destroyed;
         // both wait until the work has ended.
-        let reduction = unsafe { request.reduction() };
+        let reduction = unsafe { request.reduction() }?;
         let work = session
             .communicator
             .all_reduce_memory(reduction.dtype, reduction.buffers, reduction.options)
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
         let _taken = session.in_flight.take(operands.iter().map(|o| o.tag))?;
         // SAFETY: the caller lends the buffers until we return, which is after all have ended; those that are
         // written overlap nothing.
-        let reductions = requests.iter().map(|r| unsafe { r.reduction() }).collect();
+        let reductions = requests.iter().map(|r| unsafe { r.reduction() }).collect::<Result<Vec<_>, _>>()?;
         let info = session
             .communicator
             .all_reduce_many(reductions, in_flight_max)

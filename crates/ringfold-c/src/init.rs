@@ -3,6 +3,7 @@
 use crate::result::{ResultCode, guarded};
 use crate::types::BuildInfo;
 use core::sync::atomic::{AtomicBool, Ordering};
+use ringfold::cuda::Driver;
 use ringfold_face::log;
 use ringfold_face::result::Failure;
 
@@ -29,7 +30,7 @@ pub unsafe extern "C" fn pcclGetBuildInfo(build_info_out: *mut BuildInfo) -> Res
             return Err(Failure::null("build_info_out"));
         }
         // SAFETY: it is not null, and the caller promises that it can be written.
-        unsafe { build_info_out.write(BuildInfo { has_cuda_support: false }) };
+        unsafe { build_info_out.write(BuildInfo { has_cuda_support: Driver::is_usable() }) };
         Ok(())
     })
 }

@@ -2,6 +2,7 @@
 
 use crate::types::ReduceDescriptor;
 use core::ffi::c_void;
+use ringfold::cuda::{CudaError, DeviceMemory, Driver};
 use ringfold::{AllReduce, Buffers, Memory, Reduction, View};
 use ringfold_face::number;
 use ringfold_face::operands::Operands;
@@ -42,17 +43,46 @@ impl Request {
     /// # Safety
     /// Until the operation has ended, the receive buffer is valid and nobody else's, and the send buffer is
     /// valid and not written.
-    pub unsafe fn reduction(&self) -> Reduction {
+    pub unsafe fn reduction(&self) -> Result<Reduction, Failure> {
         let Operands { send, recv, dtype, options, .. } = self.operands;
+        let in_place = self.operands.is_in_place();
+        let of_device = is_on_device(send);
+        if !in_place && is_on_device(recv) != of_device {
+            return Err(Failure::argument(
+                "one of the buffers is in the memory of a CUDA device, and the other one is not",
+            ));
+        }
+        if of_device {
+            // SAFETY: the caller's promise.
+            let buffers =
+                unsafe { device_buffers(send, recv) }.map_err(|e| Failure::argument(e.to_string()))?;
+            return Ok(Reduction { dtype, buffers, options });
+        }
         // SAFETY: the caller's promise.
         let target = unsafe { Memory::borrowed(self.recvbuf.cast(), recv.bytes) };
-        let buffers = if self.operands.is_in_place() {
+        let buffers = if in_place {
             Buffers::InPlace(target)
         } else {
             // SAFETY: the caller's promise; the two do not overlap.
             let source = unsafe { View::borrowed(self.sendbuf.cast(), send.bytes) };
             Buffers::OutOfPlace { source, target }
         };
-        Reduction { dtype, buffers, options }
+        Ok(Reduction { dtype, buffers, options })
     }
+}
+
+/// Whether bytes are in the memory of a CUDA device. A process that does not use the driver has none there.
+fn is_on_device(span: Span) -> bool {
+    span.bytes > 0 && Driver::in_use().is_some_and(|driver| driver.is_on_device(span.start as u64))
+}
+
+/// # Safety
+/// As of `Request::reduction`.
+unsafe fn device_buffers(send: Span, recv: Span) -> Result<Buffers, CudaError> {
+    // SAFETY: the caller's promise; nothing has to be kept for it.
+    let borrowed =
+        |span: Span| unsafe { DeviceMemory::borrowed(span.start as u64, span.bytes, Box::new(())) };
+    let source = borrowed(send)?;
+    let target = if send == recv { source.clone() } else { borrowed(recv)? };
+    Ok(Buffers::Device { source, target })
 }

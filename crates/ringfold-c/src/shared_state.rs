@@ -4,7 +4,8 @@ use crate::communicator;
 use crate::result::{ResultCode, guarded};
 use crate::types::{Comm, SharedState, SharedStateSyncInfo, TensorInfo};
 use core::ffi::{CStr, c_int};
-use ringfold::{DType, Memory, StateTensor};
+use ringfold::cuda::{DeviceMemory, Driver};
+use ringfold::{DType, Memory, StateMemory, StateTensor};
 use ringfold_face::alias::aliases;
 use ringfold_face::number;
 use ringfold_face::result::{During, Failure};
@@ -34,7 +35,7 @@ pub unsafe extern "C" fn pcclSynchronizeSharedState(
         let entries = checked(unsafe { infos(state) }?)?;
         session.require_awaited()?;
         // SAFETY: the caller lends the tensors until we return, and so does `sync_memory`; shared ones are copied.
-        let tensors = entries.into_iter().map(|entry| unsafe { entry.tensor() }).collect();
+        let tensors = entries.into_iter().map(|entry| unsafe { entry.tensor() }).collect::<Result<_, _>>()?;
         let info = session
             .communicator
             .sync_memory(state.revision, tensors, strategy)
@@ -79,14 +80,22 @@ struct Entry<'a> {
 impl Entry<'_> {
     /// # Safety
     /// The contents are lent until the tensor is gone.
-    unsafe fn tensor(self) -> StateTensor {
-        // SAFETY: the caller's promise.
-        let memory = unsafe { Memory::borrowed(self.info.data.cast(), self.span.bytes) };
-        // Memory has one holder. Tied tensors get a copy of their own, which is let go of afterwards: what
-        // arrives for one name arrives for the other, too.
-        let memory = if self.alias { Memory::from(memory.as_slice().to_vec()) } else { memory };
+    unsafe fn tensor(self) -> Result<StateTensor, Failure> {
+        let memory = if self.info.device_type == DEVICE_CUDA {
+            // SAFETY: the caller's promise. Tied tensors are staged in copies of their own anyway.
+            let memory =
+                unsafe { DeviceMemory::borrowed(self.span.start as u64, self.span.bytes, Box::new(())) };
+            let refused = |why| Failure::argument(format!("the data of {:?}: {why}", self.key));
+            StateMemory::Device(memory.map_err(refused)?)
+        } else {
+            // SAFETY: the caller's promise.
+            let memory = unsafe { Memory::borrowed(self.info.data.cast(), self.span.bytes) };
+            // Memory has one holder. Tied tensors get a copy of their own, which is let go of afterwards: what
+            // arrives for one name arrives for the other, too.
+            StateMemory::Host(if self.alias { Memory::from(memory.as_slice().to_vec()) } else { memory })
+        };
         let allow_content_inequality = self.info.allow_content_inequality != 0;
-        StateTensor { key: self.key, dtype: self.dtype, memory: memory.into(), allow_content_inequality }
+        Ok(StateTensor { key: self.key, dtype: self.dtype, memory, allow_content_inequality })
     }
 }
 
@@ -116,9 +125,7 @@ fn entry(info: &TensorInfo) -> Result<Entry<'_>, Failure> {
     match info.device_type {
         DEVICE_CPU => {}
         DEVICE_CUDA => {
-            return Err(Failure::argument(format!(
-                "{key:?} is a CUDA tensor, and this build of the library has no CUDA support"
-            )));
+            Driver::loaded().map_err(|why| Failure::argument(format!("{key:?} is a CUDA tensor: {why}")))?;
         }
         other => return Err(Failure::argument(format!("{key:?}: {other} is no device type"))),
     }
@@ -151,9 +158,11 @@ mod tests {
     }
 
     #[test]
-    fn a_cuda_tensor_is_refused_with_words() {
+    fn what_is_no_memory_of_a_cuda_device_is_refused_with_words() {
         let cuda = TensorInfo { device_type: DEVICE_CUDA, ..info(c"weights", 4096, 4) };
-        let failure = checked(&[cuda]).unwrap_err();
+        // SAFETY: what is refused is never read.
+        let tensor = |entry: Entry<'_>| unsafe { entry.tensor() };
+        let failure = checked(&[cuda]).and_then(|mut entries| tensor(entries.remove(0))).unwrap_err();
         assert_eq!(failure.code, ResultCode::InvalidArgument);
         assert!(failure.text.contains("weights") && failure.text.contains("CUDA"), "{}", failure.text);
     }
