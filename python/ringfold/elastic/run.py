@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pccl
-from ringfold.elastic.reducing import Operand, Reduced, Reducing, may_pass
+from ringfold.elastic.reducing import Operand, Reduced, Reducing, may_pass, reduce_one
 from ringfold.elastic.state import State
 from ringfold.elastic.stopping import Stopped, StopSwitch
 
@@ -339,9 +339,13 @@ class Run:
         Several tensors take the tags from ``tag`` on, one each. Tags matter only if calls overlap, from several threads
         or with :meth:`reduce_async`: then these must not share one.
         """
-        return self.reduce_async(
-            tensors, op=op, into=into, weight=weight, tag=tag, quantization=quantization
-        ).wait()
+        operands = _operands(tensors, into, tag, op, weight, quantization)
+        if len(operands) == 1:
+            with self._switch.blocking():
+                reduced = reduce_one(self._communicator, operands[0])
+            if reduced is not None:
+                return reduced
+        return self.start(operands).wait()
 
     def reduce_async(
         self,
@@ -355,14 +359,7 @@ class Run:
     ) -> Reducing:
         """As :meth:`reduce`, but returns at once. The tensors must be left alone, and :meth:`Reducing.wait` be called on
         all peers before the step ends."""
-        sends = _each(tensors)
-        recvs = sends if into is None else _each(into)
-        if len(sends) != len(recvs):
-            raise ValueError(f"{len(sends)} tensors can't be reduced into {len(recvs)}")
-        pairs = enumerate(zip(sends, recvs, strict=True))
-        return self.start(
-            [Operand(send, recv, tag + place, op, weight, quantization) for place, (send, recv) in pairs]
-        )
+        return self.start(_operands(tensors, into, tag, op, weight, quantization))
 
     def start(self, operands: Sequence[Operand]) -> Reducing:
         """Starts to reduce operands that differ in more than their tags, for those who build upon this class."""
@@ -483,6 +480,22 @@ class Run:
     def _pause(self, attempt: int) -> None:
         with self._switch.blocking():
             time.sleep(min(0.05 * 2**attempt, 1.0))
+
+
+def _operands(
+    tensors: Any,
+    into: Any,
+    tag: int,
+    op: pccl.ReduceOp,
+    weight: float | None,
+    quantization: pccl.QuantizationOptions | None,
+) -> list[Operand]:
+    sends = _each(tensors)
+    recvs = sends if into is None else _each(into)
+    if len(sends) != len(recvs):
+        raise ValueError(f"{len(sends)} tensors can't be reduced into {len(recvs)}")
+    pairs = enumerate(zip(sends, recvs, strict=True))
+    return [Operand(send, recv, tag + place, op, weight, quantization) for place, (send, recv) in pairs]
 
 
 def _each(tensors: Any) -> list[Any]:
