@@ -180,7 +180,8 @@ class Churn:
 
     def drive(self, address: str) -> int:
         began = told = time.monotonic()
-        first = {}
+        first: dict[int, int] = {}
+        seen: set[int] = set()
         while time.monotonic() - began < self.seconds:
             if (words := self.fallen()) is not None:
                 print(words)
@@ -196,8 +197,11 @@ class Churn:
             if time.monotonic() - told > 10:
                 told = time.monotonic()
                 for child in self.children:
-                    first.setdefault(child.pid, memory_kib(child.pid))
-                    self.grown[child.pid] = memory_kib(child.pid) - first[child.pid]
+                    # Whoever is seen for the first time may still be importing.
+                    if child.pid in seen:
+                        first.setdefault(child.pid, memory_kib(child.pid))
+                        self.grown[child.pid] = memory_kib(child.pid) - first[child.pid]
+                    seen.add(child.pid)
                 print(f"{told - began:.0f} s: {self.joins} joined, {self.kills} killed", flush=True)
         self.stop.touch()
         steps = again = 0
