@@ -26,7 +26,7 @@ def main() -> int:
     )
     parser.add_argument("--phases", type=int, default=20, help="phases of the run (%(default)s)")
     parser.add_argument(
-        "--inner", type=int, default=15, help="steps of a phase; peers may differ (%(default)s)"
+        "--inner", type=int, default=12, help="steps of a phase; peers may differ (%(default)s)"
     )
     parser.add_argument(
         "--batch", type=int, default=32, help="sequences a step; peers may differ (%(default)s)"
@@ -40,6 +40,7 @@ def main() -> int:
 
     language = Language()
     model = TinyTransformer()
+    print(f"loss {evaluate(model, language):.4f} before the first phase")
     inner_optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     diloco = ringfold.DiLoCo(model, outer_optimizer, overlap=True)
     with ringfold.Run(

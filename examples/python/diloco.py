@@ -23,7 +23,7 @@ def main() -> int:
     )
     parser.add_argument("--phases", type=int, default=20, help="phases of the run (%(default)s)")
     parser.add_argument(
-        "--inner", type=int, default=15, help="steps of a phase; peers may differ (%(default)s)"
+        "--inner", type=int, default=12, help="steps of a phase; peers may differ (%(default)s)"
     )
     parser.add_argument(
         "--batch", type=int, default=32, help="sequences a step; peers may differ (%(default)s)"
@@ -37,6 +37,7 @@ def main() -> int:
 
     language = Language()
     model = TinyTransformer()
+    print(f"loss {evaluate(model, language):.4f} before the first phase")
     inner_optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     # The outer optimiser is SGD with Nesterov momentum if nothing else is said.
     diloco = ringfold.DiLoCo(model)

@@ -7,16 +7,13 @@ import ringfold
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--master", default="127.0.0.1:48148", metavar="HOST:PORT")
-master = parser.parse_args().master
+random = np.random.default_rng()
 
+goal = np.arange(8, dtype=np.float32)
 weights = np.zeros(8, dtype=np.float32)
-with ringfold.Run(master, state={"weights": weights}) as run:
+with ringfold.Run(parser.parse_args().master, state={"weights": weights}) as run:
     for step in run.steps(until=5):
-        gradient = (
-            weights
-            - np.arange(8, dtype=np.float32)
-            + np.random.default_rng().normal(size=8).astype(np.float32)
-        )
+        gradient = weights - goal + random.normal(0, 0.1, 8).astype(np.float32)
         run.average(gradient)
         weights -= 0.5 * gradient
-        print(f"step {step}: {weights}")
+        print(f"step {step}: {run.world_size} peers, weights {weights}")

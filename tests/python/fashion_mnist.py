@@ -1,7 +1,6 @@
 """Fashion-MNIST's files, which stand in MNIST's place: same names, same format."""
 
-import gzip
-import shutil
+import os
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,12 @@ FILES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-KEPT = Path.home() / ".cache" / "ringfold" / "data" / "MNIST" / "raw"
-PACKAGED = Path("/usr/share/datasets/fashion-mnist")
 
 
 def folder() -> Path:
-    """The folder with the four unpacked files; skips the test where the machine has them in no form."""
-    if not all((KEPT / name).is_file() for name in FILES):
-        if not all((PACKAGED / f"{name}.gz").is_file() for name in FILES):
-            pytest.skip(f"no MNIST files in {KEPT} (apt-get install dataset-fashion-mnist)")
-        KEPT.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            unpacked = KEPT / f"{name}.part"
-            with gzip.open(PACKAGED / f"{name}.gz") as source, unpacked.open("wb") as target:
-                shutil.copyfileobj(source, target)
-            unpacked.replace(KEPT / name)
-    return KEPT
+    """The folder with the four unpacked files; skips the test where there is none."""
+    root = os.environ.get("RINGFOLD_MNIST") or Path.home() / ".cache" / "ringfold" / "data"
+    raw = Path(root) / "MNIST" / "raw"
+    if not all((raw / name).is_file() for name in FILES):
+        pytest.skip(f"no MNIST files in {raw} (scripts/mnist-files {root} puts them there)")
+    return raw

@@ -174,7 +174,7 @@ def test_diloco_learns_and_all_peers_end_equal(examples: Examples, name: str) ->
     outputs = examples.outputs(name)
     assert the_same([last(output) for output in outputs]).startswith("done")
     for output in outputs:
-        assert losses(output)[-1] < 0.8 * losses(output)[0]
+        assert losses(output)[-1] < 0.7 * losses(output)[0]
 
 
 def test_diloco_goes_on_when_a_peer_is_killed(examples: Examples) -> None:
