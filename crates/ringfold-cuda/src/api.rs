@@ -16,6 +16,7 @@ pub(crate) type Handle = *mut c_void;
 
 pub(crate) const SUCCESS: Code = 0;
 pub(crate) const OUT_OF_MEMORY: Code = 2;
+pub(crate) const INVALID_CONTEXT: Code = 201;
 pub(crate) const NOT_READY: Code = 600;
 
 /// The stream that queues what names no stream.

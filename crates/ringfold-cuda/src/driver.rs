@@ -42,7 +42,7 @@ impl Driver {
     }
 
     /// Whether an address is in a device's memory.
-    pub fn is_on_device(&self, address: u64) -> bool {
+    pub fn is_on_device(&'static self, address: u64) -> bool {
         self.ordinal_of(address).is_ok()
     }
 
@@ -79,7 +79,7 @@ impl Driver {
     }
 
     /// The device whose memory an address is in.
-    pub(crate) fn ordinal_of(&self, address: u64) -> Result<i32, CudaError> {
+    pub(crate) fn ordinal_of(&'static self, address: u64) -> Result<i32, CudaError> {
         let (mut kind, mut managed, mut ordinal): (c_uint, c_uint, c_int) = (0, 0, -1);
         let mut names =
             [api::ATTRIBUTE_MEMORY_TYPE, api::ATTRIBUTE_IS_MANAGED, api::ATTRIBUTE_DEVICE_ORDINAL];
@@ -87,8 +87,14 @@ impl Driver {
             [(&raw mut kind).cast(), (&raw mut managed).cast(), (&raw mut ordinal).cast()];
         // SAFETY: there are as many names as places, and each place has room for what is asked for: numbers of four
         // bytes, and a flag of at most four. Any address may be asked about.
-        let code =
-            unsafe { (self.api.pointer_attributes)(3, names.as_mut_ptr(), places.as_mut_ptr(), address) };
+        let mut ask =
+            || unsafe { (self.api.pointer_attributes)(3, names.as_mut_ptr(), places.as_mut_ptr(), address) };
+        let mut code = ask();
+        if code == api::INVALID_CONTEXT {
+            // Some drivers answer only a thread that has turned to a device, whichever.
+            let _current = self.device(0)?.current()?;
+            code = ask();
+        }
         check(&self.api, "asking whose memory an address is in", code)?;
         if (kind == api::MEMORY_OF_DEVICE || managed & 0xff != 0) && ordinal >= 0 {
             Ok(ordinal)
