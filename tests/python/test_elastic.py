@@ -122,6 +122,9 @@ def test_alone_a_reduction_is_the_identity(master: str) -> None:
             run.reduce(mine, into=into)
             assert np.array_equal(mine, np.arange(5) + step) and np.array_equal(into, mine)
             assert run.world_size == 1
+    assert run.revision == 3 and run.world_size == 0
+    with pytest.raises(RuntimeError, match="the run is over"):
+        run.average(into)
 
 
 def test_several_tensors_are_reduced_in_one_call_in_place_or_into_others(master: str) -> None:
@@ -300,6 +303,21 @@ def test_a_peer_that_is_ahead_of_the_run_is_rejected_in_words(master: str) -> No
 def test_a_checkpoint_is_resumed_at_its_revision(master: str) -> None:
     ended = together(lambda: train(master, 0, 104, revision=100), lambda: train(master, 1, 104, revision=100))
     assert ended[0] == ended[1] and ended[0][1] == [100, 101, 102, 103]
+
+
+def test_a_run_that_everybody_left_is_taken_up_from_a_checkpoint_when_that_is_said(master: str) -> None:
+    together(lambda: train(master, 0, 8), lambda: train(master, 1, 8))
+    silently = [begin(lambda seed=seed: train(master, seed, 8, revision=5)) for seed in range(2)]
+    for future in silently:
+        with pytest.raises(Rejected, match="strategy=SEND_ONLY") as rejected:
+            future.result(DEADLINE)
+        assert not rejected.value.is_retryable
+    sends, receives = pccl.SharedStateSyncStrategy.SEND_ONLY, pccl.SharedStateSyncStrategy.RECEIVE_ONLY
+    ended = together(
+        lambda: train(master, 2, 8, revision=5, strategy=sends),
+        lambda: train(master, 3, 8, strategy=receives),
+    )
+    assert ended[0] == ended[1] and ended[0][1] == [5, 6, 7]
 
 
 def test_what_peers_may_differ_in_is_given_to_newcomers_once(master: str) -> None:

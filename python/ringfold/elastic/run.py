@@ -185,8 +185,7 @@ class Run:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> bool:
-        self._switch.leave()
-        self._switch.restore()
+        self._switch.end()
         logger.info("left the run at revision %d", self._revision)
         return isinstance(error, Stopped)
 
@@ -394,11 +393,8 @@ class Run:
                     f"only {world} of {self._peers_min} peers came within {self._wait_timeout:g} s to group "
                     f"{self._peer_group} at the master {self._address}"
                 )
-            with self._switch.blocking():
+            with self._switch.blocking(at_boundary=True):
                 time.sleep(pause if self._is_only_group() else _POLL_OTHERS_SECONDS)
-            if self._switch.requested:
-                # Told from another thread; there is no step whose boundary would come.
-                raise Stopped
             pause = min(pause * 1.5, _POLL_MAX_SECONDS)
             self._update_topology()
         if world != self._world_seen:
@@ -409,7 +405,7 @@ class Run:
     def _update_topology(self) -> None:
         for attempt in range(1, _VOTES_MAX + 1):
             try:
-                with self._switch.blocking():
+                with self._switch.blocking(at_boundary=True):
                     return self._communicator.update_topology()
             except pccl.PCCLError as error:
                 if not may_pass(error) or attempt == _VOTES_MAX:
@@ -426,13 +422,13 @@ class Run:
             strategy = self._strategy
         for attempt in range(1, _VOTES_MAX + 1):
             try:
-                with self._switch.blocking():
+                with self._switch.blocking(at_boundary=True):
                     synced = self._communicator.sync_shared_state(shared, strategy)
                 break
             except pccl.PCCLError as error:
                 # A vote that failed has the same code as a state that was rejected, which no retry cures.
                 if error.result in _REJECTIONS and "the vote failed" not in error.text:
-                    raise Rejected(error.result, _why_rejected(error.text, offered)) from error
+                    raise Rejected(error.result, _why_rejected(error.text, offered), False) from error
                 if not may_pass(error) or attempt == _VOTES_MAX:
                     raise
                 logger.info("the state is synchronised once more: %s", error)

@@ -25,6 +25,7 @@ class StopSwitch:
         """This peer is no longer part of the run."""
         self._leave = leave
         self._torn = False
+        self._over = False
         self._blocked: list[int] = []
         self._installed = False
         self._previous: Any = None
@@ -45,13 +46,19 @@ class StopSwitch:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if self._previous is None else self._previous)
 
     @contextmanager
-    def blocking(self) -> Iterator[None]:
-        """Around every call that waits for others."""
+    def blocking(self, *, at_boundary: bool = False) -> Iterator[None]:
+        """Around every call that waits for others. At a boundary none is begun if the run shall end there."""
+        if self._over:
+            raise RuntimeError("the run is over: this call belongs inside of the `with` block")
         if self.left:
             raise Stopped
         me = threading.get_ident()
         self._blocked.append(me)
         try:
+            # Looked at only now: whoever asks from here on finds this thread among the blocked ones.
+            if at_boundary and self.requested:
+                self.left = True
+                raise Stopped
             yield
         except Exception as error:
             if self._torn:
@@ -65,6 +72,12 @@ class StopSwitch:
         """Leaves the run for good: whoever saves a checkpoint now holds nobody up."""
         self.left = True
         self._leave()
+
+    def end(self) -> None:
+        """The ``with`` block is left: there is nothing any more that an exception could unwind to."""
+        self.leave()
+        self._over = True
+        self.restore()
 
     def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
         self.requested = True
