@@ -25,7 +25,7 @@ from conftest import Spawn
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "python"
 README = ROOT / "README.md"
-SECONDS = 120.0
+SECONDS = 240.0
 # More fragments than these would be programs that nobody has tried.
 FRAGMENTS_MAX = 4
 # What is public beside __all__, which is the specification's.
