@@ -76,6 +76,7 @@ class Communicator:
         ports = (listen_ports, listen_ports) if isinstance(listen_ports, int) else listen_ports
         advertised = [advertise] if isinstance(advertise, str) else list(advertise)
         self._address = address
+        self._connect_timeout = connect_timeout
         self._native = _native.Communicator(
             address,
             peer_group,
@@ -99,11 +100,14 @@ class Communicator:
         """
         if n_attempts < 1:
             raise ValueError(f"n_attempts is at least 1, and not {n_attempts}")
+        begun = time.monotonic()
         for left in reversed(range(n_attempts)):
             try:
                 return self._native.connect()
             except PCCLError as error:
-                if left == 0 or not error.is_retryable:
+                patience = self._connect_timeout
+                is_late = patience is not None and time.monotonic() - begun >= patience
+                if left == 0 or is_late or not error.is_retryable:
                     raise
             time.sleep(1)
 

@@ -1,10 +1,23 @@
 """The native part of Ringfold, which `pccl` and `ringfold` stand on. Numbers are those of `pccl.h`."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, final, type_check_only
+
+__all__ = [
+    "__version__",
+    "Communicator",
+    "Master",
+    "Tensor",
+    "Work",
+    "command",
+    "has_cuda",
+    "interpreter_ends",
+    "start_log",
+]
 
 __version__: str
 
+@type_check_only
 class Order(Protocol):
     """What an all-reduce is asked to do."""
 
@@ -29,6 +42,7 @@ class Order(Protocol):
     @property
     def deadline(self) -> float | None: ...
 
+@final
 class Tensor:
     """Where the bytes of a tensor lie, what they are, and what keeps them there."""
 
@@ -44,12 +58,14 @@ class Tensor:
     @property
     def address(self) -> int: ...
 
+@final
 class Work:
     """An operation that was launched."""
 
     def wait(self, timeout: float | None) -> tuple[int, str, bool, int, int, int] | None: ...
     def done(self) -> bool: ...
 
+@final
 class Communicator:
     """A peer's part in a run."""
 
@@ -81,6 +97,7 @@ class Communicator:
     ) -> tuple[int, int, int]: ...
     def leave(self) -> None: ...
 
+@final
 class Master:
     """A master, which serves from a thread of its own."""
 

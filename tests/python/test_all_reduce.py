@@ -1,0 +1,300 @@
+"""What an all-reduce promises, seen from Python: results, refusals, deaths, and what is reported."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+from conftest import Spawn
+from peers import DEADLINE, begin, connected, join, outcomes, together
+
+import pccl
+
+Op = pccl.ReduceOp
+
+
+def floats(*values: float) -> array[float]:
+    return array("f", values)
+
+
+def in_place(peer: pccl.Communicator, data: Any, **options: Any) -> pccl.ReduceInfo:
+    return peer.all_reduce(data, data, **options)
+
+
+def test_who_is_not_connected_is_told_so() -> None:
+    comm = pccl.Communicator("127.0.0.1:1")
+    data = floats(1)
+    for call in (
+        lambda: in_place(comm, data),
+        lambda: comm.all_reduce_async(data, data),
+        lambda: comm.all_reduce_multiple_with_retry(
+            [pccl.ReduceOpDescriptor(data, data, pccl.ReduceDescriptor(1))]
+        ),
+    ):
+        with pytest.raises(pccl.PCCLError, match="not connected") as caught:
+            call()
+        assert caught.value.result is pccl.Result.INVALID_USAGE
+
+
+def test_alone_there_are_too_few_peers_also_at_the_launch(master: str) -> None:
+    with pccl.Communicator(master) as comm:
+        comm.connect()
+        data = floats(1)
+        for call in (
+            lambda: in_place(comm, data),
+            lambda: comm.all_reduce_async(data, data),
+            lambda: comm.all_reduce_multiple_with_retry(
+                [pccl.ReduceOpDescriptor(data, data, pccl.ReduceDescriptor(1))]
+            ),
+        ):
+            with pytest.raises(pccl.PCCLError) as caught:
+                call()
+            assert caught.value.result is pccl.Result.TOO_FEW_PEERS and caught.value.is_retryable
+        # The tag is free again.
+        with pytest.raises(pccl.PCCLError, match="TOO_FEW_PEERS"):
+            comm.all_reduce_async(data, data)
+        assert data.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "op, code, expected",
+    [
+        (Op.SUM, "f", [8.0, -2.0]),
+        (Op.AVG, "f", [4.0, -1.0]),
+        (Op.PROD, "f", [15.0, -8.0]),
+        (Op.MAX, "f", [5.0, 2.0]),
+        (Op.MIN, "f", [3.0, -4.0]),
+        (Op.AVG, "i", [4, -1]),
+        (Op.SUM, "i", [8, -2]),
+    ],
+)
+def test_operations_do_what_they_are_called(master: str, op: Op, code: str, expected: list[float]) -> None:
+    with connected(master) as (a, b):
+        one, other = array(code, [3, 2]), array(code, [5, -4])
+        infos = together(lambda: in_place(a, one, op=op), lambda: in_place(b, other, op=op))
+        assert one.tolist() == other.tolist() == expected
+        assert all(info.local_world_size == info.world_size == 2 for info in infos)
+        assert all(info.tx_bytes > 0 and info.rx_bytes > 0 for info in infos)
+
+
+def test_an_average_of_integers_is_rounded_toward_zero(master: str) -> None:
+    with connected(master) as (a, b):
+        one, other = array("i", [3, -3, 0]), array("i", [4, -4, -1])
+        together(lambda: in_place(a, one, op=Op.AVG), lambda: in_place(b, other, op=Op.AVG))
+        assert one.tolist() == other.tolist() == [3, -3, 0]
+
+
+def test_out_of_place_the_input_stays(master: str) -> None:
+    with connected(master) as peers:
+        send, recv = floats(1, 2), floats(0, 0)
+        other = floats(10, 20)
+        together(lambda: peers[0].all_reduce(send, recv), lambda: in_place(peers[1], other))
+        assert send.tolist() == [1, 2] and recv.tolist() == other.tolist() == [11, 22]
+
+
+def test_nothing_at_all_is_reduced_by_all(master: str) -> None:
+    with connected(master) as (a, b):
+        infos = together(lambda: in_place(a, floats()), lambda: in_place(b, floats()))
+        assert [info.world_size for info in infos] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "mine, its, options, its_options",
+    [
+        (floats(1, 2), floats(1, 2, 3), {}, {}),
+        (floats(1, 2), array("i", [1, 2]), {}, {}),
+        (floats(1, 2), floats(1, 2), {"op": Op.SUM}, {"op": Op.MAX}),
+        (floats(1, 2), floats(1, 2), {}, {"quantization_options": pccl.QuantizationOptions()}),
+    ],
+    ids=["count", "type", "operation", "quantisation"],
+)
+def test_peers_that_differ_are_both_told_who_differs(
+    master: str, mine: Any, its: Any, options: Any, its_options: Any
+) -> None:
+    mine, its = mine[:], its[:]
+    before = bytes(mine), bytes(its)
+    with connected(master) as (a, b):
+        for error in outcomes(lambda: in_place(a, mine, **options), lambda: in_place(b, its, **its_options)):
+            assert isinstance(error, pccl.PCCLError), error
+            assert "all_reduce" in str(error) and "a waits in" in str(error) and "b waits in" in str(error)
+            assert not error.is_retryable, "a loop that retries would never end"
+        assert (bytes(mine), bytes(its)) == before
+        # It was that operation alone.
+        one, other = floats(1), floats(2)
+        together(lambda: in_place(a, one), lambda: in_place(b, other))
+        assert one.tolist() == [3]
+
+
+@pytest.mark.parametrize("quantized", ["UINT8", "UINT16", "UINT32"])
+@pytest.mark.parametrize("hint", pccl.DistributionHint, ids=lambda hint: hint.name)
+def test_quantised_results_are_the_same_bits_on_all_peers(
+    master: str, quantized: str, hint: pccl.DistributionHint
+) -> None:
+    options: dict[str, Any] = {
+        "quantization_options": pccl.QuantizationOptions(
+            pccl.DataType[quantized], pccl.QuantizationAlgorithm.MIN_MAX
+        ),
+        "operand_descriptor": pccl.ReduceOperandDescriptor(pccl.DataType.FLOAT, hint),
+        "op": Op.AVG,
+    }
+    with connected(master, 3) as peers:
+        data = [array("f", [((i * 37 + k * 11) % 101) / 7 - 3 for i in range(1000)]) for k in range(3)]
+        exact = [sum(d[i] for d in data) / 3 for i in range(1000)]
+        together(*(lambda p=p, d=d: in_place(p, d, **options) for p, d in zip(peers, data)))
+        assert bytes(data[0]) == bytes(data[1]) == bytes(data[2])
+        assert max(abs(x - y) for x, y in zip(data[0], exact)) < 0.3
+
+
+def test_constants_are_exact_when_quantised(master: str) -> None:
+    with connected(master) as (a, b):
+        for algorithm in (
+            pccl.QuantizationAlgorithm.MIN_MAX,
+            pccl.QuantizationAlgorithm.ZERO_POINT_SCALE,
+        ):
+            options = pccl.QuantizationOptions(pccl.DataType.UINT8, algorithm)
+            one, other = array("f", [42] * 99), array("f", [43] * 99)
+            together(
+                lambda: in_place(a, one, quantization_options=options),
+                lambda: in_place(b, other, quantization_options=options),
+            )
+            if algorithm is pccl.QuantizationAlgorithm.MIN_MAX:
+                assert one.tolist() == [85] * 99
+            assert bytes(one) == bytes(other)
+
+
+def test_quantisations_that_are_none_are_an_invalid_argument(master: str) -> None:
+    with connected(master) as (a, _):
+        for kind, data, op in (
+            (pccl.DataType.FLOAT, floats(1), Op.SUM),
+            (pccl.DataType.UINT8, array("i", [1]), Op.SUM),
+            (pccl.DataType.UINT8, floats(1), Op.PROD),
+            (pccl.DataType.INT8, floats(1), Op.SUM),
+        ):
+            with pytest.raises(pccl.PCCLError) as caught:
+                in_place(a, data, op=op, quantization_options=pccl.QuantizationOptions(kind))
+            assert caught.value.result is pccl.Result.INVALID_ARGUMENT
+        none = pccl.QuantizationOptions(pccl.DataType.DOUBLE, pccl.QuantizationAlgorithm.NONE)
+        with pytest.raises(pccl.PCCLError, match="no answer in time from b"):
+            in_place(a, floats(1), quantization_options=none, deadline=0.3)
+
+
+def test_weights_are_shares_of_an_average(master: str) -> None:
+    with connected(master) as (a, b):
+        one, other = floats(1, 10), floats(5, 50)
+        together(
+            lambda: in_place(a, one, op=Op.AVG, weight=3.0), lambda: in_place(b, other, op=Op.AVG, weight=1)
+        )
+        assert one.tolist() == other.tolist() == [2, 20]
+        with pytest.raises(pccl.PCCLError, match="INVALID_ARGUMENT.*average of floats"):
+            in_place(a, one, op=Op.SUM, weight=1.0)
+
+
+def test_a_deadline_ends_the_operation_and_names_who_is_missing(master: str) -> None:
+    with connected(master) as (a, b):
+        data = floats(1, 2)
+        with pytest.raises(pccl.PCCLError, match="RANK_CONNECTION_LOST: all_reduce: .* from b") as caught:
+            in_place(a, data, deadline=0.3)
+        assert caught.value.is_retryable and data.tolist() == [1, 2]
+        other = floats(10, 20)
+        # It was ended for b as well, which hears of it when it comes; then they are together again.
+        later = outcomes(lambda: in_place(b, other), lambda: in_place(a, data))
+        while any(isinstance(end, pccl.PCCLError) for end in later):
+            missing = [end for end in later if isinstance(end, pccl.PCCLError)]
+            assert all(error.is_retryable for error in missing)
+            later = outcomes(lambda: in_place(b, other), lambda: in_place(a, data))
+        assert data.tolist() == other.tolist() == [11, 22]
+
+
+VICTIM = """
+import sys, time
+import pccl
+comm = pccl.Communicator(sys.argv[1], name="victim")
+comm.connect()
+while comm.world_size < int(sys.argv[2]):
+    comm.update_topology()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_death_fails_the_operation_on_all_others_and_puts_back_their_data(
+    master: str, spawn: Spawn
+) -> None:
+    ours = [pccl.Communicator(master, name=name) for name in "ab"]
+    joining = [begin(join, comm, 3) for comm in ours]
+    victim = spawn(VICTIM, master, 3)
+    victim.wait_for("ready", DEADLINE)
+    for future in joining:
+        future.result(DEADLINE)
+    data = [floats(1, 2), floats(10, 20)]
+    going = [begin(in_place, comm, d) for comm, d in zip(ours, data)]
+    handle = ours[0].all_reduce_async(floats(5), floats(5), tag=9)
+    victim.kill()
+    for future in going:
+        error = future.exception(DEADLINE)
+        assert isinstance(error, pccl.PCCLError) and error.is_retryable
+        assert error.result is pccl.Result.RANK_CONNECTION_LOST and "victim" in str(error)
+    assert [d.tolist() for d in data] == [[1, 2], [10, 20]]
+    # Also what only one of them had launched, and wait() raises nothing.
+    success, status, info = handle.wait()
+    assert not success and status == pccl.Result.RANK_CONNECTION_LOST and isinstance(info, pccl.ReduceInfo)
+    assert handle.error is not None and "victim" in str(handle.error)
+    assert handle.wait() == (success, status, info)
+    # A failed collective tells the new world.
+    assert [comm.world_size for comm in ours] == [2, 2]
+    together(*(lambda c=c, d=d: in_place(c, d) for c, d in zip(ours, data)))
+    assert [d.tolist() for d in data] == [[11, 22], [11, 22]]
+    for comm in ours:
+        comm.leave()
+
+
+def test_many_are_reduced_again_when_a_peer_dies_and_each_is_counted_once(master: str, spawn: Spawn) -> None:
+    ours = [pccl.Communicator(master, name=name) for name in "ab"]
+    joining = [begin(join, comm, 3) for comm in ours]
+    victim = spawn(VICTIM, master, 3)
+    victim.wait_for("ready", DEADLINE)
+    for future in joining:
+        future.result(DEADLINE)
+    data = [[floats(1 + t) for t in range(8)], [floats(10 + t) for t in range(8)]]
+
+    def many(which: int, limit: int) -> pccl.ReduceInfo:
+        wanted = [
+            pccl.ReduceOpDescriptor(d, d, pccl.ReduceDescriptor(1, tag=t)) for t, d in enumerate(data[which])
+        ]
+        return ours[which].all_reduce_multiple_with_retry(wanted, max_in_flight=limit)
+
+    going = [begin(many, 0, 1), begin(many, 1, 5)]
+    victim.kill()
+    infos = [future.result(DEADLINE) for future in going]
+    assert [info.world_size for info in infos] == [2, 2] and all(info.tx_bytes > 0 for info in infos)
+    expected = [[11.0 + 2 * t] for t in range(8)]
+    assert [d.tolist() for d in data[0]] == [d.tolist() for d in data[1]] == expected
+    for comm in ours:
+        comm.leave()
+
+
+def test_many_at_once_with_different_limits_and_orders(master: str) -> None:
+    with connected(master) as peers:
+        data = [[floats(t + 1) for t in range(12)] for _ in peers]
+
+        def many(which: int, limit: int) -> pccl.ReduceInfo:
+            wanted = [
+                pccl.ReduceOpDescriptor(d, d, pccl.ReduceDescriptor(1, Op.SUM, t))
+                for t, d in enumerate(data[which])
+            ]
+            return peers[which].all_reduce_multiple_with_retry(
+                wanted if which else wanted[::-1], max_in_flight=limit
+            )
+
+        together(lambda: many(0, 12), lambda: many(1, 12))
+        assert [d.tolist() for d in data[0]] == [[2.0 * (t + 1)] for t in range(12)]
+        with pytest.raises(ValueError, match="max_in_flight"):
+            many(0, 0)
+        with pytest.raises(ValueError, match="nothing"):
+            peers[0].all_reduce_multiple_with_retry([])
+        twice = [pccl.ReduceOpDescriptor(d, d, pccl.ReduceDescriptor(1, tag=3)) for d in data[0][:2]]
+        with pytest.raises(pccl.PCCLError, match="INVALID_ARGUMENT.*tag 3"):
+            peers[0].all_reduce_multiple_with_retry(twice)
+        with pytest.raises(TypeError, match="ReduceOpDescriptor"):
+            peers[0].all_reduce_multiple_with_retry([data[0][0]])  # type: ignore[list-item]
