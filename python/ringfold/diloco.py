@@ -131,7 +131,9 @@ class DiLoCo:
         """Ends a phase: once in each step of the run, after the inner steps, on all peers.
 
         ``weight`` is this peer's share in the average, the number of samples or tokens it has seen perhaps; 1 if it is
-        not given. With 0 the phase does not count, for this peer neither: its next one begins at the outer parameters. Returns what the reduction moved and how many peers took part; when overlapped, that of the phase before
+        not given. With 0 the phase does not count, for this peer neither: its next one begins at the outer parameters.
+
+        Returns what the reduction moved and how many peers took part; when overlapped, that of the phase before
         (``None`` in the first one).
         """
         share = 1.0 if weight is None else float(weight)

@@ -225,6 +225,7 @@ def test_after_the_last_step_all_peers_may_still_talk(master: str) -> None:
 
 def test_stop_ends_this_peer_at_the_boundary_and_the_others_go_on(master: str) -> None:
     joined = threading.Event()
+    made: list[int] = []
 
     def each(_run: Any, step: int) -> None:
         if step < 200 and not joined.is_set():
@@ -232,14 +233,15 @@ def test_stop_ends_this_peer_at_the_boundary_and_the_others_go_on(master: str) -
 
     def stopping(run: Any, step: int) -> None:
         joined.set()
-        if not run.is_newcomer:
+        made.append(step)
+        if len(made) == 2:
             run.stop()
             assert run.was_stopped
 
     first = [begin(lambda seed=seed: train(master, seed, 220, each=each)) for seed in range(2)]
     _, steps = train(master, 2, 220, each=stopping)
     ended = [future.result(DEADLINE) for future in first]
-    assert ended[0][0] == ended[1][0] and len(steps) == 2
+    assert ended[0][0] == ended[1][0] and steps == made
 
 
 def test_optimised_rings_change_nothing_but_the_ring(master: str) -> None:
