@@ -54,7 +54,9 @@ class TensorInfo:
             if dtype is not None and dtype.value != tensor.dtype:
                 # Bits that numpy has no name for.
                 if {tensor.dtype, dtype.value} != {DataType.UINT16.value, DataType.BFLOAT16.value}:
-                    raise TypeError(f"{name!r} has elements of {DataType(tensor.dtype).name}, and not {dtype.name}")
+                    raise TypeError(
+                        f"{name!r} has elements of {DataType(tensor.dtype).name}, and not {dtype.name}"
+                    )
                 tensor = Tensor.at(tensor.address, tensor.count, dtype.value, tensor.device, tensor)
             if numel is not None and numel != tensor.count:
                 raise ValueError(f"{name!r} has {tensor.count} elements, and not {numel}")

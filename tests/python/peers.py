@@ -27,12 +27,12 @@ def begin(call: Callable[..., Any], *arguments: Any, **options: Any) -> Future[A
     return future
 
 
-def together(*calls: Callable[[], Any]) -> list[Any]:
+def together(*calls: Callable[..., Any]) -> list[Any]:
     """Makes all calls at once, and gives what they return; an exception is raised."""
     return [future.result(DEADLINE) for future in [begin(call) for call in calls]]
 
 
-def outcomes(*calls: Callable[[], Any]) -> list[Any]:
+def outcomes(*calls: Callable[..., Any]) -> list[Any]:
     """As :func:`together`, but an exception is what it returned."""
     futures = [begin(call) for call in calls]
     return [future.exception(DEADLINE) or future.result() for future in futures]

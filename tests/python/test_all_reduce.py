@@ -5,11 +5,10 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import pccl
 import pytest
 from conftest import Spawn
 from peers import DEADLINE, begin, connected, join, outcomes, together
-
-import pccl
 
 Op = pccl.ReduceOp
 
@@ -155,8 +154,8 @@ def test_constants_are_exact_when_quantised(master: str) -> None:
             options = pccl.QuantizationOptions(pccl.DataType.UINT8, algorithm)
             one, other = array("f", [42] * 99), array("f", [43] * 99)
             together(
-                lambda: in_place(a, one, quantization_options=options),
-                lambda: in_place(b, other, quantization_options=options),
+                lambda one=one, options=options: in_place(a, one, quantization_options=options),
+                lambda other=other, options=options: in_place(b, other, quantization_options=options),
             )
             if algorithm is pccl.QuantizationAlgorithm.MIN_MAX:
                 assert one.tolist() == [85] * 99

@@ -12,9 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import pccl
+import pytest
 
 NAMES = {
     "cuda",
@@ -56,7 +55,7 @@ def test_all_names_exactly_what_users_import_with_a_star() -> None:
     names: dict[str, Any] = {}
     exec("from pccl import *", names)
     assert names.keys() >= NAMES
-    assert pccl.__version__.count(".") == 2 and pccl.DeviceType.CPU and pccl.Result.SUCCESS == 0
+    assert pccl.__version__.count(".") == 2 and pccl.DeviceType.CPU and not pccl.Result.SUCCESS
     assert pccl.cuda.is_available() in (True, False)
 
 
@@ -68,11 +67,12 @@ def test_enums_count_from_zero_in_the_order_of_the_header(kind: type[Enum]) -> N
 
 
 def test_attributes_have_the_values_of_the_header_and_the_names_of_all_times() -> None:
-    of = pccl.Attribute
+    of: Any = pccl.Attribute
     assert (of.GLOBAL_WORLD_SIZE.value, of.PEER_GROUP_WORLD_SIZE.value) == (1, 2)
     assert of.LOCAL_WORLD_SIZE is of.PEER_GROUP_WORLD_SIZE is of.CURRENT_WORLD_SIZE
     assert (of.NUM_DISTINCT_PEER_GROUPS.value, of.LARGEST_PEER_GROUP_WORLD_SIZE.value) == (3, 4)
-    assert pccl.Result.OPTIMIZE_TOPOLOGY_FAILED is pccl.Result.TOPOLOGY_OPTIMIZATION_FAILED
+    results: Any = pccl.Result
+    assert results.OPTIMIZE_TOPOLOGY_FAILED is results.TOPOLOGY_OPTIMIZATION_FAILED
 
 
 LIBRARY = {"FLOAT": "float32", "DOUBLE": "float64"}
@@ -149,10 +149,11 @@ def test_descriptors_are_made_by_position_and_by_keyword() -> None:
 
 def test_operations_are_made_from_numpy_and_from_torch() -> None:
     what = pccl.ReduceDescriptor(4)
-    for library, of in (
-        ("numpy", pccl.ReduceOpDescriptor.from_numpy),
-        ("torch", pccl.ReduceOpDescriptor.from_torch),
-    ):
+    ways: dict[str, Any] = {
+        "numpy": pccl.ReduceOpDescriptor.from_numpy,
+        "torch": pccl.ReduceOpDescriptor.from_torch,
+    }
+    for library, of in ways.items():
         ones = pytest.importorskip(library).ones(4)
         made = of(send=ones, recv=ones, reduce_descriptor=what)
         assert made == of(ones, ones, what) and made.send is ones and made.reduce_descriptor is what
@@ -231,7 +232,9 @@ def public() -> list[tuple[str, Any]]:
         found.append((name, thing))
         if inspect.isclass(thing):
             members = [
-                (key, value) for key, value in vars(thing).items() if not key.startswith("_") and callable(value)
+                (key, value)
+                for key, value in vars(thing).items()
+                if not key.startswith("_") and callable(value)
             ]
             members += [(key, value) for key, value in vars(thing).items() if isinstance(value, property)]
             found += [(f"{name}.{key}", value) for key, value in members if not isinstance(value, Enum)]
@@ -246,14 +249,21 @@ def test_help_says_something_about(name: str, thing: Any) -> None:
 
 
 def test_help_of_the_module_tells_how_to_begin() -> None:
-    text = pydoc.render_doc(pccl, renderer=pydoc.plaintext)
-    for word in ("connect", "update_topology", "sync_shared_state", "all_reduce", "pccl_master", "MasterNode"):
+    text = pydoc.plain(pydoc.render_doc(pccl))
+    for word in (
+        "connect",
+        "update_topology",
+        "sync_shared_state",
+        "all_reduce",
+        "pccl_master",
+        "MasterNode",
+    ):
         assert word in text
 
 
 def test_neither_numpy_nor_torch_is_imported_by_pccl() -> None:
     code = "import sys, pccl, ringfold; sys.exit(bool({'numpy', 'torch'} & {*sys.modules}))"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 def test_stubs_tell_the_truth_about_the_native_module(tmp_path: Path) -> None:
@@ -263,5 +273,5 @@ def test_stubs_tell_the_truth_about_the_native_module(tmp_path: Path) -> None:
     settings.write_text("[mypy]\n[mypy-torch.*,numpy.*]\nfollow_imports = skip\n")
     words = [sys.executable, "-m", "mypy.stubtest", "ringfold._native", "--ignore-disjoint-bases"]
     words += ["--mypy-config-file", str(settings)]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -8,10 +8,9 @@ import time
 from array import array
 from typing import Any
 
+import pccl
 import pytest
 from peers import DEADLINE, begin, connected, together
-
-import pccl
 
 
 def floats(*values: float) -> array[float]:
@@ -179,7 +178,7 @@ def test_an_await_can_be_given_up_and_taken_up_again(master: str) -> None:
     async def run(a: pccl.Communicator, b: pccl.Communicator) -> None:
         handle = launch(a, floats(1))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(handle, 0.1)  # type: ignore[arg-type]
+            await asyncio.wait_for(handle, 0.1)
         assert launch(b, floats(1)).wait()[0]
         assert (await handle)[0]
 

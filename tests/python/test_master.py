@@ -7,11 +7,10 @@ import signal
 import socket
 import time
 
+import pccl
 import pytest
 from conftest import Spawn
 from peers import DEADLINE, begin, connected, together
-
-import pccl
 
 
 def free_port() -> int:

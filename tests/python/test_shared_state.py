@@ -5,10 +5,9 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import pccl
 import pytest
 from peers import DEADLINE, begin, connected, join, outcomes, together
-
-import pccl
 
 Strategy = pccl.SharedStateSyncStrategy
 POPULAR, RECEIVE, SEND = Strategy.ENFORCE_POPULAR, Strategy.RECEIVE_ONLY, Strategy.SEND_ONLY

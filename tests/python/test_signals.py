@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 
+import pccl
 import pytest
 from child import Child
 from conftest import Spawn
 from peers import DEADLINE, begin
-
-import pccl
 
 # The child is "child"; the test is the peer that does not take part.
 PEER = """
@@ -218,7 +218,7 @@ def test_the_exception_of_any_handler_ends_the_call(ours: pccl.Communicator, mas
 
     before = signal.signal(signal.SIGUSR2, handler)
     try:
-        begin(lambda: (time.sleep(0.2), os.kill(os.getpid(), signal.SIGUSR2)))
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR2)).start()
         begun = time.monotonic()
         with pytest.raises(LookupError, match="mine"):
             ours.update_topology()

@@ -9,10 +9,9 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import pccl
 import pytest
 from peers import connected, outcomes, together
-
-import pccl
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +82,9 @@ def test_what_autograd_watches_is_reduced_in_place(two: list[pccl.Communicator])
     assert leaf.grad.tolist() == [3.0] * 3
 
 
-@pytest.mark.parametrize("make", [bytearray, lambda b: memoryview(bytearray(b)), lambda b: array.array("B", b)])
+@pytest.mark.parametrize(
+    "make", [bytearray, lambda b: memoryview(bytearray(b)), lambda b: array.array("B", b)]
+)
 def test_plain_buffers_of_python_are_reduced(two: list[pccl.Communicator], make: Any) -> None:
     one, other = make(b"\1\2\3"), make(b"\4\5\6")
     reduce(two, one, other)
@@ -251,20 +252,22 @@ def test_tensors_of_a_shared_state_live_as_long_as_it(two: list[pccl.Communicato
     np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
     arrays = np.full(1000, 7.0, np.float32), torch.full((1000,), 8.0)
     ends = [weakref.ref(array) for array in arrays]
-    makes = pccl.TensorInfo.from_numpy, pccl.TensorInfo.from_torch
-    state = pccl.SharedState([make(a, f"t{i}") for i, (make, a) in enumerate(zip(makes, arrays))])  # type: ignore[operator]
+    infos = [pccl.TensorInfo.from_numpy(arrays[0], "t0"), pccl.TensorInfo.from_torch(arrays[1], "t1")]
+    states = [pccl.SharedState(infos)]
+    infos.clear()
     del arrays
     gc.collect()
     copies = np.zeros(1000, np.float32), np.zeros(1000, np.float32)
     other = pccl.SharedState([pccl.TensorInfo.from_numpy(copy, f"t{i}") for i, copy in enumerate(copies)])
     send, receive = pccl.SharedStateSyncStrategy.SEND_ONLY, pccl.SharedStateSyncStrategy.RECEIVE_ONLY
     ended = outcomes(
-        lambda: two[0].sync_shared_state(state, send), lambda: two[1].sync_shared_state(other, receive)
+        lambda: two[0].sync_shared_state(states[0], send),
+        lambda: two[1].sync_shared_state(other, receive),
     )
     assert ended == [pccl.SharedStateSyncInfo(8000, 0), pccl.SharedStateSyncInfo(0, 8000)]
     assert copies[0][0] == 7 and copies[1][0] == 8
     assert ends[0]() is not None
-    del state
+    states.clear()
     gc.collect()
     assert ends[0]() is None
 

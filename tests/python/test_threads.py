@@ -8,10 +8,9 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+import pccl
 import pytest
 from peers import DEADLINE, begin, connected, together
-
-import pccl
 
 
 def counted_while(call: Callable[[], Any], until: Callable[[], Any]) -> int:

@@ -8,10 +8,9 @@ import time
 from array import array
 from pathlib import Path
 
+import pccl
 import pytest
 from peers import DEADLINE, begin, connected, join, outcomes, together
-
-import pccl
 
 Attribute = pccl.Attribute
 
@@ -40,7 +39,7 @@ def test_before_connect_every_vote_is_an_invalid_usage() -> None:
 
 def test_the_first_peer_is_accepted_at_once_and_only_once(master: str) -> None:
     with pccl.Communicator(address=master, peer_group=3, p2p_connection_pool_size=2, name="first") as comm:
-        assert comm.connect() is None
+        comm.connect()
         assert comm.name == "first" and "first" in repr(comm)
         for attribute in Attribute:
             assert comm.get_attribute(attribute) == 1
@@ -235,7 +234,13 @@ def test_attributes_are_of_their_enum(master: str, attribute: object) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"listen_ports": (0, 70000)}, {"bind": "x"}, {"advertise": "x"}, {"connect_timeout": -1}, {"peer_group": -1}],
+    [
+        {"listen_ports": (0, 70000)},
+        {"bind": "x"},
+        {"advertise": "x"},
+        {"connect_timeout": -1},
+        {"peer_group": -1},
+    ],
     ids=str,
 )
 def test_options_that_can_not_be_are_refused_at_once(options: dict[str, object]) -> None:
