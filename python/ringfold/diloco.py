@@ -19,7 +19,7 @@ except ImportError as error:  # pragma: no cover - tested in an environment with
         "(ringfold.Run and pccl work without it.)"
     ) from error
 
-# Twice what a boundary needs: the pseudo-gradient, and the sum of weights beside it.
+# The tag of the pseudo-gradient; the next one is that of the sum of weights where it travels beside it.
 _TAG = OWN_TAGS + 2
 
 
