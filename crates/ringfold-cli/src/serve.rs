@@ -1,9 +1,10 @@
 //! A master that serves until it is told to end.
 
 use crate::signals::Signals;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use ringfold::{MASTER_PORT, Master};
+use ringfold_face::join_token;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ pub struct Serve {
     /// the machine, port 48148]
     #[arg(long, visible_alias = "listen-address", value_name = "ADDR")]
     listen: Vec<String>,
-    /// A file with the secret that peers must know to join
+    /// A file with the secret that peers must know to join [default: PCCL_JOIN_TOKEN, or the file that
+    /// PCCL_JOIN_TOKEN_FILE names]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
     /// End when standard input is closed
@@ -31,7 +33,10 @@ pub struct Serve {
 impl Serve {
     /// Serves until SIGINT or SIGTERM.
     pub fn run(&self) -> Result<()> {
-        let token = self.token_file.as_deref().map(token).transpose()?;
+        let token = match self.token_file.as_deref() {
+            Some(path) => Some(token(path)?),
+            None => join_token::from_environment().map_err(|failure| anyhow!(failure.text))?,
+        };
         let mut signals = Signals::catch()?;
         let master = Arc::new(self.start(token.as_deref())?);
         self.announce(&master.addresses())?;

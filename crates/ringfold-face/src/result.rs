@@ -111,7 +111,11 @@ impl Failure {
 /// in a loop would never end.
 fn may_pass(error: &Error, during: During) -> bool {
     match error {
-        Error::Aborted(cause) => !matches!(**cause, Cause::Mismatch { .. } | Cause::Unable { .. }),
+        Error::Aborted(cause) | Error::VoteFailed(cause)
+            if matches!(**cause, Cause::Mismatch { .. } | Cause::Unable { .. }) =>
+        {
+            false
+        }
         Error::StateRejected(why) => {
             matches!(why, StateRejection::NobodyHasIt { .. } | StateRejection::HoldersGone)
         }

@@ -139,7 +139,12 @@ impl fmt::Display for Descriptor {
             Collective::Broadcast { root } => write!(f, "broadcast from {root}")?,
             Collective::Barrier => return write!(f, "barrier"),
         }
-        write!(f, " ({} of {} x {}", self.op, self.count, self.dtype)?;
+        // The sum of the weights travels as one more element, which is no business of the user's.
+        let count = self.count.saturating_sub(u64::from(self.weight.is_some()));
+        write!(f, " ({} of {count} x {}", self.op, self.dtype)?;
+        if self.weight.is_some() {
+            write!(f, ", weighted")?;
+        }
         if let Some(q) = self.quantization {
             write!(f, ", {:?} to {}", q.algorithm, q.dtype)?;
         }

@@ -182,12 +182,19 @@ impl Communicator {
     /// lost, until all have succeeded.
     /// The number in flight need not be the same on all peers; the tags must be, and different from each other.
     /// The sums of what was moved are reported, and the world that the last one ran in.
-    pub fn all_reduce_many(&self, all: Vec<Reduction>, in_flight_max: usize) -> Result<ReduceInfo, Error> {
+    pub fn all_reduce_many(
+        &self,
+        mut all: Vec<Reduction>,
+        in_flight_max: usize,
+    ) -> Result<ReduceInfo, Error> {
         if in_flight_max == 0 {
             return Err(Error::BadArgument("at least one operation has to be in flight".into()));
         }
         let engine = self.engine()?;
         let mut info = ReduceInfo::default();
+        // Peers may list them in different orders. In flight they are in one order: otherwise each peer could fill its
+        // allowance with what the others have not begun.
+        all.sort_by_key(|reduction| reduction.options.tag);
         let mut todo: VecDeque<_> = all.into();
         let mut going: VecDeque<(DType, AllReduce, Work)> = VecDeque::new();
         let mut again = Vec::new();

@@ -1,8 +1,8 @@
 //! A communicator does what it promises: in one process, over real sockets.
 
 use ringfold::{
-    AllReduce, Communicator, DType, Error, Master, Quantization, QuantizationAlgorithm, SharedState,
-    SyncStrategy,
+    AllReduce, Buffers, Communicator, DType, Error, Master, Memory, Quantization, QuantizationAlgorithm,
+    Reduction, SharedState, SyncStrategy,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,6 +80,20 @@ fn tags_may_be_launched_in_any_order() {
             .collect::<Vec<_>>()
     });
     assert_eq!(results[0], results[1]);
+}
+
+#[test]
+fn many_may_be_listed_in_any_order_with_any_number_in_flight() {
+    with_peers(3, |peer, number| {
+        let reduction = |tag: u64| Reduction {
+            dtype: DType::F32,
+            buffers: Buffers::InPlace(Memory::from(vec![0; 40_000])),
+            options: AllReduce::sum().tag(tag),
+        };
+        let mut all: Vec<_> = (0..9).map(reduction).collect();
+        all.rotate_left(4 * number as usize);
+        peer.all_reduce_many(all, 1 + number as usize).expect("they succeed");
+    });
 }
 
 #[test]

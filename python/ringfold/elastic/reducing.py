@@ -16,7 +16,7 @@ import pccl
 _FRUITLESS_MAX = 6
 # What errors say that no retry cures: peers that disagree will disagree again. The first to give up would leave, and
 # the other one would then go on alone, as if nothing had been wrong.
-_LASTING = (" waits in ", "no answer in time from ", " is not able to run it")
+_LASTING = ("no answer in time from ",)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,10 @@ impl Master {
             return true;
         }
         if let Some((vote, op, starter)) = self.contradicting_op(&blocked) {
-            let cause = self.contradiction(&vote, Waiting { who: self.named(starter), call: op.to_string() });
+            let asked = self.groups.get(&vote.group).and_then(|g| g.ops.get(&(op.tag, op.seq)));
+            let asked = asked.and_then(|round| round.started.get(&starter));
+            let call = asked.map_or_else(|| op.to_string(), |d| format!("{d}, {}", op.tag));
+            let cause = self.contradiction(&vote, Waiting { who: self.named(starter), call });
             self.notify(Event::RoundFailed(vote.phase, cause.clone()));
             self.fail_vote(vote.peer, vote.phase, &cause);
             self.fail_op(op, cause);

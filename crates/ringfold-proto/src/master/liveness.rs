@@ -61,7 +61,12 @@ impl Master {
             let members = self.roster.members(*id);
             for ((tag, seq), op) in group.ops.iter_mut().filter(|(_, op)| op.round.is_to_be_noted(due)) {
                 op.round.noted = true;
-                waits.push((format!("{tag} {seq} of {id}"), op.round.missing(members.iter().copied())));
+                let missing = op.round.missing(members.iter().copied());
+                // Whoever has begun waits as well, for those who have not.
+                let absent: Vec<_> =
+                    missing.iter().copied().filter(|peer| !op.started.contains_key(peer)).collect();
+                let whom = if absent.is_empty() { missing } else { absent };
+                waits.push((format!("{tag} {seq} of {id}"), whom));
             }
         }
         for (what, missing) in waits {

@@ -22,6 +22,8 @@ pub(super) struct OpRound {
     pub deadline: Time,
     /// Whoever has started it, as far as is known, and what they were asked for.
     pub started: BTreeMap<PeerId, Descriptor>,
+    /// Who found that someone else, the second, was asked for something else, before it was known for what.
+    pub differing: Vec<(PeerId, PeerId)>,
     /// Found to be impossible.
     pub failed: Option<Cause>,
 }
@@ -48,11 +50,14 @@ impl Master {
         let Some(round) = self.op_mut(op) else { return };
         match ballot {
             Ballot::Done { digest: _ } => round.round.vote(peer, ()),
-            Ballot::Differs { from } => {
-                let other = round.started.get(&from).copied();
-                let cause = self.mismatch((peer, Some(descriptor)), (from, other));
-                self.fail_op(op, cause);
-            }
+            Ballot::Differs { from } => match round.started.get(&from).copied() {
+                Some(other) => {
+                    let cause = self.mismatch((peer, descriptor), (from, other));
+                    self.fail_op(op, cause);
+                }
+                // It is on its way to say so itself, and then the error can tell both sides.
+                None => round.differing.push((peer, from)),
+            },
             Ballot::LinkBroken { with } => {
                 let cause = Cause::LinkLost { from: self.named(peer), to: self.named(with) };
                 self.fail_op(op, cause);
@@ -142,12 +147,10 @@ impl Master {
         }
     }
 
-    /// Two peers, and what each of them asked for, as far as is known.
-    fn mismatch(&self, one: (PeerId, Option<Descriptor>), other: (PeerId, Option<Descriptor>)) -> Cause {
-        let waiting = |(peer, what): (PeerId, Option<Descriptor>)| Waiting {
-            who: self.named(peer),
-            call: what.map_or_else(|| "something else".to_owned(), |d| d.to_string()),
-        };
+    /// Two peers, and what each of them asked for.
+    fn mismatch(&self, one: (PeerId, Descriptor), other: (PeerId, Descriptor)) -> Cause {
+        let waiting =
+            |(peer, what): (PeerId, Descriptor)| Waiting { who: self.named(peer), call: what.to_string() };
         Cause::Mismatch { one: waiting(one), other: waiting(other) }
     }
 
@@ -191,14 +194,17 @@ impl Master {
             round: Round::new(now),
             deadline: now + patience,
             started: BTreeMap::new(),
+            differing: Vec::new(),
             failed: None,
         });
         round.deadline = round.deadline.min(round.round.opened + patience);
-        let differing = round.started.iter().find(|(_, d)| d.shared() != descriptor.shared());
-        let differing = differing.map(|(p, d)| (*p, Some(*d)));
+        let differs = |(other, d): &(&PeerId, &Descriptor)| {
+            d.shared() != descriptor.shared() || round.differing.contains(&(**other, peer))
+        };
+        let differing = round.started.iter().find(differs).map(|(p, d)| (*p, *d));
         round.started.insert(peer, descriptor);
         if let Some(other) = differing {
-            let cause = self.mismatch(other, (peer, Some(descriptor)));
+            let cause = self.mismatch(other, (peer, descriptor));
             self.fail_op(op, cause);
         }
         true

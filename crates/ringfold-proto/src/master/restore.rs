@@ -349,7 +349,10 @@ fn judge_epoch(
                 let mut round = Round::new(wait.start);
                 done.iter().for_each(|p| round.vote(*p, ()));
                 let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();
-                group.ops.insert((tag, seq), OpRound { round, deadline: wait.end, started, failed: None });
+                group.ops.insert(
+                    (tag, seq),
+                    OpRound { round, deadline: wait.end, started, differing: Vec::new(), failed: None },
+                );
                 continue;
             }
             None => Outcome::Aborted(cause.clone()),

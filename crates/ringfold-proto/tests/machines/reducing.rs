@@ -147,7 +147,8 @@ fn frames_that_do_not_fit_are_an_error_on_all_that_names_both() {
     let op = stage.running(ann, 1).unwrap();
     let bobs = stage.id(bob);
     stage.peer(ann).handle_op_mismatch(op, bobs);
-    stage.settle();
+    // Until bob has said what he was asked for.
+    stage.pass(secs(1));
     for (who, call) in [ann, bob].into_iter().zip(calls) {
         let Cause::Mismatch { one, other } = stage.abort_cause(who, call) else { panic!("mismatch") };
         assert_eq!((one.who.name.as_str(), other.who.name.as_str()), ("ann", "bob"));
