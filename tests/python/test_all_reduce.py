@@ -286,7 +286,7 @@ def test_many_at_once_with_different_limits_and_orders(master: str) -> None:
                 wanted if which else wanted[::-1], max_in_flight=limit
             )
 
-        together(lambda: many(0, 12), lambda: many(1, 12))
+        together(lambda: many(0, 2), lambda: many(1, 3))
         assert [d.tolist() for d in data[0]] == [[2.0 * (t + 1)] for t in range(12)]
         with pytest.raises(ValueError, match="max_in_flight"):
             many(0, 0)
