@@ -3,11 +3,12 @@
 //! Objects with the buffer protocol (numpy arrays, `array.array`, `bytearray`) and with DLPack (torch, cupy, jax) are
 //! understood; nothing is copied. What keeps the bytes is a Python object: the memoryview or the DLPack capsule.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_void};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyMemoryView};
 use ringfold::cuda::DeviceMemory;
 use ringfold::{DType, Memory, View};
@@ -235,13 +236,12 @@ impl Tensor {
     fn of_dlpack(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         let py = object.py();
         let unfit = |error: PyErr| unfit(py, name, &error);
-        // A tensor that takes part in autograd refuses to be exported; its values are the same without.
-        let plain = match object.getattr_opt(intern!(py, "requires_grad"))? {
-            Some(requires) if requires.is_truthy()? => object.call_method0(intern!(py, "detach"))?,
-            _ => object.clone(),
-        };
-        let (kind, _): (i32, i32) = plain.call_method0(intern!(py, "__dlpack_device__"))?.extract()?;
-        let device = match kind {
+        let capsule = exported(object).map_err(unfit)?.cast_into::<PyCapsule>()?;
+        let managed = capsule.pointer_checked(Some(c"dltensor")).map_err(unfit)?;
+        // SAFETY: a capsule of this name holds this struct, by DLPack's promise, and we hold the capsule. A capsule that
+        // is never renamed calls the deleter when it is dropped.
+        let tensor = unsafe { managed.cast::<dlpack::Tensor>().as_ref() };
+        let device = match tensor.device_type {
             dlpack::CPU | dlpack::CUDA_HOST => Device::Cpu,
             dlpack::CUDA => Device::Cuda,
             other => {
@@ -250,19 +250,6 @@ impl Tensor {
                 )));
             }
         };
-        let capsule = if device == Device::Cuda {
-            // What is queued on the tensor's stream is to be seen by the legacy default stream, where we look.
-            let stream = PyDict::new(py);
-            stream.set_item(intern!(py, "stream"), 1)?;
-            plain.call_method(intern!(py, "__dlpack__"), (), Some(&stream))
-        } else {
-            plain.call_method0(intern!(py, "__dlpack__"))
-        };
-        let capsule = capsule.map_err(unfit)?.cast_into::<PyCapsule>()?;
-        let managed = capsule.pointer_checked(Some(c"dltensor")).map_err(unfit)?;
-        // SAFETY: a capsule of this name holds this struct, by DLPack's promise, and we hold the capsule. A capsule that
-        // is never renamed calls the deleter when it is dropped.
-        let tensor = unsafe { managed.cast::<dlpack::Tensor>().as_ref() };
         let dtype = dtype_of_dlpack(tensor.dtype).ok_or_else(|| {
             PyTypeError::new_err(format!("{name} has elements of a type that can't be reduced or shared"))
         })?;
@@ -277,6 +264,31 @@ impl Tensor {
         let keeper = Some(capsule.into_any().unbind());
         Ok(Self { start, count, dtype, device, is_readonly: false, keeper })
     }
+}
+
+/// The DLPack capsule of an object.
+fn exported<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static TO_DLPACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    // Torch's method is slow and refuses what takes part in autograd, whose values are the same without; for tensors in
+    // main memory its function does neither.
+    if object.getattr_opt(intern!(py, "is_cpu"))?.is_some_and(|is_cpu| is_cpu.is_truthy().unwrap_or(false))
+        && let Ok(to_dlpack) = TO_DLPACK.import(py, "torch.utils.dlpack", "to_dlpack")
+    {
+        return to_dlpack.call1((object,));
+    }
+    let plain = match object.getattr_opt(intern!(py, "requires_grad"))? {
+        Some(requires) if requires.is_truthy()? => object.call_method0(intern!(py, "detach"))?,
+        _ => object.clone(),
+    };
+    let (kind, _): (i32, i32) = plain.call_method0(intern!(py, "__dlpack_device__"))?.extract()?;
+    if kind != dlpack::CUDA {
+        return plain.call_method0(intern!(py, "__dlpack__"));
+    }
+    // What is queued on the tensor's stream is to be seen by the legacy default stream, where we look.
+    let stream = PyDict::new(py);
+    stream.set_item(intern!(py, "stream"), 1)?;
+    plain.call_method(intern!(py, "__dlpack__"), (), Some(&stream))
 }
 
 fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -366,7 +378,7 @@ fn dtype_of_dlpack(dtype: dlpack::DataType) -> Option<DType> {
 
 /// DLPack's structs and numbers, as far as they are needed.
 mod dlpack {
-    use super::{c_int, c_void};
+    use super::c_void;
 
     pub(super) const CPU: i32 = 1;
     pub(super) const CUDA: i32 = 2;
@@ -390,7 +402,7 @@ mod dlpack {
     #[repr(C)]
     pub(super) struct Tensor {
         pub data: *mut c_void,
-        pub device_type: c_int,
+        pub device_type: i32,
         pub device_id: i32,
         pub ndim: i32,
         pub dtype: DataType,
