@@ -263,3 +263,16 @@ def test_revisions_are_whole_numbers(master: str, revision: Any) -> None:
             comm.sync_shared_state([floats(1)])  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="strategy"):
             comm.sync_shared_state(state_of(0), 1)  # type: ignore[arg-type]
+
+
+def test_another_run_begins_anew_when_all_have_said_goodbye(master: str) -> None:
+    for content in (1.0, 2.0):
+        with connected(master) as peers:
+            states = [state_of(0, x=floats(content)) for _ in peers]
+            for revision in range(3):
+                together(
+                    *(lambda p=p, s=s: p.sync_shared_state(s) for p, s in zip(peers, states, strict=True))
+                )
+                assert [s.revision for s in states] == [revision, revision]
+                for state in states:
+                    state.push_revision()

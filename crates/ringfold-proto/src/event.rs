@@ -45,7 +45,9 @@ pub enum Event {
     StateElected(GroupId, Revision, usize, usize),
     /// A peer's state was not taken.
     StateRejected(PeerName, StateRejection),
-    /// Everyone who held the state was gone, and a send-only peer set another revision.
+    /// The last member of a group said goodbye; this revision would have come next.
+    RunEnded(GroupId, Revision),
+    /// Nobody is left who held the state, and the group begins anew at an earlier revision.
     RevisionReset(GroupId, Revision),
     /// The master found members of an earlier life.
     RestoreBegan(Incarnation),
@@ -88,7 +90,10 @@ impl fmt::Display for Event {
             }
             Self::StateRejected(who, why) => write!(f, "the state of {who} is rejected: {why}"),
             Self::RevisionReset(group, revision) => {
-                write!(f, "{group} is set to {revision} by a send-only peer")
+                write!(f, "{group} begins anew at {revision}: nobody is left who held the state that it had")
+            }
+            Self::RunEnded(group, revision) => {
+                write!(f, "the last member of {group} said goodbye before {revision}; its run is over")
             }
             Self::RestoreBegan(of) => write!(f, "members of master life {of} return"),
             Self::Returned(who) => write!(f, "{who} returned"),

@@ -230,7 +230,7 @@ impl Oracle {
         }
     }
 
-    /// A send-only peer may set a group's revision.
+    /// A group may begin anew: a send-only peer sets its revision, or its last member has said goodbye.
     pub fn revision_reset(&mut self, group: GroupId) {
         *self.resets.entry(group).or_default() += 1;
     }

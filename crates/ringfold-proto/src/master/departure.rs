@@ -21,6 +21,7 @@ impl Master {
             self.roster.disconnect(conn);
         }
         let Some(record) = self.roster.remove(peer) else { return };
+        let left = how == Departure::Left;
         self.notify(Event::Departed(name.clone(), how.clone()));
         self.forget_votes(peer);
         match record.standing {
@@ -32,8 +33,18 @@ impl Master {
                 let id = record.join.group;
                 self.end_epoch(id, &Cause::PeerLost { who: name, how });
                 self.forget_probes(peer);
+                let is_last = self.roster.iter().all(|other| other.join.group != id);
                 if let Some(group) = self.groups.get_mut(&id) {
                     group.forget(peer);
+                    // Whoever is the last and says goodbye has ended the run. Where the last one died, somebody may come
+                    // back for what was lost, and must not begin anew without a word.
+                    if is_last
+                        && left
+                        && let Some(next) = group.next_revision.take()
+                    {
+                        group.ended_before = Some(next);
+                        self.notify(Event::RunEnded(id, next));
+                    }
                 }
             }
         }

@@ -107,8 +107,9 @@ impl Master {
         let Some(group) = self.groups.get_mut(&id) else { return false };
         match &group.stage {
             Stage::Stale if members.is_empty() => {
-                if group.next_revision.is_some() {
-                    // The group stays known: whoever comes back must meet the revision that it had.
+                if group.next_revision.is_some() || group.ended_before.is_some() {
+                    // The group stays known: whoever comes back must meet the revision that it had, and its rounds go
+                    // on being counted.
                     group.stage = Stage::Empty;
                 } else {
                     self.groups.remove(&id);

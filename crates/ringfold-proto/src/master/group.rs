@@ -50,6 +50,8 @@ pub(super) struct Group {
     pub syncs: u64,
     /// The revision that comes next; none while nobody has synced.
     pub next_revision: Option<Revision>,
+    /// The revision that would have come next when the last member said goodbye; what comes now is another run.
+    pub ended_before: Option<Revision>,
 }
 
 impl Group {

@@ -172,7 +172,8 @@ impl Master {
         let calls: BTreeMap<_, _> =
             offers.votes().iter().map(|(p, (cast, _))| (*p, transfer(cast))).collect();
         let Some(revision) = revision else { return self.reject_all(verdicts, &calls) };
-        if reset {
+        let before = self.groups.get_mut(&id).and_then(|group| group.ended_before.take());
+        if reset || before.is_some_and(|before| revision < before) {
             self.notify(Event::RevisionReset(id, revision));
         }
         self.begin_transfer(now, id, number, revision, verdicts, calls);

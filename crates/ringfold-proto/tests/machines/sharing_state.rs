@@ -216,3 +216,43 @@ fn a_sync_that_the_master_did_not_finish_is_held_again_after_its_restart() {
     fetched(&mut stage, bob, true);
     stage.all_got(&calls, &synced(0));
 }
+
+#[test]
+fn when_the_last_member_has_said_goodbye_another_run_begins_anew() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    for revision in 0..3 {
+        sync(&mut stage, ann, offer(revision, &[1]));
+        sync(&mut stage, bob, offer(revision, &[1]));
+    }
+    stage.leave(ann);
+    stage.leave(bob);
+    let cid = stage.come("cid", 0);
+    let call = sync(&mut stage, cid, offer(0, &[9]));
+    assert_eq!(stage.result(cid, call), Some(&synced(0)));
+    let call = sync(&mut stage, cid, offer(1, &[8]));
+    assert_eq!(stage.result(cid, call), Some(&synced(1)));
+}
+
+#[test]
+fn when_the_last_member_has_died_nobody_begins_anew_without_saying_so() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    for revision in 0..3 {
+        sync(&mut stage, ann, offer(revision, &[1]));
+        sync(&mut stage, bob, offer(revision, &[1]));
+    }
+    stage.leave(ann);
+    stage.kill(bob);
+    let cid = stage.come("cid", 0);
+    let call = sync(&mut stage, cid, offer(0, &[9]));
+    assert!(matches!(stage.failure(cid, call), Failure::StateRejected(StateRejection::NobodyHasIt { .. })));
+}
+
+#[test]
+fn whoever_waited_while_the_last_member_left_is_told_that_its_run_is_over() {
+    let (mut stage, [ann]) = Stage::with_members();
+    sync(&mut stage, ann, offer(0, &[1]));
+    let bob = stage.come("bob", 0);
+    stage.leave(ann);
+    let call = sync(&mut stage, bob, offer(0, &[9]));
+    assert!(matches!(stage.failure(bob, call), Failure::StateRejected(StateRejection::NobodyHasIt { .. })));
+}

@@ -155,7 +155,9 @@ impl World {
                 }
                 MasterAction::Notify(event) => {
                     match &event {
-                        Event::RevisionReset(group, _) => self.oracle.revision_reset(*group),
+                        Event::RevisionReset(group, _) | Event::RunEnded(group, _) => {
+                            self.oracle.revision_reset(*group);
+                        }
                         Event::RestoreBegan(_) => self.oracle.restore_began(),
                         _ => {}
                     }

@@ -21,6 +21,7 @@ pub(super) fn report(event: &Event) {
         | Event::RestoreBegan(_)
         | Event::Returned(_)
         | Event::RestoreEnded(_)
+        | Event::RunEnded(..)
         | Event::EpochKept(_)
         | Event::Demoted(_) => tracing::info!(target: "ringfold::master", "{words}"),
         Event::EpochProposed(..)
