@@ -8,6 +8,7 @@ import time
 from array import array
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -307,8 +308,20 @@ def test_a_checkpoint_is_resumed_at_its_revision(master: str) -> None:
     assert ended[0] == ended[1] and ended[0][1] == [100, 101, 102, 103]
 
 
-def test_a_run_that_everybody_left_is_taken_up_from_a_checkpoint_when_that_is_said(master: str) -> None:
-    together(lambda: train(master, 0, 8), lambda: train(master, 1, 8))
+def test_a_run_whose_last_peer_said_goodbye_is_over_and_another_begins(master: str) -> None:
+    for revision in (0, 5):
+        ended = together(*(partial(train, master, seed, 8, revision=revision) for seed in range(2)))
+        assert ended[0] == ended[1] and ended[0][1] == list(range(revision, 8))
+
+
+def test_a_run_whose_peers_all_died_is_taken_up_from_a_checkpoint_when_that_is_said(
+    master: str, spawn: Any
+) -> None:
+    dying = [spawn(PEER, master, seed, 4000, 0.02) for seed in range(2)]
+    for peer in dying:
+        peer.wait_for("step 8 ", DEADLINE)
+    for peer in dying:
+        peer.kill()
     silently = [begin(lambda seed=seed: train(master, seed, 8, revision=5)) for seed in range(2)]
     for future in silently:
         with pytest.raises(Rejected, match="strategy=SEND_ONLY") as rejected:

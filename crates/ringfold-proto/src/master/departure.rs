@@ -3,7 +3,7 @@
 use super::{Master, MasterAction};
 use crate::cause::{Cause, Departure};
 use crate::event::Event;
-use crate::id::PeerId;
+use crate::id::{PeerId, Revision};
 use crate::message::ToPeer;
 
 use super::roster::Standing;
@@ -36,12 +36,14 @@ impl Master {
                 let is_last = self.roster.iter().all(|other| other.join.group != id);
                 if let Some(group) = self.groups.get_mut(&id) {
                     group.forget(peer);
-                    // Whoever is the last and says goodbye has ended the run. Where the last one died, somebody may come
-                    // back for what was lost, and must not begin anew without a word.
+                    // Whoever holds the state, is the last and says goodbye has ended the run. Where the last one died,
+                    // somebody may come back for what was lost, and must not begin anew without a word.
+                    let next = record.synced.map(|synced| Revision(synced.0.saturating_add(1)));
                     if is_last
                         && left
-                        && let Some(next) = group.next_revision.take()
+                        && let Some(next) = next.filter(|_| group.next_revision == next)
                     {
+                        group.next_revision = None;
                         group.ended_before = Some(next);
                         self.notify(Event::RunEnded(id, next));
                     }

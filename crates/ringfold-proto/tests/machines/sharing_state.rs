@@ -242,9 +242,16 @@ fn when_the_last_member_has_died_nobody_begins_anew_without_saying_so() {
     }
     stage.leave(ann);
     stage.kill(bob);
-    let cid = stage.come("cid", 0);
-    let call = sync(&mut stage, cid, offer(0, &[9]));
-    assert!(matches!(stage.failure(cid, call), Failure::StateRejected(StateRejection::NobodyHasIt { .. })));
+    // Nor does a goodbye of someone who never held the state change that.
+    for name in ["cid", "dan"] {
+        let late = stage.come(name, 0);
+        let call = sync(&mut stage, late, offer(0, &[9]));
+        assert!(matches!(
+            stage.failure(late, call),
+            Failure::StateRejected(StateRejection::NobodyHasIt { .. })
+        ));
+        stage.leave(late);
+    }
 }
 
 #[test]
