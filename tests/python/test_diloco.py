@@ -7,37 +7,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+from peers import DEADLINE, begin, together
 
 torch = pytest.importorskip("torch")
 ringfold = pytest.importorskip("ringfold")
 pccl = pytest.importorskip("pccl")
 
-# Three processes that import torch on a busy machine take their time.
-DEADLINE = 120.0
 WEIGHTS = (3.0, 1.0, 4.0)
-
-
-def together(*peers: Callable[[], Any]) -> list[Any]:
-    """Runs each on a thread of its own, and gives what they return."""
-    return [future.result(DEADLINE) for future in [begin(peer) for peer in peers]]
-
-
-def begin(peer: Callable[[], Any]) -> Future[Any]:
-    future: Future[Any] = Future()
-
-    def body() -> None:
-        try:
-            future.set_result(peer())
-        except BaseException as error:  # noqa: BLE001
-            future.set_exception(error)
-
-    threading.Thread(target=body, daemon=True).start()
-    return future
 
 
 def new_model() -> Any:

@@ -13,32 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peers import DEADLINE, begin, together
 
 np = pytest.importorskip("numpy")
 ringfold = pytest.importorskip("ringfold")
 pccl = pytest.importorskip("pccl")
 
 from ringfold.elastic import Rejected, Unequal, prepare_optimizer
-
-DEADLINE = 60.0
-
-
-def together(*peers: Callable[[], Any]) -> list[Any]:
-    """Runs each on a thread of its own, and gives what they return."""
-    return [future.result(DEADLINE) for future in [begin(peer) for peer in peers]]
-
-
-def begin(peer: Callable[[], Any]) -> Future[Any]:
-    future: Future[Any] = Future()
-
-    def body() -> None:
-        try:
-            future.set_result(peer())
-        except BaseException as error:  # noqa: BLE001
-            future.set_exception(error)
-
-    threading.Thread(target=body, daemon=True).start()
-    return future
 
 
 def train(
