@@ -43,8 +43,8 @@ calls = {
     "handle again": lambda: handle.wait(),
     "sync": lambda: comm.sync_shared_state(state),
 }
-print("blocks", flush=True)
 try:
+    print("blocks", flush=True)
     print("ended", calls[where](), flush=True)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -55,6 +55,9 @@ except KeyboardInterrupt:
 print("flags", len(flags), flush=True)
 """
 CALLS = "update_topology are_peers_pending optimize_topology all_reduce many handle sync".split()
+
+# A tenth of a second is usual; a busy machine gets more.
+PROMPT = 5.0
 
 
 @pytest.fixture
@@ -88,7 +91,7 @@ def interrupt(child: Child, line: str) -> float:
 @pytest.mark.parametrize("where", ["connect", *CALLS])
 def test_ctrl_c_interrupts(spawn: Spawn, ours: pccl.Communicator, master: str, where: str) -> None:
     child = blocked(spawn, ours, master, where)
-    assert interrupt(child, "KeyboardInterrupt" if where == "connect" else "interrupted") < 1
+    assert interrupt(child, "KeyboardInterrupt" if where == "connect" else "interrupted") < PROMPT
     assert child.wait(DEADLINE) in (130, -signal.SIGINT)
     assert child.output.count("Traceback") == 1 and "PCCLError" not in child.output
     # The others go on without it.
@@ -108,7 +111,7 @@ def test_an_interrupted_wait_for_a_handle_can_be_taken_up_again(
     spawn: Spawn, ours: pccl.Communicator, master: str
 ) -> None:
     child = blocked(spawn, ours, master, "handle again")
-    assert interrupt(child, "again") < 1
+    assert interrupt(child, "again") < PROMPT
     assert not child.output.count("ended")
     data = memoryview(bytearray(b"\0\0\0@")).cast("f")
     ours.all_reduce(data, data)
@@ -141,8 +144,8 @@ MASTER = """
 import pccl
 master = pccl.MasterNode("127.0.0.1:0")
 master.run()
-print("blocks", flush=True)
 try:
+    print("blocks", flush=True)
     master.wait()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -154,14 +157,14 @@ except KeyboardInterrupt:
 def test_ctrl_c_interrupts_the_wait_for_a_master(spawn: Spawn) -> None:
     child = spawn(MASTER)
     child.wait_for("blocks", DEADLINE)
-    assert interrupt(child, "interrupted") < 1
+    assert interrupt(child, "interrupted") < PROMPT
     assert child.succeed(DEADLINE).split() == ["blocks", "interrupted"]
 
 
 NO_MASTER = """
 import pccl
-print("blocks", flush=True)
 try:
+    print("blocks", flush=True)
     pccl.Communicator("127.0.0.1:1").connect(n_attempts=60)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -172,7 +175,7 @@ def test_ctrl_c_interrupts_attempts_to_connect(spawn: Spawn) -> None:
     child = spawn(NO_MASTER)
     child.wait_for("blocks", DEADLINE)
     time.sleep(0.2)
-    assert interrupt(child, "interrupted") < 1
+    assert interrupt(child, "interrupted") < PROMPT
     child.succeed(DEADLINE)
 
 
@@ -201,7 +204,7 @@ def test_ctrl_c_ends_a_loop_that_awaits(spawn: Spawn, ours: pccl.Communicator, m
         ours.update_topology()
     child.wait_for("blocks", DEADLINE)
     time.sleep(0.1)
-    assert interrupt(child, "interrupted") < 1
+    assert interrupt(child, "interrupted") < PROMPT
     assert child.succeed(DEADLINE).split() == ["blocks", "interrupted"]
     ours.leave()
 
@@ -222,7 +225,7 @@ def test_the_exception_of_any_handler_ends_the_call(ours: pccl.Communicator, mas
         begun = time.monotonic()
         with pytest.raises(LookupError, match="mine"):
             ours.update_topology()
-        assert time.monotonic() - begun < 1.2
+        assert time.monotonic() - begun < PROMPT
     finally:
         signal.signal(signal.SIGUSR2, before)
     # This peer has left the run, and says so.
