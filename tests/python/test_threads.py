@@ -133,7 +133,7 @@ def test_leaving_on_one_thread_ends_the_calls_of_others(master: str) -> None:
             error = future.exception(DEADLINE)
             assert isinstance(error, pccl.PCCLError), error
             assert error.result is pccl.Result.MASTER_CONNECTION_FAILED and not error.is_retryable
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 20
 
 
 def test_leaving_ends_a_connect_that_waits_to_be_let_in(master: str) -> None:
