@@ -5,12 +5,13 @@
 use crate::api;
 use crate::device::Device;
 use crate::error::{CudaError, check_memory};
-use crate::limits::{PINNED_BYTES_MIN, PINNED_KEPT_BYTES_MAX};
+use crate::limits::{PINNED_BYTES_MIN, pinned_kept_bytes_max};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::Memory;
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 
 /// Page-locked memory. When it is dropped it is kept, within a bound, for the next one.
 pub struct Pinned {
@@ -32,7 +33,8 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 /// Blocks that nobody uses, those that were used last at the end.
-static KEPT: Mutex<Shelf<Block>> = Mutex::new(Shelf::new(PINNED_KEPT_BYTES_MAX));
+static KEPT: LazyLock<Mutex<Shelf<Block>>> =
+    LazyLock::new(|| Mutex::new(Shelf::new(pinned_kept_bytes_max())));
 
 impl Pinned {
     /// So many bytes of any content. All devices know them; one of them has to lock them.
@@ -137,7 +139,7 @@ struct Shelf<T> {
 }
 
 impl<T: Room> Shelf<T> {
-    const fn new(bytes_max: usize) -> Self {
+    fn new(bytes_max: usize) -> Self {
         Self { kept: VecDeque::new(), bytes: 0, bytes_max }
     }
 
