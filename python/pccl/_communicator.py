@@ -162,7 +162,7 @@ class Communicator:
         revision = shared_state.revision
         if not isinstance(revision, int) or not 0 <= revision < 1 << 64:
             raise ValueError(f"a revision is a whole number from 0 to 2**64 - 1, and not {revision!r}")
-        entries = [(info.name, info._tensor, info.allow_content_inequality) for info in shared_state.infos]
+        entries = [(info.name, info._export(), info.allow_content_inequality) for info in shared_state.infos]
         shared_state.revision, tx, rx = self._native.sync_shared_state(revision, entries, number)
         return SharedStateSyncInfo(tx, rx)
 

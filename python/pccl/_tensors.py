@@ -32,7 +32,7 @@ class TensorInfo:
     others'.
     """
 
-    __slots__ = ("name", "allow_content_inequality", "_tensor")
+    __slots__ = ("name", "allow_content_inequality", "_data", "_seen_as", "_tensor")
 
     def __init__(
         self,
@@ -49,24 +49,35 @@ class TensorInfo:
             raise TypeError(f"the name of a tensor is a string, and no {type(name).__name__}")
         if (data_ptr is None) == (data is None):
             raise TypeError(f"{name!r} needs either data, or data_ptr with numel and dtype")
+        self.name = name
+        self.allow_content_inequality = bool(allow_content_inequality)
+        self._data = data
+        self._seen_as = dtype
         if data is not None:
-            tensor = Tensor(data, repr(name))
-            if dtype is not None and dtype.value != tensor.dtype:
-                # Bits that numpy has no name for.
-                if {tensor.dtype, dtype.value} != {DataType.UINT16.value, DataType.BFLOAT16.value}:
-                    raise TypeError(
-                        f"{name!r} has elements of {DataType(tensor.dtype).name}, and not {dtype.name}"
-                    )
-                tensor = Tensor.at(tensor.address, tensor.count, dtype.value, tensor.device, tensor)
+            tensor = self._export()
             if numel is not None and numel != tensor.count:
                 raise ValueError(f"{name!r} has {tensor.count} elements, and not {numel}")
         else:
             if numel is None or dtype is None or data_ptr is None:
                 raise TypeError(f"{name!r} is given as an address, so numel and dtype are needed")
             tensor = Tensor.at(data_ptr, numel, dtype.value, device_type.value, None)
-        self.name = name
-        self.allow_content_inequality = bool(allow_content_inequality)
         self._tensor = tensor
+
+    def _export(self) -> Tensor:
+        """Where the tensor lies now: it may have been moved since, and what is queued on its GPU stream is waited for."""
+        if self._data is None:
+            return self._tensor
+        name, dtype = self.name, self._seen_as
+        tensor = Tensor(self._data, repr(name))
+        if dtype is not None and dtype.value != tensor.dtype:
+            # Bits that numpy has no name for.
+            if {tensor.dtype, dtype.value} != {DataType.UINT16.value, DataType.BFLOAT16.value}:
+                raise TypeError(
+                    f"{name!r} has elements of {DataType(tensor.dtype).name}, and not {dtype.name}"
+                )
+            tensor = Tensor.at(tensor.address, tensor.count, dtype.value, tensor.device, tensor)
+        self._tensor = tensor
+        return tensor
 
     @classmethod
     def from_torch(

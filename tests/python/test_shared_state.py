@@ -276,3 +276,15 @@ def test_another_run_begins_anew_when_all_have_said_goodbye(master: str) -> None
                 assert [s.revision for s in states] == [revision, revision]
                 for state in states:
                     state.push_revision()
+
+
+def test_a_tensor_that_was_moved_is_found_where_it_lies_now(master: str) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros(4)
+    with connected(master, 1) as (alone,):
+        state = pccl.SharedState([pccl.TensorInfo.from_torch(tensor, "x")])
+        before = tensor.data_ptr()
+        tensor.resize_(1_000_000).fill_(3.0)
+        assert tensor.data_ptr() != before
+        alone.sync_shared_state(state)
+        assert (state.infos[0].numel, state.infos[0].data_ptr) == (1_000_000, tensor.data_ptr())

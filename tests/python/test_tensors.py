@@ -281,3 +281,18 @@ def test_a_buffer_in_use_can_not_be_resized(two: list[pccl.Communicator]) -> Non
     del handle
     pccl.TensorInfo("x", data=bytearray(1))
     data += b"more"
+
+
+def test_tensors_without_memory_of_their_own_are_refused(master: str) -> None:
+    torch = pytest.importorskip("torch")
+    negated = torch._neg_view(torch.ones(4))
+
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, (4,), dtype=torch.float32)
+
+    with pytest.raises(TypeError, match="negated view"):
+        pccl.TensorInfo("x", data=negated)
+    with pytest.raises((TypeError, ValueError), match="'x'"):
+        pccl.TensorInfo("x", data=Wrapper())

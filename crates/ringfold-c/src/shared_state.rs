@@ -105,7 +105,8 @@ fn checked(infos: &[TensorInfo]) -> Result<Vec<Entry<'_>>, Failure> {
     if let Some(twice) = entries.iter().find(|e| !keys.insert(e.key.as_str())) {
         return Err(Failure::argument(format!("the key {:?} occurs twice", twice.key)));
     }
-    let spans: Vec<_> = entries.iter().map(|e| (e.key.as_str(), e.span)).collect();
+    let spans: Vec<_> =
+        entries.iter().map(|e| (e.key.as_str(), e.span, e.info.allow_content_inequality != 0)).collect();
     let aliases = aliases(&spans)?;
     for (entry, alias) in entries.iter_mut().zip(aliases) {
         entry.alias = alias;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// Page-locked memory that is kept for the next one who needs some: an eighth of the host's, and at least 2 GiB. What is
+/// Page-locked memory that is kept for the next one who needs some: a sixteenth of the host's, from 2 to 8 GiB. What is
 /// in use has no bound but the host's. Locking a GiB takes longer than reducing it over a fast network, so that a large
 /// gradient should find the memory of the one before.
 pub(crate) fn pinned_kept_bytes_max() -> usize {
@@ -10,7 +10,7 @@ pub(crate) fn pinned_kept_bytes_max() -> usize {
         let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         total.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()
     });
-    kib.map_or(0, |kib| kib.saturating_mul(1024) / 8).max(2 << 30)
+    kib.map_or(0, |kib| kib.saturating_mul(1024) / 16).clamp(2 << 30, 8 << 30)
 }
 
 /// The smallest block of page-locked memory.

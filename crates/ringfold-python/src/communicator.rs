@@ -174,7 +174,8 @@ impl Communicator {
         strategy: i32,
     ) -> PyResult<(u64, u64, u64)> {
         let strategy = number::strategy(strategy).map_err(|f| raised(py, &f))?;
-        let spans: Vec<_> = entries.iter().map(|(key, t, _)| (key.as_str(), t.get().span())).collect();
+        let spans: Vec<_> =
+            entries.iter().map(|(key, t, allow)| (key.as_str(), t.get().span(), *allow)).collect();
         let aliases = aliases(&spans).map_err(|f| PyValueError::new_err(f.text))?;
         let tensor = |((key, tensor, allow), alias): (&(String, Bound<'_, Tensor>, bool), bool)| {
             let memory = match tensor.get().place() {

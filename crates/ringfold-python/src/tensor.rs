@@ -258,8 +258,14 @@ impl Tensor {
         if !tensor.strides.is_null() && !is_contiguous(shape, slice(tensor.strides, dimensions)) {
             return Err(not_contiguous(name));
         }
-        let count = shape.iter().map(|n| usize::try_from(*n).unwrap_or(0)).product();
+        let count = elements_of(shape).ok_or_else(|| {
+            PyValueError::new_err(format!("{name} has a shape that no memory holds: {shape:?}"))
+        })?;
         let offset = usize::try_from(tensor.byte_offset).unwrap_or(0);
+        // Tensors that only wrap others have no memory of their own.
+        Span::of(name, tensor.data, count, dtype).map_err(|failure| {
+            PyValueError::new_err(format!("{}: it has no plain memory of its own", failure.text))
+        })?;
         let start = tensor.data.expose_provenance().wrapping_add(offset);
         let keeper = Some(capsule.into_any().unbind());
         Ok(Self { start, count, dtype, device, is_readonly: false, keeper })
@@ -275,6 +281,10 @@ fn exported<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if object.getattr_opt(intern!(py, "is_cpu"))?.is_some_and(|is_cpu| is_cpu.is_truthy().unwrap_or(false))
         && let Ok(to_dlpack) = TO_DLPACK.import(py, "torch.utils.dlpack", "to_dlpack")
     {
+        // Its memory holds the values with the other sign, and the function does not look.
+        if object.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+            return Err(PyValueError::new_err("it is a negated view: use .resolve_neg() or a copy of it"));
+        }
         return to_dlpack.call1((object,));
     }
     let plain = match object.getattr_opt(intern!(py, "requires_grad"))? {
@@ -312,15 +322,23 @@ fn slice<'a>(numbers: *const i64, dimensions: usize) -> &'a [i64] {
     unsafe { core::slice::from_raw_parts(numbers, dimensions) }
 }
 
+/// How many elements a shape has, if that can be.
+fn elements_of(shape: &[i64]) -> Option<usize> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1_usize, |count, size| count.checked_mul(usize::try_from(*size).ok()?))
+}
+
 /// Whether elements lie one after the other, the last dimension's nearest to each other.
 fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     if shape.contains(&0) {
         return true;
     }
-    let mut expected = 1;
+    let mut expected = 1_i64;
     shape.iter().zip(strides).rev().all(|(size, stride)| {
         let fits = *size == 1 || *stride == expected;
-        expected *= size;
+        expected = expected.saturating_mul(*size);
         fits
     })
 }

@@ -30,37 +30,37 @@ impl Work {
     /// Waits for so long, or to the end; none if it has not ended by then.
     fn wait_until(&self, until: Option<Instant>) -> Result<Option<Result<ReduceInfo, Failure>>, Failure> {
         let session = self.session.require()?;
-        let left = || until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-        let mut end = loop {
-            let left = left();
-            // Another thread may wait already.
-            if let Some(end) = self.end.try_lock_for(left.min(SIGNALS_EVERY)) {
-                break end;
+        loop {
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            if let Some(end) = self.wait_for(session, left.min(SIGNALS_EVERY)) {
+                return Ok(Some(end));
             }
+            // It may be asked for again: nothing is lost by leaving off. A signal's handler may ask as well, so nothing
+            // is held while it runs.
             if left <= SIGNALS_EVERY || is_interrupted() {
                 return Ok(None);
             }
-        };
+        }
+    }
+
+    /// Waits for a moment.
+    fn wait_for(&self, session: &Session, patience: Duration) -> Option<Result<ReduceInfo, Failure>> {
+        // Another thread may wait already.
+        let mut end = self.end.try_lock_for(patience)?;
         if end.is_some() {
-            return Ok(end.clone());
+            return end.clone();
         }
         let Some((work, taken)) = session.in_flight.claim(self.tag) else {
             // Whoever left the run has let go of it.
             *end = Some(Err(session.failed(&Error::Left, During::Reduce)));
-            return Ok(end.clone());
+            return end.clone();
         };
-        loop {
-            let left = left();
-            if let Some(outcome) = work.wait_for(left.min(SIGNALS_EVERY)) {
-                *end = Some(outcome.map_err(|e| session.failed(&e, During::Reduce)));
-                return Ok(end.clone());
-            }
-            // It may be asked for again: nothing is lost by leaving off.
-            if left <= SIGNALS_EVERY || is_interrupted() {
-                taken.launched(work);
-                return Ok(None);
-            }
-        }
+        let Some(outcome) = work.wait_for(patience) else {
+            taken.launched(work);
+            return None;
+        };
+        *end = Some(outcome.map_err(|e| session.failed(&e, During::Reduce)));
+        end.clone()
     }
 }
 

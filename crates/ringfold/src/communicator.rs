@@ -174,7 +174,8 @@ impl Communicator {
     ) -> Result<Work, Error> {
         let engine = self.engine()?;
         let work = launch(&engine, Reduction { dtype, buffers, options })?.into_work(&engine)?;
-        engine.with(|_| ())?;
+        // If this peer has just left, waiting for the work says so.
+        let _ = engine.with(|_| ());
         Ok(work)
     }
 
@@ -197,12 +198,9 @@ impl Communicator {
         all.sort_by_key(|reduction| reduction.options.tag);
         let mut todo: VecDeque<_> = all.into();
         let mut going: VecDeque<(DType, AllReduce, Work)> = VecDeque::new();
-        let mut again = Vec::new();
         let mut failure = None;
         loop {
-            // After an abort all that is in flight comes to its end before anything is tried again: peers agree then
-            // on what is left to do.
-            let may_launch = again.is_empty() && failure.is_none() && going.len() < in_flight_max;
+            let may_launch = failure.is_none() && going.len() < in_flight_max;
             if let Some(reduction) = todo.pop_front_if(|_| may_launch) {
                 let (dtype, options) = (reduction.dtype, reduction.options);
                 match launch(&engine, reduction).and_then(|launched| launched.into_work(&engine)) {
@@ -220,21 +218,16 @@ impl Communicator {
                     }
                     (Err(Error::Aborted(cause)), Some(buffers)) if is_transient(&cause) => {
                         tracing::debug!(%cause, "an all-reduce is tried again");
-                        again.push(Reduction { dtype, buffers, options });
+                        // Before all that comes later: whatever the limits of the peers are, all of them always have the
+                        // first one in flight that is not done, and so it ends.
+                        let place = todo.partition_point(|other| other.options.tag < options.tag);
+                        todo.insert(place, Reduction { dtype, buffers, options });
                     }
                     (Err(error), _) => failure = Some(error),
                 }
                 continue;
             }
-            if let Some(error) = failure {
-                return Err(error);
-            }
-            if again.is_empty() {
-                return Ok(info);
-            }
-            for reduction in again.drain(..).rev() {
-                todo.push_front(reduction);
-            }
+            return failure.map_or(Ok(info), Err);
         }
     }
 

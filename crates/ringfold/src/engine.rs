@@ -178,9 +178,13 @@ impl Engine {
     /// Nobody will ask for the end of a call.
     pub(crate) fn abandon(&self, call: CallId) {
         let mut state = self.shared.state.lock();
-        if state.ended.remove(&call).is_none() && state.broken.is_none() {
+        let ended = state.ended.remove(&call);
+        if ended.is_none() && state.broken.is_none() {
             state.abandoned.insert(call);
         }
+        drop(state);
+        // Its memory may be kept by something that does what it likes when it is let go of.
+        drop(ended);
     }
 
     /// Says goodbye and ends the background thread. What has not ended fails.

@@ -125,7 +125,7 @@ impl Master {
 
     /// As [`Master::wait`], for so long; none if it has not ended by then.
     pub fn wait_for(&self, patience: Duration) -> Option<Result<(), Error>> {
-        self.wait_until(Some(Instant::now() + patience))
+        self.wait_until(Instant::now().checked_add(patience))
     }
 
     fn wait_until(&self, until: Option<Instant>) -> Option<Result<(), Error>> {

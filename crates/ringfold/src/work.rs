@@ -59,7 +59,8 @@ impl Work {
 
     /// Waits for the end for so long; none if it has not ended by then.
     pub fn wait_for(&self, patience: Duration) -> Option<Result<ReduceInfo, Error>> {
-        let until = Instant::now() + patience;
+        // Longer than any clock goes is for ever.
+        let Some(until) = Instant::now().checked_add(patience) else { return Some(self.wait()) };
         match &self.kind {
             Kind::Plain(plain) => plain.wait_until(until),
             Kind::Staged(errand) => errand.wait_until(until),

@@ -192,6 +192,8 @@ def _keep_own(operand: Operand) -> None:
         return
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(operand.recv, torch.Tensor):
-        operand.recv.detach().copy_(operand.send.detach())
+        operand.recv.detach().view(-1).copy_(operand.send.detach().reshape(-1))
+    elif hasattr(operand.recv, "reshape"):
+        operand.recv.reshape(-1)[...] = operand.send.reshape(-1)
     else:
-        operand.recv[...] = operand.send
+        memoryview(operand.recv).cast("B")[:] = memoryview(operand.send).cast("B")

@@ -65,7 +65,7 @@ class Run:
     step the same reductions. A condition around ``average`` must therefore come out the same on all of them: it may
     depend on the step, on the shared state, and on results of reductions, which are equal on all peers; never on the
     clock, on local data, or on a local random number. If peers disagree, calls fail, with an error that says who waits
-    for what. ``peers_min`` and ``optimize`` belong to this rule too.
+    for what. ``peers_min``, ``max_in_flight`` and ``optimize`` belong to this rule too.
 
     **What happens at a boundary**, that is, before each step: peers that wait to join are let in; while there are fewer
     than ``peers_min`` in the group, everybody waits; the state is synchronised, so that newcomers receive it, along with

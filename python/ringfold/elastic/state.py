@@ -157,5 +157,9 @@ def _place(part: Part) -> tuple[object, ...]:
 
 def _info(part: Part) -> pccl.TensorInfo:
     if isinstance(part.tensor, pccl.TensorInfo):
+        if part.unequal and not part.tensor.allow_content_inequality:
+            raise ValueError(
+                f"{part.name!r} is a TensorInfo: give it allow_content_inequality=True instead of Unequal"
+            )
         return part.tensor
     return pccl.TensorInfo(part.name, data=part.tensor, allow_content_inequality=part.unequal)

@@ -56,7 +56,13 @@ impl Master {
                     self.fail_op(op, cause);
                 }
                 // It is on its way to say so itself, and then the error can tell both sides.
-                None => round.differing.push((peer, from)),
+                None if members.contains(&from) => {
+                    if !round.differing.contains(&(peer, from)) {
+                        round.differing.push((peer, from));
+                    }
+                }
+                // It has departed, or never was there; then nobody can tell what it wanted.
+                None => self.fail_op(op, Cause::Unable { who: self.named(peer) }),
             },
             Ballot::LinkBroken { with } => {
                 let cause = Cause::LinkLost { from: self.named(peer), to: self.named(with) };
