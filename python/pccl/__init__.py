@@ -16,7 +16,7 @@ fails on all peers alike, and is made again with those who are left::
             comm.all_reduce(gradient, gradient, op=pccl.ReduceOp.AVG)
             break
         except pccl.PCCLError as error:
-            if not error.is_retryable:
+            if not error.is_retryable or comm.world_size < 2:
                 raise
 
 A master is started by the command ``pccl_master``, or by :class:`MasterNode`. ``ringfold.Run`` does what most training

@@ -292,6 +292,10 @@ def test_tensors_without_memory_of_their_own_are_refused(master: str) -> None:
         def __new__(cls) -> Any:
             return torch.Tensor._make_wrapper_subclass(cls, (4,), dtype=torch.float32)
 
+        @classmethod
+        def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any, options: Any = None) -> Any:
+            raise NotImplementedError
+
     with pytest.raises(TypeError, match="negated view"):
         pccl.TensorInfo("x", data=negated)
     with pytest.raises((TypeError, ValueError), match="'x'"):

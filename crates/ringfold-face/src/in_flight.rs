@@ -35,7 +35,9 @@ impl InFlight {
                     free.insert(Slot::Busy);
                 }
                 Entry::Occupied(_) => {
-                    return Err(Failure::argument(format!("tag {tag} is already in flight")));
+                    return Err(Failure::argument(format!(
+                        "tag {tag} is already in flight, or has not been awaited"
+                    )));
                 }
             }
             taken.tags.push(tag);

@@ -42,7 +42,7 @@ impl Session {
             0 => Ok(()),
             count => Err(Failure::new(
                 ResultCode::PendingAsyncOps,
-                format!("{count} asynchronous operations have not been awaited"),
+                format!("{count} asynchronous operations have not been awaited: wait for them first"),
             )),
         }
     }

@@ -310,7 +310,9 @@ fn unfit(py: Python<'_>, name: &str, why: &PyErr) -> PyErr {
 }
 
 fn not_contiguous(name: &str) -> PyErr {
-    PyValueError::new_err(format!("{name} is not contiguous in memory: use .contiguous() or a copy of it"))
+    PyValueError::new_err(format!(
+        "{name} is not contiguous in memory: use .contiguous() of torch, or numpy.ascontiguousarray"
+    ))
 }
 
 /// The numbers of a DLPack tensor's shape or strides.

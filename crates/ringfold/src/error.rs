@@ -15,7 +15,7 @@ pub enum Error {
     #[error("{0}")]
     BadArgument(String),
     /// A collective needs at least two peers in the group.
-    #[error("there is no other peer in the group")]
+    #[error("there is no other peer in the group; update_topology lets in whoever waits")]
     TooFewPeers,
     /// Operations are in flight and must be awaited first.
     #[error("{0} asynchronous operations have not been awaited")]
