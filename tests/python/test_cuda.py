@@ -154,6 +154,22 @@ def test_state_on_the_gpu_and_in_main_memory_is_one_state(master: str) -> None:
 
 
 @needs_gpu
+def test_a_sync_sees_what_was_queued_on_another_stream(master: str) -> None:
+    def body(comm: pccl.Communicator, number: int) -> int:
+        values = torch.full((1_000_000,), float(number), device="cuda")
+        state = pccl.SharedState([pccl.TensorInfo.from_torch(values, "values")])
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            matrix = torch.full((4096, 4096), 1.0 / 4096, device="cuda")
+            for _ in range(50):
+                matrix = matrix @ matrix
+            values.fill_(7.0)
+            return comm.sync_shared_state(state).rx_bytes
+
+    assert peers(master, body) == [0, 0]
+
+
+@needs_gpu
 def test_a_tensor_on_the_gpu_is_as_before_when_an_operation_fails(master: str) -> None:
     def body(comm: pccl.Communicator, number: int) -> Any:
         data = torch.full((1000 + number,), 5.0, device="cuda")
