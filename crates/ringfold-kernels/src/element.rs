@@ -28,7 +28,7 @@ macro_rules! with_element {
     };
     (@match ($dtype:expr) ($T:ident) ($body:expr)
         $($sort:ident { $($variant:ident: $element:ident),* })*) => {{
-        #[allow(unused_imports)]
+        #[allow(unused_imports, reason = "a table may have neither of them")]
         use $crate::half::{Bf16, F16};
         match $dtype {
             $($(ringfold_proto::dtype::DType::$variant => { type $T = $element; $body })*)*

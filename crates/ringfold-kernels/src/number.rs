@@ -100,7 +100,7 @@ macro_rules! integers {
                     unsafe { quotient.to_int_unchecked() }
                 } else {
                     // The divisor may be more than an i64 holds, so magnitudes are divided.
-                    #[allow(unused_comparisons)]
+                    #[allow(unused_comparisons, reason = "the same lines serve unsigned integers")]
                     let is_negative = self < 0;
                     let word = self as u64;
                     let magnitude = if is_negative { word.wrapping_neg() } else { word };

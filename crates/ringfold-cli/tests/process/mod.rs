@@ -1,6 +1,5 @@
 //! Processes of a test: they end with it, and every wait for them has a deadline.
-// Each test file uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};

@@ -4,7 +4,7 @@
 
 mod deadlines;
 #[path = "../draw/mod.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "other tests draw what these do not")]
 mod draw;
 mod joining;
 mod liveness;

@@ -1,6 +1,5 @@
 //! Matrices like those that measurements give: the tests, the figures and the bench share them.
-// Each of them uses a part.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each of them uses a part")]
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
