@@ -331,7 +331,7 @@ impl Case {
             Collective::ReduceScatter => (parts.of(rank).start + index, everyone, true),
             Collective::AllGather => (index, owner(index).map_or(0, |owner| 1 << owner), false),
             Collective::Broadcast { root } => (index, 1 << root.index(), false),
-            Collective::Barrier => return false,
+            _ => return false,
         };
         (symbol.element, symbol.ranks, symbol.settled, symbol.raw) == (element, ranks, settled, false)
     }

@@ -19,6 +19,11 @@ pub fn methods(collective: Collective) -> &'static [Method] {
         Collective::AllGather => &[ring::ALL_GATHER, direct::ALL_GATHER],
         Collective::Broadcast { .. } => &[broadcast::CHAIN, broadcast::TREE, broadcast::STAR],
         Collective::Barrier => &[barrier::TWO_TRIPS, barrier::DISSEMINATION],
+        Collective::Reduce { .. }
+        | Collective::Gather { .. }
+        | Collective::Scatter { .. }
+        | Collective::AllToAll
+        | Collective::Transfer { .. } => &[],
     }
 }
 

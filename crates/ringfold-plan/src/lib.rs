@@ -9,6 +9,7 @@ pub mod checker;
 pub mod choice;
 pub mod event;
 pub mod executor;
+pub mod layout;
 pub mod limits;
 pub mod medium;
 pub mod method;

@@ -25,6 +25,30 @@ pub enum Collective {
     },
     /// Nobody leaves before everyone has come.
     Barrier,
+    /// The root ends with the combination of everyone's data.
+    Reduce {
+        /// Whose result it is.
+        root: Rank,
+    },
+    /// The root ends with everyone's parts.
+    Gather {
+        /// Who gets them.
+        root: Rank,
+    },
+    /// Everyone ends with its part of the root's data.
+    Scatter {
+        /// Whose data it is.
+        root: Rank,
+    },
+    /// Everyone ends with its part of everyone's data.
+    AllToAll,
+    /// One rank's data goes to one other; nobody else takes part.
+    Transfer {
+        /// Whose data it is.
+        from: Rank,
+        /// Who gets it.
+        to: Rank,
+    },
 }
 
 /// A share in a weighted average. Kept as bits, so that descriptors compare and hash.
@@ -118,6 +142,11 @@ impl Descriptor {
             Collective::AllGather => 3 << 16,
             Collective::Broadcast { root } => 4 << 16 | u64::from(root.0),
             Collective::Barrier => 5 << 16,
+            Collective::Reduce { root } => 6 << 16 | u64::from(root.0),
+            Collective::Gather { root } => 7 << 16 | u64::from(root.0),
+            Collective::Scatter { root } => 8 << 16 | u64::from(root.0),
+            Collective::AllToAll => 9 << 16,
+            Collective::Transfer { from, to } => 1 << 32 | u64::from(from.0) << 16 | u64::from(to.0),
         };
         let quantization =
             self.quantization.map_or(0, |q| 1 << 16 | (q.algorithm as u64) << 8 | u64::from(q.dtype as u8));
@@ -138,6 +167,11 @@ impl fmt::Display for Descriptor {
             Collective::AllGather => write!(f, "all-gather")?,
             Collective::Broadcast { root } => write!(f, "broadcast from {root}")?,
             Collective::Barrier => return write!(f, "barrier"),
+            Collective::Reduce { root } => write!(f, "reduce to {root}")?,
+            Collective::Gather { root } => write!(f, "gather to {root}")?,
+            Collective::Scatter { root } => write!(f, "scatter from {root}")?,
+            Collective::AllToAll => write!(f, "all-to-all")?,
+            Collective::Transfer { from, to } => write!(f, "transfer from {from} to {to}")?,
         }
         // The sum of the weights travels as one more element, which is no business of the user's.
         let count = self.count.saturating_sub(u64::from(self.weight.is_some()));

@@ -10,8 +10,8 @@ pub fn draft(task: &Task) -> Draft {
     let mut draft = Draft::default();
     let settle = match task.descriptor.collective {
         Collective::Barrier => return draft,
-        Collective::AllReduce | Collective::ReduceScatter => true,
-        Collective::AllGather | Collective::Broadcast { .. } => false,
+        Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce { .. } => true,
+        _ => false,
     };
     for chunk in task.cut(task.whole()) {
         let step = Step::copy(chunk.at(Place::Source), chunk.at(Place::Target));
