@@ -9,7 +9,8 @@ pub(crate) use directory::Directory;
 pub(crate) use note::{Note, NoteSender, Notes};
 
 use crate::all_reduce::{HostBuffers, ReduceInfo};
-use crate::group::{Group, GroupEvent};
+use crate::data_plane::{DataPlane, PlaneEvent};
+use crate::engine::Drive;
 use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkNews};
 use crate::{Error, limits};
@@ -36,7 +37,7 @@ use std::time::Duration;
 pub(crate) struct Driver {
     clock: Clock,
     machine: Peer,
-    group: Group,
+    plane: DataPlane,
     mesh: Mesh,
     uplink: Uplink,
     notes: Notes,
@@ -78,13 +79,6 @@ pub(crate) struct Ended {
     pub(crate) transfer: Option<Transfer>,
 }
 
-impl Ended {
-    /// A call that came to nothing.
-    pub(crate) fn failed(error: Error) -> Self {
-        Self { result: Err(error), info: ReduceInfo::default(), buffers: None, transfer: None }
-    }
-}
-
 impl Driver {
     /// A peer that is not connected.
     pub(crate) fn new(
@@ -98,7 +92,7 @@ impl Driver {
         Self {
             clock: Clock::start(),
             machine: Peer::new(config),
-            group: Group::new(stall_after),
+            plane: DataPlane::new(stall_after),
             mesh,
             uplink,
             notes,
@@ -171,13 +165,6 @@ impl Driver {
         }
     }
 
-    /// Says goodbye. What has not ended fails.
-    pub(crate) fn leave(&mut self) {
-        self.machine.leave();
-        let now = self.clock.now();
-        self.pump(now);
-    }
-
     /// World sizes.
     pub(crate) fn attributes(&self) -> Attributes {
         self.machine.attributes()
@@ -193,55 +180,9 @@ impl Driver {
         self.notes.sender()
     }
 
-    /// Calls that have ended since the last time.
-    pub(crate) fn take_ended(&mut self) -> impl Iterator<Item = (CallId, Ended)> + '_ {
-        self.ended.drain(..)
-    }
-
-    /// Whether operations are under way.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.group.in_flight() > 0
-    }
-
-    /// How long nothing needs to be done, if nothing arrives.
-    pub(crate) fn patience(&self) -> Duration {
-        if self.group.has_unread() {
-            return Duration::ZERO;
-        }
-        let timeouts = [
-            self.machine.poll_timeout(),
-            self.group.poll_timeout(),
-            self.mesh.poll_timeout(),
-            self.uplink.poll_timeout(),
-        ];
-        let next = timeouts.into_iter().flatten().min();
-        next.map_or(limits::IDLE_MAX, |at| at.since(self.clock.now()).min(limits::IDLE_MAX))
-    }
-
-    /// Moves on whatever can be moved.
-    pub(crate) fn turn(&mut self, ready: &Readiness) {
-        let now = self.clock.now();
-        for peer in self.group.unread() {
-            self.read_link(now, peer);
-        }
-        for token in ready.tokens() {
-            if self.uplink.token() == Some(token) {
-                self.uplink.handle_ready(now);
-                self.hear_master(now);
-            } else if let Some(peer) = self.group.peer_of(token) {
-                self.read_link(now, peer);
-            } else {
-                self.mesh.handle_ready(now, token);
-            }
-        }
-        self.take_notes();
-        self.pass_time(now);
-        self.pump(now);
-    }
-
     fn read_link(&mut self, now: Time, peer: PeerId) {
         self.machine.handle_heard(peer);
-        if let Err(error) = self.group.read_link(now, peer) {
+        if let Err(error) = self.plane.read_link(now, peer) {
             self.lose_link(now, peer, &error.to_string());
         }
     }
@@ -254,8 +195,8 @@ impl Driver {
         if is_due(self.machine.poll_timeout()) {
             self.machine.handle_timeout(now);
         }
-        if is_due(self.group.poll_timeout()) {
-            self.group.handle_timeout(now);
+        if is_due(self.plane.poll_timeout()) {
+            self.plane.handle_timeout(now);
         }
         if is_due(self.mesh.poll_timeout()) {
             self.mesh.handle_timeout(now);
@@ -286,7 +227,7 @@ impl Driver {
         while let Some(news) = self.mesh.next_news() {
             match news {
                 MeshNews::Up(peer, link) => {
-                    self.group.link_up(now, peer, link);
+                    self.plane.link_up(now, peer, link);
                     self.machine.handle_link_up(peer);
                 }
                 MeshNews::Failed(peer, why) => {
@@ -341,7 +282,7 @@ impl Driver {
     }
 
     fn lose_link(&mut self, now: Time, peer: PeerId, why: &str) {
-        if self.group.unlink(peer) {
+        if self.plane.unlink(peer) {
             tracing::debug!(peer = peer.short(), why, "a link is lost");
             self.machine.handle_link_lost(now, peer);
         }
@@ -352,7 +293,7 @@ impl Driver {
         loop {
             self.hear_master(now);
             self.make_links(now);
-            if let Some(event) = self.group.pump(now) {
+            if let Some(event) = self.plane.pump(now) {
                 self.note_event(now, event);
             } else if let Some(action) = self.machine.poll_action() {
                 self.act(now, action);
@@ -374,15 +315,15 @@ impl Driver {
         true
     }
 
-    fn note_event(&mut self, now: Time, event: GroupEvent) {
+    fn note_event(&mut self, now: Time, event: PlaneEvent) {
         match event {
-            GroupEvent::Done { op, tx_bytes, rx_bytes } => {
+            PlaneEvent::Done { op, tx_bytes, rx_bytes } => {
                 if let Some(reduction) = self.by_op.get(&op).and_then(|call| self.reductions.get_mut(call)) {
                     (reduction.info.tx_bytes, reduction.info.rx_bytes) = (tx_bytes, rx_bytes);
                 }
                 self.machine.handle_op_done(op);
             }
-            GroupEvent::Released { op, buffers } => {
+            PlaneEvent::Released { op, buffers } => {
                 if let Some(reduction) =
                     self.by_op.remove(&op).and_then(|call| self.reductions.get_mut(&call))
                 {
@@ -390,12 +331,12 @@ impl Driver {
                 }
                 self.machine.handle_op_released(op);
             }
-            GroupEvent::Mismatch { op, peer } => self.machine.handle_op_mismatch(op, peer),
-            GroupEvent::Stalled { peer, direction } => {
+            PlaneEvent::Mismatch { op, peer } => self.machine.handle_op_mismatch(op, peer),
+            PlaneEvent::Stalled { peer, direction } => {
                 tracing::warn!(peer = peer.short(), ?direction, "a link makes no progress");
                 self.machine.handle_link_stalled(peer, direction);
             }
-            GroupEvent::LinkLost { peer, why } => {
+            PlaneEvent::LinkLost { peer, why } => {
                 tracing::debug!(peer = peer.short(), why, "a link is given up");
                 self.machine.handle_link_lost(now, peer);
             }
@@ -407,28 +348,28 @@ impl Driver {
             PeerAction::DialMaster => self.uplink.dial(now),
             PeerAction::Send { conn, message } => self.uplink.send(conn, &message),
             PeerAction::Close { conn } => self.uplink.close(conn),
-            PeerAction::Link { member, .. } if self.group.has_link(member.peer) => {
+            PeerAction::Link { member, .. } if self.plane.has_link(member.peer) => {
                 self.machine.handle_link_up(member.peer);
             }
             PeerAction::Link { member, epoch, key } => self.mesh.wish(now, member, epoch, &key),
             PeerAction::Unlink(peer) => {
                 self.mesh.forget(peer);
-                self.group.unlink(peer);
+                self.plane.unlink(peer);
             }
-            PeerAction::Ping(peer) => self.group.ping(peer),
+            PeerAction::Ping(peer) => self.plane.ping(peer),
             PeerAction::OpenEpoch(description) => {
                 let members: Vec<_> = description.members.iter().map(|member| member.peer).collect();
                 self.mesh.admit(description.id, &description.key, members);
                 self.directory.set_epoch(&description);
-                if let Err(why) = self.group.open_epoch(&description, self.machine.id()) {
+                if let Err(why) = self.plane.open_epoch(&description, self.machine.id()) {
                     tracing::error!(why, "an epoch can't be opened");
                 }
             }
-            PeerAction::CloseEpoch(epoch) => self.group.close_epoch(epoch),
+            PeerAction::CloseEpoch(epoch) => self.plane.close_epoch(epoch),
             PeerAction::StartOp { op, call, descriptor } => self.start_op(now, op, call, descriptor),
-            PeerAction::CommitOp(op) => self.group.commit(op),
+            PeerAction::CommitOp(op) => self.plane.commit(op),
             PeerAction::AbortOp(op) => self.abort_op(op),
-            PeerAction::SkipOp(op) => self.group.skip(op),
+            PeerAction::SkipOp(op) => self.plane.skip(op),
             PeerAction::Probe { probe, peer, addresses, epoch, key } => {
                 self.probe(probe, peer, addresses, epoch, &key);
             }
@@ -444,7 +385,7 @@ impl Driver {
     fn start_op(&mut self, now: Time, op: OpId, call: CallId, descriptor: Descriptor) {
         let Some(reduction) = self.reductions.get_mut(&call) else { return self.refuse_op(op) };
         match core::mem::replace(&mut reduction.buffers, Held::Lent) {
-            Held::Here(buffers) => match self.group.start(now, op, descriptor, buffers) {
+            Held::Here(buffers) => match self.plane.start(now, op, descriptor, buffers) {
                 Ok(()) => {
                     self.by_op.insert(op, call);
                 }
@@ -461,18 +402,18 @@ impl Driver {
 
     /// The operation is voted down. What comes for it is of no use.
     fn refuse_op(&mut self, op: OpId) {
-        self.group.skip(op);
+        self.plane.skip(op);
         self.machine.handle_op_refused(op);
     }
 
     fn abort_op(&mut self, op: OpId) {
         let waits = |r: &&mut Reduction| matches!(r.buffers, Held::Coming(Some((of, _))) if of == op);
         match self.reductions.values_mut().find(waits) {
-            None => self.group.abort(op),
+            None => self.plane.abort(op),
             Some(reduction) => {
                 // The executor has never heard of it, and has nothing to release.
                 reduction.buffers = Held::Never;
-                self.group.skip(op);
+                self.plane.skip(op);
                 self.machine.handle_op_released(op);
             }
         }
@@ -518,6 +459,62 @@ impl Driver {
         if !spawn("ringfold-probe", measure) {
             self.machine.handle_probed(probe, None, None);
         }
+    }
+}
+
+impl Drive for Driver {
+    type Ended = Ended;
+
+    fn take_ended(&mut self) -> std::vec::Drain<'_, (CallId, Ended)> {
+        self.ended.drain(..)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.plane.in_flight() > 0
+    }
+
+    fn patience(&self) -> Duration {
+        if self.plane.has_unread() {
+            return Duration::ZERO;
+        }
+        let timeouts = [
+            self.machine.poll_timeout(),
+            self.plane.poll_timeout(),
+            self.mesh.poll_timeout(),
+            self.uplink.poll_timeout(),
+        ];
+        let next = timeouts.into_iter().flatten().min();
+        next.map_or(limits::IDLE_MAX, |at| at.since(self.clock.now()).min(limits::IDLE_MAX))
+    }
+
+    fn turn(&mut self, ready: &Readiness) {
+        let now = self.clock.now();
+        for peer in self.plane.unread() {
+            self.read_link(now, peer);
+        }
+        for token in ready.tokens() {
+            if self.uplink.token() == Some(token) {
+                self.uplink.handle_ready(now);
+                self.hear_master(now);
+            } else if let Some(peer) = self.plane.peer_of(token) {
+                self.read_link(now, peer);
+            } else {
+                self.mesh.handle_ready(now, token);
+            }
+        }
+        self.take_notes();
+        self.pass_time(now);
+        self.pump(now);
+    }
+
+    fn leave(&mut self) {
+        self.machine.leave();
+        let now = self.clock.now();
+        self.pump(now);
+    }
+
+    fn failed(error: Error) -> Ended {
+        Ended { result: Err(error), info: ReduceInfo::default(), buffers: None, transfer: None }
     }
 }
 

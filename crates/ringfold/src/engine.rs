@@ -15,9 +15,33 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// What an engine moves on. Nothing in it waits.
+pub(crate) trait Drive: Send + 'static {
+    /// How a call ends.
+    type Ended: Send + 'static;
+
+    /// Does what can be done now.
+    fn turn(&mut self, ready: &Readiness);
+
+    /// How long nothing needs to be done, if nothing arrives.
+    fn patience(&self) -> Duration;
+
+    /// Whether operations are under way.
+    fn is_busy(&self) -> bool;
+
+    /// Calls that have ended since the last time.
+    fn take_ended(&mut self) -> std::vec::Drain<'_, (CallId, Self::Ended)>;
+
+    /// Says goodbye. What has not ended fails.
+    fn leave(&mut self);
+
+    /// The end of a call that came to nothing.
+    fn failed(error: Error) -> Self::Ended;
+}
+
 /// A driver, and the threads that move it on.
-pub(crate) struct Engine {
-    shared: Arc<Shared>,
+pub(crate) struct Engine<D: Drive = Driver> {
+    shared: Arc<Shared<D>>,
     background: Mutex<Option<JoinHandle<()>>>,
     watch: Option<Watch>,
 }
@@ -29,21 +53,21 @@ pub(crate) struct Watch {
     pub(crate) must_end: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
-struct Shared {
+struct Shared<D: Drive> {
     poller: Arc<Poller>,
-    state: Mutex<State>,
+    state: Mutex<State<D>>,
     /// A call has ended, or the role is free.
     changed: Condvar,
     /// The background thread is needed.
     needed: Condvar,
 }
 
-struct State {
+struct State<D: Drive> {
     /// None after a panic in it, and after the end.
-    driver: Option<Driver>,
+    driver: Option<D>,
     /// Why there is none.
     broken: Option<Error>,
-    ended: HashMap<CallId, Ended>,
+    ended: HashMap<CallId, D::Ended>,
     /// Calls whose end nobody will ask for.
     abandoned: HashSet<CallId>,
     /// Callers that wait, whoever has the role.
@@ -56,9 +80,9 @@ struct State {
     is_closing: bool,
 }
 
-impl Engine {
+impl<D: Drive> Engine<D> {
     /// Starts the background thread.
-    pub(crate) fn start(driver: Driver, poller: Arc<Poller>, watch: Option<Watch>) -> std::io::Result<Self> {
+    pub(crate) fn start(driver: D, poller: Arc<Poller>, watch: Option<Watch>) -> std::io::Result<Self> {
         let now = Instant::now();
         let state = State {
             driver: Some(driver),
@@ -85,12 +109,12 @@ impl Engine {
     }
 
     /// Does something with the driver, and sees to it that what it began goes on.
-    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Driver) -> R) -> Result<R, Error> {
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut D) -> R) -> Result<R, Error> {
         let mut state = self.shared.state.lock();
         let result = state.guarded(work)?;
         self.shared.collect(&mut state);
         if state.waiting == 0 {
-            let patience = state.driver.as_ref().map_or(Duration::ZERO, Driver::patience);
+            let patience = state.driver.as_ref().map_or(Duration::ZERO, D::patience);
             if Instant::now() + patience < state.asleep_until {
                 self.shared.poller.kick();
             }
@@ -100,26 +124,11 @@ impl Engine {
     }
 
     /// As [`Engine::with`], for a call that will be waited for at once: the waiter moves it on.
-    pub(crate) fn with_waiter<R>(&self, work: impl FnOnce(&mut Driver) -> R) -> Result<R, Error> {
+    pub(crate) fn with_waiter<R>(&self, work: impl FnOnce(&mut D) -> R) -> Result<R, Error> {
         let mut state = self.shared.state.lock();
         let result = state.guarded(work)?;
         self.shared.collect(&mut state);
         Ok(result)
-    }
-
-    /// Waits for the end of a call, and takes it. If the watch has it leave off, the peer leaves the run: a vote can't
-    /// be taken back, and nothing of ours may touch the call's memory once this has returned.
-    pub(crate) fn wait(&self, call: CallId) -> Ended {
-        let Some(watch) = &self.watch else { return self.wait_to_the_end(call) };
-        loop {
-            if let Some(ended) = self.wait_until(call, Some(Instant::now() + watch.every)) {
-                return ended;
-            }
-            if (watch.must_end)() {
-                self.close();
-                return Ended { result: Err(Error::Interrupted), ..self.wait_to_the_end(call) };
-            }
-        }
     }
 
     /// What waits look at now and then.
@@ -128,12 +137,12 @@ impl Engine {
     }
 
     /// As [`Engine::wait`], but nobody watches.
-    pub(crate) fn wait_to_the_end(&self, call: CallId) -> Ended {
-        self.wait_until(call, None).unwrap_or_else(|| Ended::failed(Error::Internal("the wait ended".into())))
+    pub(crate) fn wait_to_the_end(&self, call: CallId) -> D::Ended {
+        self.wait_until(call, None).unwrap_or_else(|| D::failed(Error::Internal("the wait ended".into())))
     }
 
     /// Waits for the end of a call until a time, if one is given; none if it has not ended by then.
-    pub(crate) fn wait_until(&self, call: CallId, until: Option<Instant>) -> Option<Ended> {
+    pub(crate) fn wait_until(&self, call: CallId, until: Option<Instant>) -> Option<D::Ended> {
         let shared = &*self.shared;
         let mut state = shared.state.lock();
         state.waiting += 1;
@@ -143,7 +152,7 @@ impl Engine {
                 break Some(ended);
             }
             if let Some(error) = &state.broken {
-                break Some(Ended::failed(error.clone()));
+                break Some(D::failed(error.clone()));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -163,7 +172,7 @@ impl Engine {
         };
         state.waiting -= 1;
         state.last_wait = Instant::now();
-        if state.waiting == 0 && state.driver.as_ref().is_some_and(Driver::is_busy) {
+        if state.waiting == 0 && state.driver.as_ref().is_some_and(D::is_busy) {
             shared.needed.notify_one();
         }
         ended
@@ -194,7 +203,7 @@ impl Engine {
             if state.is_closing {
                 return;
             }
-            let _ = state.guarded(Driver::leave);
+            let _ = state.guarded(D::leave);
             self.shared.collect(&mut state);
             state.is_closing = true;
             let driver = state.driver.take();
@@ -215,20 +224,37 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Engine {
+    /// Waits for the end of a call, and takes it. If the watch has it leave off, the peer leaves the run: a vote can't
+    /// be taken back, and nothing of ours may touch the call's memory once this has returned.
+    pub(crate) fn wait(&self, call: CallId) -> Ended {
+        let Some(watch) = &self.watch else { return self.wait_to_the_end(call) };
+        loop {
+            if let Some(ended) = self.wait_until(call, Some(Instant::now() + watch.every)) {
+                return ended;
+            }
+            if (watch.must_end)() {
+                self.close();
+                return Ended { result: Err(Error::Interrupted), ..self.wait_to_the_end(call) };
+            }
+        }
+    }
+}
+
+impl<D: Drive> Drop for Engine<D> {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl Shared {
+impl<D: Drive> Shared<D> {
     /// Moves the driver on until there is a reason to stop, it breaks, or the time is over.
     fn advance(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, State<D>>,
         ready: &mut Readiness,
         left: Option<Duration>,
-        is_enough: impl Fn(&State) -> bool,
+        is_enough: impl Fn(&State<D>) -> bool,
     ) {
         let until = left.map(|left| Instant::now() + left);
         while !is_enough(state) {
@@ -261,7 +287,7 @@ impl Shared {
         let mut ready = Readiness::default();
         let mut state = self.state.lock();
         while !state.is_closing && state.broken.is_none() {
-            let is_busy = state.driver.as_ref().is_some_and(Driver::is_busy);
+            let is_busy = state.driver.as_ref().is_some_and(D::is_busy);
             if state.waiting > 0 {
                 self.needed.wait_for(&mut state, limits::STAND_BY);
             } else if !is_busy && state.last_wait.elapsed() < limits::LINGER {
@@ -274,7 +300,7 @@ impl Shared {
     }
 
     /// Brings the ends of calls to those who wait for them.
-    fn collect(&self, state: &mut State) {
+    fn collect(&self, state: &mut State<D>) {
         let State { driver: Some(driver), ended, abandoned, waiting, .. } = state else { return };
         let before = ended.len();
         for (call, end) in driver.take_ended() {
@@ -288,10 +314,10 @@ impl Shared {
     }
 }
 
-impl State {
+impl<D: Drive> State<D> {
     /// Works on the driver. If that panics, the driver is dropped: its sockets close, its memory is let go, and every
     /// call fails from now on.
-    fn guarded<R>(&mut self, work: impl FnOnce(&mut Driver) -> R) -> Result<R, Error> {
+    fn guarded<R>(&mut self, work: impl FnOnce(&mut D) -> R) -> Result<R, Error> {
         let Some(driver) = &mut self.driver else {
             return Err(self.broken.clone().unwrap_or(Error::Left));
         };

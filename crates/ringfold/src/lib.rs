@@ -3,11 +3,11 @@
 
 mod all_reduce;
 mod communicator;
+mod data_plane;
 mod driver;
 mod element;
 mod engine;
 mod error;
-mod group;
 mod limits;
 mod master;
 mod shared_state;

@@ -32,7 +32,7 @@ const PLANS_MAX: usize = 256;
 const ARRIVALS_PER_TURN: usize = ringfold_fabric::limits::ARRIVALS_PER_TURN;
 
 /// The data plane of one peer.
-pub(crate) struct Group {
+pub(crate) struct DataPlane {
     executor: Executor<TensorWorkspace>,
     medium: TcpMedium<TensorWorkspace>,
     pool: Pool,
@@ -42,7 +42,7 @@ pub(crate) struct Group {
 }
 
 /// What came of it.
-pub(crate) enum GroupEvent {
+pub(crate) enum PlaneEvent {
     /// The result is here, undecided yet.
     Done { op: OpId, tx_bytes: u64, rx_bytes: u64 },
     /// Nothing touches the memory of the operation any more.
@@ -55,7 +55,7 @@ pub(crate) enum GroupEvent {
     LinkLost { peer: PeerId, why: String },
 }
 
-impl Group {
+impl DataPlane {
     /// Without epochs and links.
     pub(crate) fn new(stall_after: Duration) -> Self {
         Self {
@@ -196,12 +196,12 @@ impl Group {
     }
 
     /// Lets the executor do all that it can do now. What came of it is to be asked for.
-    pub(crate) fn pump(&mut self, now: Time) -> Option<GroupEvent> {
+    pub(crate) fn pump(&mut self, now: Time) -> Option<PlaneEvent> {
         loop {
             self.executor.poll(now, &mut self.medium);
             if let Some(peer) = self.flush(now) {
                 self.unlink(peer);
-                return Some(GroupEvent::LinkLost { peer, why: "nothing can be sent on it".into() });
+                return Some(PlaneEvent::LinkLost { peer, why: "nothing can be sent on it".into() });
             }
             if let Some(event) = self.executor.poll_event() {
                 if let Some(event) = self.told(event) {
@@ -222,19 +222,19 @@ impl Group {
         broken.first().copied()
     }
 
-    fn told(&mut self, event: ExecutorEvent<TensorWorkspace>) -> Option<GroupEvent> {
+    fn told(&mut self, event: ExecutorEvent<TensorWorkspace>) -> Option<PlaneEvent> {
         Some(match event {
-            ExecutorEvent::Done { op, tx_bytes, rx_bytes } => GroupEvent::Done { op, tx_bytes, rx_bytes },
+            ExecutorEvent::Done { op, tx_bytes, rx_bytes } => PlaneEvent::Done { op, tx_bytes, rx_bytes },
             ExecutorEvent::Committed { op, workspace } | ExecutorEvent::Quiesced { op, workspace } => {
-                GroupEvent::Released { op, buffers: workspace.retire(&mut self.pool) }
+                PlaneEvent::Released { op, buffers: workspace.retire(&mut self.pool) }
             }
-            ExecutorEvent::Mismatch { op, peer } => GroupEvent::Mismatch { op, peer },
+            ExecutorEvent::Mismatch { op, peer } => PlaneEvent::Mismatch { op, peer },
             // Whoever told us of the loss gives up what ran over the link.
             ExecutorEvent::LinkLost { .. } => return None,
-            ExecutorEvent::Stalled { peer, direction } => GroupEvent::Stalled { peer, direction },
+            ExecutorEvent::Stalled { peer, direction } => PlaneEvent::Stalled { peer, direction },
             ExecutorEvent::Violation { peer, why } => {
                 self.unlink(peer);
-                GroupEvent::LinkLost { peer, why: why.to_string() }
+                PlaneEvent::LinkLost { peer, why: why.to_string() }
             }
         })
     }
@@ -244,7 +244,7 @@ impl Group {
         self.executor.in_flight()
     }
 
-    /// When to call [`Group::handle_timeout`] at the latest.
+    /// When to call [`DataPlane::handle_timeout`] at the latest.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.executor.poll_timeout()
     }
