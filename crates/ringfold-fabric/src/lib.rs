@@ -13,5 +13,6 @@ pub mod order;
 pub mod poller;
 pub mod probe;
 pub mod random;
+pub mod segment;
 pub mod slots;
 pub mod socket;

@@ -74,3 +74,6 @@ pub const UNSENT_BYTES_MAX: u32 = 512 * 1024;
 
 /// How long nobody may have waited on an endpoint before its thread takes the sockets over.
 pub const PROGRESS_GRACE: Duration = Duration::from_millis(1);
+
+/// Bytes of one segment of shared memory.
+pub const SEGMENT_BYTES_MAX: usize = 4 << 30;
