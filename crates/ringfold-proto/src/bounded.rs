@@ -113,7 +113,12 @@ impl Bounded for LinkMessage {
             Self::Grant { slots, .. } | Self::Return { slots, .. } => {
                 at_most("slots", slots.len(), usize::from(limits::SLOTS_MAX))
             }
-            Self::Want { .. } | Self::Fenced { .. } | Self::Mismatch { .. } | Self::Ping => Ok(()),
+            Self::Abort { cause, .. } => check_cause(cause),
+            Self::Want { .. }
+            | Self::Fenced { .. }
+            | Self::Mismatch { .. }
+            | Self::Ping
+            | Self::Goodbye { .. } => Ok(()),
         }
     }
 }
@@ -229,7 +234,8 @@ fn check_cause(cause: &Cause) -> Result<(), Excess> {
                 | Departure::ConnectionLost
                 | Departure::Silent
                 | Departure::Unreachable
-                | Departure::NotReturned => Ok(()),
+                | Departure::NotReturned
+                | Departure::Died => Ok(()),
             }
         }
         Cause::LinkLost { from, to } => {
@@ -244,7 +250,7 @@ fn check_cause(cause: &Cause) -> Result<(), Excess> {
             check_peers(waited_for)?;
             waited_for.iter().try_for_each(|PeerName { name, .. }| check_name(name))
         }
-        Cause::Unable { who } => check_name(&who.name),
+        Cause::Unable { who } | Cause::GivenUp { who } => check_name(&who.name),
         Cause::EpochEnded => Ok(()),
     }
 }

@@ -36,6 +36,8 @@ pub enum Departure {
     Misbehaved(String),
     /// It did not come back after the master restarted.
     NotReturned,
+    /// Its connections broke without a goodbye.
+    Died,
 }
 
 impl fmt::Display for Departure {
@@ -50,6 +52,7 @@ impl fmt::Display for Departure {
             }
             Self::Misbehaved(why) => write!(f, "broke the protocol: {why}"),
             Self::NotReturned => write!(f, "did not return after the master restarted"),
+            Self::Died => write!(f, "died, or its connection broke"),
         }
     }
 }
@@ -105,6 +108,11 @@ pub enum Cause {
     },
     /// The membership changed under the operation.
     EpochEnded,
+    /// A member's user gave the group up.
+    GivenUp {
+        /// Whose.
+        who: PeerName,
+    },
 }
 
 impl fmt::Display for Cause {
@@ -122,6 +130,7 @@ impl fmt::Display for Cause {
             }
             Self::Unable { who } => write!(f, "{who} is not able to run it"),
             Self::EpochEnded => write!(f, "the membership changed"),
+            Self::GivenUp { who } => write!(f, "{who} gave the group up"),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! These are small, never need credit, and never queue behind data that does; but they keep their
 //! order with the data frames of the same connection, which is what makes a fence a fence.
 
+use crate::cause::Cause;
 use crate::id::{EpochId, OpId};
 use serde::{Deserialize, Serialize};
 
@@ -40,4 +41,16 @@ pub enum LinkMessage {
     },
     /// Nothing to say, but alive (R9).
     Ping,
+    /// In a group of fixed ranks: it has failed, for all of them. Whoever sees a failure first tells everyone.
+    Abort {
+        /// The group's epoch.
+        epoch: EpochId,
+        /// What happened.
+        cause: Cause,
+    },
+    /// In a group of fixed ranks: the sender leaves, and has sent all that it owed.
+    Goodbye {
+        /// The group's epoch.
+        epoch: EpochId,
+    },
 }

@@ -242,7 +242,7 @@ impl<W: Workspace> Epoch<W> {
                 }
             }
             LinkMessage::Mismatch { op } => self.differ(from, op, false, out),
-            LinkMessage::Ping => {}
+            LinkMessage::Ping | LinkMessage::Abort { .. } | LinkMessage::Goodbye { .. } => {}
         }
         Ok(())
     }

@@ -59,7 +59,11 @@ impl Pending {
             LinkMessage::Return { slots, .. } => {
                 return Err(Violation::BadReturn(slots.first().copied().unwrap_or(0)));
             }
-            LinkMessage::Fenced { .. } | LinkMessage::Mismatch { .. } | LinkMessage::Ping => {}
+            LinkMessage::Fenced { .. }
+            | LinkMessage::Mismatch { .. }
+            | LinkMessage::Ping
+            | LinkMessage::Abort { .. }
+            | LinkMessage::Goodbye { .. } => {}
         }
         Ok(())
     }

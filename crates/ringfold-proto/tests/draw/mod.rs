@@ -101,12 +101,14 @@ impl Draw<'_> {
 
     /// A message on a data connection.
     pub fn link(&mut self) -> LinkMessage {
-        match self.below(6) {
+        match self.below(8) {
             0 => LinkMessage::Grant { op: self.op(), slots: self.list(300, |d| d.u32() as u16) },
             1 => LinkMessage::Want { op: self.op() },
             2 => LinkMessage::Return { epoch: self.epoch(), slots: self.list(300, |d| d.u32() as u16) },
             3 => LinkMessage::Fenced { op: self.op() },
             4 => LinkMessage::Mismatch { op: self.op() },
+            5 => LinkMessage::Abort { epoch: self.epoch(), cause: self.cause() },
+            6 => LinkMessage::Goodbye { epoch: self.epoch() },
             _ => LinkMessage::Ping,
         }
     }
@@ -344,12 +346,13 @@ impl Draw<'_> {
     }
 
     fn cause(&mut self) -> Cause {
-        match self.below(6) {
+        match self.below(7) {
             0 => Cause::PeerLost { who: self.named(), how: self.departure() },
             1 => Cause::LinkLost { from: self.named(), to: self.named() },
             2 => Cause::Mismatch { one: self.waiting(), other: self.waiting() },
             3 => Cause::Timeout { waited_for: self.list(limits::NAMES_IN_ERROR_MAX, Self::named) },
             4 => Cause::Unable { who: self.named() },
+            5 => Cause::GivenUp { who: self.named() },
             _ => Cause::EpochEnded,
         }
     }

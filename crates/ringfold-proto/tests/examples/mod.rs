@@ -134,6 +134,9 @@ examples! {
     "fenced", LinkMessage::Fenced { .. } => LinkMessage::Fenced { op: OP };
     "mismatch", LinkMessage::Mismatch { .. } => LinkMessage::Mismatch { op: OP };
     "ping", LinkMessage::Ping => LinkMessage::Ping;
+    "abort", LinkMessage::Abort { .. } =>
+        LinkMessage::Abort { epoch: EPOCH, cause: Cause::Timeout { waited_for: vec![named(B)] } };
+    "goodbye", LinkMessage::Goodbye { .. } => LinkMessage::Goodbye { epoch: EPOCH };
 } }
 
 examples! { causes: Cause {
@@ -143,6 +146,7 @@ examples! { causes: Cause {
     "timeout", Cause::Timeout { .. } => Cause::Timeout { waited_for: vec![named(A), named(B)] };
     "unable", Cause::Unable { .. } => Cause::Unable { who: named(A) };
     "epoch-ended", Cause::EpochEnded => Cause::EpochEnded;
+    "given-up", Cause::GivenUp { .. } => Cause::GivenUp { who: named(A) };
 } }
 
 examples! { departures: Departure {
@@ -153,6 +157,7 @@ examples! { departures: Departure {
     "unreachable", Departure::Unreachable => Departure::Unreachable;
     "misbehaved", Departure::Misbehaved(_) => Departure::Misbehaved("bad frame".into());
     "not-returned", Departure::NotReturned => Departure::NotReturned;
+    "died", Departure::Died => Departure::Died;
 } }
 
 examples! { rejections: StateRejection {
@@ -224,6 +229,11 @@ examples! { collectives: Collective {
     "all-gather", Collective::AllGather => Collective::AllGather;
     "broadcast", Collective::Broadcast { .. } => Collective::Broadcast { root: Rank(300) };
     "barrier", Collective::Barrier => Collective::Barrier;
+    "reduce", Collective::Reduce { .. } => Collective::Reduce { root: Rank(1) };
+    "gather", Collective::Gather { .. } => Collective::Gather { root: Rank(1) };
+    "scatter", Collective::Scatter { .. } => Collective::Scatter { root: Rank(1) };
+    "all-to-all", Collective::AllToAll => Collective::AllToAll;
+    "transfer", Collective::Transfer { .. } => Collective::Transfer { from: Rank(0), to: Rank(1) };
 } }
 
 examples! { algorithms: Algorithm {
