@@ -143,7 +143,7 @@ class Rank:
         reduces = point.collective in ("all_reduce", "reduce", "reduce_scatter")
         if reduces and point.op not in OPS:
             raise Unsupported(f"Gloo has no {point.op}")
-        op = OPS.get(point.op)
+        op: Any = OPS.get(point.op)
         if point.collective in ("all_reduce", "reduce", "broadcast") and point.place == "out":
             raise Unsupported(f"Gloo's {point.collective} is in place")
         root = self.rank == 0
@@ -209,10 +209,10 @@ class Rank:
         result, expected = results[point.collective]
         if len(result) == 0:
             return "ok"
-        for number, (piece, value) in enumerate(zip(result.chunk(len(expected)), expected, strict=True)):
+        for number, (piece, wanted) in enumerate(zip(result.chunk(len(expected)), expected, strict=True)):
             for index in (0, len(piece) - 1):
-                if piece[index].item() != value:
-                    return f"element {index} of part {number} is {piece[index].item()}, not {value}"
+                if piece[index].item() != wanted:
+                    return f"element {index} of part {number} is {piece[index].item()}, not {wanted}"
         return "ok"
 
     def time(self, lead: int, calls: int) -> dict[str, int]:
