@@ -13,16 +13,18 @@ mod memory;
 mod port;
 mod run;
 mod schedule;
+mod shares;
 mod sweep;
 mod symbol;
 
 pub use schedule::{Policy, Schedule};
+pub use shares::Shares;
 pub use sweep::{Sweep, Swept, shuffled};
 pub use symbol::Trouble;
 
 use crate::choice;
+use crate::layout::Layout;
 use crate::method::Task;
-use crate::parts::Parts;
 use crate::plan::Plan;
 use crate::shape::GroupShape;
 use crate::step::Place;
@@ -42,12 +44,17 @@ pub const WORLD_MAX: usize = 63;
 pub struct Case {
     /// What is asked for.
     pub descriptor: Descriptor,
+    /// How the whole is shared out.
+    pub shares: Shares,
+    /// What each rank knows of that.
+    pub layouts: Vec<Layout>,
     /// The group.
     pub shape: GroupShape,
     /// What the group agreed on; also the executors' windows.
     pub tuning: Tuning,
-    /// Whether source and target are the same memory. For a reduce-scatter the target is then the own
-    /// part of the source, for an all-gather the source is the own part of the target.
+    /// Whether source and target are the same memory. For a reduce-scatter, and at the root of a scatter, the
+    /// target is then the own part of the source; for an all-gather, and at the root of a gather, the source is
+    /// the own part of the target.
     pub in_place: bool,
     /// One plan per rank.
     pub plans: Vec<Plan>,
@@ -222,16 +229,20 @@ impl fmt::Display for Failure {
 /// Checks what is asked for, in place and out of place, under the schedules of these numbers.
 pub fn check(
     descriptor: &Descriptor,
+    shares: &Shares,
     shape: &GroupShape,
     tuning: &Tuning,
     schedules: core::ops::Range<u64>,
 ) -> Result<Proof, Box<Failure>> {
     let mut proof = Proof::default();
-    let mut case = Case::new(descriptor, shape, tuning);
+    let mut case = Case::new(descriptor, shares, shape, tuning);
     case.check_structure()?;
     let mut first = None;
+    // What goes straight from all to all cannot be put where it came from.
+    let is_apart = matches!(descriptor.collective, Collective::AllToAll | Collective::Transfer { .. });
+    let places: &[bool] = if is_apart { &[false] } else { &[false, true] };
     for n in schedules {
-        for in_place in [false, true] {
+        for &in_place in places {
             case.in_place = in_place;
             let outcome = case.run(Schedule::numbered(n))?;
             proof.runs += 1;
@@ -251,20 +262,28 @@ impl Case {
     /// The plans that would be made for this, out of place.
     ///
     /// # Panics
-    /// If the world is larger than [`WORLD_MAX`].
-    pub fn new(descriptor: &Descriptor, shape: &GroupShape, tuning: &Tuning) -> Self {
-        assert!(shape.world() <= WORLD_MAX, "symbols keep a bit for each rank");
-        let ranks = (0..shape.world()).map(Rank::from_index);
-        let plans = ranks.map(|rank| choice::plan(descriptor, rank, shape, tuning)).collect();
-        let task = Task { descriptor, me: Rank(0), shape, tuning };
-        let traffic = (choice::method(descriptor, shape, tuning).traffic)(&task);
-        let (descriptor, shape, tuning) = (*descriptor, shape.clone(), *tuning);
-        Self { descriptor, shape, tuning, in_place: false, plans, traffic }
+    /// If the world is larger than [`WORLD_MAX`], or if there is no plan.
+    pub fn new(descriptor: &Descriptor, shares: &Shares, shape: &GroupShape, tuning: &Tuning) -> Self {
+        let world = shape.world();
+        assert!(world <= WORLD_MAX, "symbols keep a bit for each rank");
+        let ranks = || (0..world).map(Rank::from_index);
+        let layouts: Vec<_> = ranks().map(|rank| shares.layout(rank)).collect();
+        let plan = |rank: Rank| choice::plan(descriptor, &layouts[rank.index()], rank, shape, tuning);
+        let plan = |rank| plan(rank).unwrap_or_else(|none| panic!("{descriptor}: {none}"));
+        let plans: Vec<_> = ranks().map(plan).collect();
+        let method = choice::method(descriptor, shape, tuning).expect("plans were made by it");
+        let of = |rank: Rank| {
+            (method.traffic)(&Task { descriptor, layout: &layouts[rank.index()], me: rank, shape, tuning })
+        };
+        let traffic = if layouts[0].is_pairwise() { ranks().map(of).sum() } else { of(Rank(0)) };
+        let (descriptor, shares) = (*descriptor, shares.clone());
+        let (shape, tuning) = (shape.clone(), *tuning);
+        Self { descriptor, shares, layouts, shape, tuning, in_place: false, plans, traffic }
     }
 
     /// Checks what can be seen without running.
     pub fn check_structure(&self) -> Result<(), Box<Failure>> {
-        structure::check(&self.descriptor, &self.shape, &self.plans)
+        structure::check(&self.descriptor, &self.layouts, &self.shape, &self.plans)
             .map_err(|flaw| self.fail(None, Problem::Structure(flaw)))
     }
 
@@ -285,20 +304,22 @@ impl Case {
         let algorithm =
             self.plans.first().map_or("no plan".to_owned(), |plan| format!("{:?}", plan.algorithm));
         let place = if self.in_place { "in place" } else { "out of place" };
-        let case =
-            format!("{} by {algorithm} in a world of {}, {place}", self.descriptor, self.shape.world());
+        let world = self.shape.world();
+        let mut case = format!("{} by {algorithm} in a world of {world}, {place}", self.descriptor);
+        if self.shares != Shares::Even {
+            case += &format!(", {:?}", self.shares);
+        }
         Box::new(Failure { case, schedule, problem })
     }
 
     /// Compares what a rank ended with to what it should have, and returns what stands for its bits.
     fn judge(&self, rank: Rank, memory: &Memory) -> Result<Vec<u64>, Problem> {
         let world = self.shape.world();
-        let length = |place| extent(&self.descriptor, world, rank, place);
+        let length = |place| extent(&self.descriptor, &self.layouts[rank.index()], world, rank, place);
         if !self.in_place {
-            let first = if self.descriptor.collective == Collective::AllGather {
-                Parts { count: self.descriptor.count, parts: world as u16 }.of(rank).start
-            } else {
-                0
+            let first = match self.descriptor.collective {
+                Collective::AllGather => self.start_of(rank),
+                _ => 0,
             };
             let own = |i| Symbol::own(rank.index(), first + i);
             let touched =
@@ -315,25 +336,52 @@ impl Case {
                 None => return Err(Problem::Result { rank, element }),
             }
         }
-        Ok(bits)
+        match self.expected(rank, length(Place::Target)) {
+            Some(_) => Err(Problem::Result { rank, element: length(Place::Target) }),
+            None => Ok(bits),
+        }
     }
 
     /// Whether an element of a rank's target is what was asked for.
     fn is_right(&self, rank: Rank, index: u64, symbol: &Symbol) -> bool {
-        let world = self.shape.world();
-        let parts = Parts { count: self.descriptor.count, parts: world as u16 };
+        let found = (symbol.element, symbol.ranks, symbol.settled);
+        !symbol.raw && self.expected(rank, index) == Some(found)
+    }
+
+    /// What should be at an index of a rank's target: which element, of which ranks, and whether it is settled.
+    fn expected(&self, rank: Rank, index: u64) -> Option<(u64, u64, bool)> {
+        let (world, count) = (self.shape.world(), self.descriptor.count);
+        let sizes = self.shares.sizes(count, world);
         let everyone = (1 << world) - 1;
-        let owner = |element: u64| {
-            (0..world).find(|r| parts.part(*r).end() > element && parts.part(*r).start <= element)
-        };
-        let (element, ranks, settled) = match self.descriptor.collective {
-            Collective::AllReduce => (index, everyone, true),
-            Collective::ReduceScatter => (parts.of(rank).start + index, everyone, true),
-            Collective::AllGather => (index, owner(index).map_or(0, |owner| 1 << owner), false),
-            Collective::Broadcast { root } => (index, 1 << root.index(), false),
-            _ => return false,
-        };
-        (symbol.element, symbol.ranks, symbol.settled, symbol.raw) == (element, ranks, settled, false)
+        let is_within = |length: u64| (index < length).then_some(());
+        match self.descriptor.collective {
+            Collective::AllReduce => is_within(count).map(|()| (index, everyone, true)),
+            Collective::Reduce { root } => {
+                is_within(count).filter(|()| rank == root).map(|()| (index, everyone, true))
+            }
+            Collective::ReduceScatter => {
+                is_within(sizes[rank.index()]).map(|()| (self.start_of(rank) + index, everyone, true))
+            }
+            Collective::AllGather => {
+                let is_there = |r: &usize| index < sizes[..=*r].iter().sum();
+                (0..world).find(is_there).map(|owner| (index, 1 << owner, false))
+            }
+            Collective::Broadcast { root } => is_within(count).map(|()| (index, 1 << root.index(), false)),
+            Collective::Barrier => None,
+            Collective::Gather { .. }
+            | Collective::Scatter { .. }
+            | Collective::AllToAll
+            | Collective::Transfer { .. } => {
+                let origin = self.shares.origin(&self.descriptor, world, rank, index);
+                origin.map(|(from, element)| (element, 1 << from, false))
+            }
+        }
+    }
+
+    /// Where a rank's part begins.
+    fn start_of(&self, rank: Rank) -> u64 {
+        let sizes = self.shares.sizes(self.descriptor.count, self.shape.world());
+        sizes[..rank.index()].iter().sum()
     }
 }
 

@@ -1,7 +1,10 @@
 //! Which way a collective is carried out, and why. A function of what all ranks share, never of the
 //! rank: all of them must choose alike.
 
-use crate::method::{Method, Task, alone, barrier, broadcast, direct, halving, one_shot, ring};
+use crate::layout::Layout;
+use crate::method::{
+    Method, Task, alone, barrier, broadcast, direct, exchange, halving, one_shot, reduce, ring,
+};
 use crate::plan::Plan;
 use crate::shape::GroupShape;
 use core::fmt;
@@ -19,11 +22,11 @@ pub fn methods(collective: Collective) -> &'static [Method] {
         Collective::AllGather => &[ring::ALL_GATHER, direct::ALL_GATHER],
         Collective::Broadcast { .. } => &[broadcast::CHAIN, broadcast::TREE, broadcast::STAR],
         Collective::Barrier => &[barrier::TWO_TRIPS, barrier::DISSEMINATION],
-        Collective::Reduce { .. }
-        | Collective::Gather { .. }
+        Collective::Reduce { .. } => &[reduce::CHAIN, reduce::STRAIGHT, reduce::STAR],
+        Collective::Gather { .. }
         | Collective::Scatter { .. }
         | Collective::AllToAll
-        | Collective::Transfer { .. } => &[],
+        | Collective::Transfer { .. } => &[exchange::EXCHANGE],
     }
 }
 
@@ -97,39 +100,100 @@ impl fmt::Display for Concession {
     }
 }
 
+/// Why there is no plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoPlan {
+    /// The rank itself, the root, or an end of a transfer does not exist.
+    #[error("{rank} is not in a world of {world}")]
+    NoSuchRank {
+        /// Who.
+        rank: Rank,
+        /// How many there are.
+        world: usize,
+    },
+    /// Nothing can be sent to oneself by a transfer.
+    #[error("{0} transfers to itself")]
+    ToOneself(Rank),
+    /// The layout does not fit the collective, or the world.
+    #[error("the layout does not fit: {0}")]
+    Layout(&'static str),
+    /// Not all ranks are linked with each other, and nothing is relayed.
+    #[error("it needs a link between every two ranks that exchange data, and this group lacks some")]
+    NoLink,
+}
+
 /// A rank's plan.
-///
-/// # Panics
-/// If the rank, or the root of a broadcast, is not in the group; both are checked on entry.
-pub fn plan(descriptor: &Descriptor, rank: Rank, shape: &GroupShape, tuning: &Tuning) -> Plan {
+pub fn plan(
+    descriptor: &Descriptor,
+    layout: &Layout,
+    rank: Rank,
+    shape: &GroupShape,
+    tuning: &Tuning,
+) -> Result<Plan, NoPlan> {
     let world = shape.world();
-    assert!(rank.index() < world, "{rank} is not in a world of {world}");
-    if let Collective::Broadcast { root } = descriptor.collective {
-        assert!(root.index() < world, "the root, {root}, is not in a world of {world}");
+    exists(rank, shape)?;
+    let method = method(descriptor, shape, tuning)?;
+    if let Some(flaw) = layout.flaw(descriptor, world, rank) {
+        return Err(NoPlan::Layout(flaw));
     }
-    let (method, _) = decide(descriptor, shape, tuning);
-    let task = Task { descriptor, me: rank, shape, tuning };
+    let task = Task { descriptor, layout, me: rank, shape, tuning };
     let draft = if world == 1 { alone::draft(&task) } else { (method.draft)(&task) };
-    let fingerprint = descriptor.fingerprint(method.algorithm, tuning.chunk_bytes);
-    Plan::new(method.algorithm, fingerprint, draft.scratch, draft.steps)
+    let fingerprint = layout.stamp(descriptor.fingerprint(method.algorithm, tuning.chunk_bytes));
+    let plan = Plan::new(method.algorithm, fingerprint, draft.scratch, draft.steps);
+    Ok(Plan { is_pairwise: layout.is_pairwise(), ..plan })
 }
 
 /// Which plan all ranks make, and why.
-pub fn choose(descriptor: &Descriptor, shape: &GroupShape, tuning: &Tuning) -> Choice {
-    decide(descriptor, shape, tuning).1
+pub fn choose(descriptor: &Descriptor, shape: &GroupShape, tuning: &Tuning) -> Result<Choice, NoPlan> {
+    decide(descriptor, shape, tuning).map(|(_, choice)| choice)
 }
 
 /// The method of that choice.
-pub(crate) fn method(descriptor: &Descriptor, shape: &GroupShape, tuning: &Tuning) -> &'static Method {
-    decide(descriptor, shape, tuning).0
+pub(crate) fn method(
+    descriptor: &Descriptor,
+    shape: &GroupShape,
+    tuning: &Tuning,
+) -> Result<&'static Method, NoPlan> {
+    decide(descriptor, shape, tuning).map(|(method, _)| method)
 }
 
 /// Whether a method can be used for what was asked.
 fn possible(method: &Method, descriptor: &Descriptor, shape: &GroupShape) -> bool {
-    (shape.is_full_mesh() || !method.needs_mesh) && (descriptor.quantization.is_none() || method.one_owner)
+    let is_linked = match descriptor.collective {
+        Collective::Transfer { from, to } => shape.is_linked(from, to),
+        _ => shape.is_full_mesh() || !method.needs_mesh || shape.world() == 1,
+    };
+    is_linked && (descriptor.quantization.is_none() || method.one_owner)
 }
 
-fn decide(descriptor: &Descriptor, shape: &GroupShape, tuning: &Tuning) -> (&'static Method, Choice) {
+fn exists(rank: Rank, shape: &GroupShape) -> Result<(), NoPlan> {
+    let world = shape.world();
+    if rank.index() < world { Ok(()) } else { Err(NoPlan::NoSuchRank { rank, world }) }
+}
+
+/// Whether the ranks that a collective names exist.
+fn check_ranks(collective: Collective, shape: &GroupShape) -> Result<(), NoPlan> {
+    match collective {
+        Collective::AllReduce
+        | Collective::ReduceScatter
+        | Collective::AllGather
+        | Collective::Barrier
+        | Collective::AllToAll => Ok(()),
+        Collective::Broadcast { root }
+        | Collective::Reduce { root }
+        | Collective::Gather { root }
+        | Collective::Scatter { root } => exists(root, shape),
+        Collective::Transfer { from, to } if from == to => Err(NoPlan::ToOneself(from)),
+        Collective::Transfer { from, to } => exists(from, shape).and(exists(to, shape)),
+    }
+}
+
+fn decide(
+    descriptor: &Descriptor,
+    shape: &GroupShape,
+    tuning: &Tuning,
+) -> Result<(&'static Method, Choice), NoPlan> {
+    check_ranks(descriptor.collective, shape)?;
     let all = methods(descriptor.collective);
     let find = |algorithm, strict: bool| {
         all.iter().find(|m| {
@@ -151,8 +215,8 @@ fn decide(descriptor: &Descriptor, shape: &GroupShape, tuning: &Tuning) -> (&'st
     }
     wishes.extend(preferences(descriptor, shape, tuning));
     let chosen = wishes.into_iter().find_map(|(wish, reason)| find(wish, strict).map(|m| (m, reason)));
-    let (method, reason) = chosen.unwrap_or((&all[0], Reason::NoOther));
-    (method, Choice { algorithm: method.algorithm, reason, concession })
+    let (method, reason) = chosen.ok_or(NoPlan::NoLink)?;
+    Ok((method, Choice { algorithm: method.algorithm, reason, concession }))
 }
 
 /// Algorithms in the order in which they are wanted. The first that is possible is taken, so the list
@@ -198,7 +262,7 @@ mod tests {
     }
 
     fn chosen(descriptor: &Descriptor, shape: &GroupShape) -> (Algorithm, Reason) {
-        let choice = choose(descriptor, shape, &Tuning::default());
+        let choice = choose(descriptor, shape, &Tuning::default()).unwrap();
         assert_eq!(choice.concession, None, "{choice}");
         (choice.algorithm, choice.reason)
     }
@@ -234,7 +298,7 @@ mod tests {
         for bytes in [4, 100_000, 1 << 30] {
             for world in [2, 3, 8] {
                 let descriptor = Descriptor { quantization, ..all_reduce(bytes) };
-                let choice = choose(&descriptor, &GroupShape::uniform(world), &Tuning::default());
+                let choice = choose(&descriptor, &GroupShape::uniform(world), &Tuning::default()).unwrap();
                 assert!(matches!(choice.algorithm, Algorithm::Ring | Algorithm::Direct), "{choice}");
             }
         }
@@ -246,7 +310,7 @@ mod tests {
         let mesh = GroupShape::uniform(8);
         assert_eq!(chosen(&descriptor, &mesh).0, Algorithm::Direct);
         let ring = GroupShape { mesh: false, ..mesh.clone() };
-        let choice = choose(&descriptor, &ring, &Tuning::default());
+        let choice = choose(&descriptor, &ring, &Tuning::default()).unwrap();
         assert_eq!(
             (choice.algorithm, choice.concession),
             (Algorithm::Ring, Some(Concession::OrderOfTheRing))
@@ -259,10 +323,10 @@ mod tests {
     #[test]
     fn the_forced_algorithm_is_taken_where_it_is_possible_and_refused_by_name_elsewhere() {
         let tuning = Tuning { forced: Some(Algorithm::OneShot), ..Tuning::default() };
-        let choice = choose(&all_reduce(1 << 30), &GroupShape::uniform(8), &tuning);
+        let choice = choose(&all_reduce(1 << 30), &GroupShape::uniform(8), &tuning).unwrap();
         assert_eq!((choice.algorithm, choice.reason), (Algorithm::OneShot, Reason::Forced));
         let bare = GroupShape { mesh: false, ..GroupShape::uniform(8) };
-        let choice = choose(&all_reduce(4), &bare, &tuning);
+        let choice = choose(&all_reduce(4), &bare, &tuning).unwrap();
         assert_eq!(choice.concession, Some(Concession::NotAsForced(Algorithm::OneShot)));
         assert_eq!(choice.algorithm, Algorithm::Ring);
     }

@@ -344,6 +344,13 @@ impl<W: Workspace> Executor<W> {
         self.epochs.values().map(|epoch| epoch.ops.len()).sum::<usize>() + self.quiescing.len()
     }
 
+    /// The members that a started operation waits for: those from whom frames are still to come or, if there
+    /// are none, those that owe it slots. None if it is done, or not started.
+    pub fn awaits(&self, op: OpId) -> Vec<Rank> {
+        let op = self.epochs.get(&op.epoch).and_then(|epoch| epoch.ops.get(&op));
+        op.map_or_else(Vec::new, Op::awaits)
+    }
+
     /// How much is kept for operations and epochs that are not started here: frames, requests, grants.
     pub fn kept(&self) -> usize {
         let pending = self.flights.links.values().flat_map(|link| &link.pending);

@@ -13,10 +13,13 @@ pub mod alone;
 pub mod barrier;
 pub mod broadcast;
 pub mod direct;
+pub mod exchange;
 pub mod halving;
 pub mod one_shot;
+pub mod reduce;
 pub mod ring;
 
+use crate::layout::Layout;
 use crate::parts::{Chunking, Parts, Span};
 use crate::shape::GroupShape;
 use crate::step::Step;
@@ -35,7 +38,8 @@ pub struct Method {
     pub one_owner: bool,
     /// Whether the operand order depends on the member order alone, not on the ring's.
     pub member_order: bool,
-    /// Elements that all ranks together send.
+    /// Elements that all ranks together send. Where the sizes of pairs are the ranks' own affair, those that
+    /// this one sends.
     pub traffic: fn(&Task) -> u64,
     /// Writes a rank's steps, in worlds of two and more.
     pub draft: fn(&Task) -> Draft,
@@ -46,6 +50,8 @@ pub struct Method {
 pub struct Task<'a> {
     /// What is asked for.
     pub descriptor: &'a Descriptor,
+    /// How the whole is cut.
+    pub layout: &'a Layout,
     /// Whose steps.
     pub me: Rank,
     /// The group.
@@ -67,7 +73,7 @@ impl Task<'_> {
 
     /// The whole, cut into one part per rank.
     pub fn parts(&self) -> Parts {
-        Parts { count: self.descriptor.count, parts: self.world() as u16 }
+        self.layout.parts(self.descriptor, self.world())
     }
 
     /// As many elements as bring the whole to everyone but one, once: what most methods send, or twice.
@@ -89,6 +95,19 @@ impl Task<'_> {
     pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
         let (me, world) = (self.me.index(), self.world());
         (1..world).map(move |d| Rank::from_index((me + d) % world))
+    }
+}
+
+/// Goes through several lists of chunks in turns: the first of each, then the second of each.
+fn in_turns<I: Iterator<Item = Span>>(mut lists: Vec<(Rank, I)>, mut each: impl FnMut(Rank, Span)) {
+    while !lists.is_empty() {
+        lists.retain_mut(|(rank, chunks)| match chunks.next() {
+            Some(chunk) => {
+                each(*rank, chunk);
+                true
+            }
+            None => false,
+        });
     }
 }
 

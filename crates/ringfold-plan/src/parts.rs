@@ -4,6 +4,7 @@ use crate::step::{Place, Region};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Tuning;
+use std::sync::Arc;
 
 /// Consecutive elements of the whole.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -38,32 +39,57 @@ impl Span {
 
 /// A whole that is cut into as many parts as there are owners.
 ///
-/// Parts are as equal as can be: where the whole is not a multiple of the number of parts, the first
-/// ones have one element more. Part `r` is what rank `r` gets from a reduce-scatter and gives to an
-/// all-gather; in an all-reduce rank `r` settles it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Parts are as equal as can be, or as long as was asked for. If they are equal and the whole is not a
+/// multiple of their number, the first ones have one element more. Part `r` is what rank `r` gets from a
+/// reduce-scatter and gives to an all-gather; in an all-reduce rank `r` settles it.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parts {
-    /// Elements of the whole.
-    pub count: u64,
-    /// Into how many parts they are cut.
-    pub parts: u16,
+    count: u64,
+    parts: u16,
+    /// Where each part begins, and where the last one ends; unless they are even.
+    bounds: Option<Arc<[u64]>>,
 }
 
 impl Parts {
+    /// Parts that are as equal as can be.
+    pub fn even(count: u64, parts: u16) -> Self {
+        Self { count, parts, bounds: None }
+    }
+
+    /// Parts of these sizes.
+    pub fn sized(sizes: &[u64]) -> Self {
+        let ends = sizes.iter().scan(0, |end, size| {
+            *end += size;
+            Some(*end)
+        });
+        let bounds: Arc<[u64]> = std::iter::once(0).chain(ends).collect();
+        Self { count: bounds[sizes.len()], parts: sizes.len() as u16, bounds: Some(bounds) }
+    }
+
     /// The part of this number.
-    pub fn part(self, index: usize) -> Span {
+    pub fn part(&self, index: usize) -> Span {
+        if let Some(bounds) = &self.bounds {
+            return Span { start: bounds[index], count: bounds[index + 1] - bounds[index] };
+        }
         let (parts, index) = (u64::from(self.parts), index as u64);
         let (base, longer) = (self.count / parts, self.count % parts);
         Span { start: index * base + index.min(longer), count: base + u64::from(index < longer) }
     }
 
     /// A rank's part.
-    pub fn of(self, rank: Rank) -> Span {
+    pub fn of(&self, rank: Rank) -> Span {
         self.part(rank.index())
     }
 
+    /// The longest part.
+    pub fn longest(&self) -> Span {
+        let last = if self.bounds.is_some() { usize::from(self.parts) } else { 1 };
+        let parts = (0..last).map(|index| self.part(index));
+        parts.max_by_key(|part| part.count).unwrap_or(Span { start: 0, count: 0 })
+    }
+
     /// Consecutive parts as one span: `len` of them, from `first` on.
-    pub fn run(self, first: usize, len: usize) -> Span {
+    pub fn run(&self, first: usize, len: usize) -> Span {
         let start = self.part(first).start;
         let end = if len == 0 { start } else { self.part(first + len - 1).end() };
         Span { start, count: end - start }
@@ -111,7 +137,7 @@ mod tests {
     fn parts_and_chunks_cover_the_whole_once_and_in_order() {
         for count in [0, 1, 2, 7, 16, 31, 101, 1000] {
             for parts in 1..=17 {
-                let all = Parts { count, parts };
+                let all = Parts::even(count, parts);
                 let mut next = 0;
                 for index in 0..usize::from(parts) {
                     let part = all.part(index);
@@ -127,6 +153,16 @@ mod tests {
                 assert_eq!(all.run(0, usize::from(parts)), Span { start: 0, count });
             }
         }
+    }
+
+    #[test]
+    fn parts_of_given_sizes_lie_behind_each_other() {
+        let parts = Parts::sized(&[3, 0, 5]);
+        let spans = [(0, 3), (3, 0), (3, 5)].map(|(start, count)| Span { start, count });
+        assert_eq!([0, 1, 2].map(|index| parts.part(index)), spans);
+        assert_eq!(parts.run(1, 2), spans[2]);
+        assert_eq!(parts.longest(), spans[2]);
+        assert_eq!(Parts::even(7, 3).longest().count, 3);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A rank's part of a collective, ready to be executed.
 
 use crate::step::Step;
-use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::descriptor::{Descriptor, mix};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
@@ -12,6 +12,9 @@ pub struct Plan {
     pub algorithm: Algorithm,
     /// What every frame carries to show that both ends mean the same.
     pub fingerprint: u64,
+    /// Whether only the two ends of a pair know how much goes between them: then the fingerprint of a frame
+    /// covers that too.
+    pub is_pairwise: bool,
     /// Elements of scratch.
     pub scratch: u64,
     /// The steps.
@@ -41,7 +44,17 @@ impl Plan {
         let mut dependents: Vec<(u32, u32)> =
             steps.iter().zip(0..).filter_map(|(step, i)| step.after.map(|after| (after, i))).collect();
         dependents.sort_unstable();
-        Self { algorithm, fingerprint, scratch, steps, sends, receives, dependents }
+        let is_pairwise = false;
+        Self { algorithm, fingerprint, is_pairwise, scratch, steps, sends, receives, dependents }
+    }
+
+    /// What the frames that these steps send or take carry.
+    pub fn fingerprint_of(&self, steps: &[u32]) -> u64 {
+        if !self.is_pairwise {
+            return self.fingerprint;
+        }
+        let elements = steps.iter().map(|step| u64::from(self.steps[*step as usize].region.count));
+        mix(self.fingerprint, elements.sum())
     }
 
     /// The steps that wait for this one.

@@ -52,6 +52,13 @@ impl GroupShape {
         self.mesh && self.missing.is_empty()
     }
 
+    /// Whether two ranks are linked.
+    pub fn is_linked(&self, a: Rank, b: Rank) -> bool {
+        let on_ring = || self.ahead(a, 1) == b || self.ahead(b, 1) == a;
+        let meshed = || self.mesh && !self.missing.contains(&MissingPair(a.min(b), a.max(b)));
+        a != b && (meshed() || on_ring())
+    }
+
     /// The position of a rank on the ring.
     pub fn position(&self, rank: Rank) -> usize {
         self.ring.iter().position(|r| *r == rank).unwrap_or(0)

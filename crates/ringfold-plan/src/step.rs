@@ -29,6 +29,9 @@ pub struct Region {
 }
 
 impl Region {
+    /// Nothing: what an empty frame holds.
+    pub const EMPTY: Self = Self { place: Place::Scratch, offset: 0, count: 0 };
+
     /// The same elements in another place.
     pub fn at(self, place: Place) -> Self {
         Self { place, ..self }

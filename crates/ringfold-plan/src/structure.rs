@@ -5,7 +5,7 @@
 //! and fences. That a frame has been taken before its memory is overwritten may also follow from what
 //! other ranks do; that is for the [`checker`](crate::checker) to find out, by running the plans.
 
-use crate::parts::Parts;
+use crate::layout::{Layout, Pieces};
 use crate::plan::Plan;
 use crate::shape::GroupShape;
 use crate::step::{Action, Place, Region, Step};
@@ -116,20 +116,37 @@ pub enum Flaw {
 }
 
 /// How many elements a place of an operation has on a rank; scratch has what the plan asks for.
-pub fn extent(descriptor: &Descriptor, world: usize, rank: Rank, place: Place) -> u64 {
-    let part = Parts { count: descriptor.count, parts: world as u16 }.of(rank).count;
+pub fn extent(descriptor: &Descriptor, layout: &Layout, world: usize, rank: Rank, place: Place) -> u64 {
     match (descriptor.collective, place) {
         (_, Place::Scratch) | (Collective::Barrier, _) => 0,
-        (Collective::ReduceScatter, Place::Target) | (Collective::AllGather, Place::Source) => part,
+        (Collective::ReduceScatter, Place::Target) | (Collective::AllGather, Place::Source) => {
+            layout.parts(descriptor, world).of(rank).count
+        }
+        (Collective::Reduce { root }, Place::Target) if rank != root => 0,
+        (
+            Collective::Gather { .. }
+            | Collective::Scatter { .. }
+            | Collective::AllToAll
+            | Collective::Transfer { .. },
+            place,
+        ) => {
+            let pieces = Pieces::of(descriptor, layout, world, rank);
+            if place == Place::Source { pieces.sent() } else { pieces.received() }
+        }
         _ => descriptor.count,
     }
 }
 
-/// Checks the plans of all ranks, in rank order. The time it takes grows with the square of a plan's
-/// length: it is for tests and small counts.
-pub fn check(descriptor: &Descriptor, shape: &GroupShape, plans: &[Plan]) -> Result<(), Flaw> {
+/// Checks the plans of all ranks, in rank order, each with its rank's layout. The time it takes grows with the
+/// square of a plan's length: it is for tests and small counts.
+pub fn check(
+    descriptor: &Descriptor,
+    layouts: &[Layout],
+    shape: &GroupShape,
+    plans: &[Plan],
+) -> Result<(), Flaw> {
     let world = shape.world();
-    if plans.len() != world {
+    if plans.len() != world || layouts.len() != world {
         return Err(Flaw::World { plans: plans.len(), world });
     }
     for (index, plan) in plans.iter().enumerate() {
@@ -137,11 +154,14 @@ pub fn check(descriptor: &Descriptor, shape: &GroupShape, plans: &[Plan]) -> Res
         if (plan.algorithm, plan.fingerprint) != (plans[0].algorithm, plans[0].fingerprint) {
             return Err(Flaw::Disagreement { rank });
         }
+        let [source, target] = [Place::Source, Place::Target]
+            .map(|place| extent(descriptor, &layouts[index], world, rank, place));
+        let extent = |place| match place {
+            Place::Source => source,
+            Place::Target => target,
+            Place::Scratch => plan.scratch,
+        };
         for (step, s) in plan.steps.iter().enumerate() {
-            let extent = |place| match place {
-                Place::Scratch => plan.scratch,
-                other => extent(descriptor, world, rank, other),
-            };
             Located { rank, step: step as u32, s }.check(shape, &extent)?;
         }
         check_scratch(rank, plan)?;
@@ -161,7 +181,7 @@ impl Located<'_> {
     fn check(&self, shape: &GroupShape, extent: &dyn Fn(Place) -> u64) -> Result<(), Flaw> {
         let &Self { rank, step, s } = self;
         for peer in s.send.into_iter().chain(s.receives_from()) {
-            if peer.index() >= shape.world() || !linked(shape, rank, peer) {
+            if peer.index() >= shape.world() || !shape.is_linked(rank, peer) {
                 return Err(Flaw::NoLink { rank, step, peer });
             }
         }
@@ -182,11 +202,6 @@ impl Located<'_> {
         }
         Ok(())
     }
-}
-
-fn linked(shape: &GroupShape, a: Rank, b: Rank) -> bool {
-    let on_ring = shape.ahead(a, 1) == b || shape.ahead(b, 1) == a;
-    a != b && (shape.is_full_mesh() || on_ring)
 }
 
 /// What a step's action reads, beside what arrives.

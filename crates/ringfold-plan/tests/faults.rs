@@ -1,6 +1,6 @@
 //! The checker must be able to fail: each of these plans is broken in one way, and it says how.
 
-use ringfold_plan::checker::{Case, Policy, Problem, Schedule, Trouble, Wait};
+use ringfold_plan::checker::{Case, Policy, Problem, Schedule, Shares, Trouble, Wait};
 use ringfold_plan::plan::Plan;
 use ringfold_plan::shape::GroupShape;
 use ringfold_plan::step::{Action, Left, Place, Region, Step};
@@ -20,7 +20,7 @@ fn case(collective: Collective, algorithm: Algorithm, world: usize, count: u64) 
         forced: Some(algorithm),
         ..Tuning::default()
     };
-    Case::new(&descriptor, &GroupShape::uniform(world), &tuning)
+    Case::new(&descriptor, &Shares::Even, &GroupShape::uniform(world), &tuning)
 }
 
 fn all_reduce(algorithm: Algorithm, world: usize, count: u64) -> Case {

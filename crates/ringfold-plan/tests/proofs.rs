@@ -1,6 +1,6 @@
 //! All plans, run through the executor, under the tightest windows.
 
-use ringfold_plan::checker::{Case, Schedule, Sweep, check, shuffled};
+use ringfold_plan::checker::{Case, Schedule, Shares, Sweep, check, shuffled};
 use ringfold_plan::choice::{choose, methods};
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::descriptor::{Collective, Descriptor};
@@ -40,7 +40,7 @@ fn plans_in_member_order_give_the_same_bits_on_every_ring() {
     let bits = |algorithm, world, seed| {
         let descriptor = Descriptor::all_reduce(23, DType::F64, ReduceOp::Sum);
         let shape = GroupShape { ring: shuffled(world, seed), ..GroupShape::uniform(world) };
-        let case = Case::new(&descriptor, &shape, &tight(Some(algorithm)));
+        let case = Case::new(&descriptor, &Shares::Even, &shape, &tight(Some(algorithm)));
         case.run(Schedule::numbered(seed)).map_or_else(|failure| panic!("{failure}"), |o| o.bits)
     };
     for method in methods(Collective::AllReduce) {
@@ -62,8 +62,8 @@ fn quantised_and_reproducible_reductions_end_right_whatever_is_chosen() {
                 let base = Descriptor::all_reduce(29, DType::F32, ReduceOp::Avg);
                 let descriptor = Descriptor { quantization, reproducible, ..base };
                 let shape = GroupShape { ring: shuffled(world, 3), mesh, ..GroupShape::uniform(world) };
-                let choice = choose(&descriptor, &shape, &tight(None));
-                if let Err(failure) = check(&descriptor, &shape, &tight(None), 0..6) {
+                let choice = choose(&descriptor, &shape, &tight(None)).unwrap();
+                if let Err(failure) = check(&descriptor, &Shares::Even, &shape, &tight(None), 0..6) {
                     panic!("{choice}: {failure}");
                 }
             }
@@ -78,7 +78,7 @@ fn the_scratch_of_a_reduce_scatter_is_a_part_and_a_window_however_long_the_whole
         let descriptor = base.with_collective(Collective::ReduceScatter);
         let tuning =
             Tuning { chunk_bytes: 64, window_slots: 4, forced: Some(Algorithm::Ring), ..tight(None) };
-        let case = Case::new(&descriptor, &GroupShape::uniform(8), &tuning);
+        let case = Case::new(&descriptor, &Shares::Even, &GroupShape::uniform(8), &tuning);
         for plan in &case.plans {
             assert!(plan.scratch <= count.div_ceil(8) + 5 * 16, "{count}: {}", plan.scratch);
         }
@@ -89,7 +89,7 @@ fn the_scratch_of_a_reduce_scatter_is_a_part_and_a_window_however_long_the_whole
 fn ticks(collective: Collective, algorithm: Algorithm, world: usize, count: u64) -> u64 {
     let descriptor = Descriptor::all_reduce(count, DType::F64, ReduceOp::Sum).with_collective(collective);
     let tuning = Tuning { window_slots: 8, eager_slots: 4, ..tight(Some(algorithm)) };
-    let case = Case::new(&descriptor, &GroupShape::uniform(world), &tuning);
+    let case = Case::new(&descriptor, &Shares::Even, &GroupShape::uniform(world), &tuning);
     case.ticks().unwrap_or_else(|failure| panic!("{failure}"))
 }
 

@@ -2,6 +2,7 @@
 
 use ringfold_plan::checker::shuffled;
 use ringfold_plan::choice::{methods, plan};
+use ringfold_plan::layout::Layout;
 use ringfold_plan::plan::Plan;
 use ringfold_plan::shape::GroupShape;
 use ringfold_plan::structure::check;
@@ -23,6 +24,10 @@ fn both_ends_of_every_pair_list_the_same_frames_in_all_plans() {
             Collective::AllGather,
             Collective::Broadcast { root },
             Collective::Barrier,
+            Collective::Reduce { root },
+            Collective::Gather { root },
+            Collective::Scatter { root },
+            Collective::AllToAll,
         ];
         for collective in collectives {
             for method in methods(collective) {
@@ -37,10 +42,11 @@ fn both_ends_of_every_pair_list_the_same_frames_in_all_plans() {
                         ..Tuning::default()
                     };
                     let plans: Vec<Plan> = (0..world)
-                        .map(|rank| plan(&descriptor, Rank::from_index(rank), &shape, &tuning))
-                        .collect();
+                        .map(|rank| plan(&descriptor, &Layout::Even, Rank::from_index(rank), &shape, &tuning))
+                        .collect::<Result<_, _>>()
+                        .unwrap();
                     assert!(world == 1 || plans[0].algorithm == method.algorithm);
-                    if let Err(flaw) = check(&descriptor, &shape, &plans) {
+                    if let Err(flaw) = check(&descriptor, &vec![Layout::Even; world], &shape, &plans) {
                         panic!("{descriptor} by {:?}, world {world}: {flaw}", method.algorithm);
                     }
                 }

@@ -78,8 +78,9 @@ impl Default for Weight {
 
 /// A collective as one peer called it.
 ///
-/// `count` is the number of elements of the *whole*: for all-reduce and broadcast the buffer, for
-/// reduce-scatter the input, for all-gather the output. A barrier has none.
+/// `count` is the number of elements of the *whole*: for all-reduce, reduce, broadcast and transfer the
+/// buffer, for reduce-scatter, scatter and all-to-all the input, for all-gather and gather the output. A barrier
+/// has none, and neither has what only pairs of ranks know the sizes of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Descriptor {
     /// Which collective.
@@ -187,7 +188,7 @@ impl fmt::Display for Descriptor {
 }
 
 /// A 64-bit mixer (the finaliser of a well-known hash): every input bit changes half of the output's.
-fn mix(state: u64, value: u64) -> u64 {
+pub fn mix(state: u64, value: u64) -> u64 {
     let mut x = state.rotate_left(23) ^ value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

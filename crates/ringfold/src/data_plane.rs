@@ -7,21 +7,23 @@ use crate::all_reduce::HostBuffers;
 use crate::workspace::{Pool, TensorWorkspace};
 use core::time::Duration;
 use ringfold_fabric::link::Link;
-use ringfold_fabric::medium::{Heard, TcpMedium};
+use ringfold_fabric::medium::{Heard, LinkMedium};
 use ringfold_fabric::poller::Token;
 use ringfold_plan::choice;
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership};
+use ringfold_plan::layout::Layout;
 use ringfold_plan::medium::Medium;
 use ringfold_plan::plan::Plan;
 use ringfold_plan::shape::GroupShape;
+use ringfold_proto::cause::Cause;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::EpochDescription;
-use ringfold_proto::id::{EpochId, OpId, PeerId};
+use ringfold_proto::id::{EpochId, OpId, PeerId, Rank};
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::Direction;
 use ringfold_proto::time::Time;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
@@ -34,9 +36,13 @@ const ARRIVALS_PER_TURN: usize = ringfold_fabric::limits::ARRIVALS_PER_TURN;
 /// The data plane of one peer.
 pub(crate) struct DataPlane {
     executor: Executor<TensorWorkspace>,
-    medium: TcpMedium<TensorWorkspace>,
+    medium: LinkMedium<TensorWorkspace>,
     pool: Pool,
-    plans: HashMap<(EpochId, Descriptor), Arc<Plan>>,
+    plans: HashMap<(EpochId, Descriptor, Layout), Arc<Plan>>,
+    /// Whether what is overwritten in place is kept until the operation is decided.
+    restores: bool,
+    /// What members of a group of fixed ranks said.
+    said: VecDeque<PlaneEvent>,
     /// Links of which not all that has arrived was handed over. The poller knows nothing of what was read already.
     unread: BTreeSet<PeerId>,
 }
@@ -53,16 +59,22 @@ pub(crate) enum PlaneEvent {
     Stalled { peer: PeerId, direction: Direction },
     /// A link broke, or its other end broke the rules.
     LinkLost { peer: PeerId, why: String },
+    /// A member says that the group of fixed ranks is over.
+    Aborted { cause: Cause },
+    /// A member of a group of fixed ranks leaves.
+    Goodbye { peer: PeerId },
 }
 
 impl DataPlane {
     /// Without epochs and links.
-    pub(crate) fn new(stall_after: Duration) -> Self {
+    pub(crate) fn new(stall_after: Duration, restores: bool) -> Self {
         Self {
             executor: Executor::new(stall_after),
-            medium: TcpMedium::default(),
+            medium: LinkMedium::default(),
             pool: Pool::default(),
             plans: HashMap::new(),
+            restores,
+            said: VecDeque::new(),
             unread: BTreeSet::new(),
         }
     }
@@ -83,7 +95,7 @@ impl DataPlane {
     pub(crate) fn close_epoch(&mut self, epoch: EpochId) {
         self.executor.close_epoch(epoch);
         self.medium.retire(epoch);
-        self.plans.retain(|(of, _), _| *of != epoch);
+        self.plans.retain(|(of, ..), _| *of != epoch);
     }
 
     /// Starts an operation, or gives its buffers back.
@@ -92,24 +104,29 @@ impl DataPlane {
         now: Time,
         op: OpId,
         descriptor: Descriptor,
+        layout: &Layout,
         buffers: HostBuffers,
     ) -> Result<(), (String, HostBuffers)> {
         let Some(membership) = self.executor.membership(op.epoch) else {
             return Err(("its epoch is not open".into(), buffers));
         };
         let world = membership.members.len();
-        let key = (op.epoch, descriptor.shared());
+        let key = (op.epoch, descriptor.shared(), layout.clone());
         let plan = match self.plans.get(&key) {
             Some(plan) => plan.clone(),
             None => {
-                let plan = choice::plan(&descriptor, membership.me, &membership.shape, &membership.tuning);
+                let (me, shape, tuning) = (membership.me, &membership.shape, &membership.tuning);
+                let plan = match choice::plan(&descriptor, layout, me, shape, tuning) {
+                    Ok(plan) => plan,
+                    Err(none) => return Err((none.to_string(), buffers)),
+                };
                 if self.plans.len() >= PLANS_MAX {
                     self.plans.clear();
                 }
                 self.plans.entry(key).or_insert(Arc::new(plan)).clone()
             }
         };
-        let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, &mut self.pool);
+        let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, self.restores, &mut self.pool);
         self.executor
             .start(now, op, descriptor, plan, workspace)
             .map_err(|refused| (refused.why.to_string(), refused.workspace.retire(&mut self.pool)))
@@ -159,6 +176,32 @@ impl DataPlane {
         self.medium.send(peer, LinkMessage::Ping);
     }
 
+    /// Tells a member that the group is over.
+    pub(crate) fn tell_abort(&mut self, peer: PeerId, epoch: EpochId, cause: Cause) {
+        self.medium.send(peer, LinkMessage::Abort { epoch, cause });
+    }
+
+    /// Tells a member that we leave.
+    pub(crate) fn say_goodbye(&mut self, peer: PeerId, epoch: EpochId) {
+        self.medium.send(peer, LinkMessage::Goodbye { epoch });
+    }
+
+    /// A member that said goodbye is gone. What it sent can still be taken up.
+    pub(crate) fn deafen(&mut self, peer: PeerId) {
+        self.unread.remove(&peer);
+        self.medium.detach(peer);
+    }
+
+    /// Sends the rest, for as long as that may take, and closes all links.
+    pub(crate) fn close_links(&mut self) {
+        self.medium.close();
+    }
+
+    /// Members that an operation waits for.
+    pub(crate) fn awaits(&self, op: OpId) -> Vec<Rank> {
+        self.executor.awaits(op)
+    }
+
     /// Whose link a socket belongs to.
     pub(crate) fn peer_of(&self, token: Token) -> Option<PeerId> {
         self.medium.peer_of(token)
@@ -178,6 +221,16 @@ impl DataPlane {
                     self.flush(now);
                 }
                 Some(Heard::Discarded(header)) => self.executor.handle_discarded(now, from, header),
+                Some(Heard::Message(LinkMessage::Abort { epoch, cause })) => {
+                    if self.executor.membership(epoch).is_some() {
+                        self.said.push_back(PlaneEvent::Aborted { cause });
+                    }
+                }
+                Some(Heard::Message(LinkMessage::Goodbye { epoch })) => {
+                    if self.executor.membership(epoch).is_some() {
+                        self.said.push_back(PlaneEvent::Goodbye { peer: from });
+                    }
+                }
                 Some(Heard::Message(message)) => self.executor.handle_link_message(now, from, message),
             }
         }
@@ -208,7 +261,7 @@ impl DataPlane {
                     return Some(event);
                 }
             } else if !self.executor.wants_poll() {
-                return None;
+                return self.said.pop_front();
             }
         }
     }

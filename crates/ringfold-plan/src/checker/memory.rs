@@ -1,7 +1,8 @@
 //! A rank's source, target and scratch, full of symbols, and the arithmetic on them.
 
 use super::symbol::{Symbol, Trouble};
-use crate::parts::Parts;
+use crate::layout::{Layout, Pieces};
+use crate::parts::Span;
 use crate::step::{Left, Place, Region};
 use crate::structure::extent;
 use crate::workspace::Workspace;
@@ -34,26 +35,32 @@ pub(super) struct Memory {
 impl Memory {
     pub(super) fn new(
         descriptor: &Descriptor,
+        layout: &Layout,
         world: usize,
         rank: Rank,
         in_place: bool,
         scratch: u64,
     ) -> Self {
-        let part = Parts { count: descriptor.count, parts: world as u16 }.of(rank);
-        let length = |place| extent(descriptor, world, rank, place) as usize;
+        let length = |place| extent(descriptor, layout, world, rank, place) as usize;
         let (sources, targets) = (length(Place::Source), length(Place::Target));
-        let start = part.start as usize;
+        let part = layout.parts(descriptor, world).of(rank).start as usize;
+        let start_of = |pieces: &[Option<Span>]| pieces[rank.index()].map_or(0, |own| own.start as usize);
+        let pieces = || Pieces::of(descriptor, layout, world, rank);
         // In place, the smaller one of source and target is where its part of the whole is.
-        let (source, target, end) = match (in_place, descriptor.collective) {
-            (false, _) => (0, sources, sources + targets),
-            (true, Collective::ReduceScatter) => (0, start, sources),
-            (true, Collective::AllGather) => (start, 0, targets),
-            (true, _) => (0, 0, sources),
+        let (source, target) = match (in_place, descriptor.collective) {
+            (false, _) => (0, sources),
+            (true, Collective::ReduceScatter) => (0, part),
+            (true, Collective::AllGather) => (part, 0),
+            (true, Collective::Gather { root }) if rank == root => (start_of(&pieces().receive), 0),
+            (true, Collective::Scatter { root }) if rank == root => (0, start_of(&pieces().send)),
+            (true, Collective::Gather { .. } | Collective::Scatter { .. }) => (0, sources),
+            (true, _) => (0, 0),
         };
+        let end = (source + sources).max(target + targets);
         let mut cells = vec![None; end + scratch as usize];
-        let first = if descriptor.collective == Collective::AllGather { part.start } else { 0 };
+        let first = if descriptor.collective == Collective::AllGather { part } else { 0 };
         for i in 0..sources {
-            cells[source + i] = Some(Symbol::own(rank.index(), first + i as u64));
+            cells[source + i] = Some(Symbol::own(rank.index(), (first + i) as u64));
         }
         let everyone = (1 << world) - 1;
         Self { cells, source, target, scratch: end, everyone, mishap: None }

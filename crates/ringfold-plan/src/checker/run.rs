@@ -52,7 +52,8 @@ impl<'a> Run<'a> {
         let mut nodes = Vec::with_capacity(world);
         for (index, plan) in case.plans.iter().enumerate() {
             let rank = Rank::from_index(index);
-            let memory = Memory::new(&case.descriptor, world, rank, case.in_place, plan.scratch);
+            let memory =
+                Memory::new(&case.descriptor, &case.layouts[index], world, rank, case.in_place, plan.scratch);
             let mut executor = Executor::new(Duration::from_secs(3600));
             for other in (0..world).filter(|other| *other != index) {
                 executor.handle_link_up(Time::ZERO, Port::peer(other));
@@ -293,7 +294,10 @@ impl<'a> Run<'a> {
         for (index, node) in self.nodes.iter().enumerate() {
             bits.push(self.case.judge(Rank::from_index(index), &node.memory.borrow())?);
         }
-        let whole_everywhere = self.case.descriptor.collective != Collective::ReduceScatter;
+        let whole_everywhere = matches!(
+            self.case.descriptor.collective,
+            Collective::AllReduce | Collective::AllGather | Collective::Broadcast { .. }
+        );
         let differs = bits.iter().position(|other| whole_everywhere && *other != bits[0]);
         if let Some(rank) = differs.map(Rank::from_index) {
             return Err(Problem::Bits { rank, other: "rank 0" });

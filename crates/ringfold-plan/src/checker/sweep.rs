@@ -1,7 +1,7 @@
 //! Every method of every collective, over many worlds, counts, rings and schedules.
 
 use super::symbol::mix;
-use super::{Failure, Proof, check};
+use super::{Failure, Proof, Shares, check};
 use crate::choice::methods;
 use crate::method::Method;
 use crate::shape::GroupShape;
@@ -62,12 +62,12 @@ impl Sweep {
     ) -> Result<Swept, Box<Failure>> {
         let algorithm = method.algorithm;
         let mut swept = Swept { collective: name, algorithm, world, cases: 0, proof: Proof::default() };
-        for count in counts(collective, world) {
+        for (count, shares) in wholes(collective, world, *next) {
             for shape in shapes(world, method.needs_mesh, count) {
                 let descriptor = Descriptor::all_reduce(count, DType::F64, ReduceOp::Avg);
                 let descriptor = descriptor.with_collective(collective);
-                let proof =
-                    check(&descriptor, &shape, &tuning(*next, algorithm), *next..*next + self.schedules)?;
+                let tuning = tuning(swept.cases, algorithm);
+                let proof = check(&descriptor, &shares, &shape, &tuning, *next..*next + self.schedules)?;
                 *next += self.schedules;
                 swept.cases += 1;
                 swept.proof.runs += proof.runs;
@@ -84,19 +84,45 @@ fn collectives(world: usize) -> Vec<(Collective, &'static str)> {
         (Collective::ReduceScatter, "reduce-scatter"),
         (Collective::AllGather, "all-gather"),
         (Collective::Barrier, "barrier"),
+        (Collective::AllToAll, "all-to-all"),
     ];
-    let roots = std::collections::BTreeSet::from([0, world / 2, world - 1]);
-    let broadcast = |root| (Collective::Broadcast { root: Rank::from_index(root) }, "broadcast");
-    all.extend(roots.into_iter().map(broadcast));
+    for root in std::collections::BTreeSet::from([0, world / 2, world - 1]).into_iter().map(Rank::from_index)
+    {
+        all.push((Collective::Broadcast { root }, "broadcast"));
+        all.push((Collective::Reduce { root }, "reduce"));
+        all.push((Collective::Gather { root }, "gather"));
+        all.push((Collective::Scatter { root }, "scatter"));
+        let to = Rank::from_index((root.index() + world / 2) % world);
+        if to != root {
+            all.push((Collective::Transfer { from: root, to }, "transfer"));
+        }
+    }
     all
 }
 
-/// None, fewer than there are ranks, as many, a few more, and some that divide badly.
-fn counts(collective: Collective, world: usize) -> std::collections::BTreeSet<u64> {
-    let world = world as u64;
+/// How long the whole is: nothing, fewer elements than there are ranks, as many, a few more, and some that
+/// divide badly; and shares by chance where a collective may have them.
+fn wholes(collective: Collective, world: usize, seed: u64) -> Vec<(u64, Shares)> {
+    let evenly = |counts: &[u64]| -> Vec<(u64, Shares)> {
+        let counts = std::collections::BTreeSet::from_iter(counts);
+        counts.into_iter().map(|count| (*count, Shares::Even)).collect()
+    };
+    let by_parts = || (0..2).map(|n| Shares::parts(world, seed + n)).map(|shares| (shares.count(), shares));
+    let by_pairs = || (0..2).map(|n| (0, Shares::pairs(collective, world, seed + n)));
+    let ranks = world as u64;
+    let most = [0, 1, ranks - 1, ranks, ranks + 1, 7, 31, 101];
+    let few = [0, ranks - 1, ranks + 1, 31];
     match collective {
-        Collective::Barrier => [0].into(),
-        _ => [0, 1, world - 1, world, world + 1, 7, 31, 101].into(),
+        Collective::Barrier => evenly(&[0]),
+        Collective::AllReduce | Collective::Broadcast { .. } => evenly(&most),
+        Collective::Reduce { .. } => evenly(&few),
+        Collective::ReduceScatter | Collective::AllGather => {
+            evenly(&most).into_iter().chain(by_parts()).collect()
+        }
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => {
+            evenly(&few).into_iter().chain(by_parts()).chain(by_pairs()).collect()
+        }
+        Collective::Transfer { .. } => evenly(&few).into_iter().chain(by_pairs()).collect(),
     }
 }
 

@@ -64,7 +64,7 @@ impl<W: Workspace> Epoch<W> {
                 (false, false) => Err(Violation::NotLent(header.slot)),
             };
         };
-        if header.fingerprint != op.plan.fingerprint {
+        if !op.is_meant(from, header) {
             return Ok(Fate::Differs);
         }
         if op.in_lane(from).is_some_and(|lane| op.ins[lane].broken || op.ins[lane].differs) {
@@ -177,7 +177,7 @@ impl<W: Workspace> Epoch<W> {
         for from in (0..self.pairs.len()).map(Rank::from_index) {
             while let Some(header) = self.pairs[from.index()].take_held(id) {
                 let Some(op) = self.ops.get(&id) else { break };
-                if header.fingerprint != op.plan.fingerprint {
+                if !op.is_meant(from, &header) {
                     self.differ(from, id, true, out);
                     self.discard(from, &header, true, out);
                     continue;

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 /// Frames of an operation to one rank.
 #[derive(Debug, Default)]
 pub(super) struct OutLane {
+    /// What they carry to show that both ends mean the same.
+    pub(super) fingerprint: u64,
     /// How many were put.
     pub(super) sent: usize,
     /// How many of them, from the first on, were flushed.
@@ -26,6 +28,10 @@ pub(super) struct OutLane {
 }
 
 impl OutLane {
+    pub(super) fn new(fingerprint: u64) -> Self {
+        Self { fingerprint, ..Self::default() }
+    }
+
     pub(super) fn put(&mut self, ticket: Ticket) {
         self.sent += 1;
         self.in_flight.push_back(Some(ticket));
@@ -66,6 +72,8 @@ pub(super) struct Arrival {
 /// Frames of an operation from one rank.
 #[derive(Debug, Default)]
 pub(super) struct InLane {
+    /// What they carry if both ends mean the same.
+    pub(super) fingerprint: u64,
     /// How many came.
     pub(super) arrived: usize,
     /// How many of them their steps have taken.
@@ -87,6 +95,10 @@ pub(super) struct InLane {
 }
 
 impl InLane {
+    pub(super) fn new(fingerprint: u64) -> Self {
+        Self { fingerprint, ..Self::default() }
+    }
+
     /// The link is gone, and with it the slots and what was in them.
     pub(super) fn lose(&mut self, in_use: bool) {
         self.waiting.clear();

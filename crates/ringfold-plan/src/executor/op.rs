@@ -75,8 +75,8 @@ impl<W: Workspace> Op<W> {
             in_flight: 0,
             ready,
             fenced: Vec::new(),
-            outs: plan.sends.iter().map(|_| OutLane::default()).collect(),
-            ins: plan.receives.iter().map(|_| InLane::default()).collect(),
+            outs: plan.sends.iter().map(|(_, steps)| OutLane::new(plan.fingerprint_of(steps))).collect(),
+            ins: plan.receives.iter().map(|(_, steps)| InLane::new(plan.fingerprint_of(steps))).collect(),
             tx_bytes: 0,
             rx_bytes: 0,
             finished: false,
@@ -94,6 +94,12 @@ impl<W: Workspace> Op<W> {
     /// The lane of frames from a rank.
     pub(super) fn in_lane(&self, from: Rank) -> Option<usize> {
         self.plan.receives.binary_search_by_key(&from, |(rank, _)| *rank).ok()
+    }
+
+    /// Whether a frame from a rank belongs to what runs here.
+    pub(super) fn is_meant(&self, from: Rank, header: &DataHeader) -> bool {
+        let lane = self.in_lane(from);
+        header.fingerprint == lane.map_or(self.plan.fingerprint, |lane| self.ins[lane].fingerprint)
     }
 
     /// Whether a frame has a place in the plan. Readers of several streams may offer frames before their
@@ -154,6 +160,19 @@ impl<W: Workspace> Op<W> {
         let sends = |lane: usize| self.outs[lane].sent < self.plan.sends[lane].1.len();
         let receives = |lane: usize| self.ins[lane].arrived < self.plan.receives[lane].1.len();
         self.out_lane(rank).is_some_and(sends) || self.in_lane(rank).is_some_and(receives)
+    }
+
+    /// The ranks that frames are still to come from; if there are none, those that owe slots, or have not let
+    /// go of what was put.
+    pub(super) fn awaits(&self) -> Vec<Rank> {
+        let lanes = self.ins.iter().zip(&self.plan.receives);
+        let senders = lanes.filter(|(lane, (_, steps))| lane.arrived < steps.len());
+        let senders: Vec<Rank> = senders.map(|(_, (rank, _))| *rank).collect();
+        if !senders.is_empty() || self.finished {
+            return senders;
+        }
+        let lanes = self.outs.iter().zip(&self.plan.sends);
+        lanes.filter(|(lane, (_, steps))| lane.flushed < steps.len()).map(|(_, (rank, _))| *rank).collect()
     }
 
     /// The ranks that frames go to or come from, some of them twice.
@@ -310,7 +329,7 @@ impl<W: Workspace> Op<W> {
             let region = plan.steps[steps[state.sent] as usize].region;
             let header = DataHeader {
                 op: self.id,
-                fingerprint: plan.fingerprint,
+                fingerprint: state.fingerprint,
                 chunk: state.sent as u32,
                 offset: region.offset,
                 length: wire_bytes(&self.descriptor, region.count),

@@ -1,6 +1,7 @@
 //! A world of one: what comes out is what went in.
 
 use super::{Draft, Task};
+use crate::parts::Span;
 use crate::step::{Place, Step};
 use ringfold_proto::descriptor::Collective;
 
@@ -13,7 +14,9 @@ pub fn draft(task: &Task) -> Draft {
         Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce { .. } => true,
         _ => false,
     };
-    for chunk in task.cut(task.whole()) {
+    // Where sizes are of pairs, this is the only one.
+    let count = task.layout.sends(task.me).unwrap_or(task.descriptor.count);
+    for chunk in task.cut(Span { start: 0, count }) {
         let step = Step::copy(chunk.at(Place::Source), chunk.at(Place::Target));
         draft.push(if settle { step.settled() } else { step });
     }

@@ -1,7 +1,7 @@
 //! Nobody leaves before everyone has come. Frames are empty: that they arrive is all they say.
 
 use super::{Draft, Method, Task};
-use crate::step::{Place, Region, Step};
+use crate::step::{Region, Step};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
@@ -20,19 +20,17 @@ pub const TWO_TRIPS: Method = Method {
 pub const DISSEMINATION: Method =
     Method { algorithm: Algorithm::Halving, needs_mesh: true, draft: dissemination, ..TWO_TRIPS };
 
-const EMPTY: Region = Region { place: Place::Scratch, offset: 0, count: 0 };
-
 fn two_trips(task: &Task) -> Draft {
     let mut draft = Draft::default();
     let (position, world) = (task.shape.position(task.me), task.world());
     let (previous, next) = (task.shape.ahead(task.me, world - 1), task.shape.ahead(task.me, 1));
     if position == 0 {
-        draft.push(Step::send(next, EMPTY));
-        draft.push(Step::receive(previous, EMPTY).then_send(next));
+        draft.push(Step::send(next, Region::EMPTY));
+        draft.push(Step::receive(previous, Region::EMPTY).then_send(next));
         return draft;
     }
-    draft.push(Step::receive(previous, EMPTY).then_send(next));
-    let told = Step::receive(previous, EMPTY);
+    draft.push(Step::receive(previous, Region::EMPTY).then_send(next));
+    let told = Step::receive(previous, Region::EMPTY);
     draft.push(if position + 1 < world { told.then_send(next) } else { told });
     draft
 }
@@ -43,8 +41,8 @@ fn dissemination(task: &Task) -> Draft {
     let rounds = world.next_power_of_two().ilog2();
     let mut heard = None;
     for distance in (0..rounds).map(|round| 1 << round) {
-        let mut tell = Step::send(Rank::from_index((me + distance) % world), EMPTY);
-        let mut hear = Step::receive(Rank::from_index((me + world - distance) % world), EMPTY);
+        let mut tell = Step::send(Rank::from_index((me + distance) % world), Region::EMPTY);
+        let mut hear = Step::receive(Rank::from_index((me + world - distance) % world), Region::EMPTY);
         (tell.after, hear.after) = (heard, heard);
         draft.push(tell);
         heard = Some(draft.push(hear));

@@ -1,9 +1,9 @@
 //! Straight to the owner: each rank folds its own part of everyone's data, as it comes from each of
 //! them, and hands the result to all. Two hops, the ring's traffic, every link used. No scratch.
 
-use super::{Draft, Method, Task};
+use super::{Draft, Method, Task, in_turns};
 use crate::parts::Span;
-use crate::step::{Left, Place, Step};
+use crate::step::{Left, Place, Region, Step};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
@@ -30,7 +30,7 @@ fn all_reduce(task: &Task) -> Draft {
     let mut draft = Draft::default();
     contribute(task, &mut draft);
     for chunk in task.cut(task.parts().of(task.me)) {
-        let settled = fold(task, &mut draft, chunk, chunk);
+        let settled = fold(task, &mut draft, chunk, chunk.at(Place::Target));
         for peer in task.others() {
             let region = chunk.at(Place::Target);
             draft.push(Step::send(peer, region).after(settled));
@@ -45,7 +45,7 @@ fn reduce_scatter(task: &Task) -> Draft {
     contribute(task, &mut draft);
     let mine = task.parts().of(task.me);
     for chunk in task.cut(mine) {
-        fold(task, &mut draft, chunk, chunk.within(mine));
+        fold(task, &mut draft, chunk, chunk.within(mine).at(Place::Target));
     }
     draft
 }
@@ -65,24 +65,16 @@ fn all_gather(task: &Task) -> Draft {
 }
 
 /// Sends everyone the own data of its part: the first chunk of each, then the second of each.
-fn contribute(task: &Task, draft: &mut Draft) {
-    let mut parts: Vec<_> = task.others().map(|peer| (peer, task.cut(task.parts().of(peer)))).collect();
-    loop {
-        let before = draft.steps.len();
-        for (peer, chunks) in &mut parts {
-            if let Some(chunk) = chunks.next() {
-                draft.push(Step::send(*peer, chunk.at(Place::Source)));
-            }
-        }
-        if draft.steps.len() == before {
-            return;
-        }
-    }
+pub(super) fn contribute(task: &Task, draft: &mut Draft) {
+    let parts = task.parts();
+    let lists = task.others().map(|peer| (peer, task.cut(parts.of(peer)))).collect();
+    in_turns(lists, |peer, chunk| {
+        draft.push(Step::send(peer, chunk.at(Place::Source)));
+    });
 }
 
 /// Folds a chunk of the own part, others in rank order, and settles it. Returns the step that does.
-fn fold(task: &Task, draft: &mut Draft, chunk: Span, into: Span) -> u32 {
-    let region = into.at(Place::Target);
+pub(super) fn fold(task: &Task, draft: &mut Draft, chunk: Span, region: Region) -> u32 {
     let mut own = chunk.at(Place::Source);
     let mut lowest = task.me;
     let mut previous = None;
@@ -100,9 +92,10 @@ fn fold(task: &Task, draft: &mut Draft, chunk: Span, into: Span) -> u32 {
 }
 
 /// Takes everyone else's final part.
-fn take_parts(task: &Task, draft: &mut Draft) {
+pub(super) fn take_parts(task: &Task, draft: &mut Draft) {
+    let parts = task.parts();
     for peer in task.others() {
-        for chunk in task.cut(task.parts().of(peer)) {
+        for chunk in task.cut(parts.of(peer)) {
             draft.push(Step::receive(peer, chunk.at(Place::Target)));
         }
     }

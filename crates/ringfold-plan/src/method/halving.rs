@@ -28,7 +28,7 @@ fn all_reduce(task: &Task) -> Draft {
         return beyond(task, Rank::from_index(me - core));
     }
     let extra = (me + core < task.world()).then(|| Rank::from_index(me + core));
-    let parts = Parts { count: task.descriptor.count, parts: core as u16 };
+    let parts = Parts::even(task.descriptor.count, core as u16);
     let mut rounds = Rounds { task, draft: Draft::default(), base: Place::Source, taken: Taken::default() };
     if let Some(extra) = extra {
         rounds.take_in(extra, task.whole(), Left::Own, false);

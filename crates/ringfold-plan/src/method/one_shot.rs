@@ -21,15 +21,22 @@ pub const ALL_REDUCE: Method = Method {
 };
 
 fn all_reduce(task: &Task) -> Draft {
-    let mut draft = Draft::default();
-    let turns = usize::from(task.tuning.window_slots.max(1));
-    let mut settled = Vec::new();
     // A chunk's sends and its fold are listed before the next chunk's: the fence then waits for nothing
     // that needs the others to get past their own fences first.
-    for (i, chunk) in task.cut(task.whole()).enumerate() {
+    folds(task, |draft, chunk| {
         for peer in task.others() {
             draft.push(Step::send(peer, chunk.at(Place::Source)));
         }
+    })
+}
+
+/// Folds all of everyone's data in rank order, with something before each chunk.
+pub(super) fn folds(task: &Task, before: impl Fn(&mut Draft, Span)) -> Draft {
+    let mut draft = Draft::default();
+    let turns = usize::from(task.tuning.window_slots.max(1));
+    let mut settled = Vec::new();
+    for (i, chunk) in task.cut(task.whole()).enumerate() {
+        before(&mut draft, chunk);
         let offset = (i % turns) as u64 * u64::from(task.chunking().elements_max);
         let scratch = Region { place: Place::Scratch, offset, count: chunk.count as u32 };
         let free = i.checked_sub(turns).map(|earlier| settled[earlier]);

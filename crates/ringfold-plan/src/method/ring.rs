@@ -4,6 +4,7 @@
 //! c+1 of the hop before arrives, and the outgoing edge never idles for want of a decision.
 
 use super::{Draft, Method, Task};
+use crate::parts::{Parts, Span};
 use crate::step::{Left, Place, Region, Step};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
@@ -30,23 +31,23 @@ const AROUND: Method = Method {
 };
 
 /// The ring as one rank sees it.
-struct Circle {
+pub(super) struct Circle {
     /// All ranks, in ring order, from this one on.
     from_me: Vec<Rank>,
 }
 
 impl Circle {
-    fn new(task: &Task) -> Self {
+    pub(super) fn new(task: &Task) -> Self {
         let mut from_me = task.shape.ring.clone();
         from_me.rotate_left(task.shape.position(task.me));
         Self { from_me }
     }
 
-    fn next(&self) -> Rank {
+    pub(super) fn next(&self) -> Rank {
         self.from_me[1]
     }
 
-    fn previous(&self) -> Rank {
+    pub(super) fn previous(&self) -> Rank {
         self.behind(1)
     }
 
@@ -57,7 +58,7 @@ impl Circle {
     }
 
     /// What arrives at a hop of the reduction has been added to by the `hop + 1` ranks before us.
-    fn left(&self, hop: usize) -> Left {
+    pub(super) fn left(&self, hop: usize) -> Left {
         let lowest = (1..=hop + 1).map(|places| self.behind(places)).min();
         if lowest < Some(self.from_me[0]) { Left::Frame } else { Left::Own }
     }
@@ -103,8 +104,9 @@ fn all_gather(task: &Task) -> Draft {
 
 /// Takes everyone else's final part and passes it on, unless the next rank is its owner.
 fn gather(task: &Task, circle: &Circle, draft: &mut Draft) {
+    let parts = task.parts();
     for hop in 0..circle.hops() {
-        for chunk in task.cut(task.parts().of(circle.behind(hop + 1))) {
+        for chunk in task.cut(parts.of(circle.behind(hop + 1))) {
             let step = Step::receive(circle.previous(), chunk.at(Place::Target));
             draft.push(if hop + 1 < circle.hops() { step.then_send(circle.next()) } else { step });
         }
@@ -116,7 +118,13 @@ fn reduce_scatter(task: &Task) -> Draft {
     for chunk in task.cut(parts.of(circle.previous())) {
         draft.push(Step::send(circle.next(), chunk.at(Place::Source)));
     }
-    pass_through(task, &circle, &mut draft);
+    let mut passing = Vec::new();
+    for hop in 0..circle.hops() - 1 {
+        let left = circle.left(hop);
+        passing.extend(task.cut(parts.of(circle.reduced_for(hop))).map(|chunk| (chunk, left)));
+    }
+    let turns = chunks_in_scratch(task, &parts);
+    pass_through(task, &circle, &mut draft, &passing, turns);
     let (mine, last) = (parts.of(task.me), circle.hops() - 1);
     for chunk in task.cut(mine) {
         let (own, region) = (chunk.at(Place::Source), chunk.within(mine).at(Place::Target));
@@ -130,21 +138,21 @@ fn reduce_scatter(task: &Task) -> Draft {
 /// cannot deadlock with a window of one slot: before our i-th chunk of scratch is free again, the next
 /// rank must have taken a frame that is further back in its own sequence than the one that we are about
 /// to take, so a wait around the ring ends. The rest lets a window be in flight meanwhile.
-fn pass_through_chunks(task: &Task) -> u64 {
-    let longest = task.chunking().chunks(task.parts().part(0));
-    longest + u64::from(task.tuning.window_slots.max(1))
+fn chunks_in_scratch(task: &Task, parts: &Parts) -> u64 {
+    task.chunking().chunks(parts.longest()) + u64::from(task.tuning.window_slots.max(1))
 }
 
-/// Adds to the parts of others, in scratch, and sends them on. The sends are steps of their own where
-/// scratch is used more than once: each is listed right before the step that overwrites what it sends,
-/// so that this step's fence waits for it and for nothing later.
-fn pass_through(task: &Task, circle: &Circle, draft: &mut Draft) {
-    let mut passing = Vec::new();
-    for hop in 0..circle.hops() - 1 {
-        let owner = circle.reduced_for(hop);
-        passing.extend(task.cut(task.parts().of(owner)).map(|chunk| (chunk, circle.left(hop))));
-    }
-    let turns = pass_through_chunks(task).min(passing.len() as u64) as usize;
+/// Adds to chunks of others, in scratch that holds so many, and sends them on. The sends are steps of their
+/// own where scratch is used more than once: each is listed right before the step that overwrites what it
+/// sends, so that this step's fence waits for it and for nothing later.
+pub(super) fn pass_through(
+    task: &Task,
+    circle: &Circle,
+    draft: &mut Draft,
+    passing: &[(Span, Left)],
+    turns: u64,
+) {
+    let turns = turns.min(passing.len() as u64) as usize;
     let elements_max = u64::from(task.chunking().elements_max);
     let mut unsent = std::collections::VecDeque::<(u32, Region)>::new();
     let send = |(step, region): (u32, Region)| Step::send(circle.next(), region).after(step);

@@ -11,6 +11,7 @@ use crate::symbol::Contribution;
 use ringfold_plan::choice;
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership, Verdict};
+use ringfold_plan::layout::Layout;
 use ringfold_plan::medium::SlotId;
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::cause::Cause;
@@ -392,7 +393,14 @@ impl World {
             );
         };
         let members = membership.members.iter().filter_map(|m| self.by_id.get(m)).copied().collect();
-        let plan = choice::plan(&descriptor, membership.me, &membership.shape, &membership.tuning);
+        let (me, shape, tuning) = (membership.me, &membership.shape, &membership.tuning);
+        let plan = match choice::plan(&descriptor, &Layout::Even, me, shape, tuning) {
+            Ok(plan) => plan,
+            Err(none) => {
+                let what = format!("p{peer} has no plan for {op}: {none}");
+                return self.oracle.accuse(now, Promise::NobodyIsAccused, what);
+            }
+        };
         let workspace = SymbolWorkspace::new(buffer.clone(), plan.scratch);
         self.oracle.op_started(op, peer, buffer.borrow().contribution, members);
         let started = state.executor.start(now, op, descriptor, Arc::new(plan), workspace);

@@ -7,6 +7,7 @@ use core::time::Duration;
 use ringfold_plan::choice::plan;
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership, Verdict};
+use ringfold_plan::layout::Layout;
 use ringfold_plan::medium::{Medium, SlotId, Ticket};
 use ringfold_plan::step::{Left, Region};
 use ringfold_plan::workspace::Workspace;
@@ -174,9 +175,10 @@ impl Node {
             executor.handle_link_up(Time::ZERO, peer(other));
         }
         let membership = Membership::uniform((0..world).map(peer).collect(), me, tuning);
-        let plan = plan(&descriptor, me, &membership.shape, &membership.tuning);
+        let plan = plan(&descriptor, &Layout::Even, me, &membership.shape, &membership.tuning);
+        let plan = plan.expect("there is one");
         executor.open_epoch(EPOCH, membership).expect("it is sound");
-        let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, pool);
+        let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, true, pool);
         let workspace = Rc::new(RefCell::new(workspace));
         let glass = Glass(Rc::clone(&workspace));
         let started = executor.start(Time::ZERO, OP, descriptor, Arc::new(plan), glass);
