@@ -3,6 +3,7 @@
 pub mod channel;
 pub mod clock;
 pub mod door;
+pub mod host;
 pub mod knock;
 pub mod limits;
 pub mod link;
@@ -14,5 +15,6 @@ pub mod poller;
 pub mod probe;
 pub mod random;
 pub mod segment;
+pub mod shared_link;
 pub mod slots;
 pub mod socket;

@@ -77,3 +77,22 @@ pub const PROGRESS_GRACE: Duration = Duration::from_millis(1);
 
 /// Bytes of one segment of shared memory.
 pub const SEGMENT_BYTES_MAX: usize = 4 << 30;
+
+/// Bytes of the ring of records, in each direction of a link through memory.
+pub const SHARED_RING_BYTES: usize = 64 * 1024;
+
+/// Payloads up to this size travel in the record itself.
+pub const SHARED_INLINE_BYTES_MAX: usize = 1024;
+
+/// Payloads that do not are put into cells of this size, several in a row if need be.
+pub const SHARED_CELL_BYTES: usize = 32 * 1024;
+
+/// Cells in each direction of a link through memory; one bit each of a word.
+pub const SHARED_CELLS: usize = 64;
+
+/// Frames may stay in the first so many cells until they have been used. From those behind they are taken out at
+/// once, so that there is always room for the next one, whatever waits.
+pub const SHARED_CELLS_HELD_MAX: usize = 48;
+
+/// How often a link through memory that is being closed looks whether there is room for its last words.
+pub const SHARED_FAREWELL_PAUSE: Duration = Duration::from_micros(200);

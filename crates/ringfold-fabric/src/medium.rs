@@ -1,8 +1,9 @@
-//! Frames and messages over TCP: the executor's medium, with one link per member.
+//! Frames and messages over links, through the network or through memory: the executor's medium.
 
 use crate::link::{Arrival, Link};
 use crate::memory::Lease;
 use crate::poller::Token;
+use crate::shared_link::SharedLink;
 use crate::slots::{SlotBuffer, SlotPool};
 use core::marker::PhantomData;
 use ringfold_plan::executor::Verdict;
@@ -16,9 +17,11 @@ use std::io;
 
 /// All links of this peer.
 #[derive(Debug)]
-pub struct TcpMedium<W> {
+pub struct LinkMedium<W> {
     links: BTreeMap<PeerId, Link>,
     by_token: HashMap<Token, PeerId>,
+    /// Those whose link goes through memory.
+    shared: Vec<PeerId>,
     slots: HashMap<SlotId, SlotBuffer>,
     pool: SlotPool,
     tickets: u64,
@@ -27,11 +30,12 @@ pub struct TcpMedium<W> {
     workspace: PhantomData<fn(W)>,
 }
 
-impl<W> Default for TcpMedium<W> {
+impl<W> Default for LinkMedium<W> {
     fn default() -> Self {
         Self {
             links: BTreeMap::new(),
             by_token: HashMap::new(),
+            shared: Vec::new(),
             slots: HashMap::new(),
             pool: SlotPool::default(),
             tickets: 0,
@@ -41,11 +45,14 @@ impl<W> Default for TcpMedium<W> {
     }
 }
 
-impl<W> TcpMedium<W> {
+impl<W> LinkMedium<W> {
     /// A link with a peer. The one that there was is given up.
     pub fn add(&mut self, peer: PeerId, link: Link) {
         self.remove(peer);
         self.by_token.extend(link.tokens().map(|token| (token, peer)));
+        if link.is_shared() {
+            self.shared.push(peer);
+        }
         self.links.insert(peer, link);
     }
 
@@ -59,15 +66,75 @@ impl<W> TcpMedium<W> {
         self.by_token.get(&token).copied()
     }
 
+    /// How many links go through memory.
+    pub fn shared_count(&self) -> usize {
+        self.shared.len()
+    }
+
+    /// How many links stay on this host, in whichever way.
+    pub fn local_count(&self) -> usize {
+        self.links.values().filter(|link| link.is_local()).count()
+    }
+
+    /// The poller tells that something can be done with a socket of a link.
+    pub fn handle_ready(&mut self, peer: PeerId) {
+        if let Some(link) = self.links.get_mut(&peer) {
+            link.handle_ready();
+        }
+    }
+
+    /// The links through memory on which something has happened that the poller does not tell.
+    pub fn stirring(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.shared_links().filter(|(_, link)| link.is_stirring()).map(|(peer, _)| peer)
+    }
+
+    /// From now on whatever happens on a link through memory is told by the poller. Says whether something has
+    /// happened already: then nobody may sleep.
+    pub fn prepare_sleep(&self) -> bool {
+        // All are asked, even if one stirs: a thread that is in the poller meanwhile relies on it.
+        self.shared_links().fold(false, |stirs, (_, link)| link.prepare_sleep() | stirs)
+    }
+
+    /// Somebody looks at the links again; the poller need not tell of them.
+    pub fn awaken(&self) {
+        self.shared_links().for_each(|(_, link)| link.awaken());
+    }
+
+    fn shared_links(&self) -> impl Iterator<Item = (PeerId, &SharedLink)> {
+        self.shared.iter().filter_map(|peer| match self.links.get(peer)? {
+            Link::Shared(link) => Some((*peer, &**link)),
+            Link::Streams(_) => None,
+        })
+    }
+
     /// A link is given up, and with it its slots and what was not sent. Says whether there was one.
     pub fn remove(&mut self, peer: PeerId) -> bool {
         let Some(mut link) = self.links.remove(&peer) else { return false };
         for token in link.tokens() {
             self.by_token.remove(&token);
         }
-        self.flushed.extend(link.unsent());
+        self.shared.retain(|other| *other != peer);
+        link.drain_unsent(&mut self.flushed);
         self.drop_slots(|slot| slot.from == peer);
         true
+    }
+
+    /// A link has come to its end, but its slots hold what was sent before.
+    pub fn detach(&mut self, peer: PeerId) {
+        let Some(mut link) = self.links.remove(&peer) else { return };
+        for token in link.tokens() {
+            self.by_token.remove(&token);
+        }
+        link.drain_unsent(&mut self.flushed);
+    }
+
+    /// Sends the rest on all links, for as long as that may take, and closes them.
+    pub fn close(&mut self) {
+        self.by_token.clear();
+        self.shared.clear();
+        for (_, link) in core::mem::take(&mut self.links) {
+            link.close();
+        }
     }
 
     /// An epoch is over: nobody will read its slots.
@@ -128,7 +195,7 @@ pub enum Heard {
     Message(LinkMessage),
 }
 
-impl<W: Workspace<Payload = Lease, Frame = [u8]>> Medium for TcpMedium<W> {
+impl<W: Workspace<Payload = Lease, Frame = [u8]>> Medium for LinkMedium<W> {
     type Workspace = W;
 
     fn put(&mut self, to: PeerId, header: &DataHeader, payload: Lease) -> Ticket {

@@ -168,6 +168,14 @@ impl Lease {
         self.span.bytes == 0
     }
 
+    /// Copies them to where others can read them, as sending would.
+    pub(crate) fn read(&self, into: &mut [u8]) {
+        assert_eq!(into.len(), self.span.bytes);
+        // SAFETY: the span is valid by its maker's promise; nothing is borrowed from it, and `into` is elsewhere,
+        // since it is borrowed.
+        unsafe { core::ptr::copy_nonoverlapping(self.start(), into.as_mut_ptr(), into.len()) };
+    }
+
     /// Where they lie; for system calls only, since their memory may be written meanwhile.
     pub(crate) fn start(&self) -> *const u8 {
         self.span.start.as_ptr()

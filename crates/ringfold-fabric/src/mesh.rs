@@ -13,6 +13,8 @@ use crate::limits;
 use crate::link::Link;
 use crate::poller::{Poller, Token};
 use crate::random;
+use crate::segment::Ticket;
+use crate::shared_link::Opened;
 use crate::socket::Socket;
 use attempt::{Attempt, Dialling, Receiving};
 use guest::{Guest, StreamHead};
@@ -39,6 +41,8 @@ pub struct Mesh {
     door: Door,
     /// Streams that a link gets which we dial.
     streams: u16,
+    /// The host whose members we share memory with.
+    shares_on: Option<u64>,
     /// How long a link may take.
     patience: Duration,
     wishes: BTreeMap<PeerId, Wish>,
@@ -87,12 +91,19 @@ impl Mesh {
             poller: poller.clone(),
             door,
             streams: streams.clamp(1, limits::STREAMS_MAX),
+            shares_on: None,
             patience,
             wishes: BTreeMap::new(),
             guests: HashMap::new(),
             admitted: VecDeque::new(),
             news: VecDeque::new(),
         }
+    }
+
+    /// Links with members on this host go through memory, where that turns out to work.
+    pub fn share_memory_on(mut self, host: u64) -> Self {
+        self.shares_on = Some(host);
+        self
     }
 
     /// Where others dial.
@@ -280,16 +291,23 @@ impl Mesh {
                 receiving
             }
         };
-        if let Some(sockets) = receiving.take(head, socket) {
-            self.fulfil(peer, sockets);
-        }
+        let (shares, offer) = (self.shares_on == Some(wish.member.host), head.offer);
+        let Some(mut sockets) = receiving.take(head, socket) else { return };
+        let link = match (offer, sockets.pop()) {
+            (Some(ticket), Some(socket)) => answer(socket, &ticket, shares),
+            (_, last) => {
+                sockets.extend(last);
+                Link::new(sockets)
+            }
+        };
+        self.fulfil(peer, link);
     }
 
     /// There is a link. Whoever else claims to bring one would be told a second choice, and goes.
-    fn fulfil(&mut self, peer: PeerId, sockets: Vec<Socket>) {
+    fn fulfil(&mut self, peer: PeerId, link: Link) {
         self.wishes.remove(&peer);
         self.guests.retain(|_, guest| !matches!(guest.claim(), Some((of, _)) if of == peer));
-        self.news.push_back(MeshNews::Up(peer, Link::new(sockets)));
+        self.news.push_back(MeshNews::Up(peer, link));
     }
 
     fn dial_due(&mut self, now: Time) {
@@ -299,7 +317,8 @@ impl Mesh {
                 continue;
             }
             let (epoch, key) = (wish.epoch, wish.key.clone());
-            match Dialling::begin(now, &wish.member, identity, epoch, key, streams, &self.poller) {
+            let shares = self.shares_on == Some(wish.member.host);
+            match Dialling::begin(now, &wish.member, identity, epoch, key, streams, shares, &self.poller) {
                 Ok(dialling) => wish.attempt = Attempt::Dialling(dialling),
                 Err(error) => wish.fail(now, error.to_string()),
             }
@@ -311,11 +330,29 @@ impl Mesh {
         let Attempt::Dialling(dialling) = &mut wish.attempt else { return };
         match dialling.turn(now, token, &self.poller) {
             Ok(None) => {}
-            Ok(Some(sockets)) => self.fulfil(peer, sockets),
+            Ok(Some(link)) => self.fulfil(peer, link),
             Err(why) => {
                 tracing::debug!(peer = wish.member.name, why, "dialling failed");
                 wish.fail(now, why);
             }
+        }
+    }
+}
+
+/// Answers an offer of memory. The link goes through it if it can be opened, else through the stream.
+fn answer(mut socket: Socket, ticket: &Ticket, shares: bool) -> Link {
+    let opened = match shares {
+        true => Opened::new(ticket),
+        false => Err(io::Error::other("memory is not shared with that host")),
+    };
+    socket.send(&[if opened.is_ok() { guest::ACCEPTED } else { guest::DECLINED }]);
+    // A broken connection shows when it is read.
+    let _ = socket.flush(&mut Vec::new());
+    match opened {
+        Ok(opened) => Link::Shared(Box::new(opened.link(socket))),
+        Err(error) => {
+            tracing::debug!(%error, "offered memory is declined; the link goes through the network");
+            Link::new(vec![socket])
         }
     }
 }

@@ -1,24 +1,49 @@
 //! The memory of slots: frames that arrived and were not read.
 
 use crate::limits;
+use crate::shared_link::Cells;
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
 
-/// A frame's payload.
+/// A frame's payload: in memory of ours, or where its sender has put it.
 #[derive(Debug)]
 pub struct SlotBuffer {
-    block: Box<[u8]>,
+    memory: SlotMemory,
     bytes: usize,
 }
 
+#[derive(Debug)]
+enum SlotMemory {
+    Block(Box<[u8]>),
+    /// Goes back to its sender when it is dropped.
+    Cells(Cells),
+}
+
 impl SlotBuffer {
-    /// The payload.
-    pub fn as_slice(&self) -> &[u8] {
-        &self.block[..self.bytes]
+    /// No payload at all.
+    pub fn empty() -> Self {
+        Self { memory: SlotMemory::Block(Box::default()), bytes: 0 }
     }
 
-    /// The payload, to be filled.
+    /// The payload.
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.memory {
+            SlotMemory::Block(block) => &block[..self.bytes],
+            SlotMemory::Cells(cells) => cells.as_slice(),
+        }
+    }
+
+    /// The payload, to be filled. What lies in the sender's memory is full, and there is nothing to fill.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.block[..self.bytes]
+        match &mut self.memory {
+            SlotMemory::Block(block) => &mut block[..self.bytes],
+            SlotMemory::Cells(_) => &mut [],
+        }
+    }
+}
+
+impl From<Cells> for SlotBuffer {
+    fn from(cells: Cells) -> Self {
+        Self { bytes: cells.as_slice().len(), memory: SlotMemory::Cells(cells) }
     }
 }
 
@@ -46,16 +71,18 @@ impl SlotPool {
         if block.is_some() {
             self.spare_bytes -= SIZES[size];
         }
-        SlotBuffer { block: block.unwrap_or_else(|| vec![0; SIZES[size]].into_boxed_slice()), bytes }
+        let block = block.unwrap_or_else(|| vec![0; SIZES[size]].into_boxed_slice());
+        SlotBuffer { memory: SlotMemory::Block(block), bytes }
     }
 
     /// Memory that is no longer needed.
     pub fn give_back(&mut self, buffer: SlotBuffer) {
-        let bytes = buffer.block.len();
+        let SlotMemory::Block(block) = buffer.memory else { return };
+        let bytes = block.len();
         if self.spare_bytes + bytes <= limits::SPARE_SLOT_BYTES_MAX
             && let Some(size) = SIZES.iter().position(|size| *size == bytes)
         {
-            self.spare[size].push(buffer.block);
+            self.spare[size].push(block);
             self.spare_bytes += bytes;
         }
     }

@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, LazyLock};
 
 /// What is sent in place of the bytes of a put that was cancelled.
-static NOTHING: LazyLock<View> = LazyLock::new(|| View::from(vec![0; PAYLOAD_BYTES_MAX]));
+pub(crate) static NOTHING: LazyLock<View> = LazyLock::new(|| View::from(vec![0; PAYLOAD_BYTES_MAX]));
 
 /// A TCP connection, known to a poller.
 #[derive(Debug)]
@@ -99,6 +99,14 @@ impl Socket {
     /// Where the other end is.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
+    }
+
+    /// Whether both ends have the same address, so that nothing leaves this host.
+    pub fn is_local(&self) -> bool {
+        match (self.stream.peer_addr(), self.stream.local_addr()) {
+            (Ok(there), Ok(here)) => there.ip() == here.ip() || there.ip().is_loopback(),
+            _ => false,
+        }
     }
 
     /// The error that a connection in the making has come to, if it has.

@@ -1,10 +1,12 @@
 //! How far a wish has come.
 
-use super::guest::StreamHead;
+use super::guest::{self, StreamHead};
 use crate::knock::{Knock, nobody};
 use crate::limits;
+use crate::link::Link;
 use crate::poller::{Poller, Token};
 use crate::random;
+use crate::shared_link::Offer;
 use crate::socket::Socket;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::handshake::{Dialler, Identity, Secret, Target};
@@ -32,7 +34,9 @@ impl Attempt {
         match self {
             Self::Due(at) => *at,
             Self::Dialling(dialling) => {
-                dialling.knocks.iter().map(|(_, knock)| knock.deadline()).min().unwrap_or(Time::ZERO)
+                let knocks = dialling.knocks.iter().map(|(_, knock)| knock.deadline());
+                let offer = dialling.offering.iter().map(|offering| offering.deadline);
+                knocks.chain(offer).min().unwrap_or(Time::ZERO)
             }
             Self::Receiving(receiving) => receiving.deadline,
         }
@@ -40,7 +44,9 @@ impl Attempt {
 
     /// Whether one of its sockets has this name.
     pub fn has(&self, token: Token) -> bool {
-        matches!(self, Self::Dialling(dialling) if dialling.knocks.iter().any(|(_, k)| k.token() == token))
+        let Self::Dialling(dialling) = self else { return false };
+        dialling.knocks.iter().any(|(_, knock)| knock.token() == token)
+            || dialling.offering.as_ref().is_some_and(|offering| offering.socket.token() == token)
     }
 
     /// Whether we have dialled and said on which connection the link is to be.
@@ -67,6 +73,18 @@ pub struct Dialling {
     has_begun: bool,
     knocks: Vec<(u16, Knock)>,
     done: Vec<(u16, Socket)>,
+    /// Whether the other end seems to be one with which memory can be shared.
+    shares: bool,
+    /// Memory was offered in place of the stream.
+    offering: Option<Offering>,
+}
+
+/// Memory that was offered, until the other end has answered.
+#[derive(Debug)]
+struct Offering {
+    offer: Offer,
+    socket: Socket,
+    deadline: Time,
 }
 
 impl Dialling {
@@ -78,16 +96,18 @@ impl Dialling {
         epoch: EpochId,
         key: Secret,
         streams: u16,
+        shares: bool,
         poller: &Arc<Poller>,
     ) -> io::Result<Self> {
         let address = *member.addresses.first().ok_or_else(|| io::Error::other("it has no address"))?;
         // Within a host one stream does as much as many.
-        let count = if address.ip().is_loopback() { 1 } else { streams };
+        let count = if shares || address.ip().is_loopback() { 1 } else { streams };
         let target = Target::member(Purpose::Data, epoch, member.peer);
         let link = u64::from_le_bytes(random::bytes()?);
         let (knocks, done) = (Vec::new(), Vec::new());
+        let (has_begun, offering) = (false, None);
         let mut dialling =
-            Self { identity, target, key, address, link, count, has_begun: false, knocks, done };
+            Self { identity, target, key, address, link, count, has_begun, knocks, done, shares, offering };
         dialling.knock(now, 0, poller)?;
         Ok(dialling)
     }
@@ -98,13 +118,11 @@ impl Dialling {
         Ok(())
     }
 
-    /// One of its sockets can be moved on. The streams in their order, once all are there.
-    pub fn turn(
-        &mut self,
-        now: Time,
-        token: Token,
-        poller: &Arc<Poller>,
-    ) -> Result<Option<Vec<Socket>>, String> {
+    /// One of its sockets can be moved on. The link, once it is there.
+    pub fn turn(&mut self, now: Time, token: Token, poller: &Arc<Poller>) -> Result<Option<Link>, String> {
+        if self.offering.is_some() {
+            return self.hear_answer().map_err(|error| error.to_string());
+        }
         let Some(at) = self.knocks.iter().position(|(_, knock)| knock.token() == token) else {
             return Ok(None);
         };
@@ -113,10 +131,17 @@ impl Dialling {
         }
         let (index, knock) = self.knocks.swap_remove(at);
         let mut socket = knock.into_socket();
-        socket.send(&StreamHead { link: self.link, index, count: self.count }.encode());
+        let offer = if self.shares { self.offer() } else { None };
+        let ticket = offer.as_ref().map(Offer::ticket);
+        let head = StreamHead { link: self.link, index, count: self.count, offer: ticket };
+        socket.send(&head.encode());
         socket.flush(&mut Vec::new()).map_err(|error| error.to_string())?;
-        self.done.push((index, socket));
         self.has_begun = true;
+        if let Some(offer) = offer {
+            self.offering = Some(Offering { offer, socket, deadline: now + limits::HANDSHAKE_MAX });
+            return Ok(None);
+        }
+        self.done.push((index, socket));
         if index == 0 {
             for index in 1..self.count {
                 self.knock(now, index, poller).map_err(|error| error.to_string())?;
@@ -126,7 +151,39 @@ impl Dialling {
             return Ok(None);
         }
         self.done.sort_by_key(|(index, _)| *index);
-        Ok(Some(self.done.drain(..).map(|(_, socket)| socket).collect()))
+        Ok(Some(Link::new(self.done.drain(..).map(|(_, socket)| socket).collect())))
+    }
+
+    /// Memory for the link, if it can be had.
+    fn offer(&self) -> Option<Offer> {
+        let offer = Offer::new();
+        if let Err(error) = &offer {
+            tracing::debug!(%error, "no memory can be shared; a link goes through the network");
+        }
+        offer.ok()
+    }
+
+    fn hear_answer(&mut self) -> io::Result<Option<Link>> {
+        let Some(Offering { offer, mut socket, deadline }) = self.offering.take() else { return Ok(None) };
+        let filled = socket.fill();
+        let answer = socket.take(|input| {
+            let (answer, rest) = input.split_first()?;
+            *input = rest;
+            Some(*answer)
+        });
+        match answer {
+            Some(guest::ACCEPTED) => Ok(Some(Link::Shared(Box::new(offer.accepted(socket))))),
+            Some(guest::DECLINED) => {
+                tracing::debug!("the other end can't share memory; the link goes through the network");
+                Ok(Some(Link::new(vec![socket])))
+            }
+            Some(_) => Err(io::Error::other("the answer to an offer of memory makes no sense")),
+            None => {
+                filled?;
+                self.offering = Some(Offering { offer, socket, deadline });
+                Ok(None)
+            }
+        }
     }
 }
 

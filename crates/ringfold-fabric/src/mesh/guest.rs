@@ -3,6 +3,7 @@
 use crate::knock::{Knock, Rejected};
 use crate::limits;
 use crate::poller::{Poller, Token};
+use crate::segment::Ticket;
 use crate::socket::{Intake, Socket};
 use ringfold_proto::handshake::{Acceptor, Established, SecretFor};
 use ringfold_proto::hello::{Hello, Purpose};
@@ -22,25 +23,52 @@ pub struct StreamHead {
     pub index: u16,
     /// Of how many.
     pub count: u16,
+    /// Shared memory that is offered in its place. Only where there is one stream.
+    pub offer: Option<Ticket>,
 }
+
+/// What the acceptor answers to an offer: it has opened the memory.
+pub const ACCEPTED: u8 = 1;
+
+/// Or it can't, or will not; then the stream itself is the link.
+pub const DECLINED: u8 = 0;
 
 impl StreamHead {
     const BYTES: usize = 16;
+    const OFFERS: u8 = 1;
 
-    /// As it travels; the last four bytes are reserved.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.link.to_le_bytes());
-        bytes[8..10].copy_from_slice(&self.index.to_le_bytes());
-        bytes[10..12].copy_from_slice(&self.count.to_le_bytes());
+    /// As it travels: three reserved bytes follow the flag, and the ticket if there is one.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Self::BYTES + Ticket::BYTES);
+        bytes.extend(self.link.to_le_bytes());
+        bytes.extend(self.index.to_le_bytes());
+        bytes.extend(self.count.to_le_bytes());
+        bytes.extend([if self.offer.is_some() { Self::OFFERS } else { 0 }, 0, 0, 0]);
+        bytes.extend(self.offer.iter().flat_map(Ticket::encode));
         bytes
     }
 
-    fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let number = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    /// Takes a head off the front of `input`, if all of it is here.
+    fn take(input: &mut &[u8]) -> Option<Result<Self, Rejected>> {
+        let (head, mut rest) = input.split_first_chunk::<{ Self::BYTES }>()?;
+        let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
         let (index, count) = (number(8), number(10));
-        let link = u64::from_le_bytes(*bytes.first_chunk()?);
-        (index < count && count <= limits::STREAMS_MAX).then_some(Self { link, index, count })
+        let link = u64::from_le_bytes(*head.first_chunk()?);
+        let mut offer = None;
+        if head[12] & Self::OFFERS != 0 {
+            let (ticket, behind) = rest.split_first_chunk()?;
+            // A ticket of another kind is one that can't be used.
+            offer =
+                Some(Ticket::decode(ticket).unwrap_or(Ticket { pid: 0, fd: 0, bytes: 0, nonce: [0; 16] }));
+            rest = behind;
+        }
+        *input = rest;
+        let is_sound = index < count && count <= limits::STREAMS_MAX && (count == 1 || offer.is_none());
+        Some(if is_sound {
+            Ok(Self { link, index, count, offer })
+        } else {
+            Err(refused("it is no stream of a link"))
+        })
     }
 }
 
@@ -126,13 +154,7 @@ impl Guest {
         let State::Naming(_, socket, _) = &mut self.state else { return Ok(None) };
         // What follows the head belongs to the link, so no byte of it may be lost: it stays in the socket's input.
         let filled = socket.fill();
-        let head = socket.take(|input| {
-            let head = input.first_chunk::<{ StreamHead::BYTES }>().copied();
-            if head.is_some() {
-                *input = &input[StreamHead::BYTES..];
-            }
-            head
-        });
+        let head = socket.take(StreamHead::take);
         match (head, filled) {
             (Some(head), _) => {
                 let State::Naming(established, mut socket, _) =
@@ -140,9 +162,8 @@ impl Guest {
                 else {
                     return Ok(None);
                 };
-                let head = StreamHead::decode(&head).ok_or_else(|| refused("it is no stream of a link"))?;
                 socket.set_intake(Intake::Frames);
-                Ok(Some(Arrived::Stream(established, head, socket)))
+                Ok(Some(Arrived::Stream(established, head?, socket)))
             }
             (None, Ok(_)) => Ok(None),
             (None, Err(error)) => Err(refused(&error.to_string())),

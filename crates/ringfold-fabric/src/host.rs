@@ -1,0 +1,65 @@
+//! Which processes may share memory.
+
+use crate::random;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+/// A number that processes share if they run on one system, in one network namespace, for one user: then shared memory
+/// is worth a try. Where that can't be found out, it is a number that nobody else has.
+pub fn host_id() -> u64 {
+    identity().unwrap_or_else(|error| {
+        tracing::debug!(%error, "it can't be found out which host this is; memory is shared with nobody");
+        nobodys()
+    })
+}
+
+/// A number that nobody else has: for whoever does not want to share memory.
+pub fn nobodys() -> u64 {
+    // Without chance, the time and the process make one that is most likely alone.
+    random::bytes().map(u64::from_le_bytes).unwrap_or_else(|_| {
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        mix(since.as_nanos() as u64, u64::from(std::process::id()))
+    })
+}
+
+/// Whether the environment lets processes of one host share memory: unless `RINGFOLD_SHARED_MEMORY` is 0, it does.
+pub fn may_share() -> bool {
+    std::env::var_os("RINGFOLD_SHARED_MEMORY").is_none_or(|value| value != "0")
+}
+
+fn identity() -> io::Result<u64> {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
+    let network = std::fs::metadata("/proc/self/ns/net")?;
+    let user = rustix::process::geteuid().as_raw();
+    let host = boot.iter().fold(0, |host, byte| mix(host, u64::from(*byte)));
+    Ok(mix(mix(mix(host, network.dev()), network.ino()), u64::from(user)))
+}
+
+/// Each bit of both comes through in all bits.
+fn mix(left: u64, right: u64) -> u64 {
+    let mut mixed = (left ^ right).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ mixed >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_knows_itself_again_and_nobody_is_nobody_else() {
+        assert_eq!(host_id(), host_id());
+        assert_ne!(nobodys(), nobodys());
+        assert_ne!(nobodys(), host_id());
+    }
+
+    #[test]
+    fn what_differs_in_any_part_is_another_host() {
+        let id = |parts: [u64; 4]| parts.into_iter().fold(0, mix);
+        let one = id([1, 2, 3, 4]);
+        for other in [[0, 2, 3, 4], [1, 0, 3, 4], [1, 2, 0, 4], [1, 2, 3, 0], [2, 1, 3, 4], [1, 2, 4, 3]] {
+            assert_ne!(one, id(other));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! One or several streams that behave as one.
+//!
+//! With several streams every frame carries its place in the order of the link, and is handed over in that
+//! order, whichever stream brought it.
+
+use super::Arrival;
+use crate::memory::Lease;
+use crate::order::Order;
+use crate::poller::Token;
+use crate::slots::{SlotBuffer, SlotPool};
+use crate::socket::Socket;
+use ringfold_plan::executor::Verdict;
+use ringfold_plan::medium::Ticket;
+use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::frame::{LinkDecoder, LinkItem, encode_data_head, encode_link_into};
+use ringfold_proto::link_message::LinkMessage;
+use std::io;
+
+/// A link over streams.
+#[derive(Debug)]
+pub struct StreamLink {
+    streams: Vec<Stream>,
+    /// The place of the next frame that is sent.
+    next_out: u64,
+    early: Order<Arrival>,
+    encoded: Vec<u8>,
+}
+
+/// One connection of a link.
+#[derive(Debug)]
+struct Stream {
+    socket: Socket,
+    decoder: LinkDecoder,
+    place: Place,
+    incoming: Option<Incoming>,
+}
+
+/// The place of the frame that is being read: so many bytes of it have arrived.
+#[derive(Debug, Default)]
+struct Place {
+    bytes: [u8; 8],
+    have: usize,
+}
+
+/// A frame whose payload has not arrived in full.
+#[derive(Debug)]
+struct Incoming {
+    header: DataHeader,
+    is_wanted: bool,
+    payload: SlotBuffer,
+    have: usize,
+}
+
+impl StreamLink {
+    /// A link on established connections, in the order that both ends agreed on.
+    pub fn new(sockets: Vec<Socket>) -> Self {
+        let stream = |socket| Stream {
+            socket,
+            decoder: LinkDecoder::default(),
+            place: Place::default(),
+            incoming: None,
+        };
+        let early = Order::new(sockets.len());
+        let streams = sockets.into_iter().map(stream).collect();
+        Self { streams, next_out: 0, early, encoded: Vec::new() }
+    }
+
+    /// Whether both ends are on this host, as far as their addresses show.
+    pub fn is_local(&self) -> bool {
+        self.streams.first().is_some_and(|stream| stream.socket.is_local())
+    }
+
+    /// The names of its streams in the poller.
+    pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
+        self.streams.iter().map(|stream| stream.socket.token())
+    }
+
+    /// Queues a frame on the stream that has least to do.
+    pub fn put(&mut self, header: &DataHeader, payload: Lease, ticket: Ticket) {
+        let head = encode_data_head(header).expect("the executor's frames are within the bounds");
+        let place = self.place_out();
+        let idle = |stream: &&mut Stream| stream.socket.queued_bytes();
+        let Some(stream) = self.streams.iter_mut().min_by_key(idle) else { return };
+        stream.socket.send(place.as_slice());
+        stream.socket.send_put(&head, payload, ticket);
+    }
+
+    /// Queues a message.
+    pub fn say(&mut self, message: &LinkMessage) {
+        let place = self.place_out();
+        self.encoded.clear();
+        encode_link_into(message, &mut self.encoded).expect("the executor's messages are within the bounds");
+        let idle = |stream: &&mut Stream| stream.socket.queued_bytes();
+        let Some(stream) = self.streams.iter_mut().min_by_key(idle) else { return };
+        stream.socket.send(place.as_slice());
+        stream.socket.send(&self.encoded);
+    }
+
+    fn place_out(&mut self) -> PlaceOut {
+        let place = self.next_out;
+        self.next_out += 1;
+        if self.streams.len() > 1 { PlaceOut::Of(place.to_le_bytes()) } else { PlaceOut::Implied }
+    }
+
+    /// The memory of a put is no longer to be read. Says whether it was still queued.
+    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        self.streams.iter_mut().any(|stream| stream.socket.cancel(ticket))
+    }
+
+    /// Sends what the connections take.
+    pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
+        self.streams.iter_mut().try_for_each(|stream| stream.socket.flush(flushed))
+    }
+
+    /// Sends the rest, for as long as that may take, and closes.
+    pub fn close(self) {
+        self.streams.into_iter().for_each(|stream| stream.socket.close());
+    }
+
+    /// Puts that will never be sent, when the link is given up.
+    pub fn unsent(&mut self) -> impl Iterator<Item = Ticket> + '_ {
+        self.streams.iter_mut().flat_map(|stream| stream.socket.unsent())
+    }
+
+    /// The next arrival in the order of the link, if it is complete. Frames are judged by their headers, before
+    /// their payload is read; payloads are read straight to where they stay.
+    pub fn next(
+        &mut self,
+        pool: &mut SlotPool,
+        judge: impl Fn(&DataHeader) -> Verdict,
+    ) -> io::Result<Option<Arrival>> {
+        if let [stream] = &mut self.streams[..] {
+            return Ok(stream.next(false, pool, &judge)?.map(|(_, arrival)| arrival));
+        }
+        loop {
+            if let Some((stream, arrival)) = self.early.pop() {
+                self.streams[stream].socket.set_awaits_input(true)?;
+                return Ok(Some(arrival));
+            }
+            let mut moved = false;
+            for (index, stream) in self.streams.iter_mut().enumerate() {
+                // A stream that is far ahead waits until the others have caught up.
+                if !self.early.has_room(index) {
+                    stream.socket.set_awaits_input(false)?;
+                } else if let Some((place, arrival)) = stream.next(true, pool, &judge)? {
+                    moved = true;
+                    self.early.insert(index, place, arrival)?;
+                }
+            }
+            if self.early.has_gap() {
+                return Err(io::Error::other("frames are missing"));
+            }
+            if !moved {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// What precedes a frame where there are several streams.
+enum PlaceOut {
+    Implied,
+    Of([u8; 8]),
+}
+
+impl PlaceOut {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Implied => &[],
+            Self::Of(bytes) => bytes,
+        }
+    }
+}
+
+impl Stream {
+    fn next(
+        &mut self,
+        is_placed: bool,
+        pool: &mut SlotPool,
+        judge: &impl Fn(&DataHeader) -> Verdict,
+    ) -> io::Result<Option<(u64, Arrival)>> {
+        loop {
+            if let Some(incoming) = &mut self.incoming {
+                if !incoming.advance(&mut self.socket, &mut self.decoder)? {
+                    return Ok(None);
+                }
+                return Ok(self.incoming.take().map(|incoming| (self.place.finish(), incoming.arrival())));
+            }
+            let (decoder, place) = (&mut self.decoder, &mut self.place);
+            let item = self.socket.take(|input| match !is_placed || place.collect(input) {
+                true => decoder.next_item(input),
+                false => Ok(None),
+            });
+            match item.map_err(io::Error::other)? {
+                Some(LinkItem::Message(message)) => {
+                    return Ok(Some((self.place.finish(), Arrival::Message(message))));
+                }
+                Some(LinkItem::Data(header)) => {
+                    let is_wanted = match judge(&header) {
+                        Verdict::Place => true,
+                        Verdict::Discard => false,
+                        Verdict::Violation(why) => return Err(io::Error::other(why)),
+                    };
+                    let payload = pool.take(header.length as usize);
+                    self.incoming = Some(Incoming { header, is_wanted, payload, have: 0 });
+                }
+                None if self.socket.fill()? => {}
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Takes the bytes of the place off the front of `input`. Says whether all of them are here.
+    fn collect(&mut self, input: &mut &[u8]) -> bool {
+        let (taken, rest) = input.split_at(input.len().min(8 - self.have));
+        self.bytes[self.have..][..taken.len()].copy_from_slice(taken);
+        self.have += taken.len();
+        *input = rest;
+        self.have == 8
+    }
+
+    /// The place of a frame that is complete; the next one has its own.
+    fn finish(&mut self) -> u64 {
+        self.have = 0;
+        u64::from_le_bytes(self.bytes)
+    }
+}
+
+impl Incoming {
+    /// Takes what has arrived. Says whether the payload is complete.
+    fn advance(&mut self, socket: &mut Socket, decoder: &mut LinkDecoder) -> io::Result<bool> {
+        let payload = self.payload.as_mut_slice();
+        if socket.has_input() {
+            let have = &mut self.have;
+            socket.take(|input| {
+                let part = decoder.take_payload(input);
+                payload[*have..*have + part.len()].copy_from_slice(part);
+                *have += part.len();
+            });
+        }
+        while decoder.payload_bytes() > 0 {
+            let bytes = socket.read_into(&mut payload[self.have..])?;
+            if bytes == 0 {
+                return Ok(false);
+            }
+            decoder.skip_payload(bytes);
+            self.have += bytes;
+        }
+        Ok(true)
+    }
+
+    fn arrival(self) -> Arrival {
+        if self.is_wanted {
+            Arrival::Frame(self.header, self.payload)
+        } else {
+            Arrival::Discarded(self.header, self.payload)
+        }
+    }
+}
