@@ -1,8 +1,10 @@
 //! Sockets, memory and channels: every system call of Ringfold. It moves bytes and never interprets them.
 
+pub mod arena;
 pub mod channel;
 pub mod clock;
 pub mod door;
+mod futex;
 pub mod host;
 pub mod knock;
 pub mod limits;

@@ -1,0 +1,111 @@
+//! Where everything lies in an arena.
+
+use super::ranks::Ranks;
+use crate::limits::SEGMENT_BYTES_MAX;
+use crate::segment::Segment;
+
+/// The sizes of an arena, equal for all ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// How many ranks there are, 64 at most.
+    pub world: u16,
+    /// The size of a slot: a multiple of 64, and at least 16 for each rank.
+    pub slot_bytes: u32,
+    /// How many slots each rank has: a power of two, 4 at least.
+    pub depth: u16,
+}
+
+/// What a cache moves at once. Words that different ranks write lie on lines of their own.
+pub(super) const LINE_BYTES: usize = 64;
+
+const PAGE_BYTES: usize = 4096;
+const HEADER_BYTES: usize = LINE_BYTES;
+const RANK_BYTES: usize = 4 * LINE_BYTES;
+
+/// What the geometry begins with; another version of the layout has another one.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"rfarena1");
+
+/// The geometry, as its maker wrote it.
+pub(super) const GEOMETRY_AT: usize = Segment::RESERVED_BYTES;
+/// Who sleeps.
+pub(super) const SLEEPERS_AT: usize = GEOMETRY_AT + LINE_BYTES;
+/// Whether the arena is given up, and by whom. On one line with the sleepers, so that one look is for both.
+pub(super) const ABORT_AT: usize = SLEEPERS_AT + 8;
+/// The length of the reason why it was, and the reason.
+pub(super) const REASON_BYTES_AT: usize = SLEEPERS_AT + LINE_BYTES;
+pub(super) const REASON_AT: usize = REASON_BYTES_AT + 8;
+pub(super) const REASON_BYTES_MAX: usize = 5 * LINE_BYTES - 8;
+const RANKS_AT: usize = REASON_BYTES_AT + 5 * LINE_BYTES;
+
+impl Geometry {
+    /// Payload bytes that travel with the word that announces them.
+    pub const INLINE_BYTES: usize = HEADER_BYTES - 16;
+
+    /// Whether there can be such an arena.
+    pub fn is_sound(self) -> bool {
+        (1..=Ranks::MAX as u16).contains(&self.world)
+            && self.depth.is_power_of_two()
+            && (4..=256).contains(&self.depth)
+            && self.slot_bytes.is_multiple_of(LINE_BYTES as u32)
+            && self.slot_bytes >= 16 * u32::from(self.world)
+            && self.slot_bytes <= 16 << 20
+            && self.bytes() <= SEGMENT_BYTES_MAX
+    }
+
+    /// Bytes of shared memory that such an arena takes.
+    pub fn bytes(self) -> usize {
+        self.slots_at() + self.slots() * self.slot_stride()
+    }
+
+    fn slots(self) -> usize {
+        usize::from(self.world) * usize::from(self.depth)
+    }
+
+    fn slots_at(self) -> usize {
+        (self.header_at(0, 0) + self.slots() * HEADER_BYTES).next_multiple_of(PAGE_BYTES)
+    }
+
+    fn slot_stride(self) -> usize {
+        let bytes = self.slot_bytes as usize;
+        if bytes < PAGE_BYTES { bytes } else { bytes.next_multiple_of(PAGE_BYTES) }
+    }
+
+    fn slot_number(self, rank: usize, round: u64) -> usize {
+        assert!(rank < usize::from(self.world));
+        rank * usize::from(self.depth) + (round & (u64::from(self.depth) - 1)) as usize
+    }
+
+    /// The line that announces a rank's slot of a round: its number plus one, its fingerprint, its inline payload.
+    #[inline]
+    pub(super) fn header_at(self, rank: usize, round: u64) -> usize {
+        RANKS_AT + usize::from(self.world) * RANK_BYTES + self.slot_number(rank, round) * HEADER_BYTES
+    }
+
+    /// A rank's slot of a round.
+    #[inline]
+    pub(super) fn slot_at(self, rank: usize, round: u64) -> usize {
+        self.slots_at() + self.slot_number(rank, round) * self.slot_stride()
+    }
+
+    /// The number of rounds whose slots a rank needs no more.
+    #[inline]
+    pub(super) fn consumed_at(self, rank: usize) -> usize {
+        assert!(rank < usize::from(self.world));
+        RANKS_AT + rank * RANK_BYTES
+    }
+
+    /// Whether the rank's seat is taken.
+    pub(super) fn seated_at(self, rank: usize) -> usize {
+        self.consumed_at(rank) + LINE_BYTES
+    }
+
+    /// The word that a rank sleeps on.
+    pub(super) fn bell_at(self, rank: usize) -> usize {
+        self.consumed_at(rank) + 2 * LINE_BYTES
+    }
+
+    /// What it sleeps for: twice the round, plus one if it waits for space; then the ranks that it waits for.
+    pub(super) fn wish_at(self, rank: usize) -> usize {
+        self.bell_at(rank) + 8
+    }
+}

@@ -1,0 +1,165 @@
+use super::*;
+use std::time::{Duration, Instant};
+
+const SMALL: Geometry = Geometry { world: 3, slot_bytes: 128, depth: 4 };
+
+fn seats(geometry: Geometry) -> (Arc<Arena>, Vec<Seat>) {
+    let arena = Arena::create(geometry).unwrap();
+    let seats = (0..geometry.world).map(|rank| arena.seat(Rank(rank)).unwrap()).collect();
+    (arena, seats)
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+#[test]
+fn what_a_rank_announces_the_others_read() {
+    let (_, mut seats) = seats(SMALL);
+    for (round, bytes) in [(0, 5), (1, 48), (2, 49), (3, 128)] {
+        let [one, two, _] = &mut seats[..] else { unreachable!() };
+        assert!(!two.is_met(Need::Announced { round, by: Ranks::one(Rank(0)) }));
+        assert!(one.may_fill(round));
+        one.desk(Some(Fill { round, bytes }), None).own.fill(round as u8 + 7);
+        one.announce(round, 99);
+        assert_eq!(two.unannounced(round, Ranks::all(3)), Ranks(0b110));
+        assert_eq!(two.differing(round, Ranks::one(Rank(0)), 99), Ranks::NONE);
+        assert_eq!(two.differing(round, Ranks::one(Rank(0)), 98), Ranks(1));
+        assert_eq!(two.desk(None, Some(round)).others.slot(Rank(0), bytes), vec![round as u8 + 7; bytes]);
+    }
+}
+
+#[test]
+fn a_slot_is_filled_again_only_when_everyone_has_released_it() {
+    let (_, mut seats) = seats(SMALL);
+    for round in 0..4 {
+        assert!(seats[0].may_fill(round));
+        seats[0].announce(round, 0);
+    }
+    assert!(!seats[0].may_fill(4));
+    for rank in 0..3 {
+        assert_eq!(seats[0].missing(Need::Space { round: 4 }).is_empty(), rank == 2);
+        seats[[1, 2, 0][rank]].release(1);
+    }
+    assert!(seats[0].may_fill(4) && !seats[0].may_fill(5));
+}
+
+#[test]
+fn a_seat_is_taken_once_and_an_arena_is_opened_as_it_was_made() {
+    let (arena, _seats) = seats(SMALL);
+    assert!(arena.seat(Rank(0)).is_none() && arena.seat(Rank(3)).is_none());
+    assert!(Arena::open(&arena.ticket(), SMALL).unwrap().seat(Rank(1)).is_none());
+    for other in [Geometry { world: 2, ..SMALL }, Geometry { depth: 8, ..SMALL }] {
+        assert!(Arena::open(&arena.ticket(), other).is_err());
+    }
+    for unsound in [
+        Geometry { world: 0, ..SMALL },
+        Geometry { world: 65, ..SMALL },
+        Geometry { depth: 5, ..SMALL },
+        Geometry { slot_bytes: 0, ..SMALL },
+        Geometry { slot_bytes: u32::MAX, ..SMALL },
+        Geometry { world: 64, slot_bytes: 16 << 20, depth: 256 },
+    ] {
+        assert!(Arena::create(unsound).is_err(), "{unsound:?}");
+    }
+}
+
+#[test]
+#[should_panic = "released"]
+fn a_released_slot_cant_be_read() {
+    let (_, mut seats) = seats(SMALL);
+    seats[0].release(1);
+    seats[0].desk(None, Some(0));
+}
+
+#[test]
+#[should_panic = "not announced"]
+fn a_slot_that_was_not_announced_cant_be_read() {
+    let (_, mut seats) = seats(SMALL);
+    seats[0].desk(None, Some(0)).others.slot(Rank(1), 1);
+}
+
+#[test]
+#[should_panic = "in use"]
+fn an_announced_slot_cant_be_written() {
+    let (_, mut seats) = seats(SMALL);
+    assert!(seats[0].may_fill(0));
+    seats[0].announce(0, 0);
+    seats[0].desk(Some(Fill { round: 0, bytes: 8 }), None);
+}
+
+#[test]
+fn a_wait_ends_at_its_deadline_and_names_who_is_missing() {
+    let (_, mut seats) = seats(SMALL);
+    assert!(seats[2].may_fill(0));
+    seats[2].announce(0, 0);
+    let deadline = Instant::now() + Duration::from_millis(30);
+    let need = Need::Announced { round: 0, by: Ranks::all(3) };
+    assert_eq!(seats[0].wait(need, deadline), Err(Stop::Late(Ranks(0b011))));
+    assert!(Instant::now() >= deadline);
+}
+
+#[test]
+fn an_abort_wakes_sleepers_at_once_and_its_first_reason_stays() {
+    let (arena, mut seats) = seats(SMALL);
+    std::thread::scope(|scope| {
+        for seat in &mut seats {
+            let need = Need::Announced { round: 0, by: Ranks::all(3) };
+            scope.spawn(move || {
+                assert_eq!(seat.wait(need, soon()), Err(Stop::Aborted));
+            });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let began = Instant::now();
+        arena.abort(Rank(2), "the floor is wet");
+        arena.abort(Rank(1), &"x".repeat(10_000));
+        assert!(began.elapsed() < Duration::from_millis(100));
+    });
+    let expected = Abort { by: Rank(2), why: "the floor is wet".to_owned() };
+    assert_eq!(arena.aborted(), Some(expected));
+}
+
+#[test]
+fn a_long_reason_is_cut() {
+    let (arena, _seats) = seats(SMALL);
+    arena.abort(Rank(1), &"x".repeat(10_000));
+    let told = arena.aborted().unwrap();
+    assert_eq!((told.by, told.why.len()), (Rank(1), geometry::REASON_BYTES_MAX));
+}
+
+/// Everyone sleeps for everyone in each round, so that every announcement may be the one that someone sleeps for. A
+/// lost wake-up costs half a second here, and many of them the deadline.
+#[test]
+fn no_wake_up_is_lost() {
+    for (world, looks) in [(2, 1), (2, 30), (3, 1), (5, 1), (5, 10)] {
+        let (_, mut seats) = seats(Geometry { world, slot_bytes: 128, depth: 4 });
+        let rounds = 4000;
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for seat in &mut seats {
+                scope.spawn(move || {
+                    seat.spin_mut().set(looks, Duration::ZERO);
+                    for round in 0..rounds {
+                        let fill = Need::Space { round };
+                        assert_eq!(seat.wait(fill, soon()), Ok(()));
+                        seat.desk(Some(Fill { round, bytes: 8 }), None)
+                            .own
+                            .copy_from_slice(&round.to_le_bytes());
+                        seat.announce(round, round);
+                        // Ranks read two rounds behind what they write, so that space is short as well.
+                        if let Some(read) = round.checked_sub(2) {
+                            let need = Need::Announced { round: read, by: Ranks::all(world.into()) };
+                            assert_eq!(seat.wait(need, soon()), Ok(()));
+                            let others = seat.desk(None, Some(read)).others;
+                            for rank in 0..world {
+                                assert_eq!(others.slot(Rank(rank), 8), read.to_le_bytes());
+                            }
+                            seat.release(read + 1);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?} for {world} ranks", began.elapsed());
+    }
+}

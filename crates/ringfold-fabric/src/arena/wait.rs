@@ -1,0 +1,237 @@
+//! Waiting for others: a short spin, then sleep. Whoever makes a sleeper's wish come true wakes it, and nobody else.
+
+use super::geometry::SLEEPERS_AT;
+use super::{Arena, Ranks, Seat};
+use crate::futex;
+use core::sync::atomic::{Ordering, fence};
+use core::time::Duration;
+use ringfold_proto::id::Rank;
+use std::time::Instant;
+
+/// What a rank can't go on without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// These ranks have announced their slot of the round.
+    Announced {
+        /// Which round.
+        round: u64,
+        /// By whom.
+        by: Ranks,
+    },
+    /// The slot of the round is free: all ranks have released the round that had it before.
+    Space {
+        /// Which round.
+        round: u64,
+    },
+}
+
+/// Why a wait ended without what was needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The arena was given up.
+    Aborted,
+    /// The deadline is over; these ranks were still missing.
+    Late(Ranks),
+}
+
+/// How long a rank watches before it sleeps. Where every rank has a core to itself, waking up costs more than
+/// watching; where they share cores, watching takes away the time of those who are waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Spin {
+    /// How long at most, in looks at the clock's leisure; none where ranks share cores.
+    longest: Duration,
+    /// Looks before the clock is read.
+    looks: u32,
+    /// Watching was in vain so many times in a row.
+    in_vain: u32,
+}
+
+/// Sleepers look around so often even if nobody wakes them: whoever should have done so may have been killed in
+/// between.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+
+/// Looks between two of the clock.
+const LOOKS_PER_CLOCK: u32 = 16;
+
+impl Spin {
+    /// What suits so many ranks on the cores that this process may use.
+    pub fn for_world(world: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if world <= cores {
+            Self { longest: Duration::from_micros(50), looks: 200, in_vain: 0 }
+        } else {
+            Self { longest: Duration::ZERO, looks: 1, in_vain: 0 }
+        }
+    }
+
+    /// As given.
+    pub fn set(&mut self, looks: u32, longest: Duration) {
+        (self.looks, self.longest, self.in_vain) = (looks, longest, 0);
+    }
+
+    fn budget(&self) -> Duration {
+        self.longest / (1 << self.in_vain.min(5))
+    }
+
+    fn record(&mut self, waited: Duration) {
+        if waited <= self.longest * 2 {
+            self.in_vain = 0;
+        } else {
+            self.in_vain = (self.in_vain + 1).min(5);
+        }
+    }
+}
+
+impl Seat {
+    /// Waits until what is needed is there, at most until the deadline.
+    #[inline]
+    pub fn wait(&mut self, need: Need, deadline: Instant) -> Result<(), Stop> {
+        for _ in 0..self.spin.looks {
+            if self.is_met(need) {
+                return Ok(());
+            }
+            core::hint::spin_loop();
+        }
+        self.wait_by_the_clock(need, deadline)
+    }
+
+    #[cold]
+    fn wait_by_the_clock(&mut self, need: Need, deadline: Instant) -> Result<(), Stop> {
+        // Whoever waits long lets others have what it does not need any more.
+        self.report();
+        let began = Instant::now();
+        let budget = self.spin.budget();
+        let mut now = began;
+        while now - began < budget {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if self.is_met(need) {
+                    self.spin.record(Duration::ZERO);
+                    return Ok(());
+                }
+                core::hint::spin_loop();
+            }
+            if self.arena.is_aborted() {
+                return Err(Stop::Aborted);
+            }
+            now = Instant::now();
+            if now >= deadline {
+                return Err(Stop::Late(self.missing(need)));
+            }
+        }
+        let outcome = self.sleep(need, deadline);
+        if !self.spin.longest.is_zero() {
+            self.spin.record(began.elapsed());
+        }
+        outcome
+    }
+
+    /// Sleeps until what is needed is there.
+    fn sleep(&mut self, need: Need, deadline: Instant) -> Result<(), Stop> {
+        let arena = self.arena.clone();
+        let bell = arena.bell(self.me.index());
+        let sleepers = arena.word(SLEEPERS_AT);
+        let mine = Ranks::one(self.me).0;
+        loop {
+            // The order is what matters here. The bell is read first: whoever rings later makes the sleep end at once.
+            // The wish is told before the last look at what is needed: either this look finds it, or whoever
+            // brings it about later finds the wish.
+            let heard = bell.load(Ordering::SeqCst);
+            arena.wish(self.me, need);
+            sleepers.fetch_or(mine, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let missing = self.missing(need);
+            let left = deadline.saturating_duration_since(Instant::now());
+            let outcome = if missing.is_empty() {
+                Some(Ok(()))
+            } else if arena.is_aborted() {
+                Some(Err(Stop::Aborted))
+            } else if left.is_zero() {
+                Some(Err(Stop::Late(missing)))
+            } else {
+                futex::sleep(bell, heard, left.min(SLEEP_MAX));
+                None
+            };
+            if sleepers.load(Ordering::Relaxed) & mine != 0 {
+                sleepers.fetch_and(!mine, Ordering::SeqCst);
+            }
+            if let Some(outcome) = outcome {
+                if outcome.is_ok() {
+                    // What was found by looking at everyone is also to be known to this rank.
+                    self.is_met(need);
+                }
+                return outcome;
+            }
+        }
+    }
+
+    /// The ranks that stand between this one and what it needs.
+    pub fn missing(&self, need: Need) -> Ranks {
+        self.arena.missing(need, self.me)
+    }
+}
+
+impl Arena {
+    /// Wakes the sleepers whose wish has come true. The caller has just stored, in sequentially consistent order, what
+    /// may have made it true. Of two ranks that fulfil a wish together, the later one sees what both did.
+    #[inline]
+    pub(super) fn wake_the_ready(&self, me: Rank) {
+        let sleepers = self.word(SLEEPERS_AT).load(Ordering::SeqCst) & !Ranks::one(me).0;
+        if sleepers != 0 {
+            self.wake_the_ready_of(Ranks(sleepers & Ranks::all(self.geometry.world.into()).0));
+        }
+    }
+
+    #[cold]
+    fn wake_the_ready_of(&self, sleepers: Ranks) {
+        for rank in sleepers {
+            if self.missing(self.wished(rank), rank).is_empty() {
+                let bit = Ranks::one(rank).0;
+                // Whoever takes the bit away rings; the others need not.
+                if self.word(SLEEPERS_AT).fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
+                    self.ring(rank.index());
+                }
+            }
+        }
+    }
+
+    fn missing(&self, need: Need, me: Rank) -> Ranks {
+        let everyone = Ranks::all(self.geometry.world.into());
+        match need {
+            Need::Announced { round, by } => {
+                self.unannounced(round, Ranks(by.0 & everyone.0), Ordering::SeqCst)
+            }
+            Need::Space { round } => {
+                let mut missing = everyone.without(me);
+                for rank in missing {
+                    let consumed = self.consumed(rank, Ordering::SeqCst);
+                    if round < consumed.saturating_add(self.geometry.depth.into()) {
+                        missing = missing.without(rank);
+                    }
+                }
+                missing
+            }
+        }
+    }
+
+    fn wish(&self, me: Rank, need: Need) {
+        let (word, by) = match need {
+            Need::Announced { round, by } => (round << 1, by),
+            Need::Space { round } => (round << 1 | 1, Ranks::NONE),
+        };
+        let at = self.geometry.wish_at(me.index());
+        self.word(at).store(word, Ordering::SeqCst);
+        self.word(at + 8).store(by.0, Ordering::SeqCst);
+    }
+
+    /// What a rank wished for last. It may be a mixture of two wishes; then the rank has not taken its last look yet.
+    fn wished(&self, rank: Rank) -> Need {
+        let at = self.geometry.wish_at(rank.index());
+        let word = self.word(at).load(Ordering::SeqCst);
+        let by = Ranks(self.word(at + 8).load(Ordering::SeqCst));
+        if word & 1 == 0 {
+            Need::Announced { round: word >> 1, by }
+        } else {
+            Need::Space { round: word >> 1 }
+        }
+    }
+}
