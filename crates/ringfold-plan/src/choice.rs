@@ -330,4 +330,60 @@ mod tests {
         assert_eq!(choice.concession, Some(Concession::NotAsForced(Algorithm::OneShot)));
         assert_eq!(choice.algorithm, Algorithm::Ring);
     }
+
+    #[test]
+    fn what_cannot_be_planned_is_refused_with_a_reason() {
+        let of = |collective, layout: &Layout, shape: &GroupShape| {
+            let count = if layout.is_pairwise() { 0 } else { 12 };
+            let descriptor = Descriptor::all_reduce(count, DType::F32, ReduceOp::Sum);
+            let descriptor = descriptor.with_collective(collective);
+            plan(&descriptor, layout, Rank(1), shape, &Tuning::default()).map(|plan| plan.steps.len())
+        };
+        let mesh = GroupShape::uniform(4);
+        let ring = GroupShape { mesh: false, ..mesh.clone() };
+        let (near, far) = (Rank(2), Rank(3));
+        let transfer = |to| Collective::Transfer { from: Rank(1), to };
+        assert_eq!(of(Collective::AllToAll, &Layout::Even, &ring), Err(NoPlan::NoLink));
+        assert_eq!(of(transfer(far), &Layout::Even, &ring), Err(NoPlan::NoLink));
+        assert_eq!(of(transfer(near), &Layout::Even, &ring), Ok(1));
+        assert_eq!(of(transfer(far), &Layout::Even, &mesh), Ok(1));
+        assert_eq!(of(transfer(Rank(1)), &Layout::Even, &mesh), Err(NoPlan::ToOneself(Rank(1))));
+        let nobody = NoPlan::NoSuchRank { rank: Rank(4), world: 4 };
+        assert_eq!(of(transfer(Rank(4)), &Layout::Even, &mesh), Err(nobody));
+        assert_eq!(of(Collective::Reduce { root: Rank(4) }, &Layout::Even, &mesh), Err(nobody));
+
+        let parts = |sizes: &[u64]| Layout::Parts(sizes.into());
+        let pairs =
+            |send: [u64; 4], receive: [u64; 4]| Layout::Pairs { send: send.into(), receive: receive.into() };
+        let gather = Collective::Gather { root: Rank(0) };
+        assert!(of(Collective::AllGather, &parts(&[12, 0, 0, 0]), &mesh).is_ok());
+        assert!(of(gather, &pairs([3, 0, 0, 0], [0; 4]), &mesh).is_ok());
+        for (collective, layout) in [
+            (Collective::AllGather, parts(&[12, 0, 0])),
+            (Collective::AllGather, parts(&[12, 0, 0, 1])),
+            (Collective::AllGather, parts(&[12, u64::MAX, 1, 0])),
+            (Collective::Barrier, parts(&[12, 0, 0, 0])),
+            (Collective::AllReduce, pairs([0; 4], [0; 4])),
+            (gather, pairs([3, 1, 0, 0], [0, 1, 0, 0])),
+            (gather, pairs([3, 0, 0, 0], [1, 0, 0, 0])),
+            (Collective::AllToAll, pairs([0, 1, 0, 0], [0, 2, 0, 0])),
+            (Collective::AllToAll, pairs([u64::MAX, 1, 0, 0], [0, 1, 0, 0])),
+        ] {
+            let refused = of(collective, &layout, &mesh);
+            assert!(matches!(refused, Err(NoPlan::Layout(_))), "{collective:?}, {layout:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_cut_differently_have_different_fingerprints() {
+        let descriptor = all_reduce(48).with_collective(Collective::AllGather);
+        let print = |layout: &Layout| {
+            plan(&descriptor, layout, Rank(0), &GroupShape::uniform(3), &Tuning::default())
+                .unwrap()
+                .fingerprint
+        };
+        let parts = |sizes: [u64; 3]| Layout::Parts(sizes.into());
+        let all = [Layout::Even, parts([12, 0, 0]), parts([0, 12, 0]), parts([4, 4, 4])].map(|l| print(&l));
+        assert!((0..4).all(|a| (0..a).all(|b| all[a] != all[b])));
+    }
 }

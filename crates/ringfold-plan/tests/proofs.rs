@@ -105,6 +105,7 @@ fn long_messages_keep_every_edge_of_the_ring_busy_all_the_time() {
             assert_eq!(of(Collective::AllGather), hops * chunks);
             let root = ringfold_proto::id::Rank(1);
             assert_eq!(of(Collective::Broadcast { root }), world as u64 * chunks + hops - 1);
+            assert_eq!(of(Collective::Reduce { root }), world as u64 * chunks + hops - 1);
         }
     }
 }
@@ -120,4 +121,11 @@ fn short_messages_take_as_many_hops_as_their_plan_promises() {
     assert_eq!(hops(broadcast, Algorithm::Halving, 16), 4);
     assert_eq!(hops(Collective::Barrier, Algorithm::Halving, 17), 5);
     assert_eq!(hops(Collective::Barrier, Algorithm::Ring, 17), 33);
+    let root = ringfold_proto::id::Rank(1);
+    assert_eq!(hops(Collective::Reduce { root }, Algorithm::OneShot, 8), 1);
+    assert_eq!(hops(Collective::Reduce { root }, Algorithm::Direct, 8), 2);
+    assert_eq!(hops(Collective::Reduce { root }, Algorithm::Ring, 8), 7);
+    for collective in [Collective::Gather { root }, Collective::Scatter { root }, Collective::AllToAll] {
+        assert_eq!(hops(collective, Algorithm::Direct, 8), 1);
+    }
 }

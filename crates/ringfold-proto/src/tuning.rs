@@ -38,19 +38,22 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self {
-            chunk_bytes: 128 * 1024,
-            window_slots: 8,
-            eager_slots: 4,
-            one_shot_bytes_max: 16 * 1024,
-            halving_bytes_max: 256 * 1024,
-            direct_world_max: 2,
-            forced: None,
-        }
+        Self::DEFAULT
     }
 }
 
 impl Tuning {
+    /// What holds unless somebody measured something better.
+    pub const DEFAULT: Self = Self {
+        chunk_bytes: 128 * 1024,
+        window_slots: 8,
+        eager_slots: 4,
+        one_shot_bytes_max: 16 * 1024,
+        halving_bytes_max: 256 * 1024,
+        direct_world_max: 2,
+        forced: None,
+    };
+
     /// Brings what a remote or a user wrote within the bounds that the executor counts on.
     pub fn bounded(self) -> Self {
         Self {

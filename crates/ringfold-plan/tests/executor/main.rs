@@ -8,4 +8,5 @@ mod hostile;
 mod links;
 mod memory;
 mod net;
+mod pairs;
 mod plans;
