@@ -46,7 +46,7 @@ const ABORT_UNEXPLAINED: u64 = 1 << 32;
 
 impl Arena {
     /// A new arena, with all its memory there already.
-    pub fn create(geometry: Geometry) -> io::Result<Arc<Self>> {
+    pub fn create(geometry: Geometry) -> io::Result<Self> {
         if !geometry.is_sound() {
             let words = format!("there can't be an arena of {geometry:?}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
@@ -55,11 +55,11 @@ impl Arena {
         for (index, value) in described(geometry).into_iter().enumerate() {
             arena.word(geometry::GEOMETRY_AT + index * 8).store(value, Ordering::Release);
         }
-        Ok(Arc::new(arena))
+        Ok(arena)
     }
 
     /// The arena of a ticket, if it has the geometry that this rank counts on.
-    pub fn open(ticket: &Ticket, geometry: Geometry) -> io::Result<Arc<Self>> {
+    pub fn open(ticket: &Ticket, geometry: Geometry) -> io::Result<Self> {
         let refusal = |words: &str| io::Error::new(io::ErrorKind::InvalidData, words);
         if !geometry.is_sound() || ticket.bytes != geometry.bytes() as u64 {
             return Err(refusal("the arena has another size"));
@@ -70,7 +70,7 @@ impl Arena {
                 return Err(refusal("the arena has another geometry"));
             }
         }
-        Ok(Arc::new(arena))
+        Ok(arena)
     }
 
     /// What others open the arena with.
@@ -85,7 +85,7 @@ impl Arena {
 
     /// The seat of a rank; `None` if it was ever taken.
     pub fn seat(self: &Arc<Self>, me: Rank) -> Option<Seat> {
-        if me.index() >= usize::from(self.geometry.world) {
+        if me.index() >= self.geometry.world {
             return None;
         }
         let seated = self.word(self.geometry.seated_at(me.index()));
@@ -111,7 +111,7 @@ impl Arena {
             word.store(named, Ordering::SeqCst);
         }
         // Also if it was given up before: whoever did so may have died before it rang.
-        for rank in 0..usize::from(self.geometry.world) {
+        for rank in 0..self.geometry.world {
             self.ring(rank);
         }
     }
@@ -134,6 +134,11 @@ impl Arena {
         }
         text.truncate(bytes);
         Some(Abort { by, why: String::from_utf8_lossy(&text).into_owned() })
+    }
+
+    /// Who has left. Nobody comes back.
+    pub fn left(&self) -> Ranks {
+        Ranks(self.word(geometry::LEFT_AT).load(Ordering::SeqCst))
     }
 
     #[inline]
@@ -173,7 +178,7 @@ impl fmt::Debug for Arena {
 
 fn described(geometry: Geometry) -> [u64; 4] {
     let Geometry { world, slot_bytes, depth } = geometry;
-    [geometry::MAGIC, world.into(), slot_bytes.into(), depth.into()]
+    [geometry::MAGIC, world as u64, slot_bytes as u64, depth as u64]
 }
 
 #[cfg(test)]

@@ -8,11 +8,11 @@ use crate::segment::Segment;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// How many ranks there are, 64 at most.
-    pub world: u16,
+    pub world: usize,
     /// The size of a slot: a multiple of 64, and at least 16 for each rank.
-    pub slot_bytes: u32,
+    pub slot_bytes: usize,
     /// How many slots each rank has: a power of two, 4 at least.
-    pub depth: u16,
+    pub depth: usize,
 }
 
 /// What a cache moves at once. Words that different ranks write lie on lines of their own.
@@ -31,6 +31,8 @@ pub(super) const GEOMETRY_AT: usize = Segment::RESERVED_BYTES;
 pub(super) const SLEEPERS_AT: usize = GEOMETRY_AT + LINE_BYTES;
 /// Whether the arena is given up, and by whom. On one line with the sleepers, so that one look is for both.
 pub(super) const ABORT_AT: usize = SLEEPERS_AT + 8;
+/// Who has left.
+pub(super) const LEFT_AT: usize = SLEEPERS_AT + 16;
 /// The length of the reason why it was, and the reason.
 pub(super) const REASON_BYTES_AT: usize = SLEEPERS_AT + LINE_BYTES;
 pub(super) const REASON_AT: usize = REASON_BYTES_AT + 8;
@@ -43,11 +45,11 @@ impl Geometry {
 
     /// Whether there can be such an arena.
     pub fn is_sound(self) -> bool {
-        (1..=Ranks::MAX as u16).contains(&self.world)
+        (1..=Ranks::MAX).contains(&self.world)
             && self.depth.is_power_of_two()
             && (4..=256).contains(&self.depth)
-            && self.slot_bytes.is_multiple_of(LINE_BYTES as u32)
-            && self.slot_bytes >= 16 * u32::from(self.world)
+            && self.slot_bytes.is_multiple_of(LINE_BYTES)
+            && self.slot_bytes >= 16 * self.world
             && self.slot_bytes <= 16 << 20
             && self.bytes() <= SEGMENT_BYTES_MAX
     }
@@ -58,7 +60,7 @@ impl Geometry {
     }
 
     fn slots(self) -> usize {
-        usize::from(self.world) * usize::from(self.depth)
+        self.world * self.depth
     }
 
     fn slots_at(self) -> usize {
@@ -66,19 +68,19 @@ impl Geometry {
     }
 
     fn slot_stride(self) -> usize {
-        let bytes = self.slot_bytes as usize;
+        let bytes = self.slot_bytes;
         if bytes < PAGE_BYTES { bytes } else { bytes.next_multiple_of(PAGE_BYTES) }
     }
 
     fn slot_number(self, rank: usize, round: u64) -> usize {
-        assert!(rank < usize::from(self.world));
-        rank * usize::from(self.depth) + (round & (u64::from(self.depth) - 1)) as usize
+        assert!(rank < self.world);
+        rank * self.depth + (round & (self.depth as u64 - 1)) as usize
     }
 
     /// The line that announces a rank's slot of a round: its number plus one, its fingerprint, its inline payload.
     #[inline]
     pub(super) fn header_at(self, rank: usize, round: u64) -> usize {
-        RANKS_AT + usize::from(self.world) * RANK_BYTES + self.slot_number(rank, round) * HEADER_BYTES
+        RANKS_AT + self.world * RANK_BYTES + self.slot_number(rank, round) * HEADER_BYTES
     }
 
     /// A rank's slot of a round.
@@ -90,7 +92,7 @@ impl Geometry {
     /// The number of rounds whose slots a rank needs no more.
     #[inline]
     pub(super) fn consumed_at(self, rank: usize) -> usize {
-        assert!(rank < usize::from(self.world));
+        assert!(rank < self.world);
         RANKS_AT + rank * RANK_BYTES
     }
 

@@ -1,6 +1,6 @@
 //! A rank's place in the arena: it fills its own slots, announces them, and reads those of others.
 
-use super::geometry::Geometry;
+use super::geometry::{Geometry, LEFT_AT};
 use super::wait::{Need, Spin};
 use super::{Arena, Ranks};
 use core::sync::atomic::Ordering;
@@ -54,7 +54,7 @@ impl Seat {
     pub(super) fn new(arena: Arc<Arena>, me: Rank) -> Self {
         let geometry = arena.geometry;
         Self {
-            spin: Spin::for_world(geometry.world.into()),
+            spin: Spin::for_world(geometry.world),
             next_fill: 0,
             fillable: 0,
             released: 0,
@@ -67,8 +67,8 @@ impl Seat {
 
     /// Ranks tell others only now and then which slots they need no more: after so many rounds. A rank that fills a
     /// slot may find that many less of them free.
-    pub fn report_every(depth: u16) -> u64 {
-        (u64::from(depth) / 4).max(1)
+    pub fn report_every(depth: usize) -> u64 {
+        (depth as u64 / 4).max(1)
     }
 
     /// The arena.
@@ -94,11 +94,11 @@ impl Seat {
 
     fn look_for_space(&mut self, round: u64) -> bool {
         let geometry = self.arena.geometry;
-        let everyone = Ranks::all(geometry.world.into());
+        let everyone = Ranks::all(geometry.world);
         let consumed = |rank: Rank| self.arena.consumed(rank, Ordering::Acquire);
         // What this rank itself still reads counts as well.
         let least = everyone.without(self.me).map(consumed).fold(self.released, u64::min);
-        self.fillable = least.saturating_add(geometry.depth.into());
+        self.fillable = least.saturating_add(geometry.depth as u64);
         round < self.fillable
     }
 
@@ -137,7 +137,7 @@ impl Seat {
                 assert!(round >= self.next_fill && round < self.fillable, "the slot is in use");
                 if let Some(read) = read {
                     // Rounds as far apart as the ring is long have one slot.
-                    assert!(read < round && round - read < u64::from(self.arena.geometry.depth));
+                    assert!(read < round && round - read < self.arena.geometry.depth as u64);
                 }
                 let start = self.arena.payload(self.me, round, bytes);
                 // SAFETY: the payload lies within the segment. It is written by this rank alone, whose only seat this
@@ -179,6 +179,16 @@ impl Seat {
         let at = self.arena.geometry.consumed_at(self.me.index());
         self.arena.word(at).swap(self.released, Ordering::SeqCst);
         self.arena.wake_the_ready(self.me);
+    }
+
+    /// Says goodbye: whoever waits for this rank from now on does so in vain, and is told.
+    pub fn leave(&self) {
+        let at = self.arena.geometry.consumed_at(self.me.index());
+        self.arena.word(at).store(self.released, Ordering::SeqCst);
+        self.arena.word(LEFT_AT).fetch_or(Ranks::one(self.me).0, Ordering::SeqCst);
+        for rank in Ranks::all(self.arena.geometry.world).without(self.me) {
+            self.arena.ring(rank.index());
+        }
     }
 
     /// Whether what is needed is there.
@@ -237,7 +247,7 @@ impl Arena {
         let at = if bytes <= Geometry::INLINE_BYTES {
             geometry.header_at(rank.index(), round) + 16
         } else {
-            assert!(bytes <= geometry.slot_bytes as usize, "{bytes} bytes do not fit a slot");
+            assert!(bytes <= geometry.slot_bytes, "{bytes} bytes do not fit a slot");
             geometry.slot_at(rank.index(), round)
         };
         assert!(at + bytes <= self.segment.len());

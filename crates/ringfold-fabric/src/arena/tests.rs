@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 const SMALL: Geometry = Geometry { world: 3, slot_bytes: 128, depth: 4 };
 
 fn seats(geometry: Geometry) -> (Arc<Arena>, Vec<Seat>) {
-    let arena = Arena::create(geometry).unwrap();
-    let seats = (0..geometry.world).map(|rank| arena.seat(Rank(rank)).unwrap()).collect();
+    let arena = Arc::new(Arena::create(geometry).unwrap());
+    let seats = (0..geometry.world).map(|rank| arena.seat(Rank::from_index(rank)).unwrap()).collect();
     (arena, seats)
 }
 
@@ -48,7 +48,7 @@ fn a_slot_is_filled_again_only_when_everyone_has_released_it() {
 fn a_seat_is_taken_once_and_an_arena_is_opened_as_it_was_made() {
     let (arena, _seats) = seats(SMALL);
     assert!(arena.seat(Rank(0)).is_none() && arena.seat(Rank(3)).is_none());
-    assert!(Arena::open(&arena.ticket(), SMALL).unwrap().seat(Rank(1)).is_none());
+    assert!(Arc::new(Arena::open(&arena.ticket(), SMALL).unwrap()).seat(Rank(1)).is_none());
     for other in [Geometry { world: 2, ..SMALL }, Geometry { depth: 8, ..SMALL }] {
         assert!(Arena::open(&arena.ticket(), other).is_err());
     }
@@ -57,7 +57,7 @@ fn a_seat_is_taken_once_and_an_arena_is_opened_as_it_was_made() {
         Geometry { world: 65, ..SMALL },
         Geometry { depth: 5, ..SMALL },
         Geometry { slot_bytes: 0, ..SMALL },
-        Geometry { slot_bytes: u32::MAX, ..SMALL },
+        Geometry { slot_bytes: usize::MAX / 64 * 64, ..SMALL },
         Geometry { world: 64, slot_bytes: 16 << 20, depth: 256 },
     ] {
         assert!(Arena::create(unsound).is_err(), "{unsound:?}");
@@ -95,7 +95,7 @@ fn a_wait_ends_at_its_deadline_and_names_who_is_missing() {
     seats[2].announce(0, 0);
     let deadline = Instant::now() + Duration::from_millis(30);
     let need = Need::Announced { round: 0, by: Ranks::all(3) };
-    assert_eq!(seats[0].wait(need, deadline), Err(Stop::Late(Ranks(0b011))));
+    assert_eq!(seats[0].wait(need, || deadline), Err(Stop::Late(Ranks(0b011))));
     assert!(Instant::now() >= deadline);
 }
 
@@ -106,7 +106,7 @@ fn an_abort_wakes_sleepers_at_once_and_its_first_reason_stays() {
         for seat in &mut seats {
             let need = Need::Announced { round: 0, by: Ranks::all(3) };
             scope.spawn(move || {
-                assert_eq!(seat.wait(need, soon()), Err(Stop::Aborted));
+                assert_eq!(seat.wait(need, soon), Err(Stop::Aborted));
             });
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -117,6 +117,24 @@ fn an_abort_wakes_sleepers_at_once_and_its_first_reason_stays() {
     });
     let expected = Abort { by: Rank(2), why: "the floor is wet".to_owned() };
     assert_eq!(arena.aborted(), Some(expected));
+}
+
+#[test]
+fn whoever_waits_for_a_rank_that_has_left_is_told() {
+    let (arena, mut seats) = seats(SMALL);
+    assert!(seats[1].may_fill(0));
+    seats[1].announce(0, 0);
+    std::thread::scope(|scope| {
+        let [zero, one, two] = &mut seats[..] else { unreachable!() };
+        for (seat, round) in [(zero, 1), (two, 2)] {
+            let need = Need::Announced { round, by: Ranks::one(Rank(1)) };
+            scope.spawn(move || assert_eq!(seat.wait(need, soon), Err(Stop::Left(Ranks(0b10)))));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        one.leave();
+    });
+    let need = Need::Announced { round: 0, by: Ranks::one(Rank(1)) };
+    assert_eq!((seats[0].wait(need, soon), arena.left()), (Ok(()), Ranks(0b10)));
 }
 
 #[test]
@@ -141,18 +159,18 @@ fn no_wake_up_is_lost() {
                     seat.spin_mut().set(looks, Duration::ZERO);
                     for round in 0..rounds {
                         let fill = Need::Space { round };
-                        assert_eq!(seat.wait(fill, soon()), Ok(()));
+                        assert_eq!(seat.wait(fill, soon), Ok(()));
                         seat.desk(Some(Fill { round, bytes: 8 }), None)
                             .own
                             .copy_from_slice(&round.to_le_bytes());
                         seat.announce(round, round);
                         // Ranks read two rounds behind what they write, so that space is short as well.
                         if let Some(read) = round.checked_sub(2) {
-                            let need = Need::Announced { round: read, by: Ranks::all(world.into()) };
-                            assert_eq!(seat.wait(need, soon()), Ok(()));
+                            let need = Need::Announced { round: read, by: Ranks::all(world) };
+                            assert_eq!(seat.wait(need, soon), Ok(()));
                             let others = seat.desk(None, Some(read)).others;
                             for rank in 0..world {
-                                assert_eq!(others.slot(Rank(rank), 8), read.to_le_bytes());
+                                assert_eq!(others.slot(Rank::from_index(rank), 8), read.to_le_bytes());
                             }
                             seat.release(read + 1);
                         }

@@ -32,6 +32,8 @@ pub enum Stop {
     Aborted,
     /// The deadline is over; these ranks were still missing.
     Late(Ranks),
+    /// Of those that were missing, these have left.
+    Left(Ranks),
 }
 
 /// How long a rank watches before it sleeps. Where every rank has a core to itself, waking up costs more than
@@ -83,16 +85,16 @@ impl Spin {
 }
 
 impl Seat {
-    /// Waits until what is needed is there, at most until the deadline.
+    /// Waits until what is needed is there, at most until the deadline, which is asked for if it comes to that.
     #[inline]
-    pub fn wait(&mut self, need: Need, deadline: Instant) -> Result<(), Stop> {
+    pub fn wait(&mut self, need: Need, deadline: impl FnOnce() -> Instant) -> Result<(), Stop> {
         for _ in 0..self.spin.looks {
             if self.is_met(need) {
                 return Ok(());
             }
             core::hint::spin_loop();
         }
-        self.wait_by_the_clock(need, deadline)
+        self.wait_by_the_clock(need, deadline())
     }
 
     #[cold]
@@ -110,12 +112,9 @@ impl Seat {
                 }
                 core::hint::spin_loop();
             }
-            if self.arena.is_aborted() {
-                return Err(Stop::Aborted);
-            }
             now = Instant::now();
-            if now >= deadline {
-                return Err(Stop::Late(self.missing(need)));
+            if let Some(stop) = self.stop(need, deadline.saturating_duration_since(now)) {
+                return Err(stop);
             }
         }
         let outcome = self.sleep(need, deadline);
@@ -139,16 +138,13 @@ impl Seat {
             arena.wish(self.me, need);
             sleepers.fetch_or(mine, Ordering::SeqCst);
             fence(Ordering::SeqCst);
-            let missing = self.missing(need);
-            let left = deadline.saturating_duration_since(Instant::now());
-            let outcome = if missing.is_empty() {
+            let time_left = deadline.saturating_duration_since(Instant::now());
+            let outcome = if self.missing(need).is_empty() {
                 Some(Ok(()))
-            } else if arena.is_aborted() {
-                Some(Err(Stop::Aborted))
-            } else if left.is_zero() {
-                Some(Err(Stop::Late(missing)))
+            } else if let Some(stop) = self.stop(need, time_left) {
+                Some(Err(stop))
             } else {
-                futex::sleep(bell, heard, left.min(SLEEP_MAX));
+                futex::sleep(bell, heard, time_left.min(SLEEP_MAX));
                 None
             };
             if sleepers.load(Ordering::Relaxed) & mine != 0 {
@@ -164,6 +160,20 @@ impl Seat {
         }
     }
 
+    /// Why it makes no sense to wait on, if it does not.
+    fn stop(&self, need: Need, time_left: Duration) -> Option<Stop> {
+        if self.arena.is_aborted() {
+            return Some(Stop::Aborted);
+        }
+        // Whoever leaves has announced before what it was going to announce.
+        let left = self.arena.left();
+        let missing = self.missing(need);
+        if left.0 & missing.0 != 0 {
+            return Some(Stop::Left(Ranks(left.0 & missing.0)));
+        }
+        (time_left.is_zero() && !missing.is_empty()).then_some(Stop::Late(missing))
+    }
+
     /// The ranks that stand between this one and what it needs.
     pub fn missing(&self, need: Need) -> Ranks {
         self.arena.missing(need, self.me)
@@ -177,7 +187,7 @@ impl Arena {
     pub(super) fn wake_the_ready(&self, me: Rank) {
         let sleepers = self.word(SLEEPERS_AT).load(Ordering::SeqCst) & !Ranks::one(me).0;
         if sleepers != 0 {
-            self.wake_the_ready_of(Ranks(sleepers & Ranks::all(self.geometry.world.into()).0));
+            self.wake_the_ready_of(Ranks(sleepers & Ranks::all(self.geometry.world).0));
         }
     }
 
@@ -195,7 +205,7 @@ impl Arena {
     }
 
     fn missing(&self, need: Need, me: Rank) -> Ranks {
-        let everyone = Ranks::all(self.geometry.world.into());
+        let everyone = Ranks::all(self.geometry.world);
         match need {
             Need::Announced { round, by } => {
                 self.unannounced(round, Ranks(by.0 & everyone.0), Ordering::SeqCst)
@@ -204,7 +214,7 @@ impl Arena {
                 let mut missing = everyone.without(me);
                 for rank in missing {
                     let consumed = self.consumed(rank, Ordering::SeqCst);
-                    if round < consumed.saturating_add(self.geometry.depth.into()) {
+                    if round < consumed.saturating_add(self.geometry.depth as u64) {
                         missing = missing.without(rank);
                     }
                 }
