@@ -71,6 +71,11 @@ impl<W> LinkMedium<W> {
         self.shared.len()
     }
 
+    /// Whether all of them do.
+    pub fn is_all_shared(&self) -> bool {
+        self.shared.len() == self.links.len()
+    }
+
     /// How many links stay on this host, in whichever way.
     pub fn local_count(&self) -> usize {
         self.links.values().filter(|link| link.is_local()).count()
@@ -125,6 +130,7 @@ impl<W> LinkMedium<W> {
         for token in link.tokens() {
             self.by_token.remove(&token);
         }
+        self.shared.retain(|other| *other != peer);
         link.drain_unsent(&mut self.flushed);
     }
 

@@ -37,6 +37,16 @@ pub struct Readiness {
 unsafe impl Send for Readiness {}
 
 impl Readiness {
+    /// Forgets the answers.
+    pub fn clear(&mut self) {
+        self.events.clear();
+    }
+
+    /// Whether there is no answer: no socket, and no kick either.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// The sockets that something can be done with.
     pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
         self.events.iter().map(|event| Token(event.data.u64())).filter(|token| *token != KICK)

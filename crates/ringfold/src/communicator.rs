@@ -121,6 +121,12 @@ impl Communicator {
         engine.and_then(|engine| engine.with_waiter(|driver| driver.attributes()).ok()).unwrap_or_default()
     }
 
+    /// How many peers this one talks to through shared memory now; with the others it talks over TCP.
+    pub fn shared_links(&self) -> usize {
+        let engine = self.engine.lock().clone();
+        engine.and_then(|engine| engine.with_waiter(|driver| driver.shared_links()).ok()).unwrap_or_default()
+    }
+
     /// Reduces in place, together with all peers of the group. After a failure the data is as before.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], options: AllReduce) -> Result<ReduceInfo, Error> {
         lend_mut(data.as_mut_bytes(), |memory| {

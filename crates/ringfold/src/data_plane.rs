@@ -4,6 +4,7 @@
 //! them; the elastic layer makes one epoch after the other, fixed ranks have one.
 
 use crate::all_reduce::HostBuffers;
+use crate::spin::Outlook;
 use crate::workspace::{Pool, TensorWorkspace};
 use core::time::Duration;
 use ringfold_fabric::link::Link;
@@ -23,9 +24,9 @@ use ringfold_proto::id::{EpochId, OpId, PeerId, Rank};
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::Direction;
 use ringfold_proto::time::Time;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Plans that are kept, per epoch.
 const PLANS_MAX: usize = 256;
@@ -43,6 +44,10 @@ pub(crate) struct DataPlane {
     restores: bool,
     /// What members of a group of fixed ranks said.
     said: VecDeque<PlaneEvent>,
+    /// Operations whose result is not here.
+    running: HashSet<OpId>,
+    /// Members on this host, as far as their hosts tell.
+    neighbours: usize,
     /// Links of which not all that has arrived was handed over. The poller knows nothing of what was read already.
     unread: BTreeSet<PeerId>,
 }
@@ -75,6 +80,8 @@ impl DataPlane {
             plans: HashMap::new(),
             restores,
             said: VecDeque::new(),
+            running: HashSet::new(),
+            neighbours: 1,
             unread: BTreeSet::new(),
         }
     }
@@ -82,6 +89,8 @@ impl DataPlane {
     /// Operations may start in this epoch.
     pub(crate) fn open_epoch(&mut self, description: &EpochDescription, me: PeerId) -> Result<(), String> {
         let me = description.rank_of(me).ok_or("the epoch is not ours")?;
+        let host = description.members[me.index()].host;
+        self.neighbours = description.members.iter().filter(|member| member.host == host).count();
         let membership = Membership {
             members: description.members.iter().map(|member| member.peer).collect(),
             me,
@@ -126,10 +135,13 @@ impl DataPlane {
                 self.plans.entry(key).or_insert(Arc::new(plan)).clone()
             }
         };
-        let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, self.restores, &mut self.pool);
+        let workspace =
+            TensorWorkspace::new(buffers, descriptor, plan.scratch, world, self.restores, &mut self.pool);
         self.executor
             .start(now, op, descriptor, plan, workspace)
-            .map_err(|refused| (refused.why.to_string(), refused.workspace.retire(&mut self.pool)))
+            .map_err(|refused| (refused.why.to_string(), refused.workspace.retire(&mut self.pool)))?;
+        self.running.insert(op);
+        Ok(())
     }
 
     /// The operation's result holds.
@@ -152,8 +164,11 @@ impl DataPlane {
 
     /// There is a link with a peer.
     pub(crate) fn link_up(&mut self, now: Time, peer: PeerId, link: Link) {
+        tracing::debug!(peer = peer.short(), shared = link.is_shared(), "a link is made");
         self.medium.add(peer, link);
         self.executor.handle_link_up(now, peer);
+        // What came on the heels of the handshake was read with it, or lies in memory.
+        self.unread.insert(peer);
     }
 
     /// Whether there is one.
@@ -202,9 +217,11 @@ impl DataPlane {
         self.executor.awaits(op)
     }
 
-    /// Whose link a socket belongs to.
-    pub(crate) fn peer_of(&self, token: Token) -> Option<PeerId> {
-        self.medium.peer_of(token)
+    /// Something can be done with a socket: whose link is to be read, if it belongs to one.
+    pub(crate) fn handle_ready(&mut self, token: Token) -> Option<PeerId> {
+        let peer = self.medium.peer_of(token)?;
+        self.medium.handle_ready(peer);
+        Some(peer)
     }
 
     /// Hands over what arrived on a link. Each frame is worked on while it is still in the cache, and what comes of
@@ -238,9 +255,44 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Links of which not all that has arrived was handed over.
-    pub(crate) fn unread(&self) -> Vec<PeerId> {
-        self.unread.iter().copied().collect()
+    /// A turn begins. The links that are to be read, of which the poller tells nothing.
+    pub(crate) fn begin_turn(&mut self) -> Vec<PeerId> {
+        self.medium.awaken();
+        let Self { medium, unread, .. } = self;
+        unread.extend(medium.stirring());
+        unread.iter().copied().collect()
+    }
+
+    /// Whether something has come of which the poller tells nothing.
+    pub(crate) fn stirs(&self) -> bool {
+        self.has_unread() || self.medium.stirring().next().is_some()
+    }
+
+    /// From now on the poller tells of all that comes. Says whether something has come already: then nobody may sleep.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        self.medium.prepare_sleep() | self.has_unread()
+    }
+
+    /// What is about to come, and worth looking for.
+    pub(crate) fn outlook(&self) -> Outlook {
+        let ranks = self.neighbours.max(self.medium.local_count() + 1);
+        if self.running.is_empty() || ranks > cores() {
+            Outlook::Nothing
+        } else if self.medium.is_all_shared() {
+            Outlook::Memory
+        } else {
+            Outlook::Sockets
+        }
+    }
+
+    /// Whether there is a core that no rank of this host needs.
+    pub(crate) fn has_spare_core(&self) -> bool {
+        self.neighbours.max(self.medium.local_count() + 1) < cores()
+    }
+
+    /// How many links go through memory.
+    pub(crate) fn shared_links(&self) -> usize {
+        self.medium.shared_count()
     }
 
     /// Whether there is one.
@@ -277,8 +329,12 @@ impl DataPlane {
 
     fn told(&mut self, event: ExecutorEvent<TensorWorkspace>) -> Option<PlaneEvent> {
         Some(match event {
-            ExecutorEvent::Done { op, tx_bytes, rx_bytes } => PlaneEvent::Done { op, tx_bytes, rx_bytes },
+            ExecutorEvent::Done { op, tx_bytes, rx_bytes } => {
+                self.running.remove(&op);
+                PlaneEvent::Done { op, tx_bytes, rx_bytes }
+            }
             ExecutorEvent::Committed { op, workspace } | ExecutorEvent::Quiesced { op, workspace } => {
+                self.running.remove(&op);
                 PlaneEvent::Released { op, buffers: workspace.retire(&mut self.pool) }
             }
             ExecutorEvent::Mismatch { op, peer } => PlaneEvent::Mismatch { op, peer },
@@ -306,4 +362,11 @@ impl DataPlane {
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         self.executor.handle_timeout(now);
     }
+}
+
+/// Cores that this process may use.
+fn cores() -> usize {
+    static CORES: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    *CORES
 }

@@ -11,6 +11,7 @@ pub(crate) use note::{Note, NoteSender, Notes};
 use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::data_plane::{DataPlane, PlaneEvent};
 use crate::engine::Drive;
+use crate::spin::Outlook;
 use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkNews};
 use crate::{Error, limits};
@@ -20,6 +21,7 @@ use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::probe;
 use ringfold_fabric::random;
+use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::Attributes;
 use ringfold_proto::handshake::{Dialler, Identity, Secret, Target};
@@ -92,7 +94,7 @@ impl Driver {
         Self {
             clock: Clock::start(),
             machine: Peer::new(config),
-            plane: DataPlane::new(stall_after),
+            plane: DataPlane::new(stall_after, true),
             mesh,
             uplink,
             notes,
@@ -168,6 +170,11 @@ impl Driver {
     /// World sizes.
     pub(crate) fn attributes(&self) -> Attributes {
         self.machine.attributes()
+    }
+
+    /// How many peers are talked to through memory.
+    pub(crate) fn shared_links(&self) -> usize {
+        self.plane.shared_links()
     }
 
     /// How to reach members, for threads of their own.
@@ -336,6 +343,8 @@ impl Driver {
                 tracing::warn!(peer = peer.short(), ?direction, "a link makes no progress");
                 self.machine.handle_link_stalled(peer, direction);
             }
+            // Only groups of fixed ranks speak so.
+            PlaneEvent::Aborted { .. } | PlaneEvent::Goodbye { .. } => {}
             PlaneEvent::LinkLost { peer, why } => {
                 tracing::debug!(peer = peer.short(), why, "a link is given up");
                 self.machine.handle_link_lost(now, peer);
@@ -385,7 +394,7 @@ impl Driver {
     fn start_op(&mut self, now: Time, op: OpId, call: CallId, descriptor: Descriptor) {
         let Some(reduction) = self.reductions.get_mut(&call) else { return self.refuse_op(op) };
         match core::mem::replace(&mut reduction.buffers, Held::Lent) {
-            Held::Here(buffers) => match self.plane.start(now, op, descriptor, buffers) {
+            Held::Here(buffers) => match self.plane.start(now, op, descriptor, &Layout::Even, buffers) {
                 Ok(()) => {
                     self.by_op.insert(op, call);
                 }
@@ -469,6 +478,22 @@ impl Drive for Driver {
         self.ended.drain(..)
     }
 
+    fn stirs(&self) -> bool {
+        self.plane.stirs()
+    }
+
+    fn prepare_sleep(&self) -> bool {
+        self.plane.prepare_sleep()
+    }
+
+    fn outlook(&self) -> Outlook {
+        match self.plane.outlook() {
+            // The master may need a core too.
+            Outlook::Nothing if self.plane.in_flight() > 0 && self.plane.has_spare_core() => Outlook::Word,
+            outlook => outlook,
+        }
+    }
+
     fn is_busy(&self) -> bool {
         self.plane.in_flight() > 0
     }
@@ -489,14 +514,14 @@ impl Drive for Driver {
 
     fn turn(&mut self, ready: &Readiness) {
         let now = self.clock.now();
-        for peer in self.plane.unread() {
+        for peer in self.plane.begin_turn() {
             self.read_link(now, peer);
         }
         for token in ready.tokens() {
             if self.uplink.token() == Some(token) {
                 self.uplink.handle_ready(now);
                 self.hear_master(now);
-            } else if let Some(peer) = self.plane.peer_of(token) {
+            } else if let Some(peer) = self.plane.handle_ready(token) {
                 self.read_link(now, peer);
             } else {
                 self.mesh.handle_ready(now, token);

@@ -5,6 +5,7 @@
 //! user computes, and the master and the neighbours hear that we are alive.
 
 use crate::driver::{Driver, Ended};
+use crate::spin::{Outlook, Spin};
 use crate::{Error, limits};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ringfold_fabric::poller::{Poller, Readiness};
@@ -25,6 +26,15 @@ pub(crate) trait Drive: Send + 'static {
 
     /// How long nothing needs to be done, if nothing arrives.
     fn patience(&self) -> Duration;
+
+    /// Whether something has come of which the poller tells nothing.
+    fn stirs(&self) -> bool;
+
+    /// From now on the poller tells of all that comes. Says whether something has come already: then nobody may sleep.
+    fn prepare_sleep(&self) -> bool;
+
+    /// What is about to come, and worth looking for before the thread sleeps.
+    fn outlook(&self) -> Outlook;
 
     /// Whether operations are under way.
     fn is_busy(&self) -> bool;
@@ -75,6 +85,9 @@ struct State<D: Drive> {
     /// A caller has the role.
     is_held: bool,
     last_wait: Instant,
+    /// Threads that sleep in the poller.
+    sleeping: usize,
+    spin: Spin,
     /// Until when the background thread sleeps, if nothing wakes it.
     asleep_until: Instant,
     is_closing: bool,
@@ -92,6 +105,8 @@ impl<D: Drive> Engine<D> {
             waiting: 0,
             is_held: false,
             last_wait: now,
+            sleeping: 0,
+            spin: Spin::default(),
             asleep_until: now,
             is_closing: false,
         };
@@ -162,7 +177,7 @@ impl<D: Drive> Engine<D> {
                 shared.changed.wait_for(&mut state, left.unwrap_or(limits::IDLE_MAX));
             } else {
                 state.is_held = true;
-                shared.advance(&mut state, &mut ready, left, |state| state.ended.contains_key(&call));
+                shared.advance(&mut state, &mut ready, left, true, |state| state.ended.contains_key(&call));
                 state.is_held = false;
                 if state.waiting > 1 {
                     // Someone else has to take the role.
@@ -248,12 +263,14 @@ impl<D: Drive> Drop for Engine<D> {
 }
 
 impl<D: Drive> Shared<D> {
-    /// Moves the driver on until there is a reason to stop, it breaks, or the time is over.
+    /// Moves the driver on until there is a reason to stop, it breaks, or the time is over. Whoever has nothing better to
+    /// do looks out for a while before it sleeps.
     fn advance(
         &self,
         state: &mut MutexGuard<'_, State<D>>,
         ready: &mut Readiness,
         left: Option<Duration>,
+        looks_out: bool,
         is_enough: impl Fn(&State<D>) -> bool,
     ) {
         let until = left.map(|left| Instant::now() + left);
@@ -263,23 +280,79 @@ impl<D: Drive> Shared<D> {
             }
             self.collect(state);
             if is_enough(state) {
-                return;
+                break;
             }
             let Some(driver) = &state.driver else { return };
+            let begun = Instant::now();
             let mut patience = driver.patience();
             if let Some(until) = until {
-                let left = until.saturating_duration_since(Instant::now());
+                let left = until.saturating_duration_since(begun);
                 if left.is_zero() {
-                    return;
+                    break;
                 }
                 patience = patience.min(left);
             }
+            let outlook = if looks_out { driver.outlook() } else { Outlook::Nothing };
+            ready.clear();
+            if self.look_out(state, ready, outlook, begun, patience) {
+                state.spin.learn(outlook, begun.elapsed());
+                continue;
+            }
+            let Some(driver) = &state.driver else { return };
+            if driver.prepare_sleep() {
+                patience = Duration::ZERO;
+            }
             state.asleep_until = Instant::now() + patience;
+            state.sleeping += 1;
             let waited = MutexGuard::unlocked_fair(state, || self.poller.wait(ready, patience));
+            state.sleeping -= 1;
+            state.spin.learn(outlook, begun.elapsed());
             if let Err(error) = waited {
                 state.break_down(Error::system("waiting for sockets", &error));
                 return;
             }
+        }
+        // Whoever still sleeps has to be woken for what comes from now on.
+        if state.sleeping > 0
+            && let Some(driver) = &state.driver
+            && driver.prepare_sleep()
+        {
+            self.poller.kick();
+        }
+    }
+
+    /// Looks for a while at what is about to come. Says whether it came.
+    fn look_out(
+        &self,
+        state: &mut MutexGuard<'_, State<D>>,
+        ready: &mut Readiness,
+        outlook: Outlook,
+        begun: Instant,
+        patience: Duration,
+    ) -> bool {
+        let budget = state.spin.budget(outlook).min(patience);
+        if budget.is_zero() {
+            return false;
+        }
+        loop {
+            for _ in 0..limits::LOOKS {
+                if state.driver.as_ref().is_none_or(D::stirs) {
+                    return true;
+                }
+                core::hint::spin_loop();
+            }
+            if outlook != Outlook::Memory {
+                // An error shows again when it is waited for in earnest.
+                let _ = self.poller.wait(ready, Duration::ZERO);
+                if !ready.is_empty() {
+                    return true;
+                }
+            }
+            if begun.elapsed() >= budget {
+                return false;
+            }
+            // Whoever wants to start something is not kept waiting.
+            MutexGuard::bump(state);
         }
     }
 
@@ -293,7 +366,9 @@ impl<D: Drive> Shared<D> {
             } else if !is_busy && state.last_wait.elapsed() < limits::LINGER {
                 self.needed.wait_for(&mut state, limits::LINGER);
             } else {
-                self.advance(&mut state, &mut ready, None, |state| state.waiting > 0 || state.is_closing);
+                self.advance(&mut state, &mut ready, None, false, |state| {
+                    state.waiting > 0 || state.is_closing
+                });
             }
         }
         self.changed.notify_all();

@@ -24,6 +24,7 @@ pub struct StreamLink {
     next_out: u64,
     early: Order<Arrival>,
     encoded: Vec<u8>,
+    is_local: bool,
 }
 
 /// One connection of a link.
@@ -60,14 +61,15 @@ impl StreamLink {
             place: Place::default(),
             incoming: None,
         };
+        let is_local = sockets.first().is_some_and(Socket::is_local);
         let early = Order::new(sockets.len());
         let streams = sockets.into_iter().map(stream).collect();
-        Self { streams, next_out: 0, early, encoded: Vec::new() }
+        Self { streams, next_out: 0, early, encoded: Vec::new(), is_local }
     }
 
     /// Whether both ends are on this host, as far as their addresses show.
     pub fn is_local(&self) -> bool {
-        self.streams.first().is_some_and(|stream| stream.socket.is_local())
+        self.is_local
     }
 
     /// The names of its streams in the poller.

@@ -8,6 +8,7 @@ use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
 use ringfold_fabric::door::Door;
+use ringfold_fabric::host;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
@@ -52,6 +53,7 @@ pub(super) struct Config {
     timing: Timing,
     connect_patience: Option<Duration>,
     watch: Option<Watch>,
+    shares_memory: bool,
 }
 
 impl core::fmt::Debug for Config {
@@ -82,6 +84,7 @@ impl CommunicatorBuilder {
                 timing: Timing::default(),
                 connect_patience: None,
                 watch: None,
+                shares_memory: host::may_share(),
             },
         }
     }
@@ -158,6 +161,13 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// Whether peers on the same host talk through shared memory; they do if nothing is said, unless the environment
+    /// variable `RINGFOLD_SHARED_MEMORY` is 0. Where memory can't be shared, they talk as with any other host.
+    pub fn shared_memory(mut self, shares: bool) -> Self {
+        self.config.shares_memory = shares;
+        self
+    }
+
     /// A thread that waits in a call of this communicator asks `must_end` every so often, and leaves off if the answer
     /// is yes: the peer leaves the run, and the call fails with [`Error::Interrupted`]. For signals that arrive while a
     /// call blocks.
@@ -208,15 +218,20 @@ impl Config {
         })?;
         let listens = door.address().map_err(system)?;
         let peer = PeerId(random::id().map_err(system)?);
+        // Whoever does not share memory is on a host of its own.
+        let host = if self.shares_memory { host::host_id() } else { host::nobodys() };
         let join = Join {
             group: GroupId(self.group),
             name: self.name.clone(),
-            host: host_id(),
+            host,
             site: self.site,
             addresses: self.addresses(listens),
         };
         let streams = self.streams;
-        let mesh = Mesh::new(peer, door, streams, limits::LINK_MAX, &poller);
+        let mut mesh = Mesh::new(peer, door, streams, limits::LINK_MAX, &poller);
+        if self.shares_memory {
+            mesh = mesh.share_memory_on(host);
+        }
         let uplink = Uplink::new(&self.master, addresses, &self.token, peer, &poller);
         let notes = Notes::new(&poller);
         let config = PeerConfig { peer, join, timing: self.timing };
@@ -244,10 +259,4 @@ fn default_name() -> String {
         name.remove(0);
     }
     name
-}
-
-/// A number that processes of one running system share.
-fn host_id() -> u64 {
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    ringfold_kernels::tree_hash(&boot).0 as u64
 }
