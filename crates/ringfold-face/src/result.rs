@@ -149,7 +149,7 @@ fn code_of(error: &Error, during: During) -> ResultCode {
         | Error::Removed(_)
         | Error::Left
         | Error::Interrupted => ResultCode::MasterConnectionFailed,
-        Error::Bind(_) => ResultCode::InvalidUsage,
+        Error::Bind(_) | Error::NoGroup(_) => ResultCode::InvalidUsage,
         // The system's refusals and our own bugs; also whatever error comes to be later.
         _ => ResultCode::InternalError,
     }

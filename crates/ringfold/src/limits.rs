@@ -27,3 +27,18 @@ pub(crate) const STAGING_STACK_BYTES: usize = 512 << 10;
 
 /// How often the background thread looks whether the foreground still needs no help.
 pub(crate) const STAND_BY: Duration = Duration::from_millis(10);
+
+/// How long an operation of a group of fixed ranks may take, where nothing else is said or can be counted.
+pub(crate) const OPERATION_MAX: Duration = Duration::from_secs(600);
+
+/// How long a group of fixed ranks may take to form, where nothing else is said.
+pub(crate) const MEETING_MAX: Duration = Duration::from_secs(300);
+
+/// How long the reason of a failure may be behind the failure.
+pub(crate) const FAULT_NEWS_MAX: Duration = Duration::from_millis(200);
+
+/// How often it is asked for.
+pub(crate) const FAULT_NEWS_PAUSE: Duration = Duration::from_millis(1);
+
+/// How often a thread that looks out looks at memory before it looks at the clock and at sockets.
+pub(crate) const LOOKS: usize = 16;

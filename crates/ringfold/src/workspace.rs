@@ -41,7 +41,8 @@ pub(crate) struct TensorWorkspace {
 }
 
 impl TensorWorkspace {
-    /// Buffers with so many elements of scratch, for an operation of so many members. With a weight, the
+    /// Buffers with so many elements of scratch, for an operation of so many members. If it `restores`, what is
+    /// overwritten in place is kept until the operation is decided. With a weight, the
     /// buffers have one element less than the descriptor counts.
     ///
     /// # Panics
@@ -51,6 +52,7 @@ impl TensorWorkspace {
         descriptor: Descriptor,
         scratch_elements: u64,
         world: usize,
+        restores: bool,
         pool: &mut Pool,
     ) -> Self {
         assert!(
@@ -58,7 +60,7 @@ impl TensorWorkspace {
             "a weighted average is not quantised"
         );
         pool.begin();
-        let places = Places::new(buffers, &descriptor, scratch_elements, pool);
+        let places = Places::new(buffers, &descriptor, scratch_elements, restores, pool);
         let wire = descriptor.quantization.map(|q| Wire::new(q, &descriptor, world, pool));
         Self { descriptor, world: world as u64, places, wire }
     }

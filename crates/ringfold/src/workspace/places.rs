@@ -15,7 +15,9 @@ pub(super) struct Places {
     element_bytes: usize,
     /// By [`Block`].
     blocks: [Bytes; 4],
-    /// What was overwritten; only where source and target are the same.
+    /// Whether source and target are the same.
+    in_place: bool,
+    /// What was overwritten, if it may have to be put back.
     backup: Option<Backup>,
     share: Option<Share>,
     /// The position of the sum of weights, if there is one. It has no place in the user's memory.
@@ -57,6 +59,7 @@ impl Places {
         buffers: HostBuffers,
         descriptor: &Descriptor,
         scratch_elements: u64,
+        restores: bool,
         pool: &mut Pool,
     ) -> Self {
         let element_bytes = descriptor.dtype.bytes();
@@ -71,12 +74,13 @@ impl Places {
             let source_bytes = source.as_ref().map_or(target.len(), View::len);
             assert_eq!((source_bytes, target.len()), (bytes, bytes), "bytes of {descriptor}");
         }
-        let backup = source.is_none().then(|| Backup::new(target.len(), pool));
+        let in_place = source.is_none();
+        let backup = (in_place && restores).then(|| Backup::new(target.len(), pool));
         let input = source.map_or_else(|| Bytes::Ours(Memory::zeroed(0)), Bytes::Input);
         let scratch = pool.take(scratch_elements as usize * element_bytes);
         let weight = share.as_ref().map_or_else(Vec::new, Share::element);
         let blocks = [input, Bytes::Ours(target), Bytes::Ours(scratch), Bytes::Ours(weight.into())];
-        Self { element_bytes, blocks, backup, share, tail }
+        Self { element_bytes, blocks, in_place, backup, share, tail }
     }
 
     /// Cuts regions of one length so that the parts are contiguous: off the sum of weights, if one of them has
@@ -109,7 +113,7 @@ impl Places {
             return Spot { block: Block::Tail, range: 0..self.element_bytes };
         }
         // In place there is no input, and what was multiplied by the weight lies in the output.
-        let is_input = region.place == Place::Source && self.backup.is_none() && self.share.is_none();
+        let is_input = region.place == Place::Source && !self.in_place && self.share.is_none();
         Spot { block: if is_input { Block::Input } else { Block::Output }, range: whole }
     }
 
@@ -122,7 +126,7 @@ impl Places {
                 if let Some(backup) = &mut self.backup {
                     backup.save(output.as_slice(), spot.range.clone());
                 }
-                let source = self.backup.is_none().then(|| input.as_slice());
+                let source = (!self.in_place).then(|| input.as_slice());
                 share.multiply(source, output.as_mut_slice(), spot.range.clone());
             }
         }

@@ -214,7 +214,8 @@ fn what_was_settled_or_stored_travels_as_the_same_bytes_and_what_changed_does_no
     let descriptor = Descriptor { quantization: Some(q), ..base };
     let values: Vec<f32> = vec![0.1, 0.7, 3.3, -2.2, 9.9, 0.0, 1.5, 1.25];
     let mut pool = Pool::default();
-    let mut workspace = TensorWorkspace::new(buffers(values.as_bytes(), true), descriptor, 0, 2, &mut pool);
+    let mut workspace =
+        TensorWorkspace::new(buffers(values.as_bytes(), true), descriptor, 0, 2, true, &mut pool);
     let travels = |workspace: &mut TensorWorkspace, region| match workspace.prepare(region) {
         Outgoing::Encoded(region) => workspace.wire.as_ref().unwrap().encoded(region).to_vec(),
         _ => panic!("it is quantised"),
@@ -306,7 +307,7 @@ fn what_is_not_quantised_travels_from_where_it_lies() {
     let descriptor = Descriptor::all_reduce(100, DType::F32, ReduceOp::Sum);
     for in_place in [false, true] {
         let source = buffers(&input(DType::F32, 0, 100), in_place);
-        let mut workspace = TensorWorkspace::new(source, descriptor, 10, 2, &mut Pool::default());
+        let mut workspace = TensorWorkspace::new(source, descriptor, 10, 2, true, &mut Pool::default());
         for place in [Place::Source, Place::Target, Place::Scratch] {
             let region = Region { place, offset: 2, count: 8 };
             assert!(matches!(workspace.prepare(region), Outgoing::Verbatim(_)));

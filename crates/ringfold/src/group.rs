@@ -1,0 +1,294 @@
+//! Groups of fixed ranks: collectives and transfers among processes that start together and end together.
+
+mod bootstrap;
+mod builder;
+mod core;
+mod driver;
+mod environment;
+mod lane;
+mod operation;
+mod work;
+
+pub use bootstrap::Bootstrap;
+pub use builder::{GroupBuilder, Media};
+pub use operation::{GroupBuffers, GroupOp, Operation};
+pub use work::GroupWork;
+
+use self::core::{Core, Slices};
+use crate::{Element, Error};
+use ringfold_proto::cause::Cause;
+use ringfold_proto::dtype::DType;
+use ringfold_proto::id::Rank;
+use ringfold_proto::reduce_op::ReduceOp;
+use ringfold_proto::tuning::Tuning;
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// A group of fixed ranks. All ranks make the same calls in the same order; results are bit-identical on all of them.
+///
+/// Ranks of one host share memory, others talk over TCP. If a rank dies, or an operation takes too long, the group is
+/// over for everyone: every call fails, and says who was waited for.
+///
+/// ```
+/// use ringfold::{Bootstrap, Group, ReduceOp};
+///
+/// # fn main() -> Result<(), ringfold::Error> {
+/// # let file = std::env::temp_dir().join(format!("ringfold-doc-{}", std::process::id()));
+/// let ranks = (0..2).map(|rank| {
+///     let at = Bootstrap::File(file.clone());
+///     std::thread::spawn(move || {
+///         let group = Group::builder().rank(rank).world(2).bootstrap(at).connect()?;
+///         let mut data = [rank as f32, 1.0];
+///         group.all_reduce(&mut data, ReduceOp::Sum)?;
+///         assert_eq!(data, [1.0, 2.0]);
+///         group.barrier()
+///     })
+/// });
+/// for rank in ranks.collect::<Vec<_>>() {
+///     rank.join().unwrap()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Group {
+    handle: Arc<Handle>,
+}
+
+/// Ends the group when the last one lets go of it.
+struct Handle {
+    core: Arc<Core>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}
+
+impl ::core::fmt::Debug for Group {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        f.debug_struct("Group")
+            .field("name", &self.name())
+            .field("rank", &self.rank())
+            .field("world", &self.world())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Group {
+    /// Describes a group.
+    pub fn builder() -> GroupBuilder {
+        GroupBuilder::new()
+    }
+
+    /// This process's number.
+    pub fn rank(&self) -> usize {
+        self.core().standing.me
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> usize {
+        self.core().standing.world
+    }
+
+    /// What the group is called.
+    pub fn name(&self) -> &str {
+        &self.core().name
+    }
+
+    /// What errors call each rank.
+    pub fn members(&self) -> &[String] {
+        &self.core().members
+    }
+
+    /// What the group agreed on.
+    pub fn tuning(&self) -> Tuning {
+        self.core().tuning
+    }
+
+    /// Whether collectives go through memory that all ranks share.
+    pub fn is_shared(&self) -> bool {
+        self.core().board.is_some()
+    }
+
+    /// How long an operation may take from now on.
+    pub fn set_timeout(&self, timeout: Duration) {
+        *self.core().timeout.lock() = timeout;
+    }
+
+    /// Waits until all ranks have come.
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.run_bytes(GroupOp::Barrier, DType::U8, &[], &mut [])
+    }
+
+    /// Everyone ends with the combination of everyone's data.
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.run_in_place(GroupOp::AllReduce(op), data)
+    }
+
+    /// As [`Group::all_reduce`], where the input stays as it is.
+    pub fn all_reduce_into<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        self.run(GroupOp::AllReduce(op), input, output)
+    }
+
+    /// The root ends with the combination of everyone's data; the others' data stays as it is.
+    pub fn reduce<T: Element>(&self, data: &mut [T], root: usize, op: ReduceOp) -> Result<(), Error> {
+        self.run_in_place(GroupOp::Reduce { root, op }, data)
+    }
+
+    /// Everyone ends with the root's data.
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.run_in_place(GroupOp::Broadcast { root }, data)
+    }
+
+    /// Everyone ends with everyone's data, in the order of ranks.
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
+        self.run(GroupOp::AllGather, input, output)
+    }
+
+    /// As [`Group::all_gather`], where rank `r` brings `counts[r]` elements.
+    pub fn all_gather_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+    ) -> Result<(), Error> {
+        self.run(GroupOp::AllGatherV(counts.to_vec()), input, output)
+    }
+
+    /// Everyone ends with its part of the combination of everyone's data.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        self.run(GroupOp::ReduceScatter(op), input, output)
+    }
+
+    /// As [`Group::reduce_scatter`], where the part of rank `r` has `counts[r]` elements.
+    pub fn reduce_scatter_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        self.run(GroupOp::ReduceScatterV(counts.to_vec(), op), input, output)
+    }
+
+    /// The root ends with everyone's data. The others need no output.
+    pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<(), Error> {
+        self.run(GroupOp::Gather { root }, input, output)
+    }
+
+    /// As [`Group::gather`], where rank `r` brings `counts[r]` elements; only the root has to know that.
+    pub fn gather_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+        root: usize,
+    ) -> Result<(), Error> {
+        self.run(GroupOp::GatherV { root, counts: counts.to_vec() }, input, output)
+    }
+
+    /// Everyone ends with its part of the root's data. The others need no input.
+    pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<(), Error> {
+        self.run(GroupOp::Scatter { root }, input, output)
+    }
+
+    /// As [`Group::scatter`], where rank `r` gets `counts[r]` elements; only the root has to know that.
+    pub fn scatter_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+        root: usize,
+    ) -> Result<(), Error> {
+        self.run(GroupOp::ScatterV { root, counts: counts.to_vec() }, input, output)
+    }
+
+    /// Everyone ends with its part of everyone's data.
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
+        self.run(GroupOp::AllToAll, input, output)
+    }
+
+    /// As [`Group::all_to_all`], where `send[r]` elements go to rank `r` and `receive[r]` come from it.
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        input: &[T],
+        send: &[usize],
+        output: &mut [T],
+        receive: &[usize],
+    ) -> Result<(), Error> {
+        let op = GroupOp::AllToAllV { send: send.to_vec(), receive: receive.to_vec() };
+        self.run(op, input, output)
+    }
+
+    /// Sends data to one rank, and returns when it has left. What is sent to a rank arrives in the order of sending.
+    pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<(), Error> {
+        self.run(GroupOp::Send { to }, data, &mut [])
+    }
+
+    /// Receives what a rank sends.
+    pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<(), Error> {
+        self.run(GroupOp::Recv { from }, &[], data)
+    }
+
+    /// An operation on bytes.
+    pub fn run_bytes(&self, op: GroupOp, dtype: DType, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
+        self.core().run(op, dtype, Slices::Apart { input, output })
+    }
+
+    /// An operation on bytes whose result replaces them.
+    pub fn run_bytes_in_place(&self, op: GroupOp, dtype: DType, data: &mut [u8]) -> Result<(), Error> {
+        self.core().run(op, dtype, Slices::InPlace(data))
+    }
+
+    /// Begins an operation. Collectives run one after the other, in the order in which they were begun; transfers to
+    /// or from one rank likewise, but independently of collectives.
+    pub fn submit(&self, operation: Operation) -> Result<GroupWork, Error> {
+        self.core().submit(operation)
+    }
+
+    /// Gives the group up, for everyone.
+    pub fn abort(&self) {
+        let me = Rank::from_index(self.rank());
+        // A group that is over can't be given up again.
+        let _ = self.core().engine.with(|driver| driver.give_up(Cause::GivenUp { who: driver.name(me) }));
+    }
+
+    /// Why the group is over, if it is.
+    pub fn failure(&self) -> Option<Error> {
+        let fault = self.core().engine.with(|driver| driver.fault().cloned());
+        match fault {
+            Ok(fault) => fault.map(|cause| Error::Aborted(Box::new(cause))),
+            Err(error) => Some(error),
+        }
+    }
+
+    /// Leaves the group. Nobody is waited for, and what was sent arrives.
+    pub fn close(&self) {
+        self.core().close();
+    }
+
+    fn run<T: Element>(&self, op: GroupOp, input: &[T], output: &mut [T]) -> Result<(), Error> {
+        self.run_bytes(op, T::DTYPE, input.as_bytes(), output.as_mut_bytes())
+    }
+
+    fn run_in_place<T: Element>(&self, op: GroupOp, data: &mut [T]) -> Result<(), Error> {
+        self.run_bytes_in_place(op, T::DTYPE, data.as_mut_bytes())
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.handle.core
+    }
+}

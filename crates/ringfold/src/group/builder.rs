@@ -1,0 +1,261 @@
+//! How a group of fixed ranks is described before it is formed.
+
+use super::bootstrap::{Arrival, Bootstrap, meet};
+use super::core::Core;
+use super::driver::{Alarm, GroupDriver};
+use super::environment::Environment;
+use super::lane::Lane;
+use super::operation::Standing;
+use super::{Group, Handle};
+use crate::board::Board;
+use crate::engine::Engine;
+use crate::{Error, limits};
+use core::ops::RangeInclusive;
+use parking_lot::Mutex;
+use ringfold_fabric::door::Door;
+use ringfold_fabric::host;
+use ringfold_fabric::mesh::Mesh;
+use ringfold_fabric::poller::Poller;
+use ringfold_fabric::random;
+use ringfold_proto::epoch::Member;
+use ringfold_proto::id::{PeerId, Rank};
+use ringfold_proto::limits::{NAME_BYTES_MAX, WORLD_MAX};
+use ringfold_proto::tuning::Tuning;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a group's data may travel through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Media {
+    /// Memory where ranks share a host, TCP elsewhere.
+    #[default]
+    Auto,
+    /// TCP alone.
+    Tcp,
+    /// Memory alone: it is an error if the ranks can't share it.
+    Shared,
+}
+
+/// Describes a group. Rank, size and meeting place are needed, or an environment that tells them.
+#[derive(Clone, Debug)]
+pub struct GroupBuilder {
+    rank: Option<usize>,
+    world: Option<usize>,
+    bootstrap: Option<Bootstrap>,
+    name: String,
+    token: String,
+    media: Media,
+    tuning: Tuning,
+    timeout: Duration,
+    patience: Duration,
+    streams: u16,
+    bind: Option<IpAddr>,
+    ports: RangeInclusive<u16>,
+    advertised: Vec<SocketAddr>,
+}
+
+impl GroupBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            rank: None,
+            world: None,
+            bootstrap: None,
+            name: String::new(),
+            token: String::new(),
+            media: Media::Auto,
+            tuning: Tuning::default(),
+            timeout: limits::OPERATION_MAX,
+            patience: limits::MEETING_MAX,
+            streams: 4,
+            bind: None,
+            ports: 0..=0,
+            advertised: Vec::new(),
+        }
+    }
+
+    /// Takes rank, size and meeting place from the environment, as torchrun, Open MPI, MPICH and SLURM tell them:
+    /// `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and the like. `RINGFOLD_BOOTSTRAP` names another meeting
+    /// place, `host:port` or `file:` and a path.
+    pub fn environment(mut self) -> Result<Self, Error> {
+        let found = Environment::read(|name| std::env::var(name).ok())?;
+        (self.rank, self.world, self.bootstrap) =
+            (Some(found.rank), Some(found.world), Some(found.bootstrap));
+        Ok(self)
+    }
+
+    /// This process's number, from 0 on.
+    pub fn rank(mut self, rank: usize) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+
+    /// How many ranks there are.
+    pub fn world(mut self, world: usize) -> Self {
+        self.world = Some(world);
+        self
+    }
+
+    /// Where the ranks meet.
+    pub fn bootstrap(mut self, at: Bootstrap) -> Self {
+        self.bootstrap = Some(at);
+        self
+    }
+
+    /// What the group is called. Groups of different names may meet at one place, one after the other.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// A secret that all ranks know: strangers can't take part.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = token.into();
+        self
+    }
+
+    /// What data may travel through.
+    pub fn media(mut self, media: Media) -> Self {
+        self.media = media;
+        self
+    }
+
+    /// What steers plans. Rank 0's is taken by all.
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// How long an operation may take before the group is given up.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long the ranks may take to find each other.
+    pub fn connect_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// TCP connections per pair of ranks on different hosts.
+    pub fn streams(mut self, streams: u16) -> Self {
+        self.streams = streams.max(1);
+        self
+    }
+
+    /// The local address to listen on; all of them if nothing is said.
+    pub fn bind(mut self, address: IpAddr) -> Self {
+        self.bind = Some(address);
+        self
+    }
+
+    /// The first free port of a range is listened on; any free one if nothing is said.
+    pub fn listen_ports(mut self, ports: RangeInclusive<u16>) -> Self {
+        self.ports = ports;
+        self
+    }
+
+    /// Where other ranks shall dial, if that is not where rank 0 sees this one come from. May be said several times.
+    pub fn advertise(mut self, address: SocketAddr) -> Self {
+        self.advertised.push(address);
+        self
+    }
+
+    /// Meets the other ranks, and links with all of them.
+    pub fn connect(self) -> Result<Group, Error> {
+        let standing = self.standing()?;
+        let until = Instant::now() + self.patience.min(limits::OPERATION_MAX * 1000);
+        let system = |error: std::io::Error| Error::system("the group can't be formed", &error);
+        let poller = Arc::new(Poller::new().map_err(system)?);
+        let door = Door::open_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
+            Error::Bind(format!("no port of {:?} can be listened on: {error}", self.ports))
+        })?;
+        let listens = door.address().map_err(system)?;
+        let peer = PeerId(random::id().map_err(system)?);
+        let may_share = self.media != Media::Tcp && host::may_share();
+        let host = if may_share { host::host_id() } else { host::nobodys() };
+        let addresses = if self.advertised.is_empty() { vec![listens] } else { self.advertised.clone() };
+        let name = member_name(standing.me);
+        let member = Member { peer, name, host, site: 0, addresses };
+        let me = Rank::from_index(standing.me);
+        let at = self.bootstrap.clone().unwrap_or_else(|| Bootstrap::Address(String::new()));
+        let met = meet(
+            &at,
+            Arrival {
+                name: self.name.clone(),
+                rank: me,
+                world: standing.world,
+                member,
+                token: self.token.clone(),
+                tuning: self.tuning,
+                may_share,
+                must_share: self.media == Media::Shared && standing.world > 1,
+                until,
+            },
+        )?;
+        let mut mesh = Mesh::new(peer, door, self.streams, until - Instant::now().min(until), &poller);
+        if may_share {
+            mesh = mesh.share_memory_on(host);
+        }
+        let arena = met.arena.map(Arc::new);
+        let alarm: Alarm = match arena.clone() {
+            Some(arena) => Box::new(move |cause| arena.abort(me, &cause.to_string())),
+            None => Box::new(|_| {}),
+        };
+        let tuning = met.description.tuning;
+        let members = met.description.members.iter().map(|member| member.name.clone()).collect();
+        let driver = GroupDriver::new(mesh, me, met.description, alarm)?;
+        let engine = Engine::start(driver, poller, None).map_err(system)?;
+        let core = Arc::new(Core {
+            standing,
+            name: self.name,
+            members,
+            tuning,
+            timeout: Mutex::new(self.timeout),
+            engine,
+            board: arena.map(|arena| Mutex::new(Board::new(arena, me, standing.world))),
+            lane: Lane::default(),
+        });
+        let group = Group { handle: Arc::new(Handle { core: core.clone() }) };
+        if standing.world > 1 {
+            let call = core.engine.with_waiter(GroupDriver::link)?;
+            let ended = core.engine.wait_until(call, Some(until));
+            let ended = match ended {
+                Some(ended) => ended,
+                None => {
+                    core.engine.with(GroupDriver::give_up_linking)?;
+                    core.engine.wait_to_the_end(call)
+                }
+            };
+            ended.result?;
+        }
+        Ok(group)
+    }
+
+    fn standing(&self) -> Result<Standing, Error> {
+        let need = |what: &str| Error::BadArgument(format!("a group needs a {what}"));
+        let me = self.rank.ok_or_else(|| need("rank"))?;
+        let world = self.world.ok_or_else(|| need("world size"))?;
+        if world == 0 || world > WORLD_MAX || me >= world {
+            return Err(Error::BadArgument(format!(
+                "rank {me} in a world of {world} makes no sense: worlds have 1 to {WORLD_MAX} ranks, from 0 on"
+            )));
+        }
+        if world > 1 && self.bootstrap.is_none() {
+            return Err(need("place where its ranks meet"));
+        }
+        if self.name.len() > NAME_BYTES_MAX {
+            return Err(Error::BadArgument(format!("a name has at most {NAME_BYTES_MAX} bytes")));
+        }
+        Ok(Standing { me, world })
+    }
+}
+
+/// What errors call a rank.
+fn member_name(rank: usize) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let mut host = host.trim().to_owned();
+    host.truncate(host.floor_char_boundary(NAME_BYTES_MAX - 40));
+    format!("rank {rank} ({host}:{})", std::process::id())
+}

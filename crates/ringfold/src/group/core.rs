@@ -1,0 +1,319 @@
+//! What a group is made of, and how it carries operations out: on the board that its ranks share, or over links.
+
+use super::driver::GroupDriver;
+use super::lane::{Job, Lane};
+use super::operation::{GroupBuffers, GroupOp, Lengths, Operation, Request, Side, Standing};
+use super::work::GroupWork;
+use crate::all_reduce::HostBuffers;
+use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
+use crate::engine::Engine;
+use crate::{Error, limits};
+use parking_lot::Mutex;
+use ringfold_fabric::memory::{Memory, View, lend, lend_mut};
+use ringfold_proto::cause::{Cause, Waiting};
+use ringfold_proto::descriptor::Collective;
+use ringfold_proto::dtype::DType;
+use ringfold_proto::id::Rank;
+use ringfold_proto::tuning::Tuning;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A group's parts.
+pub(super) struct Core {
+    pub(super) standing: Standing,
+    pub(super) name: String,
+    pub(super) members: Vec<String>,
+    pub(super) tuning: Tuning,
+    pub(super) timeout: Mutex<Duration>,
+    pub(super) engine: Engine<GroupDriver>,
+    /// None where ranks do not share memory.
+    pub(super) board: Option<Mutex<Board>>,
+    pub(super) lane: Lane,
+}
+
+/// Memory that is given for the length of a call.
+pub(super) enum Slices<'a> {
+    InPlace(&'a mut [u8]),
+    Apart { input: &'a [u8], output: &'a mut [u8] },
+}
+
+impl Slices<'_> {
+    fn lengths(&self) -> Lengths {
+        match self {
+            Self::InPlace(both) => Lengths::InPlace(both.len()),
+            Self::Apart { input, output } => Lengths::Apart { input: input.len(), output: output.len() },
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn engine(&self) -> &Engine<GroupDriver> {
+        &self.engine
+    }
+
+    /// When an operation that begins now has to have ended.
+    fn deadline(&self, timeout: Option<Duration>) -> Instant {
+        let now = Instant::now();
+        let timeout = timeout.unwrap_or_else(|| *self.timeout.lock());
+        now.checked_add(timeout).unwrap_or(now + limits::OPERATION_MAX)
+    }
+
+    /// Carries an operation out, and waits for it.
+    pub(super) fn run(self: &Arc<Self>, op: GroupOp, dtype: DType, slices: Slices<'_>) -> Result<(), Error> {
+        let request = self.standing.request(&op, dtype, slices.lengths())?;
+        let is_transfer = matches!(request.descriptor.collective, Collective::Transfer { .. });
+        if !is_transfer && self.lane.is_idle() {
+            if let Some(board) = &self.board {
+                return self.run_on_board(&mut board.lock(), &request, on_board(slices, request.side), None);
+            }
+        }
+        let wait = |buffers: GroupBuffers| {
+            let operation = Operation { op, dtype, buffers, timeout: None };
+            if is_transfer || self.lane.is_idle() {
+                let deadline = self.deadline(None);
+                return self.run_on_links(&request, operation.buffers, deadline).0;
+            }
+            self.submit(operation)?.wait()
+        };
+        match slices {
+            Slices::InPlace(both) => lend_mut(both, |both| wait(GroupBuffers::InPlace(both))),
+            Slices::Apart { input, output } => lend(input, |input| {
+                lend_mut(output, |output| {
+                    wait(GroupBuffers::Apart { input: vec![input], output: vec![output] })
+                })
+            }),
+        }
+    }
+
+    /// Begins an operation.
+    pub(super) fn submit(self: &Arc<Self>, operation: Operation) -> Result<GroupWork, Error> {
+        let request = self.standing.request(&operation.op, operation.dtype, lengths(&operation.buffers))?;
+        let deadline = self.deadline(operation.timeout);
+        if let Collective::Transfer { .. } = request.descriptor.collective {
+            let buffers = on_host(operation.buffers, request.side).0;
+            let Request { descriptor, layout, .. } = request;
+            let started = self.engine.with(|driver| driver.start(descriptor, &layout, buffers, deadline))?;
+            let call = started.map_err(|(error, _)| error)?;
+            return Ok(GroupWork::transfer(self.clone(), call));
+        }
+        let job = Job::new(operation, deadline);
+        self.lane.submit(self, job.clone())?;
+        Ok(GroupWork::collective(job))
+    }
+
+    /// The thread that takes operations from the line.
+    pub(super) fn work_off(self: Arc<Self>) {
+        while let Some(job) = self.lane.next() {
+            if let Some(operation) = job.take() {
+                let (result, buffers) = self.carry_out(operation, job.deadline);
+                self.lane.passed();
+                job.finish(result, buffers);
+            } else {
+                self.lane.passed();
+            }
+        }
+    }
+
+    fn carry_out(
+        &self,
+        operation: Operation,
+        deadline: Instant,
+    ) -> (Result<(), Error>, Option<GroupBuffers>) {
+        let Operation { op, dtype, mut buffers, .. } = operation;
+        let request = match self.standing.request(&op, dtype, lengths(&buffers)) {
+            Ok(request) => request,
+            Err(error) => return (Err(error), Some(buffers)),
+        };
+        let Some(board) = &self.board else { return self.run_on_links(&request, buffers, deadline) };
+        let mut board = board.lock();
+        let result = match &mut buffers {
+            GroupBuffers::InPlace(both) => {
+                let slices = Slices::InPlace(both.as_mut_slice());
+                self.run_on_board(&mut board, &request, on_board(slices, request.side), Some(deadline))
+            }
+            GroupBuffers::Apart { input, output } => {
+                let input: Vec<&[u8]> = input.iter().map(View::as_slice).collect();
+                let mut output: Vec<&mut [u8]> = output.iter_mut().map(Memory::as_mut_slice).collect();
+                let operands =
+                    Operands::Apart { input: Pieces::Many(&input), output: PiecesMut::Many(&mut output) };
+                self.run_on_board(&mut board, &request, operands, Some(deadline))
+            }
+        };
+        (result, Some(buffers))
+    }
+
+    fn run_on_board(
+        &self,
+        board: &mut Board,
+        request: &Request,
+        operands: Operands<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Error> {
+        // The clock is read here only where a deadline is given: the board reads it when it has to wait.
+        let Request { descriptor, layout, .. } = request;
+        let patience = || deadline.unwrap_or_else(|| self.deadline(None));
+        board
+            .run(descriptor, layout, &self.tuning, operands, patience)
+            .map_err(|error| self.explain(request, error))
+    }
+
+    /// The board has failed: what happened, in the words that all ranks hear.
+    fn explain(&self, request: &Request, error: BoardError) -> Error {
+        let told = self.engine.with(|driver| {
+            let name = |rank: Rank| driver.name(rank);
+            let cause = match &error {
+                BoardError::Timeout { missing } => {
+                    Cause::Timeout { waited_for: driver.names(missing.iter().copied()) }
+                }
+                BoardError::Differs { rank } => Cause::Mismatch {
+                    one: Waiting { who: name(self.rank()), call: request.descriptor.to_string() },
+                    other: Waiting { who: name(*rank), call: "something else".into() },
+                },
+                BoardError::Left { rank } => {
+                    Cause::PeerLost { who: name(*rank), how: ringfold_proto::cause::Departure::Left }
+                }
+                // Someone else knows why, and tells.
+                BoardError::Aborted { .. } => return None,
+            };
+            driver.give_up(cause);
+            driver.fault().cloned()
+        });
+        match (told, error) {
+            (Ok(Some(cause)), _) => Error::Aborted(Box::new(cause)),
+            (Ok(None), BoardError::Aborted { why, .. }) => self.hear_fault(why),
+            (Ok(None), _) => Error::Left,
+            (Err(error), _) => error,
+        }
+    }
+
+    /// The memory says that someone gave up; who and why comes over the links at the same time.
+    fn hear_fault(&self, why: String) -> Error {
+        let until = Instant::now() + limits::FAULT_NEWS_MAX;
+        loop {
+            match self.engine.with(|driver| driver.fault().cloned()) {
+                Ok(Some(cause)) => return Error::Aborted(Box::new(cause)),
+                Ok(None) if Instant::now() < until => std::thread::sleep(limits::FAULT_NEWS_PAUSE),
+                Ok(None) => return Error::System(format!("the group was aborted: {why}")),
+                Err(error) => return error,
+            }
+        }
+    }
+
+    fn run_on_links(
+        &self,
+        request: &Request,
+        buffers: GroupBuffers,
+        deadline: Instant,
+    ) -> (Result<(), Error>, Option<GroupBuffers>) {
+        let (buffers, unpack) = on_host(buffers, request.side);
+        let Request { descriptor, layout, .. } = request;
+        let started = self.engine.with_waiter(|driver| driver.start(*descriptor, layout, buffers, deadline));
+        let call = match started {
+            Ok(Ok(call)) => call,
+            Ok(Err((error, buffers))) => return (Err(error), Some(unpack.finish(Some(buffers)))),
+            Err(error) => return (Err(error), None),
+        };
+        let ended = self.engine.wait_to_the_end(call);
+        (ended.result, Some(unpack.finish(ended.buffers)))
+    }
+
+    fn rank(&self) -> Rank {
+        Rank::from_index(self.standing.me)
+    }
+
+    /// Ends the group on this rank. Nobody is waited for.
+    pub(super) fn close(&self) {
+        self.lane.close();
+        if let Some(board) = &self.board {
+            match board.try_lock() {
+                Some(board) => board.leave(),
+                // An operation is under way on the line's thread, and can't end any more.
+                None => {
+                    let _ = self.engine.with(|driver| {
+                        let cause = Cause::GivenUp { who: driver.name(self.rank()) };
+                        driver.give_up(cause);
+                    });
+                }
+            }
+        }
+        self.engine.close();
+    }
+}
+
+fn lengths(buffers: &GroupBuffers) -> Lengths {
+    match buffers {
+        GroupBuffers::InPlace(both) => Lengths::InPlace(both.len()),
+        GroupBuffers::Apart { input, output } => Lengths::Apart {
+            input: input.iter().map(View::len).sum(),
+            output: output.iter().map(Memory::len).sum(),
+        },
+    }
+}
+
+/// What counts of memory that is given for the length of a call.
+fn on_board(slices: Slices<'_>, side: Side) -> Operands<'_> {
+    match (slices, side) {
+        (Slices::InPlace(both), Side::Both) => Operands::InPlace(both),
+        (Slices::InPlace(both), Side::Input) => {
+            Operands::Apart { input: Pieces::One(both), output: PiecesMut::One(&mut []) }
+        }
+        (Slices::InPlace(both), Side::Output) => {
+            Operands::Apart { input: Pieces::One(&[]), output: PiecesMut::One(both) }
+        }
+        (Slices::Apart { input, output }, _) => {
+            Operands::Apart { input: Pieces::One(input), output: PiecesMut::One(output) }
+        }
+    }
+}
+
+/// What the links work on, and what it takes to give it back as it came.
+fn on_host(buffers: GroupBuffers, side: Side) -> (HostBuffers, Unpack) {
+    match (buffers, side) {
+        (GroupBuffers::InPlace(both), Side::Both | Side::Output) => {
+            (HostBuffers::InPlace(both), Unpack::AsIs)
+        }
+        (GroupBuffers::InPlace(both), Side::Input) => {
+            let target = Memory::zeroed(0);
+            (HostBuffers::OutOfPlace { source: both.into_view(), target }, Unpack::AsIs)
+        }
+        (GroupBuffers::Apart { mut input, mut output }, _) if input.len() <= 1 && output.len() <= 1 => {
+            let source = input.pop().unwrap_or_else(|| Memory::zeroed(0).into_view());
+            let target = output.pop().unwrap_or_else(|| Memory::zeroed(0));
+            (HostBuffers::OutOfPlace { source, target }, Unpack::AsIs)
+        }
+        (GroupBuffers::Apart { input, output }, _) => {
+            let source: Vec<u8> = input.iter().flat_map(|piece| piece.as_slice()).copied().collect();
+            let target = Memory::zeroed(output.iter().map(Memory::len).sum());
+            (HostBuffers::OutOfPlace { source: View::from(source), target }, Unpack::Pieces { input, output })
+        }
+    }
+}
+
+/// How memory that was packed comes back.
+enum Unpack {
+    AsIs,
+    Pieces { input: Vec<View>, output: Vec<Memory> },
+}
+
+impl Unpack {
+    fn finish(self, buffers: Option<HostBuffers>) -> GroupBuffers {
+        match (self, buffers) {
+            (Self::Pieces { input, mut output }, packed) => {
+                if let Some(HostBuffers::OutOfPlace { target, .. }) = packed {
+                    let mut rest = target.as_slice();
+                    for piece in &mut output {
+                        let (bytes, others) = rest.split_at(piece.len());
+                        piece.as_mut_slice().copy_from_slice(bytes);
+                        rest = others;
+                    }
+                }
+                GroupBuffers::Apart { input, output }
+            }
+            (Self::AsIs, Some(HostBuffers::InPlace(both))) => GroupBuffers::InPlace(both),
+            (Self::AsIs, Some(HostBuffers::OutOfPlace { source, target })) => {
+                GroupBuffers::Apart { input: vec![source], output: vec![target] }
+            }
+            (Self::AsIs, None) => GroupBuffers::Apart { input: Vec::new(), output: Vec::new() },
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The links of a group of fixed ranks, and the operations that run over them.
+//!
+//! There is no master and no vote: what is done here is done. The first failure is the end of the group, and whoever
+//! sees it first tells everyone.
+
+use crate::all_reduce::HostBuffers;
+use crate::data_plane::{DataPlane, PlaneEvent};
+use crate::engine::Drive;
+use crate::spin::Outlook;
+use crate::{Error, limits};
+use core::time::Duration;
+use ringfold_fabric::clock::Clock;
+use ringfold_fabric::mesh::{Mesh, MeshNews};
+use ringfold_fabric::poller::Readiness;
+use ringfold_plan::layout::Layout;
+use ringfold_proto::cause::{Cause, Departure, PeerName, Waiting};
+use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::id::{CallId, OpId, PeerId, Rank, Seq, Tag};
+use ringfold_proto::limits::NAMES_IN_ERROR_MAX;
+use ringfold_proto::time::Time;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
+
+/// What is done, beside telling the others, when the group fails.
+pub(super) type Alarm = Box<dyn Fn(&Cause) + Send>;
+
+/// The driver of a group's links.
+pub(crate) struct GroupDriver {
+    clock: Clock,
+    plane: DataPlane,
+    mesh: Mesh,
+    me: Rank,
+    description: EpochDescription,
+    /// Members without a link, while links are being made, and the call that waits for them.
+    linking: Option<(CallId, BTreeSet<PeerId>)>,
+    calls: u64,
+    /// The number of the next operation of each tag.
+    next: HashMap<Tag, Seq>,
+    running: HashMap<OpId, Running>,
+    /// Members that said goodbye.
+    left: BTreeSet<Rank>,
+    /// Why the group is over.
+    fault: Option<Cause>,
+    alarm: Alarm,
+    ended: Vec<(CallId, GroupEnded)>,
+}
+
+struct Running {
+    call: CallId,
+    descriptor: Descriptor,
+    deadline: Time,
+}
+
+/// How a call ended.
+pub(crate) struct GroupEnded {
+    pub(crate) result: Result<(), Error>,
+    pub(crate) buffers: Option<HostBuffers>,
+}
+
+impl GroupDriver {
+    /// A group whose links have yet to be made.
+    pub(super) fn new(
+        mut mesh: Mesh,
+        me: Rank,
+        description: EpochDescription,
+        alarm: Alarm,
+    ) -> Result<Self, Error> {
+        let mut plane = DataPlane::new(limits::STALL_AFTER, false);
+        let peers = description.members.iter().map(|member| member.peer).collect();
+        mesh.admit(description.id, &description.key, peers);
+        plane.open_epoch(&description, description.members[me.index()].peer).map_err(Error::NoGroup)?;
+        Ok(Self {
+            clock: Clock::start(),
+            plane,
+            mesh,
+            me,
+            description,
+            linking: None,
+            calls: 0,
+            next: HashMap::new(),
+            running: HashMap::new(),
+            left: BTreeSet::new(),
+            fault: None,
+            alarm,
+            ended: Vec::new(),
+        })
+    }
+
+    /// Makes all links.
+    pub(super) fn link(&mut self) -> CallId {
+        let call = self.call();
+        let now = self.clock.now();
+        let others: Vec<_> =
+            self.others().map(|rank| self.description.members[rank.index()].clone()).collect();
+        self.linking = Some((call, others.iter().map(|member| member.peer).collect()));
+        for member in others {
+            self.mesh.wish(now, member, self.description.id, &self.description.key);
+        }
+        self.pump(now);
+        call
+    }
+
+    /// Starts an operation, or gives its buffers back.
+    pub(super) fn start(
+        &mut self,
+        descriptor: Descriptor,
+        layout: &Layout,
+        buffers: HostBuffers,
+        deadline: Instant,
+    ) -> Result<CallId, (Error, HostBuffers)> {
+        if let Some(error) = self.refusal(&descriptor) {
+            return Err((error, buffers));
+        }
+        let tag = match descriptor.collective {
+            // Each direction of each pair has its own order, which collectives do not disturb.
+            Collective::Transfer { from, to } => Tag(1 << 63 | u64::from(from.0) << 32 | u64::from(to.0)),
+            _ => Tag(0),
+        };
+        let next = self.next.entry(tag).or_insert(Seq(0));
+        let op = OpId { epoch: self.description.id, tag, seq: *next };
+        let now = self.clock.now();
+        self.plane
+            .start(now, op, descriptor, layout, buffers)
+            .map_err(|(why, buffers)| (Error::Misuse(why), buffers))?;
+        next.0 += 1;
+        let call = self.call();
+        let deadline = now + deadline.saturating_duration_since(Instant::now());
+        self.running.insert(op, Running { call, descriptor, deadline });
+        self.pump(now);
+        self.check_left(now);
+        Ok(call)
+    }
+
+    /// Why an operation can't be started.
+    pub(super) fn refusal(&self, descriptor: &Descriptor) -> Option<Error> {
+        if let Some(cause) = &self.fault {
+            return Some(Error::Aborted(Box::new(cause.clone())));
+        }
+        let gone = match descriptor.collective {
+            // What it sent before it left can still be received.
+            Collective::Transfer { to, .. } => self.left.get(&to),
+            _ => self.left.first(),
+        }?;
+        Some(Error::Aborted(Box::new(self.lost(*gone, Departure::Left))))
+    }
+
+    /// The links have not been made in time.
+    pub(super) fn give_up_linking(&mut self) {
+        let now = self.clock.now();
+        if let Some((_, missing)) = &self.linking {
+            let waited_for = self.names(missing.iter().filter_map(|peer| self.description.rank_of(*peer)));
+            self.fail(now, Cause::Timeout { waited_for });
+        }
+    }
+
+    /// The group is over, for this reason; everyone is told.
+    pub(super) fn give_up(&mut self, cause: Cause) {
+        let now = self.clock.now();
+        self.fail(now, cause);
+    }
+
+    /// Why it is over, if it is.
+    pub(super) fn fault(&self) -> Option<&Cause> {
+        self.fault.as_ref()
+    }
+
+    /// The name of a rank.
+    pub(super) fn name(&self, rank: Rank) -> PeerName {
+        self.description.members[rank.index()].named()
+    }
+
+    /// The names of some ranks: the first few.
+    pub(super) fn names(&self, ranks: impl Iterator<Item = Rank>) -> Vec<PeerName> {
+        ranks.take(NAMES_IN_ERROR_MAX).map(|rank| self.name(rank)).collect()
+    }
+
+    fn others(&self) -> impl Iterator<Item = Rank> + use<> {
+        let me = self.me;
+        (0..self.description.members.len()).map(Rank::from_index).filter(move |rank| *rank != me)
+    }
+
+    fn call(&mut self) -> CallId {
+        self.calls += 1;
+        CallId(self.calls)
+    }
+
+    fn lost(&self, rank: Rank, how: Departure) -> Cause {
+        Cause::PeerLost { who: self.name(rank), how }
+    }
+
+    fn fail(&mut self, now: Time, cause: Cause) {
+        if self.fault.is_some() {
+            return;
+        }
+        tracing::debug!(%cause, "the group has failed");
+        (self.alarm)(&cause);
+        for rank in self.others() {
+            let peer = self.description.members[rank.index()].peer;
+            self.plane.tell_abort(peer, self.description.id, cause.clone());
+        }
+        let ops: Vec<_> = self.running.keys().copied().collect();
+        for op in ops {
+            self.plane.abort(op);
+        }
+        if let Some((call, _)) = self.linking.take() {
+            let result = Err(Error::Aborted(Box::new(cause.clone())));
+            self.ended.push((call, GroupEnded { result, buffers: None }));
+        }
+        self.fault = Some(cause);
+        self.pump(now);
+    }
+
+    fn lose_link(&mut self, now: Time, peer: PeerId, why: &str) {
+        let Some(rank) = self.description.rank_of(peer) else { return };
+        tracing::debug!(%rank, why, "a link is lost");
+        if self.left.contains(&rank) {
+            // What it sent is here; only nothing more will come.
+            self.plane.deafen(peer);
+            self.check_left(now);
+        } else {
+            self.plane.unlink(peer);
+            self.fail(now, self.lost(rank, Departure::Died));
+        }
+    }
+
+    /// An operation that still waits for someone who has left will never end.
+    fn check_left(&mut self, now: Time) {
+        if self.left.is_empty() || self.fault.is_some() {
+            return;
+        }
+        let waits = |op: &OpId| self.plane.awaits(*op).into_iter().find(|rank| self.left.contains(rank));
+        if let Some(rank) = self.running.keys().find_map(waits) {
+            self.fail(now, self.lost(rank, Departure::Left));
+        }
+    }
+
+    fn make_links(&mut self, now: Time) {
+        while let Some(news) = self.mesh.next_news() {
+            match news {
+                MeshNews::Up(peer, link) => {
+                    self.plane.link_up(now, peer, link);
+                    if let Some((call, missing)) = &mut self.linking {
+                        missing.remove(&peer);
+                        if missing.is_empty() {
+                            let ended = GroupEnded { result: Ok(()), buffers: None };
+                            self.ended.push((*call, ended));
+                            self.linking = None;
+                        }
+                    }
+                }
+                MeshNews::Failed(peer, why) => {
+                    tracing::warn!(peer = peer.short(), why, "no link can be made");
+                    if let Some(rank) = self.description.rank_of(peer) {
+                        let cause = Cause::LinkLost { from: self.name(self.me), to: self.name(rank) };
+                        self.fail(now, cause);
+                    }
+                }
+                // Nobody fetches a state or measures a line here.
+                MeshNews::Visitor { .. } => {}
+            }
+        }
+    }
+
+    /// The first operation that has not ended in time ends the group.
+    fn check_deadlines(&mut self, now: Time) {
+        if self.fault.is_some() {
+            return;
+        }
+        let is_late = |(_, running): &(&OpId, &Running)| running.deadline <= now;
+        if let Some((op, _)) = self.running.iter().find(is_late) {
+            let waited_for = self.names(self.plane.awaits(*op).into_iter());
+            self.fail(now, Cause::Timeout { waited_for });
+        }
+    }
+
+    fn pump(&mut self, now: Time) {
+        loop {
+            self.make_links(now);
+            let Some(event) = self.plane.pump(now) else { return };
+            self.note(now, event);
+        }
+    }
+
+    fn note(&mut self, now: Time, event: PlaneEvent) {
+        match event {
+            PlaneEvent::Done { op, .. } => self.plane.commit(op),
+            PlaneEvent::Released { op, buffers } => {
+                if let Some(Running { call, .. }) = self.running.remove(&op) {
+                    let fault = self.fault.clone().map(|cause| Error::Aborted(Box::new(cause)));
+                    let ended = GroupEnded { result: fault.map_or(Ok(()), Err), buffers: Some(buffers) };
+                    self.ended.push((call, ended));
+                }
+            }
+            PlaneEvent::Mismatch { op, peer } => {
+                let asked = self.running.get(&op).map_or_else(String::new, |r| r.descriptor.to_string());
+                if let Some(rank) = self.description.rank_of(peer) {
+                    let one = Waiting { who: self.name(self.me), call: asked };
+                    let other = Waiting { who: self.name(rank), call: "something else".into() };
+                    self.fail(now, Cause::Mismatch { one, other });
+                }
+            }
+            PlaneEvent::Stalled { peer, direction } => {
+                // Whoever is slow has until the operation's deadline.
+                tracing::debug!(peer = peer.short(), ?direction, "a link makes no progress");
+            }
+            PlaneEvent::LinkLost { peer, why } => self.lose_link(now, peer, &why),
+            PlaneEvent::Aborted { cause, .. } => self.fail(now, cause),
+            PlaneEvent::Goodbye { peer } => {
+                if let Some(rank) = self.description.rank_of(peer) {
+                    self.left.insert(rank);
+                    self.check_left(now);
+                }
+            }
+        }
+    }
+}
+
+impl Drive for GroupDriver {
+    type Ended = GroupEnded;
+
+    fn turn(&mut self, ready: &Readiness) {
+        let now = self.clock.now();
+        for peer in self.plane.begin_turn() {
+            if let Err(error) = self.plane.read_link(now, peer) {
+                self.pump(now);
+                self.lose_link(now, peer, &error.to_string());
+            }
+        }
+        for token in ready.tokens() {
+            match self.plane.handle_ready(token) {
+                Some(peer) => {
+                    if let Err(error) = self.plane.read_link(now, peer) {
+                        // What came before the end counts.
+                        self.pump(now);
+                        self.lose_link(now, peer, &error.to_string());
+                    }
+                }
+                None => drop(self.mesh.handle_ready(now, token)),
+            }
+        }
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        if is_due(self.plane.poll_timeout()) {
+            self.plane.handle_timeout(now);
+        }
+        if is_due(self.mesh.poll_timeout()) {
+            self.mesh.handle_timeout(now);
+        }
+        self.check_deadlines(now);
+        self.pump(now);
+    }
+
+    fn patience(&self) -> Duration {
+        if self.plane.has_unread() {
+            return Duration::ZERO;
+        }
+        // After a failure operations end as soon as nothing reads their memory.
+        let deadline = self.running.values().map(|running| running.deadline).min();
+        let deadline = deadline.filter(|_| self.fault.is_none());
+        let next =
+            [self.plane.poll_timeout(), self.mesh.poll_timeout(), deadline].into_iter().flatten().min();
+        next.map_or(limits::IDLE_MAX, |at| at.since(self.clock.now()).min(limits::IDLE_MAX))
+    }
+
+    fn stirs(&self) -> bool {
+        self.plane.stirs()
+    }
+
+    fn prepare_sleep(&self) -> bool {
+        self.plane.prepare_sleep()
+    }
+
+    fn outlook(&self) -> Outlook {
+        self.plane.outlook()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.plane.in_flight() > 0
+    }
+
+    fn take_ended(&mut self) -> std::vec::Drain<'_, (CallId, GroupEnded)> {
+        self.ended.drain(..)
+    }
+
+    /// Nobody is waited for, but what was sent goes out.
+    fn leave(&mut self) {
+        let now = self.clock.now();
+        if !self.running.is_empty() {
+            self.fail(now, Cause::GivenUp { who: self.name(self.me) });
+        }
+        for rank in self.others() {
+            let peer = self.description.members[rank.index()].peer;
+            self.plane.say_goodbye(peer, self.description.id);
+        }
+        self.pump(now);
+        self.plane.close_links();
+    }
+
+    fn failed(error: Error) -> GroupEnded {
+        GroupEnded { result: Err(error), buffers: None }
+    }
+}

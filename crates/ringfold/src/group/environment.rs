@@ -1,0 +1,121 @@
+//! What launchers tell a process of its group.
+
+use super::bootstrap::Bootstrap;
+use crate::Error;
+
+/// A process's place in its group, as its launcher says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Environment {
+    pub(super) rank: usize,
+    pub(super) world: usize,
+    pub(super) bootstrap: Bootstrap,
+}
+
+/// Pairs of variables that tell rank and size, in the order in which they are asked for.
+const PLACES: [(&str, &str); 5] = [
+    ("TORCHCOMM_RANK", "TORCHCOMM_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("RANK", "WORLD_SIZE"),
+];
+
+/// Where the ranks meet: an address, or `file:` and a path.
+const BOOTSTRAP: &str = "RINGFOLD_BOOTSTRAP";
+
+impl Environment {
+    /// Reads it from variables.
+    pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let (rank, world) = place(&variable)?;
+        if world == 0 || rank >= world {
+            return Err(bad(format!("rank {rank} is not in a world of {world}")));
+        }
+        Ok(Self { rank, world, bootstrap: meeting(&variable)? })
+    }
+}
+
+fn place(variable: &impl Fn(&str) -> Option<String>) -> Result<(usize, usize), Error> {
+    for (rank, size) in PLACES {
+        match (variable(rank), variable(size)) {
+            (None, None) => {}
+            (Some(a), Some(b)) => return Ok((number(rank, &a)?, number(size, &b)?)),
+            (None, Some(_)) => return Err(bad(format!("{size} is set, but {rank} is not"))),
+            (Some(_), None) => return Err(bad(format!("{rank} is set, but {size} is not"))),
+        }
+    }
+    Err(bad(
+        "rank and size are not in the environment: RANK and WORLD_SIZE are expected, or those of a launcher"
+            .into(),
+    ))
+}
+
+fn meeting(variable: &impl Fn(&str) -> Option<String>) -> Result<Bootstrap, Error> {
+    if let Some(at) = variable(BOOTSTRAP) {
+        return Ok(at
+            .strip_prefix("file:")
+            .map_or_else(|| Bootstrap::Address(at.clone()), |path| Bootstrap::File(path.into())));
+    }
+    let (Some(address), Some(port)) = (variable("MASTER_ADDR"), variable("MASTER_PORT")) else {
+        return Err(bad(format!(
+            "where the ranks meet is not in the environment: MASTER_ADDR and MASTER_PORT are expected, or {BOOTSTRAP}"
+        )));
+    };
+    let mut port = port.parse::<u16>().map_err(|_| bad(format!("MASTER_PORT is no port: {port:?}")))?;
+    // torchrun's agent listens at that port itself, and says so.
+    if variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        port = port.checked_add(1).unwrap_or(port - 1);
+    }
+    let address = if address.contains(':') { format!("[{address}]") } else { address };
+    Ok(Bootstrap::Address(format!("{address}:{port}")))
+}
+
+fn number(name: &str, value: &str) -> Result<usize, Error> {
+    value.trim().parse().map_err(|_| bad(format!("{name} is no number: {value:?}")))
+}
+
+fn bad(why: String) -> Error {
+    Error::BadArgument(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Environment, Error> {
+        let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned());
+        Environment::read(find)
+    }
+
+    const AT: [(&str, &str); 2] = [("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "29500")];
+
+    #[test]
+    fn launchers_are_asked_in_a_fixed_order() {
+        let all = [
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_RANK", "3"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+        ];
+        let found = read(&[&all[..], &AT].concat()).unwrap();
+        assert_eq!((found.rank, found.world), (3, 4));
+        assert_eq!(found.bootstrap, Bootstrap::Address("10.0.0.1:29500".into()));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let error = |variables: &[(&str, &str)]| read(variables).unwrap_err().to_string();
+        assert!(error(&[("RANK", "1")]).contains("WORLD_SIZE is not"));
+        assert!(error(&[("RANK", "1"), ("WORLD_SIZE", "2")]).contains("MASTER_ADDR"));
+        assert!(error(&[]).contains("RANK and WORLD_SIZE"));
+        assert!(error(&[("RANK", "2"), ("WORLD_SIZE", "2")]).contains("not in a world of 2"));
+    }
+
+    #[test]
+    fn a_port_that_torchruns_agent_holds_is_left_alone() {
+        let agent = [("RANK", "0"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_USE_AGENT_STORE", "True")];
+        let found = read(&[&agent[..], &AT].concat()).unwrap();
+        assert_eq!(found.bootstrap, Bootstrap::Address("10.0.0.1:29501".into()));
+        let own = [("RANK", "0"), ("WORLD_SIZE", "2"), ("RINGFOLD_BOOTSTRAP", "file:/shared/meet")];
+        assert_eq!(read(&own).unwrap().bootstrap, Bootstrap::File("/shared/meet".into()));
+    }
+}

@@ -1,0 +1,143 @@
+//! The order of a group's collectives: one after the other, as they were asked for.
+//!
+//! A collective that is waited for at once runs on the caller's thread if nothing is before it. The others wait in a
+//! line, and a thread of the group's own takes them from there.
+
+use super::core::Core;
+use super::operation::{GroupBuffers, Operation};
+use crate::Error;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Operations that may wait in line.
+const WAITING_MAX: usize = 65_536;
+
+/// The line.
+#[derive(Default)]
+pub(super) struct Lane {
+    state: Mutex<State>,
+    /// Something was added, or the lane is closing.
+    changed: Condvar,
+    /// Operations that wait or run.
+    ahead: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Arc<Job>>,
+    has_worker: bool,
+    is_closing: bool,
+}
+
+/// An operation in line.
+pub(super) struct Job {
+    pub(super) deadline: Instant,
+    operation: Mutex<Option<Operation>>,
+    end: Mutex<Option<Result<(), Error>>>,
+    ended: Condvar,
+}
+
+impl Job {
+    pub(super) fn new(operation: Operation, deadline: Instant) -> Arc<Self> {
+        let (operation, end) = (Mutex::new(Some(operation)), Mutex::new(None));
+        Arc::new(Self { deadline, operation, end, ended: Condvar::new() })
+    }
+
+    pub(super) fn take(&self) -> Option<Operation> {
+        self.operation.lock().take()
+    }
+
+    /// It has ended. Its memory is let go of before anyone is told.
+    pub(super) fn finish(&self, result: Result<(), Error>, buffers: Option<GroupBuffers>) {
+        drop(buffers);
+        self.end.lock().get_or_insert(result);
+        self.ended.notify_all();
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.end.lock().is_some()
+    }
+
+    /// Waits until it has ended, or until a time.
+    pub(super) fn wait(&self, until: Option<Instant>) -> Option<Result<(), Error>> {
+        let mut end = self.end.lock();
+        while end.is_none() {
+            match until {
+                None => self.ended.wait(&mut end),
+                Some(until) => {
+                    if self.ended.wait_until(&mut end, until).timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        end.clone()
+    }
+}
+
+impl Lane {
+    /// Whether nothing waits or runs, so that a caller may run at once.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ahead.load(Ordering::Acquire) == 0
+    }
+
+    /// Puts an operation at the end of the line.
+    pub(super) fn submit(&self, core: &Arc<Core>, job: Arc<Job>) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        if state.is_closing {
+            return Err(Error::Left);
+        }
+        if state.waiting.len() >= WAITING_MAX {
+            return Err(Error::Misuse(format!("{WAITING_MAX} operations wait already")));
+        }
+        if !state.has_worker {
+            let core = core.clone();
+            std::thread::Builder::new()
+                .name("ringfold-group".into())
+                .spawn(move || core.work_off())
+                .map_err(|error| Error::system("no thread can be started", &error))?;
+            state.has_worker = true;
+        }
+        self.ahead.fetch_add(1, Ordering::AcqRel);
+        state.waiting.push_back(job);
+        drop(state);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// The next operation in line; none when the lane is closed.
+    pub(super) fn next(&self) -> Option<Arc<Job>> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.waiting.pop_front() {
+                return Some(job);
+            }
+            if state.is_closing {
+                return None;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// The operation that came from [`Lane::next`] has ended.
+    pub(super) fn passed(&self) {
+        self.ahead.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Nothing is taken any more, and what waits fails.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closing = true;
+        let waiting = core::mem::take(&mut state.waiting);
+        drop(state);
+        self.changed.notify_all();
+        for job in waiting {
+            drop(job.take());
+            job.finish(Err(Error::Left), None);
+            self.passed();
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Operations of a group that go on while the caller computes.
+
+use super::core::Core;
+use super::lane::Job;
+use crate::Error;
+use parking_lot::Mutex;
+use ringfold_proto::id::CallId;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An operation that was submitted. Whoever drops it lets it run on; its memory is kept until it has ended.
+pub struct GroupWork {
+    kind: Kind,
+}
+
+enum Kind {
+    /// A collective, in line with the others.
+    Collective(Arc<Job>),
+    /// A transfer, which has an order of its own.
+    Transfer { core: Arc<Core>, call: CallId, end: Mutex<Option<Result<(), Error>>> },
+}
+
+impl GroupWork {
+    pub(super) fn collective(job: Arc<Job>) -> Self {
+        Self { kind: Kind::Collective(job) }
+    }
+
+    pub(super) fn transfer(core: Arc<Core>, call: CallId) -> Self {
+        Self { kind: Kind::Transfer { core, call, end: Mutex::new(None) } }
+    }
+
+    /// Waits for the end. May be called again.
+    pub fn wait(&self) -> Result<(), Error> {
+        match &self.kind {
+            Kind::Collective(job) => job.wait(None).unwrap_or(Err(Error::Left)),
+            Kind::Transfer { core, call, end } => {
+                let mut end = end.lock();
+                end.get_or_insert_with(|| core.engine().wait_to_the_end(*call).result).clone()
+            }
+        }
+    }
+
+    /// Waits for the end for so long; none if it has not ended by then.
+    pub fn wait_for(&self, patience: Duration) -> Option<Result<(), Error>> {
+        // Longer than any clock goes is for ever.
+        let Some(until) = Instant::now().checked_add(patience) else { return Some(self.wait()) };
+        match &self.kind {
+            Kind::Collective(job) => job.wait(Some(until)),
+            Kind::Transfer { core, call, end } => {
+                let mut end = end.lock();
+                if end.is_none() {
+                    *end = Some(core.engine().wait_until(*call, Some(until))?.result);
+                }
+                end.clone()
+            }
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn is_done(&self) -> bool {
+        match &self.kind {
+            Kind::Collective(job) => job.is_done(),
+            Kind::Transfer { core, call, end } => {
+                end.try_lock().is_some_and(|end| end.is_some()) || core.engine().has_ended(*call)
+            }
+        }
+    }
+}
+
+impl Drop for GroupWork {
+    fn drop(&mut self) {
+        if let Kind::Transfer { core, call, end } = &mut self.kind
+            && end.get_mut().is_none()
+        {
+            core.engine().abandon(*call);
+        }
+    }
+}
