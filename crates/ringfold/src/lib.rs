@@ -11,6 +11,7 @@ mod error;
 mod limits;
 mod master;
 mod shared_state;
+mod spin;
 mod staging;
 mod transfer;
 mod uplink;
