@@ -1,6 +1,7 @@
 //! The commands as functions: arguments in, exit code out. Whoever calls them decides what becomes of the process,
 //! be it a `main` or a Python interpreter.
 
+use crate::bench::{Bench, RankArguments};
 use crate::demo::{Demo, PeerArguments};
 use crate::invocation::Invocation;
 use crate::serve::Serve;
@@ -35,9 +36,14 @@ enum Task {
     },
     /// Watch a run on this machine survive the loss of a peer and take in a new one
     Demo(Demo),
+    /// Measure collectives on this machine, beside other libraries if they are there
+    Bench(Box<Bench>),
     /// One peer of the demo
     #[command(hide = true)]
     DemoPeer(PeerArguments),
+    /// One rank that is measured
+    #[command(hide = true)]
+    BenchRank(RankArguments),
 }
 
 /// The master of a run: peers meet at it, and it decides for all of them.
@@ -75,6 +81,14 @@ pub fn ringfold(arguments: Vec<OsString>, again: &Invocation) -> i32 {
         Task::DemoPeer(peer) => {
             log::start(None);
             peer.run()
+        }
+        Task::Bench(bench) => {
+            log::start(None);
+            bench.run(again)
+        }
+        Task::BenchRank(rank) => {
+            log::start(None);
+            rank.run()
         }
     })
 }

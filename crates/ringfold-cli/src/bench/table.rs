@@ -1,0 +1,222 @@
+//! What is printed while it is measured: a line per point, as nccl-tests has it.
+
+use super::Setting;
+use super::report::{PointReport, Report, SystemReport, by_series};
+use super::statistics::Figures;
+use super::system::System;
+use crate::size::ByteSize;
+
+/// Where the bytes are too few, the memory beside them says nothing about them.
+const MEMORY_BYTES_MIN: usize = 16 << 20;
+
+/// What comes before the points of a setting.
+pub(crate) fn header(setting: Setting, systems: &[(System, String)]) -> String {
+    let mut text = format!("#\n# {} ranks, {}\n", setting.world, setting.medium.name());
+    for (system, about) in systems {
+        text += &format!("#   {system}: {about}\n");
+    }
+    text += &format!(
+        "# {:>14} {:>11} {:>10} {:>5} {:>4} {:>5} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>7} {:>6} {:>5}",
+        "collective",
+        "bytes",
+        "count",
+        "type",
+        "op",
+        "place",
+        "time us",
+        "min",
+        "max",
+        "algbw",
+        "busbw",
+        "cpu s/GB",
+        "faults",
+        "memory",
+        "check"
+    );
+    for (system, _) in systems.iter().filter(|(system, _)| *system != System::Ringfold) {
+        text += &format!(" | {:>10} {:>6} {:>8}", format!("{system} us"), "x", "cpu s/GB");
+    }
+    text
+}
+
+/// A point, and under it what there is to say about it.
+pub(crate) fn row(point: &PointReport) -> String {
+    let mut notes = String::new();
+    let mut text = format!(
+        "  {:>14} {:>11} {:>10} {:>5} {:>4} {:>5}",
+        point.collective,
+        point.bytes,
+        point.count,
+        point.dtype,
+        point.op.unwrap_or("-"),
+        point.place
+    );
+    for result in &point.results {
+        let ours = result.system == System::Ringfold.name();
+        text += &match (&result.figures, ours) {
+            (Some(figures), true) => own_columns(figures, result, point.bytes),
+            (Some(figures), false) => format!(
+                " | {:>10} {:>6} {:>8}",
+                time(figures.median_us),
+                result.ratio.map_or("-".into(), ratio),
+                figures.cpu_s_per_gb.map_or("-".into(), cpu)
+            ),
+            (None, true) => {
+                format!(" {:>10} {:>67} {:>5}", "-", "", if result.failed { "FAIL" } else { "-" })
+            }
+            (None, false) => format!(" | {:>10} {:>6} {:>8}", "-", "-", "-"),
+        };
+        for note in result.note.iter().chain(result.check.iter().filter(|check| *check != "ok")) {
+            notes += &format!("\n#   {}: {}", result.system, note.replace('\n', "\n#     "));
+        }
+    }
+    if let Some(plan) = &point.plan {
+        notes += &format!("\n#   plan: {}", plan.replace('\n', "\n#     "));
+    }
+    text + &notes
+}
+
+fn own_columns(figures: &Figures, result: &SystemReport, bytes: usize) -> String {
+    let check = match result.check.as_deref() {
+        None => "-",
+        Some("ok") => "ok",
+        Some(_) => "WRONG",
+    };
+    let memory = figures.memory.filter(|_| bytes >= MEMORY_BYTES_MIN);
+    format!(
+        " {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>7} {:>6} {check:>5}",
+        time(figures.median_us),
+        time(figures.min_us),
+        time(figures.max_us),
+        bandwidth(figures.algbw),
+        bandwidth(figures.busbw),
+        figures.cpu_s_per_gb.map_or("-".into(), cpu),
+        faults(figures.faults),
+        memory.map_or("-".into(), |memory| format!("{memory:.2}"))
+    )
+}
+
+/// Tables to be pasted into a document, one per series.
+pub(crate) fn markdown(report: &Report) -> String {
+    let mut text = format!("Measured on {}.\n", report.machine);
+    let Report { options, .. } = report;
+    text += &format!(
+        "Medians of {} interleaved runs, {} ms per point and system.\n",
+        options.runs, options.time_ms
+    );
+    for missing in &report.missing {
+        text += &format!("Not measured: {}: {}.\n", missing.system, missing.why);
+    }
+    if let Some(floor) = &report.floor {
+        text += &format!("\n{}", floor.markdown());
+    }
+    for (series, points) in by_series(&report.points) {
+        let others: Vec<_> =
+            points[0].results.iter().map(|r| r.system).filter(|s| *s != System::Ringfold.name()).collect();
+        text += &format!("\n**{}**\n\n", series.title());
+        text += "| size | time (min – max), µs | algbw, GB/s | busbw, GB/s | CPU s/GB | faults | memory |";
+        others.iter().for_each(|system| text += &format!(" {system}, µs | ratio |"));
+        text += "\n|---:|---:|---:|---:|---:|---:|---:|";
+        others.iter().for_each(|_| text += "---:|---:|");
+        for point in points {
+            text += &format!("\n{}", markdown_row(point, &others));
+        }
+        text += "\n";
+    }
+    text
+}
+
+fn markdown_row(point: &PointReport, others: &[&str]) -> String {
+    let mut text = format!("| {} |", ByteSize(point.bytes as u64));
+    match point.result(System::Ringfold.name()).and_then(|ours| ours.figures.as_ref()) {
+        Some(figures) => {
+            let Figures { median_us, min_us, max_us, algbw, busbw, .. } = figures;
+            text += &format!(" {} ({} – {}) |", time(*median_us), time(*min_us), time(*max_us));
+            text += &format!(" {} | {} |", bandwidth(*algbw), bandwidth(*busbw));
+            text += &format!(" {} |", figures.cpu_s_per_gb.map_or("–".into(), cpu));
+            text += &format!(" {} |", faults(figures.faults));
+            let memory = figures.memory.filter(|_| point.bytes >= MEMORY_BYTES_MIN);
+            text += &format!(" {} |", memory.map_or("–".into(), |memory| format!("{memory:.2}")));
+        }
+        None => text += &" – |".repeat(6),
+    }
+    for system in others {
+        let result = point.result(system);
+        let median = result.and_then(|result| result.figures.as_ref()).map(|figures| time(figures.median_us));
+        let times = result.and_then(|result| result.ratio).map(ratio);
+        text += &format!(" {} | {} |", median.unwrap_or("–".into()), times.unwrap_or("–".into()));
+    }
+    text
+}
+
+/// Microseconds with about four digits that count.
+pub(crate) fn time(us: f64) -> String {
+    let decimals = match us {
+        us if us < 10.0 => 3,
+        us if us < 100.0 => 2,
+        us if us < 1000.0 => 1,
+        _ => 0,
+    };
+    format!("{us:.decimals$}")
+}
+
+fn bandwidth(gb_per_s: f64) -> String {
+    if gb_per_s < 0.01 { format!("{gb_per_s:.4}") } else { format!("{gb_per_s:.2}") }
+}
+
+fn ratio(times: f64) -> String {
+    if times < 10.0 { format!("{times:.2}") } else { format!("{times:.1}") }
+}
+
+fn cpu(seconds: f64) -> String {
+    if seconds < 100.0 { format!("{seconds:.2}") } else { format!("{seconds:.0}") }
+}
+
+fn faults(per_call: f64) -> String {
+    if per_call == 0.0 || per_call >= 10.0 { format!("{per_call:.0}") } else { format!("{per_call:.2}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Medium;
+    use super::super::report::tests::sample;
+    use super::*;
+
+    #[test]
+    fn columns_stand_under_their_names() {
+        let setting = Setting { medium: Medium::Shm, world: 2, concurrent: 1 };
+        let header = header(setting, &[(System::Ringfold, "x".into()), (System::Gloo, "y".into())]);
+        let names = header.lines().last().unwrap();
+        let report = sample();
+        for point in &report.points {
+            let row = row(point);
+            let first = row.lines().next().unwrap();
+            assert_eq!(first.len(), names.len(), "\n{names}\n{first}");
+            for (at, _) in names.match_indices('|') {
+                assert_eq!(first.as_bytes()[at], b'|', "\n{names}\n{first}");
+            }
+        }
+        assert!(row(&report.points[2]).contains("\n#   gloo: too <large>"));
+    }
+
+    #[test]
+    fn every_row_of_a_markdown_table_has_as_many_cells_as_its_head() {
+        let text = markdown(&sample());
+        let cells = |line: &str| line.matches('|').count();
+        for table in text.split("\n\n").filter(|part| part.starts_with('|')) {
+            let head = cells(table.lines().next().unwrap());
+            assert!(table.lines().all(|line| cells(line) == head), "{table}");
+        }
+        assert!(
+            text.contains("**all_reduce, 2 ranks, shm, f32 sum**") && text.contains("| 3.00 |"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn numbers_have_as_many_digits_as_they_are_worth() {
+        assert_eq!([0.5123, 12.345, 123.45, 12345.6].map(time), ["0.512", "12.35", "123.5", "12346"]);
+        assert_eq!([0.0, 0.25, 512.0].map(faults), ["0", "0.25", "512"]);
+        assert_eq!(ratio(12.345), "12.3");
+    }
+}
