@@ -208,3 +208,37 @@ fn reach_at(address: SocketAddr, end: Instant, mut dialler: Dialler) -> io::Resu
     }
     Err(io::Error::other("the handshake did not end"))
 }
+
+/// Shakes hands with someone who dialled, and waits for it. For threads that have nothing else to do.
+pub fn welcome(
+    stream: &mut TcpStream,
+    patience: Duration,
+    mut acceptor: Acceptor,
+    secrets: &impl SecretFor,
+) -> io::Result<Established> {
+    let end = Instant::now() + patience;
+    let mut block = [0; 4096];
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from(io::ErrorKind::TimedOut));
+        }
+        stream.set_read_timeout(Some(left))?;
+        stream.set_write_timeout(Some(left))?;
+        let bytes = stream.read(&mut block)?;
+        if bytes == 0 {
+            return Err(io::Error::other(acceptor.handle_end()));
+        }
+        let mut rest = &block[..bytes];
+        let step = acceptor.handle_bytes(&mut rest, secrets);
+        stream.write_all(&acceptor.poll_output())?;
+        if let Some(established) = step.map_err(io::Error::other)? {
+            // A dialler that waits for the verdict says nothing before it.
+            return if rest.is_empty() {
+                Ok(established)
+            } else {
+                Err(io::Error::other("it spoke too early"))
+            };
+        }
+    }
+}

@@ -2,12 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod all_reduce;
+mod board;
 mod communicator;
 mod data_plane;
 mod driver;
 mod element;
 mod engine;
 mod error;
+mod group;
 mod limits;
 mod master;
 mod shared_state;
@@ -22,6 +24,7 @@ pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 pub use communicator::{Communicator, CommunicatorBuilder};
 pub use element::Element;
 pub use error::Error;
+pub use group::{Bootstrap, Group, GroupBuffers, GroupBuilder, GroupOp, GroupWork, Media, Operation};
 pub use master::{MASTER_PORT, Master, MasterBuilder};
 pub use ringfold_cuda as cuda;
 pub use ringfold_fabric::memory::{Memory, View};

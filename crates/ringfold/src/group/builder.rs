@@ -214,7 +214,7 @@ impl GroupBuilder {
             tuning,
             timeout: Mutex::new(self.timeout),
             engine,
-            board: arena.map(|arena| Mutex::new(Board::new(arena, me, standing.world))),
+            board: arena.and_then(|arena| Board::new(arena, me)).map(Mutex::new),
             lane: Lane::default(),
         });
         let group = Group { handle: Arc::new(Handle { core: core.clone() }) };

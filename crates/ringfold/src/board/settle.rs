@@ -1,0 +1,188 @@
+//! Large reductions: the whole is cut into blocks, and each block into one piece per rank. Everyone gives its
+//! contributions to the owner of each piece, who folds them, keeps the result and shows it to the others.
+//!
+//! Contributions and results of different blocks alternate, so that there is always something to do: with two blocks
+//! ahead the rounds are C0 C1 C2 R0 C3 R1 C4 R2 … An owner folds the contributions to a block straight out of the slots
+//! of others into its slot with the results.
+
+use super::deal::{lane, lane_count};
+use super::fold::{Fold, tiles};
+use super::operands::Operands;
+use super::pipeline::{Move, Script};
+use core::ops::Range;
+use ringfold_fabric::arena::{Desk, Fill, Others, Ranks};
+use ringfold_proto::id::Rank;
+
+pub(super) struct Settle<'a> {
+    operands: Operands<'a>,
+    fold: Fold,
+    me: Rank,
+    world: usize,
+    /// Who gets the results; everyone if nobody is named.
+    root: Option<Rank>,
+    bytes: usize,
+    block_bytes: usize,
+    /// How many blocks.
+    count: u64,
+    /// Contributions are so many blocks ahead of results, and results of their being read.
+    ahead: u64,
+}
+
+/// What is to be reduced, and how it is cut.
+pub(super) struct Whole {
+    pub(super) bytes: usize,
+    /// Bytes of a block: a multiple of 64 for each rank, or of 16 if slots are tiny.
+    pub(super) block_bytes: usize,
+    pub(super) ahead: u64,
+}
+
+enum Phase {
+    Contribute(u64),
+    Fold(u64),
+    Gather(u64),
+    Nothing,
+}
+
+impl<'a> Settle<'a> {
+    pub(super) fn new(
+        operands: Operands<'a>,
+        fold: Fold,
+        (me, world): (Rank, usize),
+        root: Option<Rank>,
+        whole: Whole,
+    ) -> Self {
+        let Whole { bytes, block_bytes, ahead } = whole;
+        let count = bytes.div_ceil(block_bytes) as u64;
+        let ahead = ahead.min(count.saturating_sub(1));
+        Self { operands, fold, me, world, root, bytes, block_bytes, count, ahead }
+    }
+
+    fn phase(&self, index: u64) -> Phase {
+        let time = index / 3;
+        let within = |block: u64| block < self.count;
+        match index % 3 {
+            0 if within(time) => Phase::Contribute(time),
+            1 => time.checked_sub(self.ahead).filter(|b| within(*b)).map_or(Phase::Nothing, Phase::Fold),
+            2 => {
+                time.checked_sub(2 * self.ahead).filter(|b| within(*b)).map_or(Phase::Nothing, Phase::Gather)
+            }
+            _ => Phase::Nothing,
+        }
+    }
+
+    fn contribution_round(&self, block: u64) -> u64 {
+        block + block.saturating_sub(self.ahead)
+    }
+
+    fn result_round(&self, block: u64) -> u64 {
+        self.count.min(block + self.ahead + 1) + block
+    }
+
+    fn block(&self, block: u64) -> Range<usize> {
+        let start = block as usize * self.block_bytes;
+        start..self.bytes.min(start + self.block_bytes)
+    }
+
+    /// Bytes of the longest piece of a block, and of a lane of contributions to it.
+    fn lane_bytes(&self, block: u64) -> usize {
+        let align = if self.block_bytes >= 64 * self.world { 64 } else { 16 };
+        self.block(block).len().div_ceil(self.world).next_multiple_of(align)
+    }
+
+    fn piece(&self, block: u64, owner: Rank) -> Range<usize> {
+        let lane_bytes = self.lane_bytes(block);
+        let Range { start, end } = self.block(block);
+        let begin = end.min(start + owner.index() * lane_bytes);
+        begin..end.min(begin + lane_bytes)
+    }
+
+    fn others(&self) -> Ranks {
+        Ranks::all(self.world).without(self.me)
+    }
+
+    fn gets_results(&self) -> bool {
+        self.root.is_none_or(|root| root == self.me)
+    }
+
+    fn contribute(&mut self, block: u64, slot: &mut [u8]) {
+        let lane_bytes = self.lane_bytes(block);
+        for owner in self.others() {
+            let piece = self.piece(block, owner);
+            let lane = &mut slot[lane(owner, self.me, lane_bytes)][..piece.len()];
+            lane.copy_from_slice(self.operands.input(piece));
+        }
+    }
+
+    fn fold(&mut self, block: u64, slot: &mut [u8], others: Others<'_>) {
+        let (me, lane_bytes) = (self.me, self.lane_bytes(block));
+        let slot_bytes = lane_count(self.world) * lane_bytes;
+        let piece = self.piece(block, me);
+        for tile in tiles(piece.len()) {
+            let within = piece.start + tile.start..piece.start + tile.end;
+            let out = &mut slot[tile.clone()];
+            let mine = self.operands.input(within.clone());
+            let operand = |rank: usize| {
+                if rank == me.index() {
+                    return mine;
+                }
+                let giver = Rank::from_index(rank);
+                &others.slot(giver, slot_bytes)[lane(me, giver, lane_bytes)][tile.clone()]
+            };
+            self.fold.tile(operand, out);
+            if self.gets_results() {
+                self.operands.output(within).copy_from_slice(out);
+            }
+        }
+    }
+
+    fn gather(&mut self, block: u64, others: Others<'_>) {
+        for owner in self.others() {
+            let piece = self.piece(block, owner);
+            let bytes = piece.len();
+            self.operands.output(piece).copy_from_slice(others.slot(owner, bytes));
+        }
+    }
+}
+
+impl Script for Settle<'_> {
+    fn rounds(&self) -> u64 {
+        2 * self.count
+    }
+
+    fn moves(&self) -> u64 {
+        3 * (self.count + 2 * self.ahead)
+    }
+
+    fn at(&self, index: u64) -> Move {
+        match self.phase(index) {
+            Phase::Nothing => Move { fill: None, read: None, released: 0 },
+            Phase::Contribute(block) => {
+                let bytes = lane_count(self.world) * self.lane_bytes(block);
+                let fill = Fill { round: self.contribution_round(block), bytes };
+                Move { fill: Some(fill), read: None, released: 0 }
+            }
+            Phase::Fold(block) => {
+                let fill = Fill { round: self.result_round(block), bytes: self.piece(block, self.me).len() };
+                let read = (self.contribution_round(block), self.others());
+                // Rounds are read in their order, so those before the next one to be read are done with. Of the
+                // contributions that is the next round, be it one of contributions or of results.
+                Move { fill: Some(fill), read: Some(read), released: read.0 + 1 }
+            }
+            Phase::Gather(block) => {
+                let from = if self.gets_results() { self.others() } else { Ranks::NONE };
+                let read = (self.result_round(block), from);
+                Move { fill: None, read: Some(read), released: read.0 + 1 }
+            }
+        }
+    }
+
+    fn act(&mut self, index: u64, desk: Desk<'_>) {
+        match self.phase(index) {
+            Phase::Nothing => {}
+            Phase::Contribute(block) => self.contribute(block, desk.own),
+            Phase::Fold(block) => self.fold(block, desk.own, desk.others),
+            Phase::Gather(block) if self.gets_results() => self.gather(block, desk.others),
+            Phase::Gather(_) => {}
+        }
+    }
+}

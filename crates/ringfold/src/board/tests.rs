@@ -1,0 +1,136 @@
+//! All ranks in one thread under random schedules, then in threads of their own.
+
+mod case;
+mod threads;
+
+use super::pipeline::Progress;
+use super::play::Play;
+use super::*;
+use case::{Case, Chance, Side};
+use ringfold_fabric::arena::Geometry;
+
+fn boards(geometry: Geometry) -> Vec<Board> {
+    let arena = Arc::new(Arena::create(geometry).unwrap());
+    (0..geometry.world).map(|rank| Board::new(arena.clone(), Rank::from_index(rank)).unwrap()).collect()
+}
+
+/// Lets ranks make their moves in a random order until all have made all, and compares what they have then.
+fn perform(boards: &mut [Board], case: &Case, chance: &mut Chance) {
+    let mut sides: Vec<Side> = (0..boards.len()).map(|rank| case.side(rank, chance)).collect();
+    let inputs: Vec<Vec<u8>> = sides.iter().map(|side| side.input.clone()).collect();
+    let tuning = Tuning::default();
+    {
+        let mut lists: Vec<case::Lists> = sides.iter_mut().map(Side::lists).collect();
+        let mut plays: Vec<Option<Play>> = boards
+            .iter_mut()
+            .zip(&mut lists)
+            .enumerate()
+            .map(|(rank, (board, lists))| {
+                Some(board.begin(&case.descriptor, &case.layouts[rank], &tuning, lists.operands()))
+            })
+            .collect();
+        let mut stuck = 0;
+        while plays.iter().any(Option::is_some) {
+            let rank = chance.below(boards.len());
+            // Some ranks come late, and some make several moves at once.
+            for _ in 0..=chance.below(4) {
+                let Some(play) = &mut plays[rank] else { break };
+                match play.poll(&mut boards[rank].seat).unwrap() {
+                    Progress::Done => {
+                        boards[rank].rounds = play.next_round;
+                        plays[rank] = None;
+                    }
+                    Progress::Moved => {}
+                    Progress::Blocked(_) => break,
+                }
+                stuck = 0;
+            }
+            stuck += 1;
+            assert!(stuck < 200 * boards.len(), "nobody can go on: {case:?}");
+        }
+    }
+    for (rank, side) in sides.iter().enumerate() {
+        assert!(side.output() == case.expected(rank, &inputs), "rank {rank} has a wrong result: {case:?}");
+        assert!(side.in_place || side.input == inputs[rank], "rank {rank} lost its input: {case:?}");
+    }
+}
+
+#[test]
+fn every_collective_gives_what_is_computed_plainly_under_any_schedule() {
+    let mut chance = Chance(7);
+    for world in 1..=9 {
+        for turn in 0..24 {
+            let slot_bytes = (16 * world).next_multiple_of(64) << chance.below(3);
+            let depth = [4, 8, 16][chance.below(3)];
+            let mut boards = boards(Geometry { world, slot_bytes, depth });
+            // Several collectives on one board, so that slots are used again.
+            for _ in 0..6 {
+                let case = Case::draw(world, slot_bytes, turn, &mut chance);
+                perform(&mut boards, &case, &mut chance);
+            }
+        }
+    }
+}
+
+#[test]
+fn sizes_around_those_of_slots_are_right() {
+    let mut chance = Chance(11);
+    for world in [2, 3, 4] {
+        let slot_bytes = 256;
+        let mut boards = boards(Geometry { world, slot_bytes, depth: 8 });
+        for bytes in
+            [0, 1, 15, 16, 47, 48, 49, 63, 64, 65, 255, 256, 257, 511, 512, 513, 16_384, 16_385, 20_000]
+        {
+            for mut case in Case::all(world, bytes, &mut chance) {
+                case.in_place &= bytes % 2 == 1;
+                perform(&mut boards, &case, &mut chance);
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_run_different_things_are_told_so() {
+    let mut boards = boards(Geometry { world: 2, slot_bytes: 128, depth: 4 });
+    let tuning = Tuning::default();
+    let sum =
+        Descriptor::all_reduce(4, ringfold_proto::dtype::DType::U8, ringfold_proto::reduce_op::ReduceOp::Sum);
+    let other = Descriptor { count: 5, ..sum };
+    let (mut four, mut five) = ([1; 4], [1; 5]);
+    let mut one = boards[0].begin(&sum, &Layout::Even, &tuning, Operands::InPlace(&mut four));
+    let mut two = boards[1].begin(&other, &Layout::Even, &tuning, Operands::InPlace(&mut five));
+    assert_eq!(one.poll(&mut boards[0].seat), Ok(Progress::Moved));
+    assert_eq!(two.poll(&mut boards[1].seat), Ok(Progress::Moved));
+    assert_eq!(one.poll(&mut boards[0].seat), Err(BoardError::Differs { rank: Rank(1) }));
+    assert_eq!(two.poll(&mut boards[1].seat), Err(BoardError::Differs { rank: Rank(0) }));
+}
+
+#[test]
+fn pairs_that_do_not_agree_are_told_so() {
+    let mut boards = boards(Geometry { world: 2, slot_bytes: 128, depth: 4 });
+    let tuning = Tuning::default();
+    let dtype = ringfold_proto::dtype::DType::U8;
+    let all_to_all = Descriptor::all_reduce(0, dtype, ringfold_proto::reduce_op::ReduceOp::Sum)
+        .with_collective(Collective::AllToAll);
+    let pairs =
+        |send: [u64; 2], receive: [u64; 2]| Layout::Pairs { send: send.into(), receive: receive.into() };
+    let (input, mut outputs) = ([0; 5], [[0; 8]; 2]);
+    let [first, second] = &mut outputs;
+    let operands =
+        |output| Operands::Apart { input: Pieces::One(&input[..3]), output: PiecesMut::One(output) };
+    // Rank 1 expects 4 bytes, and rank 0 sends 2.
+    let layouts = [pairs([1, 2], [1, 2]), pairs([2, 1], [4, 1])];
+    let mut one = boards[0].begin(&all_to_all, &layouts[0], &tuning, operands(&mut first[..3]));
+    let mut two = boards[1].begin(&all_to_all, &layouts[1], &tuning, operands(&mut second[..5]));
+    for _ in 0..2 {
+        let _ = one.poll(&mut boards[0].seat).unwrap();
+    }
+    let last = loop {
+        match two.poll(&mut boards[1].seat) {
+            Ok(Progress::Blocked(_) | Progress::Done) => panic!("the difference was not noticed"),
+            Ok(Progress::Moved) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(last, BoardError::Differs { rank: Rank(0) });
+}

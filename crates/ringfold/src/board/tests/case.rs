@@ -1,0 +1,326 @@
+//! Collectives to be tried, and what they should come to, computed in the plainest way.
+
+use super::super::{Operands, Pieces, PiecesMut};
+use ringfold_plan::layout::Layout;
+use ringfold_plan::parts::Parts;
+use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::dtype::DType;
+use ringfold_proto::id::Rank;
+use ringfold_proto::reduce_op::ReduceOp;
+
+/// Numbers that look random.
+pub(super) struct Chance(pub(super) u64);
+
+impl Chance {
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub(super) descriptor: Descriptor,
+    pub(super) layouts: Vec<Layout>,
+    pub(super) in_place: bool,
+    /// Elements from whom to whom, for what is dealt; of each rank's part, else.
+    pairs: Vec<Vec<usize>>,
+    lists: bool,
+}
+
+const COLLECTIVES: usize = 9;
+
+impl Case {
+    /// Some collective with some sizes.
+    pub(super) fn draw(world: usize, slot_bytes: usize, turn: usize, chance: &mut Chance) -> Self {
+        let bytes = match chance.below(5) {
+            0 => chance.below(3),
+            1 => chance.below(64),
+            2 => slot_bytes * world + chance.below(9) - 4,
+            3 => chance.below(slot_bytes * 4),
+            // Beyond what is done in one hop.
+            _ => 16_000 + chance.below(40 * slot_bytes),
+        };
+        Self::new(world, bytes, turn + chance.below(COLLECTIVES), chance.below(3), chance)
+    }
+
+    /// Each collective once, in each of its forms.
+    pub(super) fn all(world: usize, bytes: usize, chance: &mut Chance) -> Vec<Self> {
+        let forms = (0..COLLECTIVES).flat_map(|which| (0..3).map(move |form| (which, form)));
+        forms.map(|(which, form)| Self::new(world, bytes, which, form, chance)).collect()
+    }
+
+    fn new(world: usize, bytes: usize, which: usize, form: usize, chance: &mut Chance) -> Self {
+        let root = Rank::from_index(chance.below(world));
+        let (dtype, op) = [
+            (DType::F32, ReduceOp::Sum),
+            (DType::F32, ReduceOp::Avg),
+            (DType::U8, ReduceOp::Sum),
+            (DType::F32, ReduceOp::Max),
+            (DType::C128, ReduceOp::Sum),
+        ][chance.below(5)];
+        let collective = [
+            Collective::AllReduce,
+            Collective::Reduce { root },
+            Collective::Broadcast { root },
+            Collective::Barrier,
+            Collective::AllGather,
+            Collective::ReduceScatter,
+            Collective::Gather { root },
+            Collective::Scatter { root },
+            Collective::AllToAll,
+        ][which % COLLECTIVES];
+        let count = bytes / dtype.bytes();
+        let is_dealt = matches!(
+            collective,
+            Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll
+        );
+        let has_parts = is_dealt || matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+        let even = Parts::even(count as u64, world as u16);
+        let mut sizes: Vec<usize> = (0..world).map(|rank| even.part(rank).count as usize).collect();
+        if form > 0 {
+            sizes.iter_mut().for_each(|size| *size = chance.below(2 * *size + 2));
+        }
+        let total: usize = sizes.iter().sum();
+        let mut descriptor = Descriptor::all_reduce(count as u64, dtype, op).with_collective(collective);
+        let goes = |from: usize, to: usize| match collective {
+            Collective::Gather { root } => to == root.index(),
+            Collective::Scatter { root } => from == root.index(),
+            _ => true,
+        };
+        let mut pairs: Vec<Vec<usize>> = (0..world)
+            .map(|from| {
+                let size = |to: usize| match collective {
+                    Collective::Gather { .. } => sizes[from],
+                    _ => sizes[to],
+                };
+                (0..world).map(|to| if goes(from, to) { size(to) } else { 0 }).collect()
+            })
+            .collect();
+        let layouts = match form {
+            1 if has_parts => {
+                descriptor.count = total as u64;
+                vec![Layout::Parts(sizes.iter().map(|size| *size as u64).collect()); world]
+            }
+            2 if is_dealt => {
+                descriptor.count = 0;
+                if collective == Collective::AllToAll {
+                    let mut wild = |size: &mut usize| *size = chance.below(2 * *size + 2);
+                    pairs.iter_mut().flatten().for_each(&mut wild);
+                }
+                let send = |me: usize| pairs[me].iter().map(|size| *size as u64).collect();
+                let receive = |me: usize| pairs.iter().map(|row| row[me] as u64).collect();
+                (0..world).map(|me| Layout::Pairs { send: send(me), receive: receive(me) }).collect()
+            }
+            _ => {
+                if form > 0 {
+                    return Self::new(world, bytes, which, 0, chance);
+                }
+                vec![Layout::Even; world]
+            }
+        };
+        let in_place = match collective {
+            Collective::AllReduce | Collective::Reduce { .. } | Collective::Broadcast { .. } => {
+                chance.below(3) > 0
+            }
+            Collective::AllGather | Collective::ReduceScatter => chance.below(3) == 0,
+            _ => false,
+        };
+        Self { descriptor, layouts, in_place, pairs, lists: chance.below(2) == 0 }
+    }
+
+    fn element(&self) -> usize {
+        self.descriptor.dtype.bytes()
+    }
+
+    fn part(&self, rank: usize) -> usize {
+        let parts = self.layouts[rank].parts(&self.descriptor, self.layouts.len());
+        parts.part(rank).count as usize * self.element()
+    }
+
+    /// What a rank brings, and room for what it gets.
+    pub(super) fn side(&self, me: usize, chance: &mut Chance) -> Side {
+        let whole = self.descriptor.count as usize * self.element();
+        let sum = |sizes: &mut dyn Iterator<Item = usize>| sizes.sum::<usize>() * self.element();
+        let sent: Vec<usize> = self.pairs[me].iter().map(|size| size * self.element()).collect();
+        let got: Vec<usize> = self.pairs.iter().map(|row| row[me] * self.element()).collect();
+        let parts: Vec<usize> = (0..self.layouts.len()).map(|rank| self.part(rank)).collect();
+        let (input, output) = match self.descriptor.collective {
+            Collective::AllReduce => (vec![whole], vec![whole]),
+            Collective::Reduce { root } => (vec![whole], vec![if root.index() == me { whole } else { 0 }]),
+            Collective::Broadcast { root } if root.index() == me => {
+                (vec![whole], vec![if chance.below(2) == 0 { whole } else { 0 }])
+            }
+            Collective::Broadcast { .. } => (vec![0], vec![whole]),
+            Collective::AllGather => (vec![self.part(me)], parts),
+            Collective::ReduceScatter => (parts, vec![self.part(me)]),
+            Collective::Gather { .. } => (vec![sum(&mut self.pairs[me].iter().copied())], got),
+            Collective::Scatter { .. } => (sent, vec![sum(&mut self.pairs.iter().map(|row| row[me]))]),
+            Collective::AllToAll => (sent, got),
+            _ => (vec![0], vec![0]),
+        };
+        let random = |bytes: usize, chance: &mut Chance| -> Vec<u8> {
+            match self.descriptor.dtype {
+                DType::U8 => (0..bytes).map(|_| chance.below(256) as u8).collect(),
+                DType::F32 => (0..bytes / 4)
+                    .flat_map(|_| (chance.below(2_000_000) as f32 / 777.0 - 999.0).to_le_bytes())
+                    .collect(),
+                _ => (0..bytes / 8)
+                    .flat_map(|_| (chance.below(2_000_000) as f64 / 777.0 - 999.0).to_le_bytes())
+                    .collect(),
+            }
+        };
+        let mut input_bytes = random(input.iter().sum(), chance);
+        let mut output_bytes = vec![0xaa; output.iter().sum()];
+        if self.in_place {
+            // The one buffer is kept as the output, and the input as it was.
+            output_bytes = match self.descriptor.collective {
+                Collective::AllGather => {
+                    let start: usize = output[..me].iter().sum();
+                    output_bytes[start..start + input_bytes.len()].copy_from_slice(&input_bytes);
+                    output_bytes
+                }
+                Collective::Broadcast { root } if root.index() != me => vec![0xaa; whole],
+                _ => input_bytes.clone(),
+            };
+            if let Collective::Broadcast { root } = self.descriptor.collective
+                && root.index() != me
+            {
+                input_bytes = Vec::new();
+            }
+        }
+        Side {
+            input: input_bytes,
+            output: output_bytes,
+            in_place: self.in_place,
+            cuts: (input, output),
+            lists: self.lists,
+            own: match self.descriptor.collective {
+                Collective::ReduceScatter if self.in_place => {
+                    let start = (0..me).map(|rank| self.part(rank)).sum();
+                    Some(start..start + self.part(me))
+                }
+                _ => None,
+            },
+        }
+    }
+
+    /// What a rank should have at the end.
+    pub(super) fn expected(&self, me: usize, inputs: &[Vec<u8>]) -> Vec<u8> {
+        let world = inputs.len();
+        let element = self.element();
+        let parts: Vec<usize> = (0..world).map(|rank| self.part(rank)).collect();
+        let fold = |range: core::ops::Range<usize>| self.fold(inputs, range);
+        let piece = |from: usize, to: usize| {
+            let start = self.pairs[from][..to].iter().sum::<usize>() * element;
+            &inputs[from][start..start + self.pairs[from][to] * element]
+        };
+        match self.descriptor.collective {
+            Collective::AllReduce => fold(0..inputs[0].len()),
+            Collective::Reduce { root } if root.index() == me => fold(0..inputs[0].len()),
+            Collective::Reduce { .. } if self.in_place => inputs[me].clone(),
+            Collective::Broadcast { root } => inputs[root.index()].clone(),
+            Collective::AllGather => inputs.concat(),
+            Collective::ReduceScatter => {
+                let start = parts[..me].iter().sum();
+                fold(start..start + parts[me])
+            }
+            Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll => {
+                (0..world).flat_map(|from| piece(from, me)).copied().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn fold(&self, inputs: &[Vec<u8>], range: core::ops::Range<usize>) -> Vec<u8> {
+        let world = inputs.len();
+        let op = self.descriptor.op;
+        let mut operands = inputs.iter().map(|input| &input[range.clone()]);
+        let mut sum = operands.next().unwrap().to_vec();
+        for operand in operands {
+            match self.descriptor.dtype {
+                DType::U8 => sum.iter_mut().zip(operand).for_each(|(a, b)| *a = a.wrapping_add(*b)),
+                DType::F32 => each(&mut sum, operand, |a, b| {
+                    let (a, b) = (f32::from_le_bytes(a), f32::from_le_bytes(b));
+                    if op == ReduceOp::Max { a.max(b) } else { a + b }.to_le_bytes()
+                }),
+                _ => each(&mut sum, operand, |a, b| {
+                    (f64::from_le_bytes(a) + f64::from_le_bytes(b)).to_le_bytes()
+                }),
+            }
+        }
+        if op == ReduceOp::Avg && world > 1 {
+            let copy = sum.clone();
+            each(&mut sum, &copy, |a, _| (f32::from_le_bytes(a) / world as f32).to_le_bytes());
+        }
+        sum
+    }
+}
+
+fn each<const N: usize>(sum: &mut [u8], operand: &[u8], f: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+    for (a, b) in sum.as_chunks_mut().0.iter_mut().zip(operand.as_chunks().0) {
+        *a = f(*a, *b);
+    }
+}
+
+/// One rank's memory.
+pub(super) struct Side {
+    pub(super) input: Vec<u8>,
+    output: Vec<u8>,
+    pub(super) in_place: bool,
+    cuts: (Vec<usize>, Vec<usize>),
+    lists: bool,
+    /// The part of the buffer that is the result.
+    own: Option<core::ops::Range<usize>>,
+}
+
+/// The same, as it is given to the board.
+pub(super) struct Lists<'a> {
+    input: Vec<&'a [u8]>,
+    output: Vec<&'a mut [u8]>,
+    in_place: bool,
+    lists: bool,
+}
+
+impl Side {
+    pub(super) fn output(&self) -> &[u8] {
+        match &self.own {
+            Some(own) => &self.output[own.clone()],
+            None => &self.output,
+        }
+    }
+
+    pub(super) fn lists(&mut self) -> Lists<'_> {
+        let cut = self.lists && !self.in_place;
+        let (mut input, mut rest) = (Vec::new(), &self.input[..]);
+        for bytes in self.cuts.0.iter().filter(|_| cut) {
+            input.push(rest.split_off(..*bytes).unwrap());
+        }
+        if !cut {
+            input.push(rest);
+        }
+        let (mut output, mut rest) = (Vec::new(), &mut self.output[..]);
+        for bytes in self.cuts.1.iter().filter(|_| cut) {
+            output.push(rest.split_off_mut(..*bytes).unwrap());
+        }
+        if !cut {
+            output.push(rest);
+        }
+        Lists { input, output, in_place: self.in_place, lists: self.lists }
+    }
+}
+
+impl<'a> Lists<'a> {
+    pub(super) fn operands(&'a mut self) -> Operands<'a> {
+        if self.in_place {
+            return Operands::InPlace(self.output[0]);
+        }
+        if self.lists {
+            return Operands::Apart {
+                input: Pieces::Many(&self.input),
+                output: PiecesMut::Many(&mut self.output),
+            };
+        }
+        Operands::Apart { input: Pieces::One(self.input[0]), output: PiecesMut::One(self.output[0]) }
+    }
+}

@@ -1,0 +1,68 @@
+//! Ranks that really run at the same time.
+
+use super::case::{Case, Chance, Lists, Side};
+use super::*;
+use std::time::Duration;
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+#[test]
+fn ranks_in_threads_of_their_own_get_the_right_results() {
+    for world in [1, 2, 3, 5] {
+        let mut boards = boards(Geometry { world, slot_bytes: 4096, depth: 8 });
+        let mut chance = Chance(world as u64);
+        for turn in 0..300 {
+            let case = Case::draw(world, 4096, turn, &mut chance);
+            let mut sides: Vec<Side> = (0..world).map(|rank| case.side(rank, &mut chance)).collect();
+            let inputs: Vec<Vec<u8>> = sides.iter().map(|side| side.input.clone()).collect();
+            std::thread::scope(|scope| {
+                for ((board, side), layout) in boards.iter_mut().zip(&mut sides).zip(&case.layouts) {
+                    let descriptor = &case.descriptor;
+                    scope.spawn(move || {
+                        let mut lists: Lists = side.lists();
+                        board.run(descriptor, layout, &Tuning::default(), lists.operands(), soon).unwrap();
+                    });
+                }
+            });
+            for (rank, side) in sides.iter().enumerate() {
+                assert!(side.output() == case.expected(rank, &inputs), "rank {rank}: {case:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_and_the_board_is_given_up_for_all() {
+    let mut boards = boards(Geometry { world: 3, slot_bytes: 128, depth: 4 });
+    let barrier =
+        Descriptor::all_reduce(0, ringfold_proto::dtype::DType::U8, ringfold_proto::reduce_op::ReduceOp::Sum)
+            .with_collective(Collective::Barrier);
+    let tuning = Tuning::default();
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let run = |board: &'_ mut Board, patience_ms: u64| {
+            let deadline = move || Instant::now() + Duration::from_millis(patience_ms);
+            board.run(&barrier, &Layout::Even, &tuning, Operands::none(), deadline)
+        };
+        let [zero, one, _] = &mut boards[..] else { unreachable!() };
+        let threads = [scope.spawn(move || run(zero, 100)), scope.spawn(move || run(one, 60_000))];
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(outcomes[0], Err(BoardError::Timeout { missing: vec![Rank(2)] }));
+    let why = "timed out waiting for rank 2".to_owned();
+    assert_eq!(outcomes[1], Err(BoardError::Aborted { by: Rank(0), why: why.clone() }));
+    let late = boards[2].run(&barrier, &Layout::Even, &tuning, Operands::none(), soon);
+    assert_eq!(late, Err(BoardError::Aborted { by: Rank(0), why }));
+}
+
+#[test]
+fn whoever_waits_for_a_rank_that_left_is_told_at_once() {
+    let mut boards = boards(Geometry { world: 2, slot_bytes: 128, depth: 4 });
+    boards[1].leave();
+    let sum =
+        Descriptor::all_reduce(4, ringfold_proto::dtype::DType::U8, ringfold_proto::reduce_op::ReduceOp::Sum);
+    let outcome =
+        boards[0].run(&sum, &Layout::Even, &Tuning::default(), Operands::InPlace(&mut [0; 4]), soon);
+    assert_eq!(outcome, Err(BoardError::Left { rank: Rank(1) }));
+}

@@ -1,0 +1,331 @@
+//! What a group of fixed ranks promises, over TCP and through shared memory.
+
+use ringfold::{Bootstrap, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, View};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+static MEETINGS: AtomicUsize = AtomicUsize::new(0);
+
+fn meeting() -> Bootstrap {
+    let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
+    Bootstrap::File(std::env::temp_dir().join(format!("ringfold-test-{}-{number}", std::process::id())))
+}
+
+/// Runs all ranks of a group as threads.
+fn ranks<R: Send>(world: usize, media: Media, run: impl Fn(Group) -> R + Sync) -> Vec<R> {
+    let at = meeting();
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..world)
+            .map(|rank| {
+                let (at, run) = (at.clone(), &run);
+                scope.spawn(move || {
+                    let group = Group::builder()
+                        .rank(rank)
+                        .world(world)
+                        .bootstrap(at)
+                        .media(media)
+                        .timeout(Duration::from_secs(60))
+                        .connect_patience(Duration::from_secs(60))
+                        .connect()
+                        .unwrap();
+                    run(group)
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn everywhere(run: impl Fn(Group) + Sync) {
+    for media in [Media::Tcp, Media::Auto] {
+        for world in 1..=4 {
+            ranks(world, media, |group| {
+                assert_eq!(group.is_shared(), media == Media::Auto && world > 1);
+                run(group);
+            });
+        }
+    }
+}
+
+/// What a rank brings: small numbers, so that sums are exact.
+fn brought(rank: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7 + rank * 13) % 101) as f32).collect()
+}
+
+fn summed(world: usize, count: usize) -> Vec<f32> {
+    let all: Vec<_> = (0..world).map(|rank| brought(rank, count)).collect();
+    (0..count).map(|i| all.iter().map(|data| data[i]).sum()).collect()
+}
+
+const COUNTS: [usize; 5] = [0, 1, 7, 1000, 300_001];
+
+#[test]
+fn reductions_combine_everyones_data() {
+    everywhere(|group| {
+        let (me, world) = (group.rank(), group.world());
+        for count in COUNTS {
+            let mut data = brought(me, count);
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            assert_eq!(data, summed(world, count));
+            let mut apart = vec![0.0; count];
+            group.all_reduce_into(&brought(me, count), &mut apart, ReduceOp::Sum).unwrap();
+            assert_eq!(apart, summed(world, count));
+            for root in 0..world {
+                let mut data = brought(me, count);
+                group.reduce(&mut data, root, ReduceOp::Sum).unwrap();
+                let expected = if root == me { summed(world, count) } else { brought(me, count) };
+                assert_eq!(data, expected);
+            }
+            let mut part = vec![0.0; count];
+            group.reduce_scatter(&brought(me, count * world), &mut part, ReduceOp::Sum).unwrap();
+            assert_eq!(part, summed(world, count * world)[me * count..][..count]);
+        }
+        let mut mean = [me as i32 * 10];
+        group.all_reduce(&mut mean, ReduceOp::Avg).unwrap();
+        assert_eq!(mean[0], (0..world as i32).map(|rank| rank * 10).sum::<i32>() / world as i32);
+    });
+}
+
+#[test]
+fn data_goes_where_it_is_meant_to() {
+    everywhere(|group| {
+        let (me, world) = (group.rank(), group.world());
+        for count in COUNTS {
+            let all: Vec<f32> = (0..world).flat_map(|rank| brought(rank, count)).collect();
+            let mut gathered = vec![0.0; count * world];
+            group.all_gather(&brought(me, count), &mut gathered).unwrap();
+            assert_eq!(gathered, all);
+            for root in 0..world {
+                let mut data = if root == me { brought(root, count) } else { vec![0.0; count] };
+                group.broadcast(&mut data, root).unwrap();
+                assert_eq!(data, brought(root, count));
+                let mut gathered = vec![0.0; if root == me { count * world } else { 0 }];
+                group.gather(&brought(me, count), &mut gathered, root).unwrap();
+                assert_eq!(gathered, if root == me { all.clone() } else { vec![] });
+                let mut part = vec![0.0; count];
+                let whole = if root == me { brought(root, count * world) } else { vec![] };
+                group.scatter(&whole, &mut part, root).unwrap();
+                assert_eq!(part, brought(root, count * world)[me * count..][..count]);
+            }
+            let mut swapped = vec![0.0; count * world];
+            group.all_to_all(&brought(me, count * world), &mut swapped).unwrap();
+            for (rank, piece) in swapped.chunks(count.max(1)).enumerate() {
+                assert_eq!(piece, &brought(rank, count * world)[me * count..][..count]);
+            }
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn parts_may_differ_in_size() {
+    everywhere(|group| {
+        let (me, world) = (group.rank(), group.world());
+        for scale in [1, 1000, 40_000] {
+            // The first rank has nothing.
+            let counts: Vec<usize> = (0..world).map(|rank| rank * scale).collect();
+            let (mine, total) = (counts[me], counts.iter().sum::<usize>());
+            let start = |rank: usize| counts[..rank].iter().sum::<usize>();
+            let all: Vec<f32> = (0..world).flat_map(|rank| brought(rank, counts[rank])).collect();
+            let mut gathered = vec![0.0; total];
+            group.all_gather_v(&brought(me, mine), &mut gathered, &counts).unwrap();
+            assert_eq!(gathered, all);
+            let mut part = vec![0.0; mine];
+            group.reduce_scatter_v(&brought(me, total), &mut part, &counts, ReduceOp::Sum).unwrap();
+            assert_eq!(part, summed(world, total)[start(me)..][..mine]);
+            for root in 0..world {
+                let mut gathered = vec![0.0; if root == me { total } else { 0 }];
+                let known = if root == me { counts.clone() } else { vec![] };
+                group.gather_v(&brought(me, mine), &mut gathered, &known, root).unwrap();
+                assert_eq!(gathered, if root == me { all.clone() } else { vec![] });
+                let whole = if root == me { brought(root, total) } else { vec![] };
+                group.scatter_v(&whole, &mut part, &known, root).unwrap();
+                assert_eq!(part, brought(root, total)[start(me)..][..mine]);
+            }
+            // Rank a sends b elements times the scale to rank b.
+            let send: Vec<usize> = (0..world).map(|to| to * scale).collect();
+            let receive = vec![me * scale; world];
+            let mut swapped = vec![0.0; me * scale * world];
+            group.all_to_all_v(&brought(me, total), &send, &mut swapped, &receive).unwrap();
+            let expected: Vec<f32> =
+                (0..world).flat_map(|from| brought(from, total)[start(me)..][..mine].to_vec()).collect();
+            assert_eq!(swapped, expected);
+        }
+    });
+}
+
+#[test]
+fn transfers_keep_their_order_and_disturb_no_collective() {
+    everywhere(|group| {
+        let (me, world) = (group.rank(), group.world());
+        if world == 1 {
+            return;
+        }
+        let (next, previous) = ((me + 1) % world, (me + world - 1) % world);
+        for count in COUNTS {
+            let send = |tag: usize| Operation {
+                op: GroupOp::Send { to: next },
+                dtype: ringfold::DType::F32,
+                buffers: GroupBuffers::Apart {
+                    input: vec![View::from(bytes(&brought(me + tag, count)))],
+                    output: vec![],
+                },
+                timeout: None,
+            };
+            let first = group.submit(send(1)).unwrap();
+            let second = group.submit(send(2)).unwrap();
+            let mut sum = brought(me, count);
+            group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(sum, summed(world, count));
+            let mut data = vec![0.0; count];
+            for tag in [1, 2] {
+                group.recv(&mut data, previous).unwrap();
+                assert_eq!(data, brought(previous + tag, count));
+            }
+            first.wait().unwrap();
+            second.wait().unwrap();
+        }
+    });
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+#[test]
+fn work_in_flight_is_done_in_order() {
+    everywhere(|group| {
+        let world = group.world();
+        let works: Vec<_> = (0..20)
+            .map(|_| {
+                let buffers = GroupBuffers::InPlace(Memory::from(bytes(&brought(group.rank(), 5000))));
+                let op = GroupOp::AllReduce(ReduceOp::Sum);
+                let dtype = ringfold::DType::F32;
+                group.submit(Operation { op, dtype, buffers, timeout: None }).unwrap()
+            })
+            .collect();
+        let mut data = brought(group.rank(), 10);
+        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+        assert_eq!(data, summed(world, 10));
+        assert!(works.iter().all(|work| work.is_done()), "what was begun earlier ends earlier");
+        works.iter().for_each(|work| work.wait().unwrap());
+    });
+}
+
+#[test]
+fn several_groups_live_side_by_side() {
+    for media in [Media::Tcp, Media::Auto] {
+        let (one, two) = (meeting(), meeting());
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let places = [one.clone(), two.clone()];
+                scope.spawn(move || {
+                    let groups = places.map(|at| {
+                        Group::builder().rank(rank).world(2).bootstrap(at).media(media).connect().unwrap()
+                    });
+                    std::thread::scope(|scope| {
+                        for (number, group) in groups.iter().enumerate() {
+                            scope.spawn(move || {
+                                for _ in 0..50 {
+                                    let mut data = brought(rank + number, 10_000);
+                                    group.all_reduce(&mut data, ReduceOp::Max).unwrap();
+                                }
+                            });
+                        }
+                    });
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn mistakes_are_told_before_anything_is_sent() {
+    everywhere(|group| {
+        let world = group.world();
+        let error = |result: Result<(), Error>| match result {
+            Err(Error::BadArgument(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        let why = error(group.broadcast(&mut [0.0_f32], world));
+        assert!(why.contains(&format!("0 to {}", world - 1)) && why.contains(&world.to_string()), "{why}");
+        assert!(error(group.send(&[1.0_f32], group.rank())).contains("itself"));
+        assert!(error(group.all_gather(&[1.0_f32], &mut vec![0.0; world + 1])).contains("output"));
+        assert!(error(group.all_reduce(&mut [1.0_f32], ReduceOp::BitAnd)).contains("float32"));
+        assert!(error(group.all_gather_v(&[1.0_f32], &mut [0.0], &vec![1; world + 1])).contains("counts"));
+        // The group is none the worse for it.
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn ranks_that_ask_for_different_things_are_told_so() {
+    for media in [Media::Tcp, Media::Auto] {
+        let errors = ranks(3, media, |group| {
+            let count = if group.rank() == 2 { 500 } else { 400 };
+            group.all_reduce(&mut vec![1.0_f32; count], ReduceOp::Sum).unwrap_err().to_string()
+        });
+        for error in errors {
+            assert!(error.contains("rank 2") || error.contains("something else"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_when_time_is_up() {
+    for media in [Media::Tcp, Media::Auto] {
+        let began = Instant::now();
+        let errors = ranks(3, media, |group| {
+            if group.rank() == 1 {
+                // It lives, but never calls.
+                let mut failure = None;
+                while failure.is_none() && began.elapsed() < Duration::from_secs(60) {
+                    std::thread::sleep(Duration::from_millis(10));
+                    failure = group.failure();
+                }
+                return failure.unwrap().to_string();
+            }
+            group.set_timeout(Duration::from_millis(300));
+            group.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum).unwrap_err().to_string()
+        });
+        for error in errors {
+            assert!(error.contains("rank 1"), "{media:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn whoever_leaves_early_is_named_and_whoever_leaves_late_is_not_missed() {
+    for media in [Media::Tcp, Media::Auto] {
+        let ends = ranks(3, media, |group| {
+            for _ in 0..20 {
+                group.all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum).unwrap();
+            }
+            if group.rank() == 0 {
+                return String::new();
+            }
+            group.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum).unwrap_err().to_string()
+        });
+        for end in &ends[1..] {
+            assert!(end.contains("rank 0") && end.contains("left"), "{media:?}: {end}");
+        }
+    }
+}
+
+#[test]
+fn a_group_that_is_given_up_is_over_for_everyone() {
+    for media in [Media::Tcp, Media::Auto] {
+        let errors = ranks(3, media, |group| {
+            if group.rank() == 2 {
+                std::thread::sleep(Duration::from_millis(50));
+                group.abort();
+            }
+            let first = group.barrier().unwrap_err().to_string();
+            assert_eq!(group.barrier().unwrap_err().to_string(), first);
+            first
+        });
+        for error in errors {
+            assert!(error.contains("rank 2") && error.contains("gave the group up"), "{error}");
+        }
+    }
+}
