@@ -271,9 +271,10 @@ impl Case {
         let plan = |rank: Rank| choice::plan(descriptor, &layouts[rank.index()], rank, shape, tuning);
         let plan = |rank| plan(rank).unwrap_or_else(|none| panic!("{descriptor}: {none}"));
         let plans: Vec<_> = ranks().map(plan).collect();
-        let method = choice::method(descriptor, shape, tuning).expect("plans were made by it");
         let of = |rank: Rank| {
-            (method.traffic)(&Task { descriptor, layout: &layouts[rank.index()], me: rank, shape, tuning })
+            let task = Task { descriptor, layout: &layouts[rank.index()], me: rank, shape, tuning };
+            let method = choice::method(&task).expect("plans were made by it");
+            (method.traffic)(&task)
         };
         let traffic = if layouts[0].is_pairwise() { ranks().map(of).sum() } else { of(Rank(0)) };
         let (descriptor, shares) = (*descriptor, shares.clone());

@@ -7,6 +7,7 @@
 
 pub mod checker;
 pub mod choice;
+pub mod cost;
 pub mod event;
 pub mod executor;
 pub mod layout;

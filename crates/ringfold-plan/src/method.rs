@@ -19,6 +19,7 @@ pub mod one_shot;
 pub mod reduce;
 pub mod ring;
 
+use crate::cost::{Amount, Cost};
 use crate::layout::Layout;
 use crate::parts::{Chunking, Parts, Span};
 use crate::shape::GroupShape;
@@ -41,6 +42,9 @@ pub struct Method {
     /// Elements that all ranks together send. Where the sizes of pairs are the ranks' own affair, those that
     /// this one sends.
     pub traffic: fn(&Task) -> u64,
+    /// What it costs, in worlds of two and more; the same on all ranks, unless the sizes of pairs are the ranks'
+    /// own affair.
+    pub cost: fn(&Task) -> Cost,
     /// Writes a rank's steps, in worlds of two and more.
     pub draft: fn(&Task) -> Draft,
 }
@@ -79,6 +83,15 @@ impl Task<'_> {
     /// As many elements as bring the whole to everyone but one, once: what most methods send, or twice.
     pub fn once_to_all(&self) -> u64 {
         self.descriptor.count * (self.world() as u64 - 1)
+    }
+
+    /// So many elements that lie behind each other.
+    pub fn amount(&self, elements: u64) -> Amount {
+        let descriptor = self.descriptor;
+        let on_wire = descriptor.quantization.map_or(descriptor.dtype, |q| q.dtype).bytes();
+        let frames = self.chunking().chunks(Span { start: 0, count: elements });
+        let bytes = |each: usize| elements.saturating_mul(each as u64);
+        Amount { bytes: bytes(on_wire), memory_bytes: bytes(descriptor.dtype.bytes()), frames }
     }
 
     /// The chunks of a span.

@@ -52,6 +52,11 @@ impl GroupShape {
         self.mesh && self.missing.is_empty()
     }
 
+    /// Whether all ranks are on one host.
+    pub fn is_on_one_host(&self) -> bool {
+        self.hosts.iter().all(|host| *host == self.hosts[0])
+    }
+
     /// Whether two ranks are linked.
     pub fn is_linked(&self, a: Rank, b: Rank) -> bool {
         let on_ring = || self.ahead(a, 1) == b || self.ahead(b, 1) == a;

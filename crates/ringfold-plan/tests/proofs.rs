@@ -2,9 +2,11 @@
 
 use ringfold_plan::checker::{Case, Schedule, Shares, Sweep, check, shuffled};
 use ringfold_plan::choice::{choose, methods};
+use ringfold_plan::layout::Layout;
 use ringfold_plan::shape::GroupShape;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::dtype::DType;
+use ringfold_proto::id::Rank;
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::{Algorithm, Tuning};
@@ -62,7 +64,7 @@ fn quantised_and_reproducible_reductions_end_right_whatever_is_chosen() {
                 let base = Descriptor::all_reduce(29, DType::F32, ReduceOp::Avg);
                 let descriptor = Descriptor { quantization, reproducible, ..base };
                 let shape = GroupShape { ring: shuffled(world, 3), mesh, ..GroupShape::uniform(world) };
-                let choice = choose(&descriptor, &shape, &tight(None)).unwrap();
+                let choice = choose(&descriptor, &Layout::Even, Rank(0), &shape, &tight(None)).unwrap();
                 if let Err(failure) = check(&descriptor, &Shares::Even, &shape, &tight(None), 0..6) {
                     panic!("{choice}: {failure}");
                 }
@@ -103,7 +105,7 @@ fn long_messages_keep_every_edge_of_the_ring_busy_all_the_time() {
             assert_eq!(of(Collective::AllReduce), 2 * hops * chunks, "world {world}, {chunks} chunks");
             assert_eq!(of(Collective::ReduceScatter), hops * chunks);
             assert_eq!(of(Collective::AllGather), hops * chunks);
-            let root = ringfold_proto::id::Rank(1);
+            let root = Rank(1);
             assert_eq!(of(Collective::Broadcast { root }), world as u64 * chunks + hops - 1);
             assert_eq!(of(Collective::Reduce { root }), world as u64 * chunks + hops - 1);
         }
@@ -112,7 +114,7 @@ fn long_messages_keep_every_edge_of_the_ring_busy_all_the_time() {
 
 #[test]
 fn short_messages_take_as_many_hops_as_their_plan_promises() {
-    let broadcast = Collective::Broadcast { root: ringfold_proto::id::Rank(1) };
+    let broadcast = Collective::Broadcast { root: Rank(1) };
     let hops = |collective, algorithm, world| ticks(collective, algorithm, world, 2);
     assert_eq!(hops(Collective::AllReduce, Algorithm::OneShot, 8), 1);
     assert_eq!(hops(Collective::AllReduce, Algorithm::Direct, 8), 2);
@@ -121,7 +123,7 @@ fn short_messages_take_as_many_hops_as_their_plan_promises() {
     assert_eq!(hops(broadcast, Algorithm::Halving, 16), 4);
     assert_eq!(hops(Collective::Barrier, Algorithm::Halving, 17), 5);
     assert_eq!(hops(Collective::Barrier, Algorithm::Ring, 17), 33);
-    let root = ringfold_proto::id::Rank(1);
+    let root = Rank(1);
     assert_eq!(hops(Collective::Reduce { root }, Algorithm::OneShot, 8), 1);
     assert_eq!(hops(Collective::Reduce { root }, Algorithm::Direct, 8), 2);
     assert_eq!(hops(Collective::Reduce { root }, Algorithm::Ring, 8), 7);

@@ -18,6 +18,22 @@ pub const EAGER_SLOTS_MAX: u16 = 64;
 /// Slots per pair and epoch altogether.
 pub const SLOTS_MAX: u16 = 16_384;
 
+/// Bytes of a slot of the memory that a group on one host shares: at least, at most, and in steps of a cache
+/// line.
+pub const BOARD_SLOT_BYTES_MIN: u32 = 4096;
+/// See above.
+pub const BOARD_SLOT_BYTES_MAX: u32 = 16 << 20;
+/// See above.
+pub const BOARD_SLOT_BYTES_STEP: u32 = 64;
+
+/// Slots of each rank there: at least, and at most.
+pub const BOARD_DEPTH_MIN: u16 = 4;
+/// See above.
+pub const BOARD_DEPTH_MAX: u16 = 256;
+
+/// Nanoseconds that anything may cost in the tuning's prices.
+pub const PRICE_NS_MAX: u32 = 1_000_000_000;
+
 /// Operations of one peer that are in flight at once.
 pub const OPS_IN_FLIGHT_MAX: usize = 1024;
 

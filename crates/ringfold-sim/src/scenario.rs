@@ -3,7 +3,7 @@
 use crate::chance::Chance;
 use ringfold_proto::time::Time;
 use ringfold_proto::timing::Timing;
-use ringfold_proto::tuning::{Algorithm, Tuning};
+use ringfold_proto::tuning::{Algorithm, Prices, Tuning};
 use std::time::Duration;
 
 /// Something that happens to the run. Peers are chosen among those alive when it happens.
@@ -146,10 +146,21 @@ fn tuning(chance: &mut Chance) -> Tuning {
         chunk_bytes: 16 * chance.between(1, 5) as u32,
         window_slots: chance.between(1, 5) as u16,
         eager_slots: chance.between(1, 5) as u16,
-        one_shot_bytes_max: chance.between(0, 64) as u32,
-        halving_bytes_max: chance.between(0, 128) as u32,
-        direct_world_max: chance.between(0, 6) as u16,
+        tcp: prices(chance),
+        shared: prices(chance),
         forced: algorithms[chance.between(0, 5) as usize],
+        ..Tuning::default()
+    }
+}
+
+/// By chance, so that every algorithm is the cheapest somewhere although messages are small.
+fn prices(chance: &mut Chance) -> Prices {
+    Prices {
+        hop_ns: chance.between(0, 100) as u32,
+        frame_ns: chance.between(0, 100) as u32,
+        sent_ns_per_kib: chance.between(0, 3000) as u32,
+        reduced_ns_per_kib: chance.between(0, 3000) as u32,
+        beside_ring_percent: chance.between(50, 300) as u16,
     }
 }
 

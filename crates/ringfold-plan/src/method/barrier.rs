@@ -1,6 +1,7 @@
 //! Nobody leaves before everyone has come. Frames are empty: that they arrive is all they say.
 
 use super::{Draft, Method, Task};
+use crate::cost::Cost;
 use crate::step::{Region, Step};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
@@ -12,13 +13,23 @@ pub const TWO_TRIPS: Method = Method {
     one_owner: true,
     member_order: true,
     traffic: |_| 0,
+    cost: |task| Cost::empty(2 * task.world() as u64 - 1, 2),
     draft: two_trips,
 };
 
 /// Dissemination: in round k each rank tells the one 2^k places further that it, and all it has heard
 /// of, have come. log₂(world) hops, rounded up.
-pub const DISSEMINATION: Method =
-    Method { algorithm: Algorithm::Halving, needs_mesh: true, draft: dissemination, ..TWO_TRIPS };
+pub const DISSEMINATION: Method = Method {
+    algorithm: Algorithm::Halving,
+    needs_mesh: true,
+    cost: |task| Cost::empty(rounds(task).into(), rounds(task).into()),
+    draft: dissemination,
+    ..TWO_TRIPS
+};
+
+fn rounds(task: &Task) -> u32 {
+    task.world().next_power_of_two().ilog2()
+}
 
 fn two_trips(task: &Task) -> Draft {
     let mut draft = Draft::default();
@@ -38,9 +49,8 @@ fn two_trips(task: &Task) -> Draft {
 fn dissemination(task: &Task) -> Draft {
     let mut draft = Draft::default();
     let (me, world) = (task.me.index(), task.world());
-    let rounds = world.next_power_of_two().ilog2();
     let mut heard = None;
-    for distance in (0..rounds).map(|round| 1 << round) {
+    for distance in (0..rounds(task)).map(|round| 1 << round) {
         let mut tell = Step::send(Rank::from_index((me + distance) % world), Region::EMPTY);
         let mut hear = Step::receive(Rank::from_index((me + world - distance) % world), Region::EMPTY);
         (tell.after, hear.after) = (heard, heard);

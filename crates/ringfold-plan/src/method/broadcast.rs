@@ -2,6 +2,7 @@
 //! each other, so that one is passed on while the next arrives. No scratch anywhere.
 
 use super::{Draft, Method, Task};
+use crate::cost::{Amount, Sizes};
 use crate::parts::Span;
 use crate::step::{Place, Step};
 use ringfold_proto::descriptor::Collective;
@@ -16,14 +17,36 @@ pub const CHAIN: Method = Method {
     one_owner: true,
     member_order: true,
     traffic: |task| task.once_to_all(),
+    cost: |task| {
+        let sizes = Sizes::of(task);
+        sizes.along().sent(sizes.others, sizes.along(), Amount::default())
+    },
     draft: chain,
 };
 
 /// A binomial tree: log₂(world) hops, for short messages.
-pub const TREE: Method = Method { algorithm: Algorithm::Halving, needs_mesh: true, draft: tree, ..CHAIN };
+pub const TREE: Method = Method {
+    algorithm: Algorithm::Halving,
+    needs_mesh: true,
+    cost: |task| {
+        let (rounds, whole) = (u64::from(task.world().next_power_of_two().ilog2()), Sizes::of(task).whole);
+        whole.times(rounds).sent(rounds, whole, Amount::default())
+    },
+    draft: tree,
+    ..CHAIN
+};
 
 /// From the root to everyone: one hop, for small worlds.
-pub const STAR: Method = Method { algorithm: Algorithm::Direct, needs_mesh: true, draft: star, ..CHAIN };
+pub const STAR: Method = Method {
+    algorithm: Algorithm::Direct,
+    needs_mesh: true,
+    cost: |task| {
+        let sizes = Sizes::of(task);
+        sizes.whole.times(sizes.others).sent(1, sizes.whole, Amount::default())
+    },
+    draft: star,
+    ..CHAIN
+};
 
 fn chain(task: &Task) -> Draft {
     let (shape, world) = (task.shape, task.world());

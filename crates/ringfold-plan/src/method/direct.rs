@@ -2,6 +2,7 @@
 //! them, and hands the result to all. Two hops, the ring's traffic, every link used. No scratch.
 
 use super::{Draft, Method, Task, in_turns};
+use crate::cost::{Amount, Sizes};
 use crate::parts::Span;
 use crate::step::{Left, Place, Region, Step};
 use ringfold_proto::id::Rank;
@@ -9,10 +10,27 @@ use ringfold_proto::tuning::Algorithm;
 
 /// Two hops. In place, the final value of another's part arrives only after the owner had our own, so
 /// nothing needs a fence.
-pub const ALL_REDUCE: Method = Method { traffic: |task| 2 * task.once_to_all(), ..STRAIGHT };
+pub const ALL_REDUCE: Method = Method {
+    traffic: |task| 2 * task.once_to_all(),
+    cost: |task| {
+        let sizes = Sizes::of(task);
+        let own = sizes.longest.times(sizes.others);
+        let each_way = sizes.parts.without(sizes.longest).and(own);
+        each_way.sent(2, each_way, own)
+    },
+    ..STRAIGHT
+};
 
 /// One hop; the fold happens in the target.
-pub const REDUCE_SCATTER: Method = Method { draft: reduce_scatter, ..STRAIGHT };
+pub const REDUCE_SCATTER: Method = Method {
+    cost: |task| {
+        let sizes = Sizes::of(task);
+        let own = sizes.longest.times(sizes.others);
+        sizes.parts.without(sizes.shortest).sent(1, own, own)
+    },
+    draft: reduce_scatter,
+    ..STRAIGHT
+};
 
 /// One hop.
 pub const ALL_GATHER: Method = Method { draft: all_gather, ..STRAIGHT };
@@ -23,6 +41,11 @@ const STRAIGHT: Method = Method {
     one_owner: true,
     member_order: true,
     traffic: |task| task.once_to_all(),
+    cost: |task| {
+        let sizes = Sizes::of(task);
+        let own = sizes.longest.times(sizes.others);
+        own.sent(1, sizes.parts.without(sizes.shortest), Amount::default())
+    },
     draft: all_reduce,
 };
 

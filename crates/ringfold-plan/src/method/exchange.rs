@@ -2,6 +2,7 @@
 //! sizes of pairs, and transfers. One hop, no scratch, and nothing travels that is not wanted.
 
 use super::{Draft, Method, Task, in_turns};
+use crate::cost::{Amount, Cost, Sizes};
 use crate::layout::Pieces;
 use crate::parts::Span;
 use crate::step::{Place, Region, Step};
@@ -17,8 +18,30 @@ pub const EXCHANGE: Method = Method {
     one_owner: true,
     member_order: true,
     traffic,
+    cost,
     draft: exchange,
 };
+
+/// Where the sizes of pairs are the ranks' own affair, it is what this rank costs.
+fn cost(task: &Task) -> Cost {
+    let sizes = Sizes::of(task);
+    let (others, own) = (sizes.parts.without(sizes.shortest), sizes.longest.times(sizes.others));
+    let (sent, received) = match task.descriptor.collective {
+        _ if task.layout.is_pairwise() => {
+            let pieces = Pieces::of(task.descriptor, task.layout, task.world(), task.me);
+            let all = |pieces: &[Option<Span>]| {
+                let amounts = pieces.iter().flatten().map(|piece| task.amount(piece.count));
+                amounts.fold(Amount::default(), Amount::and)
+            };
+            (all(&pieces.send), all(&pieces.receive))
+        }
+        Collective::Gather { .. } => (sizes.longest, others),
+        Collective::Scatter { .. } => (others, sizes.longest),
+        Collective::AllToAll => (others, own),
+        _ => (sizes.whole, sizes.whole),
+    };
+    sent.sent(1, received, Amount::default())
+}
 
 fn traffic(task: &Task) -> u64 {
     let (count, parts) = (task.descriptor.count, task.parts());

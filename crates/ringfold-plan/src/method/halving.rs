@@ -5,6 +5,7 @@
 //! are chained, so one that is done has all earlier ones behind it.
 
 use super::{Draft, Method, Task};
+use crate::cost::{Amount, Cost};
 use crate::parts::{Parts, Span};
 use crate::step::{Left, Place, Step};
 use ringfold_proto::id::Rank;
@@ -18,8 +19,20 @@ pub const ALL_REDUCE: Method = Method {
     one_owner: false,
     member_order: true,
     traffic: |task| 2 * task.once_to_all(),
+    cost,
     draft: all_reduce,
 };
+
+/// The busiest is a rank that stands for one beyond the power of two, if there are such.
+fn cost(task: &Task) -> Cost {
+    let (rounds, count) = (task.world().ilog2(), task.descriptor.count);
+    let halves = (1..=rounds).map(|round| task.amount(count.div_ceil(1 << round)));
+    let halved = halves.fold(Amount::default(), Amount::and);
+    let extra = u64::from(!task.world().is_power_of_two());
+    let beyond = task.amount(count).times(extra);
+    let each_way = halved.times(2).and(beyond);
+    each_way.sent(2 * (u64::from(rounds) + extra), each_way, halved.and(beyond))
+}
 
 fn all_reduce(task: &Task) -> Draft {
     let core = 1 << task.world().ilog2();

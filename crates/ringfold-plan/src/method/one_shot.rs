@@ -3,6 +3,7 @@
 //! All ranks fold in rank order, so that they agree on every bit although each settles for itself.
 
 use super::{Draft, Method, Task};
+use crate::cost::Sizes;
 use crate::parts::Span;
 use crate::step::{Left, Place, Region, Step};
 use ringfold_proto::id::Rank;
@@ -17,6 +18,11 @@ pub const ALL_REDUCE: Method = Method {
     one_owner: false,
     member_order: true,
     traffic: |task| task.world() as u64 * task.once_to_all(),
+    cost: |task| {
+        let sizes = Sizes::of(task);
+        let all = sizes.whole.times(sizes.others);
+        all.sent(1, all, all)
+    },
     draft: all_reduce,
 };
 

@@ -3,6 +3,7 @@
 
 use super::ring::{Circle, pass_through};
 use super::{Draft, Method, Task, direct, one_shot};
+use crate::cost::Sizes;
 use crate::step::{Place, Step};
 use ringfold_proto::descriptor::Collective;
 use ringfold_proto::id::Rank;
@@ -16,6 +17,10 @@ pub const CHAIN: Method = Method {
     one_owner: true,
     member_order: false,
     traffic: |task| task.once_to_all(),
+    cost: |task| {
+        let sizes = Sizes::of(task);
+        sizes.along().sent(sizes.others, sizes.along(), sizes.along())
+    },
     draft: chain,
 };
 
@@ -26,13 +31,28 @@ pub const STRAIGHT: Method = Method {
     needs_mesh: true,
     member_order: true,
     traffic: |task| task.once_to_all() + task.descriptor.count - task.parts().of(root(task)).count,
+    cost: |task| {
+        let sizes = Sizes::of(task);
+        let (others, own) = (sizes.parts.without(sizes.shortest), sizes.longest.times(sizes.others));
+        others.sent(2, own.and(others), own)
+    },
     draft: straight,
     ..CHAIN
 };
 
 /// Everything to the root, which folds it in rank order: one hop, for small messages.
-pub const STAR: Method =
-    Method { algorithm: Algorithm::OneShot, needs_mesh: true, member_order: true, draft: star, ..CHAIN };
+pub const STAR: Method = Method {
+    algorithm: Algorithm::OneShot,
+    needs_mesh: true,
+    member_order: true,
+    cost: |task| {
+        let sizes = Sizes::of(task);
+        let all = sizes.whole.times(sizes.others);
+        sizes.whole.sent(1, all, all)
+    },
+    draft: star,
+    ..CHAIN
+};
 
 fn chain(task: &Task) -> Draft {
     let (circle, mut draft) = (Circle::new(task), Draft::default());

@@ -4,6 +4,7 @@
 //! c+1 of the hop before arrives, and the outgoing edge never idles for want of a decision.
 
 use super::{Draft, Method, Task};
+use crate::cost::{Amount, Sizes};
 use crate::parts::{Parts, Span};
 use crate::step::{Left, Place, Region, Step};
 use ringfold_proto::id::Rank;
@@ -12,11 +13,25 @@ use ringfold_proto::tuning::Algorithm;
 /// Reduce-scatter, then all-gather. No scratch: the target holds what is not yet final. Each part is
 /// overwritten by its final value only after our own data has been all the way round in it, so no fence
 /// is needed in place.
-pub const ALL_REDUCE: Method = Method { traffic: |task| 2 * task.once_to_all(), ..AROUND };
+pub const ALL_REDUCE: Method = Method {
+    traffic: |task| 2 * task.once_to_all(),
+    cost: |task| {
+        let (sizes, once) = (Sizes::of(task), Sizes::of(task).around());
+        once.times(2).sent(2 * sizes.others, once.times(2), once)
+    },
+    ..AROUND
+};
 
 /// Parts travel to their owners and grow on the way. What passes through is kept in scratch: the chunks
 /// of the longest part, and a window more.
-pub const REDUCE_SCATTER: Method = Method { draft: reduce_scatter, ..AROUND };
+pub const REDUCE_SCATTER: Method = Method {
+    cost: |task| {
+        let (sizes, once) = (Sizes::of(task), Sizes::of(task).around());
+        once.sent(sizes.others, once, once)
+    },
+    draft: reduce_scatter,
+    ..AROUND
+};
 
 /// Each part travels once around. No scratch, and no operands that could meet in another order.
 pub const ALL_GATHER: Method = Method { member_order: true, draft: all_gather, ..AROUND };
@@ -27,6 +42,10 @@ const AROUND: Method = Method {
     one_owner: true,
     member_order: false,
     traffic: |task| task.once_to_all(),
+    cost: |task| {
+        let (sizes, once) = (Sizes::of(task), Sizes::of(task).around());
+        once.sent(sizes.others, once, Amount::default())
+    },
     draft: all_reduce,
 };
 

@@ -16,7 +16,7 @@ use ringfold_proto::message::{
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
-use ringfold_proto::tuning::{Algorithm, Tuning};
+use ringfold_proto::tuning::{Algorithm, Prices, Tuning};
 use std::net::SocketAddr;
 
 /// The bytes that are left to decide with.
@@ -264,12 +264,24 @@ impl Draw<'_> {
                 chunk_bytes: self.u32(),
                 window_slots: self.u32() as u16,
                 eager_slots: self.u32() as u16,
-                one_shot_bytes_max: self.u32(),
-                halving_bytes_max: self.u32(),
-                direct_world_max: self.u32() as u16,
+                board_slot_bytes: self.u32(),
+                board_depth: self.u32() as u16,
+                board_one_shot_bytes_max: self.u32(),
+                tcp: self.prices(),
+                shared: self.prices(),
                 forced: self.maybe(|d| d.one_of(&algorithms)),
             },
             key: self.key(),
+        }
+    }
+
+    fn prices(&mut self) -> Prices {
+        Prices {
+            hop_ns: self.u32(),
+            frame_ns: self.u32(),
+            sent_ns_per_kib: self.u32(),
+            reduced_ns_per_kib: self.u32(),
+            beside_ring_percent: self.u32() as u16,
         }
     }
 

@@ -21,7 +21,7 @@ use ringfold_proto::message::{
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
-use ringfold_proto::tuning::{Algorithm, Tuning};
+use ringfold_proto::tuning::{Algorithm, Prices, Tuning};
 
 /// Examples with their names: `name, pattern => example`, one line per variant.
 macro_rules! examples {
@@ -409,9 +409,23 @@ fn description() -> EpochDescription {
             chunk_bytes: 65_536,
             window_slots: 8,
             eager_slots: 4,
-            one_shot_bytes_max: 1000,
-            halving_bytes_max: 2000,
-            direct_world_max: 2,
+            board_slot_bytes: 131_072,
+            board_depth: 4,
+            board_one_shot_bytes_max: 16_384,
+            tcp: Prices {
+                hop_ns: 20_000,
+                frame_ns: 3000,
+                sent_ns_per_kib: 230,
+                reduced_ns_per_kib: 100,
+                beside_ring_percent: 125,
+            },
+            shared: Prices {
+                hop_ns: 2000,
+                frame_ns: 1000,
+                sent_ns_per_kib: 100,
+                reduced_ns_per_kib: 60,
+                beside_ring_percent: 100,
+            },
             forced: Some(Algorithm::Direct),
         },
         key: [0x6b; 32],
