@@ -141,8 +141,9 @@ impl Arena {
         Ranks(self.word(geometry::LEFT_AT).load(Ordering::SeqCst))
     }
 
+    /// Whether it was given up.
     #[inline]
-    fn is_aborted(&self) -> bool {
+    pub fn is_aborted(&self) -> bool {
         self.word(geometry::ABORT_AT).load(Ordering::Relaxed) != 0
     }
 
