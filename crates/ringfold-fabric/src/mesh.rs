@@ -16,7 +16,7 @@ use crate::random;
 use crate::segment::Ticket;
 use crate::shared_link::Opened;
 use crate::socket::Socket;
-use attempt::{Attempt, Dialling, Receiving};
+use attempt::{Attempt, Dialling, Receiving, Wanted};
 use guest::{Guest, StreamHead};
 use ringfold_proto::epoch::Member;
 use ringfold_proto::handshake::{Acceptor, Established, Identity, Secret};
@@ -316,9 +316,9 @@ impl Mesh {
             if !matches!(wish.attempt, Attempt::Due(at) if at <= now) {
                 continue;
             }
-            let (epoch, key) = (wish.epoch, wish.key.clone());
-            let shares = self.shares_on == Some(wish.member.host);
-            match Dialling::begin(now, &wish.member, identity, epoch, key, streams, shares, &self.poller) {
+            let proof = (wish.epoch, wish.key.clone());
+            let wanted = Wanted { streams, shares: self.shares_on == Some(wish.member.host) };
+            match Dialling::begin(now, &wish.member, identity, proof, wanted, &self.poller) {
                 Ok(dialling) => wish.attempt = Attempt::Dialling(dialling),
                 Err(error) => wish.fail(now, error.to_string()),
             }

@@ -1,12 +1,12 @@
 //! Meshes, doors and links with real sockets, several in one thread, so that chance decides who acts when.
 
-use ringfold_fabric::clock::Clock;
-use ringfold_fabric::door::Door;
+mod node;
+
+use node::{Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, drive, epoch, idle, two};
 use ringfold_fabric::knock;
 use ringfold_fabric::limits;
 use ringfold_fabric::link::{Arrival, Link};
 use ringfold_fabric::memory::Lease;
-use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::probe;
 use ringfold_fabric::random;
@@ -15,152 +15,14 @@ use ringfold_fabric::socket::{Intake, Socket};
 use ringfold_plan::executor::Verdict;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
-use ringfold_proto::epoch::Member;
 use ringfold_proto::handshake::{Dialler, Identity, Secret, Target};
 use ringfold_proto::hello::{Purpose, Welcome};
-use ringfold_proto::id::{EpochId, GroupId, Incarnation, OpId, PeerId, RunId, Seq, Tag};
+use ringfold_proto::id::{OpId, PeerId, RunId, Seq};
 use ringfold_proto::link_message::LinkMessage;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Longer than anything here takes, on any machine.
-const LONG: Duration = Duration::from_secs(30);
-
-const KEY: [u8; 32] = [42; 32];
-
-/// A peer that makes links.
-struct Node {
-    peer: PeerId,
-    mesh: Mesh,
-    poller: Arc<Poller>,
-    clock: Clock,
-    /// By how much its clock is put forward.
-    ahead: Duration,
-    chance: Chance,
-    up: Vec<Link>,
-    failed: Vec<String>,
-    visitors: Vec<(PeerId, Purpose, TcpStream)>,
-}
-
-impl Node {
-    fn new(peer: u128, streams: u16, patience: Duration) -> Self {
-        let poller = Arc::new(Poller::new().unwrap());
-        let door = Door::open("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
-        let peer = PeerId(peer);
-        let mesh = Mesh::new(peer, door, streams, patience, &poller);
-        let (clock, chance) = (Clock::start(), Chance(peer.0 as u64 * 2 + 1));
-        let (up, failed, visitors) = (Vec::new(), Vec::new(), Vec::new());
-        Self { peer, mesh, poller, clock, ahead: Duration::ZERO, chance, up, failed, visitors }
-    }
-
-    fn member(&self, address: SocketAddr) -> Member {
-        Member { peer: self.peer, name: "it".into(), host: 1, site: 0, addresses: vec![address] }
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.mesh.address().unwrap()
-    }
-
-    /// The same place by a name that does not look like this host's own, for which one stream would do.
-    fn far_address(&self) -> SocketAddr {
-        SocketAddr::new(IpAddr::V6(Ipv4Addr::LOCALHOST.to_ipv6_mapped()), self.address().port())
-    }
-
-    fn now(&self) -> ringfold_proto::time::Time {
-        self.clock.now() + self.ahead
-    }
-
-    fn wish(&mut self, member: Member, epoch: EpochId) {
-        self.mesh.wish(self.now(), member, epoch, &KEY);
-    }
-
-    /// Does some of what can be done.
-    fn turn(&mut self, patience: Duration) {
-        let mut ready = Readiness::default();
-        self.poller.wait(&mut ready, patience).unwrap();
-        for token in ready.tokens() {
-            if self.chance.below(4) > 0 {
-                self.mesh.handle_ready(self.now(), token);
-            }
-        }
-        if self.mesh.poll_timeout().is_some_and(|at| at <= self.now()) {
-            self.mesh.handle_timeout(self.now());
-        }
-        while let Some(news) = self.mesh.next_news() {
-            match news {
-                MeshNews::Up(_, link) => self.up.push(link),
-                MeshNews::Failed(_, why) => self.failed.push(why),
-                MeshNews::Visitor { peer, purpose, stream } => self.visitors.push((peer, purpose, stream)),
-            }
-        }
-    }
-}
-
-/// Small numbers that are hard to foresee.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
-fn epoch(counter: u64) -> EpochId {
-    EpochId { group: GroupId(0), incarnation: Incarnation(7), counter }
-}
-
-/// Lets nodes act, in any order, until something is the case.
-fn drive(nodes: &mut [&mut Node], until: impl Fn(&[&mut Node]) -> bool) {
-    let end = Instant::now() + LONG;
-    while !until(nodes) {
-        assert!(Instant::now() < end, "it takes too long; failures: {:?}", nodes[0].failed);
-        let who = nodes[0].chance.below(nodes.len() as u64) as usize;
-        nodes[who].turn(Duration::from_micros(200));
-    }
-}
-
-/// Lets them act for a while.
-fn idle(nodes: &mut [&mut Node], time: Duration) {
-    let end = Instant::now() + time;
-    drive(nodes, |_| Instant::now() >= end);
-}
-
-fn both_up(nodes: &[&mut Node]) -> bool {
-    nodes[..2].iter().all(|node| !node.up.is_empty())
-}
-
-/// The links of the two are the same one, and it works both ways.
-fn assert_one_link(a: &mut Node, b: &mut Node, number: u64) {
-    assert_eq!((a.up.len(), b.up.len()), (1, 1));
-    let op = OpId { epoch: epoch(number), tag: Tag(number), seq: Seq(0) };
-    let (mut from, mut to) = (&mut a.up[0], &mut b.up[0]);
-    for _ in 0..2 {
-        from.say(&LinkMessage::Want { op });
-        from.flush(&mut Vec::new()).unwrap();
-        let (mut pool, end) = (SlotPool::default(), Instant::now() + LONG);
-        let heard = loop {
-            assert!(Instant::now() < end);
-            if let Some(arrival) = to.next(&mut pool, |_| Verdict::Place).unwrap() {
-                break arrival;
-            }
-        };
-        assert!(matches!(heard, Arrival::Message(LinkMessage::Want { op: of }) if of == op), "{heard:?}");
-        core::mem::swap(&mut from, &mut to);
-    }
-}
-
-fn two(streams: u16) -> (Node, Node) {
-    (Node::new(1, streams, LONG), Node::new(2, streams, LONG))
-}
-
-fn closed_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 #[test]
 fn two_who_want_each_other_get_exactly_one_link() {
@@ -236,8 +98,8 @@ fn links_have_the_streams_that_were_asked_for() {
 }
 
 /// Both dial at the same time, round after round.
-fn dial_each_other(rounds: u64, streams: u16, address: impl Fn(&Node) -> SocketAddr) {
-    let (mut a, mut b) = two(streams);
+fn dial_each_other(rounds: u64, (mut a, mut b): (Node, Node), address: impl Fn(&Node) -> SocketAddr) {
+    let is_shared = a.host != 1;
     let mut slowest = Duration::ZERO;
     for round in 1..=rounds {
         let (of_a, of_b) = (a.member(address(&a)), b.member(address(&b)));
@@ -257,21 +119,28 @@ fn dial_each_other(rounds: u64, streams: u16, address: impl Fn(&Node) -> SocketA
             b.turn(Duration::ZERO);
         }
         assert_one_link(&mut a, &mut b, round);
+        assert!(a.up[0].is_shared() == is_shared && b.up[0].is_shared() == is_shared);
         (a.up, b.up) = (Vec::new(), Vec::new());
         assert!(a.failed.is_empty() && b.failed.is_empty());
     }
-    println!("{rounds} rounds with {streams} streams; the slowest took {slowest:?}");
+    println!("{rounds} rounds; the slowest took {slowest:?}");
     assert!(slowest < limits::HANDSHAKE_MAX / 2, "someone waited for what did not come: {slowest:?}");
 }
 
 #[test]
 fn two_who_dial_at_once_never_get_two_links_or_none() {
-    dial_each_other(200, 1, Node::address);
+    dial_each_other(200, two(1), Node::address);
 }
 
 #[test]
 fn two_who_dial_several_streams_at_once_never_get_two_links_or_none() {
-    dial_each_other(100, 3, Node::far_address);
+    dial_each_other(100, two(3), Node::far_address);
+}
+
+#[test]
+fn two_who_dial_at_once_and_share_memory_never_get_two_links_or_none() {
+    let (a, b) = two(1);
+    dial_each_other(200, (a.sharing(9), b.sharing(9)), Node::address);
 }
 
 fn dialler(me: u128, purpose: Purpose, to: PeerId, key: &[u8; 32]) -> Dialler {

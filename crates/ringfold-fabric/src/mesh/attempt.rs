@@ -79,6 +79,15 @@ pub struct Dialling {
     offering: Option<Offering>,
 }
 
+/// What kind of link is dialled.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Streams, if it goes to another host.
+    pub streams: u16,
+    /// Whether memory is to be offered.
+    pub shares: bool,
+}
+
 /// Memory that was offered, until the other end has answered.
 #[derive(Debug)]
 struct Offering {
@@ -93,12 +102,11 @@ impl Dialling {
         now: Time,
         member: &Member,
         identity: Identity,
-        epoch: EpochId,
-        key: Secret,
-        streams: u16,
-        shares: bool,
+        (epoch, key): (EpochId, Secret),
+        wanted: Wanted,
         poller: &Arc<Poller>,
     ) -> io::Result<Self> {
+        let Wanted { streams, shares } = wanted;
         let address = *member.addresses.first().ok_or_else(|| io::Error::other("it has no address"))?;
         // Within a host one stream does as much as many.
         let count = if shares || address.ip().is_loopback() { 1 } else { streams };

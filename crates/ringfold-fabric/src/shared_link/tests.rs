@@ -284,7 +284,7 @@ fn nobody_sleeps_through_what_another_thread_sends() {
         }
         while number < ROUNDS {
             if chance.below(3) == 0 && !end.link.prepare_sleep() {
-                let slept = std::time::Instant::now();
+                let slept = Instant::now();
                 end.poller.wait(&mut ready, LONG).unwrap();
                 assert!(slept.elapsed() < LONG / 2, "it was not woken");
                 end.link.handle_ready();

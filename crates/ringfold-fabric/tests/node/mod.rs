@@ -1,0 +1,160 @@
+//! Peers that make links, driven by whoever tests them.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use ringfold_fabric::clock::Clock;
+use ringfold_fabric::door::Door;
+use ringfold_fabric::link::{Arrival, Link};
+use ringfold_fabric::mesh::{Mesh, MeshNews};
+use ringfold_fabric::poller::{Poller, Readiness};
+use ringfold_fabric::slots::SlotPool;
+use ringfold_plan::executor::Verdict;
+use ringfold_proto::epoch::Member;
+use ringfold_proto::hello::Purpose;
+use ringfold_proto::id::{EpochId, GroupId, Incarnation, OpId, PeerId, Seq, Tag};
+use ringfold_proto::link_message::LinkMessage;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes, on any machine.
+pub const LONG: Duration = Duration::from_secs(30);
+
+pub const KEY: [u8; 32] = [42; 32];
+
+/// A peer that makes links.
+pub struct Node {
+    pub peer: PeerId,
+    pub host: u64,
+    pub mesh: Mesh,
+    pub poller: Arc<Poller>,
+    pub clock: Clock,
+    /// By how much its clock is put forward.
+    pub ahead: Duration,
+    pub chance: Chance,
+    pub up: Vec<Link>,
+    pub failed: Vec<String>,
+    pub visitors: Vec<(PeerId, Purpose, TcpStream)>,
+}
+
+impl Node {
+    pub fn new(peer: u128, streams: u16, patience: Duration) -> Self {
+        let poller = Arc::new(Poller::new().unwrap());
+        let door = Door::open("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
+        let peer = PeerId(peer);
+        let mesh = Mesh::new(peer, door, streams, patience, &poller);
+        let (clock, chance) = (Clock::start(), Chance(peer.0 as u64 * 2 + 1));
+        let (up, failed, visitors) = (Vec::new(), Vec::new(), Vec::new());
+        Self { peer, host: 1, mesh, poller, clock, ahead: Duration::ZERO, chance, up, failed, visitors }
+    }
+
+    /// The same, but links with members of this host go through memory.
+    pub fn sharing(self, host: u64) -> Self {
+        Self { host, mesh: self.mesh.share_memory_on(host), ..self }
+    }
+
+    pub fn member(&self, address: SocketAddr) -> Member {
+        Member { peer: self.peer, name: "it".into(), host: self.host, site: 0, addresses: vec![address] }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.mesh.address().unwrap()
+    }
+
+    /// The same place by a name that does not look like this host's own, for which one stream would do.
+    pub fn far_address(&self) -> SocketAddr {
+        SocketAddr::new(IpAddr::V6(Ipv4Addr::LOCALHOST.to_ipv6_mapped()), self.address().port())
+    }
+
+    pub fn now(&self) -> ringfold_proto::time::Time {
+        self.clock.now() + self.ahead
+    }
+
+    pub fn wish(&mut self, member: Member, epoch: EpochId) {
+        self.mesh.wish(self.now(), member, epoch, &KEY);
+    }
+
+    /// Does some of what can be done.
+    pub fn turn(&mut self, patience: Duration) {
+        let mut ready = Readiness::default();
+        self.poller.wait(&mut ready, patience).unwrap();
+        for token in ready.tokens() {
+            if self.chance.below(4) > 0 {
+                self.mesh.handle_ready(self.now(), token);
+            }
+        }
+        if self.mesh.poll_timeout().is_some_and(|at| at <= self.now()) {
+            self.mesh.handle_timeout(self.now());
+        }
+        while let Some(news) = self.mesh.next_news() {
+            match news {
+                MeshNews::Up(_, link) => self.up.push(link),
+                MeshNews::Failed(_, why) => self.failed.push(why),
+                MeshNews::Visitor { peer, purpose, stream } => self.visitors.push((peer, purpose, stream)),
+            }
+        }
+    }
+}
+
+/// Small numbers that are hard to foresee.
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+pub fn epoch(counter: u64) -> EpochId {
+    EpochId { group: GroupId(0), incarnation: Incarnation(7), counter }
+}
+
+/// Lets nodes act, in any order, until something is the case.
+pub fn drive(nodes: &mut [&mut Node], until: impl Fn(&[&mut Node]) -> bool) {
+    let end = Instant::now() + LONG;
+    while !until(nodes) {
+        assert!(Instant::now() < end, "it takes too long; failures: {:?}", nodes[0].failed);
+        let who = nodes[0].chance.below(nodes.len() as u64) as usize;
+        nodes[who].turn(Duration::from_micros(200));
+    }
+}
+
+/// Lets them act for a while.
+pub fn idle(nodes: &mut [&mut Node], time: Duration) {
+    let end = Instant::now() + time;
+    drive(nodes, |_| Instant::now() >= end);
+}
+
+pub fn both_up(nodes: &[&mut Node]) -> bool {
+    nodes[..2].iter().all(|node| !node.up.is_empty())
+}
+
+/// The links of the two are the same one, and it works both ways.
+pub fn assert_one_link(a: &mut Node, b: &mut Node, number: u64) {
+    assert_eq!((a.up.len(), b.up.len()), (1, 1));
+    let op = OpId { epoch: epoch(number), tag: Tag(number), seq: Seq(0) };
+    let (mut from, mut to) = (&mut a.up[0], &mut b.up[0]);
+    for _ in 0..2 {
+        from.say(&LinkMessage::Want { op });
+        from.flush(&mut Vec::new()).unwrap();
+        let (mut pool, end) = (SlotPool::default(), Instant::now() + LONG);
+        let heard = loop {
+            assert!(Instant::now() < end);
+            if let Some(arrival) = to.next(&mut pool, |_| Verdict::Place).unwrap() {
+                break arrival;
+            }
+        };
+        assert!(matches!(heard, Arrival::Message(LinkMessage::Want { op: of }) if of == op), "{heard:?}");
+        core::mem::swap(&mut from, &mut to);
+    }
+}
+
+pub fn two(streams: u16) -> (Node, Node) {
+    (Node::new(1, streams, LONG), Node::new(2, streams, LONG))
+}
+
+pub fn closed_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
