@@ -5,7 +5,9 @@ mod stage;
 
 use ringfold_lab::cast::{Master, Peer};
 use ringfold_lab::{Host, Network, skip};
-use stage::{SOON, admit, answers, assert_same, assert_steps_agree, do_all, master_on, peer_on, tell_all};
+use stage::{
+    SOON, admit, answers, assert_same, assert_steps_agree, do_all, let_in, master_on, peer_on, tell_all,
+};
 use std::net::{IpAddr, SocketAddr};
 
 /// A network whose host 0 has the master and whose other hosts have a peer each, all accepted; or the name of
@@ -45,6 +47,22 @@ fn a_run_works_over_ipv6() {
     assert_same(&do_all(&mut peers, "reduce 1 100000"), 0..3);
     do_all(&mut peers, "optimize");
     assert_same(&do_all(&mut peers, "reduce 1 100000 step=1"), 0..3);
+}
+
+#[test]
+fn hosts_that_only_a_network_connects_share_no_memory() {
+    let test = "hosts_that_only_a_network_connects_share_no_memory";
+    let Some((mut peers, master, network)) = run(test, 2) else { return };
+    // Two peers on each host.
+    for number in 2..4 {
+        let mut newcomer = peer_on(host(&network, number - 2), number as u32, master.address());
+        let_in(&mut peers, &mut newcomer);
+        peers.push(newcomer);
+    }
+    for answer in do_all(&mut peers, "world") {
+        assert_eq!((answer.number("world"), answer.number("shared")), (4, 1), "{answer}");
+    }
+    assert_same(&do_all(&mut peers, "reduce 1 300000"), 0..4);
 }
 
 #[test]

@@ -216,6 +216,7 @@ impl Session {
             .with("global", attributes.global_world)
             .with("groups", attributes.groups)
             .with("largest", attributes.largest_group_world)
+            .with("shared", self.communicator.shared_links())
     }
 }
 
