@@ -22,7 +22,7 @@ const CHUNK_BYTES_MIN: usize = 8 * 1024;
 const CHUNKS_WANTED: usize = 4;
 
 impl Settings {
-    pub(super) fn new(geometry: Geometry, _tuning: &Tuning) -> Self {
+    pub(super) fn new(geometry: Geometry, tuning: &Tuning) -> Self {
         let Geometry { slot_bytes, depth, .. } = geometry;
         // What others have not been told of yet may be missing.
         let free = depth as u64 - (Seat::report_every(depth) - 1);
@@ -31,7 +31,7 @@ impl Settings {
             exchange_ahead: (depth as u64 / 2).min(free - 1),
             // Contributions and results share the slots, and both of a block are needed at once to fold it.
             settle_ahead: (free - 2) / 2,
-            one_shot_bytes_max: 16 * 1024,
+            one_shot_bytes_max: tuning.board_one_shot_bytes_max as usize,
         }
     }
 
