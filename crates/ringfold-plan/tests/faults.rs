@@ -266,3 +266,27 @@ fn flaws_that_show_without_running_are_named() {
     case.shape.mesh = false;
     assert!(matches!(flaw(&case), Flaw::NoLink { .. }));
 }
+
+#[test]
+fn a_reduction_that_ends_elsewhere_than_at_the_root_is_named() {
+    let root = Rank(2);
+    let mut case = case(Collective::Reduce { root }, Algorithm::Direct, 3, 6);
+    edit(&mut case, 1, |steps| {
+        for step in steps.iter_mut().filter(|step| step.region.place == Place::Scratch) {
+            step.region.place = Place::Target;
+        }
+    });
+    assert!(matches!(flaw(&case), Flaw::Outside { rank: Rank(1), extent: 0, .. }));
+}
+
+#[test]
+fn a_piece_for_somebody_else_is_a_wrong_result() {
+    let mut case = case(Collective::AllToAll, Algorithm::Direct, 3, 9);
+    edit(&mut case, 0, |steps| {
+        let to = |rank| move |step: &Step| step.send == Some(Rank(rank));
+        let [one, two] = [1, 2].map(|rank| steps.iter().position(to(rank)).unwrap());
+        (steps[one].send, steps[two].send) = (steps[two].send, steps[one].send);
+    });
+    assert_eq!(case.check_structure(), Ok(()));
+    assert!(matches!(problem(&case), Problem::Result { rank: Rank(1 | 2), element: 0 }));
+}
