@@ -319,7 +319,7 @@ impl Mesh {
             let proof = (wish.epoch, wish.key.clone());
             let wanted = Wanted { streams, shares: self.shares_on == Some(wish.member.host) };
             match Dialling::begin(now, &wish.member, identity, proof, wanted, &self.poller) {
-                Ok(dialling) => wish.attempt = Attempt::Dialling(dialling),
+                Ok(dialling) => wish.attempt = Attempt::Dialling(Box::new(dialling)),
                 Err(error) => wish.fail(now, error.to_string()),
             }
         }

@@ -23,7 +23,7 @@ pub enum Attempt {
     /// We dial at this time, if the other end has not.
     Due(Time),
     /// We have dialled.
-    Dialling(Dialling),
+    Dialling(Box<Dialling>),
     /// The other end has dialled, and some of its streams are here.
     Receiving(Receiving),
 }

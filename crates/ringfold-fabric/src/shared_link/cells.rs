@@ -32,7 +32,7 @@ impl Run {
 
     /// As a header names it, if there are such cells.
     pub(super) fn named(first: usize, count: usize) -> Option<Self> {
-        let is_within = count >= 1 && count <= SHARED_CELLS && first <= SHARED_CELLS - count;
+        let is_within = (1..=SHARED_CELLS).contains(&count) && first <= SHARED_CELLS - count;
         is_within.then_some(Self { first, count })
     }
 
