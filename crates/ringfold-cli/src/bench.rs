@@ -1,6 +1,7 @@
 //! Measures collectives on this machine, in the style of nccl-tests, beside other libraries if they are there.
 
 mod elastic;
+mod fixed;
 mod floor;
 mod interrupt;
 mod kind;
@@ -9,6 +10,7 @@ mod measure;
 mod nest;
 mod order;
 mod pattern;
+mod plan;
 mod plot;
 mod point;
 mod progress;
@@ -19,6 +21,7 @@ mod statistics;
 mod system;
 mod table;
 mod team;
+mod tune;
 mod usage;
 
 pub use rank::RankArguments;
@@ -115,6 +118,15 @@ pub struct Bench {
     /// Measure what the machine itself can do: copies of memory, TCP on loopback, hand-overs. Without sizes, only that
     #[arg(long)]
     floor: bool,
+    /// Say for each point how it is done, and why
+    #[arg(long)]
+    explain: bool,
+    /// Offer this tuning to the group
+    #[arg(long, value_name = "FILE")]
+    tuning: Option<PathBuf>,
+    /// Measure what plans cost here, and write a tuning that groups and masters can be given; nothing else is measured
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "json", "markdown", "plot", "tuning"])]
+    tune: Option<PathBuf>,
     /// Write everything as JSON
     #[arg(long, value_name = "FILE|-")]
     json: Option<PathBuf>,
@@ -183,6 +195,12 @@ impl Bench {
 
     fn measure(&self, kinds: &[Kind], again: &Invocation, interrupt: &Interrupt) -> Result<bool> {
         let effort = self.effort();
+        if let Some(path) = &self.tune {
+            let world = self.world.first().map_or(2, |world| *world as usize);
+            let tuning = tune::tune(world.max(2), effort, again, interrupt)?;
+            crate::tuning_file::write(path, &tuning)?;
+            return Ok(true);
+        }
         let options =
             Options { runs: effort.runs, time_ms: self.time_ms, warmup: effort.warmup, check: effort.check };
         let mut report = Report::new(options);

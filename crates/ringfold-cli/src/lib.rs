@@ -8,3 +8,4 @@ pub mod invocation;
 pub mod serve;
 pub mod signals;
 pub mod size;
+pub mod tuning_file;

@@ -1,6 +1,7 @@
 //! A master that serves until it is told to end.
 
 use crate::signals::Signals;
+use crate::tuning_file;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use ringfold::{MASTER_PORT, Master};
@@ -25,6 +26,9 @@ pub struct Serve {
     /// PCCL_JOIN_TOKEN_FILE names]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
+    /// A file with a tuning, as `ringfold bench --tune` writes it; all peers take it
+    #[arg(long, value_name = "PATH")]
+    tuning: Option<PathBuf>,
     /// End when standard input is closed
     #[arg(long, hide = true)]
     end_with_stdin: bool,
@@ -64,6 +68,9 @@ impl Serve {
         }
         if let Some(token) = token {
             builder = builder.token(token);
+        }
+        if let Some(path) = &self.tuning {
+            builder = builder.tuning(tuning_file::read(path)?);
         }
         let master = builder.build();
         master.run()?;

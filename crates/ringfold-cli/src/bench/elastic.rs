@@ -2,10 +2,12 @@
 
 use super::kind::{Kind, Place};
 use super::pattern::Whole;
+use super::plan::{self, Route};
 use super::point::Point;
 use super::rank::{Member, RankArguments};
+use crate::tuning_file;
 use anyhow::{Context, Result, bail};
-use ringfold::{AllReduce, Buffers, Communicator, Error, Memory, Reduction};
+use ringfold::{AllReduce, Buffers, Communicator, Error, Memory, Reduction, Tuning};
 use ringfold_fabric::memory::lend_mut;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -20,6 +22,8 @@ pub(crate) struct Elastic {
     world: usize,
     /// Operations that share a payload.
     concurrent: usize,
+    /// What the master was given.
+    tuning: Tuning,
 }
 
 impl Elastic {
@@ -39,7 +43,9 @@ impl Elastic {
                 _ => std::thread::sleep(PAUSE),
             }
         }
-        Ok(Self { communicator, world: arguments.world, concurrent: arguments.concurrent.max(1) })
+        let tuning = arguments.tuning.as_deref().map(tuning_file::read).transpose()?.unwrap_or_default();
+        let (world, concurrent) = (arguments.world, arguments.concurrent.max(1));
+        Ok(Self { communicator, world, concurrent, tuning })
     }
 }
 
@@ -56,6 +62,10 @@ impl Member for Elastic {
             Kind::AllReduce => None,
             other => Some(format!("elastic runs have no {other}")),
         }
+    }
+
+    fn explain(&self, point: &Point) -> String {
+        plan::explain(point, 0, self.world, Route::Links { shared: true }, &self.tuning)
     }
 
     fn call<T: Whole>(&mut self, point: &Point, send: &mut [T], recv: &mut [T]) -> Result<(), Error> {

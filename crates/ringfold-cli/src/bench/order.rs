@@ -14,6 +14,8 @@ pub(crate) enum Order {
     Reserve { bytes: usize },
     /// Make ready for this.
     Prepare { point: Point, check: bool },
+    /// Say how it is done, and why. Only our own ranks know.
+    Explain,
     /// Make so many calls that do not count, and so many that do.
     Time { lead: u64, calls: u64 },
     /// No more.
@@ -31,6 +33,7 @@ impl fmt::Display for Order {
                 write!(f, "point {kind} {dtype} {op} {count} {place} {check}")
             }
             Self::Time { lead, calls } => write!(f, "time {lead} {calls}"),
+            Self::Explain => f.write_str("explain"),
             Self::End => f.write_str("end"),
         }
     }
@@ -51,6 +54,7 @@ impl FromStr for Order {
                 Ok(Self::Prepare { point: Point { kind, dtype, op, count, place }, check: check == "check" })
             }
             ["time", lead, calls] => Ok(Self::Time { lead: number(lead)?, calls: number(calls)? }),
+            ["explain"] => Ok(Self::Explain),
             ["end"] => Ok(Self::End),
             _ => Err(format!("{text:?} is no order")),
         }
@@ -81,6 +85,8 @@ pub(crate) enum Answer {
         /// `ok`, or what is wrong; nothing if it did not look.
         check: Option<String>,
     },
+    /// How it is done, and why.
+    Explained { plan: String },
     /// It has reserved.
     Reserved { reserved: bool },
     /// It is part of its group.
@@ -118,6 +124,7 @@ mod tests {
             Order::Prepare { point, check: true },
             Order::Prepare { point, check: false },
             Order::Time { lead: 3, calls: 1_000_000 },
+            Order::Explain,
             Order::End,
         ] {
             assert_eq!(order.to_string().parse(), Ok(order));

@@ -5,7 +5,7 @@ use super::order::{Answer, Cost, Hello, Order};
 use super::pattern::{self, Whole};
 use super::point::Point;
 use super::usage::{self, Counters};
-use super::{Medium, elastic};
+use super::{Medium, elastic, fixed};
 use crate::command::{FAILURE, SUCCESS};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -54,7 +54,9 @@ impl RankArguments {
             Medium::Elastic => {
                 elastic::Elastic::join(self).and_then(|member| self.serve(member, base_bytes, &mut line))
             }
-            Medium::Shm | Medium::Tcp => Err(anyhow!("groups of fixed ranks can't be measured yet")),
+            Medium::Shm | Medium::Tcp => {
+                fixed::Fixed::join(self).and_then(|member| self.serve(member, base_bytes, &mut line))
+            }
         };
         match served {
             Ok(()) => Ok(SUCCESS),
@@ -84,6 +86,9 @@ pub(crate) trait Member {
 
     /// Why a point can't be measured here, if it can't.
     fn lacks(&self, point: &Point) -> Option<String>;
+
+    /// How a point is carried out here, and why.
+    fn explain(&self, point: &Point) -> String;
 
     /// Makes a call. Nothing to receive means in place.
     fn call<T: Whole>(
@@ -233,6 +238,10 @@ impl<M: Member> Rank<M> {
                 let check = with_element!(point.dtype, T => self.prepare::<T>(point, check))?;
                 usage::reset_peak();
                 Ok(Answer::Ready { ready: true, check })
+            }
+            Order::Explain => {
+                let point = self.point.context("there is nothing to be explained")?;
+                Ok(Answer::Explained { plan: self.member.explain(&point) })
             }
             Order::Time { lead, calls } => {
                 let point = self.point.context("there is nothing to be timed")?;

@@ -11,8 +11,18 @@ use super::system::{Rival, System};
 use super::team::Team;
 use super::{Bench, Medium, Setting, print, table};
 use crate::invocation::Invocation;
+use crate::tuning_file;
 use anyhow::{Context, Result, bail};
-use ringfold::Master;
+use ringfold::{Master, Tuning};
+
+/// What it takes to start ranks.
+pub(crate) struct Launch<'a> {
+    pub(crate) again: &'a Invocation,
+    pub(crate) nest: &'a Nest,
+    pub(crate) interrupt: &'a Interrupt,
+    /// What is offered to their group.
+    pub(crate) tuning: Option<Tuning>,
+}
 
 /// What the contestants of a setting need beside their processes, and lives as long.
 struct Stage {
@@ -31,12 +41,14 @@ pub(crate) fn run(
 ) -> Result<bool> {
     let nest = Nest::new()?;
     let settings = bench.settings();
+    let tuning = bench.tuning.as_deref().map(tuning_file::read).transpose()?;
     let mut plan = Vec::with_capacity(settings.len());
     for setting in settings {
         let points = bench.points(kinds, setting.world)?;
         enough_memory(&points, setting.world, 1 + bench.against.len())?;
         plan.push((setting, points));
     }
+    let launch = Launch { again, nest: &nest, interrupt, tuning };
     let mut progress = Progress::new(plan.iter().map(|(_, points)| points.len()).sum());
     let rivals = find_rivals(bench, &nest, report);
     if !bench.is_quiet() {
@@ -50,7 +62,7 @@ pub(crate) fn run(
     for (setting, points) in plan {
         let place = format!("{} ranks, {}", setting.world, setting.medium.name());
         progress.say(&format!("starting {place}"));
-        let stage = match raise(setting, &points, &rivals, again, &nest, interrupt, report) {
+        let stage = match raise(setting, &points, &rivals, &launch, report) {
             Ok(stage) => stage,
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
@@ -86,18 +98,16 @@ fn raise(
     setting: Setting,
     points: &[Point],
     rivals: &[Rival],
-    again: &Invocation,
-    nest: &Nest,
-    interrupt: &Interrupt,
+    launch: &Launch<'_>,
     report: &mut Report,
 ) -> Result<Stage> {
     let bytes = points.iter().map(Point::bytes).max().unwrap_or(0);
-    let (mut ours, master) = start_ours(setting, again, nest, interrupt)?;
+    let (mut ours, master) = start_ours(setting, launch)?;
     ours.reserve(bytes)?;
     let about = ours.about.clone();
     let mut contestants = vec![Contestant { system: System::Ringfold, team: Some(ours), about }];
     for rival in rivals {
-        let started = rival.start(setting, nest, interrupt).and_then(|mut team| {
+        let started = rival.start(setting, launch.nest, launch.interrupt).and_then(|mut team| {
             team.reserve(bytes)?;
             Ok(team)
         });
@@ -118,22 +128,24 @@ fn raise(
     Ok(Stage { contestants, _master: master })
 }
 
-fn start_ours(
-    setting: Setting,
-    again: &Invocation,
-    nest: &Nest,
-    interrupt: &Interrupt,
-) -> Result<(Team, Option<Master>)> {
+/// Starts our ranks. A tuning is offered by rank 0 alone, or by the master, and taken by all.
+pub(crate) fn start_ours(setting: Setting, launch: &Launch<'_>) -> Result<(Team, Option<Master>)> {
+    let &Launch { again, nest, interrupt, tuning } = launch;
     let Setting { medium, world, concurrent } = setting;
     let (meet, master) = match medium {
         Medium::Elastic => {
-            let master = Master::builder().listen("127.0.0.1:0").build();
+            let builder = Master::builder().listen("127.0.0.1:0").tuning(tuning.unwrap_or_default());
+            let master = builder.build();
             master.run().context("the master")?;
             let address = master.addresses().first().context("the master listens nowhere")?.to_string();
             (address, Some(master))
         }
         Medium::Shm | Medium::Tcp => (nest.path("meeting").display().to_string(), None),
     };
+    let file = tuning.map(|tuning| (nest.path("tuning"), tuning));
+    if let Some((path, tuning)) = &file {
+        tuning_file::write(path, tuning)?;
+    }
     let team = Team::start(nest, world, interrupt, |socket| {
         (0..world)
             .map(|rank| {
@@ -141,6 +153,9 @@ fn start_ours(
                 command.arg("bench-rank").arg("--socket").arg(socket).args(["--meet", &meet]);
                 command.args(["--medium", medium.name(), "--concurrent", &concurrent.to_string()]);
                 command.args(["--rank", &rank.to_string(), "--world", &world.to_string()]);
+                if let (Some((path, _)), 0) = (&file, rank) {
+                    command.arg("--tuning").arg(path);
+                }
                 Ok(command)
             })
             .collect()
@@ -168,7 +183,8 @@ fn play(
         let outcomes = measure(point, setting.world, contestants, bench.effort(), progress)?;
         let named =
             systems.iter().cloned().zip(outcomes).map(|((system, about), outcome)| (system, about, outcome));
-        let told = PointReport::new(point, setting, None, named.collect());
+        let plan = if bench.explain { explanation(contestants) } else { None };
+        let told = PointReport::new(point, setting, plan, named.collect());
         if !bench.is_quiet() {
             progress.clear();
             print(&table::row(&told))?;
@@ -180,6 +196,13 @@ fn play(
         }
     }
     Ok(())
+}
+
+/// How ours did the last point, and why.
+fn explanation(contestants: &mut [Contestant]) -> Option<String> {
+    let ours = contestants.iter_mut().find(|c| c.system == System::Ringfold)?;
+    // Who can't do a point has nothing to explain; who has failed has said so.
+    ours.team.as_mut()?.explain().ok()
 }
 
 /// Refuses what the machine can't hold, before it begins to swap or to kill.

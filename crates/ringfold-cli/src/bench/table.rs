@@ -47,7 +47,7 @@ pub(crate) fn row(point: &PointReport) -> String {
         point.collective,
         point.bytes,
         point.count,
-        point.dtype,
+        if point.bytes == 0 { "-" } else { point.dtype },
         point.op.unwrap_or("-"),
         point.place
     );

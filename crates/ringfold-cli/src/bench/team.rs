@@ -129,6 +129,18 @@ impl Team {
         Ok(Readiness::Ready(found))
     }
 
+    /// How the point that was prepared is carried out, as rank 0 sees it.
+    pub(crate) fn explain(&mut self) -> Result<String> {
+        let answers = self.order(Order::Explain, ORDER_MAX)?;
+        answers
+            .into_iter()
+            .find_map(|answer| match answer {
+                Answer::Explained { plan } => Some(plan),
+                _ => None,
+            })
+            .context("no rank can tell")
+    }
+
     /// Times calls, which are expected to take about so long.
     pub(crate) fn time(&mut self, lead: u64, calls: u64, expected: Duration) -> Result<Run> {
         let patience = ORDER_MAX + expected.saturating_mul(20);

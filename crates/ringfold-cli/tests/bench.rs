@@ -1,0 +1,201 @@
+//! The promises of `ringfold bench`.
+
+mod process;
+
+use process::{Process, RINGFOLD, command, eventually, lives, output};
+use rustix::process::Signal;
+use std::path::PathBuf;
+use std::process::Output;
+
+/// Short, since it is not the figures that are tested.
+const SHORT: [&str; 7] = ["bench", "--runs", "2", "--time-ms", "20", "--warmup", "1"];
+
+fn bench(arguments: &[&str]) -> Output {
+    output(RINGFOLD, &[&SHORT[..], arguments].concat())
+}
+
+/// What a successful run printed.
+fn printed(arguments: &[&str]) -> String {
+    let output = bench(arguments);
+    let (text, complaints) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{text}\n{complaints}");
+    text.into_owned()
+}
+
+/// The rows of the table.
+fn rows(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| !line.starts_with('#')).collect()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("ringfold-bench-test-{}-{name}", std::process::id()))
+}
+
+#[test]
+fn an_elastic_run_is_measured_and_its_results_are_right() {
+    let text = printed(&["--media", "elastic", "--sizes", "4B,64KiB", "--place", "both"]);
+    let rows = rows(&text);
+    assert_eq!(rows.len(), 4, "{text}");
+    assert!(rows.iter().all(|row| row.contains("all_reduce") && row.trim_end().ends_with("ok")), "{text}");
+}
+
+#[test]
+fn operations_at_once_share_the_payload() {
+    let text = printed(&["--media", "elastic", "--sizes", "64KiB", "--concurrent", "8"]);
+    assert!(text.contains("8 tags at once") && rows(&text)[0].trim_end().ends_with("ok"), "{text}");
+}
+
+#[test]
+fn groups_are_measured_through_memory_and_through_tcp() {
+    let text = printed(&["--media", "shm,tcp", "--world", "3", "--sizes", "4B,64KiB", "--collective", "all"]);
+    let rows = rows(&text);
+    // Ten collectives of two sizes, but for the barrier, which has none.
+    assert_eq!(rows.len(), 2 * 19, "{text}");
+    assert!(rows.iter().all(|row| row.trim_end().ends_with("ok")), "{text}");
+}
+
+#[test]
+fn every_element_type_and_operation_is_checked() {
+    let types = "f32,f64,f16,bf16,i8,u8,i16,u16,i32,u32,i64,u64";
+    for op in ["sum", "avg", "prod", "max", "min", "band", "bor", "bxor"] {
+        let text = printed(&["--sizes", "10KB", "--dtype", types, "--op", op, "--time-ms", "2"]);
+        let expected = if op.starts_with('b') { 8 } else { 12 };
+        assert_eq!(rows(&text).len(), expected, "{text}");
+        assert!(rows(&text).iter().all(|row| row.trim_end().ends_with("ok")), "{text}");
+    }
+}
+
+#[test]
+fn files_are_written_and_the_screen_is_left_to_those_who_ask_for_it() {
+    let [json, svg] = ["report.json", "plot.svg"].map(scratch);
+    let [json_name, svg_name] = [&json, &svg].map(|path| path.to_str().unwrap());
+    let sizes = ["--media", "elastic", "--sizes", "4B,4KiB", "--explain", "--markdown", "-"];
+    let text = printed(&[&sizes[..], &["--json", json_name, "--plot", svg_name]].concat());
+    assert!(text.contains("**all_reduce, 2 ranks, elastic, f32 sum**") && !text.contains("# "), "{text}");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let points = report["points"].as_array().unwrap();
+    assert_eq!((report["schema"].as_str(), points.len()), (Some("ringfold-bench/1"), 2));
+    assert!(points.iter().all(|point| point["results"][0]["median_us"].as_f64().unwrap() > 0.0));
+    assert!(!points[0]["plan"].as_str().unwrap().is_empty());
+    assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
+    for path in [json, svg] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn what_is_missing_is_named_and_the_rest_is_measured() {
+    let arguments =
+        ["--media", "elastic", "--sizes", "4B", "--against", "gloo,openmpi", "--python", "/does/not/exist"];
+    let empty = scratch("empty");
+    let output = command(RINGFOLD, &[&SHORT[..], &arguments].concat()).env("PATH", &empty).output().unwrap();
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{complaints}");
+    assert!(complaints.contains("openmpi: mpirun not found; apt-get install openmpi-bin"), "{complaints}");
+    assert!(complaints.contains("gloo: no Python with torch (/does/not/exist)"), "{complaints}");
+    assert_eq!(rows(&String::from_utf8_lossy(&output.stdout)).len(), 1);
+}
+
+#[test]
+fn others_are_measured_in_turn_where_they_are_there() {
+    let output =
+        bench(&["--media", "elastic", "--sizes", "4B,1MiB", "--against", "gloo,openmpi", "--json", "-"]);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{complaints}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let missing: Vec<_> =
+        report["missing"].as_array().unwrap().iter().map(|m| m["system"].as_str().unwrap()).collect();
+    for system in ["gloo", "openmpi"].into_iter().filter(|system| !missing.contains(system)) {
+        for point in report["points"].as_array().unwrap() {
+            let result = point["results"].as_array().unwrap().iter().find(|r| r["system"] == system).unwrap();
+            assert_eq!(result["check"], "ok", "{result}");
+            assert!(result["ratio"].as_f64().unwrap() > 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_tuning_is_taken_by_the_group_and_by_a_master() {
+    let path = scratch("tuning.json");
+    std::fs::write(&path, r#"{"forced": "ring"}"#).unwrap();
+    let name = path.to_str().unwrap();
+    for medium in ["elastic", "tcp"] {
+        let text =
+            printed(&["--media", medium, "--world", "3", "--sizes", "1MiB", "--tuning", name, "--explain"]);
+        assert!(text.contains("plan: ring: forced by the group's tuning"), "{text}");
+    }
+    let master = Process::start(RINGFOLD, &["master", "--listen", "127.0.0.1:0", "--tuning", name]);
+    master.line_with("master listening on ");
+    drop(master);
+    std::fs::write(&path, "{").unwrap();
+    let refused = output(RINGFOLD, &["master", "--listen", "127.0.0.1:0", "--tuning", name]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains(name));
+    std::fs::remove_file(path).unwrap();
+}
+
+/// A measurement that would go on for long, and its ranks.
+fn endless() -> (Process, Vec<i32>) {
+    let bench = Process::start(
+        RINGFOLD,
+        &["bench", "--media", "elastic", "--sizes", "4B,8MiB", "--runs", "1000", "--time-ms", "600000"],
+    );
+    // The head of the table is printed when all ranks are there.
+    bench.line_with("collective");
+    let children = bench.children();
+    assert_eq!(children.len(), 2);
+    (bench, children)
+}
+
+fn none_stays(children: &[i32]) {
+    eventually("the end of all ranks", || (!children.iter().any(|pid| lives(*pid))).then_some(()));
+}
+
+#[test]
+fn a_measurement_that_is_interrupted_leaves_nothing_behind() {
+    let (mut bench, children) = endless();
+    bench.signal(Signal::INT);
+    let (status, complaints) = bench.end();
+    assert_eq!(status.code(), Some(130), "{complaints}");
+    assert!(!children.iter().any(|pid| lives(*pid)));
+}
+
+#[test]
+fn a_measurement_that_is_killed_leaves_no_process_behind() {
+    let (mut bench, children) = endless();
+    bench.signal(Signal::KILL);
+    bench.end();
+    none_stays(&children);
+}
+
+#[test]
+fn a_rank_that_dies_is_told_of_and_fails_the_measurement() {
+    let (mut bench, children) = endless();
+    let rank = rustix::process::Pid::from_raw(children[1]).unwrap();
+    rustix::process::kill_process(rank, Signal::KILL).unwrap();
+    let (status, complaints) = bench.end();
+    assert_eq!(status.code(), Some(1), "{complaints}");
+    none_stays(&children);
+}
+
+#[test]
+fn the_floor_is_measured_alone() {
+    let text = printed(&["--floor"]);
+    for part in ["copy of memory, 256 MiB, one core", "TCP on loopback", "futex"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(rows(&text).is_empty(), "{text}");
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_is_started() {
+    for (arguments, code) in
+        [(&["--dtype", "f33"][..], 2), (&["--collective", "dance"], 1), (&["--min", "8", "--max", "4"], 1)]
+    {
+        assert_eq!(bench(arguments).status.code(), Some(code), "{arguments:?}");
+    }
+    let huge = bench(&["--media", "elastic", "--sizes", "8000GiB"]);
+    assert_eq!(huge.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&huge.stderr).contains("of memory"));
+}
