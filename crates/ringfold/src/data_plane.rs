@@ -44,6 +44,8 @@ pub(crate) struct DataPlane {
     restores: bool,
     /// What members of a group of fixed ranks said.
     said: VecDeque<PlaneEvent>,
+    /// Those who said goodbye: what they sent is kept.
+    leavers: BTreeSet<PeerId>,
     /// Operations whose result is not here.
     running: HashSet<OpId>,
     /// Members on this host, as far as their hosts tell.
@@ -80,6 +82,7 @@ impl DataPlane {
             plans: HashMap::new(),
             restores,
             said: VecDeque::new(),
+            leavers: BTreeSet::new(),
             running: HashSet::new(),
             neighbours: 1,
             unread: BTreeSet::new(),
@@ -245,6 +248,7 @@ impl DataPlane {
                 }
                 Some(Heard::Message(LinkMessage::Goodbye { epoch })) => {
                     if self.executor.membership(epoch).is_some() {
+                        self.leavers.insert(from);
                         self.said.push_back(PlaneEvent::Goodbye { peer: from });
                     }
                 }
@@ -305,8 +309,14 @@ impl DataPlane {
         loop {
             self.executor.poll(now, &mut self.medium);
             if let Some(peer) = self.flush(now) {
-                self.unlink(peer);
-                return Some(PlaneEvent::LinkLost { peer, why: "nothing can be sent on it".into() });
+                // What its other end said before counts.
+                while self.read_link(now, peer).is_ok() && self.unread.contains(&peer) {}
+                if self.leavers.contains(&peer) {
+                    self.deafen(peer);
+                } else {
+                    self.unlink(peer);
+                }
+                self.said.push_back(PlaneEvent::LinkLost { peer, why: "nothing can be sent on it".into() });
             }
             if let Some(event) = self.executor.poll_event() {
                 if let Some(event) = self.told(event) {

@@ -229,6 +229,8 @@ impl GroupBuilder {
                 }
             };
             ended.result?;
+            // Nobody goes on before all have their links. If the group fails in that moment, its first call tells.
+            core.meet_on_links(until);
         }
         Ok(group)
     }

@@ -217,6 +217,17 @@ impl Core {
         (ended.result, Some(unpack.finish(ended.buffers)))
     }
 
+    /// Waits over the links until all ranks have come.
+    pub(super) fn meet_on_links(&self, until: Instant) {
+        let none = Lengths::Apart { input: 0, output: 0 };
+        let buffers = GroupBuffers::Apart { input: Vec::new(), output: Vec::new() };
+        if let Ok(request) = self.standing.request(&GroupOp::Barrier, DType::U8, none)
+            && let (Err(error), _) = self.run_on_links(&request, buffers, until)
+        {
+            tracing::debug!(%error, "the group failed as soon as it was formed");
+        }
+    }
+
     fn rank(&self) -> Rank {
         Rank::from_index(self.standing.me)
     }

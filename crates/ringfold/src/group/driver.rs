@@ -133,15 +133,13 @@ impl GroupDriver {
     }
 
     /// Why an operation can't be started.
-    pub(super) fn refusal(&self, descriptor: &Descriptor) -> Option<Error> {
+    fn refusal(&self, descriptor: &Descriptor) -> Option<Error> {
         if let Some(cause) = &self.fault {
             return Some(Error::Aborted(Box::new(cause.clone())));
         }
-        let gone = match descriptor.collective {
-            // What it sent before it left can still be received.
-            Collective::Transfer { to, .. } => self.left.get(&to),
-            _ => self.left.first(),
-        }?;
+        // What someone sent before it left can still be received, but nothing can be sent to it.
+        let Collective::Transfer { to, .. } = descriptor.collective else { return None };
+        let gone = self.left.get(&to)?;
         Some(Error::Aborted(Box::new(self.lost(*gone, Departure::Left))))
     }
 
