@@ -9,8 +9,8 @@ const WIDTH: f64 = 800.0;
 const PANEL_HEIGHT: f64 = 300.0;
 const LEGEND_HEIGHT: f64 = 34.0;
 /// Room around the area of a panel, for numbers and names.
-const LEFT: f64 = 58.0;
-const RIGHT: f64 = 14.0;
+const LEFT: f64 = 72.0;
+const RIGHT: f64 = 24.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 44.0;
 /// Seen by those who see few colours too, on white and on black.

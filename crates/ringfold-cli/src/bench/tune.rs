@@ -19,7 +19,9 @@ use ringfold::{DType, ReduceOp, Tuning};
 const LARGE_BYTES: u64 = 16 << 20;
 /// Frames that are tried for TCP.
 const CHUNKS: [u32; 4] = [32 << 10, 64 << 10, 128 << 10, 256 << 10];
-/// Slots that are tried for shared memory, with their number.
+/// Frames that are tried for links through shared memory.
+const SHARED_CHUNKS: [u32; 3] = [32 << 10, 64 << 10, 128 << 10];
+/// Slots that are tried for the memory that all ranks share, with their number.
 const SLOTS: [(u32, u16); 7] = [
     (32 << 10, 4),
     (64 << 10, 4),
@@ -46,7 +48,7 @@ pub(crate) fn tune(
     interrupt: &Interrupt,
 ) -> Result<Tuning> {
     let nest = Nest::new()?;
-    let progress = Progress::new(SLOTS.len() + 2 + CHUNKS.len() + 1);
+    let progress = Progress::new(SLOTS.len() + 2 + CHUNKS.len() + SHARED_CHUNKS.len());
     let effort = Effort { check: false, ..effort };
     let mut bench = Calibration { world, effort, again, interrupt, nest, progress };
     let mut tuning = Tuning::default();
@@ -66,7 +68,8 @@ struct Calibration<'a> {
 }
 
 impl Calibration<'_> {
-    /// Medians in microseconds, with a group that was given this tuning.
+    /// Microseconds of the fastest run, since what disturbed the others is no price, with a group that was given this
+    /// tuning.
     fn times(
         &mut self,
         medium: Medium,
@@ -91,7 +94,7 @@ impl Calibration<'_> {
             let point = Point::new(kind, kind.places()[0], what, ByteSize(bytes), world)
                 .ok_or_else(|| anyhow!("{kind} can't be measured"))?;
             match measure(&point, world, &mut ours, self.effort, &mut self.progress)?.pop() {
-                Some(Outcome::Measured { figures, .. }) => times.push(figures.median_us),
+                Some(Outcome::Measured { figures, .. }) => times.push(figures.min_us),
                 Some(Outcome::Unsupported(why) | Outcome::Failed(why)) => bail!("{point}: {why}"),
                 None => bail!("{point}: nothing was measured"),
             }
@@ -163,15 +166,20 @@ impl Calibration<'_> {
 
     /// The same for links through memory, which only transfers of a group of fixed ranks use.
     fn shared(&mut self, tuning: &mut Tuning) -> Result<()> {
-        self.progress.point("links through shared memory".into());
         let points = [(Kind::Transfer, 4), (Kind::Transfer, LARGE_BYTES)];
-        let times = self.times(Medium::Shm, 2, *tuning, &points)?;
-        let hop_ns = times[0] * 1e3;
-        let kib = LARGE_BYTES as f64 / 1024.0;
+        let mut hop_ns = f64::INFINITY;
+        let mut moved = Vec::new();
+        for chunk_bytes in SHARED_CHUNKS {
+            self.progress.point(format!("shared memory, frames of {}", ByteSize(u64::from(chunk_bytes))));
+            let times = self.times(Medium::Shm, 2, Tuning { chunk_bytes, ..*tuning }, &points)?;
+            hop_ns = hop_ns.min(times[0] * 1e3);
+            moved.push((LARGE_BYTES as f64 / f64::from(chunk_bytes), times[1] * 1e3));
+        }
+        let (bytes_ns, frame_ns) = line(&moved);
         tuning.shared.hop_ns = price(hop_ns);
-        tuning.shared.frame_ns = price(hop_ns / 2.0);
+        tuning.shared.frame_ns = price(frame_ns.clamp(0.0, hop_ns));
         // Data went one way only; while as much comes back each side has twice the work.
-        tuning.shared.sent_ns_per_kib = price(2.0 * (times[1] * 1e3 - hop_ns) / kib);
+        tuning.shared.sent_ns_per_kib = price(2.0 * bytes_ns / (LARGE_BYTES as f64 / 1024.0));
         tuning.shared.reduced_ns_per_kib = tuning.tcp.reduced_ns_per_kib;
         Ok(())
     }
