@@ -79,6 +79,14 @@ impl Link {
         }
     }
 
+    /// Sends a message ahead of all frames that have not begun to leave.
+    pub fn say_urgently(&mut self, message: &LinkMessage) {
+        match self {
+            Self::Streams(link) => link.say_urgently(message),
+            Self::Shared(link) => link.say_urgently(message),
+        }
+    }
+
     /// The memory of a put is no longer to be read. Says whether it was still queued.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         match self {

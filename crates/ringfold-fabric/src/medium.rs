@@ -222,7 +222,11 @@ impl<W: Workspace<Payload = Lease, Frame = [u8]>> Medium for LinkMedium<W> {
 
     fn send(&mut self, to: PeerId, message: LinkMessage) {
         if let Some(link) = self.links.get_mut(&to) {
-            link.say(&message);
+            match message {
+                // An abort never waits behind data.
+                LinkMessage::Abort { .. } => link.say_urgently(&message),
+                _ => link.say(&message),
+            }
         }
     }
 

@@ -171,6 +171,17 @@ impl SharedLink {
         self.encoded = encoded;
     }
 
+    /// Sends a message ahead of all that waits for room.
+    pub fn say_urgently(&mut self, message: &LinkMessage) {
+        let mut encoded = Vec::new();
+        encode_link_into(message, &mut encoded).expect("the group's messages are within the bounds");
+        if self.end.is_some() || !self.send_message(&encoded) {
+            let waiting = Waiting::Message(encoded);
+            self.backlog_bytes += waiting.bytes();
+            self.backlog.push_front(waiting);
+        }
+    }
+
     fn wait(&mut self, waiting: Waiting) {
         self.backlog_bytes += waiting.bytes();
         self.backlog.push_back(waiting);

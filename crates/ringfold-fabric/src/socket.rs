@@ -138,6 +138,15 @@ impl Socket {
         }
     }
 
+    /// Sends bytes ahead of all frames that have not begun to leave. A frame is some bytes, or some bytes and a put.
+    pub fn send_urgently(&mut self, bytes: Vec<u8>) {
+        self.queued_bytes += bytes.len();
+        let begins = self.sent == 0 && matches!(self.output.front(), Some(Piece::Bytes(_)));
+        let end_of_first = self.output.iter().position(|piece| matches!(piece, Piece::Leased(..)));
+        let at = if begins { 0 } else { end_of_first.map_or(self.output.len(), |put| put + 1) };
+        self.output.insert(at, Piece::Bytes(bytes));
+    }
+
     /// Queues a put; its ticket comes back from [`Socket::flush`] when the last byte has left.
     pub fn send_put(&mut self, head: &[u8], payload: Lease, ticket: Ticket) {
         self.send(head);
@@ -337,5 +346,47 @@ fn read(mut stream: &TcpStream, place: &mut [IoSliceMut<'_>]) -> io::Result<usiz
         }
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn what_is_urgent_goes_ahead_of_all_frames_that_have_not_begun() {
+        const FRAME: usize = 256 * 1024;
+        const FRAMES: usize = 64;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut other, _) = listener.accept().unwrap();
+        let poller = Arc::new(Poller::new().unwrap());
+        let mut socket = Socket::new(dialled, &poller, Intake::Frames).unwrap();
+        let payload = View::from(vec![1; FRAME]);
+        for frame in 0..FRAMES {
+            socket.send_put(&[0], payload.lease(0..FRAME), Ticket(frame as u64));
+        }
+        // As much as the system takes leaves; the rest waits, the first of it perhaps in the middle of a frame.
+        let mut flushed = Vec::new();
+        socket.flush(&mut flushed).unwrap();
+        assert!(flushed.len() + 2 < FRAMES, "nothing waits");
+        socket.send_urgently(vec![7; 3]);
+        let reader = std::thread::spawn(move || {
+            let mut bytes = vec![0; FRAMES * (FRAME + 1) + 3];
+            other.set_read_timeout(Some(core::time::Duration::from_secs(60))).unwrap();
+            other.read_exact(&mut bytes).unwrap();
+            bytes
+        });
+        let began = std::time::Instant::now();
+        while socket.queued_bytes() > 0 && began.elapsed().as_secs() < 60 {
+            socket.flush(&mut flushed).unwrap();
+            std::thread::yield_now();
+        }
+        let bytes = reader.join().unwrap();
+        let at = bytes.iter().position(|byte| *byte == 7).unwrap();
+        assert_eq!(at % (FRAME + 1), 0, "a frame was torn");
+        assert!(at < bytes.len() - 2 * FRAME, "it waited behind data");
+        assert_eq!(flushed.len(), FRAMES);
     }
 }

@@ -40,7 +40,7 @@ pub enum Stop {
 /// watching; where they share cores, watching takes away the time of those who are waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
-    /// How long at most, in looks at the clock's leisure; none where ranks share cores.
+    /// How long at most; none where ranks share cores.
     longest: Duration,
     /// Looks before the clock is read.
     looks: u32,
@@ -51,6 +51,9 @@ pub struct Spin {
 /// Sleepers look around so often even if nobody wakes them: whoever should have done so may have been killed in
 /// between.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
+
+/// Of so many waits in vain, one watches as long as if none had been.
+const TRIES_BETWEEN_FULL_ONES: u32 = 32;
 
 /// Looks between two of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
@@ -71,15 +74,13 @@ impl Spin {
         (self.looks, self.longest, self.in_vain) = (looks, longest, 0);
     }
 
+    /// How long to watch this time. It is shortened while watching is in vain: then those who are waited for are busy
+    /// for long, or need this very core. Now and then the whole time is tried again.
     fn budget(&self) -> Duration {
-        self.longest / (1 << self.in_vain.min(5))
-    }
-
-    fn record(&mut self, waited: Duration) {
-        if waited <= self.longest * 2 {
-            self.in_vain = 0;
+        if self.in_vain.is_multiple_of(TRIES_BETWEEN_FULL_ONES) {
+            self.longest
         } else {
-            self.in_vain = (self.in_vain + 1).min(5);
+            self.longest / (1 << self.in_vain.min(6))
         }
     }
 }
@@ -88,7 +89,8 @@ impl Seat {
     /// Waits until what is needed is there, at most until the deadline, which is asked for if it comes to that.
     #[inline]
     pub fn wait(&mut self, need: Need, deadline: impl FnOnce() -> Instant) -> Result<(), Stop> {
-        for _ in 0..self.spin.looks {
+        let looks = if self.spin.in_vain == 0 { self.spin.looks } else { self.spin.looks.min(LOOKS_PER_CLOCK) };
+        for _ in 0..looks {
             if self.is_met(need) {
                 return Ok(());
             }
@@ -107,7 +109,7 @@ impl Seat {
         while now - began < budget {
             for _ in 0..LOOKS_PER_CLOCK {
                 if self.is_met(need) {
-                    self.spin.record(Duration::ZERO);
+                    self.spin.in_vain = 0;
                     return Ok(());
                 }
                 core::hint::spin_loop();
@@ -117,11 +119,8 @@ impl Seat {
                 return Err(stop);
             }
         }
-        let outcome = self.sleep(need, deadline);
-        if !self.spin.longest.is_zero() {
-            self.spin.record(began.elapsed());
-        }
-        outcome
+        self.spin.in_vain = self.spin.in_vain.wrapping_add(1);
+        self.sleep(need, deadline)
     }
 
     /// Sleeps until what is needed is there.

@@ -98,6 +98,16 @@ impl StreamLink {
         stream.socket.send(&self.encoded);
     }
 
+    /// Sends a message ahead of all frames that have not begun to leave. It has no place in the order of the link.
+    pub fn say_urgently(&mut self, message: &LinkMessage) {
+        let mut urgent = if self.streams.len() > 1 { OUT_OF_ORDER.to_le_bytes().to_vec() } else { Vec::new() };
+        encode_link_into(message, &mut urgent).expect("the group's messages are within the bounds");
+        let idle = |stream: &&mut Stream| stream.socket.queued_bytes();
+        if let Some(stream) = self.streams.iter_mut().min_by_key(idle) {
+            stream.socket.send_urgently(urgent);
+        }
+    }
+
     fn place_out(&mut self) -> PlaceOut {
         let place = self.next_out;
         self.next_out += 1;
@@ -145,6 +155,9 @@ impl StreamLink {
                 if !self.early.has_room(index) {
                     stream.socket.set_awaits_input(false)?;
                 } else if let Some((place, arrival)) = stream.next(true, pool, &judge)? {
+                    if place == OUT_OF_ORDER {
+                        return Ok(Some(arrival));
+                    }
                     moved = true;
                     self.early.insert(index, place, arrival)?;
                 }
@@ -158,6 +171,9 @@ impl StreamLink {
         }
     }
 }
+
+/// The place of what is not to wait for its turn.
+const OUT_OF_ORDER: u64 = u64::MAX;
 
 /// What precedes a frame where there are several streams.
 enum PlaceOut {
