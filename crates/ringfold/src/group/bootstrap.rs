@@ -9,7 +9,7 @@ use ringfold_fabric::arena::{Arena, Geometry};
 use ringfold_fabric::segment::Ticket;
 use ringfold_fabric::{knock, random};
 use ringfold_proto::epoch::{EpochDescription, Member};
-use ringfold_proto::handshake::{Acceptor, Dialler, Identity, Secret, Target};
+use ringfold_proto::handshake::{Acceptor, Dialler, HandshakeError, Identity, Secret, Target};
 use ringfold_proto::hello::{Hello, Purpose, Refusal};
 use ringfold_proto::id::{EpochId, GroupId, Incarnation, PeerId, Rank, RunId};
 use ringfold_proto::tuning::Tuning;
@@ -66,6 +66,13 @@ const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// The pause between two attempts to reach rank 0.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How long rank 0 may take to tell those who came why there will be no group, and how long they wait for that beyond
+/// their own time.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
+
+/// How often rank 0 looks whether those who came are still there.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// How long one connection may take to say who it is.
 const INTRODUCTION_MAX: Duration = Duration::from_secs(5);
 
@@ -112,12 +119,18 @@ fn host(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Error> {
     let (listener, secret) = listen(at, arrival)?;
     let _announcement = announce(at, &listener, &secret)?;
     let secret = Secret::token(&format!("{secret}{}", arrival.token));
-    let mut others = gather(at, &listener, &secret, arrival)?;
-    let outcome = agree(arrival, &mut others);
+    let mut others = Others::new();
+    let gathered = gather(at, &listener, &secret, arrival, &mut others);
+    let outcome = gathered.and_then(|()| agree(arrival, &mut others));
     if let Err(error) = &outcome {
-        let refused = Reply::Refused { why: format!("rank 0 failed: {error}"), retryable: false };
-        for (_, (_, stream)) in &mut others {
-            let _ = send(stream, &refused, arrival.until);
+        // All who came hear the same.
+        let why = match error {
+            Error::NoGroup(why) => why.clone(),
+            other => format!("rank 0 failed: {other}"),
+        };
+        let (refused, until) = (Reply::Refused { why, retryable: false }, Instant::now() + LAST_WORDS_MAX);
+        for (_, stream) in others.values_mut() {
+            let _ = send(stream, &refused, until);
         }
     }
     outcome
@@ -251,25 +264,36 @@ fn gather(
     listener: &TcpListener,
     secret: &Secret,
     arrival: &Arrival,
-) -> Result<Others, Error> {
+    others: &mut Others,
+) -> Result<(), Error> {
     let system = |error: io::Error| Error::system("meeting the other ranks", &error);
     listener.set_nonblocking(true).map_err(system)?;
-    let (sender, introductions) = mpsc::channel::<(Join, TcpStream)>();
-    let mut others = Others::new();
+    let (sender, introductions) = mpsc::channel::<Introduction>();
     let mut introducing: Vec<std::thread::JoinHandle<()>> = Vec::new();
+    let (mut has_seen_strangers, mut next_look) = (false, Instant::now() + LOOK);
     while others.len() + 1 < arrival.world {
-        if Instant::now() >= arrival.until {
+        let now = Instant::now();
+        if now >= arrival.until {
             let missing: Vec<_> =
                 (1..arrival.world as u16).filter(|rank| !others.contains_key(rank)).collect();
-            return Err(Error::NoGroup(format!("{} did not come to {at} in time", ranks(&missing))));
+            let hint = if has_seen_strangers { "; someone came who does not know the token" } else { "" };
+            return Err(Error::NoGroup(format!("{} did not come to {at} in time{hint}", ranks(&missing))));
+        }
+        if now >= next_look {
+            next_look = now + LOOK;
+            look_after(others)?;
         }
         introducing.retain(|thread| !thread.is_finished());
         match listener.accept() {
             Ok((stream, from)) if introducing.len() < INTRODUCTIONS_MAX => {
                 let (secret, me, sender) = (secret.clone(), arrival.member.peer, sender.clone());
-                introducing.push(std::thread::spawn(move || match introduce(stream, from, &secret, me) {
-                    Ok(introduced) => drop(sender.send(introduced)),
-                    Err(error) => tracing::debug!(%from, %error, "someone who came is no rank"),
+                introducing.push(std::thread::spawn(move || {
+                    let introduction = introduce(stream, from, &secret, me);
+                    // If nobody listens any more, all have come.
+                    let _ = sender.send(introduction.unwrap_or_else(|error| {
+                        tracing::debug!(%from, %error, "someone who came is no rank");
+                        Introduction::Stranger { lacks_token: is_about_token(&error) }
+                    }));
                 }));
             }
             Ok(_) => tracing::warn!("too many connections introduce themselves; one more is dropped"),
@@ -277,16 +301,47 @@ fn gather(
             Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
         }
         match introductions.recv_timeout(Duration::from_millis(2)) {
-            Ok((join, mut stream)) => match refusal(&join, arrival, &others) {
-                None => drop(others.insert(join.rank, (join, stream))),
+            Ok(Introduction::Rank(join, mut stream)) => match refusal(&join, arrival, others) {
+                None => drop(others.insert(join.rank, (*join, stream))),
                 Some((why, retryable)) => {
                     let _ = send(&mut stream, &Reply::Refused { why, retryable }, arrival.until);
                 }
             },
+            Ok(Introduction::Stranger { lacks_token }) => has_seen_strangers |= lacks_token,
             Err(_) => {}
         }
     }
-    Ok(others)
+    Ok(())
+}
+
+/// Whoever has come, and has gone again, will be missed.
+fn look_after(others: &Others) -> Result<(), Error> {
+    for (rank, (_, stream)) in others {
+        // They have nothing to say now, so there is something to read only if it is the end.
+        let looked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+        let back = stream.set_nonblocking(false);
+        match looked {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(gone(*rank, &error)),
+            Ok(0) => return Err(gone(*rank, &io::Error::from(io::ErrorKind::UnexpectedEof))),
+            Ok(_) => return Err(gone(*rank, &io::Error::other("it spoke out of turn"))),
+        }
+        back.map_err(|error| gone(*rank, &error))?;
+    }
+    Ok(())
+}
+
+/// Who came.
+enum Introduction {
+    Rank(Box<Join>, TcpStream),
+    Stranger { lacks_token: bool },
+}
+
+/// Whether a handshake failed because the two ends know different secrets.
+fn is_about_token(error: &io::Error) -> bool {
+    use HandshakeError::{BadToken, Impostor, TokenMissing, TokenUnexpected};
+    let failed = error.get_ref().and_then(|error| error.downcast_ref::<HandshakeError>());
+    matches!(failed, Some(BadToken | Impostor | TokenMissing | TokenUnexpected))
 }
 
 /// Why someone can't take part.
@@ -309,7 +364,7 @@ fn introduce(
     from: SocketAddr,
     secret: &Secret,
     me: PeerId,
-) -> io::Result<(Join, TcpStream)> {
+) -> io::Result<Introduction> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     let acceptor = Acceptor::new(Identity::new(me, RunId(0)), random::nonce()?);
@@ -321,7 +376,7 @@ fn introduce(
     knock::welcome(&mut stream, INTRODUCTION_MAX, acceptor, &secrets)?;
     let mut join: Join = receive(&mut stream, until)?;
     name_unspecified(&mut join.member, from.ip());
-    Ok((join, stream))
+    Ok(Introduction::Rank(Box::new(join), stream))
 }
 
 /// An address that says "everywhere" becomes one that can be dialled.
@@ -364,15 +419,26 @@ fn attempt(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Failed> {
     let secret = Secret::token(&format!("{secret}{}", arrival.token));
     let identity = Identity::new(arrival.member.peer, RunId(0));
     let dialler = || Ok(Dialler::new(identity, Target::master(), secret.clone(), random::nonce()?));
-    let mut stream = knock::reach(&addresses, INTRODUCTION_MAX, dialler)?;
+    let mut stream = knock::reach(&addresses, INTRODUCTION_MAX, dialler).map_err(|error| {
+        // A file may still be that of an earlier run, with another secret.
+        let is_final = is_about_token(&error) && matches!(at, Bootstrap::Address(_));
+        Failed { why: error.to_string(), retryable: !is_final }
+    })?;
     let seen = stream.peer_addr()?.ip();
     let Arrival { rank, world, member, may_share, .. } = arrival;
     let (group, world) = (arrival.name.clone(), *world as u16);
     let join = Join { group, rank: rank.0, world, member: member.clone(), may_share: *may_share };
     send(&mut stream, &join, arrival.until)?;
     // From here on rank 0 counts on us: another attempt would find our place taken.
-    let lost = |error: io::Error| Failed { why: format!("rank 0 is lost: {error}"), retryable: false };
-    let (mut description, offer) = match receive(&mut stream, arrival.until).map_err(lost)? {
+    let lost = |error: io::Error| Failed {
+        why: match error.kind() {
+            io::ErrorKind::TimedOut => format!("not all ranks came to {at} in time"),
+            _ => format!("rank 0 is lost: {error}"),
+        },
+        retryable: false,
+    };
+    let until = arrival.until + LAST_WORDS_MAX;
+    let (mut description, offer) = match receive(&mut stream, until).map_err(lost)? {
         Reply::Welcome { description, arena } => (*description, arena),
         Reply::Refused { why, retryable } => return Err(Failed { why, retryable }),
         Reply::Begin { .. } => return Err(lost(io::Error::other("it spoke out of turn"))),
@@ -386,8 +452,8 @@ fn attempt(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Failed> {
     name_unspecified(&mut description.members[0], seen);
     description.tuning = description.tuning.bounded();
     let arena = offer.and_then(|offer| map(&offer, arrival.world));
-    send(&mut stream, &arena.is_some(), arrival.until).map_err(lost)?;
-    match receive(&mut stream, arrival.until).map_err(lost)? {
+    send(&mut stream, &arena.is_some(), until).map_err(lost)?;
+    match receive(&mut stream, until).map_err(lost)? {
         Reply::Begin { shares } => Ok(Met { description, arena: arena.filter(|_| shares) }),
         Reply::Refused { why, .. } => Err(Failed { why, retryable: false }),
         Reply::Welcome { .. } => Err(lost(io::Error::other("it spoke out of turn"))),

@@ -1,0 +1,163 @@
+//! Ranks that are killed or stopped.
+
+use crate::stage::{LONG, MANY, MEDIA, Rank, SOON, group, now_ns};
+use std::time::Duration;
+
+/// Kills the last rank; all others say soon that it is gone, and end.
+#[track_caller]
+fn kill_last(what: &str, mut ranks: Vec<Rank>) {
+    let mut victim = ranks.pop().expect("a rank");
+    let name = format!("rank {} (", ranks.len());
+    let killed_ns = now_ns();
+    victim.kill9().unwrap();
+    let mut slowest = 0;
+    for mut rank in ranks {
+        let answer = rank.answer();
+        slowest = slowest.max(answer.at_ns - killed_ns);
+        let error = answer.error();
+        assert!(error.contains(&name), "{error}");
+        rank.ends();
+    }
+    println!("killed in {what}: the last to hear of it did so after {:.1} ms", slowest as f64 / 1e6);
+    assert!(slowest < SOON.as_nanos());
+}
+
+#[test]
+fn who_is_killed_in_a_reduction_is_named_at_once() {
+    for media in MEDIA {
+        for (world, count) in [(3, 1), (4, 1), (4, 100_000), (3, MANY)] {
+            let mut ranks = group(world, media, "");
+            for rank in &mut ranks {
+                rank.tell(format!("endless-reduces {count}"));
+            }
+            ranks.iter_mut().for_each(Rank::has_begun);
+            std::thread::sleep(Duration::from_millis(50));
+            kill_last(&format!("{media} reductions of {count} among {world}"), ranks);
+        }
+    }
+}
+
+#[test]
+fn who_is_killed_in_a_broadcast_is_named_at_once() {
+    for media in MEDIA {
+        // Whoever dies gets the data, or has it.
+        for root in [0, 2] {
+            let mut ranks = group(3, media, "");
+            for rank in &mut ranks {
+                rank.tell(format!("endless-broadcasts {root} {}", 1 << 20));
+            }
+            ranks.iter_mut().for_each(Rank::has_begun);
+            std::thread::sleep(Duration::from_millis(50));
+            kill_last(&format!("{media} broadcasts of {root}"), ranks);
+        }
+    }
+}
+
+#[test]
+fn who_is_killed_in_a_transfer_is_named_at_once() {
+    for media in MEDIA {
+        for count in [1, MANY] {
+            // The others are in no call with it, but are told all the same.
+            for (first, last) in [("sends", "recvs"), ("recvs", "sends")] {
+                let mut ranks = group(3, media, "");
+                ranks[0].tell(format!("endless-{first} 2 {count}"));
+                ranks[2].tell(format!("endless-{last} 0 {count}"));
+                ranks[1].tell("recv 0 10");
+                ranks[0].has_begun();
+                ranks[2].has_begun();
+                kill_last(&format!("{media} {last} of {count}"), ranks);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_is_killed_outside_of_any_call_fails_the_call_that_runs_and_the_next() {
+    for media in MEDIA {
+        let mut ranks = group(4, media, "");
+        for rank in &mut ranks {
+            rank.tell("barrier");
+        }
+        for rank in &mut ranks {
+            rank.answer().told();
+        }
+        // One waits for the victim, the others will only ask later.
+        ranks[0].tell("reduce 10");
+        std::thread::sleep(Duration::from_millis(200));
+        ranks[3].kill9().unwrap();
+        let error = ranks[0].answer().error();
+        assert!(error.contains("rank 3 ("), "{error}");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(ranks[1].ask("failure").error().contains("rank 3 ("));
+        for command in ["reduce 10", "send 0 1", "recv 0 1", "barrier"] {
+            let error = ranks[2].ask(command).error();
+            assert!(error.contains("rank 3 ("), "{command}: {error}");
+        }
+        ranks.remove(3);
+        ranks.into_iter().for_each(Rank::ends);
+    }
+}
+
+#[test]
+fn who_is_killed_while_all_are_idle_is_told_of_without_a_call() {
+    for media in MEDIA {
+        let mut ranks = group(3, media, "");
+        std::thread::sleep(Duration::from_millis(100));
+        ranks.pop().unwrap().kill9().unwrap();
+        let until = std::time::Instant::now() + SOON;
+        for rank in &mut ranks {
+            while rank.ask("failure").is_ok {
+                assert!(std::time::Instant::now() < until, "{media}: nobody says so");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        ranks.into_iter().for_each(Rank::ends);
+    }
+}
+
+#[test]
+fn who_is_stopped_is_named_when_time_is_up_and_hears_of_it_when_it_goes_on() {
+    for media in MEDIA {
+        for count in [1, 1 << 20] {
+            let mut ranks = group(4, media, "timeout_ms=1500");
+            for rank in &mut ranks {
+                rank.tell(format!("endless-reduces {count}"));
+            }
+            ranks.iter_mut().for_each(Rank::has_begun);
+            let stopped_ns = now_ns();
+            ranks[2].stop().unwrap();
+            for index in [0, 1, 3] {
+                let answer = ranks[index].answer();
+                let after = Duration::from_nanos((answer.at_ns - stopped_ns) as u64);
+                let error = answer.error();
+                println!("{media}, {count} elements: rank {index} after {after:?}: {error}");
+                assert!(error.contains("rank 2 ("), "{error}");
+                assert!(after >= Duration::from_millis(1400) && after < Duration::from_secs(20), "{after:?}");
+            }
+            ranks[2].cont().unwrap();
+            let error = ranks[2].answer().error();
+            assert!(error.contains("rank 2 ("), "the one that was stopped hears: {error}");
+            ranks.into_iter().for_each(Rank::ends);
+        }
+    }
+}
+
+#[test]
+fn a_short_stop_is_no_fault() {
+    for media in MEDIA {
+        let mut ranks = group(3, media, "");
+        for round in 0..3 {
+            ranks[round].stop().unwrap();
+            for rank in &mut ranks {
+                rank.tell("reduce 300000");
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            ranks[round].cont().unwrap();
+            for rank in &mut ranks {
+                rank.answer().told();
+            }
+        }
+        ranks.into_iter().for_each(Rank::ends);
+    }
+    assert!(LONG > SOON);
+}

@@ -1,0 +1,205 @@
+//! How ranks find each other, or don't.
+
+use crate::stage::{MEDIA, Place, Rank, SOON, address};
+use std::time::{Duration, Instant};
+
+/// Starts a rank that meets the others somewhere.
+fn comer(rank: usize, world: usize, at: &str, more: &str) -> Rank {
+    let mut comer = Rank::start(format!("rank {rank} of {world}"));
+    comer.tell(format!("connect rank={rank} world={world} at={at} {more}"));
+    comer
+}
+
+/// All have come, and work together.
+#[track_caller]
+fn are_a_group(mut ranks: Vec<Rank>) {
+    for rank in &mut ranks {
+        rank.answer().told();
+    }
+    for rank in &mut ranks {
+        rank.tell("reduce 1000");
+    }
+    for rank in &mut ranks {
+        rank.answer().told();
+    }
+    ranks.into_iter().for_each(Rank::ends);
+}
+
+#[test]
+fn ranks_meet_at_a_file_and_leave_none() {
+    for media in MEDIA {
+        let place = Place::new();
+        let media = format!("media={media}");
+        are_a_group((0..3).map(|rank| comer(rank, 3, &place.file(), &media)).collect());
+        assert_eq!(std::fs::read_dir(place.folder()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn ranks_meet_at_an_address_whoever_comes_first() {
+    for order in [[0, 1, 2], [2, 1, 0]] {
+        let at = address();
+        let come = |rank| {
+            std::thread::sleep(Duration::from_millis(100));
+            comer(rank, 3, &at, "")
+        };
+        are_a_group(order.into_iter().map(come).collect());
+    }
+}
+
+#[test]
+fn ranks_meet_as_their_environment_says() {
+    let at = address();
+    let (host, port) = at.split_once(':').unwrap();
+    let rank = |rank: usize| {
+        let variables = [("RANK", rank.to_string()), ("WORLD_SIZE", "3".into())];
+        let place = [("MASTER_ADDR", host.into()), ("MASTER_PORT", port.into())];
+        let mut comer = Rank::start_in(format!("rank {rank}"), &[variables, place].concat());
+        comer.tell("connect environment=yes");
+        comer
+    };
+    are_a_group((0..3).map(rank).collect());
+}
+
+#[test]
+fn a_file_of_an_earlier_run_misleads_nobody() {
+    let place = Place::new();
+    // Rank 0 of the earlier run is killed while it waits, so that its file stays.
+    let mut earlier = comer(0, 2, &place.file(), "");
+    let until = Instant::now() + SOON;
+    while !place.path().exists() {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    earlier.kill9().unwrap();
+    let mut ranks = vec![comer(1, 3, &place.file(), ""), comer(2, 3, &place.file(), "")];
+    std::thread::sleep(Duration::from_millis(300));
+    ranks.push(comer(0, 3, &place.file(), ""));
+    are_a_group(ranks);
+
+    // Someone else listens now where the file of an earlier run points, and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let file = format!("ringfold 00112233445566778899aabbccddeeff\n{}\n", silent.local_addr().unwrap());
+    std::fs::write(place.path(), file).unwrap();
+    let mut ranks = vec![comer(1, 2, &place.file(), "")];
+    std::thread::sleep(Duration::from_millis(300));
+    ranks.push(comer(0, 2, &place.file(), ""));
+    are_a_group(ranks);
+
+    std::fs::write(place.path(), "something else altogether").unwrap();
+    let mut ranks = vec![comer(1, 2, &place.file(), "")];
+    std::thread::sleep(Duration::from_millis(100));
+    ranks.push(comer(0, 2, &place.file(), ""));
+    are_a_group(ranks);
+}
+
+#[test]
+fn a_rank_that_comes_late_is_waited_for() {
+    let at = address();
+    let mut ranks: Vec<_> = (0..2).map(|rank| comer(rank, 3, &at, "")).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    ranks.push(comer(2, 3, &at, ""));
+    are_a_group(ranks);
+}
+
+#[test]
+fn ranks_that_never_come_are_named_to_all_who_came() {
+    let place = Place::new();
+    let begun = Instant::now();
+    let mut came: Vec<_> =
+        [0, 1].into_iter().map(|rank| comer(rank, 4, &place.file(), "patience_ms=2000")).collect();
+    for rank in &mut came {
+        let error = rank.answer().error();
+        assert!(error.contains("ranks 2 and 3 did not come"), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(2) + SOON);
+    }
+    came.into_iter().for_each(Rank::ends);
+    assert_eq!(std::fs::read_dir(place.folder()).unwrap().count(), 0);
+
+    let mut alone = comer(1, 2, &address(), "patience_ms=1000");
+    let error = alone.answer().error();
+    assert!(error.contains("rank 0 was not found") && error.contains("refused"), "{error}");
+    alone.ends();
+}
+
+#[test]
+fn a_rank_that_is_killed_while_the_others_come_is_named() {
+    let at = address();
+    let mut ranks: Vec<_> = (0..2).map(|rank| comer(rank, 3, &at, "patience_ms=20000")).collect();
+    std::thread::sleep(Duration::from_millis(500));
+    ranks[1].kill9().unwrap();
+    ranks.push(comer(2, 3, &at, "patience_ms=20000"));
+    for rank in [0, 2] {
+        let error = ranks[rank].answer().error();
+        println!("rank {rank}: {error}");
+        assert!(error.contains("rank 1"), "{error}");
+    }
+}
+
+#[test]
+fn others_hear_that_rank_0_was_killed_while_they_waited() {
+    let at = address();
+    let mut ranks: Vec<_> = (0..2).map(|rank| comer(rank, 3, &at, "patience_ms=20000")).collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let begun = Instant::now();
+    ranks[0].kill9().unwrap();
+    let error = ranks[1].answer().error();
+    assert!(error.contains("rank 0 is lost") && begun.elapsed() < SOON, "{error}");
+}
+
+#[test]
+fn a_number_that_is_taken_is_refused_and_the_others_go_on() {
+    let at = address();
+    let mut ranks: Vec<_> = (0..2).map(|rank| comer(rank, 3, &at, "")).collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let mut twin = comer(1, 3, &at, "");
+    let error = twin.answer().error();
+    assert!(error.contains("rank 1 is taken by rank 1 ("), "{error}");
+    twin.ends();
+    ranks.push(comer(2, 3, &at, ""));
+    are_a_group(ranks);
+}
+
+#[test]
+fn a_second_rank_0_does_not_disturb_the_first() {
+    let at = address();
+    let mut ranks = vec![comer(0, 2, &at, "")];
+    std::thread::sleep(Duration::from_millis(300));
+    let mut twin = comer(0, 2, &at, "patience_ms=1000");
+    let error = twin.answer().error();
+    assert!(error.contains("can't listen"), "{error}");
+    ranks.push(comer(1, 2, &at, ""));
+    are_a_group(ranks);
+}
+
+#[test]
+fn ranks_that_count_differently_are_told_so() {
+    let at = address();
+    let mut ranks = vec![comer(0, 2, &at, "")];
+    let mut other = comer(1, 3, &at, "");
+    let error = other.answer().error();
+    assert!(error.contains("rank 0 counts 2 ranks, not 3"), "{error}");
+    let mut beyond = comer(2, 3, &at, "");
+    assert!(beyond.answer().error().contains("not 3"));
+    ranks.push(comer(1, 2, &at, ""));
+    are_a_group(ranks);
+}
+
+#[test]
+fn groups_of_different_names_meet_at_one_address_at_the_same_time() {
+    let at = address();
+    let mut ranks = Vec::new();
+    for rank in [1, 0, 2] {
+        for name in ["blue", "green"] {
+            ranks.push((name, comer(rank, 3, &at, &format!("name={name}"))));
+        }
+    }
+    let (blue, green): (Vec<_>, Vec<_>) = ranks.into_iter().partition(|(name, _)| *name == "blue");
+    let strip = |ranks: Vec<(&str, Rank)>| ranks.into_iter().map(|(_, rank)| rank).collect();
+    let green = std::thread::spawn({
+        let green: Vec<Rank> = strip(green);
+        move || are_a_group(green)
+    });
+    are_a_group(strip(blue));
+    green.join().unwrap();
+}
