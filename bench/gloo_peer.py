@@ -275,10 +275,13 @@ def main() -> int:
     parser.add_argument("--socket", required=True, help="where orders come from")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--core", type=int, help="the core to stay on")
     parser.add_argument("--store", required=True, help="a file that the ranks meet in")
     arguments = parser.parse_args()
     # No rank outlives whoever measures it, whatever it is doing.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if arguments.core is not None:
+        os.sched_setaffinity(0, {arguments.core})
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     rank = Rank(arguments.rank, arguments.world)

@@ -94,6 +94,9 @@ pub struct Bench {
     /// Split the payload over so many operations at once (elastic only)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     concurrent: u64,
+    /// Whether each rank has a core of its own
+    #[arg(long, default_value = "own")]
+    bind: Bind,
     /// Batches of calls per point and system
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
@@ -172,6 +175,27 @@ enum Places {
     Both,
 }
 
+/// Where ranks may run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Bind {
+    /// As each system does it by itself: Open MPI binds two ranks to two cores, Ringfold and Gloo leave it to the kernel
+    Own,
+    /// Anywhere
+    None,
+    /// Rank r on core r, and on the first again when there are no more
+    Core,
+}
+
+impl Bind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::None => "none",
+            Self::Core => "core",
+        }
+    }
+}
+
 /// What the processes of a set of points share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Setting {
@@ -179,6 +203,15 @@ pub(crate) struct Setting {
     pub(crate) world: usize,
     /// Operations at once.
     pub(crate) concurrent: usize,
+    pub(crate) bind: Bind,
+}
+
+impl Setting {
+    /// The core that a rank is bound to, if it is.
+    pub(crate) fn core(&self, rank: usize) -> Option<usize> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        (self.bind == Bind::Core).then_some(rank % cores)
+    }
 }
 
 impl Bench {
@@ -197,12 +230,17 @@ impl Bench {
         let effort = self.effort();
         if let Some(path) = &self.tune {
             let world = self.world.first().map_or(2, |world| *world as usize);
-            let tuning = tune::tune(world.max(2), effort, again, interrupt)?;
+            let tuning = tune::tune((world.max(2), self.bind), effort, again, interrupt)?;
             crate::tuning_file::write(path, &tuning)?;
             return Ok(true);
         }
-        let options =
-            Options { runs: effort.runs, time_ms: self.time_ms, warmup: effort.warmup, check: effort.check };
+        let options = Options {
+            runs: effort.runs,
+            time_ms: self.time_ms,
+            warmup: effort.warmup,
+            check: effort.check,
+            bind: self.bind.name(),
+        };
         let mut report = Report::new(options);
         let mut good = true;
         if self.floor {
@@ -261,7 +299,7 @@ impl Bench {
         for &world in &self.world {
             for &medium in &self.media {
                 let concurrent = if medium == Medium::Elastic { self.concurrent as usize } else { 1 };
-                settings.push(Setting { medium, world: world as usize, concurrent });
+                settings.push(Setting { medium, world: world as usize, concurrent, bind: self.bind });
             }
         }
         settings

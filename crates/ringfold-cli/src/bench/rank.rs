@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use ringfold::DType;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -33,6 +34,9 @@ pub struct RankArguments {
     /// Where ranks meet: a master's address, or a file.
     #[arg(long)]
     pub(crate) meet: String,
+    /// The core to stay on.
+    #[arg(long)]
+    pub(crate) core: Option<usize>,
     /// Operations at once that share the payload.
     #[arg(long, default_value_t = 1)]
     pub(crate) concurrent: usize,
@@ -46,6 +50,11 @@ impl RankArguments {
     pub fn run(&self) -> Result<i32> {
         // Between two orders the end of the socket tells that the parent is gone; within a call nothing does.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        if let Some(core) = self.core {
+            let mut cores = CpuSet::new();
+            cores.set(core);
+            sched_setaffinity(None, &cores).with_context(|| format!("can't be bound to core {core}"))?;
+        }
         let base_bytes = usage::resident_bytes();
         let stream = UnixStream::connect(&self.socket).context("the parent does not listen")?;
         let mut line = Line { orders: BufReader::new(stream.try_clone()?), answers: stream };

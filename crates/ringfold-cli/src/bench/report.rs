@@ -34,6 +34,8 @@ pub(crate) struct Options {
     pub(crate) time_ms: u64,
     pub(crate) warmup: u64,
     pub(crate) check: bool,
+    /// Whether ranks had cores of their own.
+    pub(crate) bind: &'static str,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -210,15 +212,15 @@ pub(crate) fn by_series(points: &[PointReport]) -> Vec<(Series<'_>, Vec<&PointRe
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::bench::Medium;
     use crate::bench::kind::{Kind, Place};
     use crate::bench::order::Cost;
     use crate::bench::statistics::Run;
+    use crate::bench::{Bind, Medium};
     use ringfold::{DType, ReduceOp};
 
     /// A report with two systems, where the other one takes three times as long and can't do the largest size.
     pub(crate) fn sample() -> Report {
-        let options = Options { runs: 2, time_ms: 10, warmup: 1, check: true };
+        let options = Options { runs: 2, time_ms: 10, warmup: 1, check: true, bind: "own" };
         let mut report = Report::new(options);
         for kind in [Kind::AllReduce, Kind::Barrier] {
             for count in [1, 1000, 1_000_000] {
@@ -229,7 +231,7 @@ pub(crate) mod tests {
                     count: if kind == Kind::Barrier { 0 } else { count },
                     place: Place::In,
                 };
-                let setting = Setting { medium: Medium::Shm, world: 2, concurrent: 1 };
+                let setting = Setting { medium: Medium::Shm, world: 2, concurrent: 1, bind: Bind::Own };
                 let figures = |factor: u64| {
                     let elapsed_ns = factor * 1000 * (count as u64 + 100);
                     let (minor_faults, major_faults, beyond_bytes) = (0, 0, 4096);

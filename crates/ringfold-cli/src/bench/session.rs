@@ -131,7 +131,7 @@ fn raise(
 /// Starts our ranks. A tuning is offered by rank 0 alone, or by the master, and taken by all.
 pub(crate) fn start_ours(setting: Setting, launch: &Launch<'_>) -> Result<(Team, Option<Master>)> {
     let &Launch { again, nest, interrupt, tuning } = launch;
-    let Setting { medium, world, concurrent } = setting;
+    let Setting { medium, world, concurrent, .. } = setting;
     let (meet, master) = match medium {
         Medium::Elastic => {
             let builder = Master::builder().listen("127.0.0.1:0").tuning(tuning.unwrap_or_default());
@@ -153,6 +153,9 @@ pub(crate) fn start_ours(setting: Setting, launch: &Launch<'_>) -> Result<(Team,
                 command.arg("bench-rank").arg("--socket").arg(socket).args(["--meet", &meet]);
                 command.args(["--medium", medium.name(), "--concurrent", &concurrent.to_string()]);
                 command.args(["--rank", &rank.to_string(), "--world", &world.to_string()]);
+                if let Some(core) = setting.core(rank) {
+                    command.args(["--core", &core.to_string()]);
+                }
                 if let (Some((path, _)), 0) = (&file, rank) {
                     command.arg("--tuning").arg(path);
                 }

@@ -3,7 +3,7 @@
 use super::interrupt::Interrupt;
 use super::nest::Nest;
 use super::team::Team;
-use super::{Medium, Setting};
+use super::{Bind, Medium, Setting};
 use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::OsString;
 use std::fmt;
@@ -97,6 +97,9 @@ impl Rival {
                     let mut command = Command::new(python);
                     command.arg(program).arg("--socket").arg(socket).arg("--store").arg(&store);
                     command.args(["--rank", &rank.to_string(), "--world", &world.to_string()]);
+                    if let Some(core) = setting.core(rank) {
+                        command.args(["--core", &core.to_string()]);
+                    }
                     command
                 };
                 Ok((0..world).map(of_rank).collect())
@@ -111,6 +114,11 @@ impl Rival {
                     Medium::Shm | Medium::Elastic if *major < 5 => command.arg("self,vader"),
                     Medium::Shm | Medium::Elastic => command.arg("self,sm"),
                 };
+                match setting.bind {
+                    Bind::Own => {}
+                    Bind::None => drop(command.args(["--bind-to", "none"])),
+                    Bind::Core => drop(command.args(["--bind-to", "core:overload-allowed"])),
+                }
                 command.arg(program).arg(socket);
                 Ok(vec![command])
             }

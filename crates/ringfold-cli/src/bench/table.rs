@@ -101,8 +101,14 @@ pub(crate) fn markdown(report: &Report) -> String {
     let mut text = format!("Measured on {}.\n", report.machine);
     let Report { options, .. } = report;
     text += &format!(
-        "Medians of {} interleaved runs, {} ms per point and system.\n",
-        options.runs, options.time_ms
+        "Medians of {} interleaved runs, {} ms per point and system{}.\n",
+        options.runs,
+        options.time_ms,
+        match options.bind {
+            "core" => ", each rank bound to a core",
+            "none" => ", no rank bound to a core",
+            _ => "",
+        }
     );
     for missing in &report.missing {
         text += &format!("Not measured: {}: {}.\n", missing.system, missing.why);
@@ -178,13 +184,13 @@ fn faults(per_call: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Medium;
     use super::super::report::tests::sample;
+    use super::super::{Bind, Medium};
     use super::*;
 
     #[test]
     fn columns_stand_under_their_names() {
-        let setting = Setting { medium: Medium::Shm, world: 2, concurrent: 1 };
+        let setting = Setting { medium: Medium::Shm, world: 2, concurrent: 1, bind: Bind::Own };
         let header = header(setting, &[(System::Ringfold, "x".into()), (System::Gloo, "y".into())]);
         let names = header.lines().last().unwrap();
         let report = sample();

@@ -188,7 +188,9 @@ impl Drop for Team {
             let _ = line.tell(&Order::End);
         }
         self.lines.clear();
-        self.processes.wait(END_MAX);
+        // Who was interrupted may have ranks in the middle of something long.
+        let patience = if self.interrupt.check().is_ok() { END_MAX } else { Duration::ZERO };
+        self.processes.wait(patience);
     }
 }
 

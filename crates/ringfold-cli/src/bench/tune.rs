@@ -9,7 +9,7 @@ use super::point::Point;
 use super::progress::Progress;
 use super::session::{Launch, start_ours};
 use super::system::System;
-use super::{Medium, Setting};
+use super::{Bind, Medium, Setting};
 use crate::invocation::Invocation;
 use crate::size::ByteSize;
 use anyhow::{Result, anyhow, bail};
@@ -42,7 +42,7 @@ const GAIN_MIN: f64 = 0.03;
 
 /// Takes a minute or two.
 pub(crate) fn tune(
-    world: usize,
+    (world, bind): (usize, Bind),
     effort: Effort,
     again: &Invocation,
     interrupt: &Interrupt,
@@ -50,7 +50,7 @@ pub(crate) fn tune(
     let nest = Nest::new()?;
     let progress = Progress::new(SLOTS.len() + 2 + CHUNKS.len() + SHARED_CHUNKS.len());
     let effort = Effort { check: false, ..effort };
-    let mut bench = Calibration { world, effort, again, interrupt, nest, progress };
+    let mut bench = Calibration { world, bind, effort, again, interrupt, nest, progress };
     let mut tuning = Tuning::default();
     bench.board(&mut tuning)?;
     bench.tcp(&mut tuning)?;
@@ -60,6 +60,7 @@ pub(crate) fn tune(
 
 struct Calibration<'a> {
     world: usize,
+    bind: Bind,
     effort: Effort,
     again: &'a Invocation,
     interrupt: &'a Interrupt,
@@ -83,7 +84,7 @@ impl Calibration<'_> {
             interrupt: self.interrupt,
             tuning: Some(tuning.bounded()),
         };
-        let setting = Setting { medium, world, concurrent: 1 };
+        let setting = Setting { medium, world, concurrent: 1, bind: self.bind };
         let (mut team, _master) = start_ours(setting, &launch)?;
         team.reserve(points.iter().map(|(_, bytes)| *bytes as usize).max().unwrap_or(0))?;
         let about = team.about.clone();
