@@ -95,7 +95,15 @@ impl Link {
         }
     }
 
-    /// Sends what can be sent now.
+    /// What could wait leaves with the next flush, too.
+    pub fn hurry(&mut self) {
+        match self {
+            Self::Streams(link) => link.hurry(),
+            Self::Shared(link) => link.hurry(),
+        }
+    }
+
+    /// Sends what can be sent now, but for messages that can wait if there is nothing else.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
         match self {
             Self::Streams(link) => link.flush(flushed),
@@ -138,4 +146,10 @@ impl Link {
             Self::Shared(link) => link.next(pool, judge),
         }
     }
+}
+
+/// Whether a message can wait until something else leaves: slots that are given back are not missed at once, and
+/// together with the next frame they cost nothing.
+pub(crate) fn can_wait(message: &LinkMessage) -> bool {
+    matches!(message, LinkMessage::Return { .. })
 }

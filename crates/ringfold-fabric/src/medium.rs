@@ -177,6 +177,11 @@ impl<W> LinkMedium<W> {
         }))
     }
 
+    /// Messages that could wait leave with the next flush, too.
+    pub fn hurry(&mut self) {
+        self.links.values_mut().for_each(Link::hurry);
+    }
+
     /// Sends what the connections take; the links that broke in doing so.
     pub fn flush(&mut self) -> Vec<PeerId> {
         let flushed = &mut self.flushed;

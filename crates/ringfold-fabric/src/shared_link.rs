@@ -13,7 +13,7 @@ mod way;
 pub use cells::Cells;
 
 use crate::limits;
-use crate::link::Arrival;
+use crate::link::{Arrival, can_wait};
 use crate::memory::Lease;
 use crate::poller::Token;
 use crate::segment::Segment;
@@ -49,6 +49,8 @@ pub struct SharedLink {
     encoded: Vec<u8>,
     /// Something was sent since the other end's bell was last looked at.
     has_sent: bool,
+    /// Something was sent that nobody needs to be woken for.
+    has_whispered: bool,
     /// Something was taken out of the ring since.
     has_taken: bool,
     /// Why the link can't go on. What arrived before is handed over first.
@@ -138,6 +140,7 @@ impl SharedLink {
             body: Box::new([0; BODY_BYTES_MAX]),
             encoded: Vec::new(),
             has_sent: false,
+            has_whispered: false,
             has_taken: false,
             end: None,
         }
@@ -165,10 +168,18 @@ impl SharedLink {
         let mut encoded = core::mem::take(&mut self.encoded);
         encoded.clear();
         encode_link_into(message, &mut encoded).expect("the executor's messages are within the bounds");
+        let had_sent = self.has_sent;
         if !(self.backlog.is_empty() && self.end.is_none() && self.send_message(&encoded)) {
             self.wait(Waiting::Message(encoded.clone()));
+        } else if can_wait(message) {
+            (self.has_sent, self.has_whispered) = (had_sent, true);
         }
         self.encoded = encoded;
+    }
+
+    /// What could wait is told with the next flush, too.
+    pub fn hurry(&mut self) {
+        self.has_sent |= core::mem::take(&mut self.has_whispered);
     }
 
     /// Sends a message ahead of all that waits for room.
@@ -336,7 +347,7 @@ impl SharedLink {
     }
 
     fn wake_reader(&mut self) {
-        self.has_sent = false;
+        (self.has_sent, self.has_whispered) = (false, false);
         self.wake(FOR_RECORDS);
     }
 

@@ -3,6 +3,7 @@
 use crate::limits;
 use crate::memory::{Lease, View};
 use crate::poller::{Poller, Token};
+use core::time::Duration;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
 use std::collections::VecDeque;
@@ -24,6 +25,8 @@ pub struct Socket {
     awaits_room: bool,
     /// Whether it tells of input.
     awaits_input: bool,
+    /// Whether the last read took all that there was.
+    is_drained: bool,
     input: Box<[u8]>,
     /// The part of the input that was not taken.
     unread: core::ops::Range<usize>,
@@ -83,6 +86,7 @@ impl Socket {
             token,
             awaits_room: false,
             awaits_input: true,
+            is_drained: false,
             input: vec![0; input_bytes].into_boxed_slice(),
             unread: 0..0,
             output: VecDeque::new(),
@@ -107,6 +111,11 @@ impl Socket {
             (Ok(there), Ok(here)) => there.ip() == here.ip() || there.ip().is_loopback(),
             _ => false,
         }
+    }
+
+    /// How long the way to the other end takes, there and back, as far as the system knows.
+    pub fn round_trip(&self) -> io::Result<Duration> {
+        round_trip(&self.stream)
     }
 
     /// The error that a connection in the making has come to, if it has.
@@ -254,8 +263,10 @@ impl Socket {
     /// Reads once, if there is anything. The end of the stream is an error.
     pub fn fill(&mut self) -> io::Result<bool> {
         self.make_room();
+        let room = self.input.len() - self.unread.end;
         let read = read(&self.stream, &mut [IoSliceMut::new(&mut self.input[self.unread.end..])])?;
         self.unread.end += read;
+        self.is_drained = read < room;
         Ok(read > 0)
     }
 
@@ -265,10 +276,17 @@ impl Socket {
         debug_assert!(self.unread.is_empty(), "bytes would overtake others");
         self.make_room();
         let wanted = place.len();
+        let room = wanted + self.input.len();
         let mut slices = [IoSliceMut::new(place), IoSliceMut::new(&mut self.input)];
         let read = read(&self.stream, &mut slices)?;
+        self.is_drained = read < room;
         self.unread = 0..read.saturating_sub(wanted);
         Ok(read.min(wanted))
+    }
+
+    /// Whether the last read took all that there was at that time.
+    pub fn is_drained(&self) -> bool {
+        self.is_drained
     }
 
     /// Shows what arrived to a decoder, which takes some of it off the front.
@@ -339,6 +357,23 @@ impl Socket {
     }
 }
 
+/// How long the way to the other end of a connection takes, there and back, as far as the system knows.
+pub fn round_trip(stream: &TcpStream) -> io::Result<Duration> {
+    // SAFETY: all-zero is a valid value of this structure of numbers.
+    let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let place = (&raw mut info).cast();
+    // SAFETY: the place is valid for writes of `length` bytes, and the system writes no more than that.
+    let result = unsafe {
+        libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, place, &mut length)
+    };
+    if result == 0 {
+        Ok(Duration::from_micros(u64::from(info.tcpi_rtt)))
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 fn read(mut stream: &TcpStream, place: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     match stream.read_vectored(place) {
         Ok(0) if place.iter().any(|slice| !slice.is_empty()) => {
@@ -374,7 +409,7 @@ mod tests {
         socket.send_urgently(vec![7; 3]);
         let reader = std::thread::spawn(move || {
             let mut bytes = vec![0; FRAMES * (FRAME + 1) + 3];
-            other.set_read_timeout(Some(core::time::Duration::from_secs(60))).unwrap();
+            other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             other.read_exact(&mut bytes).unwrap();
             bytes
         });

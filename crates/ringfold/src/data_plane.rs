@@ -44,6 +44,8 @@ pub(crate) struct DataPlane {
     restores: bool,
     /// What members of a group of fixed ranks said.
     said: VecDeque<PlaneEvent>,
+    /// When members were last heard to say that they are alive.
+    pinged: HashMap<PeerId, Time>,
     /// Those who said goodbye: what they sent is kept.
     leavers: BTreeSet<PeerId>,
     /// Operations whose result is not here.
@@ -82,6 +84,7 @@ impl DataPlane {
             plans: HashMap::new(),
             restores,
             said: VecDeque::new(),
+            pinged: HashMap::new(),
             leavers: BTreeSet::new(),
             running: HashSet::new(),
             neighbours: 1,
@@ -183,6 +186,7 @@ impl DataPlane {
     pub(crate) fn unlink(&mut self, peer: PeerId) -> bool {
         let had = self.medium.remove(peer);
         self.unread.remove(&peer);
+        self.pinged.remove(&peer);
         if had {
             self.executor.handle_link_lost(peer);
         }
@@ -192,6 +196,11 @@ impl DataPlane {
     /// Shows the other end that we are alive.
     pub(crate) fn ping(&mut self, peer: PeerId) {
         self.medium.send(peer, LinkMessage::Ping);
+    }
+
+    /// When the other end last showed that it is alive.
+    pub(crate) fn pinged_at(&self, peer: PeerId) -> Option<Time> {
+        self.pinged.get(&peer).copied()
     }
 
     /// Tells a member that the group is over.
@@ -252,7 +261,12 @@ impl DataPlane {
                         self.said.push_back(PlaneEvent::Goodbye { peer: from });
                     }
                 }
-                Some(Heard::Message(message)) => self.executor.handle_link_message(now, from, message),
+                Some(Heard::Message(message)) => {
+                    if message == LinkMessage::Ping {
+                        self.pinged.insert(from, now);
+                    }
+                    self.executor.handle_link_message(now, from, message);
+                }
             }
         }
         self.unread.insert(from);
@@ -273,7 +287,10 @@ impl DataPlane {
     }
 
     /// From now on the poller tells of all that comes. Says whether something has come already: then nobody may sleep.
-    pub(crate) fn prepare_sleep(&self) -> bool {
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        // What waited for company goes alone. A link that is broken is found so in the next turn.
+        self.medium.hurry();
+        let _ = self.medium.flush();
         self.medium.prepare_sleep() | self.has_unread()
     }
 

@@ -482,7 +482,7 @@ impl Drive for Driver {
         self.plane.stirs()
     }
 
-    fn prepare_sleep(&self) -> bool {
+    fn prepare_sleep(&mut self) -> bool {
         self.plane.prepare_sleep()
     }
 

@@ -31,7 +31,7 @@ pub(crate) trait Drive: Send + 'static {
     fn stirs(&self) -> bool;
 
     /// From now on the poller tells of all that comes. Says whether something has come already: then nobody may sleep.
-    fn prepare_sleep(&self) -> bool;
+    fn prepare_sleep(&mut self) -> bool;
 
     /// What is about to come, and worth looking for before the thread sleeps.
     fn outlook(&self) -> Outlook;
@@ -298,7 +298,7 @@ impl<D: Drive> Shared<D> {
                 state.spin.learn(outlook, begun.elapsed());
                 continue;
             }
-            let Some(driver) = &state.driver else { return };
+            let Some(driver) = &mut state.driver else { return };
             if driver.prepare_sleep() {
                 patience = Duration::ZERO;
             }
@@ -314,7 +314,7 @@ impl<D: Drive> Shared<D> {
         }
         // Whoever still sleeps has to be woken for what comes from now on.
         if state.sleeping > 0
-            && let Some(driver) = &state.driver
+            && let Some(driver) = &mut state.driver
             && driver.prepare_sleep()
         {
             self.poller.kick();

@@ -34,6 +34,15 @@ pub(crate) const OPERATION_MAX: Duration = Duration::from_secs(600);
 /// How long a group of fixed ranks may take to form, where nothing else is said.
 pub(crate) const MEETING_MAX: Duration = Duration::from_secs(300);
 
+/// A rank of a group shows so many times within an operation's time that it waits...
+pub(crate) const SIGNS_PER_TIMEOUT: u32 = 16;
+
+/// ... and at least so often...
+pub(crate) const SIGN_EVERY_MAX: Duration = Duration::from_millis(250);
+
+/// ... and whoever has missed so many times to do so is the one that is waited for.
+pub(crate) const SIGNS_MISSED_MAX: u32 = 4;
+
 /// How long the reason of a failure may be behind the failure.
 pub(crate) const FAULT_NEWS_MAX: Duration = Duration::from_millis(200);
 

@@ -3,7 +3,7 @@
 //! With several streams every frame carries its place in the order of the link, and is handed over in that
 //! order, whichever stream brought it.
 
-use super::Arrival;
+use super::{Arrival, can_wait};
 use crate::memory::Lease;
 use crate::order::Order;
 use crate::poller::Token;
@@ -25,6 +25,8 @@ pub struct StreamLink {
     early: Order<Arrival>,
     encoded: Vec<u8>,
     is_local: bool,
+    /// Something is queued that nobody should wait for.
+    is_due: bool,
 }
 
 /// One connection of a link.
@@ -34,6 +36,8 @@ struct Stream {
     decoder: LinkDecoder,
     place: Place,
     incoming: Option<Incoming>,
+    /// The last read took all that there was; the poller tells when there is more.
+    is_drained: bool,
 }
 
 /// The place of the frame that is being read: so many bytes of it have arrived.
@@ -60,11 +64,12 @@ impl StreamLink {
             decoder: LinkDecoder::default(),
             place: Place::default(),
             incoming: None,
+            is_drained: false,
         };
         let is_local = sockets.first().is_some_and(Socket::is_local);
         let early = Order::new(sockets.len());
         let streams = sockets.into_iter().map(stream).collect();
-        Self { streams, next_out: 0, early, encoded: Vec::new(), is_local }
+        Self { streams, next_out: 0, early, encoded: Vec::new(), is_local, is_due: false }
     }
 
     /// Whether both ends are on this host, as far as their addresses show.
@@ -85,6 +90,7 @@ impl StreamLink {
         let Some(stream) = self.streams.iter_mut().min_by_key(idle) else { return };
         stream.socket.send(place.as_slice());
         stream.socket.send_put(&head, payload, ticket);
+        self.is_due = true;
     }
 
     /// Queues a message.
@@ -96,16 +102,24 @@ impl StreamLink {
         let Some(stream) = self.streams.iter_mut().min_by_key(idle) else { return };
         stream.socket.send(place.as_slice());
         stream.socket.send(&self.encoded);
+        self.is_due |= !can_wait(message);
+    }
+
+    /// What could wait leaves with the next flush, too.
+    pub fn hurry(&mut self) {
+        self.is_due = true;
     }
 
     /// Sends a message ahead of all frames that have not begun to leave. It has no place in the order of the link.
     pub fn say_urgently(&mut self, message: &LinkMessage) {
-        let mut urgent = if self.streams.len() > 1 { OUT_OF_ORDER.to_le_bytes().to_vec() } else { Vec::new() };
+        let mut urgent =
+            if self.streams.len() > 1 { OUT_OF_ORDER.to_le_bytes().to_vec() } else { Vec::new() };
         encode_link_into(message, &mut urgent).expect("the group's messages are within the bounds");
         let idle = |stream: &&mut Stream| stream.socket.queued_bytes();
         if let Some(stream) = self.streams.iter_mut().min_by_key(idle) {
             stream.socket.send_urgently(urgent);
         }
+        self.is_due = true;
     }
 
     fn place_out(&mut self) -> PlaceOut {
@@ -121,7 +135,11 @@ impl StreamLink {
 
     /// Sends what the connections take.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
-        self.streams.iter_mut().try_for_each(|stream| stream.socket.flush(flushed))
+        if self.is_due {
+            self.streams.iter_mut().try_for_each(|stream| stream.socket.flush(flushed))?;
+            self.is_due = self.streams.iter().any(|stream| stream.socket.queued_bytes() > 0);
+        }
+        Ok(())
     }
 
     /// Sends the rest, for as long as that may take, and closes.
@@ -222,7 +240,9 @@ impl Stream {
                     let payload = pool.take(header.length as usize);
                     self.incoming = Some(Incoming { header, is_wanted, payload, have: 0 });
                 }
-                None if self.socket.fill()? => {}
+                // To find nothing a second time costs a call to the system.
+                None if core::mem::take(&mut self.is_drained) => return Ok(None),
+                None if self.socket.fill()? => self.is_drained = self.socket.is_drained(),
                 None => return Ok(None),
             }
         }

@@ -50,6 +50,18 @@ struct Running {
     call: CallId,
     descriptor: Descriptor,
     deadline: Time,
+    /// Whether the deadline was put off, because those it waits for wait themselves.
+    is_put_off: bool,
+    /// How often this rank shows that it waits, and when next.
+    sign_every: Duration,
+    next_sign: Time,
+}
+
+impl Running {
+    /// Whether all ranks take part in it.
+    fn is_collective(&self) -> bool {
+        !matches!(self.descriptor.collective, Collective::Transfer { .. })
+    }
 }
 
 /// How a call ended.
@@ -125,8 +137,11 @@ impl GroupDriver {
             .map_err(|(why, buffers)| (Error::Misuse(why), buffers))?;
         next.0 += 1;
         let call = self.call();
-        let deadline = now + deadline.saturating_duration_since(Instant::now());
-        self.running.insert(op, Running { call, descriptor, deadline });
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let sign_every = (timeout / limits::SIGNS_PER_TIMEOUT).min(limits::SIGN_EVERY_MAX);
+        let (deadline, next_sign, is_put_off) = (now + timeout, now + sign_every, false);
+        let running = Running { call, descriptor, deadline, is_put_off, sign_every, next_sign };
+        self.running.insert(op, running);
         self.pump(now);
         self.check_left(now);
         Ok(call)
@@ -222,6 +237,14 @@ impl GroupDriver {
         }
     }
 
+    fn read(&mut self, now: Time, peer: PeerId) {
+        if let Err(error) = self.plane.read_link(now, peer) {
+            // What came before the end counts.
+            self.pump(now);
+            self.lose_link(now, peer, &error.to_string());
+        }
+    }
+
     /// An operation that still waits for someone who has left will never end.
     fn check_left(&mut self, now: Time) {
         if self.left.is_empty() || self.fault.is_some() {
@@ -262,13 +285,60 @@ impl GroupDriver {
 
     /// The first operation that has not ended in time ends the group.
     fn check_deadlines(&mut self, now: Time) {
-        if self.fault.is_some() {
+        let late = |driver: &Self| {
+            let is_late = |(_, running): &(&OpId, &Running)| running.deadline <= now;
+            driver.running.iter().find(is_late).map(|(op, _)| *op)
+        };
+        if self.fault.is_some() || late(self).is_none() {
             return;
         }
-        let is_late = |(_, running): &(&OpId, &Running)| running.deadline <= now;
-        if let Some((op, _)) = self.running.iter().find(is_late) {
-            let waited_for = self.names(self.plane.awaits(*op).into_iter());
-            self.fail(now, Cause::Timeout { waited_for });
+        // Someone else may have told already, if this process was stopped.
+        for rank in self.others() {
+            self.read(now, self.description.members[rank.index()].peer);
+        }
+        self.pump(now);
+        let Some(op) = late(self).filter(|_| self.fault.is_none()) else { return };
+        let mut waited_for = self.plane.awaits(op);
+        let Some(running) = self.running.get_mut(&op) else { return };
+        let plane = &self.plane;
+        let members = &self.description.members;
+        let is_recent = |at: Time| now.since(at) < running.sign_every * limits::SIGNS_MISSED_MAX;
+        let waits = |rank: &Rank| plane.pinged_at(members[rank.index()].peer).is_some_and(is_recent);
+        // Those who wait themselves know better whose fault it is, and their time is up now, too. And whoever comes to
+        // this far too late was stopped, and is told whose fault it is.
+        let all_wait = running.is_collective() && !waited_for.is_empty() && waited_for.iter().all(waits);
+        let was_stopped = now.since(running.deadline) > running.sign_every;
+        if !running.is_put_off && (all_wait || was_stopped) {
+            (running.is_put_off, running.deadline) = (true, now + running.sign_every);
+            return;
+        }
+        if all_wait {
+            let me = self.me;
+            let others = (0..members.len()).map(Rank::from_index).filter(|rank| *rank != me);
+            let silent: Vec<_> = others.filter(|rank| !waits(rank)).collect();
+            if !silent.is_empty() {
+                waited_for = silent;
+            }
+        } else if running.is_collective() {
+            waited_for.retain(|rank| !waits(rank));
+        }
+        let waited_for = self.names(waited_for.into_iter());
+        self.fail(now, Cause::Timeout { waited_for });
+    }
+
+    /// In a collective that takes long, each rank shows the others that it waits as well: so that, if time runs out,
+    /// those are named who do not.
+    fn show_waiting(&mut self, now: Time) {
+        let mut is_due = false;
+        for running in self.running.values_mut().filter(|running| running.is_collective()) {
+            if running.next_sign <= now {
+                (running.next_sign, is_due) = (now + running.sign_every, true);
+            }
+        }
+        if is_due && self.fault.is_none() {
+            for rank in self.others() {
+                self.plane.ping(self.description.members[rank.index()].peer);
+            }
         }
     }
 
@@ -320,20 +390,11 @@ impl Drive for GroupDriver {
     fn turn(&mut self, ready: &Readiness) {
         let now = self.clock.now();
         for peer in self.plane.begin_turn() {
-            if let Err(error) = self.plane.read_link(now, peer) {
-                self.pump(now);
-                self.lose_link(now, peer, &error.to_string());
-            }
+            self.read(now, peer);
         }
         for token in ready.tokens() {
             match self.plane.handle_ready(token) {
-                Some(peer) => {
-                    if let Err(error) = self.plane.read_link(now, peer) {
-                        // What came before the end counts.
-                        self.pump(now);
-                        self.lose_link(now, peer, &error.to_string());
-                    }
-                }
+                Some(peer) => self.read(now, peer),
                 None => drop(self.mesh.handle_ready(now, token)),
             }
         }
@@ -345,6 +406,7 @@ impl Drive for GroupDriver {
             self.mesh.handle_timeout(now);
         }
         self.check_deadlines(now);
+        self.show_waiting(now);
         self.pump(now);
     }
 
@@ -353,8 +415,10 @@ impl Drive for GroupDriver {
             return Duration::ZERO;
         }
         // After a failure operations end as soon as nothing reads their memory.
-        let deadline = self.running.values().map(|running| running.deadline).min();
-        let deadline = deadline.filter(|_| self.fault.is_none());
+        let due = self.running.values().map(|running| {
+            if running.is_collective() { running.deadline.min(running.next_sign) } else { running.deadline }
+        });
+        let deadline = due.min().filter(|_| self.fault.is_none());
         let next =
             [self.plane.poll_timeout(), self.mesh.poll_timeout(), deadline].into_iter().flatten().min();
         next.map_or(limits::IDLE_MAX, |at| at.since(self.clock.now()).min(limits::IDLE_MAX))
@@ -364,7 +428,7 @@ impl Drive for GroupDriver {
         self.plane.stirs()
     }
 
-    fn prepare_sleep(&self) -> bool {
+    fn prepare_sleep(&mut self) -> bool {
         self.plane.prepare_sleep()
     }
 
