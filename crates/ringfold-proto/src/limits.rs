@@ -9,6 +9,9 @@ pub const CHUNK_BYTES_MAX: usize = 256 * 1024;
 /// Payload bytes of one data frame: a chunk, and the parameters of its quantisation.
 pub const PAYLOAD_BYTES_MAX: usize = CHUNK_BYTES_MAX + 64;
 
+/// The rate that links between members are expected to have at most, 10 Gbit/s: windows are made for it.
+pub const LINK_BYTES_PER_US: u32 = 1250;
+
 /// Slots that one operation may be granted per sender.
 pub const WINDOW_SLOTS_MAX: u16 = 256;
 

@@ -29,6 +29,7 @@ use crate::session::Receipt;
 use crate::time::Time;
 use crate::timing::Timing;
 use crate::tuning::Tuning;
+use core::time::Duration;
 use group::Group;
 use optimise::OptimiseRound;
 use phase::{Cast, PhaseRound};
@@ -115,6 +116,8 @@ pub struct Master {
     isolated: bool,
     epoch_counter: u64,
     tickets: u64,
+    /// How long the way to a peer takes, there and back, by its connection.
+    round_trips: BTreeMap<ConnId, Duration>,
     next_beat: Time,
     actions: VecDeque<MasterAction>,
 }
@@ -142,6 +145,7 @@ impl Master {
             isolated: false,
             epoch_counter: 0,
             tickets: 0,
+            round_trips: BTreeMap::new(),
             next_beat: Time::ZERO,
             actions: VecDeque::new(),
         }
@@ -187,9 +191,17 @@ impl Master {
         self.advance(now);
     }
 
+    /// How long the way to the other end of a connection takes, there and back: epochs' windows cover it.
+    pub fn handle_round_trip(&mut self, conn: ConnId, round_trip: Duration) {
+        if self.roster.peer_on(conn).is_some() {
+            self.round_trips.insert(conn, round_trip);
+        }
+    }
+
     /// A connection broke, or was closed by the other side.
     pub fn handle_lost(&mut self, now: Time, conn: ConnId) {
         self.started.get_or_insert(now);
+        self.round_trips.remove(&conn);
         if let Some(peer) = self.roster.disconnect(conn) {
             self.remove(peer, Departure::ConnectionLost);
         }

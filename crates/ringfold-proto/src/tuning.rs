@@ -3,6 +3,7 @@
 
 use crate::limits;
 use core::fmt;
+use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// How a collective is carried out.
@@ -81,8 +82,8 @@ impl Default for Tuning {
 impl Tuning {
     /// What holds unless somebody measured something better.
     pub const DEFAULT: Self = Self {
-        chunk_bytes: 128 * 1024,
-        window_slots: 8,
+        chunk_bytes: 64 * 1024,
+        window_slots: 16,
         eager_slots: 4,
         board_slot_bytes: 128 * 1024,
         board_depth: 4,
@@ -103,6 +104,14 @@ impl Tuning {
         },
         forced: None,
     };
+
+    /// Windows that cover the longest way between members, there and back, at the rate that links may have.
+    pub fn for_round_trip(self, longest: Duration) -> Self {
+        let bytes = longest.as_micros().saturating_mul(u128::from(limits::LINK_BYTES_PER_US));
+        let slots = bytes.div_ceil(u128::from(self.chunk_bytes.max(1)));
+        let slots = u16::try_from(slots).unwrap_or(u16::MAX).min(limits::WINDOW_SLOTS_MAX);
+        Self { window_slots: self.window_slots.max(slots), ..self }
+    }
 
     /// Brings what a remote or a user wrote within the bounds that the executor counts on.
     pub fn bounded(self) -> Self {
@@ -184,5 +193,14 @@ mod tests {
         assert_eq!(some, expected);
         let wrong = serde_json::from_str::<Tuning>(r#"{"chunk_byte": 4096}"#).unwrap_err();
         assert!(wrong.to_string().contains("unknown field `chunk_byte`"), "{wrong}");
+    }
+
+    #[test]
+    fn windows_cover_bandwidth_times_delay_within_bounds() {
+        let slots = |us| Tuning::DEFAULT.for_round_trip(Duration::from_micros(us)).window_slots;
+        assert_eq!(slots(20), Tuning::DEFAULT.window_slots);
+        // 2 ms at 10 Gbit/s are 2.5 MB.
+        assert_eq!(slots(2000), 39);
+        assert_eq!(slots(u64::MAX), limits::WINDOW_SLOTS_MAX);
     }
 }

@@ -170,6 +170,11 @@ impl Master {
                 addresses: r.join.addresses.clone(),
             })
         };
+        // From one member to another it is at most as far as from both to the master.
+        let way = |p: &PeerId| self.round_trips.get(&self.roster.get(*p)?.conn?).copied();
+        let mut ways: Vec<_> = members.iter().filter_map(way).collect();
+        ways.sort_unstable();
+        let longest = ways.iter().rev().take(2).sum();
         let described = members.iter().filter_map(member).collect();
         let rank = |p: &PeerId| members.iter().position(|m| m == p).map(Rank::from_index);
         EpochDescription {
@@ -178,7 +183,7 @@ impl Master {
             ring: ring.iter().filter_map(rank).collect(),
             mesh: members.len() <= limits::MESH_WORLD_MAX,
             missing: Vec::new(),
-            tuning: self.config.tuning.bounded(),
+            tuning: self.config.tuning.for_round_trip(longest).bounded(),
             key: self.random_key(),
         }
     }

@@ -7,6 +7,7 @@ use crate::Error;
 use core::fmt;
 use ringfold_fabric::arena::{Arena, Geometry};
 use ringfold_fabric::segment::Ticket;
+use ringfold_fabric::socket::round_trip;
 use ringfold_fabric::{knock, random};
 use ringfold_proto::epoch::{EpochDescription, Member};
 use ringfold_proto::handshake::{Acceptor, Dialler, HandshakeError, Identity, Secret, Target};
@@ -108,7 +109,7 @@ struct ArenaOffer {
 /// Meets the others.
 pub(super) fn meet(at: &Bootstrap, arrival: Arrival) -> Result<Met, Error> {
     if arrival.world == 1 {
-        let description = describe(&arrival, Vec::new())?;
+        let description = describe(&arrival, Vec::new(), Duration::ZERO)?;
         return Ok(Met { description, arena: None });
     }
     if arrival.rank == Rank(0) { host(at, &arrival) } else { join(at, &arrival) }
@@ -143,7 +144,12 @@ fn agree(arrival: &Arrival, others: &mut Others) -> Result<Met, Error> {
     let members: Vec<Member> = others.values().map(|(join, _)| join.member.clone()).collect();
     let may_share = arrival.may_share
         && others.values().all(|(join, _)| join.may_share && join.member.host == arrival.member.host);
-    let description = describe(arrival, members)?;
+    // From one rank to another it is at most as far as from both to rank 0.
+    let way = |(_, stream): &(Join, TcpStream)| round_trip(stream).unwrap_or_default();
+    let mut ways: Vec<_> = others.values().map(way).collect();
+    ways.sort_unstable();
+    let longest = ways.iter().rev().take(2).sum();
+    let description = describe(arrival, members, longest)?;
     let mut arena = None;
     let geometry = geometry(arrival.world, &description.tuning);
     if may_share && geometry.is_sound() {
@@ -184,7 +190,7 @@ fn geometry(world: usize, tuning: &Tuning) -> Geometry {
     Geometry { world, slot_bytes: tuning.board_slot_bytes as usize, depth: usize::from(tuning.board_depth) }
 }
 
-fn describe(arrival: &Arrival, others: Vec<Member>) -> Result<EpochDescription, Error> {
+fn describe(arrival: &Arrival, others: Vec<Member>, longest: Duration) -> Result<EpochDescription, Error> {
     let system = |error: io::Error| Error::system("the group can't be described", &error);
     let members: Vec<_> = std::iter::once(arrival.member.clone()).chain(others).collect();
     let incarnation = Incarnation(u64::from_le_bytes(random::bytes().map_err(system)?));
@@ -194,7 +200,7 @@ fn describe(arrival: &Arrival, others: Vec<Member>) -> Result<EpochDescription, 
         members,
         mesh: true,
         missing: Vec::new(),
-        tuning: arrival.tuning.bounded(),
+        tuning: arrival.tuning.for_round_trip(longest).bounded(),
         key: random::bytes().map_err(system)?,
     })
 }

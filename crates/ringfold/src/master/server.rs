@@ -208,11 +208,15 @@ impl Server {
     fn welcome(&mut self, now: Time, line: Line, established: Established) {
         self.last_conn = ConnId(self.last_conn.0 + 1);
         let conn = self.last_conn;
+        let round_trip = line.socket.round_trip();
         self.conns.insert(line.socket.token(), conn);
         self.lines.insert(conn, line);
         self.strangers.insert(conn, now + self.introduction_max);
         self.unsent.insert(conn);
         self.machine.handle_connected(now, conn, established.peer);
+        if let Ok(round_trip) = round_trip {
+            self.machine.handle_round_trip(conn, round_trip);
+        }
         // What followed the handshake may be here already, and then the poller will not tell of it.
         self.hear(now, conn);
     }
