@@ -52,6 +52,7 @@ impl Arena {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
         }
         let arena = Self { segment: Segment::create(geometry.bytes())?, geometry };
+        arena.segment.populate();
         for (index, value) in described(geometry).into_iter().enumerate() {
             arena.word(geometry::GEOMETRY_AT + index * 8).store(value, Ordering::Release);
         }
@@ -65,6 +66,7 @@ impl Arena {
             return Err(refusal("the arena has another size"));
         }
         let arena = Self { segment: Segment::open(ticket)?, geometry };
+        arena.segment.populate();
         for (index, value) in described(geometry).into_iter().enumerate() {
             if arena.word(geometry::GEOMETRY_AT + index * 8).load(Ordering::Acquire) != value {
                 return Err(refusal("the arena has another geometry"));

@@ -81,9 +81,9 @@ impl Seat {
         self.me
     }
 
-    /// How it waits.
-    pub fn spin_mut(&mut self) -> &mut Spin {
-        &mut self.spin
+    /// Makes it wait in another way.
+    pub fn set_spin(&mut self, spin: Spin) {
+        self.spin = spin;
     }
 
     /// Whether the slot of this round may be filled.

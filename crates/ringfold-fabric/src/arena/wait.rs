@@ -46,6 +46,10 @@ pub struct Spin {
     looks: u32,
     /// Watching was in vain so many times in a row.
     in_vain: u32,
+    /// Waits to come in which the core is not offered to others.
+    keep_core: u32,
+    /// How many those were last time.
+    kept_core: u32,
 }
 
 /// Sleepers look around so often even if nobody wakes them: whoever should have done so may have been killed in
@@ -55,6 +59,15 @@ const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// Of so many waits in vain, one watches as long as if none had been.
 const TRIES_BETWEEN_FULL_ONES: u32 = 32;
 
+/// How often the core is offered to others before a rank sleeps.
+const OFFERS: u32 = 8;
+
+/// An offer that takes longer than this was taken by someone who is not of this group.
+const OFFER_MAX: Duration = Duration::from_millis(1);
+
+/// How many waits do without offers after that: as many at first, then twice as many each time.
+const KEEP_CORE: core::ops::Range<u32> = 64..8192;
+
 /// Looks between two of the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 
@@ -62,16 +75,18 @@ impl Spin {
     /// What suits so many ranks on the cores that this process may use.
     pub fn for_world(world: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        if world <= cores {
-            Self { longest: Duration::from_micros(50), looks: 200, in_vain: 0 }
-        } else {
-            Self { longest: Duration::ZERO, looks: 1, in_vain: 0 }
-        }
+        if world <= cores { Self::new(200, Duration::from_micros(50)) } else { Self::new(1, Duration::ZERO) }
     }
 
-    /// As given.
-    pub fn set(&mut self, looks: u32, longest: Duration) {
-        (self.looks, self.longest, self.in_vain) = (looks, longest, 0);
+    /// So many looks, then by the clock.
+    pub fn new(looks: u32, longest: Duration) -> Self {
+        Self { longest, looks, in_vain: 0, keep_core: 0, kept_core: KEEP_CORE.start }
+    }
+
+    /// As it is, but the core is never offered to others.
+    #[must_use]
+    pub fn without_offers(self) -> Self {
+        Self { keep_core: u32::MAX, ..self }
     }
 
     /// How long to watch this time. It is shortened while watching is in vain: then those who are waited for are busy
@@ -89,7 +104,8 @@ impl Seat {
     /// Waits until what is needed is there, at most until the deadline, which is asked for if it comes to that.
     #[inline]
     pub fn wait(&mut self, need: Need, deadline: impl FnOnce() -> Instant) -> Result<(), Stop> {
-        let looks = if self.spin.in_vain == 0 { self.spin.looks } else { self.spin.looks.min(LOOKS_PER_CLOCK) };
+        let looks =
+            if self.spin.in_vain == 0 { self.spin.looks } else { self.spin.looks.min(LOOKS_PER_CLOCK) };
         for _ in 0..looks {
             if self.is_met(need) {
                 return Ok(());
@@ -120,7 +136,31 @@ impl Seat {
             }
         }
         self.spin.in_vain = self.spin.in_vain.wrapping_add(1);
-        self.sleep(need, deadline)
+        if self.offer_core(need) { Ok(()) } else { self.sleep(need, deadline) }
+    }
+
+    /// Lets others have the core for a moment; whether what is needed is there then. Where ranks share cores, those who
+    /// are waited for often are next in line, and nobody has to be put to sleep and woken. If someone else is in line,
+    /// it may keep the core for milliseconds; a rank that sleeps gets it back sooner.
+    fn offer_core(&mut self, need: Need) -> bool {
+        if self.spin.keep_core > 0 {
+            self.spin.keep_core -= 1;
+            return false;
+        }
+        let mut now = Instant::now();
+        for _ in 0..OFFERS {
+            std::thread::yield_now();
+            if self.is_met(need) {
+                return true;
+            }
+            let before = core::mem::replace(&mut now, Instant::now());
+            if now - before > OFFER_MAX {
+                self.spin.keep_core = self.spin.kept_core;
+                self.spin.kept_core = (self.spin.kept_core * 2).min(KEEP_CORE.end);
+                break;
+            }
+        }
+        false
     }
 
     /// Sleeps until what is needed is there.
