@@ -50,7 +50,7 @@ impl Segment {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
     /// A new segment of so many bytes, the [reserved](Self::RESERVED_BYTES) ones included: zeroed, sealed, and with
-    /// all its memory there already.
+    /// all its memory set aside.
     pub fn create(bytes: usize) -> io::Result<Self> {
         check_size(bytes as u64)?;
         let file = File::from(anonymous_file()?);
@@ -95,6 +95,15 @@ impl Segment {
         }
         let base = map(&file, ticket.bytes as usize)?;
         Ok(Self { base, ticket: *ticket, _file: None })
+    }
+
+    /// Has all of it mapped at once, so that no use of it faults. Without this, each page faults when it is used for the
+    /// first time.
+    pub fn populate(&self) {
+        let whole = (self.base.as_ptr().cast(), self.len());
+        // Older kernels do not know the advice; there, first writes may fault.
+        // SAFETY: this is the mapping that `map` made, and the advice changes no contents.
+        let _ = unsafe { rustix::mm::madvise(whole.0, whole.1, Advice::LinuxPopulateWrite) };
     }
 
     /// What others open this segment with, for as long as the process that made it keeps it.
@@ -192,15 +201,11 @@ fn map(file: &File, bytes: usize) -> io::Result<NonNull<u8>> {
             core::ptr::null_mut(),
             bytes,
             ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::SHARED | MapFlags::POPULATE,
+            MapFlags::SHARED,
             file,
             0,
         )
     }?;
-    // Populating maps pages for reading only where the kernel likes to see the first write. Older kernels do not
-    // know the advice; there, first writes may fault.
-    // SAFETY: this advice changes no contents.
-    let _ = unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxPopulateWrite) };
     NonNull::new(start.cast()).ok_or_else(|| io::Error::other("memory was mapped at address 0"))
 }
 
