@@ -429,3 +429,28 @@ fn a_stream_that_must_wait_for_others_does_not_keep_the_poller_awake() {
         received += u32::from(link.to.next(&mut pool, |_| Verdict::Place).unwrap().is_some());
     }
 }
+
+#[test]
+fn slots_that_are_given_back_wait_for_company() {
+    let mut link = Broken::new(1);
+    let mut pool = SlotPool::default();
+    let returned = LinkMessage::Return { epoch: epoch(1), slots: vec![1, 2] };
+    let mut next = |link: &mut Broken| {
+        link.from.flush(&mut Vec::new()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        link.pass(0, 1000);
+        std::thread::sleep(Duration::from_millis(20));
+        let mut came = Vec::new();
+        for _ in 0..5 {
+            came.extend(link.to.next(&mut pool, |_| Verdict::Place).unwrap());
+        }
+        came.len()
+    };
+    link.from.say(&returned);
+    assert_eq!(next(&mut link), 0, "alone it would cost a packet of its own");
+    link.from.put(&header(0, 10), Lease::from(vec![1; 10]), Ticket(0));
+    assert_eq!(next(&mut link), 2, "with a frame it costs nothing");
+    link.from.say(&returned);
+    link.from.hurry();
+    assert_eq!(next(&mut link), 1, "whoever is about to sleep sends it alone");
+}

@@ -8,7 +8,7 @@ use core::time::Duration;
 /// No look is longer than this.
 const LONGEST: Duration = Duration::from_micros(60);
 
-/// A shorter one is not worth it.
+/// A shorter one would save nothing, so it stays at this when it does not pay.
 const SHORTEST: Duration = Duration::from_micros(2);
 
 /// What is looked at.
@@ -39,10 +39,7 @@ impl Default for Spin {
 impl Spin {
     /// How long to look.
     pub(crate) fn budget(&self, outlook: Outlook) -> Duration {
-        match place(outlook) {
-            Some(at) if self.budgets[at] >= SHORTEST => self.budgets[at],
-            _ => Duration::ZERO,
-        }
+        place(outlook).map_or(Duration::ZERO, |at| self.budgets[at])
     }
 
     /// What was awaited came after so long, whether somebody slept meanwhile or not.
@@ -51,11 +48,11 @@ impl Spin {
         let budget = &mut self.budgets[at];
         *budget = if waited <= *budget {
             LONGEST
-        } else if waited <= LONGEST {
-            // It was slept for in vain. Most of it was the waking.
-            (*budget * 2).clamp(SHORTEST, LONGEST)
+        } else if waited <= LONGEST * 2 {
+            // It was slept for in vain: most of the time was the waking.
+            (*budget * 2).min(LONGEST)
         } else {
-            *budget / 2
+            (*budget / 2).max(SHORTEST)
         };
     }
 }
@@ -79,7 +76,7 @@ mod tests {
         for _ in 0..20 {
             spin.learn(Outlook::Memory, Duration::from_millis(5));
         }
-        assert_eq!(spin.budget(Outlook::Memory), Duration::ZERO);
+        assert_eq!(spin.budget(Outlook::Memory), SHORTEST);
         assert_eq!(spin.budget(Outlook::Sockets), LONGEST);
         for _ in 0..20 {
             spin.learn(Outlook::Memory, Duration::from_micros(40));
