@@ -85,8 +85,8 @@ impl Tuning {
         chunk_bytes: 64 * 1024,
         window_slots: 16,
         eager_slots: 4,
-        board_slot_bytes: 128 * 1024,
-        board_depth: 4,
+        board_slot_bytes: 64 * 1024,
+        board_depth: 8,
         board_one_shot_bytes_max: 16 * 1024,
         tcp: Prices {
             hop_ns: 20_000,

@@ -147,7 +147,12 @@ impl Board {
         let fingerprint = self.fingerprint(descriptor, layout);
         self.collectives += 1;
         let bytes = descriptor.bytes() as usize;
-        if descriptor.collective == Collective::AllReduce && bytes <= settings.slot_bytes.min(1024) {
+        let (is_short, bytes, operands) = match descriptor.collective {
+            Collective::Barrier => (true, 0, Operands::none()),
+            Collective::AllReduce => (bytes <= settings.short_bytes_max(), bytes, operands),
+            _ => (false, bytes, operands),
+        };
+        if is_short {
             // A short way for what is short: nothing is chosen, and nothing large is moved about.
             let fold = Fold::new(descriptor, world);
             let chunk_bytes = settings.slot_bytes;

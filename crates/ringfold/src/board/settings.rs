@@ -41,6 +41,12 @@ impl Settings {
         world == 1 || bytes <= self.one_shot_bytes_max
     }
 
+    /// Bytes up to which the choice of a script would take longer than the script.
+    #[inline]
+    pub(super) fn short_bytes_max(&self) -> usize {
+        self.one_shot_bytes_max.min(self.slot_bytes).min(4096)
+    }
+
     pub(super) fn lane_bytes_max(&self, world: usize) -> usize {
         lane_bytes_max(self.slot_bytes, world)
     }
