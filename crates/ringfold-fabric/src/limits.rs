@@ -94,5 +94,5 @@ pub const SHARED_CELLS: usize = 64;
 /// once, so that there is always room for the next one, whatever waits.
 pub const SHARED_CELLS_HELD_MAX: usize = 48;
 
-/// How often a link through memory that is being closed looks whether there is room for its last words.
-pub const SHARED_FAREWELL_PAUSE: Duration = Duration::from_micros(200);
+/// How often a link that is being closed looks whether its last words were taken.
+pub const FAREWELL_PAUSE: Duration = Duration::from_micros(200);

@@ -119,7 +119,14 @@ impl Link {
         }
     }
 
-    /// Sends the rest, for as long as that may take, and closes.
+    /// Sends what is left, for as long as that may take, where that goes by itself from then on.
+    pub fn say_last(&mut self) {
+        if let Self::Streams(link) = self {
+            link.say_last();
+        }
+    }
+
+    /// After [`Link::say_last`]: waits for a while until all has arrived, and closes.
     pub fn close(self) {
         match self {
             Self::Streams(link) => link.close(),

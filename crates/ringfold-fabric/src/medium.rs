@@ -138,6 +138,8 @@ impl<W> LinkMedium<W> {
     pub fn close(&mut self) {
         self.by_token.clear();
         self.shared.clear();
+        // All are on their way before one is waited for.
+        self.links.values_mut().for_each(Link::say_last);
         for (_, link) in core::mem::take(&mut self.links) {
             link.close();
         }

@@ -303,7 +303,7 @@ impl SharedLink {
             && self.end.is_none()
             && Instant::now() < end
         {
-            std::thread::sleep(limits::SHARED_FAREWELL_PAUSE);
+            std::thread::sleep(limits::FAREWELL_PAUSE);
         }
         self.bell.close();
     }

@@ -11,6 +11,7 @@ use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, LazyLock};
+use std::time::Instant;
 
 /// What is sent in place of the bytes of a put that was cancelled.
 pub(crate) static NOTHING: LazyLock<View> = LazyLock::new(|| View::from(vec![0; PAYLOAD_BYTES_MAX]));
@@ -313,21 +314,49 @@ impl Socket {
 
     /// Sends the rest, for as long as that may take, and closes.
     pub fn close(mut self) {
-        let _ = self.poller.remove(&self.stream);
-        let farewell = self
-            .stream
-            .set_nonblocking(false)
-            .and_then(|()| self.stream.set_write_timeout(Some(limits::FAREWELL_MAX)))
-            .and_then(|()| {
-                self.awaits_room = false;
-                while !self.output.is_empty() {
-                    self.sent += self.write()?;
-                    self.drop_sent(&mut Vec::new());
-                }
-                self.stream.shutdown(Shutdown::Write)
-            });
         // Whoever does not read it has missed it; there is nobody left to tell.
-        drop(farewell);
+        let _ = self.say_last();
+    }
+
+    /// Sends the rest, for as long as that may take; nothing more will come.
+    pub fn say_last(&mut self) -> io::Result<()> {
+        let _ = self.poller.remove(&self.stream);
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_write_timeout(Some(limits::FAREWELL_MAX))?;
+        self.awaits_room = false;
+        while !self.output.is_empty() {
+            self.sent += self.write()?;
+            self.drop_sent(&mut Vec::new());
+        }
+        self.stream.shutdown(Shutdown::Write)
+    }
+
+    /// After the last words: waits for a while until the other end's system has all of them, and closes. A connection
+    /// that is closed while something is unread takes back what is still on its way.
+    pub fn close_when_heard(mut self) {
+        let end = Instant::now() + limits::FAREWELL_MAX;
+        if self.stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        while Instant::now() < end {
+            match (&self.stream).read(&mut self.input) {
+                Ok(1..) => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                _ => return,
+            }
+            if !self.unheard_bytes().is_ok_and(|bytes| bytes > 0) {
+                return;
+            }
+            std::thread::sleep(limits::FAREWELL_PAUSE);
+        }
+    }
+
+    /// Bytes that were handed to the system and that the other end's has not acknowledged.
+    fn unheard_bytes(&self) -> io::Result<usize> {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: this request writes one number to the place that it is given.
+        let result = unsafe { libc::ioctl(self.stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        if result == 0 { Ok(bytes.max(0) as usize) } else { Err(io::Error::last_os_error()) }
     }
 
     /// No longer watched; it stays open.

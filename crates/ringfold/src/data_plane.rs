@@ -326,8 +326,10 @@ impl DataPlane {
         loop {
             self.executor.poll(now, &mut self.medium);
             if let Some(peer) = self.flush(now) {
-                // What its other end said before counts.
-                while self.read_link(now, peer).is_ok() && self.unread.contains(&peer) {}
+                // What its other end said before counts. A stream that was read to its end says so once, without a look.
+                for _ in 0..2 {
+                    while self.read_link(now, peer).is_ok() && self.unread.contains(&peer) {}
+                }
                 if self.leavers.contains(&peer) {
                     self.deafen(peer);
                 } else {

@@ -62,10 +62,11 @@ impl Core {
     pub(super) fn run(self: &Arc<Self>, op: GroupOp, dtype: DType, slices: Slices<'_>) -> Result<(), Error> {
         let request = self.standing.request(&op, dtype, slices.lengths())?;
         let is_transfer = matches!(request.descriptor.collective, Collective::Transfer { .. });
-        if !is_transfer && self.lane.is_idle() {
-            if let Some(board) = &self.board {
-                return self.run_on_board(&mut board.lock(), &request, on_board(slices, request.side), None);
-            }
+        if !is_transfer
+            && self.lane.is_idle()
+            && let Some(board) = &self.board
+        {
+            return self.run_on_board(&mut board.lock(), &request, on_board(slices, request.side), None);
         }
         let wait = |buffers: GroupBuffers| {
             let operation = Operation { op, dtype, buffers, timeout: None };

@@ -1,6 +1,6 @@
 //! Ranks that are killed or stopped.
 
-use crate::stage::{LONG, MANY, MEDIA, Rank, SOON, group, now_ns};
+use crate::stage::{MANY, MEDIA, Rank, SOON, group, now_ns};
 use std::time::Duration;
 
 /// Kills the last rank; all others say soon that it is gone, and end.
@@ -143,6 +143,27 @@ fn who_is_stopped_is_named_when_time_is_up_and_hears_of_it_when_it_goes_on() {
 }
 
 #[test]
+fn who_does_not_call_is_named_when_time_is_up() {
+    for media in MEDIA {
+        // In a ring, rank 0 waits for rank 3, which waits as well.
+        for count in [1, 1 << 20] {
+            let mut ranks = group(4, media, "timeout_ms=1500");
+            let mut idle = ranks.remove(2);
+            for rank in &mut ranks {
+                rank.tell(format!("reduce {count}"));
+            }
+            for mut rank in ranks {
+                let error = rank.answer().error();
+                assert!(error.contains("rank 2 ("), "{media}, {count} elements: {error}");
+                rank.ends();
+            }
+            assert!(idle.ask("reduce 1").error().contains("rank 2 ("));
+            idle.ends();
+        }
+    }
+}
+
+#[test]
 fn a_short_stop_is_no_fault() {
     for media in MEDIA {
         let mut ranks = group(3, media, "");
@@ -159,5 +180,4 @@ fn a_short_stop_is_no_fault() {
         }
         ranks.into_iter().for_each(Rank::ends);
     }
-    assert!(LONG > SOON);
 }

@@ -1,7 +1,7 @@
 //! A rank that takes its commands from standard input, one per line, and answers each on standard output.
 
 use crate::stage::now_ns;
-use ringfold::{Bootstrap, Error, Group, GroupBuilder, Media, ReduceOp};
+use ringfold::{Bootstrap, Error, Group, GroupBuilder, Media, ReduceOp, Tuning};
 use ringfold_lab::Usage;
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -12,6 +12,7 @@ type Told = Result<String, String>;
 
 /// Does what it is told until there is nothing more, or an endless operation has failed.
 pub fn play() {
+    ringfold_lab::log::start();
     let mut group = None;
     // The test's harness has begun a line of its own.
     println!();
@@ -150,6 +151,7 @@ fn described(words: &[&str]) -> GroupBuilder {
             "at" => builder.bootstrap(meeting_place(value)),
             "name" => builder.name(value),
             "token" => builder.token(value),
+            "chunk_bytes" => builder.tuning(Tuning { chunk_bytes: number() as u32, ..Tuning::default() }),
             "timeout_ms" => builder.timeout(Duration::from_millis(number() as u64)),
             "patience_ms" => builder.connect_patience(Duration::from_millis(number() as u64)),
             "media" => builder.media(match value {
