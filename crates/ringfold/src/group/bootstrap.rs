@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -97,6 +98,8 @@ enum Reply {
     Begin { shares: bool },
     /// This rank can't take part, now or at all.
     Refused { why: String, retryable: bool },
+    /// This rank has come, and the others are waited for.
+    Counted,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -250,7 +253,10 @@ fn announce(at: &Bootstrap, listener: &TcpListener, secret: &str) -> Result<Anno
         // Whoever reads it shall see all of it, or nothing.
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
-        std::fs::write(&draft, text)?;
+        // Whoever reads the secret can take part. Nobody else's file or link is written through.
+        let _ = std::fs::remove_file(&draft);
+        let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&draft)?;
+        file.write_all(text.as_bytes())?;
         std::fs::rename(&draft, path)
     };
     write().map_err(|error| Error::NoGroup(format!("{at} can't be written: {error}")))?;
@@ -293,14 +299,19 @@ fn gather(
         match listener.accept() {
             Ok((stream, from)) if introducing.len() < INTRODUCTIONS_MAX => {
                 let (secret, me, sender) = (secret.clone(), arrival.member.peer, sender.clone());
-                introducing.push(std::thread::spawn(move || {
+                let spawned = std::thread::Builder::new().spawn(move || {
                     let introduction = introduce(stream, from, &secret, me);
                     // If nobody listens any more, all have come.
                     let _ = sender.send(introduction.unwrap_or_else(|error| {
                         tracing::debug!(%from, %error, "someone who came is no rank");
                         Introduction::Stranger { lacks_token: is_about_token(&error) }
                     }));
-                }));
+                });
+                match spawned {
+                    Ok(thread) => introducing.push(thread),
+                    // Whoever came tries again.
+                    Err(error) => tracing::warn!(%error, "a connection can't introduce itself"),
+                }
             }
             Ok(_) => tracing::warn!("too many connections introduce themselves; one more is dropped"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -308,7 +319,12 @@ fn gather(
         }
         match introductions.recv_timeout(Duration::from_millis(2)) {
             Ok(Introduction::Rank(join, mut stream)) => match refusal(&join, arrival, others) {
-                None => drop(others.insert(join.rank, (*join, stream))),
+                None => {
+                    // Whoever does not hear that it counts comes again.
+                    if send(&mut stream, &Reply::Counted, arrival.until).is_ok() {
+                        others.insert(join.rank, (*join, stream));
+                    }
+                }
                 Some((why, retryable)) => {
                     let _ = send(&mut stream, &Reply::Refused { why, retryable }, arrival.until);
                 }
@@ -435,6 +451,13 @@ fn attempt(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Failed> {
     let (group, world) = (arrival.name.clone(), *world as u16);
     let join = Join { group, rank: rank.0, world, member: member.clone(), may_share: *may_share };
     send(&mut stream, &join, arrival.until)?;
+    let refused = |why, retryable| Failed { why, retryable };
+    let out_of_turn = || io::Error::other("it spoke out of turn");
+    match receive(&mut stream, arrival.until)? {
+        Reply::Counted => {}
+        Reply::Refused { why, retryable } => return Err(refused(why, retryable)),
+        Reply::Welcome { .. } | Reply::Begin { .. } => return Err(out_of_turn().into()),
+    }
     // From here on rank 0 counts on us: another attempt would find our place taken.
     let lost = |error: io::Error| Failed {
         why: match error.kind() {
@@ -446,8 +469,8 @@ fn attempt(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Failed> {
     let until = arrival.until + LAST_WORDS_MAX;
     let (mut description, offer) = match receive(&mut stream, until).map_err(lost)? {
         Reply::Welcome { description, arena } => (*description, arena),
-        Reply::Refused { why, retryable } => return Err(Failed { why, retryable }),
-        Reply::Begin { .. } => return Err(lost(io::Error::other("it spoke out of turn"))),
+        Reply::Refused { why, .. } => return Err(refused(why, false)),
+        Reply::Begin { .. } | Reply::Counted => return Err(lost(out_of_turn())),
     };
     let is_ours = description.is_sound(member.peer)
         && description.rank_of(member.peer) == Some(*rank)
@@ -461,8 +484,8 @@ fn attempt(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Failed> {
     send(&mut stream, &arena.is_some(), until).map_err(lost)?;
     match receive(&mut stream, until).map_err(lost)? {
         Reply::Begin { shares } => Ok(Met { description, arena: arena.filter(|_| shares) }),
-        Reply::Refused { why, .. } => Err(Failed { why, retryable: false }),
-        Reply::Welcome { .. } => Err(lost(io::Error::other("it spoke out of turn"))),
+        Reply::Refused { why, .. } => Err(refused(why, false)),
+        Reply::Welcome { .. } | Reply::Counted => Err(lost(out_of_turn())),
     }
 }
 

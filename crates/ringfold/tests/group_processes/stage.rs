@@ -174,8 +174,16 @@ impl Drop for Place {
     }
 }
 
-/// An address of this host that nobody listens at.
+/// An address of this host that nobody listens at. Its port is none that the system gives to whoever dials: one of those
+/// might be taken before rank 0 comes, and be of no use for a minute.
 pub fn address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").to_string()
+    static PORTS: AtomicUsize = AtomicUsize::new(0);
+    let first = std::process::id() as usize * 97;
+    loop {
+        let port = 12_000 + (first + PORTS.fetch_add(1, Ordering::Relaxed)) % 18_000;
+        let address = format!("127.0.0.1:{port}");
+        if TcpListener::bind(&address).is_ok() {
+            return address;
+        }
+    }
 }
