@@ -191,6 +191,11 @@ impl<W> LinkMedium<W> {
         self.links.iter_mut().filter_map(broken).collect()
     }
 
+    /// Whether there is a put that has left, and that was not told of yet.
+    pub fn has_flushed(&self) -> bool {
+        !self.flushed.is_empty()
+    }
+
     /// A put that has left, and that was not told of yet.
     pub fn next_flushed(&mut self) -> Option<Ticket> {
         self.flushed.pop()

@@ -356,15 +356,16 @@ impl SharedLink {
         // Either we see that the other end sleeps, or it sees what we did.
         fence(Ordering::SeqCst);
         let bell = self.outlet.way().word(Word::Bell);
-        if bell.load(Ordering::Relaxed) & cause == 0 || bell.swap(0, Ordering::Relaxed) & cause == 0 {
+        // Whoever takes the wish away rings, even if the wish has become another one in between: nobody else will.
+        if bell.load(Ordering::Relaxed) & cause == 0 || bell.swap(0, Ordering::Relaxed) == 0 {
             return;
         }
-        // A bell that was not heard yet will be.
+        // One that has not left yet is enough.
         if self.bell.queued_bytes() == 0 {
             self.bell.send(&[1]);
-            // If the connection is broken, reading it shows that, behind what the other end sent before.
-            let _ = self.bell.flush(&mut Vec::new());
         }
+        // If the connection is broken, reading it shows that, behind what the other end sent before.
+        let _ = self.bell.flush(&mut Vec::new());
     }
 
     /// The next arrival, if there is one. Frames are judged by their headers; payloads stay where they lie, unless

@@ -291,7 +291,8 @@ impl DataPlane {
         // What waited for company goes alone. A link that is broken is found so in the next turn.
         self.medium.hurry();
         let _ = self.medium.flush();
-        self.medium.prepare_sleep() | self.has_unread()
+        // If a put left just now, an operation may be at its end, and nothing else would tell of it.
+        self.medium.prepare_sleep() | self.has_unread() | self.medium.has_flushed()
     }
 
     /// What is about to come, and worth looking for.

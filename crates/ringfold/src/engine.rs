@@ -54,6 +54,8 @@ pub(crate) struct Engine<D: Drive = Driver> {
     shared: Arc<Shared<D>>,
     background: Mutex<Option<JoinHandle<()>>>,
     watch: Option<Watch>,
+    /// The process that it works in. A child that was forked off has its memory and sockets, but not its threads.
+    process: u32,
 }
 
 /// What a thread that waits looks at now and then, since it may have to leave off.
@@ -120,7 +122,8 @@ impl<D: Drive> Engine<D> {
         let thread = std::thread::Builder::new()
             .name("ringfold-progress".into())
             .spawn(move || for_thread.run_in_background())?;
-        Ok(Self { shared, background: Mutex::new(Some(thread)), watch })
+        let process = std::process::id();
+        Ok(Self { shared, background: Mutex::new(Some(thread)), watch, process })
     }
 
     /// Does something with the driver, and sees to it that what it began goes on.
@@ -211,8 +214,17 @@ impl<D: Drive> Engine<D> {
         drop(ended);
     }
 
-    /// Says goodbye and ends the background thread. What has not ended fails.
+    /// Whether this is a child that was forked off the process that made the engine.
+    pub(crate) fn is_of_parent(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// Says goodbye and ends the background thread. What has not ended fails. In a forked child nothing is done: the
+    /// connections are the parent's.
     pub(crate) fn close(&self) {
+        if self.is_of_parent() {
+            return;
+        }
         {
             let mut state = self.shared.state.lock();
             if state.is_closing {
@@ -258,6 +270,10 @@ impl Engine {
 
 impl<D: Drive> Drop for Engine<D> {
     fn drop(&mut self) {
+        if self.is_of_parent() {
+            // To drop the driver would end what the parent still uses, and its thread is not here to be joined.
+            core::mem::forget(self.shared.clone());
+        }
         self.close();
     }
 }
@@ -306,6 +322,10 @@ impl<D: Drive> Shared<D> {
             state.sleeping += 1;
             let waited = MutexGuard::unlocked_fair(state, || self.poller.wait(ready, patience));
             state.sleeping -= 1;
+            if state.driver.is_none() && state.sleeping > 0 {
+                // One kick wakes one thread, and all have to leave.
+                self.poller.kick();
+            }
             state.spin.learn(outlook, begun.elapsed());
             if let Err(error) = waited {
                 state.break_down(Error::system("waiting for sockets", &error));

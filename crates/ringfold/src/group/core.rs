@@ -15,6 +15,7 @@ use ringfold_proto::descriptor::Collective;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Tuning;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -89,6 +90,11 @@ impl Core {
     /// Begins an operation.
     pub(super) fn submit(self: &Arc<Self>, operation: Operation) -> Result<GroupWork, Error> {
         let request = self.standing.request(&operation.op, operation.dtype, lengths(&operation.buffers))?;
+        if let GroupBuffers::Apart { input, output } = &operation.buffers {
+            let input: Vec<_> = input.iter().map(View::len).collect();
+            let output: Vec<_> = output.iter().map(Memory::len).collect();
+            self.standing.check_pieces(&operation.op, &request, &input, &output)?;
+        }
         let deadline = self.deadline(operation.timeout);
         if let Collective::Transfer { .. } = request.descriptor.collective {
             let buffers = on_host(operation.buffers, request.side).0;
@@ -106,13 +112,21 @@ impl Core {
     pub(super) fn work_off(self: Arc<Self>) {
         while let Some(job) = self.lane.next() {
             if let Some(operation) = job.take() {
-                let (result, buffers) = self.carry_out(operation, job.deadline);
+                let carry_out = || self.carry_out(operation, job.deadline);
+                let (result, buffers) = catch_unwind(AssertUnwindSafe(carry_out))
+                    .unwrap_or_else(|_| (Err(self.break_down()), None));
                 self.lane.passed();
                 job.finish(result, buffers);
             } else {
                 self.lane.passed();
             }
         }
+    }
+
+    /// An operation has panicked. Nobody who waits for it, here or elsewhere, shall wait for ever.
+    fn break_down(&self) -> Error {
+        let _ = self.engine.with(|driver| driver.give_up(Cause::GivenUp { who: driver.name(self.rank()) }));
+        Error::Internal("an operation of the group panicked".into())
     }
 
     fn carry_out(
@@ -150,6 +164,9 @@ impl Core {
         operands: Operands<'_>,
         deadline: Option<Instant>,
     ) -> Result<(), Error> {
+        if self.lane.is_closed() {
+            return Err(Error::Left);
+        }
         // The clock is read here only where a deadline is given: the board reads it when it has to wait.
         let Request { descriptor, layout, .. } = request;
         let patience = || deadline.unwrap_or_else(|| self.deadline(None));
@@ -235,6 +252,10 @@ impl Core {
 
     /// Ends the group on this rank. Nobody is waited for.
     pub(super) fn close(&self) {
+        if self.engine.is_of_parent() {
+            // A forked child that lets go of the group does not end it for its parent.
+            return;
+        }
         self.lane.close();
         if let Some(board) = &self.board {
             match board.try_lock() {
@@ -288,9 +309,13 @@ fn on_host(buffers: GroupBuffers, side: Side) -> (HostBuffers, Unpack) {
             let target = Memory::zeroed(0);
             (HostBuffers::OutOfPlace { source: both.into_view(), target }, Unpack::AsIs)
         }
-        (GroupBuffers::Apart { mut input, mut output }, _) if input.len() <= 1 && output.len() <= 1 => {
+        (GroupBuffers::Apart { mut input, mut output }, side) if input.len() <= 1 && output.len() <= 1 => {
             let source = input.pop().unwrap_or_else(|| Memory::zeroed(0).into_view());
             let target = output.pop().unwrap_or_else(|| Memory::zeroed(0));
+            if side == Side::Output {
+                // The input is not looked at, so its length may be any.
+                return (HostBuffers::InPlace(target), Unpack::AsIs);
+            }
             (HostBuffers::OutOfPlace { source, target }, Unpack::AsIs)
         }
         (GroupBuffers::Apart { input, output }, _) => {

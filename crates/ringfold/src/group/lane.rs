@@ -15,6 +15,9 @@ use std::time::Instant;
 /// Operations that may wait in line.
 const WAITING_MAX: usize = 65_536;
 
+/// Added to the number of operations when the lane is closed: it is never idle again.
+const CLOSED: usize = 1 << (usize::BITS - 1);
+
 /// The line.
 #[derive(Default)]
 pub(super) struct Lane {
@@ -84,6 +87,11 @@ impl Lane {
         self.ahead.load(Ordering::Acquire) == 0
     }
 
+    /// Whether nothing may begin any more. Whoever is about to work on the board asks when it has the board.
+    pub(super) fn is_closed(&self) -> bool {
+        self.ahead.load(Ordering::Acquire) >= CLOSED
+    }
+
     /// Puts an operation at the end of the line.
     pub(super) fn submit(&self, core: &Arc<Core>, job: Arc<Job>) -> Result<(), Error> {
         let mut state = self.state.lock();
@@ -130,7 +138,9 @@ impl Lane {
     /// Nothing is taken any more, and what waits fails.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
-        state.is_closing = true;
+        if !core::mem::replace(&mut state.is_closing, true) {
+            self.ahead.fetch_add(CLOSED, Ordering::AcqRel);
+        }
         let waiting = core::mem::take(&mut state.waiting);
         drop(state);
         self.changed.notify_all();

@@ -195,6 +195,40 @@ impl Standing {
         Ok(Request { descriptor: base.with_collective(collective), layout, side })
     }
 
+    /// Whether memory that comes in several buffers has one per rank, as long as that rank's part, where there are
+    /// parts. `input` and `output` are the bytes of the buffers.
+    pub(super) fn check_pieces(
+        &self,
+        op: &GroupOp,
+        request: &Request,
+        input: &[usize],
+        output: &[usize],
+    ) -> Result<(), Error> {
+        let Request { descriptor, layout, side } = request;
+        let parts = layout.parts(descriptor, self.world);
+        let even = |rank: usize| parts.of(Rank::from_index(rank)).count;
+        let sent = |rank: usize| layout.sends(Rank::from_index(rank)).unwrap_or_else(|| even(rank));
+        let received = |rank: usize| layout.receives(Rank::from_index(rank)).unwrap_or_else(|| even(rank));
+        let is_cut = match descriptor.collective {
+            Collective::AllToAll => (true, true),
+            Collective::AllGather | Collective::Gather { .. } => (false, true),
+            Collective::ReduceScatter | Collective::Scatter { .. } => (true, false),
+            _ => (false, false),
+        };
+        let fits = |buffers: &[usize], size: &dyn Fn(usize) -> u64| {
+            let bytes = |rank: usize| size(rank).checked_mul(descriptor.dtype.bytes() as u64);
+            buffers.len() == self.world
+                && buffers.iter().enumerate().all(|(rank, has)| bytes(rank) == Some(*has as u64))
+        };
+        let is_input_fit = input.len() <= 1 || *side == Side::Output || is_cut.0 && fits(input, &sent);
+        let is_output_fit = output.len() <= 1 || *side == Side::Input || is_cut.1 && fits(output, &received);
+        if is_input_fit && is_output_fit {
+            return Ok(());
+        }
+        let what = if is_input_fit { "output" } else { "input" };
+        Err(bad(format!("the {what} of {} is neither one buffer nor one for each rank's part", name(op))))
+    }
+
     fn collective(&self, op: &GroupOp) -> Result<(Collective, Option<ReduceOp>), Error> {
         let rank = |rank: usize, what: &str| {
             if rank < self.world {
