@@ -208,7 +208,14 @@ fn work_in_flight_is_done_in_order() {
         group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
         assert_eq!(data, summed(world, 10));
         assert!(works.iter().all(|work| work.is_done()), "what was begun earlier ends earlier");
-        works.iter().for_each(|work| work.wait().unwrap());
+        for work in works {
+            let (result, buffers) = work.finish();
+            result.unwrap();
+            let Some(GroupBuffers::InPlace(memory)) = buffers else {
+                panic!("the memory does not come back")
+            };
+            assert_eq!(memory.as_slice(), bytes(&summed(world, 5000)));
+        }
     });
 }
 

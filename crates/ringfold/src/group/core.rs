@@ -309,13 +309,18 @@ fn on_host(buffers: GroupBuffers, side: Side) -> (HostBuffers, Unpack) {
             let target = Memory::zeroed(0);
             (HostBuffers::OutOfPlace { source: both.into_view(), target }, Unpack::AsIs)
         }
-        (GroupBuffers::Apart { mut input, mut output }, side) if input.len() <= 1 && output.len() <= 1 => {
+        // Memory that this rank has no use for may have any length, and stays as it is.
+        (GroupBuffers::Apart { input, output }, Side::Input) if !output.is_empty() => {
+            drop(output);
+            on_host(GroupBuffers::Apart { input, output: Vec::new() }, side)
+        }
+        (GroupBuffers::Apart { input: _, mut output }, Side::Output) if output.len() <= 1 => {
+            let target = output.pop().unwrap_or_else(|| Memory::zeroed(0));
+            (HostBuffers::InPlace(target), Unpack::AsIs)
+        }
+        (GroupBuffers::Apart { mut input, mut output }, _) if input.len() <= 1 && output.len() <= 1 => {
             let source = input.pop().unwrap_or_else(|| Memory::zeroed(0).into_view());
             let target = output.pop().unwrap_or_else(|| Memory::zeroed(0));
-            if side == Side::Output {
-                // The input is not looked at, so its length may be any.
-                return (HostBuffers::InPlace(target), Unpack::AsIs);
-            }
             (HostBuffers::OutOfPlace { source, target }, Unpack::AsIs)
         }
         (GroupBuffers::Apart { input, output }, _) => {
@@ -346,11 +351,19 @@ impl Unpack {
                 }
                 GroupBuffers::Apart { input, output }
             }
-            (Self::AsIs, Some(HostBuffers::InPlace(both))) => GroupBuffers::InPlace(both),
-            (Self::AsIs, Some(HostBuffers::OutOfPlace { source, target })) => {
-                GroupBuffers::Apart { input: vec![source], output: vec![target] }
-            }
+            (Self::AsIs, Some(buffers)) => GroupBuffers::from(buffers),
             (Self::AsIs, None) => GroupBuffers::Apart { input: Vec::new(), output: Vec::new() },
+        }
+    }
+}
+
+impl From<HostBuffers> for GroupBuffers {
+    fn from(buffers: HostBuffers) -> Self {
+        match buffers {
+            HostBuffers::InPlace(both) => Self::InPlace(both),
+            HostBuffers::OutOfPlace { source, target } => {
+                Self::Apart { input: vec![source], output: vec![target] }
+            }
         }
     }
 }

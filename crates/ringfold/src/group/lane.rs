@@ -40,24 +40,30 @@ pub(super) struct Job {
     pub(super) deadline: Instant,
     operation: Mutex<Option<Operation>>,
     end: Mutex<Option<Result<(), Error>>>,
+    buffers: Mutex<Option<GroupBuffers>>,
     ended: Condvar,
 }
 
 impl Job {
     pub(super) fn new(operation: Operation, deadline: Instant) -> Arc<Self> {
-        let (operation, end) = (Mutex::new(Some(operation)), Mutex::new(None));
-        Arc::new(Self { deadline, operation, end, ended: Condvar::new() })
+        let (operation, end, buffers) = (Mutex::new(Some(operation)), Mutex::new(None), Mutex::new(None));
+        Arc::new(Self { deadline, operation, end, buffers, ended: Condvar::new() })
     }
 
     pub(super) fn take(&self) -> Option<Operation> {
         self.operation.lock().take()
     }
 
-    /// It has ended. Its memory is let go of before anyone is told.
+    /// It has ended. Its memory is kept until someone takes it, or nobody can any more.
     pub(super) fn finish(&self, result: Result<(), Error>, buffers: Option<GroupBuffers>) {
-        drop(buffers);
+        *self.buffers.lock() = buffers;
         self.end.lock().get_or_insert(result);
         self.ended.notify_all();
+    }
+
+    /// Its memory, once it has ended.
+    pub(super) fn take_buffers(&self) -> Option<GroupBuffers> {
+        self.buffers.lock().take()
     }
 
     pub(super) fn is_done(&self) -> bool {

@@ -1,7 +1,9 @@
 //! Operations of a group that go on while the caller computes.
 
 use super::core::Core;
+use super::driver::GroupEnded;
 use super::lane::Job;
+use super::operation::GroupBuffers;
 use crate::Error;
 use parking_lot::Mutex;
 use ringfold_proto::id::CallId;
@@ -17,7 +19,7 @@ enum Kind {
     /// A collective, in line with the others.
     Collective(Arc<Job>),
     /// A transfer, which has an order of its own.
-    Transfer { core: Arc<Core>, call: CallId, end: Mutex<Option<Result<(), Error>>> },
+    Transfer { core: Arc<Core>, call: CallId, end: Mutex<Option<GroupEnded>> },
 }
 
 impl GroupWork {
@@ -35,7 +37,7 @@ impl GroupWork {
             Kind::Collective(job) => job.wait(None).unwrap_or(Err(Error::Left)),
             Kind::Transfer { core, call, end } => {
                 let mut end = end.lock();
-                end.get_or_insert_with(|| core.engine().wait_to_the_end(*call).result).clone()
+                end.get_or_insert_with(|| core.engine().wait_to_the_end(*call)).result.clone()
             }
         }
     }
@@ -49,11 +51,40 @@ impl GroupWork {
             Kind::Transfer { core, call, end } => {
                 let mut end = end.lock();
                 if end.is_none() {
-                    *end = Some(core.engine().wait_until(*call, Some(until))?.result);
+                    *end = Some(core.engine().wait_until(*call, Some(until))?);
                 }
-                end.clone()
+                end.as_ref().map(|end| end.result.clone())
             }
         }
+    }
+
+    /// Waits for the end, and takes the memory back. After a failure there may be none.
+    ///
+    /// ```
+    /// use ringfold::{DType, Group, GroupBuffers, GroupOp, Memory, Operation, ReduceOp};
+    ///
+    /// let group = Group::builder().rank(0).world(1).connect()?;
+    /// let work = group.submit(Operation {
+    ///     op: GroupOp::AllReduce(ReduceOp::Sum),
+    ///     dtype: DType::U8,
+    ///     buffers: GroupBuffers::InPlace(Memory::from(vec![1, 2, 3])),
+    ///     timeout: None,
+    /// })?;
+    /// let (result, buffers) = work.finish();
+    /// result?;
+    /// let Some(GroupBuffers::InPlace(memory)) = buffers else { unreachable!() };
+    /// assert_eq!(memory.as_slice(), [1, 2, 3]);
+    /// # Ok::<(), ringfold::Error>(())
+    /// ```
+    pub fn finish(self) -> (Result<(), Error>, Option<GroupBuffers>) {
+        let result = self.wait();
+        let buffers = match &self.kind {
+            Kind::Collective(job) => job.take_buffers(),
+            Kind::Transfer { end, .. } => {
+                end.lock().as_mut().and_then(|end| end.buffers.take()).map(GroupBuffers::from)
+            }
+        };
+        (result, buffers)
     }
 
     /// Whether it has ended.
