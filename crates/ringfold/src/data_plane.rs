@@ -34,6 +34,9 @@ const PLANS_MAX: usize = 256;
 /// Arrivals of one link that are handed over before the others get their turn.
 const ARRIVALS_PER_TURN: usize = ringfold_fabric::limits::ARRIVALS_PER_TURN;
 
+/// How often so many are taken from a link that is given up.
+const LAST_TURNS_MAX: usize = 4096;
+
 /// The data plane of one peer.
 pub(crate) struct DataPlane {
     executor: Executor<TensorWorkspace>,
@@ -327,9 +330,13 @@ impl DataPlane {
         loop {
             self.executor.poll(now, &mut self.medium);
             if let Some(peer) = self.flush(now) {
-                // What its other end said before counts. A stream that was read to its end says so once, without a look.
-                for _ in 0..2 {
-                    while self.read_link(now, peer).is_ok() && self.unread.contains(&peer) {}
+                // What its other end said before counts, but for one that talks for ever. A stream that was read to its
+                // end says so once, without a look.
+                let (mut looks, mut turns) = (2, 0..LAST_TURNS_MAX);
+                while looks > 0 && turns.next().is_some() {
+                    if self.read_link(now, peer).is_err() || !self.unread.contains(&peer) {
+                        looks -= 1;
+                    }
                 }
                 if self.leavers.contains(&peer) {
                     self.deafen(peer);

@@ -65,6 +65,11 @@ fn memory_that_a_rank_has_no_use_for_may_be_given() {
         let input: &[u8] = if me == 0 { &[5, 6, 7] } else { &[] };
         group.run_bytes(GroupOp::Broadcast { root: 0 }, DType::U8, input, &mut data).unwrap();
         assert_eq!((data, &*spare), ([5, 6, 7], &[9; 5][..]));
+        let input: &[usize] = if me == 0 { &[3] } else { &[2, 2] };
+        group.submit(operation(GroupOp::Broadcast { root: 0 }, input, &[3])).unwrap().wait().unwrap();
+        let output: &[usize] = if me == 0 { &[3] } else { &[1, 7] };
+        let reduce = GroupOp::Reduce { root: 0, op: ReduceOp::Sum };
+        group.submit(operation(reduce, &[3], output)).unwrap().wait().unwrap();
         group.barrier().unwrap();
     });
 }

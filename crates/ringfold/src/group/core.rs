@@ -309,15 +309,6 @@ fn on_host(buffers: GroupBuffers, side: Side) -> (HostBuffers, Unpack) {
             let target = Memory::zeroed(0);
             (HostBuffers::OutOfPlace { source: both.into_view(), target }, Unpack::AsIs)
         }
-        // Memory that this rank has no use for may have any length, and stays as it is.
-        (GroupBuffers::Apart { input, output }, Side::Input) if !output.is_empty() => {
-            drop(output);
-            on_host(GroupBuffers::Apart { input, output: Vec::new() }, side)
-        }
-        (GroupBuffers::Apart { input: _, mut output }, Side::Output) if output.len() <= 1 => {
-            let target = output.pop().unwrap_or_else(|| Memory::zeroed(0));
-            (HostBuffers::InPlace(target), Unpack::AsIs)
-        }
         (GroupBuffers::Apart { mut input, mut output }, _) if input.len() <= 1 && output.len() <= 1 => {
             let source = input.pop().unwrap_or_else(|| Memory::zeroed(0).into_view());
             let target = output.pop().unwrap_or_else(|| Memory::zeroed(0));
@@ -325,7 +316,9 @@ fn on_host(buffers: GroupBuffers, side: Side) -> (HostBuffers, Unpack) {
         }
         (GroupBuffers::Apart { input, output }, _) => {
             let source: Vec<u8> = input.iter().flat_map(|piece| piece.as_slice()).copied().collect();
-            let target = Memory::zeroed(output.iter().map(Memory::len).sum());
+            // What this rank has no use for stays as it is.
+            let used = if side == Side::Input { &[][..] } else { &output[..] };
+            let target = Memory::zeroed(used.iter().map(Memory::len).sum());
             (HostBuffers::OutOfPlace { source: View::from(source), target }, Unpack::Pieces { input, output })
         }
     }
@@ -344,7 +337,7 @@ impl Unpack {
                 if let Some(HostBuffers::OutOfPlace { target, .. }) = packed {
                     let mut rest = target.as_slice();
                     for piece in &mut output {
-                        let (bytes, others) = rest.split_at(piece.len());
+                        let Some((bytes, others)) = rest.split_at_checked(piece.len()) else { break };
                         piece.as_mut_slice().copy_from_slice(bytes);
                         rest = others;
                     }

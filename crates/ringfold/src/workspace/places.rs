@@ -71,7 +71,9 @@ impl Places {
         };
         if matches!(descriptor.collective, Collective::AllReduce | Collective::Broadcast { .. }) {
             let bytes = tail.unwrap_or(descriptor.count) as usize * element_bytes;
-            let source_bytes = source.as_ref().map_or(target.len(), View::len);
+            // Of a broadcast only the root has a source.
+            let source = source.as_ref().filter(|_| descriptor.collective == Collective::AllReduce);
+            let source_bytes = source.map_or(target.len(), View::len);
             assert_eq!((source_bytes, target.len()), (bytes, bytes), "bytes of {descriptor}");
         }
         let in_place = source.is_none();
