@@ -1,3 +1,5 @@
+mod processes;
+
 use super::*;
 use std::time::{Duration, Instant};
 
@@ -146,19 +148,20 @@ fn a_long_reason_is_cut() {
 }
 
 /// Everyone sleeps for everyone in each round, so that every announcement may be the one that someone sleeps for. A
-/// lost wake-up costs half a second here, and many of them the deadline.
+/// sleeper that nobody wakes looks around by itself after half a second, which no round takes otherwise.
 #[test]
 fn no_wake_up_is_lost() {
     for (world, looks) in [(2, 1), (2, 30), (3, 1), (5, 1), (5, 10)] {
         let (_, mut seats) = seats(Geometry { world, slot_bytes: 128, depth: 4 });
         let rounds = 4000;
-        let began = Instant::now();
         std::thread::scope(|scope| {
             for seat in &mut seats {
                 scope.spawn(move || {
                     let spin = Spin::new(looks, Duration::ZERO);
                     seat.set_spin(if looks == 1 { spin.without_offers() } else { spin });
+                    let mut longest = Duration::ZERO;
                     for round in 0..rounds {
+                        let began = Instant::now();
                         let fill = Need::Space { round };
                         assert_eq!(seat.wait(fill, soon), Ok(()));
                         seat.desk(Some(Fill { round, bytes: 8 }), None)
@@ -175,10 +178,11 @@ fn no_wake_up_is_lost() {
                             }
                             seat.release(read + 1);
                         }
+                        longest = longest.max(began.elapsed());
                     }
+                    assert!(longest < Duration::from_millis(450), "{longest:?} for a round of {world} ranks");
                 });
             }
         });
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?} for {world} ranks", began.elapsed());
     }
 }
