@@ -94,16 +94,6 @@ impl Board {
         Some(Self { seat: arena.seat(me)?, world, rounds: 0, collectives: 0, last: None })
     }
 
-    /// The memory that is shared.
-    pub fn arena(&self) -> &Arc<Arena> {
-        self.seat.arena()
-    }
-
-    /// This rank's place in it.
-    pub fn seat_mut(&mut self) -> &mut Seat {
-        &mut self.seat
-    }
-
     /// Carries a collective out, together with all other ranks. The deadline is asked for if it comes to a wait.
     ///
     /// Elements of [`PremulSum`](ringfold_proto::reduce_op::ReduceOp::PremulSum) are multiplied by whoever calls.
