@@ -51,7 +51,7 @@ impl Arena {
             let words = format!("there can't be an arena of {geometry:?}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
         }
-        let arena = Self { segment: Segment::create(geometry.bytes())?, geometry };
+        let arena = Self { segment: Segment::create(geometry.bytes(), true)?, geometry };
         arena.segment.populate();
         for (index, value) in described(geometry).into_iter().enumerate() {
             arena.word(geometry::GEOMETRY_AT + index * 8).store(value, Ordering::Release);

@@ -50,13 +50,15 @@ impl Segment {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
     /// A new segment of so many bytes, the [reserved](Self::RESERVED_BYTES) ones included: zeroed, sealed, and with
-    /// all its memory set aside.
-    pub fn create(bytes: usize) -> io::Result<Self> {
+    /// all its memory set aside, if it is to be.
+    pub fn create(bytes: usize, is_set_aside: bool) -> io::Result<Self> {
         check_size(bytes as u64)?;
         let file = File::from(anonymous_file()?);
-        // Asking for the memory here turns a lack of it into an error; later it would be a signal.
         rustix::fs::ftruncate(&file, bytes as u64)?;
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64)?;
+        if is_set_aside {
+            // Asking for the memory here turns a lack of it into an error; later it would be a signal.
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64)?;
+        }
         let nonce = random::bytes()?;
         file.write_all_at(&nonce, 0)?;
         rustix::fs::fcntl_add_seals(&file, Self::SEALS)?;
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_one_mapping_writes_the_other_reads() {
-        let made = Segment::create(10_000).unwrap();
+        let made = Segment::create(10_000, true).unwrap();
         let opened = Segment::open(&made.ticket()).unwrap();
         assert_ne!(made.base(), opened.base());
         assert_eq!((made.len(), opened.len()), (10_000, 10_000));
@@ -239,7 +241,7 @@ mod tests {
 
     #[test]
     fn only_the_very_segment_is_opened() {
-        let made = Segment::create(4096).unwrap();
+        let made = Segment::create(4096, true).unwrap();
         let right = made.ticket();
         let nonce = { right.nonce.map(|byte| byte ^ 1) };
         let plain = File::open("/proc/self/exe").unwrap();
@@ -262,12 +264,12 @@ mod tests {
 
     #[test]
     fn a_segment_keeps_its_size() {
-        let made = Segment::create(4096).unwrap();
+        let made = Segment::create(4096, true).unwrap();
         let path = format!("/proc/self/fd/{}", made.ticket().fd);
         let file = File::options().write(true).open(path).unwrap();
         assert!(file.set_len(0).is_err() && file.set_len(8192).is_err());
         assert!(rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).is_err());
-        assert!(Segment::create(0).is_err() && Segment::create(usize::MAX).is_err());
+        assert!(Segment::create(0, true).is_err() && Segment::create(usize::MAX, true).is_err());
     }
 
     #[test]
@@ -281,7 +283,7 @@ mod tests {
             unsafe { byte(&opened, 100).write_volatile(42) };
             return;
         }
-        let made = Segment::create(4096).unwrap();
+        let made = Segment::create(4096, true).unwrap();
         let text = made.ticket().encode().map(|byte| byte.to_string()).join(",");
         let status = std::process::Command::new(std::env::current_exe().unwrap())
             .args([NAME, "--exact"])

@@ -89,7 +89,8 @@ pub struct Offer {
 impl Offer {
     /// Makes the memory.
     pub fn new() -> io::Result<Self> {
-        let segment = Segment::create(way::SEGMENT_BYTES)?;
+        // Most pairs of a large group never use more than a few cells, so memory is taken as it is used.
+        let segment = Segment::create(way::SEGMENT_BYTES, false)?;
         Ok(Self { ticket: segment.ticket(), ways: way::lay_out(segment)? })
     }
 

@@ -442,7 +442,7 @@ mod tests {
             other.read_exact(&mut bytes).unwrap();
             bytes
         });
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         while socket.queued_bytes() > 0 && began.elapsed().as_secs() < 60 {
             socket.flush(&mut flushed).unwrap();
             std::thread::yield_now();

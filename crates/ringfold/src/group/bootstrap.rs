@@ -176,7 +176,8 @@ fn agree(arrival: &Arrival, others: &mut Others) -> Result<Met, Error> {
         shares &= mapped;
     }
     if !shares && arrival.must_share {
-        return Err(Error::NoGroup("its ranks can't share memory: they are not on one host".into()));
+        let why = if geometry.is_sound() { "they are not on one host" } else { "there are too many of them" };
+        return Err(Error::NoGroup(format!("its ranks can't share memory: {why}")));
     }
     for (rank, (_, stream)) in others.iter_mut() {
         send(stream, &Reply::Begin { shares }, arrival.until).map_err(|error| gone(*rank, &error))?;

@@ -170,9 +170,12 @@ impl Core {
         // The clock is read here only where a deadline is given: the board reads it when it has to wait.
         let Request { descriptor, layout, .. } = request;
         let patience = || deadline.unwrap_or_else(|| self.deadline(None));
-        board
-            .run(descriptor, layout, &self.tuning, operands, patience)
-            .map_err(|error| self.explain(request, error))
+        // Whatever goes wrong in here, the others must not wait for this rank.
+        let run = || board.run(descriptor, layout, &self.tuning, operands, patience);
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(result) => result.map_err(|error| self.explain(request, error)),
+            Err(_) => Err(self.break_down()),
+        }
     }
 
     /// The board has failed: what happened, in the words that all ranks hear.

@@ -49,7 +49,8 @@ impl GroupWork {
         match &self.kind {
             Kind::Collective(job) => job.wait(Some(until)),
             Kind::Transfer { core, call, end } => {
-                let mut end = end.lock();
+                // Whoever waits without end holds it.
+                let mut end = end.try_lock_until(until)?;
                 if end.is_none() {
                     *end = Some(core.engine().wait_until(*call, Some(until))?);
                 }
