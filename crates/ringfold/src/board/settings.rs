@@ -16,7 +16,7 @@ pub(super) struct Settings {
 }
 
 /// Bytes up to which there is nothing to gain from chunks.
-const CHUNK_BYTES_MIN: usize = 8 * 1024;
+const CHUNK_BYTES_MIN: usize = 16 * 1024;
 
 /// Chunks that a piece is cut into if it is long enough, so that one is on its way while another is read.
 const CHUNKS_WANTED: usize = 4;
