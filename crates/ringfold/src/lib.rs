@@ -12,6 +12,7 @@ mod error;
 mod group;
 mod limits;
 mod master;
+mod process_name;
 mod shared_state;
 mod spin;
 mod staging;

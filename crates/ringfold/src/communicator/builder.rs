@@ -3,6 +3,7 @@
 use super::Communicator;
 use crate::driver::{Driver, Notes};
 use crate::engine::{Engine, Watch};
+use crate::process_name::process_name;
 use crate::uplink::Uplink;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
@@ -74,7 +75,7 @@ impl CommunicatorBuilder {
             config: Config {
                 master,
                 group: 0,
-                name: default_name(),
+                name: process_name(NAME_BYTES_MAX),
                 token: String::new(),
                 streams: STREAMS,
                 ports: 0..=0,
@@ -249,14 +250,4 @@ impl Config {
         };
         self.advertised.iter().map(at).collect()
     }
-}
-
-fn default_name() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim();
-    let mut name = format!("{}:{}", if host.is_empty() { "peer" } else { host }, std::process::id());
-    while name.len() > NAME_BYTES_MAX {
-        name.remove(0);
-    }
-    name
 }

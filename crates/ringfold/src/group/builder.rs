@@ -9,6 +9,7 @@ use super::operation::Standing;
 use super::{Group, Handle};
 use crate::board::Board;
 use crate::engine::Engine;
+use crate::process_name::process_name;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
@@ -256,8 +257,7 @@ impl GroupBuilder {
 
 /// What errors call a rank.
 fn member_name(rank: usize) -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let mut host = host.trim().to_owned();
-    host.truncate(host.floor_char_boundary(NAME_BYTES_MAX - 40));
-    format!("rank {rank} ({host}:{})", std::process::id())
+    let rank = format!("rank {rank}");
+    let process = process_name(NAME_BYTES_MAX - rank.len() - " ()".len());
+    format!("{rank} ({process})")
 }

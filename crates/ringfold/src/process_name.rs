@@ -1,0 +1,12 @@
+//! What errors call a process, unless its user named it.
+
+/// Host and process id, in so many bytes at most: of a longer one, the end.
+pub(crate) fn process_name(bytes_max: usize) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    let mut name = format!("{}:{}", if host.is_empty() { "peer" } else { host }, std::process::id());
+    while name.len() > bytes_max {
+        name.remove(0);
+    }
+    name
+}
