@@ -1,0 +1,32 @@
+"""All-gathers that are prepared once and run often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchcomms._comm import TorchComm
+
+
+class AllGatherHandle:
+    """What ``all_gather_p_init`` returns."""
+
+    __slots__ = ("_comm", "_output")
+
+    def __init__(self, comm: TorchComm, output: torch.Tensor) -> None:
+        self._comm = comm
+        self._output: torch.Tensor | None = output
+
+    def output_for(self, comm: TorchComm) -> torch.Tensor:
+        """The tensor that was prepared, if it was by this communicator and was not freed."""
+        if self._output is None:
+            raise RuntimeError("the persistent all-gather was freed")
+        if comm is not self._comm:
+            raise RuntimeError("the persistent all-gather belongs to another communicator")
+        return self._output
+
+    def free(self) -> None:
+        """Lets go of the tensor."""
+        self._output = None
