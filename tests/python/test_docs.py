@@ -1,8 +1,9 @@
 """What the pages for Python users say: their programs run, nothing public is missing, and no name is made up.
 
 A block that is marked ``python`` is a whole program. It runs in a process of its own, or in two if it is marked
-``python peers=2``, with a master in place of 127.0.0.1:48148. A block ``text prints`` behind it is what each of them
-prints. Fragments that can't run are marked ``py-fragment``.
+``python peers=2``, with a master in place of 127.0.0.1:48148. ``python ranks=3`` are three processes with the variables
+that torchrun sets; ``killed=2`` behind that means that rank 2 ends by SIGKILL. A block ``text prints`` behind a program
+is what each process prints. Fragments that can't run are marked ``py-fragment``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import importlib.util
 import inspect
 import os
 import re
+import signal
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -47,10 +50,10 @@ class Block:
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
 
-    @property
-    def peers(self) -> int:
-        found = re.search(r"\bpeers=(\d+)", self.info)
-        return int(found[1]) if found else 1
+    def number(self, word: str, default: int) -> int:
+        """What the block says of itself as ``word=number``."""
+        found = re.search(rf"\b{word}=(\d+)", self.info)
+        return int(found[1]) if found else default
 
     @property
     def needs(self) -> list[str]:
@@ -102,10 +105,25 @@ def test_every_program_of_the_pages_runs_and_prints_what_they_say(
     code = program.text.replace("127.0.0.1:48148", master).replace("0.0.0.0:48148", "127.0.0.1:0")
     script.write_text(code)
     env = {"OMP_NUM_THREADS": "1", "HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    children = [spawn(script, env=env) for _ in range(program.peers)]
-    for child in children:
+    ranks = ranks_of(program.number("ranks", 0))
+    children = [spawn(script, env={**env, **more}) for more in ranks or [{}] * program.number("peers", 1)]
+    for number, child in enumerate(children):
+        if ranks and number == program.number("killed", -1):
+            assert child.wait(SECONDS) == -signal.SIGKILL, child.output
+            continue
         output = child.succeed(SECONDS)
         assert program.prints is None or output == program.prints, f"{program} printed\n{output}"
+
+
+def ranks_of(world: int) -> list[dict[str, str]]:
+    """What torchrun tells the ranks of a world on one machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    return [
+        {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), **place}
+        for rank in range(world)
+    ]
 
 
 def test_most_of_what_the_pages_show_is_run() -> None:
@@ -171,7 +189,7 @@ def test_links_lead_somewhere() -> None:
         folder = ROOT if page == README.name else FOLDER
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
             assert target.startswith("http") or (folder / target).exists(), f"{page}: {target}"
-        for example in re.findall(r"examples/python/\w+\.py", text):
+        for example in re.findall(r"examples/python/[\w/]+\.py", text):
             assert (ROOT / example).exists(), f"{page}: {example}"
 
 
