@@ -222,6 +222,20 @@ pub fn lend_mut<R>(bytes: &mut [u8], user: impl FnOnce(Memory) -> R) -> R {
     user(Memory { span })
 }
 
+/// As [`lend`], for many at once.
+pub fn lend_all<'a, R>(bytes: impl Iterator<Item = &'a [u8]>, user: impl FnOnce(Vec<View>) -> R) -> R {
+    // All lie under one keeper, so that one wait is for them all.
+    let keeper = Arc::new(Keeper(None));
+    let span = |bytes: &[u8]| Span {
+        start: NonNull::from(bytes).cast(),
+        bytes: bytes.len(),
+        keeper: keeper.clone(),
+    };
+    let views = bytes.map(|bytes| View { span: span(bytes) }).collect();
+    let _wait = Return(keeper);
+    user(views)
+}
+
 /// As [`lend_mut`], for many at once.
 ///
 /// ```
@@ -232,7 +246,6 @@ pub fn lend_mut<R>(bytes: &mut [u8], user: impl FnOnce(Memory) -> R) -> R {
 /// assert_eq!((a, b), ([1, 2], [7]));
 /// ```
 pub fn lend_all_mut<R>(bytes: Vec<&mut [u8]>, user: impl FnOnce(Vec<Memory>) -> R) -> R {
-    // All lie under one keeper, so that one wait is for them all.
     let keeper = Arc::new(Keeper(None));
     let span = |bytes: &mut [u8]| Span {
         start: NonNull::from(&mut *bytes).cast(),

@@ -11,10 +11,10 @@ mod work;
 
 pub use bootstrap::Bootstrap;
 pub use builder::{GroupBuilder, Media};
-pub use operation::{GroupBuffers, GroupOp, Operation};
+pub use operation::{GroupBuffers, GroupOp, GroupSlices, Operation};
 pub use work::GroupWork;
 
-use self::core::{Core, Slices};
+use self::core::Core;
 use crate::{Element, Error};
 use ringfold_proto::cause::Cause;
 use ringfold_proto::dtype::DType;
@@ -245,12 +245,23 @@ impl Group {
 
     /// An operation on bytes.
     pub fn run_bytes(&self, op: GroupOp, dtype: DType, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
-        self.core().run(op, dtype, Slices::Apart { input, output })
+        self.run_slices(op, dtype, GroupSlices::Apart { input, output }, None)
     }
 
     /// An operation on bytes whose result replaces them.
     pub fn run_bytes_in_place(&self, op: GroupOp, dtype: DType, data: &mut [u8]) -> Result<(), Error> {
-        self.core().run(op, dtype, Slices::InPlace(data))
+        self.run_slices(op, dtype, GroupSlices::InPlace(data), None)
+    }
+
+    /// An operation on bytes, in one buffer or in one for each rank. It may take so long, or as long as the group says.
+    pub fn run_slices(
+        &self,
+        op: GroupOp,
+        dtype: DType,
+        slices: GroupSlices<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.core().run(op, dtype, slices, timeout)
     }
 
     /// Begins an operation. Collectives run one after the other, in the order in which they were begun; transfers to

@@ -2,14 +2,14 @@
 
 use super::driver::GroupDriver;
 use super::lane::{Job, Lane};
-use super::operation::{GroupBuffers, GroupOp, Lengths, Operation, Request, Side, Standing};
+use super::operation::{GroupBuffers, GroupOp, GroupSlices, Lengths, Operation, Request, Side, Standing};
 use super::work::GroupWork;
 use crate::all_reduce::HostBuffers;
 use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
 use crate::engine::Engine;
 use crate::{Error, limits};
 use parking_lot::Mutex;
-use ringfold_fabric::memory::{Memory, View, lend, lend_mut};
+use ringfold_fabric::memory::{Memory, View, lend, lend_all, lend_all_mut, lend_mut};
 use ringfold_proto::cause::{Cause, Waiting};
 use ringfold_proto::descriptor::Collective;
 use ringfold_proto::dtype::DType;
@@ -32,17 +32,15 @@ pub(super) struct Core {
     pub(super) lane: Lane,
 }
 
-/// Memory that is given for the length of a call.
-pub(super) enum Slices<'a> {
-    InPlace(&'a mut [u8]),
-    Apart { input: &'a [u8], output: &'a mut [u8] },
-}
-
-impl Slices<'_> {
+impl GroupSlices<'_> {
     fn lengths(&self) -> Lengths {
         match self {
             Self::InPlace(both) => Lengths::InPlace(both.len()),
             Self::Apart { input, output } => Lengths::Apart { input: input.len(), output: output.len() },
+            Self::Pieces { input, output } => Lengths::Apart {
+                input: input.iter().map(|piece| piece.len()).sum(),
+                output: output.iter().map(|piece| piece.len()).sum(),
+            },
         }
     }
 }
@@ -60,29 +58,45 @@ impl Core {
     }
 
     /// Carries an operation out, and waits for it.
-    pub(super) fn run(self: &Arc<Self>, op: GroupOp, dtype: DType, slices: Slices<'_>) -> Result<(), Error> {
+    pub(super) fn run(
+        self: &Arc<Self>,
+        op: GroupOp,
+        dtype: DType,
+        slices: GroupSlices<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<(), Error> {
         let request = self.standing.request(&op, dtype, slices.lengths())?;
+        if let GroupSlices::Pieces { input, output } = &slices {
+            let input: Vec<_> = input.iter().map(|piece| piece.len()).collect();
+            let output: Vec<_> = output.iter().map(|piece| piece.len()).collect();
+            self.standing.check_pieces(&op, &request, &input, &output)?;
+        }
         let is_transfer = matches!(request.descriptor.collective, Collective::Transfer { .. });
         if !is_transfer
             && self.lane.is_idle()
             && let Some(board) = &self.board
         {
-            return self.run_on_board(&mut board.lock(), &request, on_board(slices, request.side), None);
+            let patience = || self.deadline(timeout);
+            return self.run_on_board(&mut board.lock(), &request, on_board(slices, request.side), patience);
         }
         let wait = |buffers: GroupBuffers| {
-            let operation = Operation { op, dtype, buffers, timeout: None };
+            let operation = Operation { op, dtype, buffers, timeout };
             if is_transfer || self.lane.is_idle() {
-                let deadline = self.deadline(None);
+                let deadline = self.deadline(timeout);
                 return self.run_on_links(&request, operation.buffers, deadline).0;
             }
             self.submit(operation)?.wait()
         };
         match slices {
-            Slices::InPlace(both) => lend_mut(both, |both| wait(GroupBuffers::InPlace(both))),
-            Slices::Apart { input, output } => lend(input, |input| {
+            GroupSlices::InPlace(both) => lend_mut(both, |both| wait(GroupBuffers::InPlace(both))),
+            GroupSlices::Apart { input, output } => lend(input, |input| {
                 lend_mut(output, |output| {
                     wait(GroupBuffers::Apart { input: vec![input], output: vec![output] })
                 })
+            }),
+            GroupSlices::Pieces { input, output } => lend_all(input.iter().copied(), |input| {
+                let output = output.iter_mut().map(|piece| &mut **piece).collect();
+                lend_all_mut(output, |output| wait(GroupBuffers::Apart { input, output }))
             }),
         }
     }
@@ -143,15 +157,15 @@ impl Core {
         let mut board = board.lock();
         let result = match &mut buffers {
             GroupBuffers::InPlace(both) => {
-                let slices = Slices::InPlace(both.as_mut_slice());
-                self.run_on_board(&mut board, &request, on_board(slices, request.side), Some(deadline))
+                let slices = GroupSlices::InPlace(both.as_mut_slice());
+                self.run_on_board(&mut board, &request, on_board(slices, request.side), || deadline)
             }
             GroupBuffers::Apart { input, output } => {
                 let input: Vec<&[u8]> = input.iter().map(View::as_slice).collect();
                 let mut output: Vec<&mut [u8]> = output.iter_mut().map(Memory::as_mut_slice).collect();
                 let operands =
                     Operands::Apart { input: Pieces::Many(&input), output: PiecesMut::Many(&mut output) };
-                self.run_on_board(&mut board, &request, operands, Some(deadline))
+                self.run_on_board(&mut board, &request, operands, || deadline)
             }
         };
         (result, Some(buffers))
@@ -162,16 +176,15 @@ impl Core {
         board: &mut Board,
         request: &Request,
         operands: Operands<'_>,
-        deadline: Option<Instant>,
+        deadline: impl FnOnce() -> Instant,
     ) -> Result<(), Error> {
         if self.lane.is_closed() {
             return Err(Error::Left);
         }
-        // The clock is read here only where a deadline is given: the board reads it when it has to wait.
+        // The clock is not read here: the board asks for the deadline when it has to wait.
         let Request { descriptor, layout, .. } = request;
-        let patience = || deadline.unwrap_or_else(|| self.deadline(None));
         // Whatever goes wrong in here, the others must not wait for this rank.
-        let run = || board.run(descriptor, layout, &self.tuning, operands, patience);
+        let run = || board.run(descriptor, layout, &self.tuning, operands, deadline);
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(result) => result.map_err(|error| self.explain(request, error)),
             Err(_) => Err(self.break_down()),
@@ -287,17 +300,20 @@ fn lengths(buffers: &GroupBuffers) -> Lengths {
 }
 
 /// What counts of memory that is given for the length of a call.
-fn on_board(slices: Slices<'_>, side: Side) -> Operands<'_> {
+fn on_board(slices: GroupSlices<'_>, side: Side) -> Operands<'_> {
     match (slices, side) {
-        (Slices::InPlace(both), Side::Both) => Operands::InPlace(both),
-        (Slices::InPlace(both), Side::Input) => {
+        (GroupSlices::InPlace(both), Side::Both) => Operands::InPlace(both),
+        (GroupSlices::InPlace(both), Side::Input) => {
             Operands::Apart { input: Pieces::One(both), output: PiecesMut::One(&mut []) }
         }
-        (Slices::InPlace(both), Side::Output) => {
+        (GroupSlices::InPlace(both), Side::Output) => {
             Operands::Apart { input: Pieces::One(&[]), output: PiecesMut::One(both) }
         }
-        (Slices::Apart { input, output }, _) => {
+        (GroupSlices::Apart { input, output }, _) => {
             Operands::Apart { input: Pieces::One(input), output: PiecesMut::One(output) }
+        }
+        (GroupSlices::Pieces { input, output }, _) => {
+            Operands::Apart { input: Pieces::Many(input), output: PiecesMut::Many(output) }
         }
     }
 }

@@ -96,6 +96,27 @@ pub enum GroupBuffers {
     },
 }
 
+/// The memory of an operation that is waited for, lent for the length of the call.
+#[derive(Debug)]
+pub enum GroupSlices<'a> {
+    /// The result replaces the input.
+    InPlace(&'a mut [u8]),
+    /// The input stays as it is.
+    Apart {
+        /// What this rank brings.
+        input: &'a [u8],
+        /// What it gets.
+        output: &'a mut [u8],
+    },
+    /// The same; each side is one buffer, or one buffer per rank, or none.
+    Pieces {
+        /// What this rank brings.
+        input: &'a [&'a [u8]],
+        /// What it gets.
+        output: &'a mut [&'a mut [u8]],
+    },
+}
+
 /// An operation that goes on while the caller computes.
 #[derive(Debug)]
 pub struct Operation {
