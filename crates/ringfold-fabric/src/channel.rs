@@ -47,6 +47,10 @@ use std::time::Instant;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChannelId(pub u32);
 
+/// A position behind the puts of a connection at some time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark(u64);
+
 /// Puts and signals to one other end, and waits for its signals. Clones are the same channel.
 #[derive(Clone, Debug)]
 pub struct Channel {
@@ -122,9 +126,28 @@ impl Channel {
     /// Waits until the puts so far no longer read our memory. They may not have arrived yet; whether they have
     /// is the other end's to signal.
     pub fn flush(&self, deadline: Instant) -> Result<(), ChannelError> {
+        self.flush_to(self.mark(), deadline)
+    }
+
+    /// A mark behind the puts so far.
+    pub fn mark(&self) -> Mark {
         let HeldLine { shared, id, .. } = &*self.connection.held;
-        let last = shared.act(*id, |line| line.last_put());
-        shared.wait(*id, deadline, "take what was put", |line| line.flushed(last))
+        Mark(shared.act(*id, |line| line.last_put()))
+    }
+
+    /// As [`Channel::flush`], for the puts before a mark.
+    pub fn flush_to(&self, mark: Mark, deadline: Instant) -> Result<(), ChannelError> {
+        let HeldLine { shared, id, .. } = &*self.connection.held;
+        shared.wait(*id, deadline, "take what was put", |line| line.flushed(mark.0))
+    }
+
+    /// Whether the puts before a mark no longer read our memory.
+    pub fn is_flushed(&self, mark: Mark) -> Result<bool, ChannelError> {
+        let HeldLine { shared, id, .. } = &*self.connection.held;
+        match shared.poll(*id, |line| line.flushed(mark.0)) {
+            Some(result) => result.map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// Gives up the connection and all its channels. Everyone who waits on it, here and at the other end, is

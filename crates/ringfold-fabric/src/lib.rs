@@ -1,6 +1,7 @@
 //! Sockets, memory and channels: every system call of Ringfold. It moves bytes and never interprets them.
 
 pub mod arena;
+pub mod bells;
 pub mod channel;
 pub mod clock;
 pub mod door;
@@ -18,5 +19,6 @@ pub mod probe;
 pub mod random;
 pub mod segment;
 pub mod shared_link;
+pub mod shared_memory;
 pub mod slots;
 pub mod socket;

@@ -29,7 +29,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Epochs whose members may come for shared state and probes: the newest ones.
+/// Epochs whose members may come for shared state, probes and windows: the newest ones.
 const EPOCHS_ADMITTED: usize = 3;
 
 /// Links in the making.
@@ -71,7 +71,7 @@ pub enum MeshNews {
     Up(PeerId, Link),
     /// There will be none, for this reason.
     Failed(PeerId, String),
-    /// A member came for shared state or a probe.
+    /// A member came for shared state, a probe or windows.
     Visitor {
         /// Who.
         peer: PeerId,
@@ -137,7 +137,7 @@ impl Mesh {
         self.wishes.remove(&peer);
     }
 
-    /// Members of this epoch may come for shared state and probes.
+    /// Members of this epoch may come for shared state, probes and windows.
     pub fn admit(&mut self, epoch: EpochId, key: &[u8; 32], members: Vec<PeerId>) {
         self.admitted.retain(|(known, ..)| *known != epoch);
         self.admitted.push_front((epoch, Secret::epoch_key(key), members));
@@ -267,7 +267,7 @@ impl Mesh {
                 let wish = self.wishes.get(&hello.session).filter(|wish| wish.epoch == hello.epoch);
                 wish.map(|wish| wish.key.clone()).ok_or(Refusal::UnknownEpoch)
             }
-            Purpose::State | Purpose::Probe => {
+            Purpose::State | Purpose::Probe | Purpose::Window => {
                 let known = self.admitted.iter().find(|(epoch, ..)| *epoch == hello.epoch);
                 let known = known.filter(|(_, _, members)| members.contains(&hello.session));
                 known.map(|(_, key, _)| key.clone()).ok_or(Refusal::UnknownEpoch)

@@ -60,11 +60,13 @@ pub enum Purpose {
     State = 3,
     /// One member measures the way to another.
     Probe = 4,
+    /// Two members put into each other's windows.
+    Window = 5,
 }
 
 impl Purpose {
     /// All purposes.
-    pub const ALL: [Self; 4] = [Self::Control, Self::Data, Self::State, Self::Probe];
+    pub const ALL: [Self; 5] = [Self::Control, Self::Data, Self::State, Self::Probe, Self::Window];
 
     /// The purpose with this number.
     pub fn from_number(number: u8) -> Option<Self> {
@@ -79,6 +81,7 @@ impl fmt::Display for Purpose {
             Self::Data => "data",
             Self::State => "state",
             Self::Probe => "probe",
+            Self::Window => "window",
         })
     }
 }

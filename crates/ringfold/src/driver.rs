@@ -269,7 +269,7 @@ impl Driver {
                 };
                 spawn("ringfold-probed", answer);
             }
-            Purpose::Control | Purpose::Data => {}
+            Purpose::Control | Purpose::Data | Purpose::Window => {}
         }
     }
 

@@ -79,11 +79,10 @@ impl Outbox {
             }
             Job::Put { number, from, to } => {
                 let bytes = from.range.len().min(limits::CHANNEL_FRAME_BYTES_MAX);
-                let lease = from.block.lease(from.range.start..from.range.start + bytes);
+                let lease = from.take(bytes);
                 let segment = to.handle.segment();
                 let head = Head::Put { place, segment, offset: to.offset, bytes: bytes as u32 };
                 let frame = Frame::Put(head, lease, Ticket(*number));
-                from.range.start += bytes;
                 to.offset += bytes as u64;
                 if from.range.is_empty() {
                     self.jobs.pop_front();

@@ -1,7 +1,7 @@
 //! Registered memory: what a channel may read here, and what the other end may write.
 
 use super::ChannelError;
-use crate::memory::{Lease, Memory};
+use crate::memory::{Lease, Memory, View};
 use crate::random;
 use core::fmt;
 use core::ops::Range;
@@ -37,11 +37,17 @@ pub struct Place {
     pub(super) offset: u64,
 }
 
-/// Some bytes of a segment of ours.
+/// Some bytes of ours: of a segment, or of memory that nobody else can reach.
 #[derive(Clone, Debug)]
 pub struct Part {
-    pub(super) block: Arc<Block>,
+    source: Source,
     pub(super) range: Range<usize>,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Block(Arc<Block>),
+    View(View),
 }
 
 impl Segment {
@@ -77,7 +83,26 @@ impl Segment {
     /// Some of its bytes, to be put somewhere.
     pub fn part(&self, range: Range<usize>) -> Result<Part, ChannelError> {
         let range = self.block.range(range.start, range.end.saturating_sub(range.start))?;
-        Ok(Part { block: self.block.clone(), range })
+        Ok(Part { source: Source::Block(self.block.clone()), range })
+    }
+}
+
+impl From<View> for Part {
+    fn from(view: View) -> Self {
+        let range = 0..view.len();
+        Self { source: Source::View(view), range }
+    }
+}
+
+impl Part {
+    /// The next so many bytes, for a socket to send.
+    pub(super) fn take(&mut self, bytes: usize) -> Lease {
+        let range = self.range.start..self.range.start + bytes;
+        self.range.start += bytes;
+        match &self.source {
+            Source::Block(block) => block.lock().lease(range),
+            Source::View(view) => view.lease(range),
+        }
     }
 }
 
@@ -139,11 +164,6 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Bytes that a socket sends.
-    pub fn lease(&self, range: Range<usize>) -> Lease {
-        self.lock().lease(range)
-    }
-
     fn range(&self, offset: usize, bytes: usize) -> Result<Range<usize>, ChannelError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(offset..end),

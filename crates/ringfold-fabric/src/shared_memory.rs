@@ -1,0 +1,326 @@
+//! Memory that others of this host may map: that of a file, and where in the file it lies.
+//!
+//! Unlike a [segment](crate::segment), it belongs to the user, who may have made the file with other means. So nothing
+//! is written into it to know it by: it is known by its device and number, which no other file has while it is open.
+
+use crate::memory::Memory;
+use core::ptr::NonNull;
+use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, Stat};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Memory of this process that lies in a file, so that others of the host can map it.
+#[derive(Debug)]
+pub struct SharedMemory {
+    memory: Memory,
+    file: OwnedFd,
+    offset: u64,
+}
+
+/// What another process of this host needs to map shared memory. It is worth nothing without the right to look into the
+/// process that it names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileTicket {
+    /// The process that has the file open, as it is numbered in its own namespace.
+    pub pid: u32,
+    /// The number of the open file there.
+    pub fd: u32,
+    /// The device and the number on it that the file is known by.
+    pub device: u64,
+    /// See `device`.
+    pub inode: u64,
+    /// Where in the file the memory begins.
+    pub offset: u64,
+    /// How many bytes it has.
+    pub bytes: u64,
+}
+
+/// Memory of another process, mapped. Whoever has it may write it at any time, so it is only copied from and to.
+#[derive(Debug)]
+pub struct MappedMemory {
+    mapping: Mapping,
+    /// Where in the mapping the memory begins: mappings begin with a page.
+    lead: usize,
+    bytes: usize,
+    file: OwnedFd,
+    offset: u64,
+}
+
+/// Mappings begin at multiples of this, which the pages of all systems divide.
+const PAGE_BYTES_MAX: u64 = 64 << 10;
+
+impl SharedMemory {
+    /// New memory, zeroed, and all there: a lack of it shows here.
+    pub fn create(bytes: usize) -> io::Result<Self> {
+        let file =
+            rustix::fs::memfd_create("ringfold-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        // No mapping is empty.
+        let mapped = bytes.max(1);
+        rustix::fs::ftruncate(&file, mapped as u64)?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, mapped as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let mapping = Mapping::new(&file, 0, mapped)?;
+        let start = mapping.base.as_ptr();
+        // SAFETY: the mapping lives as long as the memory. Other processes may write it, as they may with any window;
+        // within this process nobody else has it.
+        let memory = unsafe { Memory::kept(start, bytes, Box::new(mapping)) };
+        Ok(Self { memory, file, offset: 0 })
+    }
+
+    /// Memory that is the file's, from `offset` on. That it is, is the caller's word: if it is not, others write elsewhere
+    /// in the file.
+    pub fn of(memory: Memory, file: OwnedFd, offset: u64) -> Self {
+        Self { memory, file, offset }
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.memory.is_empty()
+    }
+
+    /// What others map it with, as long as the file is kept open.
+    pub fn ticket(&self) -> io::Result<FileTicket> {
+        let found = rustix::fs::fstat(&self.file)?;
+        let bytes = self.memory.len() as u64;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile
+            || !holds(&found, self.offset, bytes)
+        {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory does not lie in this file"));
+        }
+        Ok(FileTicket {
+            pid: std::process::id(),
+            fd: self.file.as_raw_fd() as u32,
+            device: found.st_dev,
+            inode: found.st_ino,
+            offset: self.offset,
+            bytes,
+        })
+    }
+
+    /// The memory, and the file that has to be kept open for others to map it.
+    pub fn into_parts(self) -> (Memory, OwnedFd) {
+        (self.memory, self.file)
+    }
+}
+
+impl FileTicket {
+    /// The size of a ticket on its way.
+    pub const BYTES: usize = 40;
+
+    /// The ticket as bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.pid.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.fd.to_le_bytes());
+        let numbers = [self.device, self.inode, self.offset, self.bytes];
+        for (place, number) in bytes[8..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The ticket that these bytes are.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Self {
+        let half = |at: usize| u32::from_le_bytes(core::array::from_fn(|byte| bytes[at + byte]));
+        let number = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| bytes[at + byte]));
+        Self {
+            pid: half(0),
+            fd: half(4),
+            device: number(8),
+            inode: number(16),
+            offset: number(24),
+            bytes: number(32),
+        }
+    }
+}
+
+impl MappedMemory {
+    /// The memory that a ticket stands for, if this process can open it and it is the very one.
+    pub fn open(ticket: &FileTicket) -> io::Result<Self> {
+        let path = format!("/proc/{}/fd/{}", ticket.pid, ticket.fd);
+        // A look before it is opened spares us from opening what has effects when it is, such as a device.
+        check(&rustix::fs::stat(&*path)?, ticket)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::open(&*path, flags, Mode::empty())?;
+        check(&rustix::fs::fstat(&file)?, ticket)?;
+        let lead = ticket.offset % PAGE_BYTES_MAX;
+        let bytes = usize::try_from(ticket.bytes).map_err(|_| refusal("it is too large"))?;
+        let mapped = (lead as usize).checked_add(bytes).ok_or_else(|| refusal("it is too large"))?;
+        let mapping = Mapping::new(&file, ticket.offset - lead, mapped.max(1))?;
+        Ok(Self { mapping, lead: lead as usize, bytes, file, offset: ticket.offset })
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The file, for those who map it by other means.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Where in the file the memory begins.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Copies into it.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn write(&self, at: usize, from: &[u8]) {
+        let place = self.place(at, from.len());
+        // SAFETY: the place lies within the mapping, which is never borrowed from. Other processes may write it at the
+        // same time; then it holds some of both.
+        unsafe { core::ptr::copy(from.as_ptr(), place, from.len()) };
+    }
+
+    /// Copies from it.
+    ///
+    /// # Panics
+    /// If there is not so much.
+    pub fn read(&self, at: usize, into: &mut [u8]) {
+        let place = self.place(at, into.len());
+        // SAFETY: as for `write`.
+        unsafe { core::ptr::copy(place, into.as_mut_ptr(), into.len()) };
+    }
+
+    fn place(&self, at: usize, bytes: usize) -> *mut u8 {
+        let is_within = at.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        assert!(is_within, "{bytes} bytes at {at} are not within {} bytes", self.bytes);
+        // SAFETY: it lies within the mapping, or at its end.
+        unsafe { self.mapping.base.as_ptr().add(self.lead + at) }
+    }
+}
+
+/// Pages of a file.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is an address and a size; who uses the memory when is for its users to order.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {
+        let (null, rights) = (core::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
+        let start = unsafe { rustix::mm::mmap(null, bytes, rights, MapFlags::SHARED, file, offset) }?;
+        let base =
+            NonNull::new(start.cast()).ok_or_else(|| io::Error::other("memory was mapped at address 0"))?;
+        Ok(Self { base, bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `new` made, and nobody uses it after this value.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Whether so many bytes lie in a file.
+fn holds(file: &Stat, offset: u64, bytes: u64) -> bool {
+    offset.checked_add(bytes).is_some_and(|end| end <= file.st_size.try_into().unwrap_or(0))
+}
+
+fn check(found: &Stat, ticket: &FileTicket) -> io::Result<()> {
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Err(refusal("it is no memory"));
+    }
+    if (found.st_dev, found.st_ino) != (ticket.device, ticket.inode) {
+        return Err(refusal("it is another file"));
+    }
+    if !holds(found, ticket.offset, ticket.bytes) {
+        return Err(refusal("it is smaller"));
+    }
+    Ok(())
+}
+
+fn refusal(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("this is not the memory that was announced: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn what_others_write_is_in_the_memory() {
+        let made = SharedMemory::create(10_000).unwrap();
+        let mapped = MappedMemory::open(&made.ticket().unwrap()).unwrap();
+        mapped.write(9_990, b"ten bytes!");
+        let (memory, _file) = made.into_parts();
+        assert_eq!(&memory.as_slice()[9_990..], b"ten bytes!");
+        drop(memory);
+        let mut again = [0; 3];
+        mapped.read(9_990, &mut again);
+        assert_eq!(&again, b"ten");
+    }
+
+    #[test]
+    fn memory_may_begin_anywhere_in_a_file() {
+        let made = SharedMemory::create(20_000).unwrap();
+        let whole = made.ticket().unwrap();
+        let part = FileTicket { offset: 5_003, bytes: 100, ..whole };
+        let mapped = MappedMemory::open(&part).unwrap();
+        assert_eq!((mapped.len(), mapped.offset()), (100, 5_003));
+        mapped.write(99, &[7]);
+        assert_eq!(made.memory.as_slice()[5_102], 7);
+        let none = MappedMemory::open(&FileTicket { offset: 20_000, bytes: 0, ..whole }).unwrap();
+        none.write(0, &[]);
+    }
+
+    #[test]
+    #[should_panic(expected = "not within 100 bytes")]
+    fn nothing_beyond_the_memory_is_written() {
+        let made = SharedMemory::create(20_000).unwrap();
+        let part = FileTicket { bytes: 100, ..made.ticket().unwrap() };
+        MappedMemory::open(&part).unwrap().write(1, &[0; 100]);
+    }
+
+    #[test]
+    fn only_the_very_file_is_opened() {
+        let made = SharedMemory::create(4096).unwrap();
+        let right = made.ticket().unwrap();
+        let device = File::open("/dev/null").unwrap();
+        let other = SharedMemory::create(4096).unwrap();
+        for wrong in [
+            FileTicket { inode: right.inode ^ 1, ..right },
+            FileTicket { device: right.device ^ 1, ..right },
+            FileTicket { bytes: 4097, ..right },
+            FileTicket { offset: u64::MAX, ..right },
+            FileTicket { bytes: u64::MAX, offset: 1, ..right },
+            FileTicket { fd: device.as_raw_fd() as u32, ..right },
+            FileTicket { fd: other.file.as_raw_fd() as u32, ..right },
+            FileTicket { pid: u32::MAX, ..right },
+        ] {
+            assert!(MappedMemory::open(&wrong).is_err(), "{wrong:?}");
+        }
+        assert!(MappedMemory::open(&right).is_ok());
+        assert_eq!(FileTicket::decode(&right.encode()), right);
+    }
+
+    #[test]
+    fn memory_that_does_not_lie_in_the_file_gets_no_ticket() {
+        let file = SharedMemory::create(10).unwrap().into_parts().1;
+        assert!(SharedMemory::of(Memory::zeroed(11), file, 0).ticket().is_err());
+    }
+}
