@@ -6,12 +6,16 @@ mod core;
 mod driver;
 mod environment;
 mod lane;
+mod notice;
 mod operation;
+mod place;
 mod work;
 
 pub use bootstrap::Bootstrap;
 pub use builder::{GroupBuilder, Media};
+pub use notice::Notice;
 pub use operation::{GroupBuffers, GroupOp, GroupSlices, Operation};
+pub use place::MeetingPlace;
 pub use work::GroupWork;
 
 use self::core::Core;
@@ -267,7 +271,17 @@ impl Group {
     /// Begins an operation. Collectives run one after the other, in the order in which they were begun; transfers to
     /// or from one rank likewise, but independently of collectives.
     pub fn submit(&self, operation: Operation) -> Result<GroupWork, Error> {
-        self.core().submit(operation)
+        self.core().submit(operation, None)
+    }
+
+    /// As [`Group::submit`], for a collective after whose success something is to be done before anyone is told, by
+    /// whichever thread brings it to its end: copying results to where they belong, and the like.
+    pub fn submit_then(
+        &self,
+        operation: Operation,
+        then: impl FnOnce(&GroupBuffers) + Send + 'static,
+    ) -> Result<GroupWork, Error> {
+        self.core().submit(operation, Some(Box::new(then)))
     }
 
     /// Gives the group up, for everyone.

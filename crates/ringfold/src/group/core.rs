@@ -1,7 +1,7 @@
 //! What a group is made of, and how it carries operations out: on the board that its ranks share, or over links.
 
 use super::driver::GroupDriver;
-use super::lane::{Job, Lane};
+use super::lane::{Job, Lane, Then};
 use super::operation::{GroupBuffers, GroupOp, GroupSlices, Lengths, Operation, Request, Side, Standing};
 use super::work::GroupWork;
 use crate::all_reduce::HostBuffers;
@@ -85,7 +85,7 @@ impl Core {
                 let deadline = self.deadline(timeout);
                 return self.run_on_links(&request, operation.buffers, deadline).0;
             }
-            self.submit(operation)?.wait()
+            self.submit(operation, None)?.wait()
         };
         match slices {
             GroupSlices::InPlace(both) => lend_mut(both, |both| wait(GroupBuffers::InPlace(both))),
@@ -101,8 +101,12 @@ impl Core {
         }
     }
 
-    /// Begins an operation.
-    pub(super) fn submit(self: &Arc<Self>, operation: Operation) -> Result<GroupWork, Error> {
+    /// Begins an operation. If it is a collective, something may be done when it has succeeded.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        operation: Operation,
+        then: Option<Then>,
+    ) -> Result<GroupWork, Error> {
         let request = self.standing.request(&operation.op, operation.dtype, lengths(&operation.buffers))?;
         if let GroupBuffers::Apart { input, output } = &operation.buffers {
             let input: Vec<_> = input.iter().map(View::len).collect();
@@ -117,7 +121,7 @@ impl Core {
             let call = started.map_err(|(error, _)| error)?;
             return Ok(GroupWork::transfer(self.clone(), call));
         }
-        let job = Job::new(operation, deadline);
+        let job = Job::new(operation, deadline, then);
         self.lane.submit(self, job.clone())?;
         Ok(GroupWork::collective(job))
     }

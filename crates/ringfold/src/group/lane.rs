@@ -35,9 +35,13 @@ struct State {
     is_closing: bool,
 }
 
+/// What is done when an operation has succeeded, before anyone is told.
+pub(super) type Then = Box<dyn FnOnce(&GroupBuffers) + Send>;
+
 /// An operation in line.
 pub(super) struct Job {
     pub(super) deadline: Instant,
+    then: Mutex<Option<Then>>,
     operation: Mutex<Option<Operation>>,
     end: Mutex<Option<Result<(), Error>>>,
     buffers: Mutex<Option<GroupBuffers>>,
@@ -45,9 +49,9 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(operation: Operation, deadline: Instant) -> Arc<Self> {
+    pub(super) fn new(operation: Operation, deadline: Instant, then: Option<Then>) -> Arc<Self> {
         let (operation, end, buffers) = (Mutex::new(Some(operation)), Mutex::new(None), Mutex::new(None));
-        Arc::new(Self { deadline, operation, end, buffers, ended: Condvar::new() })
+        Arc::new(Self { deadline, then: Mutex::new(then), operation, end, buffers, ended: Condvar::new() })
     }
 
     pub(super) fn take(&self) -> Option<Operation> {
@@ -56,6 +60,10 @@ impl Job {
 
     /// It has ended. Its memory is kept until someone takes it, or nobody can any more.
     pub(super) fn finish(&self, result: Result<(), Error>, buffers: Option<GroupBuffers>) {
+        let then = self.then.lock().take();
+        if let (Ok(()), Some(buffers), Some(then)) = (&result, &buffers, then) {
+            then(buffers);
+        }
         *self.buffers.lock() = buffers;
         self.end.lock().get_or_insert(result);
         self.ended.notify_all();

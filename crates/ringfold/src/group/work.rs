@@ -78,14 +78,17 @@ impl GroupWork {
     /// # Ok::<(), ringfold::Error>(())
     /// ```
     pub fn finish(self) -> (Result<(), Error>, Option<GroupBuffers>) {
-        let result = self.wait();
-        let buffers = match &self.kind {
+        (self.wait(), self.take_buffers())
+    }
+
+    /// Takes the memory back, if it has ended and was waited for.
+    pub fn take_buffers(&self) -> Option<GroupBuffers> {
+        match &self.kind {
             Kind::Collective(job) => job.take_buffers(),
             Kind::Transfer { end, .. } => {
-                end.lock().as_mut().and_then(|end| end.buffers.take()).map(GroupBuffers::from)
+                end.try_lock()?.as_mut().and_then(|end| end.buffers.take()).map(GroupBuffers::from)
             }
-        };
-        (result, buffers)
+        }
     }
 
     /// Whether it has ended.
