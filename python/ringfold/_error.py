@@ -79,5 +79,39 @@ class PCCLError(Exception):
         return f"{self.result.name}: {self.text}" if self.text else self.result.name
 
 
+class GroupError(RuntimeError):
+    """An operation of a group of fixed ranks failed, or the group could not be formed. The text names the ranks.
+
+    ``kind`` says how:
+
+    - ``timeout``: ranks did not take part in time
+    - ``lost``: a rank died, left, or can't be reached
+    - ``mismatch``: ranks asked for different things
+    - ``aborted``: a rank gave the group up
+    - ``argument``: an argument can't be used, and nobody else was disturbed
+    - ``left``: this rank has left the group
+    - ``meeting``: the ranks did not find each other
+    - ``system``: the operating system refused something, or a bug
+
+        >>> error = GroupError("no answer in time from rank 1", "timeout")
+        >>> error.kind
+        'timeout'
+        >>> print(error)
+        no answer in time from rank 1
+    """
+
+    kind: str
+    text: str
+
+    def __init__(self, text: str, kind: str = "system") -> None:
+        self.text = text
+        self.kind = kind
+        # Both, so that it can be pickled.
+        super().__init__(text, kind)
+
+    def __str__(self) -> str:
+        return self.text
+
+
 # Users know them by this name, and tracebacks say it.
 Result.__module__ = PCCLError.__module__ = "pccl"

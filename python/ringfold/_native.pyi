@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 from typing import Protocol, final, type_check_only
 
+from ringfold._error import GroupError
+
 __all__ = [
     "__version__",
     "Communicator",
+    "Group",
+    "GroupWork",
     "Master",
     "Tensor",
     "Work",
@@ -106,6 +110,73 @@ class Master:
     def addresses(self) -> list[str]: ...
     def interrupt(self) -> None: ...
     def wait(self) -> None: ...
+
+@final
+class Group:
+    """A rank's part in a group of fixed ranks.
+
+    Buffers are (address, bytes). Numbers of ``dtype`` and ``reduce`` are those of the engine's element types and reduce
+    operations; ``peer`` is the root, source or destination.
+    """
+
+    @staticmethod
+    def connect(
+        *,
+        rank: int,
+        world: int,
+        name: str,
+        at: object | None,
+        timeout: float,
+        patience: float,
+        restores: bool = False,
+        media: str = "auto",
+    ) -> Group: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def members(self) -> list[str]: ...
+    @property
+    def is_shared(self) -> bool: ...
+    def run(
+        self,
+        op: str,
+        dtype: int,
+        reduce: int,
+        peer: int,
+        counts: list[int] | None,
+        others: list[int] | None,
+        inputs: list[tuple[int, int]],
+        outputs: list[tuple[int, int]],
+        timeout: float | None,
+    ) -> None: ...
+    def submit(
+        self,
+        op: str,
+        dtype: int,
+        reduce: int,
+        peer: int,
+        counts: list[int] | None,
+        others: list[int] | None,
+        inputs: list[tuple[int, int]],
+        outputs: list[tuple[int, int]],
+        timeout: float | None,
+        keep: object,
+    ) -> GroupWork: ...
+    def set_timeout(self, seconds: float) -> None: ...
+    def abort(self) -> None: ...
+    def failure(self) -> GroupError | None: ...
+    def retire(self) -> None: ...
+
+@final
+class GroupWork:
+    """An operation of a group that was begun."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def done(self) -> bool: ...
 
 def command(name: str, arguments: Sequence[str], again: Sequence[str]) -> int: ...
 def has_cuda() -> bool: ...

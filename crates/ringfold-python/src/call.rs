@@ -31,6 +31,9 @@ pub(crate) fn interpreter_ends() {
 /// Runs the handlers of signals that have arrived. Whether one of them raised an exception, which the call that waits
 /// is to end with.
 pub(crate) fn is_interrupted() -> bool {
+    if RAISED.with_borrow(Option::is_some) {
+        return true;
+    }
     // Python runs handlers on the main thread alone. Other threads do not ask: an interpreter that ends meanwhile would
     // end a thread that asks for its lock, in the midst of our frames.
     if rustix::thread::gettid() != rustix::process::getpid() {
@@ -52,6 +55,12 @@ pub(crate) fn blocking<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T, Failure> + Send,
 ) -> PyResult<T> {
+    released(py, call)?.map_err(|failure| raised(py, &failure))
+}
+
+/// Makes a call without the interpreter's lock. What a signal's handler raised meanwhile is what it ends with.
+#[inline]
+pub(crate) fn released<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
     let outcome = py.detach(|| {
         let outcome = call();
         // A daemon thread's call ends when the communicator leaves at the end of the program. Nobody wants to hear
@@ -61,8 +70,8 @@ pub(crate) fn blocking<T: Send>(
         }
         outcome
     });
-    if let Some(error) = RAISED.take() {
-        return Err(error);
+    match RAISED.take() {
+        Some(error) => Err(error),
+        None => Ok(outcome),
     }
-    outcome.map_err(|failure| raised(py, &failure))
 }

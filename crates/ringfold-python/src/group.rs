@@ -1,0 +1,261 @@
+//! Groups of fixed ranks, for Python.
+
+use crate::call::released;
+use crate::group_error::{not_formed, raised, refused};
+use crate::group_work::GroupWork;
+use crate::operands::Operands;
+use crate::owned::Owned;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use ringfold::{Bootstrap, DType, GroupOp, Media, Operation, ReduceOp};
+use std::time::Duration;
+
+/// A group.
+#[pyclass(frozen, module = "ringfold._native")]
+pub(crate) struct Group {
+    group: Owned<ringfold::Group>,
+    rank: usize,
+    world: usize,
+}
+
+/// What an operation is asked to do, as Python tells it.
+struct Order<'a> {
+    op: &'a str,
+    reduce: u8,
+    peer: i64,
+    counts: Option<Vec<usize>>,
+    others: Option<Vec<usize>>,
+}
+
+#[pymethods]
+impl Group {
+    /// Meets the other ranks.
+    #[staticmethod]
+    #[pyo3(signature = (*, rank, world, name, at, timeout, patience, restores=false, media="auto"))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords; only one caller")]
+    fn connect(
+        py: Python<'_>,
+        rank: usize,
+        world: usize,
+        name: String,
+        at: Option<&Bound<'_, PyAny>>,
+        timeout: f64,
+        patience: f64,
+        restores: bool,
+        media: &str,
+    ) -> PyResult<Self> {
+        let _ = restores;
+        let media = match media {
+            "auto" => Media::Auto,
+            "tcp" => Media::Tcp,
+            "shared" => Media::Shared,
+            other => return Err(refused(py, &format!("{other:?} is no medium: auto, tcp and shared are"))),
+        };
+        let mut builder = ringfold::Group::builder()
+            .rank(rank)
+            .world(world)
+            .name(name)
+            .media(media)
+            .timeout(duration(py, timeout)?)
+            .connect_patience(duration(py, patience)?);
+        if let Some(at) = at {
+            let at: String = at.extract()?;
+            let at = at
+                .strip_prefix("file:")
+                .map_or(Bootstrap::Address(at.clone()), |p| Bootstrap::File(p.into()));
+            builder = builder.bootstrap(at);
+        }
+        let group = released(py, || builder.connect())?.map_err(|error| not_formed(py, &error))?;
+        Ok(Self::of(group))
+    }
+
+    /// This process's number.
+    #[getter]
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    #[getter]
+    fn world(&self) -> usize {
+        self.world
+    }
+
+    /// What it is called.
+    #[getter]
+    fn name(&self, py: Python<'_>) -> PyResult<String> {
+        self.here(py).map(|group| group.name().to_owned())
+    }
+
+    /// What errors call each rank.
+    #[getter]
+    fn members(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.here(py).map(|group| group.members().to_vec())
+    }
+
+    /// Whether collectives go through memory that all ranks share.
+    #[getter]
+    fn is_shared(&self, py: Python<'_>) -> PyResult<bool> {
+        self.here(py).map(ringfold::Group::is_shared)
+    }
+
+    /// Carries an operation out.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "this is called for each operation, and an object would cost time"
+    )]
+    fn run(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        dtype: u8,
+        reduce: u8,
+        peer: i64,
+        counts: Option<Vec<usize>>,
+        others: Option<Vec<usize>>,
+        inputs: &Bound<'_, PyList>,
+        outputs: &Bound<'_, PyList>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let group = self.here(py)?;
+        let dtype = element(py, dtype)?;
+        let order = Order { op, reduce, peer, counts, others }.understood(py, self.world)?;
+        let operands = Operands::of(inputs, outputs, may_be_in_place(&order))?;
+        let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
+        let call = || operands.lend(|slices| group.run_slices(order, dtype, slices, timeout));
+        released(py, call)?.map_err(|error| raised(py, &error))
+    }
+
+    /// Begins an operation.
+    #[expect(clippy::too_many_arguments, reason = "as for run")]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        dtype: u8,
+        reduce: u8,
+        peer: i64,
+        counts: Option<Vec<usize>>,
+        others: Option<Vec<usize>>,
+        inputs: &Bound<'_, PyList>,
+        outputs: &Bound<'_, PyList>,
+        timeout: Option<f64>,
+        keep: Py<PyAny>,
+    ) -> PyResult<GroupWork> {
+        let group = self.here(py)?;
+        let dtype = element(py, dtype)?;
+        let op = Order { op, reduce, peer, counts, others }.understood(py, self.world)?;
+        let operands = Operands::of(inputs, outputs, may_be_in_place(&op))?;
+        let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
+        let (buffers, then) = operands.keep(keep);
+        let operation = Operation { op, dtype, buffers, timeout };
+        let begin = || match then {
+            None => group.submit(operation),
+            Some(then) => group.submit_then(operation, then),
+        };
+        released(py, begin)?.map(GroupWork::new).map_err(|error| raised(py, &error))
+    }
+
+    /// How long an operation may take from now on.
+    fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
+        self.here(py)?.set_timeout(duration(py, seconds)?);
+        Ok(())
+    }
+
+    /// Gives the group up, for everyone.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        let group = self.here(py)?;
+        py.detach(|| group.abort());
+        Ok(())
+    }
+
+    /// Why the group is over, if it is.
+    fn failure(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let group = self.here(py)?;
+        let failure = py.detach(|| group.failure());
+        Ok(failure.map(|error| raised(py, &error).into_value(py).into_any()))
+    }
+
+    /// Takes nothing more, and leaves when what was begun has ended. A forked child can't do that for its parent.
+    fn retire(&self, py: Python<'_>) {
+        if let Some(group) = self.group.here() {
+            py.detach(|| group.close());
+        }
+    }
+}
+
+impl Group {
+    fn of(group: ringfold::Group) -> Self {
+        let (rank, world) = (group.rank(), group.world());
+        Self { group: Owned::new(group), rank, world }
+    }
+
+    fn here(&self, py: Python<'_>) -> PyResult<&ringfold::Group> {
+        self.group.require().map_err(|failure| refused(py, &failure.text))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let Some(group) = self.group.here() else { return };
+        // Other Python threads run meanwhile; at the very end there are none.
+        let left = Python::try_attach(|py| py.detach(|| group.close()));
+        if left.is_none() {
+            group.close();
+        }
+    }
+}
+
+impl Order<'_> {
+    fn understood(self, py: Python<'_>, world: usize) -> PyResult<GroupOp> {
+        let Self { op, reduce, peer, counts, others } = self;
+        let reduction = || {
+            ReduceOp::from_number(reduce)
+                .ok_or_else(|| refused(py, &format!("{reduce} is no reduce operation")))
+        };
+        let rank = |what: &str| {
+            usize::try_from(peer).ok().filter(|rank| *rank < world).ok_or_else(|| {
+                refused(py, &format!("{what} {peer} is out of range: ranks are 0 to {}", world - 1))
+            })
+        };
+        let given = |counts: Option<Vec<usize>>| {
+            counts.ok_or_else(|| refused(py, &format!("{op} needs the counts of all ranks")))
+        };
+        Ok(match op {
+            "all_reduce" => GroupOp::AllReduce(reduction()?),
+            "barrier" => GroupOp::Barrier,
+            "broadcast" => GroupOp::Broadcast { root: rank("root")? },
+            "reduce" => GroupOp::Reduce { root: rank("root")?, op: reduction()? },
+            "all_gather" => GroupOp::AllGather,
+            "all_gather_v" => GroupOp::AllGatherV(given(counts)?),
+            "reduce_scatter" => GroupOp::ReduceScatter(reduction()?),
+            "reduce_scatter_v" => GroupOp::ReduceScatterV(given(counts)?, reduction()?),
+            "all_to_all" => GroupOp::AllToAll,
+            "all_to_all_v" => GroupOp::AllToAllV { send: given(counts)?, receive: given(others)? },
+            "gather" => GroupOp::Gather { root: rank("root")? },
+            "gather_v" => GroupOp::GatherV { root: rank("root")?, counts: counts.unwrap_or_default() },
+            "scatter" => GroupOp::Scatter { root: rank("root")? },
+            "scatter_v" => GroupOp::ScatterV { root: rank("root")?, counts: counts.unwrap_or_default() },
+            "send" => GroupOp::Send { to: rank("rank")? },
+            "recv" => GroupOp::Recv { from: rank("rank")? },
+            other => return Err(refused(py, &format!("{other:?} is no operation"))),
+        })
+    }
+}
+
+/// Whether one buffer may be what an operation reads and what it writes.
+fn may_be_in_place(op: &GroupOp) -> bool {
+    matches!(op, GroupOp::AllReduce(_) | GroupOp::Reduce { .. } | GroupOp::Broadcast { .. })
+}
+
+fn element(py: Python<'_>, number: u8) -> PyResult<DType> {
+    DType::from_number(number).ok_or_else(|| refused(py, &format!("{number} is no type of elements")))
+}
+
+fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    if seconds.is_nan() {
+        return Err(refused(py, "a timeout is a number of seconds"));
+    }
+    // Longer than anyone lives is for ever.
+    Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
+}
