@@ -21,6 +21,8 @@ pub struct Knock {
     heard: bool,
     /// How sending failed first: the system tells each error once.
     broken: Option<io::Error>,
+    /// What the two ends found out about each other, if they may not talk.
+    failed: Option<HandshakeError>,
 }
 
 enum Side {
@@ -73,8 +75,8 @@ impl Knock {
         }
         let socket = Socket::new(TcpStream::from(fd), poller, Intake::Frames)?;
         let side = Side::Dialler(Box::new(dialler));
-        let mut knock =
-            Self { socket, side, deadline: now + limits::CONNECT_MAX, heard: false, broken: None };
+        let deadline = now + limits::CONNECT_MAX;
+        let mut knock = Self { socket, side, deadline, heard: false, broken: None, failed: None };
         knock.answer();
         Ok(knock)
     }
@@ -88,7 +90,8 @@ impl Knock {
     ) -> io::Result<Self> {
         let socket = Socket::new(stream, poller, Intake::Frames)?;
         let side = Side::Acceptor(Box::new(acceptor));
-        Ok(Self { socket, side, deadline: now + limits::HANDSHAKE_MAX, heard: true, broken: None })
+        let deadline = now + limits::HANDSHAKE_MAX;
+        Ok(Self { socket, side, deadline, heard: true, broken: None, failed: None })
     }
 
     /// Its name in the poller.
@@ -99,6 +102,23 @@ impl Knock {
     /// When it will have taken too long.
     pub fn deadline(&self) -> Time {
         self.deadline
+    }
+
+    /// Gives the other end more time to say its first word: it listens, but may not look yet.
+    pub fn await_first_word(&mut self, until: Time) {
+        if !self.heard {
+            self.deadline = until;
+        }
+    }
+
+    /// Whether the other end's system has taken the connection.
+    pub fn is_connected(&self) -> bool {
+        self.socket.peer_address().is_ok()
+    }
+
+    /// Why the two ends may not talk, after [`Knock::turn`] has failed, if they came so far as to find that out.
+    pub fn failed(&self) -> Option<HandshakeError> {
+        self.failed
     }
 
     /// Moves the handshake on. What the other end is to be told is sent also where it fails.
@@ -121,7 +141,10 @@ impl Knock {
         match (step, filled) {
             (Ok(None), Ok(_)) => Ok(None),
             (Ok(Some(established)), _) => Ok(Some(established)),
-            (Err(error), _) => Err(error.into()),
+            (Err(error), _) => {
+                self.failed = Some(error);
+                Err(error.into())
+            }
             (Ok(None), Err(error)) if !self.heard => {
                 Err(Rejected::unreachable(self.broken.as_ref().unwrap_or(&error)))
             }
@@ -186,7 +209,11 @@ pub fn reach(
 fn reach_at(address: SocketAddr, end: Instant, mut dialler: Dialler) -> io::Result<TcpStream> {
     let left = || {
         let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::Error::from(io::ErrorKind::TimedOut)) } else { Ok(left) }
+        if left.is_zero() {
+            Err(io::Error::from(io::ErrorKind::TimedOut))
+        } else {
+            Ok(left)
+        }
     };
     let mut stream = TcpStream::connect_timeout(&address, left()?.min(limits::CONNECT_MAX))?;
     stream.set_nodelay(true)?;

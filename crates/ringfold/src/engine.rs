@@ -65,6 +65,12 @@ pub(crate) struct Watch {
     pub(crate) must_end: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
+impl core::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Watch").field("every", &self.every).finish_non_exhaustive()
+    }
+}
+
 struct Shared<D: Drive> {
     poller: Arc<Poller>,
     state: Mutex<State<D>>,

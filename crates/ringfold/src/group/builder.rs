@@ -1,6 +1,6 @@
 //! How a group of fixed ranks is described before it is formed.
 
-use super::bootstrap::{Arrival, Bootstrap, meet};
+use super::bootstrap::{Arrival, Bootstrap, Doubt, Vigil, meet};
 use super::core::Core;
 use super::driver::{Alarm, GroupDriver};
 use super::environment::Environment;
@@ -8,7 +8,7 @@ use super::lane::Lane;
 use super::operation::Standing;
 use super::{Group, Handle};
 use crate::board::Board;
-use crate::engine::Engine;
+use crate::engine::{Engine, Watch};
 use crate::process_name::process_name;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
@@ -54,6 +54,16 @@ pub struct GroupBuilder {
     bind: Option<IpAddr>,
     ports: RangeInclusive<u16>,
     advertised: Vec<SocketAddr>,
+    watch: Option<Watch>,
+}
+
+/// What a group that comes of another one knows besides.
+#[derive(Default)]
+pub(super) struct Origin {
+    /// Why there can be no such group any more.
+    pub(super) doubt: Option<Doubt>,
+    /// Where rank 0's host is known to be found.
+    pub(super) known_hosts: Vec<IpAddr>,
 }
 
 impl GroupBuilder {
@@ -72,6 +82,7 @@ impl GroupBuilder {
             bind: None,
             ports: 0..=0,
             advertised: Vec::new(),
+            watch: None,
         }
     }
 
@@ -163,8 +174,20 @@ impl GroupBuilder {
         self
     }
 
+    /// Whoever waits asks, every so often, whether it must leave off. Until the ranks have met, the meeting fails with
+    /// [`Error::Interrupted`] then; afterwards the group is given up.
+    pub fn watch(mut self, every: Duration, must_end: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.watch = Some(Watch { every, must_end: Arc::new(must_end) });
+        self
+    }
+
     /// Meets the other ranks, and links with all of them.
     pub fn connect(self) -> Result<Group, Error> {
+        self.connect_from(Origin::default())
+    }
+
+    /// As [`GroupBuilder::connect`], for a group that comes of another one.
+    pub(super) fn connect_from(self, origin: Origin) -> Result<Group, Error> {
         let standing = self.standing()?;
         let until = Instant::now() + self.patience.min(limits::OPERATION_MAX * 1000);
         let system = |error: std::io::Error| Error::system("the group can't be formed", &error);
@@ -181,20 +204,21 @@ impl GroupBuilder {
         let member = Member { peer, name, host, site: 0, addresses };
         let me = Rank::from_index(standing.me);
         let at = self.bootstrap.clone().unwrap_or_else(|| Bootstrap::Address(String::new()));
-        let met = meet(
-            &at,
-            Arrival {
-                name: self.name.clone(),
-                rank: me,
-                world: standing.world,
-                member,
-                token: self.token.clone(),
-                tuning: self.tuning,
-                may_share,
-                must_share: self.media == Media::Shared && standing.world > 1,
-                until,
-            },
-        )?;
+        let arrival = Arrival {
+            name: self.name.clone(),
+            rank: me,
+            world: standing.world,
+            member,
+            token: self.token.clone(),
+            tuning: self.tuning,
+            may_share,
+            must_share: self.media == Media::Shared && standing.world > 1,
+            bind: self.bind,
+            known_hosts: origin.known_hosts,
+            vigil: Vigil::new(self.watch.clone(), origin.doubt),
+            until,
+        };
+        let met = meet(&at, &arrival)?;
         let mut mesh = Mesh::new(peer, door, self.streams, until - Instant::now().min(until), &poller);
         if may_share {
             mesh = mesh.share_memory_on(host);
@@ -220,16 +244,7 @@ impl GroupBuilder {
         });
         let group = Group { handle: Arc::new(Handle { core: core.clone() }) };
         if standing.world > 1 {
-            let call = core.engine.with_waiter(GroupDriver::link)?;
-            let ended = core.engine.wait_until(call, Some(until));
-            let ended = match ended {
-                Some(ended) => ended,
-                None => {
-                    core.engine.with(GroupDriver::give_up_linking)?;
-                    core.engine.wait_to_the_end(call)
-                }
-            };
-            ended.result?;
+            link(&core, &arrival.vigil, until)?;
             // Nobody goes on before all have their links. If the group fails in that moment, its first call tells.
             core.meet_on_links(until);
         }
@@ -252,6 +267,23 @@ impl GroupBuilder {
             return Err(Error::BadArgument(format!("a name has at most {NAME_BYTES_MAX} bytes")));
         }
         Ok(Standing { me, world })
+    }
+}
+
+/// Waits until this rank has links with all others.
+fn link(core: &Core, vigil: &Vigil, until: Instant) -> Result<(), Error> {
+    let call = core.engine.with_waiter(GroupDriver::link)?;
+    loop {
+        let now = Instant::now();
+        if let Some(ended) = core.engine.wait_until(call, Some(until.min(now + vigil.tick()))) {
+            return ended.result;
+        }
+        let left_off = vigil.check().err();
+        if now >= until || left_off.is_some() {
+            core.engine.with(GroupDriver::give_up_linking)?;
+            let ended = core.engine.wait_to_the_end(call);
+            return left_off.map_or(ended.result, Err);
+        }
     }
 }
 

@@ -79,7 +79,8 @@ fn a_file_of_an_earlier_run_misleads_nobody() {
 
     // Someone else listens now where the file of an earlier run points, and never says a word.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let file = format!("ringfold 00112233445566778899aabbccddeeff\n{}\n", silent.local_addr().unwrap());
+    let secret = "00112233445566778899aabbccddeeff";
+    let file = format!("ringfold1:0123456789abcdef:{secret}:{}\n", silent.local_addr().unwrap());
     std::fs::write(place.path(), file).unwrap();
     let mut ranks = vec![comer(1, 2, &place.file(), "")];
     std::thread::sleep(Duration::from_millis(300));

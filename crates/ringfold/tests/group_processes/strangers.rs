@@ -107,7 +107,7 @@ fn the_secret_in_the_file_keeps_out_whoever_can_not_read_it() {
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    let address = text.lines().nth(1).unwrap();
+    let address = text.splitn(4, ':').nth(3).and_then(|list| list.trim().split(',').next()).unwrap();
     let mut guesser = comer(1, address, "patience_ms=500");
     guesser.answer().error();
     meet_all_the_same(first, &place.file());

@@ -1,0 +1,269 @@
+//! Where rank 0 can be met: a door of its own, and the line that tells the others of it.
+
+use super::bootstrap::Vigil;
+use crate::Error;
+use core::fmt;
+use parking_lot::{Mutex, MutexGuard};
+use ringfold_fabric::door::Door;
+use ringfold_fabric::poller::Poller;
+use ringfold_fabric::random;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes of an announcement, at most.
+pub(super) const ANNOUNCEMENT_BYTES_MAX: usize = 4096;
+
+/// Addresses in an announcement, at most.
+const ADDRESSES_MAX: usize = 16;
+
+/// A door where rank 0 can be met, open before anyone is told of it, and until the last clone of it is dropped.
+///
+/// Whoever is told its announcement may come before rank 0 does, and waits. One group meets here at a time; groups of
+/// other names wait for their turn.
+///
+/// ```
+/// use ringfold::{Bootstrap, Group, MeetingPlace};
+///
+/// # fn main() -> Result<(), ringfold::Error> {
+/// let place = MeetingPlace::open()?;
+/// let told = place.announcement();
+/// let other = std::thread::spawn(move || {
+///     Group::builder().rank(1).world(2).bootstrap(Bootstrap::Told(told)).connect()?.barrier()
+/// });
+/// let group = Group::builder().rank(0).world(2).bootstrap(Bootstrap::Place(place)).connect()?;
+/// group.barrier()?;
+/// other.join().unwrap()
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MeetingPlace {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    door: Door,
+    poller: Arc<Poller>,
+    announcement: Announcement,
+    /// Held by whoever meets here.
+    turn: Mutex<()>,
+}
+
+impl MeetingPlace {
+    /// Listens wherever it can.
+    pub fn open() -> Result<Self, Error> {
+        Self::open_at(None)
+    }
+
+    /// One line without spaces that tells where this is. It has a secret in it: whoever knows it can take part.
+    pub fn announcement(&self) -> String {
+        self.inner.announcement.to_string()
+    }
+
+    /// Listens at one local address, or at all.
+    pub(super) fn open_at(bind: Option<IpAddr>) -> Result<Self, Error> {
+        let open = || -> io::Result<Self> {
+            let poller = Arc::new(Poller::new()?);
+            let door = Door::open_in(bind, 0..=0, &poller)?;
+            let port = door.address()?.port();
+            let hosts = bind.filter(|ip| !ip.is_unspecified()).map_or_else(own_addresses, |ip| vec![ip]);
+            let announcement = Announcement {
+                id: hex(&random::bytes::<8>()?),
+                secret: hex(&random::bytes::<16>()?),
+                addresses: hosts.into_iter().map(|ip| SocketAddr::new(ip, port)).collect(),
+            };
+            Ok(Self::new(door, poller, announcement))
+        };
+        open().map_err(|error| Error::Bind(format!("no place to meet can be opened: {error}")))
+    }
+
+    /// Listens at an address that all know; there is no secret then.
+    pub(super) fn listen(address: SocketAddr) -> io::Result<Self> {
+        let poller = Arc::new(Poller::new()?);
+        let door = Door::open(address, &poller)?;
+        let announcement =
+            Announcement { id: String::new(), secret: String::new(), addresses: vec![address] };
+        Ok(Self::new(door, poller, announcement))
+    }
+
+    fn new(door: Door, poller: Arc<Poller>, announcement: Announcement) -> Self {
+        Self { inner: Arc::new(Inner { door, poller, announcement, turn: Mutex::new(()) }) }
+    }
+
+    pub(super) fn door(&self) -> &Door {
+        &self.inner.door
+    }
+
+    pub(super) fn poller(&self) -> &Arc<Poller> {
+        &self.inner.poller
+    }
+
+    /// What those who come have to know, before the group's token.
+    pub(super) fn secret(&self) -> &str {
+        &self.inner.announcement.secret
+    }
+
+    /// What errors call it.
+    pub(super) fn describe(&self) -> String {
+        self.inner.announcement.describe()
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Waits until no other group meets here. None if that takes too long.
+    pub(super) fn await_turn(
+        &self,
+        vigil: &Vigil,
+        until: Instant,
+    ) -> Result<Option<MutexGuard<'_, ()>>, Error> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if let Some(turn) = self.inner.turn.try_lock_for(left.min(vigil.tick())) {
+                return Ok(Some(turn));
+            }
+            vigil.check()?;
+            if left.is_zero() {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for MeetingPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the secret.
+        f.debug_struct("MeetingPlace").field("id", &self.inner.announcement.id).finish_non_exhaustive()
+    }
+}
+
+/// What a place says of itself: `ringfold1:id:secret:address,address`.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Announcement {
+    id: String,
+    pub(super) secret: String,
+    pub(super) addresses: Vec<SocketAddr>,
+}
+
+const KIND: &str = "ringfold1";
+
+impl Announcement {
+    /// What errors call the place.
+    pub(super) fn describe(&self) -> String {
+        format!("the meeting place {}", self.id)
+    }
+
+    /// The same door may be known by other addresses, too.
+    pub(super) fn add_hosts(&mut self, hosts: impl IntoIterator<Item = IpAddr>) {
+        let Some(port) = self.addresses.first().map(SocketAddr::port) else { return };
+        for ip in hosts {
+            let address = SocketAddr::new(ip, port);
+            if !ip.is_unspecified()
+                && self.addresses.len() < ADDRESSES_MAX
+                && !self.addresses.contains(&address)
+            {
+                self.addresses.push(address);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Announcement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{KIND}:{}:{}:", self.id, self.secret)?;
+        for (index, address) in self.addresses.iter().enumerate() {
+            write!(f, "{}{address}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Announcement {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.len() > ANNOUNCEMENT_BYTES_MAX {
+            return Err("it is too long");
+        }
+        let mut parts = text.trim().splitn(4, ':');
+        let mut part = || parts.next().ok_or("it was not written by rank 0");
+        if part()? != KIND {
+            return Err("it was not written by rank 0");
+        }
+        let (id, secret, list) = (part()?, part()?, part()?);
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !is_number(id) || !is_number(secret) {
+            return Err("its number or its secret is none");
+        }
+        let addresses: Vec<SocketAddr> = list
+            .split(',')
+            .take(ADDRESSES_MAX + 1)
+            .map(|address| address.parse().map_err(|_| "its addresses are none"))
+            .collect::<Result<_, _>>()?;
+        if addresses.len() > ADDRESSES_MAX {
+            return Err("it has too many addresses");
+        }
+        Ok(Self { id: id.to_owned(), secret: secret.to_owned(), addresses })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Where a door that is open to all can be found, this host's own way first.
+fn own_addresses() -> Vec<IpAddr> {
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    std::iter::once(loopback).chain(outward_addresses()).collect()
+}
+
+/// The addresses that packets to elsewhere would come from. Nothing is sent to find that out.
+pub(super) fn outward_addresses() -> Vec<IpAddr> {
+    // Both are addresses for examples, which nobody has.
+    let elsewhere = [
+        (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))),
+        (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))),
+    ];
+    let from = |(any, there): (IpAddr, IpAddr)| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((there, 9)).ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    };
+    let is_outward = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_loopback();
+    elsewhere.into_iter().filter_map(from).filter(is_outward).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_announcement_is_read_as_it_was_written() {
+        let place = MeetingPlace::open().unwrap();
+        let text = place.announcement();
+        assert!(text.len() < ANNOUNCEMENT_BYTES_MAX && !text.contains(char::is_whitespace), "{text}");
+        let mut read: Announcement = text.parse().unwrap();
+        assert!(read == place.inner.announcement);
+        assert!(read.addresses.iter().any(|address| address.ip().is_loopback()));
+        read.add_hosts(["10.1.2.3".parse().unwrap(), "2001:db8::7".parse().unwrap()]);
+        assert!(read.to_string().parse::<Announcement>().unwrap() == read);
+        assert!(format!("{text}\n").parse::<Announcement>().is_ok(), "a file ends with a line");
+        assert!(!format!("{place:?}").contains(place.secret()));
+    }
+
+    #[test]
+    fn what_is_no_announcement_is_refused() {
+        let many = format!("ringfold1:0:0:{}", vec!["127.0.0.1:1"; 17].join(","));
+        let long = format!("ringfold1:0:{}:127.0.0.1:1", "0".repeat(5000));
+        let texts =
+            ["", ":", "ringfold1", "ringfold1:0:0", "ringfold1:0:0:", "ringfold1:0:0:host:1", &many, &long];
+        for text in
+            texts.into_iter().chain(["ringfold1:x:0:127.0.0.1:1", "ringfold2:0:0:127.0.0.1:1", "\0\u{1F980}"])
+        {
+            assert!(text.parse::<Announcement>().is_err(), "{text}");
+        }
+    }
+}
