@@ -1,0 +1,53 @@
+"""Communicators for PyTorch: one API for collectives, transfers, windows and recovery from faults.
+
+    import torch, torchcomms
+
+    comm = torchcomms.new_comm("ringfold", torch.device("cpu"), name="main")
+    tensor = torch.ones(10) * comm.get_rank()
+    comm.all_reduce(tensor, torchcomms.ReduceOp.SUM, async_op=False)
+    comm.finalize()
+
+torch itself imports this package while it is being imported, so nothing here imports torch before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from torchcomms import _comms
+from torchcomms._allocator import get_mem_allocator
+from torchcomms._comms import *  # noqa: F403
+from torchcomms._registry import built_backends, is_backend_built, register_backend
+
+if TYPE_CHECKING:
+    from torchcomms import device_mesh, functional, hooks, objcol
+    from torchcomms._window import TorchCommWinAccessType as TorchCommWinAccessType
+    from torchcomms._window import TorchCommWindow as TorchCommWindow
+    from torchcomms._window import TorchCommWindowAttr as TorchCommWindowAttr
+
+__all__ = [
+    "built_backends",
+    "device_mesh",
+    "functional",
+    "get_mem_allocator",
+    "hooks",
+    "is_backend_built",
+    "objcol",
+    "register_backend",
+]
+__all__ += _comms.__all__
+
+_MODULES = frozenset({"device_mesh", "functional", "hooks", "objcol"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"torchcomms.{name}")
+    if name in _comms.LATE:
+        return getattr(_comms, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_comms.LATE})

@@ -1,0 +1,128 @@
+"""All classes and functions of communicators, under the name by which torch asks for them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from torchcomms._batch import BatchSendRecv, P2POp, P2POpType
+from torchcomms._comm import TorchComm
+from torchcomms._hook_args import (
+    AllGatherPExecPreHookArgs,
+    AllGatherPFreePreHookArgs,
+    AllGatherPInitPreHookArgs,
+    AllGatherPreHookArgs,
+    AllGatherSinglePreHookArgs,
+    AllGatherVPreHookArgs,
+    AllReducePreHookArgs,
+    AllToAllPreHookArgs,
+    AllToAllSinglePreHookArgs,
+    AllToAllVSinglePreHookArgs,
+    BarrierPreHookArgs,
+    BatchOpIssuePostHookArgs,
+    BatchOpIssuePreHookArgs,
+    BroadcastPreHookArgs,
+    CollectivePostHookArgs,
+    FinalizePostHookArgs,
+    FinalizePreHookArgs,
+    GatherPreHookArgs,
+    GatherSinglePreHookArgs,
+    NewWindowPostHookArgs,
+    NewWindowPreHookArgs,
+    PreHookArgs,
+    RecvPreHookArgs,
+    ReducePreHookArgs,
+    ReduceScatterPreHookArgs,
+    ReduceScatterSinglePreHookArgs,
+    ReduceScatterVPreHookArgs,
+    ScatterPreHookArgs,
+    SendPreHookArgs,
+    SplitPostHookArgs,
+    SplitPreHookArgs,
+)
+from torchcomms._new_comm import new_comm
+from torchcomms._op_name import OpName
+from torchcomms._options import BatchP2POptions, CommOptions, ReconfigureOptions, Timeout
+from torchcomms._persistent import AllGatherHandle
+from torchcomms._python_backend import TorchCommBackend
+from torchcomms._reduce_op import RedOpType, ReduceOp
+from torchcomms._registry import _is_backend_registered
+from torchcomms._removable import RemovableHandle
+from torchcomms._work import TorchWork, WorkStatus
+
+if TYPE_CHECKING:
+    from torchcomms._backend_wrapper import _BackendWrapper as _BackendWrapper
+    from torchcomms._window import TorchCommWinAccessType as TorchCommWinAccessType
+    from torchcomms._window import TorchCommWindow as TorchCommWindow
+    from torchcomms._window import TorchCommWindowAttr as TorchCommWindowAttr
+
+__all__ = [
+    "AllGatherHandle",
+    "AllGatherPExecPreHookArgs",
+    "AllGatherPFreePreHookArgs",
+    "AllGatherPInitPreHookArgs",
+    "AllGatherPreHookArgs",
+    "AllGatherSinglePreHookArgs",
+    "AllGatherVPreHookArgs",
+    "AllReducePreHookArgs",
+    "AllToAllPreHookArgs",
+    "AllToAllSinglePreHookArgs",
+    "AllToAllVSinglePreHookArgs",
+    "BarrierPreHookArgs",
+    "BatchOpIssuePostHookArgs",
+    "BatchOpIssuePreHookArgs",
+    "BatchP2POptions",
+    "BatchSendRecv",
+    "BroadcastPreHookArgs",
+    "CollectivePostHookArgs",
+    "CommOptions",
+    "FinalizePostHookArgs",
+    "FinalizePreHookArgs",
+    "GatherPreHookArgs",
+    "GatherSinglePreHookArgs",
+    "NewWindowPostHookArgs",
+    "NewWindowPreHookArgs",
+    "OpName",
+    "P2POp",
+    "P2POpType",
+    "PreHookArgs",
+    "ReconfigureOptions",
+    "RecvPreHookArgs",
+    "RedOpType",
+    "ReduceOp",
+    "ReducePreHookArgs",
+    "ReduceScatterPreHookArgs",
+    "ReduceScatterSinglePreHookArgs",
+    "ReduceScatterVPreHookArgs",
+    "RemovableHandle",
+    "ScatterPreHookArgs",
+    "SendPreHookArgs",
+    "SplitPostHookArgs",
+    "SplitPreHookArgs",
+    "Timeout",
+    "TorchComm",
+    "TorchCommBackend",
+    "TorchWork",
+    "WorkStatus",
+    "_is_backend_registered",
+    "new_comm",
+]
+
+# What is imported when it is asked for first: it needs torch, or is seldom used.
+LATE = {
+    "TorchCommWinAccessType": "torchcomms._window",
+    "TorchCommWindow": "torchcomms._window",
+    "TorchCommWindowAttr": "torchcomms._window",
+    "_BackendWrapper": "torchcomms._backend_wrapper",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LATE})

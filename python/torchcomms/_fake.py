@@ -1,0 +1,64 @@
+"""A backend that does nothing, alone: for tests of what stands above it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchcomms._batch import P2POp
+from torchcomms._call import Call
+from torchcomms._options import BatchP2POptions
+from torchcomms._registry import FAKE
+from torchcomms._work import TorchWork
+
+if TYPE_CHECKING:
+    from torchcomms._window import TorchCommWindow
+
+
+class FakeBackend:
+    """Rank 0 of 1. Every operation has ended at once, and no tensor is looked at."""
+
+    rank = 0
+    size = 1
+    name = FAKE
+    version = "1"
+
+    @property
+    def impl(self) -> FakeBackend:
+        return self
+
+    def issue(self, call: Call) -> TorchWork:
+        return TorchWork()
+
+    def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
+        return TorchWork()
+
+    def split(self, ranks: list[int], name: str, timeout: float | None) -> FakeBackend:
+        return FakeBackend()
+
+    def new_window(self) -> TorchCommWindow:
+        from torchcomms._window import FakeWindow
+
+        return FakeWindow()
+
+    def init_handle(self) -> str:
+        raise RuntimeError("getInitHandle not implemented by the backend 'fake'")
+
+    def reconfigure(
+        self, uuid: int | str, handles: list[str] | set[str], timeout: float | None
+    ) -> TorchWork:
+        raise RuntimeError("reconfigure not implemented by the backend 'fake'")
+
+    def set_timeout(self, seconds: float) -> None:
+        return
+
+    def can_abort(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        return
+
+    def is_aborted(self) -> bool:
+        return False
+
+    def finalize(self) -> None:
+        return

@@ -1,0 +1,124 @@
+"""Making communicators."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from torchcomms import _environment, _hints, _registry
+from torchcomms._backend import Backend
+from torchcomms._comm import TorchComm
+from torchcomms._options import CommOptions, seconds
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
+# The backends whose failures end the process unless somebody says otherwise.
+_ENDS_PROCESS = frozenset({"nccl", "ncclx"})
+
+_numbers = itertools.count()
+
+
+def new_comm(
+    backend: str,
+    device: torch.device | str,
+    name: str | None = None,
+    *,
+    abort_process_on_timeout_or_error: bool | None = None,
+    timeout: timedelta | float | None = None,
+    is_high_priority_stream: bool | None = None,
+    store: dist.Store | None = None,
+    enable_reconfigure: bool | None = None,
+    hints: dict[str, str] | None = None,
+    options: CommOptions | None = None,
+) -> TorchComm:
+    """Makes a communicator with all other ranks of the job, which make the same call.
+
+    - ``backend``: ``"ringfold"`` or a name that stands for it (``"gloo"``, ``"nccl"``, ``"ncclx"``), ``"fake"``, or one that was
+      registered by :func:`torchcomms.register_backend` or another package.
+    - ``device``: where its tensors are.
+    - ``name``: what it is called, the same on all ranks; it may be left out.
+    - ``abort_process_on_timeout_or_error``: whether a failure ends the process instead of raising an error. By default as
+      ``TORCHCOMM_ABORT_ON_ERROR`` says; without that it does for ``nccl`` and ``ncclx`` alone.
+    - ``timeout``: how long operations may take, a timedelta or seconds; by default ``TORCHCOMM_TIMEOUT_SECONDS``, or 600.
+    - ``store``: where the ranks meet; by default a TCPStore at ``MASTER_ADDR``:``MASTER_PORT``. No reference to it is kept.
+    - ``enable_reconfigure``: meets nobody yet. Its rank is −1 until :meth:`TorchComm.reconfigure`.
+    - ``hints``: settings of single backends. Those that are not known are warned of.
+    - ``options``: all of these in one object; what is given beside it goes before.
+
+    Who this process is comes from ``TORCHCOMM_RANK``/``TORCHCOMM_SIZE`` or from the variables of the launcher: Open MPI, PMI, PALS,
+    SLURM, torchrun, in this order.
+    """
+    given: dict[str, Any] = {
+        "name": name,
+        "abort_process_on_timeout_or_error": abort_process_on_timeout_or_error,
+        "timeout": timeout,
+        "is_high_priority_stream": is_high_priority_stream,
+        "store": store,
+        "enable_reconfigure": enable_reconfigure,
+        "hints": hints,
+    }
+    wanted = replace(options or CommOptions(), **{key: value for key, value in given.items() if value is not None})
+    return _make(backend, _device(device), wanted)
+
+
+def _make(backend: str, device: torch.device, wanted: CommOptions) -> TorchComm:
+    python_class = _registry.registered_class(backend)
+    is_ours = python_class is None and backend in _registry.ENGINE_NAMES
+    if python_class is None and not is_ours and backend != _registry.FAKE:
+        raise _registry.unknown(backend)
+    _hints.check_hints(wanted.hints)
+    settled = _settled(backend, wanted)
+    # The others may have made other communicators before, so this number is no part of what the ranks agree on.
+    name = wanted.name or f"torchcomm_{next(_numbers)}"
+    made: Backend
+    if python_class is not None:
+        from torchcomms._python_backend import PythonBackend
+
+        impl = python_class()
+        impl.init(device, name, replace(settled, name=name, store=wanted.store))
+        made = PythonBackend(impl, settled)
+    elif is_ours:
+        from torchcomms._engine import new_engine
+
+        made = new_engine(backend, device, settled, wanted.store)
+    else:
+        from torchcomms._fake import FakeBackend
+
+        made = FakeBackend()
+    settled.name = name
+    return TorchComm(made, device, name, settled)
+
+
+def _settled(backend: str, wanted: CommOptions) -> CommOptions:
+    """The options with the environment's word for what nobody has said, and without the store, which is the caller's."""
+    aborts = wanted.abort_process_on_timeout_or_error
+    by_environment = _environment.aborts_process()
+    if aborts is None:
+        aborts = backend in _ENDS_PROCESS if by_environment is None else by_environment
+    limit = seconds(wanted.timeout)
+    if limit is None:
+        limit = _environment.timeout_seconds()
+    is_high = wanted.is_high_priority_stream
+    if is_high is None:
+        is_high = _hints.wants_high_priority(wanted.hints)
+    return replace(
+        wanted,
+        abort_process_on_timeout_or_error=aborts,
+        timeout=timedelta(seconds=limit),
+        is_high_priority_stream=bool(is_high),
+        store=None,
+        hints=dict(wanted.hints) if wanted.hints else None,
+        enable_reconfigure=bool(wanted.enable_reconfigure),
+    )
+
+
+def _device(device: torch.device | str) -> torch.device:
+    import torch
+
+    if isinstance(device, (torch.device, str)):
+        return torch.device(device)
+    raise TypeError(f"a torch.device is expected, not {device!r}")
