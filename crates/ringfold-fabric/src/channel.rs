@@ -123,6 +123,11 @@ impl Channel {
         }
     }
 
+    /// Forgets the other end's signals that nobody has waited for.
+    pub fn forget_signals(&self) {
+        self.connection.held.shared.act(self.connection.held.id, |line| line.forget_signals(self.id.0));
+    }
+
     /// Waits until the puts so far no longer read our memory. They may not have arrived yet; whether they have
     /// is the other end's to signal.
     pub fn flush(&self, deadline: Instant) -> Result<(), ChannelError> {
@@ -170,6 +175,11 @@ impl Connection {
     /// The channel of that number.
     pub fn channel(&self, id: ChannelId) -> Channel {
         Channel { connection: self.clone(), id }
+    }
+
+    /// Whether it was lost or given up.
+    pub fn is_over(&self) -> bool {
+        self.held.shared.act(self.held.id, |line| line.is_over())
     }
 
     /// Gives it up; see [`Channel::abort`].

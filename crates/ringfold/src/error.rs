@@ -44,6 +44,9 @@ pub enum Error {
     /// A wait was left off, because whoever watches over waits asked for it; so the communicator was closed.
     #[error("the wait was interrupted, and this peer has left the run")]
     Interrupted,
+    /// Someone was waited for in vain. Nothing is broken: it may be waited for again.
+    #[error("{0}")]
+    Late(String),
     /// A group of fixed ranks could not be formed.
     #[error("the group could not be formed: {0}")]
     NoGroup(String),

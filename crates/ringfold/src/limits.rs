@@ -51,3 +51,18 @@ pub(crate) const FAULT_NEWS_PAUSE: Duration = Duration::from_millis(1);
 
 /// How often a thread that looks out looks at memory before it looks at the clock and at sockets.
 pub(crate) const LOOKS: usize = 16;
+
+/// How long one attempt to connect two ranks' windows may take, for the one that dials...
+pub(crate) const WINDOW_DIAL_MAX: Duration = Duration::from_secs(10);
+
+/// ... and for the one that waits for it.
+pub(crate) const WINDOW_VISIT_MAX: Duration = Duration::from_secs(15);
+
+/// How long someone who waits for a signal sleeps without a look around: whoever was to wake it may have been killed.
+pub(crate) const SIGNAL_SLEEP_MAX: Duration = Duration::from_millis(500);
+
+/// How long it looks before it sleeps, where each rank has a core of its own.
+pub(crate) const SIGNAL_LOOK: Duration = Duration::from_micros(20);
+
+/// Bytes that a rank may tell the others about its memory.
+pub(crate) const WINDOW_ABOUT_BYTES_MAX: usize = 512;

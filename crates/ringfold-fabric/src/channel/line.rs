@@ -103,6 +103,11 @@ impl Line {
         self.ending
     }
 
+    /// Whether nothing more can be sent or will come.
+    pub fn is_over(&self) -> bool {
+        self.failure.is_some() || self.ending.is_some()
+    }
+
     /// Whether no socket is left.
     pub fn is_closed(&self) -> bool {
         self.streams.is_empty()
@@ -156,6 +161,11 @@ impl Line {
             // What arrived before a connection was lost did arrive.
             None => self.failure.clone().map(Err),
         }
+    }
+
+    /// Nobody will ask for those that have come.
+    pub fn forget_signals(&mut self, channel: u32) {
+        self.signals.remove(&channel);
     }
 
     /// The number of the last put.

@@ -1,0 +1,182 @@
+//! Where a group's windows hear from its driver: who has come to connect, who is gone, and that it is over.
+//!
+//! The driver never waits, and windows wait outside of it: in their own channels, and on bells in memory. So the driver
+//! tells the lobby, and the lobby wakes whoever waits there.
+
+use crate::Error;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use ringfold_fabric::bells::Bells;
+use ringfold_fabric::channel::{Connection, Endpoint};
+use ringfold_proto::cause::{Cause, Departure, PeerName};
+use ringfold_proto::id::{PeerId, Rank};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// Connections that wait to be taken up, at most.
+const VISITORS_MAX: usize = 1024;
+
+/// What a group's driver and its windows share.
+#[derive(Default)]
+pub(crate) struct Lobby {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// How much has happened; most calls see that nothing has, and need not look further.
+    events: AtomicU32,
+    /// Held by whoever opens a window: one at a time. How many were opened.
+    opened: Mutex<u32>,
+}
+
+#[derive(Default)]
+struct State {
+    fault: Option<Cause>,
+    is_closed: bool,
+    left: BTreeSet<Rank>,
+    visitors: VecDeque<(PeerId, TcpStream)>,
+    /// What windows wait on.
+    bells: Vec<Weak<Bells>>,
+    /// What windows talk through; made when a window first needs it.
+    endpoint: Option<Endpoint>,
+    connections: BTreeMap<Rank, Connection>,
+}
+
+/// What the driver tells.
+impl Lobby {
+    /// The group is over.
+    pub(super) fn fail(&self, cause: &Cause) {
+        let mut state = self.state.lock();
+        state.fault.get_or_insert_with(|| cause.clone());
+        let why = format!("the group is over: {cause}");
+        for connection in state.connections.values() {
+            connection.abort(&why);
+        }
+        self.tell(&mut state);
+    }
+
+    /// A rank has left. What it put and signalled before has arrived, or will.
+    pub(super) fn leave(&self, rank: Rank) {
+        let mut state = self.state.lock();
+        state.left.insert(rank);
+        self.tell(&mut state);
+    }
+
+    /// This rank leaves.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        state.visitors.clear();
+        let rest = (core::mem::take(&mut state.connections), state.endpoint.take());
+        self.tell(&mut state);
+        drop(state);
+        if rest.1.is_some() {
+            // What is queued has a moment to go out, and nobody waits for that.
+            let end = move || drop(rest);
+            if let Err(error) = std::thread::Builder::new().name("ringfold-farewell".into()).spawn(end) {
+                tracing::debug!(%error, "windows are closed without a farewell");
+            }
+        }
+    }
+
+    /// Someone came to connect windows.
+    pub(super) fn receive(&self, peer: PeerId, stream: TcpStream) {
+        let mut state = self.state.lock();
+        if !state.is_closed {
+            state.visitors.push_back((peer, stream));
+            if state.visitors.len() > VISITORS_MAX {
+                state.visitors.pop_front();
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    fn tell(&self, state: &mut MutexGuard<'_, State>) {
+        self.events.fetch_add(1, Ordering::SeqCst);
+        state.bells.retain(|bells| bells.strong_count() > 0);
+        for bells in state.bells.iter().filter_map(Weak::upgrade) {
+            bells.rouse();
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// What windows ask.
+impl Lobby {
+    /// Held while a window is opened; how many have been.
+    pub(crate) fn open(&self) -> MutexGuard<'_, u32> {
+        self.opened.lock()
+    }
+
+    /// Why the group is over, or was left.
+    pub(crate) fn ended(&self) -> Option<Error> {
+        if self.events() == 0 {
+            return None;
+        }
+        let state = self.state.lock();
+        match &state.fault {
+            Some(cause) => Some(Error::Aborted(Box::new(cause.clone()))),
+            None => state.is_closed.then_some(Error::Left),
+        }
+    }
+
+    /// Why nothing more will come of a rank, if it has left.
+    pub(crate) fn departed(&self, rank: Rank, name: impl FnOnce() -> PeerName) -> Option<Error> {
+        if self.events() == 0 || !self.state.lock().left.contains(&rank) {
+            return None;
+        }
+        Some(Error::Aborted(Box::new(Cause::PeerLost { who: name(), how: Departure::Left })))
+    }
+
+    /// How many ranks are gone and the like: it changes when something has happened that a wait may end for.
+    pub(crate) fn events(&self) -> u32 {
+        self.events.load(Ordering::SeqCst)
+    }
+
+    /// Has these bells' sleepers woken when someone is gone.
+    pub(crate) fn watch(&self, bells: &Arc<Bells>) {
+        let mut state = self.state.lock();
+        state.bells.retain(|bells| bells.strong_count() > 0);
+        state.bells.push(Arc::downgrade(bells));
+    }
+
+    /// The next connection that someone made; none if there was none in time, or the group is over.
+    pub(crate) fn visitor(&self, peer: PeerId, until: Instant) -> Option<TcpStream> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(place) = state.visitors.iter().position(|(from, _)| *from == peer) {
+                return state.visitors.remove(place).map(|(_, stream)| stream);
+            }
+            let is_over = state.fault.is_some() || state.is_closed;
+            if is_over || self.changed.wait_until(&mut state, until).timed_out() {
+                return None;
+            }
+        }
+    }
+
+    /// Does something with what windows talk through, which is made now if it was not yet.
+    pub(crate) fn with_endpoint<R>(
+        &self,
+        name: &str,
+        user: impl FnOnce(&Endpoint, &mut BTreeMap<Rank, Connection>) -> std::io::Result<R>,
+    ) -> Result<R, Error> {
+        let system = |error: std::io::Error| Error::system("a window can't be opened", &error);
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return Err(Error::Left);
+        }
+        let State { endpoint, connections, .. } = &mut *state;
+        if endpoint.is_none() {
+            *endpoint = Some(Endpoint::new(name).map_err(system)?);
+        }
+        match endpoint {
+            Some(endpoint) => user(endpoint, connections).map_err(system),
+            None => Err(Error::Left),
+        }
+    }
+
+    /// The connection with a rank, if it is of use.
+    pub(crate) fn connection(&self, rank: Rank) -> Option<Connection> {
+        self.state.lock().connections.get(&rank).filter(|connection| !connection.is_over()).cloned()
+    }
+}
