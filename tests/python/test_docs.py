@@ -63,13 +63,15 @@ class Block:
 
 
 def pages() -> dict[str, str]:
-    """The pages by their names; of the README, the part for Python alone."""
+    """The pages by their names; of the README, the parts for Python alone."""
     found = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.md"))}
-    part = re.search(r"^### From Python\n.*?(?=^##)", README.read_text(), re.MULTILINE | re.DOTALL)
-    assert part is not None, "the README has no part for Python"
-    # Blank lines in front of it, so that lines have the numbers that an editor shows.
-    found[README.name] = "\n" * README.read_text()[: part.start()].count("\n") + part[0]
-    return found
+    text, kept = README.read_text(), ""
+    parts = [*re.finditer(r"^### From (Python|PyTorch)\n.*?(?=^##)", text, re.MULTILINE | re.DOTALL)]
+    assert len(parts) == 2, "the README lacks a part for Python"
+    for part in parts:
+        # Blank lines in front of it, so that lines have the numbers that an editor shows.
+        kept += "\n" * (text[: part.start()].count("\n") - kept.count("\n")) + part[0]
+    return {**found, README.name: kept}
 
 
 def blocks(page: str, text: str) -> list[Block]:
