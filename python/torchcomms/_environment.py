@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 METHOD = "TORCHCOMM_BOOTSTRAP_RANKSIZE_QUERY_METHOD"
@@ -35,8 +38,25 @@ _LAUNCHERS = (
 )
 
 
+# What goes before the environment.
+_told: ContextVar[tuple[int, int] | None] = ContextVar("rank_and_size", default=None)
+
+
+@contextmanager
+def as_rank(rank: int, size: int) -> Iterator[None]:
+    """Within it, communicators are made as this rank of so many, whatever the environment says."""
+    before = _told.set((rank, size))
+    try:
+        yield
+    finally:
+        _told.reset(before)
+
+
 def rank_and_size() -> tuple[int, int]:
     """This process's rank, and how many there are, as the launcher tells."""
+    told = _told.get()
+    if told is not None:
+        return told
     method = os.environ.get(METHOD, "auto").strip().lower() or "auto"
     if method not in _ALL:
         raise RuntimeError(f"{METHOD} is {method!r}; it can be auto, mpi, pals or torchrun")
@@ -50,7 +70,9 @@ def rank_and_size() -> tuple[int, int]:
             continue
         if rank is None or size is None:
             here, missing = (launcher.size, launcher.rank) if rank is None else (launcher.rank, launcher.size)
-            raise RuntimeError(f"{here} is set, but {missing} is not: the rank and the size come from one pair")
+            raise RuntimeError(
+                f"{here} is set, but {missing} is not: the rank and the size come from one pair"
+            )
         return _checked(launcher, rank, size)
     pairs = ", ".join(f"{launcher.rank}/{launcher.size}" for launcher in launchers)
     raise RuntimeError(
@@ -64,7 +86,9 @@ def _checked(launcher: _Launcher, rank: str, size: str) -> tuple[int, int]:
     if s < 1:
         raise RuntimeError(f"{launcher.size} is {s}; there is at least one rank")
     if not 0 <= r < s:
-        raise RuntimeError(f"{launcher.rank} is {r}, out of range: {launcher.size} is {s}, so ranks are 0 to {s - 1}")
+        raise RuntimeError(
+            f"{launcher.rank} is {r}, out of range: {launcher.size} is {s}, so ranks are 0 to {s - 1}"
+        )
     return r, s
 
 
