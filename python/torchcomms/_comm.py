@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import signal
 import sys
@@ -34,6 +35,8 @@ AbortHook = Callable[[], None]
 Timed = timedelta | float | None
 Hints = dict[str, str] | None
 
+DEFAULT_TIMEOUT_S = 600.0
+
 # Counts the operations of this process, whichever communicator they belong to.
 _op_ids = itertools.count()
 
@@ -50,6 +53,7 @@ class TorchComm:
         self._device = device
         self._name = name
         self._options = options
+        self._limit = seconds(options.timeout) or DEFAULT_TIMEOUT_S
         self._is_final = False
         self._pre: Hooks[PreHook] = Hooks()
         self._post: Hooks[PostHook] = Hooks()
@@ -197,9 +201,7 @@ class TorchComm:
     ) -> TorchWork:
         """Rank r ends with the combination of everyone's ``input_list[r]``."""
         return self._issue(
-            Call(
-                OpName.reduce_scatter, async_op, input_list, output, reduce=op, hints=hints, timeout=timeout
-            )
+            Call(OpName.reduce_scatter, async_op, input_list, output, reduce=op, hints=hints, timeout=timeout)
         )
 
     def reduce_scatter_v(
@@ -382,10 +384,14 @@ class TorchComm:
         """A window for one-sided puts; with a tensor, it is registered at once, which all ranks have to do."""
         self._require_use()
         op_id = self._before(OpName.new_window, lambda: _hook_args.NewWindowPreHookArgs(False))
-        window = self._backend.new_window()
-        if tensor is not None:
-            window.tensor_register(tensor)
-        self._after(op_id, lambda: _hook_args.NewWindowPostHookArgs(window))
+        try:
+            window = self._backend.new_window()
+            if tensor is not None:
+                window.tensor_register(tensor)
+        except Exception as error:
+            self._after(op_id, _hook_args.NewWindowPostHookArgs, None, error)
+            raise
+        self._after(op_id, _hook_args.NewWindowPostHookArgs, window)
         return window
 
     def tensor_register(self, tensor: torch.Tensor, *_: Any) -> None:
@@ -406,14 +412,20 @@ class TorchComm:
         """
         self._require_use()
         ranks = list(ranks)
-        op_id = self._before(OpName.split, lambda: _hook_args.SplitPreHookArgs(False, ranks, name))
+        op_id = self._before(
+            OpName.split, lambda: _hook_args.SplitPreHookArgs(False, ranks, name, timeout=timeout)
+        )
         child = None
-        if ranks:
-            full_name = f"{name or self._name}_{min(ranks)}"
-            backend = self._backend.split(ranks, full_name, seconds(timeout))
-            if backend is not None:
-                child = TorchComm(backend, self._device, full_name, self._options)
-        self._after(op_id, lambda: _hook_args.SplitPostHookArgs(child))
+        try:
+            if ranks:
+                full_name = f"{name or self._name}_{min(ranks)}"
+                backend = self._backend.split(ranks, full_name, seconds(timeout))
+                if backend is not None:
+                    child = TorchComm(backend, self._device, full_name, self._options)
+        except Exception as error:
+            self._after(op_id, _hook_args.SplitPostHookArgs, None, error)
+            raise
+        self._after(op_id, _hook_args.SplitPostHookArgs, child)
         return child
 
     # --- faults ----------------------------------------------------------------------------------------------------
@@ -459,6 +471,7 @@ class TorchComm:
         if limit is None:
             raise TypeError("a timeout is expected, not None")
         self._backend.set_timeout(limit)
+        self._limit = limit
 
     def set_hints(self, hints: dict[str, str]) -> None:
         """Takes hints for later operations. Those that are not known are warned of."""
@@ -535,20 +548,29 @@ class TorchComm:
     def _issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
         self._require_use()
         op_id = self._before(
-            OpName.batch_op_issue, lambda: _hook_args.BatchOpIssuePreHookArgs(async_op, len(ops))
+            OpName.batch_op_issue,
+            lambda: _hook_args.BatchOpIssuePreHookArgs(async_op, len(ops), ops, timeout=options.timeout),
         )
-        work = self._backend.issue_batch(ops, async_op, options)
+        try:
+            work = self._backend.issue_batch(ops, async_op, options)
+        except Exception as error:
+            self._after(op_id, _hook_args.BatchOpIssuePostHookArgs, TorchWork(error=error))
+            raise
         work._on_error = self._note_failure
-        self._after(op_id, lambda: _hook_args.BatchOpIssuePostHookArgs(work))
+        self._after(op_id, _hook_args.BatchOpIssuePostHookArgs, work)
         if not async_op:
             work.wait()
         return work
 
     def _hooked(self, call: Call, run: Callable[[], T]) -> T:
         op_id = self._before(call.op, lambda: _hook_args.of_call(call))
-        result = run()
+        try:
+            result = run()
+        except Exception as error:  # the arguments were refused, and nothing has begun
+            self._after(op_id, _hook_args.CollectivePostHookArgs, TorchWork(error=error))
+            raise
         work = result if isinstance(result, TorchWork) else TorchWork()
-        self._after(op_id, lambda: _hook_args.CollectivePostHookArgs(work))
+        self._after(op_id, _hook_args.CollectivePostHookArgs, work)
         return result
 
     def _before(self, op: OpName, args: Callable[[], Any]) -> int:
@@ -559,9 +581,9 @@ class TorchComm:
                 hook(op, op_id, told)
         return op_id
 
-    def _after(self, op_id: int, args: Callable[[], Any]) -> None:
+    def _after(self, op_id: int, kind: Callable[..., Any], *fields: object) -> None:
         if self._post:
-            told = args()
+            told = kind(*fields)
             for hook in self._post:
                 hook(op_id, told)
 
@@ -573,7 +595,11 @@ class TorchComm:
         """An operation has failed, and its error is about to be raised."""
         self._run_abort_hooks()
         if self._options.abort_process_on_timeout_or_error:
-            print(f"torchcomms: {self._name!r} failed, so this process ends: {error}", file=sys.stderr, flush=True)
+            print(
+                f"torchcomms: {self._name!r} failed, so this process ends: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
             os.kill(os.getpid(), signal.SIGABRT)
 
     def _run_abort_hooks(self) -> None:
@@ -581,4 +607,9 @@ class TorchComm:
             return
         self._has_failed = True
         for hook in self._on_abort:
-            hook()
+            try:
+                hook()
+            except Exception:  # the other hooks run, and the user hears of the failure itself
+                logging.getLogger("torchcomms").exception(
+                    "an abort hook of communicator %r failed", self._name
+                )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from torchcomms._call import Call
@@ -13,6 +14,7 @@ from torchcomms._work import TorchWork
 if TYPE_CHECKING:
     import torch
 
+    from torchcomms._batch import P2POp
     from torchcomms._comm import TorchComm
     from torchcomms._window import TorchCommWindow
 
@@ -22,6 +24,8 @@ class PreHookArgs:
     """What all calls have."""
 
     async_op: bool
+    timeout: timedelta | float | None = field(default=None, kw_only=True)
+    """What the call was given; None where the communicator's own holds."""
 
 
 @dataclass(slots=True)
@@ -159,6 +163,7 @@ class AllGatherPFreePreHookArgs(PreHookArgs):
 @dataclass(slots=True)
 class BatchOpIssuePreHookArgs(PreHookArgs):
     num_ops: int
+    ops: list[P2POp]
 
 
 @dataclass(slots=True)
@@ -179,7 +184,7 @@ class FinalizePreHookArgs(PreHookArgs):
 
 @dataclass(slots=True)
 class CollectivePostHookArgs:
-    """After an operation on tensors, or a barrier."""
+    """After an operation on tensors, or a barrier. If it was refused, or has failed, the work has the error."""
 
     work: TorchWork
 
@@ -194,11 +199,15 @@ class SplitPostHookArgs:
     """``new_comm`` is the child, or None where this rank is not in it."""
 
     new_comm: TorchComm | None
+    error: BaseException | None = None
 
 
 @dataclass(slots=True)
 class NewWindowPostHookArgs:
-    window: TorchCommWindow
+    """``window`` is None if there was an error."""
+
+    window: TorchCommWindow | None
+    error: BaseException | None = None
 
 
 @dataclass(slots=True)
@@ -238,4 +247,4 @@ _FIELDS: dict[OpName, tuple[type[PreHookArgs], tuple[str, ...]]] = {
 def of_call(call: Call) -> Any:
     """What a pre-hook is told of this call."""
     kind, fields = _FIELDS[call.op]
-    return kind(call.async_op, *(getattr(call, name) for name in fields))
+    return kind(call.async_op, *(getattr(call, name) for name in fields), timeout=call.timeout)

@@ -1,0 +1,203 @@
+"""What a flight recorder keeps of one operation."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torchcomms._op_name import OpName
+from torchcomms._work import TorchWork, WorkEvent
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchcomms.hooks._watched import Watched
+
+# As torch's own recorders call them.
+_DTYPES = {
+    "uint8": "Byte",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "float16": "Half",
+    "float32": "Float",
+    "float64": "Double",
+    "complex32": "ComplexHalf",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+    "bool": "Bool",
+    "bfloat16": "BFloat16",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uint64": "UInt64",
+    "float8_e4m3fn": "Float8_e4m3fn",
+    "float8_e5m2": "Float8_e5m2",
+}
+
+Shapes = tuple[tuple[int, ...], ...]
+Dtypes = tuple["torch.dtype", ...]
+
+
+class Transfer(NamedTuple):
+    """One tensor from a rank to another. Both ends count those of this pair and direction, and so agree on the number."""
+
+    src: int
+    dst: int
+    number: int
+    is_send: bool
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+
+
+class Entry:
+    """One operation. Has what is to be told of its tensors, and neither them nor anything that keeps them."""
+
+    __slots__ = (
+        "collective_seq",
+        "completed_ns",
+        "created_ns",
+        "error",
+        "group",
+        "input_dtypes",
+        "input_shapes",
+        "input_splits",
+        "is_async",
+        "op",
+        "op_id",
+        "output_dtypes",
+        "output_shapes",
+        "output_splits",
+        "p2p_seq",
+        "ranks",
+        "record_id",
+        "split_number",
+        "started_ns",
+        "thread_id",
+        "thread_name",
+        "timeout_ms",
+        "transfers",
+        "work",
+    )
+
+    group: Watched
+    op: OpName
+    op_id: int
+    record_id: int
+    is_async: bool
+    collective_seq: int
+    p2p_seq: int
+    thread_id: int
+    thread_name: str
+    timeout_ms: int
+    input_shapes: Shapes
+    output_shapes: Shapes
+    input_dtypes: Dtypes
+    output_dtypes: Dtypes
+
+    def __init__(self) -> None:
+        self.created_ns = time.time_ns()
+        self.started_ns: int | None = None
+        self.completed_ns: int | None = None
+        self.error: str | None = None
+        self.work: Callable[[], TorchWork | None] | None = None
+        self.input_splits: list[int] | None = None
+        self.output_splits: list[int] | None = None
+        self.ranks: tuple[int, ...] = ()
+        """Of a split: its ranks."""
+        self.split_number = 0
+        """Of a split: how many of the same ranks went before it."""
+        self.transfers: tuple[Transfer, ...] = ()
+        """Of a send, a receive or a batch."""
+
+    @property
+    def is_p2p(self) -> bool:
+        return self.op is OpName.send or self.op is OpName.recv or self.op is OpName.batch_op_issue
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether all ranks of the communicator have to make this call, so that it has a number among such calls."""
+        return not self.is_p2p and self.op is not OpName.split
+
+    def follow(self, work: TorchWork) -> None:
+        """It was issued."""
+        self.start()
+        if work._pending is None:
+            self.end(work._error)
+        else:
+            self.work = weakref.ref(work)
+            work._listen(self._hear)
+
+    def start(self) -> None:
+        if self.started_ns is None:
+            # One that is waited for has gone straight from the call into the operation.
+            self.started_ns = time.time_ns() if self.is_async else self.created_ns
+            self.group.note_start(self)
+
+    def end(self, error: BaseException | None, at_ns: int | None = None) -> None:
+        if self.completed_ns is not None or self.error is not None:
+            return
+        if error is None:
+            self.completed_ns = max(at_ns or time.time_ns(), self.created_ns + 1)
+            self.group.note_end(self)
+        else:
+            self.error = f"{type(error).__name__}: {error}"
+        self.work = None
+
+    def look(self) -> None:
+        """Notices an end that nobody has asked for yet."""
+        work = self.work and self.work()
+        if work is not None:
+            work.is_completed()
+
+    def _hear(self, event: WorkEvent) -> None:
+        if event != "end":
+            return
+        work = self.work and self.work()
+        self.end(None if work is None else work._error)
+
+    def told(self) -> dict[str, Any]:
+        """As it is dumped."""
+        state = "completed" if self.completed_ns else "started" if self.started_ns else "scheduled"
+        told: dict[str, Any] = {
+            "record_id": self.record_id,
+            "pg_id": self.group.pg_id,
+            "process_group": [self.group.name, self.group.backend],
+            "collective_seq_id": self.collective_seq,
+            "p2p_seq_id": self.p2p_seq,
+            "op_id": self.op_id,
+            "profiling_name": f"{self.group.backend}:{self.op.name}",
+            "time_created_ns": self.created_ns,
+            "time_discovered_started_ns": self.started_ns,
+            "time_discovered_completed_ns": self.completed_ns,
+            "input_sizes": sizes(self.input_shapes),
+            "input_dtypes": [dtype_name(dtype) for dtype in self.input_dtypes],
+            "output_sizes": sizes(self.output_shapes),
+            "output_dtypes": [dtype_name(dtype) for dtype in self.output_dtypes],
+            "state": state,
+            "retired": self.completed_ns is not None,
+            "timeout_ms": self.timeout_ms,
+            "is_p2p": self.is_p2p,
+            "thread_id": str(self.thread_id),
+            "thread_name": self.thread_name,
+        }
+        if self.completed_ns is not None:
+            told["duration_ms"] = (self.completed_ns - (self.started_ns or self.created_ns)) / 1e6
+        if self.error is not None:
+            told["error"] = self.error
+        if self.op is OpName.send or self.op is OpName.recv:
+            told["peer"] = self.transfers[0].dst if self.op is OpName.send else self.transfers[0].src
+        return told
+
+
+def sizes(shapes: Shapes) -> list[list[int]]:
+    """Shapes as they are dumped."""
+    return [list(shape) for shape in shapes]
+
+
+def dtype_name(dtype: torch.dtype | None) -> str:
+    """An element type by the name that torch's recorders use: ``Float``, ``Long``."""
+    name = str(dtype).removeprefix("torch.")
+    return _DTYPES.get(name, name)

@@ -1,0 +1,157 @@
+"""A communicator that a flight recorder watches."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from torchcomms._op_name import OpName
+from torchcomms._options import seconds
+from torchcomms.hooks._entry import Entry, Transfer
+from torchcomms.hooks._operands import operands, tensors
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchcomms._comm import TorchComm
+
+
+class Watched:
+    """What is known of a communicator, and how far it is. Outlives it, for the entries that speak of it."""
+
+    def __init__(self, comm: TorchComm, pg_id: int, ranks: list[int] | None) -> None:
+        # The communicator keeps the hooks; if they kept the communicator, neither would go when it is dropped.
+        self.comm = weakref.ref(comm)
+        self.pg_id = pg_id
+        self.name = comm.get_name()
+        self.backend = comm.get_backend()
+        self.version = comm.get_backend_version()
+        self._given_ranks = ranks
+        self._ranks: list[int] = []
+        self._collectives = 0
+        self._p2p = 0
+        self._transfers: dict[tuple[int, int], int] = {}
+        self._splits: dict[tuple[int, ...], int] = {}
+        self._last_started = -1
+        self._last_completed = -1
+        self.learn()
+
+    def learn(self) -> None:
+        """Looks up the global ranks: they may change (``reconfigure``), and torch may know them only later."""
+        comm = self.comm()
+        if comm is not None:
+            size = max(comm.get_size(), 0)
+            given = self._given_ranks
+            is_current = given is not None and len(given) == size
+            self._ranks = (
+                (given if is_current else None) or _ranks_in_torch(self.name, size) or list(range(size))
+            )
+
+    @property
+    def ranks(self) -> list[int]:
+        """The global ranks of its members."""
+        return self._ranks
+
+    def global_rank(self, rank: int) -> int:
+        """The number in the whole job of one of its ranks."""
+        return self._ranks[rank] if 0 <= rank < len(self._ranks) else rank
+
+    def describe(self, entry: Entry, op: OpName, args: Any) -> None:
+        """Writes down a call: its place in the order of calls, and its tensors."""
+        comm = self.comm()
+        entry.group = self
+        entry.op = op
+        entry.is_async = args.async_op
+        limit = seconds(args.timeout)
+        if limit is None:
+            limit = comm._limit if comm is not None else 0.0
+        entry.timeout_ms = int(limit * 1000)
+        rank = comm.get_rank() if comm is not None else -1
+        inputs, outputs = map(tensors, operands(op, args, rank))
+        entry.input_shapes = tuple(tensor.shape for tensor in inputs)
+        entry.input_dtypes = tuple(tensor.dtype for tensor in inputs)
+        if op is OpName.all_reduce:
+            entry.output_shapes, entry.output_dtypes = entry.input_shapes, entry.input_dtypes
+        else:
+            entry.output_shapes = tuple(tensor.shape for tensor in outputs)
+            entry.output_dtypes = tuple(tensor.dtype for tensor in outputs)
+        if op is OpName.all_to_all_v_single:
+            entry.input_splits, entry.output_splits = args.input_split_sizes, args.output_split_sizes
+        elif op is OpName.split:
+            entry.ranks = tuple(args.ranks)
+            entry.split_number = self._splits.get(entry.ranks, 0)
+            self._splits[entry.ranks] = entry.split_number + 1
+        self._number(entry, args, rank)
+
+    def _number(self, entry: Entry, args: Any, rank: int) -> None:
+        if entry.is_p2p:
+            entry.transfers = self._transfers_of(entry.op, args, rank)
+            entry.p2p_seq = self._p2p
+            self._p2p += 1
+        else:
+            entry.p2p_seq = max(self._p2p - 1, 0)
+        if entry.is_collective:
+            entry.collective_seq = self._collectives
+            self._collectives += 1
+        else:
+            entry.collective_seq = max(self._collectives - 1, 0)
+
+    def _transfers_of(self, op: OpName, args: Any, rank: int) -> tuple[Transfer, ...]:
+        if op is OpName.send:
+            return (self._transfer(rank, args.peer, True, args.tensor),)
+        if op is OpName.recv:
+            return (self._transfer(args.peer, rank, False, args.tensor),)
+        return tuple(
+            self._transfer(rank, one.peer, True, one.tensor)
+            if one.type.name == "SEND"
+            else self._transfer(one.peer, rank, False, one.tensor)
+            for one in args.ops
+        )
+
+    def _transfer(self, src: int, dst: int, is_send: bool, tensor: torch.Tensor) -> Transfer:
+        number = self._transfers.get((src, dst), 0)
+        self._transfers[src, dst] = number + 1
+        return Transfer(
+            src, dst, number, is_send, getattr(tensor, "shape", ()), getattr(tensor, "dtype", None)
+        )
+
+    def note_start(self, entry: Entry) -> None:
+        if entry.is_collective:
+            self._last_started = max(self._last_started, entry.collective_seq)
+
+    def note_end(self, entry: Entry) -> None:
+        if entry.is_collective:
+            self._last_completed = max(self._last_completed, entry.collective_seq)
+
+    def config(self) -> dict[str, str]:
+        """Who it is, as it is dumped."""
+        return {"name": self.name, "desc": self.backend, "ranks": listed(self._ranks)}
+
+    def status(self) -> dict[str, int]:
+        """How far it is, as it is dumped; −1 is: none yet."""
+        return {
+            "last_enqueued_collective": self._collectives - 1,
+            "last_started_collective": self._last_started,
+            "last_completed_collective": self._last_completed,
+        }
+
+
+def listed(ranks: list[int]) -> str:
+    """Ranks as they are dumped."""
+    return f"[{','.join(map(str, ranks))}]"
+
+
+def _ranks_in_torch(name: str, size: int) -> list[int] | None:
+    """The members of a process group that torch.distributed has made a communicator of this name for."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    try:
+        world: Any = c10d._world  # type: ignore[union-attr]
+        for group, group_name in list(world.pg_names.items()):
+            if str(group_name) == name:
+                members: dict[int, int] = world.pg_group_ranks[group]
+                ranks = sorted(members, key=lambda rank: members[rank])
+                return ranks if len(ranks) == size else None
+    except (AttributeError, KeyError):  # torch is not there, or does these things otherwise
+        return None
+    return None
