@@ -157,6 +157,25 @@ def test_every_public_name_is_described_with_all_its_members_and_parameters(modu
     assert not missing, "docs/python/api.md says nothing of " + ", ".join(missing)
 
 
+def test_the_page_of_torchcomms_names_every_call_with_its_arguments_and_none_else() -> None:
+    pytest.importorskip("torch")
+    import torchcomms
+
+    page = PAGES["torchcomms.md"]
+    made = [torchcomms.TorchComm, torchcomms.TorchWork, torchcomms.TorchCommWindow, torchcomms.BatchSendRecv]
+    known = set().union(*({name for name in vars(each) if not name.startswith("_")} for each in made))
+    words = set(re.findall(r"[A-Za-z_]\w*", " ".join(re.findall(r"`([^`]+)`", page))))
+    assert not known - words, f"the page says nothing of {sorted(known - words)}"
+    arguments = set().union(*map(words_of, [torchcomms.TorchComm, torchcomms.new_comm]))
+    assert not arguments - words, f"the page says nothing of {sorted(arguments - words)}"
+    calls = {name for row in re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE) for name in CALL.findall(row)}
+    assert len(calls) > 40 and not calls - known, f"there is no {sorted(calls - known)}"
+
+
+# A call within backticks, as a table's first column has it.
+CALL = re.compile(r"`(\w+)\(")
+
+
 def section_of(begin: str) -> str | None:
     """What stands under the heading that begins with this name, down to the next heading."""
     found = re.search(
