@@ -11,6 +11,7 @@ __all__ = [
     "Group",
     "GroupWork",
     "Master",
+    "MeetingPlace",
     "Tensor",
     "Work",
     "command",
@@ -111,6 +112,23 @@ class Master:
     def interrupt(self) -> None: ...
     def wait(self) -> None: ...
 
+@type_check_only
+class Notice(Protocol):
+    """Where rank 0's announcement is left for the others: a key of a store, and the like."""
+
+    def post(self, text: str, /) -> None: ...
+    def read(self) -> str | None: ...
+    def withdraw(self) -> None: ...
+    def describe(self) -> str: ...
+
+@final
+class MeetingPlace:
+    """A door where rank 0 can be met, open until it is let go of."""
+
+    def __new__(cls) -> MeetingPlace: ...
+    @property
+    def announcement(self) -> str: ...
+
 @final
 class Group:
     """A rank's part in a group of fixed ranks.
@@ -125,7 +143,7 @@ class Group:
         rank: int,
         world: int,
         name: str,
-        at: object | None,
+        at: MeetingPlace | str | Notice | None,
         timeout: float,
         patience: float,
         restores: bool = False,

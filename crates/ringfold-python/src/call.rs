@@ -28,6 +28,11 @@ pub(crate) fn interpreter_ends() {
     let _ = ENDER.set(std::thread::current().id());
 }
 
+/// The call that this thread waits in is to end with this exception.
+pub(crate) fn keep_raised(error: PyErr) {
+    RAISED.with_borrow_mut(|raised| *raised = Some(error));
+}
+
 /// Runs the handlers of signals that have arrived. Whether one of them raised an exception, which the call that waits
 /// is to end with.
 pub(crate) fn is_interrupted() -> bool {
@@ -43,7 +48,7 @@ pub(crate) fn is_interrupted() -> bool {
     let outcome = Python::try_attach(|py| py.check_signals());
     match outcome {
         Some(Err(error)) => {
-            RAISED.with(|raised| *raised.borrow_mut() = Some(error));
+            keep_raised(error);
             true
         }
         _ => false,

@@ -1,13 +1,14 @@
 //! Groups of fixed ranks, for Python.
 
-use crate::call::released;
+use crate::call::{SIGNALS_EVERY, is_interrupted, released};
 use crate::group_error::{not_formed, raised, refused};
 use crate::group_work::GroupWork;
 use crate::operands::Operands;
 use crate::owned::Owned;
+use crate::place::bootstrap;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use ringfold::{Bootstrap, DType, GroupOp, Media, Operation, ReduceOp};
+use ringfold::{DType, GroupOp, Media, Operation, ReduceOp};
 use std::time::Duration;
 
 /// A group.
@@ -56,14 +57,11 @@ impl Group {
             .world(world)
             .name(name)
             .media(media)
+            .watch(SIGNALS_EVERY, is_interrupted)
             .timeout(duration(py, timeout)?)
             .connect_patience(duration(py, patience)?);
         if let Some(at) = at {
-            let at: String = at.extract()?;
-            let at = at
-                .strip_prefix("file:")
-                .map_or(Bootstrap::Address(at.clone()), |p| Bootstrap::File(p.into()));
-            builder = builder.bootstrap(at);
+            builder = builder.bootstrap(bootstrap(at)?);
         }
         let group = released(py, || builder.connect())?.map_err(|error| not_formed(py, &error))?;
         Ok(Self::of(group))

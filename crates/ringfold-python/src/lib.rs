@@ -13,6 +13,7 @@ mod group_work;
 mod master;
 mod operands;
 mod owned;
+mod place;
 mod tensor;
 mod work;
 
@@ -26,6 +27,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::Group>()?;
     module.add_class::<group_work::GroupWork>()?;
     module.add_class::<master::Master>()?;
+    module.add_class::<place::MeetingPlace>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
