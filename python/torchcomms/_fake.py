@@ -43,9 +43,7 @@ class FakeBackend:
     def init_handle(self) -> str:
         raise RuntimeError("getInitHandle not implemented by the backend 'fake'")
 
-    def reconfigure(
-        self, uuid: int | str, handles: list[str] | set[str], timeout: float | None
-    ) -> TorchWork:
+    def reconfigure(self, uuid: int | str, handles: list[str] | set[str], timeout: float | None) -> TorchWork:
         raise RuntimeError("reconfigure not implemented by the backend 'fake'")
 
     def set_timeout(self, seconds: float) -> None:

@@ -61,7 +61,9 @@ def new_comm(
         "enable_reconfigure": enable_reconfigure,
         "hints": hints,
     }
-    wanted = replace(options or CommOptions(), **{key: value for key, value in given.items() if value is not None})
+    wanted = replace(
+        options or CommOptions(), **{key: value for key, value in given.items() if value is not None}
+    )
     return _make(backend, _device(device), wanted)
 
 
@@ -84,7 +86,7 @@ def _make(backend: str, device: torch.device, wanted: CommOptions) -> TorchComm:
     elif is_ours:
         from torchcomms._engine import new_engine
 
-        made = new_engine(backend, device, settled, wanted.store)
+        made = new_engine(backend, settled, wanted.store)
     else:
         from torchcomms._fake import FakeBackend
 

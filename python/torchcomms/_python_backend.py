@@ -210,9 +210,7 @@ class PythonBackend:
     def init_handle(self) -> str:
         raise RuntimeError(f"getInitHandle not implemented by the backend {self.name!r}")
 
-    def reconfigure(
-        self, uuid: int | str, handles: list[str] | set[str], timeout: float | None
-    ) -> TorchWork:
+    def reconfigure(self, uuid: int | str, handles: list[str] | set[str], timeout: float | None) -> TorchWork:
         raise RuntimeError(f"reconfigure not implemented by the backend {self.name!r}")
 
     def set_timeout(self, seconds: float) -> None:

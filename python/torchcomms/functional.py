@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 
-def is_torch_compile_supported(
-    min_version: str = "2.12.0.dev0", _current_version: str | None = None
-) -> bool:
+def is_torch_compile_supported(min_version: str = "2.12.0.dev0", _current_version: str | None = None) -> bool:
     """Whether ``torch.compile(fullgraph=True)`` traces operations of communicators, with this version of torch. Not yet."""
     return False
 

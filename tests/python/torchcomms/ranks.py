@@ -32,7 +32,16 @@ from typing import Any
 DEADLINE = 60.0
 
 # What the user of the tests has set must not change what they see.
-_HIDDEN_PREFIXES = ("RINGFOLD_", "TORCHCOMM", "TORCHELASTIC_", "OMPI_", "PMI_", "PALS_", "SLURM_", "TORCH_FR_")
+_HIDDEN_PREFIXES = (
+    "RINGFOLD_",
+    "TORCHCOMM",
+    "TORCHELASTIC_",
+    "OMPI_",
+    "PMI_",
+    "PALS_",
+    "SLURM_",
+    "TORCH_FR_",
+)
 _HIDDEN = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     "TORCH_DISTRIBUTED_USE_TORCHCOMMS",
@@ -88,8 +97,12 @@ class Running:
             for line in printed[: printed.rfind("\n") + 1].splitlines():
                 if text in line:
                     return line
-            assert code is None, f"rank {rank} ended with {code} before it printed {text!r}; it printed:\n{printed}"
-            assert time.monotonic() < until, f"rank {rank} took more than {deadline} s to print {text!r}:\n{printed}"
+            assert code is None, (
+                f"rank {rank} ended with {code} before it printed {text!r}; it printed:\n{printed}"
+            )
+            assert time.monotonic() < until, (
+                f"rank {rank} took more than {deadline} s to print {text!r}:\n{printed}"
+            )
             time.sleep(0.002)
 
     def kill(self, rank: int) -> None:

@@ -1,0 +1,316 @@
+"""Our engine as a backend. Needs torch and the native module, so it is imported with the first communicator."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import time
+from typing import TYPE_CHECKING, Self
+
+import torch
+from ringfold import _native
+from ringfold._error import GroupError
+
+from torchcomms import _environment
+from torchcomms._batch import P2POp, P2POpType
+from torchcomms._call import Call
+from torchcomms._hints import MEDIA
+from torchcomms._op_name import OpName
+from torchcomms._options import BatchP2POptions, CommOptions, seconds
+from torchcomms._staging import Staging, staged
+from torchcomms._store import notice
+from torchcomms._task import Task
+from torchcomms._work import Pending, TorchWork
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from torchcomms._window import TorchCommWindow
+
+# How long the end of the process waits for what finalized communicators still have to send.
+EXIT_SECONDS = 10.0
+
+
+class Engine:
+    """A rank of a group of the engine, and the group it is a rank of: there is none before the first reconfiguration of a
+    communicator that waits for one, and another one after each.
+    """
+
+    def __init__(self, backend: str, options: CommOptions, group: _native.Group | None) -> None:
+        self._backend = backend
+        self._options = options
+        self._timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
+        self._place: _native.MeetingPlace | None = None
+        self._handle: str | None = None
+        self._why_none = "it was made with enable_reconfigure, and nobody is in it before reconfigure()"
+        self._staging: Staging | None = None
+        self._take(group)
+
+    def _take(self, group: _native.Group | None) -> None:
+        self._group = group
+        self.rank = -1 if group is None else group.rank
+        self.size = 0 if group is None else group.world
+
+    @property
+    def name(self) -> str:
+        return self._backend
+
+    @property
+    def version(self) -> str:
+        return _native.__version__
+
+    @property
+    def impl(self) -> Self:
+        return self
+
+    # --- operations ------------------------------------------------------------------------------------------------
+
+    def issue(self, call: Call) -> TorchWork:
+        group = self._group
+        if group is None:
+            raise self._no_group()
+        task = Task(call, self.rank, self.size)
+        if self._staging is not None or task.device is not None:
+            return self._stage([task], call.async_op)
+        order = task.order()
+        try:
+            if call.async_op:
+                return TorchWork(group.submit(*order, (task.inputs, task.outputs)))
+            group.run(*order)
+        except GroupError as error:
+            return _failed(error)
+        return TorchWork()
+
+    def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
+        group = self._group
+        if group is None:
+            raise self._no_group()
+        # All are looked at before any is begun.
+        tasks = [Task(_transfer(op, options), self.rank, self.size) for op in ops]
+        if self._staging is not None or any(task.device is not None for task in tasks):
+            return self._stage(tasks, async_op)
+        orders = [task.order() for task in tasks]
+        try:
+            begun = [group.submit(*order, (task.inputs, task.outputs)) for order, task in zip(orders, tasks)]
+        except GroupError as error:
+            return _failed(error)
+        work = TorchWork(_All(begun))
+        if not async_op:
+            work._settle(None)
+        return work
+
+    def _stage(self, tasks: list[Task], async_op: bool) -> TorchWork:
+        """Takes the road through the host's memory, and keeps to it, so that nothing overtakes anything."""
+        group = self._require_group()
+        devices = {device for task in tasks if (device := task.device) is not None}
+        if len(devices) > 1:
+            raise RuntimeError(f"the tensors of a batch are on different devices: {devices}")
+
+        def run(tasks: list[Task]) -> None:
+            orders = [task.order() for task in tasks]
+            if len(orders) == 1:
+                group.run(*orders[0])
+            else:
+                _All([group.submit(*order, task) for order, task in zip(orders, tasks)]).wait(None)
+
+        for device in devices:
+            if device.type != "cuda":
+                raise RuntimeError(f"tensors on {device} are not supported")
+        job = staged(tasks, devices.pop(), run) if devices else lambda: run(tasks)
+        if self._staging is None:
+            self._staging = Staging()
+        work = TorchWork(self._staging.begin(job))
+        if not async_op:
+            work._settle(None)
+        return work
+
+    def new_window(self) -> TorchCommWindow:
+        raise NotImplementedError
+
+    # --- other groups ----------------------------------------------------------------------------------------------
+
+    def split(self, ranks: list[int], name: str, timeout: float | None) -> Self:
+        group = self._require_group()
+        for rank in ranks:
+            if not isinstance(rank, int) or not 0 <= rank < self.size:
+                raise RuntimeError(f"rank {rank} is out of range: ranks are 0 to {self.size - 1}")
+        if len(set(ranks)) < len(ranks):
+            raise RuntimeError(f"a rank is named twice in {ranks}")
+        if self.rank not in ranks:
+            raise RuntimeError(
+                f"this rank, {self.rank}, is not in {ranks}; who is not calls with an empty list"
+            )
+        child = group.split(ranks, name, self._timeout if timeout is None else timeout)
+        return type(self)(self._backend, self._options, child)
+
+    def init_handle(self) -> str:
+        if self._handle is None:
+            self._place = _native.MeetingPlace()
+            self._handle = self._place.announcement
+        return self._handle
+
+    def reconfigure(self, uuid: int | str, handles: list[str] | set[str], timeout: float | None) -> TorchWork:
+        members = sorted(handles) if isinstance(handles, (set, frozenset)) else list(handles)
+        me = self.init_handle()
+        if len(set(members)) < len(members):
+            raise RuntimeError("a handle is given twice")
+        if me not in members:
+            raise RuntimeError("the handle of this rank (get_init_handle()) is not among those given")
+        self._part()
+        patience = self._timeout if timeout is None else timeout
+        at: _native.MeetingPlace | str | None = self._place if members[0] == me else members[0]
+        try:
+            group = _native.Group.connect(
+                rank=members.index(me),
+                world=len(members),
+                name=_fingerprint(uuid, members),
+                at=at if len(members) > 1 else None,
+                timeout=self._timeout,
+                patience=patience,
+                restores=self._options.enable_reconfigure,
+                media=_media(self._options),
+            )
+        except GroupError as error:
+            self._why_none = f"the last reconfigure() failed: {error}"
+            return _failed(error)
+        self._take(group)
+        return TorchWork()
+
+    def _part(self) -> None:
+        """Leaves the group, if there is one. If it still works, what was begun runs to its end."""
+        group = self._group
+        self._take(None)
+        self._why_none = "a reconfigure() is under way"
+        if group is not None:
+            self._retire(group)
+
+    def _retire(self, group: _native.Group) -> None:
+        staging, self._staging = self._staging, None
+        if staging is None:
+            group.retire()
+        else:
+            staging.begin(group.retire)
+            staging.end()
+
+    # --- settings, faults, end -------------------------------------------------------------------------------------
+
+    def set_timeout(self, seconds: float) -> None:
+        self._timeout = seconds
+        if self._group is not None:
+            self._group.set_timeout(seconds)
+
+    def can_abort(self) -> bool:
+        return True
+
+    def abort(self) -> None:
+        if self._group is not None:
+            self._group.abort()
+
+    def is_aborted(self) -> bool:
+        return self._group is not None and self._group.failure() is not None
+
+    def finalize(self) -> None:
+        if self._group is not None:
+            self._retire(self._group)
+        self._place = None
+
+    def _require_group(self) -> _native.Group:
+        if self._group is None:
+            raise self._no_group()
+        return self._group
+
+    def _no_group(self) -> RuntimeError:
+        return RuntimeError(f"the communicator has no ranks: {self._why_none}")
+
+
+def new_engine(backend: str, options: CommOptions, store: dist.Store | None) -> Engine:
+    """Meets the other ranks, unless the options say that it is reconfigured later."""
+    if backend == "gloo":
+        from torchcomms._comms_gloo import TorchCommGloo as kind
+    else:
+        kind = Engine
+    if options.enable_reconfigure:
+        return kind(backend, options, None)
+    rank, size = _environment.rank_and_size()
+    timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
+    # Generated names differ from rank to rank, so a communicator without a name has the same for all.
+    name = options.name or "unnamed"
+    at = notice(name, rank, store) if size > 1 else None
+    try:
+        group = _native.Group.connect(
+            rank=rank,
+            world=size,
+            name=name,
+            at=at,
+            timeout=timeout,
+            patience=timeout,
+            restores=False,
+            media=_media(options),
+        )
+    finally:
+        if at is not None:
+            at.close()
+    return kind(backend, options, group)
+
+
+class _All:
+    """Several operations that are waited for as one."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: list[_native.GroupWork]) -> None:
+        self._parts: list[Pending] = list(parts)
+
+    def wait(self, timeout: float | None) -> bool:
+        until = None if timeout is None else time.monotonic() + timeout
+        failure: GroupError | None = None
+        for part in self._parts:
+            left = None if until is None else max(until - time.monotonic(), 0.0)
+            try:
+                if not part.wait(left):
+                    return False
+            except GroupError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return True
+
+    def done(self) -> bool:
+        return all(part.done() for part in self._parts)
+
+
+def _failed(error: GroupError) -> TorchWork:
+    """What went wrong is the work's to raise, unless nobody else has been asked for anything."""
+    if error.kind == "argument":
+        raise error
+    return TorchWork(None, error)
+
+
+def _transfer(op: P2POp, options: BatchP2POptions) -> Call:
+    is_send = op.type is P2POpType.SEND
+    return Call(
+        OpName.send if is_send else OpName.recv,
+        True,
+        op.tensor if is_send else None,
+        None if is_send else op.tensor,
+        op.peer,
+        timeout=options.timeout,
+    )
+
+
+def _media(options: CommOptions) -> str:
+    return (options.hints or {}).get(MEDIA, "auto")
+
+
+def _fingerprint(uuid: int | str, members: list[str]) -> str:
+    """What those who reconfigure together call their group, and nobody else: the name would add nothing, because a handle is
+    that of one communicator of one process."""
+    text = "\n".join([str(uuid), *members])
+    return f"reconfigured-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+@atexit.register
+def _finish() -> None:
+    finish = getattr(_native, "finish_retired", None)
+    if finish is not None:
+        finish(EXIT_SECONDS)
