@@ -259,8 +259,11 @@ impl<W: Workspace> Executor<W> {
             | LinkMessage::Fenced { op }
             | LinkMessage::Mismatch { op } => op.epoch,
             LinkMessage::Return { epoch, .. } => *epoch,
-            // Those two are for whoever drives a group of fixed ranks.
-            LinkMessage::Ping | LinkMessage::Abort { .. } | LinkMessage::Goodbye { .. } => return,
+            // Those are for whoever drives a group of fixed ranks.
+            LinkMessage::Ping
+            | LinkMessage::Abort { .. }
+            | LinkMessage::Goodbye { .. }
+            | LinkMessage::Note { .. } => return,
         };
         let result = match self.epochs.get_mut(&of) {
             Some(epoch) => match epoch.rank(from) {

@@ -114,6 +114,7 @@ impl Bounded for LinkMessage {
                 at_most("slots", slots.len(), usize::from(limits::SLOTS_MAX))
             }
             Self::Abort { cause, .. } => check_cause(cause),
+            Self::Note { text, .. } => check_text(text),
             Self::Want { .. }
             | Self::Fenced { .. }
             | Self::Mismatch { .. }

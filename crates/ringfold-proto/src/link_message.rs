@@ -53,4 +53,13 @@ pub enum LinkMessage {
         /// The group's epoch.
         epoch: EpochId,
     },
+    /// In a group of fixed ranks: something that one rank tells another, beside all operations.
+    Note {
+        /// The group's epoch.
+        epoch: EpochId,
+        /// What it is about.
+        topic: u64,
+        /// What is told.
+        text: String,
+    },
 }

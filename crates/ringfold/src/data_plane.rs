@@ -75,6 +75,8 @@ pub(crate) enum PlaneEvent {
     Aborted { cause: Cause },
     /// A member of a group of fixed ranks leaves.
     Goodbye { peer: PeerId },
+    /// A member of a group of fixed ranks tells this one something.
+    Note { peer: PeerId, topic: u64, text: String },
 }
 
 impl DataPlane {
@@ -216,6 +218,11 @@ impl DataPlane {
         self.medium.send(peer, LinkMessage::Goodbye { epoch });
     }
 
+    /// Tells a member something, beside all operations.
+    pub(crate) fn tell(&mut self, peer: PeerId, epoch: EpochId, topic: u64, text: String) {
+        self.medium.send(peer, LinkMessage::Note { epoch, topic, text });
+    }
+
     /// A member that said goodbye is gone. What it sent can still be taken up.
     pub(crate) fn deafen(&mut self, peer: PeerId) {
         self.unread.remove(&peer);
@@ -262,6 +269,11 @@ impl DataPlane {
                     if self.executor.membership(epoch).is_some() {
                         self.leavers.insert(from);
                         self.said.push_back(PlaneEvent::Goodbye { peer: from });
+                    }
+                }
+                Some(Heard::Message(LinkMessage::Note { epoch, topic, text })) => {
+                    if self.executor.membership(epoch).is_some() {
+                        self.said.push_back(PlaneEvent::Note { peer: from, topic, text });
                     }
                 }
                 Some(Heard::Message(message)) => {

@@ -344,7 +344,7 @@ impl Driver {
                 self.machine.handle_link_stalled(peer, direction);
             }
             // Only groups of fixed ranks speak so.
-            PlaneEvent::Aborted { .. } | PlaneEvent::Goodbye { .. } => {}
+            PlaneEvent::Aborted { .. } | PlaneEvent::Goodbye { .. } | PlaneEvent::Note { .. } => {}
             PlaneEvent::LinkLost { peer, why } => {
                 tracing::debug!(peer = peer.short(), why, "a link is given up");
                 self.machine.handle_link_lost(now, peer);

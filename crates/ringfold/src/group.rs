@@ -6,10 +6,15 @@ mod core;
 mod driver;
 mod environment;
 mod lane;
+mod lobby;
+mod notes;
 mod notice;
 mod operation;
 mod place;
+mod split;
 mod work;
+
+pub(crate) use lobby::Lobby;
 
 pub use bootstrap::Bootstrap;
 pub use builder::{GroupBuilder, Media};
@@ -19,9 +24,11 @@ pub use place::MeetingPlace;
 pub use work::GroupWork;
 
 use self::core::Core;
+use crate::window::{Window, WindowMemory};
 use crate::{Element, Error};
 use ringfold_proto::cause::Cause;
 use ringfold_proto::dtype::DType;
+use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::id::Rank;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Tuning;
@@ -282,6 +289,28 @@ impl Group {
         then: impl FnOnce(&GroupBuffers) + Send + 'static,
     ) -> Result<GroupWork, Error> {
         self.core().submit(operation, Some(Box::new(then)))
+    }
+
+    /// Opens a window: all ranks call it together, in the same order as all other calls, and each lays open memory of
+    /// its own, of any size. What is said `about` it the others can read; it is 512 bytes at most.
+    pub fn window(&self, memory: impl Into<WindowMemory>, about: &[u8]) -> Result<Window, Error> {
+        Window::open(self, memory.into(), about)
+    }
+
+    /// What a window has to know of the group.
+    pub(crate) fn surroundings(&self) -> Result<(EpochDescription, Arc<Lobby>), Error> {
+        self.core().engine.with(|driver| (driver.description().clone(), driver.lobby().clone()))
+    }
+
+    /// How long an operation may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        *self.core().timeout.lock()
+    }
+
+    /// The group is over, for this reason.
+    pub(crate) fn give_up(&self, cause: Cause) {
+        // A group that is over can't be given up again.
+        let _ = self.core().engine.with(|driver| driver.give_up(cause));
     }
 
     /// Gives the group up, for everyone.

@@ -18,6 +18,7 @@ mod spin;
 mod staging;
 mod transfer;
 mod uplink;
+mod window;
 mod work;
 mod workspace;
 
@@ -29,6 +30,7 @@ pub use group::{Bootstrap, Group, GroupBuffers, GroupBuilder, GroupOp, GroupSlic
 pub use master::{MASTER_PORT, Master, MasterBuilder};
 pub use ringfold_cuda as cuda;
 pub use ringfold_fabric::memory::{Memory, View};
+pub use ringfold_fabric::shared_memory::SharedMemory;
 pub use ringfold_proto::cause::{Cause, Departure, PeerName, StateRejection};
 pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;
@@ -38,4 +40,5 @@ pub use ringfold_proto::shared_state::SyncStrategy;
 pub use ringfold_proto::timing::Timing;
 pub use ringfold_proto::tuning::{Algorithm, Tuning};
 pub use shared_state::{SharedState, StateMemory, StateTensor, SyncInfo};
+pub use window::{Window, WindowMemory, WindowWork};
 pub use work::{Pending, Work};

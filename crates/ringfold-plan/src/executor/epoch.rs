@@ -242,7 +242,10 @@ impl<W: Workspace> Epoch<W> {
                 }
             }
             LinkMessage::Mismatch { op } => self.differ(from, op, false, out),
-            LinkMessage::Ping | LinkMessage::Abort { .. } | LinkMessage::Goodbye { .. } => {}
+            LinkMessage::Ping
+            | LinkMessage::Abort { .. }
+            | LinkMessage::Goodbye { .. }
+            | LinkMessage::Note { .. } => {}
         }
         Ok(())
     }

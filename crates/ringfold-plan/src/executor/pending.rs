@@ -63,7 +63,8 @@ impl Pending {
             | LinkMessage::Mismatch { .. }
             | LinkMessage::Ping
             | LinkMessage::Abort { .. }
-            | LinkMessage::Goodbye { .. } => {}
+            | LinkMessage::Goodbye { .. }
+            | LinkMessage::Note { .. } => {}
         }
         Ok(())
     }

@@ -101,7 +101,7 @@ impl Draw<'_> {
 
     /// A message on a data connection.
     pub fn link(&mut self) -> LinkMessage {
-        match self.below(8) {
+        match self.below(9) {
             0 => LinkMessage::Grant { op: self.op(), slots: self.list(300, |d| d.u32() as u16) },
             1 => LinkMessage::Want { op: self.op() },
             2 => LinkMessage::Return { epoch: self.epoch(), slots: self.list(300, |d| d.u32() as u16) },
@@ -109,6 +109,7 @@ impl Draw<'_> {
             4 => LinkMessage::Mismatch { op: self.op() },
             5 => LinkMessage::Abort { epoch: self.epoch(), cause: self.cause() },
             6 => LinkMessage::Goodbye { epoch: self.epoch() },
+            7 => LinkMessage::Note { epoch: self.epoch(), topic: self.u64(), text: self.text(200) },
             _ => LinkMessage::Ping,
         }
     }

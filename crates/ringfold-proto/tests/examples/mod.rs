@@ -137,6 +137,7 @@ examples! {
     "abort", LinkMessage::Abort { .. } =>
         LinkMessage::Abort { epoch: EPOCH, cause: Cause::Timeout { waited_for: vec![named(B)] } };
     "goodbye", LinkMessage::Goodbye { .. } => LinkMessage::Goodbye { epoch: EPOCH };
+    "note", LinkMessage::Note { .. } => LinkMessage::Note { epoch: EPOCH, topic: 300, text: "meet here".into() };
 } }
 
 examples! { causes: Cause {
@@ -275,6 +276,7 @@ examples! { purposes: Purpose {
     "data", Purpose::Data => Purpose::Data;
     "state", Purpose::State => Purpose::State;
     "probe", Purpose::Probe => Purpose::Probe;
+    "window", Purpose::Window => Purpose::Window;
 } }
 
 /// The words that messages are made of, as bytes: what each is called, and how it is encoded alone.

@@ -168,7 +168,8 @@ impl GroupBuilder {
         self
     }
 
-    /// Where other ranks shall dial, if that is not where rank 0 sees this one come from. May be said several times.
+    /// Where other ranks shall dial, if that is not where rank 0 sees this one come from. May be said several times. Port
+    /// 0 stands for the one that is listened on.
     pub fn advertise(mut self, address: SocketAddr) -> Self {
         self.advertised.push(address);
         self
@@ -199,7 +200,7 @@ impl GroupBuilder {
         let peer = PeerId(random::id().map_err(system)?);
         let may_share = self.media != Media::Tcp && host::may_share();
         let host = if may_share { host::host_id() } else { host::nobodys() };
-        let addresses = if self.advertised.is_empty() { vec![listens] } else { self.advertised.clone() };
+        let addresses = self.addresses(listens.port()).unwrap_or_else(|| vec![listens]);
         let name = member_name(standing.me);
         let member = Member { peer, name, host, site: 0, addresses };
         let me = Rank::from_index(standing.me);
@@ -234,13 +235,14 @@ impl GroupBuilder {
         let engine = Engine::start(driver, poller, None).map_err(system)?;
         let core = Arc::new(Core {
             standing,
-            name: self.name,
+            name: self.name.clone(),
             members,
             tuning,
             timeout: Mutex::new(self.timeout),
             engine,
             board: arena.and_then(|arena| Board::new(arena, me)).map(Mutex::new),
             lane: Lane::default(),
+            blueprint: self.blueprint(),
         });
         let group = Group { handle: Arc::new(Handle { core: core.clone() }) };
         if standing.world > 1 {
@@ -249,6 +251,25 @@ impl GroupBuilder {
             core.meet_on_links(until);
         }
         Ok(group)
+    }
+
+    /// Where other ranks shall dial, if that was said.
+    fn addresses(&self, port: u16) -> Option<Vec<SocketAddr>> {
+        let named = |address: &SocketAddr| {
+            SocketAddr::new(address.ip(), if address.port() == 0 { port } else { address.port() })
+        };
+        (!self.advertised.is_empty()).then(|| self.advertised.iter().map(named).collect())
+    }
+
+    /// What groups that split off inherit. Where this one met is no concern of theirs, and let go of.
+    fn blueprint(self) -> Self {
+        let any_port = |address: &SocketAddr| SocketAddr::new(address.ip(), 0);
+        let advertised = self.advertised.iter().map(any_port).collect();
+        Self { bootstrap: None, advertised, ..self }
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
     }
 
     fn standing(&self) -> Result<Standing, Error> {

@@ -1,5 +1,6 @@
 //! What a group is made of, and how it carries operations out: on the board that its ranks share, or over links.
 
+use super::builder::GroupBuilder;
 use super::driver::GroupDriver;
 use super::lane::{Job, Lane, Then};
 use super::operation::{GroupBuffers, GroupOp, GroupSlices, Lengths, Operation, Request, Side, Standing};
@@ -30,6 +31,8 @@ pub(super) struct Core {
     /// None where ranks do not share memory.
     pub(super) board: Option<Mutex<Board>>,
     pub(super) lane: Lane,
+    /// What groups that split off inherit.
+    pub(super) blueprint: GroupBuilder,
 }
 
 impl GroupSlices<'_> {

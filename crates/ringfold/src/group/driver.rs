@@ -4,6 +4,8 @@
 //! sees it first tells everyone.
 
 use crate::all_reduce::HostBuffers;
+use super::lobby::Lobby;
+use super::notes::Notes;
 use crate::data_plane::{DataPlane, PlaneEvent};
 use crate::engine::Drive;
 use crate::spin::Outlook;
@@ -16,10 +18,12 @@ use ringfold_plan::layout::Layout;
 use ringfold_proto::cause::{Cause, Departure, PeerName, Waiting};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, OpId, PeerId, Rank, Seq, Tag};
 use ringfold_proto::limits::NAMES_IN_ERROR_MAX;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What is done, beside telling the others, when the group fails.
@@ -40,9 +44,12 @@ pub(crate) struct GroupDriver {
     running: HashMap<OpId, Running>,
     /// Members that said goodbye.
     left: BTreeSet<Rank>,
+    /// What members have told beside operations.
+    notes: Notes,
     /// Why the group is over.
     fault: Option<Cause>,
     alarm: Alarm,
+    lobby: Arc<Lobby>,
     ended: Vec<(CallId, GroupEnded)>,
 }
 
@@ -93,8 +100,10 @@ impl GroupDriver {
             next: HashMap::new(),
             running: HashMap::new(),
             left: BTreeSet::new(),
+            notes: Notes::default(),
             fault: None,
             alarm,
+            lobby: Arc::default(),
             ended: Vec::new(),
         })
     }
@@ -178,6 +187,55 @@ impl GroupDriver {
         self.fault.as_ref()
     }
 
+    /// Who is in the group.
+    pub(crate) fn description(&self) -> &EpochDescription {
+        &self.description
+    }
+
+    /// Where windows hear of the group.
+    pub(crate) fn lobby(&self) -> &Arc<Lobby> {
+        &self.lobby
+    }
+
+    /// Tells some ranks something, beside all operations.
+    pub(super) fn tell(&mut self, ranks: &[Rank], topic: u64, text: &str) {
+        let now = self.clock.now();
+        for rank in ranks {
+            let peer = self.description.members[rank.index()].peer;
+            self.plane.tell(peer, self.description.id, topic, text.to_owned());
+        }
+        self.pump(now);
+    }
+
+    /// What a rank has told, if it has.
+    pub(super) fn take_note(&mut self, from: Rank, topic: u64) -> Option<String> {
+        self.notes.take(from, topic)
+    }
+
+    /// A call that ends when a rank has told something, or nothing more can come.
+    pub(super) fn await_note(&mut self, from: Rank, topic: u64) -> CallId {
+        let call = self.call();
+        if self.notes.has(from, topic) || self.fault.is_some() {
+            self.ended.push((call, GroupEnded { result: Ok(()), buffers: None }));
+        } else {
+            self.notes.wait(call, from, topic);
+        }
+        call
+    }
+
+    /// Nobody waits for that any more.
+    pub(super) fn forget_note(&mut self, call: CallId) {
+        self.notes.forget(call);
+    }
+
+    /// Why some ranks can't do something together, as far as this group knows.
+    pub(super) fn doubts(&self, ranks: &[Rank]) -> Option<Error> {
+        let left = || ranks.iter().find(|rank| self.left.contains(rank));
+        let cause =
+            self.fault.clone().or_else(|| left().map(|rank| self.lost(*rank, Departure::Left)))?;
+        Some(Error::Aborted(Box::new(cause)))
+    }
+
     /// The name of a rank.
     pub(super) fn name(&self, rank: Rank) -> PeerName {
         self.description.members[rank.index()].named()
@@ -208,6 +266,7 @@ impl GroupDriver {
         }
         tracing::debug!(%cause, "the group has failed");
         (self.alarm)(&cause);
+        self.lobby.fail(&cause);
         for rank in self.others() {
             let peer = self.description.members[rank.index()].peer;
             self.plane.tell_abort(peer, self.description.id, cause.clone());
@@ -216,9 +275,10 @@ impl GroupDriver {
         for op in ops {
             self.plane.abort(op);
         }
-        if let Some((call, _)) = self.linking.take() {
-            let result = Err(Error::Aborted(Box::new(cause.clone())));
-            self.ended.push((call, GroupEnded { result, buffers: None }));
+        let aborted = || Err(Error::Aborted(Box::new(cause.clone())));
+        let waiting: Vec<_> = self.notes.end().chain(self.linking.take().map(|(call, _)| call)).collect();
+        for call in waiting {
+            self.ended.push((call, GroupEnded { result: aborted(), buffers: None }));
         }
         self.fault = Some(cause);
         self.pump(now);
@@ -276,6 +336,9 @@ impl GroupDriver {
                         let cause = Cause::LinkLost { from: self.name(self.me), to: self.name(rank) };
                         self.fail(now, cause);
                     }
+                }
+                MeshNews::Visitor { peer, purpose: Purpose::Window, stream } => {
+                    self.lobby.receive(peer, stream);
                 }
                 // Nobody fetches a state or measures a line here.
                 MeshNews::Visitor { .. } => {}
@@ -374,13 +437,28 @@ impl GroupDriver {
             }
             PlaneEvent::LinkLost { peer, why } => self.lose_link(now, peer, &why),
             PlaneEvent::Aborted { cause, .. } => self.fail(now, cause),
+            PlaneEvent::Note { peer, topic, text } => {
+                if let Some(rank) = self.description.rank_of(peer) {
+                    for call in self.notes.keep(rank, topic, text) {
+                        self.ended.push((call, GroupEnded { result: Ok(()), buffers: None }));
+                    }
+                }
+            }
             PlaneEvent::Goodbye { peer } => {
                 if let Some(rank) = self.description.rank_of(peer) {
                     self.left.insert(rank);
+                    self.lobby.leave(rank);
                     self.check_left(now);
                 }
             }
         }
+    }
+}
+
+impl Drop for GroupDriver {
+    /// However it ends, nobody waits for it any longer.
+    fn drop(&mut self) {
+        self.lobby.close();
     }
 }
 
