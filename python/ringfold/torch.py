@@ -1,0 +1,45 @@
+"""The engine as a backend of ``torch.distributed``. Importing this registers it:
+
+    import ringfold.torch
+    import torch.distributed as dist
+
+    dist.init_process_group("ringfold")
+
+A script that says ``"gloo"`` says ``"ringfold"`` instead; all else stays as it is. From torch 2.15 on, an installed package need
+not even be imported: torch finds the backend by its name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Makes the backend known to torch as ``"ringfold"``; doing it again does nothing."""
+    if not hasattr(dist.Backend, "RINGFOLD"):
+        dist.Backend.register_backend("ringfold", _new_backend, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _new_backend(options: Any, _: object | None) -> Any:
+    """The backend of one group, on one of its ranks."""
+    from torchcomms._backend_wrapper import _BackendWrapper
+    from torchcomms._environment import as_rank
+    from torchcomms._new_comm import new_comm
+
+    with as_rank(options.group_rank, options.group_size):
+        comm = new_comm(
+            "ringfold",
+            torch.device("cpu"),
+            name=f"group {options.group_id}",
+            timeout=options.timeout,
+            store=options.store,
+        )
+    return _BackendWrapper(comm)
+
+
+register()

@@ -1,0 +1,442 @@
+"""c10d's operations, as calls of a communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._distributed_c10d import ReduceOp as C10dReduceOp
+
+from torchcomms._c10d_work import Apart, C10dWork, Futures
+from torchcomms._monitored_barrier import monitored_barrier
+from torchcomms._reduce_op import RedOpType, ReduceOp
+from torchcomms._work import TorchWork
+
+if TYPE_CHECKING:
+    from torchcomms._comm import TorchComm
+
+Tensor = torch.Tensor
+Tensors = Sequence[torch.Tensor]
+Answer = C10dWork | None
+"""None where the caller did not ask for asynchronous work: it has ended by then, and nobody has to wait for it."""
+
+
+class Operations:
+    """What torch calls on a backend, by the names that it uses. The older names of torch 2.11 are the same functions.
+
+    Arguments are checked by the communicator. Tensors that are not contiguous are copied, and their results copied back,
+    where c10d has always allowed them.
+    """
+
+    _comm: TorchComm
+
+    def _begin(self, comm: TorchComm) -> None:
+        self._comm = comm
+        self._in_order = Futures()
+        self._apart = Apart()
+        self._batch: _Batch | None = None
+        self._issued = 0
+
+    # --- in place --------------------------------------------------------------------------------------------------
+
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> Answer:
+        """Everyone ends with the root's tensor."""
+        copies = _Copies()
+        tensor = copies.both(_one(tensors, "broadcast"))
+        root = opts.rootRank if opts is not None else 0
+        return self._issue(self._comm.broadcast, (tensor, root), opts, tensors, copies)
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Answer:
+        """Everyone ends with the combination of everyone's tensors."""
+        given = _one(tensors, "allreduce")
+        if given.is_sparse:
+            return self._allreduce_sparse(given, opts)
+        copies = _Copies()
+        tensor = copies.both(given)
+        return self._issue(self._comm.all_reduce, (tensor, _reduce_op(opts)), opts, tensors, copies)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Answer:
+        """Several at once."""
+        copies, reduce = _Copies(), _reduce_op(opts)
+        calls = [(self._comm.all_reduce, (copies.both(tensor), reduce)) for tensor in tensors]
+        return self._issue_all(calls, opts, tensors, copies)
+
+    def reduce(self, tensors: Tensors, opts: Any = None) -> Answer:
+        """The root ends with the combination of everyone's tensors."""
+        copies = _Copies()
+        root = opts.rootRank if opts is not None else 0
+        tensor = copies.both(_one(tensors, "reduce"))
+        return self._issue(self._comm.reduce, (tensor, root, _reduce_op(opts)), opts, tensors, copies)
+
+    # --- gathers and scatters --------------------------------------------------------------------------------------
+
+    def allgather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Answer:
+        """Everyone ends with everyone's tensors, one in each of the list. They may have different sizes."""
+        copies = _Copies()
+        call = self._all_gather(_one_list(output_lists, "allgather"), _one(inputs, "allgather"), copies)
+        return self._issue(*call, opts, output_lists[0], copies)
+
+    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Answer:
+        """Several at once; ``output_lists[r][i]`` is rank r's ``inputs[i]``."""
+        if len(output_lists) != self._comm.get_size():
+            raise ValueError(f"one list of outputs per rank is expected, but there are {len(output_lists)}")
+        copies = _Copies()
+        calls = [
+            self._all_gather([outputs[index] for outputs in output_lists], tensor, copies)
+            for index, tensor in enumerate(inputs)
+        ]
+        results = [tensor for outputs in output_lists for tensor in outputs]
+        return self._issue_all(calls, opts, results, copies)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Answer:
+        """Everyone ends with everyone's tensors, one after the other."""
+        copies = _Copies()
+        arguments = (copies.out(output), _dense(input))
+        return self._issue(self._comm.all_gather_single, arguments, opts, (output,), copies)
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Answer:
+        """Several at once."""
+        copies = _Copies()
+        calls = [
+            (self._comm.all_gather_single, (copies.out(output), _dense(input)))
+            for output, input in zip(outputs, inputs, strict=True)
+        ]
+        return self._issue_all(calls, opts, outputs, copies)
+
+    def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Answer:
+        """The root ends with everyone's tensors; the others give no lists."""
+        copies = _Copies()
+        root = opts.rootRank if opts is not None else 0
+        outputs = _one_list(output_lists, "gather") if self._comm.get_rank() == root else ()
+        lent = [copies.out(output) for output in outputs]
+        arguments = (lent, _dense(_one(inputs, "gather")), root)
+        return self._issue(self._comm.gather, arguments, opts, outputs, copies)
+
+    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Answer:
+        """The root ends with everyone's tensors, one after the other."""
+        copies = _Copies()
+        root = opts.rootRank if opts is not None else 0
+        arguments = (copies.out(output), _dense(input), root)
+        return self._issue(self._comm.gather_single, arguments, opts, (output,), copies)
+
+    def scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> Answer:
+        """Everyone ends with its tensor of the root's list; the others give no lists."""
+        copies = _Copies()
+        root = opts.rootRank if opts is not None else 0
+        inputs = _one_list(input_lists, "scatter") if self._comm.get_rank() == root else ()
+        arguments = (copies.out(_one(outputs, "scatter")), [_dense(tensor) for tensor in inputs], root)
+        return self._issue(self._comm.scatter, arguments, opts, outputs, copies)
+
+    def reduce_scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> Answer:
+        """Rank r ends with the combination of everyone's tensor r. They may have different sizes."""
+        copies = _Copies()
+        inputs = [_dense(tensor) for tensor in _one_list(input_lists, "reduce_scatter")]
+        output = copies.out(_one(outputs, "reduce_scatter"))
+        is_even = len({tensor.numel() for tensor in inputs}) <= 1
+        method = self._comm.reduce_scatter if is_even else self._comm.reduce_scatter_v
+        return self._issue(method, (output, inputs, _reduce_op(opts)), opts, outputs, copies)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Answer:
+        """Rank r ends with part r of the combination of everyone's tensors."""
+        copies = _Copies()
+        arguments = (copies.out(output), _dense(input), _reduce_op(opts))
+        return self._issue(self._comm.reduce_scatter_single, arguments, opts, (output,), copies)
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Answer:
+        """Several at once."""
+        copies, reduce = _Copies(), _reduce_op(opts)
+        calls = [
+            (self._comm.reduce_scatter_single, (copies.out(output), _dense(input), reduce))
+            for output, input in zip(outputs, inputs, strict=True)
+        ]
+        return self._issue_all(calls, opts, outputs, copies)
+
+    # --- everyone to everyone --------------------------------------------------------------------------------------
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Answer:
+        """Tensor r goes to rank r, and output r comes from it."""
+        copies = _Copies()
+        arguments = ([copies.out(output) for output in outputs], [_dense(tensor) for tensor in inputs])
+        return self._issue(self._comm.all_to_all, arguments, opts, outputs, copies)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+    ) -> Answer:
+        """Part r goes to rank r, and part r of the output comes from it; sizes are rows of the first dimension, and
+        equal where none are given."""
+        copies = _Copies()
+        lent = (copies.out(output), _dense(input))
+        if not output_split_sizes and not input_split_sizes:
+            return self._issue(self._comm.all_to_all_single, lent, opts, (output,), copies)
+        sizes = (
+            list(output_split_sizes) or _even(output, self._comm.get_size()),
+            list(input_split_sizes) or _even(input, self._comm.get_size()),
+        )
+        return self._issue(self._comm.all_to_all_v_single, (*lent, *sizes), opts, (output,), copies)
+
+    # --- one to one ------------------------------------------------------------------------------------------------
+
+    def send(self, tensors: Tensors, peer: int, tag: int = 0) -> Answer:
+        """Sends a tensor to a rank."""
+        tensor = _dense(_one(tensors, "send"))
+        if self._batch is not None:
+            self._batch.transfers.append((True, tensor, peer, tag))
+            return None
+        work = self._comm.send(tensor, peer, True, _tagged(tag))
+        return C10dWork([work], list(tensors), self._apart)
+
+    def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> Answer:
+        """Receives a tensor from a rank."""
+        copies = _Copies()
+        tensor = copies.out(_one(tensors, "recv"))
+        if self._batch is not None:
+            self._batch.transfers.append((False, tensor, peer, tag))
+            self._batch.note(tensors, copies)
+            return None
+        work = self._comm.recv(tensor, peer, True, _tagged(tag))
+        return C10dWork([work], list(tensors), self._apart, copies.finish)
+
+    # --- barriers --------------------------------------------------------------------------------------------------
+
+    def barrier(self, opts: Any = None) -> Answer:
+        """Nobody goes on before everyone has come."""
+        return self._issue(self._comm.barrier, (), opts, (), None)
+
+    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier after which rank 0 says who has not come. ``opts`` are options of a barrier, or a timeout."""
+        timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
+        limit = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
+        monitored_barrier(self._comm, limit, wait_all_ranks)
+
+    # --- several at once -------------------------------------------------------------------------------------------
+
+    def start_coalescing(self) -> None:
+        """What is issued from here on is one work, which :meth:`end_coalescing` gives."""
+        if self._batch is not None:
+            raise RuntimeError("operations are being coalesced already")
+        self._batch = _Batch()
+
+    def end_coalescing(self) -> C10dWork:
+        """The work of all that was issued since :meth:`start_coalescing`."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            raise RuntimeError("start_coalescing() has not been called")
+        works = batch.works + _issue_transfers(self._comm, batch.transfers)
+        futures = self._in_order if not batch.transfers else self._apart
+        return C10dWork(works, batch.results, futures, batch.finish)
+
+    # --- the road --------------------------------------------------------------------------------------------------
+
+    def _all_gather(
+        self, outputs: Tensors, input: Tensor, copies: _Copies
+    ) -> tuple[Callable[..., TorchWork], tuple[Any, ...]]:
+        lent = [copies.out(output) for output in outputs]
+        is_even = all(tensor.numel() == input.numel() for tensor in lent)
+        return (self._comm.all_gather if is_even else self._comm.all_gather_v), (lent, _dense(input))
+
+    def _issue(
+        self,
+        method: Callable[..., TorchWork],
+        arguments: tuple[Any, ...],
+        opts: Any,
+        results: Tensors,
+        copies: _Copies | None,
+    ) -> Answer:
+        is_async = opts is None or opts.asyncOp or self._batch is not None
+        self._issued += 1
+        work = method(*arguments, is_async, None, _limit(opts))
+        finish = copies.finish if copies is not None else None
+        if not is_async:
+            if finish is not None:
+                finish()
+            return None
+        if self._batch is not None:
+            self._batch.works.append(work)
+            self._batch.note(results, copies)
+            return None
+        return C10dWork([work], list(results), self._in_order, finish)
+
+    def _issue_all(
+        self,
+        calls: list[tuple[Callable[..., TorchWork], tuple[Any, ...]]],
+        opts: Any,
+        results: Tensors,
+        copies: _Copies,
+    ) -> Answer:
+        limit = _limit(opts)
+        self._issued += len(calls)
+        works = [method(*arguments, True, None, limit) for method, arguments in calls]
+        if self._batch is not None:
+            self._batch.works += works
+            self._batch.note(results, copies)
+            return None
+        work = C10dWork(works, list(results), self._in_order, copies.finish)
+        if opts is None or opts.asyncOp:
+            return work
+        work.wait()
+        return None
+
+    def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> Answer:
+        """Everyone gathers everyone's indices and values, and sums them."""
+        if _reduce_op(opts).type is not RedOpType.SUM:
+            raise RuntimeError("sparse tensors can be summed, and not combined otherwise")
+        comm, limit = self._comm, _limit(opts)
+        mine = tensor.coalesce()
+        counts = torch.empty(comm.get_size(), dtype=torch.int64)
+        comm.all_gather_single(counts, torch.tensor([mine._nnz()]), False, None, limit)
+        indices, values = mine.indices().t().contiguous(), mine.values().contiguous()
+        all_indices = [indices.new_empty(count, *indices.shape[1:]) for count in counts.tolist()]
+        all_values = [values.new_empty(count, *values.shape[1:]) for count in counts.tolist()]
+        comm.all_gather_v(all_indices, indices, False, None, limit)
+        comm.all_gather_v(all_values, values, False, None, limit)
+        total = torch.sparse_coo_tensor(torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape)
+        tensor.data.copy_(total.coalesce())
+        return C10dWork([], [tensor], self._in_order) if opts is None or opts.asyncOp else None
+
+    # What torch 2.11 calls them.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+    gather_into_tensor = gather_single
+
+
+class _Copies:
+    """Contiguous stand-ins of tensors that are not, and the way back."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Tensor, Tensor]] | None = None
+
+    def out(self, tensor: Tensor) -> Tensor:
+        """What a result is written to in place of the tensor."""
+        if _is_dense(tensor):
+            return tensor
+        return self._note(tensor, torch.empty_like(tensor, memory_format=torch.contiguous_format))
+
+    def both(self, tensor: Tensor) -> Tensor:
+        """What is read and written in place of the tensor."""
+        return tensor if _is_dense(tensor) else self._note(tensor, _dense(tensor))
+
+    @property
+    def finish(self) -> Callable[[], None] | None:
+        """Copies the results back; None if nothing has to be."""
+        return None if self._pairs is None else self._copy_back
+
+    def _note(self, tensor: Tensor, twin: Tensor) -> Tensor:
+        if self._pairs is None:
+            self._pairs = []
+        self._pairs.append((tensor, twin))
+        return twin
+
+    def _copy_back(self) -> None:
+        for tensor, twin in self._pairs or ():
+            tensor.data.copy_(twin)
+
+
+class _Batch:
+    """What is issued between start_coalescing and end_coalescing."""
+
+    def __init__(self) -> None:
+        self.works: list[TorchWork] = []
+        self.transfers: list[tuple[bool, Tensor, int, int]] = []
+        """Whether it is a send, the tensor, the other rank, the tag."""
+        self.results: list[Tensor] = []
+        self._finishes: list[Callable[[], None]] = []
+
+    def note(self, results: Tensors, copies: _Copies | None) -> None:
+        self.results += results
+        if copies is not None and copies.finish is not None:
+            self._finishes.append(copies.finish)
+
+    @property
+    def finish(self) -> Callable[[], None] | None:
+        return self._run_all if self._finishes else None
+
+    def _run_all(self) -> None:
+        for finish in self._finishes:
+            finish()
+
+
+def _issue_transfers(comm: TorchComm, transfers: list[tuple[bool, Tensor, int, int]]) -> list[TorchWork]:
+    if any(tag for _, _, _, tag in transfers):
+        return [
+            (comm.send if is_send else comm.recv)(tensor, peer, True, _tagged(tag))
+            for is_send, tensor, peer, tag in transfers
+        ]
+    if not transfers:
+        return []
+    batch = comm.batch_op_create()
+    for is_send, tensor, peer, _ in transfers:
+        (batch.send if is_send else batch.recv)(tensor, peer)
+    return [batch.issue(True)]
+
+
+_REDUCE_OPS = {
+    getattr(C10dReduceOp.RedOpType, kind.name): ReduceOp(kind)
+    for kind in RedOpType
+    if kind is not RedOpType.PREMUL_SUM
+}
+
+
+def _reduce_op(opts: Any) -> ReduceOp:
+    if opts is None:
+        return ReduceOp.SUM
+    reduce = opts.reduceOp
+    known = _REDUCE_OPS.get(reduce.op)
+    if known is not None:
+        return known
+    _, factor = reduce.__getstate__()
+    return ReduceOp.PREMUL_SUM(factor)
+
+
+def _limit(opts: Any) -> timedelta | None:
+    """The timeout of one operation; None where none was given, which c10d writes as a negative one."""
+    if opts is None:
+        return None
+    timeout: timedelta = opts.timeout
+    return timeout if timeout.days >= 0 else None
+
+
+def _one(tensors: Tensors, op: str) -> Tensor:
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise ValueError(f"{op} takes one tensor, but {len(tensors)} were given")
+    return tensors[0]
+
+
+def _one_list(lists: Sequence[Tensors], op: str) -> Tensors:
+    if len(lists) != 1:
+        raise ValueError(f"{op} takes one list of tensors, but {len(lists)} were given")
+    return lists[0]
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    if tensor.layout is not torch.strided:
+        raise RuntimeError(f"a tensor with the layout {tensor.layout} can't be used here; to_dense() makes one that can")
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor if _is_dense(tensor) else tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def _even(tensor: Tensor, parts: int) -> list[int]:
+    rows = tensor.shape[0] if tensor.dim() else 0
+    if rows % parts:
+        raise RuntimeError(f"{rows} rows can't be split evenly among {parts} ranks")
+    return [rows // parts] * parts
+
+
+def _tagged(tag: int) -> dict[str, str] | None:
+    return {"tag": str(tag)} if tag else None
