@@ -7,7 +7,6 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Self
 
-import torch
 from ringfold import _native
 from ringfold._error import GroupError
 
@@ -23,7 +22,7 @@ from torchcomms._task import Task
 from torchcomms._work import Pending, TorchWork
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
     from torchcomms._window import TorchCommWindow
 
@@ -223,12 +222,9 @@ class Engine:
         return RuntimeError(f"the communicator has no ranks: {self._why_none}")
 
 
-def new_engine(backend: str, options: CommOptions, store: dist.Store | None) -> Engine:
+def new_engine(backend: str, options: CommOptions, store: Store | None) -> Engine:
     """Meets the other ranks, unless the options say that it is reconfigured later."""
-    if backend == "gloo":
-        from torchcomms._comms_gloo import TorchCommGloo as kind
-    else:
-        kind = Engine
+    kind = _kind(backend)
     if options.enable_reconfigure:
         return kind(backend, options, None)
     rank, size = _environment.rank_and_size()
@@ -251,6 +247,12 @@ def new_engine(backend: str, options: CommOptions, store: dist.Store | None) -> 
         if at is not None:
             at.close()
     return kind(backend, options, group)
+
+
+def _kind(backend: str) -> type[Engine]:
+    from torchcomms._comms_gloo import TorchCommGloo
+
+    return TorchCommGloo if backend == "gloo" else Engine
 
 
 class _All:

@@ -14,7 +14,7 @@ from torchcomms._options import CommOptions, seconds
 
 if TYPE_CHECKING:
     import torch
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
 # The backends whose failures end the process unless somebody says otherwise.
 _ENDS_PROCESS = frozenset({"nccl", "ncclx"})
@@ -30,7 +30,7 @@ def new_comm(
     abort_process_on_timeout_or_error: bool | None = None,
     timeout: timedelta | float | None = None,
     is_high_priority_stream: bool | None = None,
-    store: dist.Store | None = None,
+    store: Store | None = None,
     enable_reconfigure: bool | None = None,
     hints: dict[str, str] | None = None,
     options: CommOptions | None = None,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
 
 class Timeout(timedelta):
@@ -30,7 +30,7 @@ class CommOptions:
     abort_process_on_timeout_or_error: bool | None = None
     timeout: timedelta | float | None = None
     is_high_priority_stream: bool | None = None
-    store: dist.Store | None = None
+    store: Store | None = None
     name: str | None = None
     hints: dict[str, str] | None = None
     enable_reconfigure: bool = False

@@ -23,6 +23,11 @@ class RedOpType(Enum):
     AVG = 8
 
 
+# Within the class, its attribute of this name would be meant.
+_Type = RedOpType
+_Class = type
+
+
 class ReduceOp:
     """A reduction: ``ReduceOp.SUM``, ``ReduceOp.MAX``, …, or ``ReduceOp.PREMUL_SUM(factor)``, which multiplies each
     rank's values by its factor and sums the products. Reductions compare by value.
@@ -40,7 +45,7 @@ class ReduceOp:
 
     __slots__ = ("_factor", "_type")
 
-    def __init__(self, type: RedOpType, factor: float | torch.Tensor | None = None) -> None:
+    def __init__(self, type: _Type, factor: float | torch.Tensor | None = None) -> None:
         if not isinstance(type, RedOpType):
             raise TypeError(f"a RedOpType is expected, not {type!r}")
         self._type = type
@@ -52,7 +57,7 @@ class ReduceOp:
         return ReduceOp(RedOpType.PREMUL_SUM, factor)
 
     @property
-    def type(self) -> RedOpType:
+    def type(self) -> _Type:
         """Which kind it is."""
         return self._type
 
@@ -77,7 +82,7 @@ class ReduceOp:
         memo[id(self)] = twin
         return twin
 
-    def __reduce__(self) -> tuple[type[ReduceOp], tuple[RedOpType, float | None]]:
+    def __reduce__(self) -> tuple[_Class, tuple[_Type, float | None]]:
         return (ReduceOp, (self._type, _number(self._factor)))
 
     def __repr__(self) -> str:

@@ -82,7 +82,7 @@ def staged(tasks: list[Task], device: torch.device, run: Callable[[list[Task]], 
     ready = torch.cuda.current_stream(device).record_event()
 
     def job() -> None:
-        stream = torch.cuda.Stream(device)
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             stream.wait_event(ready)
             there = [(task.inputs, task.outputs) for task in tasks]

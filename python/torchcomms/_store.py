@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore
+    from torch._C._distributed_c10d import Store, TCPStore
 
 # What an announcement is replaced by when it is taken back. A deleted key would have a reader wait for it.
 _WITHDRAWN = "-"
@@ -190,7 +190,7 @@ def _is_served(host: str, port: int) -> bool:
 
 
 def _server(host: str, port: int) -> TCPStore | None:
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     try:
         return TCPStore(host, port, is_master=True, timeout=_CONNECT, wait_for_workers=False)
@@ -199,6 +199,6 @@ def _server(host: str, port: int) -> TCPStore | None:
 
 
 def _client(host: str, port: int) -> TCPStore:
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     return TCPStore(host, port, is_master=False, timeout=_CONNECT, wait_for_workers=False)
