@@ -497,11 +497,11 @@ class TorchComm:
         """Ends it on this rank. Nobody is waited for, and others get what was issued before."""
         if self._is_final:
             raise RuntimeError(f"communicator {self._name!r} was finalized before")
-        for hook in self._pre:
+        for hook in self._pre.every:
             hook(OpName.finalize, -1, _hook_args.FinalizePreHookArgs(False))
         self._is_final = True
         self._backend.finalize()
-        for post_hook in self._post:
+        for post_hook in self._post.every:
             post_hook(-1, _hook_args.FinalizePostHookArgs())
 
     def __copy__(self) -> TorchComm:
@@ -535,7 +535,7 @@ class TorchComm:
         """The road of every operation on tensors."""
         if self._is_final:
             self._require_use()
-        if not self._pre and not self._post:
+        if not self._pre.every and not self._post.every:
             next(_op_ids)
             work = self._backend.issue(call)
         else:
@@ -575,16 +575,16 @@ class TorchComm:
 
     def _before(self, op: OpName, args: Callable[[], Any]) -> int:
         op_id = next(_op_ids)
-        if self._pre:
+        if self._pre.every:
             told = args()
-            for hook in self._pre:
+            for hook in self._pre.every:
                 hook(op, op_id, told)
         return op_id
 
     def _after(self, op_id: int, kind: Callable[..., Any], *fields: object) -> None:
-        if self._post:
+        if self._post.every:
             told = kind(*fields)
-            for hook in self._post:
+            for hook in self._post.every:
                 hook(op_id, told)
 
     def _require_use(self) -> None:
@@ -606,7 +606,7 @@ class TorchComm:
         if self._has_failed:
             return
         self._has_failed = True
-        for hook in self._on_abort:
+        for hook in self._on_abort.every:
             try:
                 hook()
             except Exception:  # the other hooks run, and the user hears of the failure itself

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from torchcomms._call import Call
@@ -244,7 +245,13 @@ _FIELDS: dict[OpName, tuple[type[PreHookArgs], tuple[str, ...]]] = {
 }
 
 
+_TAKEN = {op: (kind, attrgetter("async_op", *fields)) for op, (kind, fields) in _FIELDS.items()}
+
+
 def of_call(call: Call) -> Any:
     """What a pre-hook is told of this call."""
-    kind, fields = _FIELDS[call.op]
-    return kind(call.async_op, *(getattr(call, name) for name in fields), timeout=call.timeout)
+    kind, taken = _TAKEN[call.op]
+    fields = taken(call)
+    told = kind(*fields) if isinstance(fields, tuple) else kind(fields)
+    told.timeout = call.timeout
+    return told

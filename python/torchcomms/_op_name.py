@@ -33,3 +33,6 @@ class OpName(Enum):
     split = auto()
     new_window = auto()
     finalize = auto()
+
+    # Members are single objects, and looked up several times in each call: by identity that takes no Python code.
+    __hash__ = object.__hash__

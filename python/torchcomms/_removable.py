@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 F = TypeVar("F")
@@ -24,25 +24,22 @@ class RemovableHandle:
 class Hooks(Generic[F]):
     """Callbacks in the order in which they were registered."""
 
-    __slots__ = ("_all", "_next")
+    __slots__ = ("_keyed", "_next", "every")
 
     def __init__(self) -> None:
-        self._all: dict[int, F] = {}
+        self._keyed: dict[int, F] = {}
         self._next = 0
+        self.every: tuple[F, ...] = ()
+        """Those that are registered now. A hook may remove itself or others: whoever goes through them is not disturbed."""
 
     def add(self, callback: F) -> RemovableHandle:
         """Keeps a callback until its handle removes it."""
         key = self._next
         self._next += 1
-        self._all[key] = callback
+        self._keyed[key] = callback
+        self.every = tuple(self._keyed.values())
         return RemovableHandle(lambda: self._drop(key))
 
     def _drop(self, key: int) -> None:
-        self._all.pop(key, None)
-
-    def __iter__(self) -> Iterator[F]:
-        # A hook may remove itself, or others.
-        return iter(list(self._all.values()))
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
+        if self._keyed.pop(key, None) is not None:
+            self.every = tuple(self._keyed.values())

@@ -37,6 +37,8 @@ _DTYPES = {
     "float8_e5m2": "Float8_e5m2",
 }
 
+_P2P = frozenset({OpName.send, OpName.recv, OpName.batch_op_issue})
+
 Shapes = tuple[tuple[int, ...], ...]
 Dtypes = tuple["torch.dtype", ...]
 
@@ -65,6 +67,8 @@ class Entry:
         "input_shapes",
         "input_splits",
         "is_async",
+        "is_collective",
+        "is_p2p",
         "op",
         "op_id",
         "output_dtypes",
@@ -82,11 +86,7 @@ class Entry:
         "work",
     )
 
-    group: Watched
-    op: OpName
-    op_id: int
     record_id: int
-    is_async: bool
     collective_seq: int
     p2p_seq: int
     thread_id: int
@@ -97,8 +97,15 @@ class Entry:
     input_dtypes: Dtypes
     output_dtypes: Dtypes
 
-    def __init__(self) -> None:
+    def __init__(self, group: Watched, op: OpName, op_id: int, is_async: bool) -> None:
         self.created_ns = time.time_ns()
+        self.group = group
+        self.op = op
+        self.op_id = op_id
+        self.is_async = is_async
+        self.is_p2p = op in _P2P
+        # Whether all ranks of the communicator have to make this call, so that it has a number among such calls.
+        self.is_collective = not self.is_p2p and op is not OpName.split
         self.started_ns: int | None = None
         self.completed_ns: int | None = None
         self.error: str | None = None
@@ -111,15 +118,6 @@ class Entry:
         """Of a split: how many of the same ranks went before it."""
         self.transfers: tuple[Transfer, ...] = ()
         """Of a send, a receive or a batch."""
-
-    @property
-    def is_p2p(self) -> bool:
-        return self.op is OpName.send or self.op is OpName.recv or self.op is OpName.batch_op_issue
-
-    @property
-    def is_collective(self) -> bool:
-        """Whether all ranks of the communicator have to make this call, so that it has a number among such calls."""
-        return not self.is_p2p and self.op is not OpName.split
 
     def follow(self, work: TorchWork) -> None:
         """It was issued."""

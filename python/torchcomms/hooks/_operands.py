@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchcomms._batch import P2POpType
@@ -40,7 +41,5 @@ def operands(op: OpName, args: Any, rank: int) -> tuple[Operand, Operand]:
 
 def tensors(operand: Operand) -> list[torch.Tensor]:
     """The tensors of one side. What is no tensor is left out: the backend, which comes after the hooks, says so."""
-    if operand is None:
-        return []
-    every = operand if isinstance(operand, (list, tuple)) else [operand]
-    return [tensor for tensor in every if hasattr(tensor, "dtype")]
+    every: Sequence[torch.Tensor | None] = operand if isinstance(operand, (list, tuple)) else (operand,)
+    return [tensor for tensor in every if tensor is not None and hasattr(tensor, "dtype")]

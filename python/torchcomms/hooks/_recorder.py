@@ -64,13 +64,12 @@ class Recorder:
 
     def begin(self, group: Watched, op: OpName, op_id: int, args: Any) -> None:
         """An operation was called."""
-        entry = Entry()
-        thread = threading.current_thread()
-        entry.op_id = op_id
-        entry.thread_id = thread.native_id or 0
-        entry.thread_name = thread.name
+        entry = Entry(group, op, op_id, args.async_op)
+        entry.thread_id, entry.thread_name = _this_thread.told
+        # What reads the tensors needs no lock.
+        group.describe(entry, args)
         with self._lock:
-            group.describe(entry, op, args)
+            group.number(entry, args)
             entry.record_id = self._next_record
             self._next_record += 1
             if len(self._ring) >= self._entries_max:
@@ -167,6 +166,17 @@ class _Watch:
             log.warning("the flight recorder can't write its trace: %s", error)
         else:
             log.warning("communicator %r failed; the flight recorder wrote %s", self.group.name, path)
+
+
+class _ThisThread(threading.local):
+    """The number and the name of the thread that asks."""
+
+    def __init__(self) -> None:
+        thread = threading.current_thread()
+        self.told = (thread.native_id or 0, thread.name)
+
+
+_this_thread = _ThisThread()
 
 
 def _infer_ends(entries: list[Entry]) -> None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from torchcomms._comm import TorchComm
 
+# What these take or give depends on who the root is.
+_BY_ROOT = frozenset({OpName.scatter, OpName.gather, OpName.gather_single})
+
 
 class Watched:
     """What is known of a communicator, and how far it is. Outlives it, for the entries that speak of it."""
@@ -57,45 +60,48 @@ class Watched:
         """The number in the whole job of one of its ranks."""
         return self._ranks[rank] if 0 <= rank < len(self._ranks) else rank
 
-    def describe(self, entry: Entry, op: OpName, args: Any) -> None:
-        """Writes down a call: its place in the order of calls, and its tensors."""
+    def describe(self, entry: Entry, args: Any) -> None:
+        """Writes down a call's tensors."""
         comm = self.comm()
-        entry.group = self
-        entry.op = op
-        entry.is_async = args.async_op
         limit = seconds(args.timeout)
         if limit is None:
             limit = comm._limit if comm is not None else 0.0
         entry.timeout_ms = int(limit * 1000)
-        rank = comm.get_rank() if comm is not None else -1
-        inputs, outputs = map(tensors, operands(op, args, rank))
-        entry.input_shapes = tuple(tensor.shape for tensor in inputs)
-        entry.input_dtypes = tuple(tensor.dtype for tensor in inputs)
-        if op is OpName.all_reduce:
+        op = entry.op
+        input, output = operands(op, args, self._rank() if op in _BY_ROOT else -1)
+        inputs = tensors(input)
+        entry.input_shapes = tuple([tensor.shape for tensor in inputs])
+        entry.input_dtypes = tuple([tensor.dtype for tensor in inputs])
+        if output is input:
             entry.output_shapes, entry.output_dtypes = entry.input_shapes, entry.input_dtypes
         else:
-            entry.output_shapes = tuple(tensor.shape for tensor in outputs)
-            entry.output_dtypes = tuple(tensor.dtype for tensor in outputs)
+            outputs = tensors(output)
+            entry.output_shapes = tuple([tensor.shape for tensor in outputs])
+            entry.output_dtypes = tuple([tensor.dtype for tensor in outputs])
         if op is OpName.all_to_all_v_single:
             entry.input_splits, entry.output_splits = args.input_split_sizes, args.output_split_sizes
-        elif op is OpName.split:
-            entry.ranks = tuple(args.ranks)
-            entry.split_number = self._splits.get(entry.ranks, 0)
-            self._splits[entry.ranks] = entry.split_number + 1
-        self._number(entry, args, rank)
 
-    def _number(self, entry: Entry, args: Any, rank: int) -> None:
-        if entry.is_p2p:
-            entry.transfers = self._transfers_of(entry.op, args, rank)
-            entry.p2p_seq = self._p2p
-            self._p2p += 1
-        else:
-            entry.p2p_seq = max(self._p2p - 1, 0)
+    def number(self, entry: Entry, args: Any) -> None:
+        """Gives a call its place in the order of calls."""
         if entry.is_collective:
             entry.collective_seq = self._collectives
             self._collectives += 1
         else:
             entry.collective_seq = max(self._collectives - 1, 0)
+        if entry.is_p2p:
+            entry.transfers = self._transfers_of(entry.op, args, self._rank())
+            entry.p2p_seq = self._p2p
+            self._p2p += 1
+        else:
+            entry.p2p_seq = max(self._p2p - 1, 0)
+        if entry.op is OpName.split:
+            entry.ranks = tuple(args.ranks)
+            entry.split_number = self._splits.get(entry.ranks, 0)
+            self._splits[entry.ranks] = entry.split_number + 1
+
+    def _rank(self) -> int:
+        comm = self.comm()
+        return -1 if comm is None else comm.get_rank()
 
     def _transfers_of(self, op: OpName, args: Any, rank: int) -> tuple[Transfer, ...]:
         if op is OpName.send:
