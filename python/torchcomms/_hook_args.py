@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torchcomms._call import Call
 from torchcomms._op_name import OpName
@@ -20,8 +20,17 @@ if TYPE_CHECKING:
     from torchcomms._window import TorchCommWindow
 
 
-@dataclass(slots=True)
-class PreHookArgs:
+# torch imports this, and what a dataclass has written for it takes time: so they have nothing but a constructor.
+class _Args:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(cast(Any, self)))
+        return f"{type(self).__name__}({values})"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class PreHookArgs(_Args):
     """What all calls have."""
 
     async_op: bool
@@ -29,83 +38,83 @@ class PreHookArgs:
     """What the call was given; None where the communicator's own holds."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SendPreHookArgs(PreHookArgs):
     tensor: torch.Tensor
     peer: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RecvPreHookArgs(PreHookArgs):
     tensor: torch.Tensor
     peer: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class BroadcastPreHookArgs(PreHookArgs):
     tensor: torch.Tensor
     root: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AllReducePreHookArgs(PreHookArgs):
     tensor: torch.Tensor
     op: ReduceOp
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ReducePreHookArgs(PreHookArgs):
     tensor: torch.Tensor
     root: int
     op: ReduceOp
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AllGatherPreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: list[torch.Tensor]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AllGatherVPreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: list[torch.Tensor]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AllGatherSinglePreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ReduceScatterPreHookArgs(PreHookArgs):
     input: list[torch.Tensor]
     output: torch.Tensor
     op: ReduceOp
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ReduceScatterVPreHookArgs(PreHookArgs):
     input: list[torch.Tensor]
     output: torch.Tensor
     op: ReduceOp
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ReduceScatterSinglePreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
     op: ReduceOp
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AllToAllSinglePreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AllToAllVSinglePreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
@@ -113,106 +122,106 @@ class AllToAllVSinglePreHookArgs(PreHookArgs):
     output_split_sizes: list[int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AllToAllPreHookArgs(PreHookArgs):
     input: list[torch.Tensor]
     output: list[torch.Tensor]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class BarrierPreHookArgs(PreHookArgs):
     pass
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ScatterPreHookArgs(PreHookArgs):
     input: list[torch.Tensor]
     output: torch.Tensor
     root: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GatherPreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: list[torch.Tensor]
     root: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class GatherSinglePreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
     root: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AllGatherPInitPreHookArgs(PreHookArgs):
     output: torch.Tensor
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AllGatherPExecPreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class AllGatherPFreePreHookArgs(PreHookArgs):
     output: torch.Tensor
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class BatchOpIssuePreHookArgs(PreHookArgs):
     num_ops: int
     ops: list[P2POp]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SplitPreHookArgs(PreHookArgs):
     ranks: list[int]
     name: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class NewWindowPreHookArgs(PreHookArgs):
     pass
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class FinalizePreHookArgs(PreHookArgs):
     pass
 
 
-@dataclass(slots=True)
-class CollectivePostHookArgs:
+@dataclass(slots=True, eq=False, repr=False)
+class CollectivePostHookArgs(_Args):
     """After an operation on tensors, or a barrier. If it was refused, or has failed, the work has the error."""
 
     work: TorchWork
 
 
-@dataclass(slots=True)
-class BatchOpIssuePostHookArgs:
+@dataclass(slots=True, eq=False, repr=False)
+class BatchOpIssuePostHookArgs(_Args):
     work: TorchWork
 
 
-@dataclass(slots=True)
-class SplitPostHookArgs:
+@dataclass(slots=True, eq=False, repr=False)
+class SplitPostHookArgs(_Args):
     """``new_comm`` is the child, or None where this rank is not in it."""
 
     new_comm: TorchComm | None
     error: BaseException | None = None
 
 
-@dataclass(slots=True)
-class NewWindowPostHookArgs:
+@dataclass(slots=True, eq=False, repr=False)
+class NewWindowPostHookArgs(_Args):
     """``window`` is None if there was an error."""
 
     window: TorchCommWindow | None
     error: BaseException | None = None
 
 
-@dataclass(slots=True)
-class FinalizePostHookArgs:
+@dataclass(slots=True, eq=False, repr=False)
+class FinalizePostHookArgs(_Args):
     pass
 
 
