@@ -63,8 +63,10 @@ def _reduced(dtype: torch.dtype, op: RedOpType) -> tuple[int, int] | None:
         return (U8, _OF_BOOL[op]) if op in _OF_BOOL else None
     if dtype not in _NUMBERS:
         return None
-    if dtype.is_complex and op not in _OF_COMPLEX:
-        return None
+    if dtype.is_complex:
+        # The engine adds them, and does not average them; as pairs of real numbers it does both.
+        real = torch.float32 if dtype is torch.complex64 else torch.float64
+        return (_NUMBERS[real], _REDUCTIONS[op]) if op in _OF_COMPLEX else None
     if dtype.is_floating_point and op in _BITWISE:
         return None
     return _NUMBERS[dtype], _REDUCTIONS[op]

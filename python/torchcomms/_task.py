@@ -68,6 +68,8 @@ class Task:
         if numbers is None:
             raise not_reduced(dtype, op.type)
         self.dtype, self.reduce = numbers
+        if dtype.is_complex and self.counts is not None:
+            self.counts = [count * 2 for count in self.counts]
         if op.type is RedOpType.PREMUL_SUM:
             factor = _factor(op)
             self.inputs = [_scaled(tensor, factor) for tensor in self.inputs]
