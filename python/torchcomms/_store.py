@@ -91,18 +91,19 @@ class MasterNotice:
         if self._notice is None:
             served = None if _is_agents() else _servers.enter(self._host, self._port)
             self._is_server = served is not None
-            self._notice = StoreNotice(self._key, served or _client(self._host, self._port))
+            self._notice = StoreNotice(self._key, served or _clients.of(self._host, self._port))
         self._notice.post(text)
 
     def read(self) -> str | None:
         try:
             if self._notice is None:
-                if not _is_served(self._host, self._port):
+                if not _is_agents() and not _is_served(self._host, self._port):
                     return None
-                self._notice = StoreNotice(self._key, _client(self._host, self._port))
+                self._notice = StoreNotice(self._key, _clients.of(self._host, self._port))
             return self._notice.read()
         except RuntimeError:
             # It served an earlier meeting, and went away with it. The next look finds the next one.
+            _clients.forget(self._host, self._port)
             self._notice = None
             return None
 
@@ -146,6 +147,33 @@ class _Servers:
 
 
 _servers = _Servers()
+
+
+class _Clients:
+    """Connections to stores of others. The one to torchrun's agent is kept: it outlives all communicators, and torch asks for the
+    name of the host at each new one, which takes seconds where nobody answers.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[int, str, int], TCPStore] = {}
+
+    def of(self, host: str, port: int) -> TCPStore:
+        if not _is_agents():
+            return _client(host, port)
+        with self._lock:
+            # A forked process has to have its own.
+            key = (os.getpid(), host, port)
+            if key not in self._kept:
+                self._kept[key] = _client(host, port)
+            return self._kept[key]
+
+    def forget(self, host: str, port: int) -> None:
+        with self._lock:
+            self._kept.pop((os.getpid(), host, port), None)
+
+
+_clients = _Clients()
 
 
 def _master() -> tuple[str, int]:

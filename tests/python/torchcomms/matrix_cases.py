@@ -11,7 +11,7 @@ from torchcomms import ReduceOp, TorchComm, TorchWork
 
 Call = Callable[[TorchComm, bool], TorchWork | list[TorchWork]]
 GUARD = 3
-FILL = 0xA5
+FILL = 0x01  # A byte that is a value of every type.
 
 
 @dataclass(frozen=True)

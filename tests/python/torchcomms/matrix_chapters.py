@@ -5,7 +5,6 @@ A chapter goes on when something is wrong, so that the ranks stay in step, and r
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import itertools
 import threading
@@ -16,7 +15,7 @@ import torch
 import torchcomms
 from matrix_arguments import REFUSALS
 from matrix_cases import MOVES, REDUCTIONS, Case, Maker, Spec
-from matrix_oracle import MOVED, REDUCED, reductions
+from matrix_oracle import MOVED, REDUCED, factor, reductions
 from matrix_report import Chapter, Report, total
 from torchcomms import ReduceOp, TorchComm, TorchWork, WorkStatus
 
@@ -70,7 +69,8 @@ def large_specs(world: int, rank: int) -> list[Spec]:
     sums += [("reduce", torch.float32), ("reduce_scatter_single", torch.float16)]
     sums += [("reduce_scatter_v", torch.float32)]
     specs += [Spec(op, dtype, MILLION, ReduceOp.SUM, root=world - 1) for op, dtype in sums]
-    return specs + [Spec("all_reduce", torch.float32, MILLION, op) for op in reductions(torch.float32, rank)]
+    more = [ReduceOp.AVG, ReduceOp.MAX, ReduceOp.PREMUL_SUM(factor(rank))]
+    return specs + [Spec("all_reduce", torch.float32, MILLION, op) for op in more]
 
 
 def run_blocking(comm: TorchComm, specs: list[Spec], report: Report) -> None:
@@ -213,7 +213,7 @@ def a_work_is_in_progress_until_the_others_call(comm: TorchComm, report: Report)
 def works_and_tensors_may_be_dropped_before_the_end(comm: TorchComm, report: Report) -> None:
     rank, world = comm.get_rank(), comm.get_size()
     right, left = (rank + 1) % world, (rank - 1) % world
-    for round in range(10):
+    for round in range(5):
         # Nothing of this is kept; if memory went with it, what is allocated next would lie there.
         comm.all_reduce(torch.full((50_000,), float(rank)), ReduceOp.SUM, True)
         comm.all_gather_single(torch.empty(world * 9_999), torch.full((9_999,), float(rank)), True)
@@ -222,7 +222,6 @@ def works_and_tensors_may_be_dropped_before_the_end(comm: TorchComm, report: Rep
         work = comm.recv(received, left, True)
         kept = torch.full((30_000,), float(rank + round))
         comm.all_reduce(kept, ReduceOp.MAX, True)
-        gc.collect()
         noise = [torch.full((50_000,), -1.0) for _ in range(4)]
         work.wait()
         report.expect(
