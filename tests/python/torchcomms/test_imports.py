@@ -34,7 +34,9 @@ OF_COMMS = [
 
 
 def python(code: str) -> str:
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout
 
