@@ -354,6 +354,12 @@ impl<W: Workspace> Executor<W> {
         op.map_or_else(Vec::new, Op::awaits)
     }
 
+    /// Whether someone has sent frames of an operation that is not started here, or wants to.
+    pub fn is_offered(&self, op: OpId) -> bool {
+        let pairs = self.epochs.get(&op.epoch).into_iter().flat_map(|epoch| &epoch.pairs);
+        pairs.into_iter().any(|pair| pair.offers(op))
+    }
+
     /// How much is kept for operations and epochs that are not started here: frames, requests, grants.
     pub fn kept(&self) -> usize {
         let pending = self.flights.links.values().flat_map(|link| &link.pending);

@@ -8,7 +8,7 @@ use crate::owned::Owned;
 use crate::place::bootstrap;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use ringfold::{DType, GroupOp, Media, Operation, ReduceOp};
+use ringfold::{DType, GroupOp, Media, Operation, ReduceOp, TransferTag};
 use std::time::Duration;
 
 /// A group.
@@ -154,6 +154,24 @@ impl Group {
         released(py, begin)?.map(GroupWork::new).map_err(|error| raised(py, &error))
     }
 
+    /// Tells ranks something beside all operations.
+    fn tell(&self, py: Python<'_>, ranks: Vec<usize>, topic: u64, text: String) -> PyResult<()> {
+        let group = self.here(py)?;
+        released(py, || group.tell(&ranks, topic, &text))?.map_err(|error| raised(py, &error))
+    }
+
+    /// What a rank has told last about a topic, or tells within so many seconds.
+    fn hear(&self, py: Python<'_>, rank: usize, topic: u64, seconds: f64) -> PyResult<Option<String>> {
+        let (group, patience) = (self.here(py)?, duration(py, seconds)?);
+        released(py, || group.hear(rank, topic, patience))?.map_err(|error| raised(py, &error))
+    }
+
+    /// A rank that has begun to send something with this tag which is not received here yet.
+    fn sender(&self, py: Python<'_>, tag: usize) -> PyResult<Option<usize>> {
+        let (group, tag) = (self.here(py)?, self::tag(py, Some(vec![tag]))?);
+        released(py, || group.sender(tag))?.map_err(|error| raised(py, &error))
+    }
+
     /// How long an operation may take from now on.
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         self.here(py)?.set_timeout(duration(py, seconds)?);
@@ -188,7 +206,7 @@ impl Group {
         Self { group: Owned::new(group), rank, world }
     }
 
-    fn here(&self, py: Python<'_>) -> PyResult<&ringfold::Group> {
+    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&ringfold::Group> {
         self.group.require().map_err(|failure| refused(py, &failure.text))
     }
 }
@@ -234,11 +252,20 @@ impl Order<'_> {
             "gather_v" => GroupOp::GatherV { root: rank("root")?, counts: counts.unwrap_or_default() },
             "scatter" => GroupOp::Scatter { root: rank("root")? },
             "scatter_v" => GroupOp::ScatterV { root: rank("root")?, counts: counts.unwrap_or_default() },
-            "send" => GroupOp::Send { to: rank("rank")? },
-            "recv" => GroupOp::Recv { from: rank("rank")? },
+            "send" => GroupOp::Send { to: rank("rank")?, tag: tag(py, counts)? },
+            "recv" => GroupOp::Recv { from: rank("rank")?, tag: tag(py, counts)? },
             other => return Err(refused(py, &format!("{other:?} is no operation"))),
         })
     }
+}
+
+/// The tag of a transfer, which takes the place of counts.
+fn tag(py: Python<'_>, counts: Option<Vec<usize>>) -> PyResult<TransferTag> {
+    let number = counts.and_then(|counts| counts.first().copied()).unwrap_or(0);
+    u32::try_from(number)
+        .ok()
+        .and_then(TransferTag::new)
+        .ok_or_else(|| refused(py, &format!("tag {number} is out of range: tags are 0 to {}", TransferTag::MAX)))
 }
 
 /// Whether one buffer may be what an operation reads and what it writes.
@@ -250,7 +277,7 @@ fn element(py: Python<'_>, number: u8) -> PyResult<DType> {
     DType::from_number(number).ok_or_else(|| refused(py, &format!("{number} is no type of elements")))
 }
 
-fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+pub(crate) fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     if seconds.is_nan() {
         return Err(refused(py, "a timeout is a number of seconds"));
     }

@@ -5,7 +5,7 @@
 //! `cargo run --release -p ringfold --example group -- --rank 1 --world 2 --at 127.0.0.1:29500`
 
 use ringfold::{Bootstrap, DType, Error, Group, GroupBuffers, GroupBuilder, GroupOp, Media};
-use ringfold::{Operation, ReduceOp, View};
+use ringfold::{Operation, ReduceOp, TransferTag, View};
 use std::time::Duration;
 
 const HELP: &str = "\
@@ -55,7 +55,7 @@ fn run(group: &Group) -> Result<(), Error> {
         let (next, previous) = ((me + 1) % world, (me + world - 1) % world);
         let letter = vec![me as u8; 1 << 20];
         let work = group.submit(Operation {
-            op: GroupOp::Send { to: next },
+            op: GroupOp::Send { to: next, tag: TransferTag::default() },
             dtype: DType::U8,
             buffers: GroupBuffers::Apart { input: vec![View::from(letter)], output: vec![] },
             timeout: None,

@@ -239,6 +239,11 @@ impl DataPlane {
         self.executor.awaits(op)
     }
 
+    /// Whether a member has begun to send what belongs to an operation that is not started here.
+    pub(crate) fn is_offered(&self, op: OpId) -> bool {
+        self.executor.is_offered(op)
+    }
+
     /// Something can be done with a socket: whose link is to be read, if it belongs to one.
     pub(crate) fn handle_ready(&mut self, token: Token) -> Option<PeerId> {
         let peer = self.medium.peer_of(token)?;

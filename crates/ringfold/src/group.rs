@@ -1,5 +1,6 @@
 //! Groups of fixed ranks: collectives and transfers among processes that start together and end together.
 
+mod aside;
 mod bootstrap;
 mod builder;
 mod core;
@@ -19,7 +20,7 @@ pub(crate) use lobby::Lobby;
 pub use bootstrap::Bootstrap;
 pub use builder::{GroupBuilder, Media};
 pub use notice::Notice;
-pub use operation::{GroupBuffers, GroupOp, GroupSlices, Operation};
+pub use operation::{GroupBuffers, GroupOp, GroupSlices, Operation, TransferTag};
 pub use place::MeetingPlace;
 pub use work::GroupWork;
 
@@ -246,12 +247,12 @@ impl Group {
 
     /// Sends data to one rank, and returns when it has left. What is sent to a rank arrives in the order of sending.
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<(), Error> {
-        self.run(GroupOp::Send { to }, data, &mut [])
+        self.run(GroupOp::Send { to, tag: TransferTag::default() }, data, &mut [])
     }
 
     /// Receives what a rank sends.
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<(), Error> {
-        self.run(GroupOp::Recv { from }, &[], data)
+        self.run(GroupOp::Recv { from, tag: TransferTag::default() }, &[], data)
     }
 
     /// An operation on bytes.

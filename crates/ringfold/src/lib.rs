@@ -26,7 +26,10 @@ pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 pub use communicator::{Communicator, CommunicatorBuilder};
 pub use element::Element;
 pub use error::Error;
-pub use group::{Bootstrap, Group, GroupBuffers, GroupBuilder, GroupOp, GroupSlices, GroupWork, Media, MeetingPlace, Notice, Operation};
+pub use group::{
+    Bootstrap, Group, GroupBuffers, GroupBuilder, GroupOp, GroupSlices, GroupWork, Media, MeetingPlace,
+    Notice, Operation, TransferTag,
+};
 pub use master::{MASTER_PORT, Master, MasterBuilder};
 pub use ringfold_cuda as cuda;
 pub use ringfold_fabric::memory::{Memory, View};

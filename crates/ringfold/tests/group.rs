@@ -1,6 +1,6 @@
 //! What a group of fixed ranks promises, over TCP and through shared memory.
 
-use ringfold::{Bootstrap, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, View};
+use ringfold::{Bootstrap, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag, View};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -164,7 +164,7 @@ fn transfers_keep_their_order_and_disturb_no_collective() {
         let (next, previous) = ((me + 1) % world, (me + world - 1) % world);
         for count in COUNTS {
             let send = |tag: usize| Operation {
-                op: GroupOp::Send { to: next },
+                op: GroupOp::Send { to: next, tag: TransferTag::default() },
                 dtype: ringfold::DType::F32,
                 buffers: GroupBuffers::Apart {
                     input: vec![View::from(bytes(&brought(me + tag, count)))],

@@ -1,7 +1,7 @@
 //! Memory that a group is given and can't use, or has no use for, harms nobody.
 
 use ringfold::{
-    Bootstrap, DType, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, View,
+    Bootstrap, DType, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag, View,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ fn buffers_that_are_not_one_per_part_are_refused_and_the_group_goes_on() {
             operation(GroupOp::AllReduce(ReduceOp::Sum), &[2, 2], &[4]),
             operation(GroupOp::ReduceScatter(ReduceOp::Sum), &[3, 5], &[4]),
             operation(GroupOp::AllToAllV { send: vec![1, 2], receive: vec![1, 2] }, &[2, 1], &[1, 2]),
-            operation(GroupOp::Recv { from: other }, &[], &[2, 2]),
+            operation(GroupOp::Recv { from: other, tag: TransferTag::default() }, &[], &[2, 2]),
         ] {
             let outcome = group.submit(wrong).map(|work| work.wait());
             assert!(matches!(outcome, Err(Error::BadArgument(_))), "{outcome:?}");

@@ -64,6 +64,11 @@ impl Pair {
         Some(self.held.remove(found))
     }
 
+    /// Whether there is something for an operation that is not started here.
+    pub(super) fn offers(&self, op: OpId) -> bool {
+        self.wants.contains(&op) || self.held.iter().any(|header| header.op == op)
+    }
+
     /// Remembers that slots are wanted for an operation that is not started here.
     pub(super) fn keep_want(&mut self, op: OpId) -> Result<(), Violation> {
         if !self.wants.contains(&op) && self.wants.len() >= limits::OPS_IN_FLIGHT_MAX {

@@ -119,8 +119,7 @@ impl Core {
         let deadline = self.deadline(operation.timeout);
         if let Collective::Transfer { .. } = request.descriptor.collective {
             let buffers = on_host(operation.buffers, request.side).0;
-            let Request { descriptor, layout, .. } = request;
-            let started = self.engine.with(|driver| driver.start(descriptor, &layout, buffers, deadline))?;
+            let started = self.engine.with(|driver| driver.start(&request, buffers, deadline))?;
             let call = started.map_err(|(error, _)| error)?;
             return Ok(GroupWork::transfer(self.clone(), call));
         }
@@ -247,8 +246,7 @@ impl Core {
         deadline: Instant,
     ) -> (Result<(), Error>, Option<GroupBuffers>) {
         let (buffers, unpack) = on_host(buffers, request.side);
-        let Request { descriptor, layout, .. } = request;
-        let started = self.engine.with_waiter(|driver| driver.start(*descriptor, layout, buffers, deadline));
+        let started = self.engine.with_waiter(|driver| driver.start(request, buffers, deadline));
         let call = match started {
             Ok(Ok(call)) => call,
             Ok(Err((error, buffers))) => return (Err(error), Some(unpack.finish(Some(buffers)))),

@@ -6,6 +6,7 @@
 use crate::all_reduce::HostBuffers;
 use super::lobby::Lobby;
 use super::notes::Notes;
+use super::operation::{Request, TransferTag};
 use crate::data_plane::{DataPlane, PlaneEvent};
 use crate::engine::Drive;
 use crate::spin::Outlook;
@@ -14,7 +15,6 @@ use core::time::Duration;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::Readiness;
-use ringfold_plan::layout::Layout;
 use ringfold_proto::cause::{Cause, Departure, PeerName, Waiting};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::epoch::EpochDescription;
@@ -125,17 +125,17 @@ impl GroupDriver {
     /// Starts an operation, or gives its buffers back.
     pub(super) fn start(
         &mut self,
-        descriptor: Descriptor,
-        layout: &Layout,
+        request: &Request,
         buffers: HostBuffers,
         deadline: Instant,
     ) -> Result<CallId, (Error, HostBuffers)> {
+        let Request { descriptor, layout, .. } = request;
+        let descriptor = *descriptor;
         if let Some(error) = self.refusal(&descriptor) {
             return Err((error, buffers));
         }
         let tag = match descriptor.collective {
-            // Each direction of each pair has its own order, which collectives do not disturb.
-            Collective::Transfer { from, to } => Tag(1 << 63 | u64::from(from.0) << 32 | u64::from(to.0)),
+            Collective::Transfer { from, to } => transfer(from, to, request.tag),
             _ => Tag(0),
         };
         let next = self.next.entry(tag).or_insert(Seq(0));
@@ -154,6 +154,15 @@ impl GroupDriver {
         self.pump(now);
         self.check_left(now);
         Ok(call)
+    }
+
+    /// The lowest rank of those that have begun to send something with this tag which is not received here yet.
+    pub(super) fn sender(&self, tag: TransferTag) -> Option<Rank> {
+        self.others().find(|from| {
+            let tag = transfer(*from, self.me, tag);
+            let seq = self.next.get(&tag).copied().unwrap_or(Seq(0));
+            self.plane.is_offered(OpId { epoch: self.description.id, tag, seq })
+        })
     }
 
     /// Why an operation can't be started.
@@ -539,4 +548,9 @@ impl Drive for GroupDriver {
     fn failed(error: Error) -> GroupEnded {
         GroupEnded { result: Err(error), buffers: None }
     }
+}
+
+/// Each direction of each pair has its own order for each tag, which nothing else disturbs.
+fn transfer(from: Rank, to: Rank, tag: TransferTag) -> Tag {
+    Tag(1 << 63 | u64::from(tag.0) << 32 | u64::from(from.0) << 16 | u64::from(to.0))
 }

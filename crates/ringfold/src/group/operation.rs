@@ -74,12 +74,30 @@ pub enum GroupOp {
     Send {
         /// Who gets it.
         to: usize,
+        /// Which receive it is meant for: one with the same tag. What has one tag arrives in the order of sending.
+        tag: TransferTag,
     },
     /// Data comes from one other rank.
     Recv {
         /// Whose it is.
         from: usize,
+        /// Which sends it takes: those with the same tag.
+        tag: TransferTag,
     },
+}
+
+/// What tells transfers between two ranks apart. Those of different tags wait for each other nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct TransferTag(pub(super) u32);
+
+impl TransferTag {
+    /// The largest tag.
+    pub const MAX: u32 = i32::MAX as u32;
+
+    /// A tag, if it is not above [`TransferTag::MAX`].
+    pub fn new(tag: u32) -> Option<Self> {
+        (tag <= Self::MAX).then_some(Self(tag))
+    }
 }
 
 /// The memory of an operation. Inputs are never written.
@@ -151,6 +169,8 @@ pub(super) struct Request {
     pub(super) layout: Layout,
     /// Whether this rank's input is taken from, and its output given to, the same memory.
     pub(super) side: Side,
+    /// The tag of a transfer.
+    pub(super) tag: TransferTag,
 }
 
 /// Which side of a buffer that is given in place counts.
@@ -213,7 +233,11 @@ impl Standing {
             }
         }
         let base = Descriptor::all_reduce(count, dtype, reduce.unwrap_or(ReduceOp::Sum));
-        Ok(Request { descriptor: base.with_collective(collective), layout, side })
+        let tag = match op {
+            GroupOp::Send { tag, .. } | GroupOp::Recv { tag, .. } => *tag,
+            _ => TransferTag::default(),
+        };
+        Ok(Request { descriptor: base.with_collective(collective), layout, side, tag })
     }
 
     /// Whether memory that comes in several buffers has one per rank, as long as that rank's part, where there are
@@ -225,7 +249,7 @@ impl Standing {
         input: &[usize],
         output: &[usize],
     ) -> Result<(), Error> {
-        let Request { descriptor, layout, side } = request;
+        let Request { descriptor, layout, side, .. } = request;
         let parts = layout.parts(descriptor, self.world);
         let even = |rank: usize| parts.of(Rank::from_index(rank)).count;
         let sent = |rank: usize| layout.sends(Rank::from_index(rank)).unwrap_or_else(|| even(rank));
@@ -281,8 +305,8 @@ impl Standing {
                 (Collective::Scatter { root: rank(*root, "root")? }, None)
             }
             GroupOp::AllToAll | GroupOp::AllToAllV { .. } => (Collective::AllToAll, None),
-            GroupOp::Send { to } => (Collective::Transfer { from: me, to: other(*to, "send to")? }, None),
-            GroupOp::Recv { from } => {
+            GroupOp::Send { to, .. } => (Collective::Transfer { from: me, to: other(*to, "send to")? }, None),
+            GroupOp::Recv { from, .. } => {
                 (Collective::Transfer { from: other(*from, "receive from")?, to: me }, None)
             }
         })

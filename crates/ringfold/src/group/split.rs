@@ -134,7 +134,7 @@ impl Notice for Letters {
 
 impl Core {
     /// What a rank has told about a topic, or does so soon.
-    fn hear_note(&self, from: Rank, topic: u64, patience: Duration) -> Result<Option<String>, Error> {
+    pub(super) fn hear_note(&self, from: Rank, topic: u64, patience: Duration) -> Result<Option<String>, Error> {
         if let Some(text) = self.engine.with(|driver| driver.take_note(from, topic))? {
             return Ok(Some(text));
         }
