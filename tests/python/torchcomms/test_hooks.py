@@ -191,7 +191,11 @@ def _forbidden() -> tuple[float, int, int]:
     handle = comm.register_pre_hook(forbid)
     tensor, into = torch.ones(1), torch.zeros(1)
     refused = 0
-    for call in (lambda: comm.all_gather_single(into, tensor, False), lambda: comm.barrier(True)):
+    calls: list[Callable[[], object]] = [
+        lambda: comm.all_gather_single(into, tensor, False),
+        lambda: comm.barrier(True),
+    ]
+    for call in calls:
         try:
             call()
         except KeyError:
