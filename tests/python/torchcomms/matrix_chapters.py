@@ -61,16 +61,25 @@ def reduce_specs(world: int, rank: int) -> list[Spec]:
 
 def large_specs(world: int, rank: int) -> list[Spec]:
     """A million elements: more than fits into any buffer on the way."""
-    moves = [("send_recv", torch.uint8), ("broadcast", torch.float32), ("all_gather_single", torch.int16)]
-    moves += [("all_to_all_single", torch.float32), ("scatter", torch.bfloat16), ("gather", torch.int64)]
-    moves += [("all_gather_v", torch.float32), ("all_to_all_v_single", torch.uint8), ("batch", torch.float32)]
-    specs = [Spec(op, dtype, MILLION, root=world - 1) for op, dtype in moves]
-    sums = [("all_reduce", torch.float32), ("all_reduce", torch.bfloat16), ("all_reduce", torch.int64)]
-    sums += [("reduce", torch.float32), ("reduce_scatter_single", torch.float16)]
-    sums += [("reduce_scatter_v", torch.float32)]
-    specs += [Spec(op, dtype, MILLION, ReduceOp.SUM, root=world - 1) for op, dtype in sums]
-    more = [ReduceOp.AVG, ReduceOp.MAX, ReduceOp.PREMUL_SUM(factor(rank))]
-    return specs + [Spec("all_reduce", torch.float32, MILLION, op) for op in more]
+    share = MILLION // world
+    specs = [
+        Spec("send_recv", torch.uint8, MILLION),
+        Spec("broadcast", torch.float32, MILLION, root=world - 1),
+        Spec("all_gather_single", torch.int16, share),
+        Spec("all_gather_v", torch.float32, share),
+        Spec("all_to_all_single", torch.float32, share),
+        Spec("all_to_all_v_single", torch.uint8, share),
+        Spec("scatter", torch.bfloat16, share, root=world - 1),
+        Spec("gather", torch.int64, share, root=world - 1),
+        Spec("batch", torch.float32, share),
+        Spec("reduce", torch.float32, MILLION, ReduceOp.SUM, root=world - 1),
+        Spec("reduce_scatter_single", torch.float16, share, ReduceOp.SUM),
+        Spec("reduce_scatter_v", torch.float32, share, ReduceOp.SUM),
+    ]
+    specs += [Spec("all_reduce", dtype, MILLION, ReduceOp.SUM) for dtype in (torch.bfloat16, torch.int64)]
+    premultiplied = ReduceOp.PREMUL_SUM(factor(rank))
+    floats = [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX, premultiplied]
+    return specs + [Spec("all_reduce", torch.float32, MILLION, op) for op in floats]
 
 
 def run_blocking(comm: TorchComm, specs: list[Spec], report: Report) -> None:
