@@ -83,6 +83,8 @@ class Watched:
 
     def number(self, entry: Entry, args: Any) -> None:
         """Gives a call its place in the order of calls."""
+        if not self._collectives and not self._p2p:
+            self.learn()
         if entry.is_collective:
             entry.collective_seq = self._collectives
             self._collectives += 1

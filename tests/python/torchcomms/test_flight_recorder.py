@@ -511,3 +511,36 @@ def _analyse(caplog: pytest.LogCaptureFixture, folder: Path, *options: str) -> s
     with caplog.at_level(logging.INFO, "Flight Recorder"):
         fr_trace.main([str(folder), *options])
     return "\n".join(record.getMessage() for record in caplog.records)
+
+
+def test_groups_that_torch_makes_are_recorded_with_their_global_ranks(
+    ranks: Ranks, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = {"TORCHCOMM_FR_DUMP_TEMP_FILE": str(tmp_path / "rank_"), "TORCH_FR_BUFFER_SIZE": "100"}
+    listed = ranks.run(3, _by_torch, env=env)
+    assert listed[0] == ["[0,1,2]"]
+    assert listed[1] == listed[2] == ["[0,1,2]", "[1,2]"]
+    output = tmp_path.parent / f"{tmp_path.name}.db"
+    found = _analyse(caplog, tmp_path, "-o", str(output))
+    assert "Not all ranks" not in found and "Culprit" not in found, found
+    _, database = pickle.loads(output.read_bytes())
+    assert sorted(len(collective.expected_ranks) for collective in database.collectives) == [2, 3]
+
+
+def _by_torch() -> list[str]:
+    import torch.distributed as dist
+    import torch.distributed.config as config
+
+    config.use_torchcomms = True
+    dist.init_process_group("gloo")
+    part = dist.new_group([1, 2])
+    # Making groups may take collectives of its own.
+    recorder = FlightRecorderHook()
+    recorder.reset()
+    dist.all_reduce(torch.ones(3))
+    if dist.get_rank() > 0:
+        dist.all_reduce(torch.ones(4), group=part)
+    recorder.dump_file(dist.get_rank())
+    ranks = [group["ranks"] for group in _dumped(recorder)["pg_config"].values()]
+    dist.destroy_process_group()
+    return ranks
