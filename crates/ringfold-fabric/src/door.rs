@@ -18,6 +18,8 @@ impl Door {
     /// Listens on one address.
     pub fn open(address: SocketAddr, poller: &Arc<Poller>) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
+        // Many may come before anyone looks.
+        rustix::net::listen(&listener, limits::BACKLOG)?;
         listener.set_nonblocking(true)?;
         let token = poller.token();
         poller.add(&listener, token, false)?;

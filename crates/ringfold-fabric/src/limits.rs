@@ -11,6 +11,9 @@ pub const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Connections that may be in their handshake at once, at one listener.
 pub const KNOCKS_MAX: usize = 256;
 
+/// Connections that may wait at a listener until someone looks; the system may allow fewer.
+pub const BACKLOG: i32 = 2048;
+
 /// Connections that are taken from a listener in one turn.
 pub const ACCEPTS_PER_TURN: usize = 32;
 

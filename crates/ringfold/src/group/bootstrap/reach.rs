@@ -20,6 +20,9 @@ const HEAD_START: Duration = Duration::from_millis(10);
 /// How long someone who listens at an address that all know may say nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
+/// And someone at one of several addresses, others of which could not be reached: it may be a stranger.
+const DOUBTFUL_SILENCE_MAX: Duration = Duration::from_secs(30);
+
 /// How often it is looked, while someone listens and says nothing, whether something else is announced by now.
 const REREAD: Duration = Duration::from_millis(200);
 
@@ -42,6 +45,7 @@ pub(super) fn reach(lead: &Lead<'_>, arrival: &Arrival) -> Result<Reached, Faile
         untried: lead.addresses.iter(),
         knocks: Vec::new(),
         trouble: "it has no address".into(),
+        has_failed: false,
         is_final: false,
     };
     let begun = Instant::now();
@@ -64,6 +68,7 @@ pub(super) fn reach(lead: &Lead<'_>, arrival: &Arrival) -> Result<Reached, Faile
         arrival.vigil.check().map_err(Failed::Final)?;
         let is_late = now >= arrival.until
             || lead.is_certain && begun.elapsed() >= SILENCE_MAX
+            || dialling.has_failed && begun.elapsed() >= DOUBTFUL_SILENCE_MAX
             || begun.elapsed() >= CONNECT_MAX && !dialling.is_connected();
         if is_late {
             return Err(Failed::Retry("it does not answer".into()));
@@ -96,6 +101,7 @@ struct Dialling<'a> {
     knocks: Vec<Knock>,
     /// How the last one failed.
     trouble: String,
+    has_failed: bool,
     /// Whether someone was there who knows another secret.
     is_final: bool,
 }
@@ -111,7 +117,7 @@ impl Dialling<'_> {
                 knock.await_first_word(now + self.arrival.until.saturating_duration_since(Instant::now()));
                 self.knocks.push(knock);
             }
-            Err(error) => self.trouble = error.to_string(),
+            Err(error) => (self.has_failed, self.trouble) = (true, error.to_string()),
         }
         Ok(())
     }
@@ -129,7 +135,7 @@ impl Dialling<'_> {
                     return Ok(Some(Reached { stream, seen }));
                 }
                 Err(rejected) => {
-                    self.trouble = rejected.why;
+                    (self.has_failed, self.trouble) = (true, rejected.why);
                     self.is_final |= knock.failed().is_some_and(is_about_token);
                     self.knocks.swap_remove(index);
                 }
