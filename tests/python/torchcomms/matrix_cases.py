@@ -11,6 +11,7 @@ from torchcomms import ReduceOp, TorchComm, TorchWork
 
 Call = Callable[[TorchComm, bool], TorchWork | list[TorchWork]]
 GUARD = 3
+ROOTED = ("broadcast", "reduce", "scatter", "gather", "gather_single")
 FILL = 0x01  # A byte that is a value of every type.
 
 
@@ -28,7 +29,8 @@ class Spec:
 
     def __str__(self) -> str:
         words = [self.op, str(self.dtype).removeprefix("torch."), name_of(self.reduce), f"of {self.count}"]
-        return " ".join([*filter(None, words), f"root {self.root}"])
+        is_rooted = self.op in ROOTED
+        return " ".join([*filter(None, words), *([f"root {self.root}"] if is_rooted else [])])
 
 
 class Room:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 import torchcomms
 from matrix_arguments import REFUSALS
-from matrix_cases import MOVES, REDUCTIONS, Case, Maker, Spec
+from matrix_cases import MOVES, REDUCTIONS, ROOTED, Case, Maker, Spec
 from matrix_oracle import MOVED, REDUCED, factor, reductions
 from matrix_report import Chapter, Report, total
 from torchcomms import ReduceOp, TorchComm, TorchWork, WorkStatus
@@ -35,28 +35,34 @@ def new_comm(name: str) -> TorchComm:
 
 def move_specs(world: int) -> list[Spec]:
     """All moves: every type and size, with a root that goes round; for one type, every root."""
-    seeds = itertools.count()
+    wanted = itertools.product(MOVES, MOVED, SMALL)
     specs = [
-        Spec(op, dtype, count, root=next(seeds) % world, seed=next(seeds))
-        for op in MOVES
-        for dtype in MOVED
-        for count in SMALL
+        Spec(op, dtype, count, root=root_of(seed, world), seed=seed)
+        for seed, (op, dtype, count) in enumerate(wanted)
     ]
-    rooted = ["broadcast", "scatter", "gather", "gather_single"]
+    rooted = [op for op in ROOTED if op in MOVES]
     specs += [Spec(op, torch.float32, 5, root=root, seed=root) for op in rooted for root in range(world)]
     return specs
 
 
 def reduce_specs(world: int, rank: int) -> list[Spec]:
     """All reductions of every type and size."""
-    seeds = itertools.count()
-    return [
-        Spec(op, dtype, count, reduce, root=next(seeds) % world, seed=next(seeds))
+    wanted = [
+        (op, dtype, reduce, count)
         for op in REDUCTIONS
         for dtype in REDUCED
         for reduce in reductions(dtype, rank)
         for count in SMALL
     ]
+    return [
+        Spec(op, dtype, count, reduce, root=root_of(seed, world), seed=seed)
+        for seed, (op, dtype, reduce, count) in enumerate(wanted)
+    ]
+
+
+def root_of(seed: int, world: int) -> int:
+    """A root that goes round, and not with the sizes."""
+    return (seed + seed // len(SMALL)) % world
 
 
 def large_specs(world: int, rank: int) -> list[Spec]:
@@ -162,6 +168,84 @@ def a_million_elements_arrive_blocking_and_in_flight(comm: TorchComm, report: Re
     specs = large_specs(comm.get_size(), comm.get_rank())
     run_blocking(comm, specs, report)
     run_in_flight(comm, specs, report, at_once=6)
+
+
+def shapes_and_aliases_do_not_matter(comm: TorchComm, report: Report) -> None:
+    """Tensors of no dimension and of three, tensors that require gradients, inputs that lie within outputs."""
+    rank, world = comm.get_rank(), comm.get_size()
+    number = torch.tensor(float(rank))
+    comm.all_reduce(number, ReduceOp.SUM, False)
+    report.expect(number.item() == sum(range(world)), f"a tensor without dimensions became {number}")
+    parameter = torch.full((3,), float(rank), requires_grad=True)
+    comm.broadcast(parameter, world - 1, False)
+    report.expect(parameter.tolist() == [world - 1.0] * 3, f"a parameter became {parameter}")
+    cube = torch.full((world * 2, 3, 5), -1.0)
+    comm.all_gather_single(cube, torch.full((2, 15), float(rank)), False)
+    wanted = torch.arange(world).repeat_interleave(30).view_as(cube)
+    report.expect(torch.equal(cube, wanted.float()), "parts of a cube are not where they should be")
+    for async_op in (False, True):
+        for name, wrong in (
+            ("all_gather_single from its own output", _gathered_within(comm, async_op)),
+            ("all_gather from its own output", _listed_within(comm, async_op)),
+            ("all_gather into one tensor only", _all_in_one(comm, async_op)),
+            ("reduce_scatter_single into its own input", _scattered_within(comm, async_op)),
+            ("scatter into its own input", _dealt_within(comm, async_op)),
+            ("all_to_all_single into its own input", _exchanged_within(comm, async_op)),
+        ):
+            report.expect(wrong is None, f"{name} (async {async_op}): {wrong}")
+
+
+COUNT = 30_001
+
+
+def _gathered_within(comm: TorchComm, async_op: bool) -> str | None:
+    whole = torch.full((comm.get_size(), COUNT), -1.0)
+    whole[comm.get_rank()] = comm.get_rank()
+    comm.all_gather_single(whole, whole[comm.get_rank()], async_op).wait()
+    return _rows(whole)
+
+
+def _listed_within(comm: TorchComm, async_op: bool) -> str | None:
+    whole = torch.full((comm.get_size(), COUNT), -1.0)
+    whole[comm.get_rank()] = comm.get_rank()
+    comm.all_gather(list(whole), whole[comm.get_rank()], async_op).wait()
+    return _rows(whole)
+
+
+def _all_in_one(comm: TorchComm, async_op: bool) -> str | None:
+    one, mine = torch.full((COUNT,), -1.0), torch.full((COUNT,), float(comm.get_rank()))
+    comm.all_gather([one] * comm.get_size(), mine, async_op).wait()
+    is_anyones = 0 <= one[0] < comm.get_size() and bool((one == one[0]).all())
+    return None if is_anyones and bool((mine == comm.get_rank()).all()) else f"it holds {one.unique()}"
+
+
+def _scattered_within(comm: TorchComm, async_op: bool) -> str | None:
+    rank, world = comm.get_rank(), comm.get_size()
+    whole = torch.arange(world).float().repeat_interleave(COUNT).view(world, COUNT) + rank
+    comm.reduce_scatter_single(whole[rank], whole, ReduceOp.SUM, async_op).wait()
+    wanted = rank * world + sum(range(world))
+    return None if bool((whole[rank] == wanted).all()) else f"{whole[rank].unique()}, not {wanted}"
+
+
+def _dealt_within(comm: TorchComm, async_op: bool) -> str | None:
+    rank, world = comm.get_rank(), comm.get_size()
+    parts = [torch.full((COUNT,), float(to)) for to in range(world)] if rank == 0 else []
+    output = parts[0] if rank == 0 else torch.full((COUNT,), -1.0)
+    comm.scatter(output, parts, 0, async_op).wait()
+    return None if bool((output == rank).all()) else f"{output.unique()}, not {rank}"
+
+
+def _exchanged_within(comm: TorchComm, async_op: bool) -> str | None:
+    rank, world = comm.get_rank(), comm.get_size()
+    whole = (torch.arange(world) + world * rank).float().repeat_interleave(COUNT).view(world, COUNT)
+    comm.all_to_all_single(whole, whole, async_op).wait()
+    wanted = torch.arange(world) * world + rank
+    return None if torch.equal(whole[:, 0], wanted.float()) else f"{whole[:, 0]}, not {wanted}"
+
+
+def _rows(whole: torch.Tensor) -> str | None:
+    wanted = torch.arange(len(whole)).float().view(-1, 1)
+    return None if bool((whole == wanted).all()) else f"rows hold {[row.unique() for row in whole]}"
 
 
 # --- works -------------------------------------------------------------------------------------------------------
@@ -380,6 +464,7 @@ CHAPTERS: list[Chapter] = [
     every_reduction_is_right_and_has_the_same_bits_everywhere,
     every_reduction_is_right_and_has_the_same_bits_everywhere_in_flight,
     a_million_elements_arrive_blocking_and_in_flight,
+    shapes_and_aliases_do_not_matter,
     fifty_operations_of_all_kinds_are_in_flight_at_once,
     a_work_is_in_progress_until_the_others_call,
     works_and_tensors_may_be_dropped_before_the_end,
