@@ -554,7 +554,7 @@ class TorchComm:
         try:
             work = self._backend.issue_batch(ops, async_op, options)
         except Exception as error:
-            self._after(op_id, _hook_args.BatchOpIssuePostHookArgs, TorchWork(error=error))
+            self._after(op_id, _hook_args.BatchOpIssuePostHookArgs, TorchWork(error=error), error)
             raise
         work._on_error = self._note_failure
         self._after(op_id, _hook_args.BatchOpIssuePostHookArgs, work)
@@ -567,7 +567,7 @@ class TorchComm:
         try:
             result = run()
         except Exception as error:  # the arguments were refused, and nothing has begun
-            self._after(op_id, _hook_args.CollectivePostHookArgs, TorchWork(error=error))
+            self._after(op_id, _hook_args.CollectivePostHookArgs, TorchWork(error=error), error)
             raise
         work = result if isinstance(result, TorchWork) else TorchWork()
         self._after(op_id, _hook_args.CollectivePostHookArgs, work)
@@ -581,9 +581,11 @@ class TorchComm:
                 hook(op, op_id, told)
         return op_id
 
-    def _after(self, op_id: int, kind: Callable[..., Any], *fields: object) -> None:
+    def _after(
+        self, op_id: int, kind: Callable[..., Any], result: object, error: BaseException | None = None
+    ) -> None:
         if self._post.every:
-            told = kind(*fields)
+            told = kind(result, error=error)
             for hook in self._post.every:
                 hook(op_id, told)
 

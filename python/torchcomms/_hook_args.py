@@ -193,31 +193,38 @@ class FinalizePreHookArgs(PreHookArgs):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class CollectivePostHookArgs(_Args):
-    """After an operation on tensors, or a barrier. If it was refused, or has failed, the work has the error."""
+class PostHookArgs(_Args):
+    """What is told after all calls but ``finalize``."""
+
+    error: BaseException | None = field(default=None, kw_only=True)
+    """What the call raises because it could not be begun: its arguments were refused, for example. An operation that was
+    begun and failed has the error in its work."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class CollectivePostHookArgs(PostHookArgs):
+    """After an operation on tensors, or a barrier."""
 
     work: TorchWork
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class BatchOpIssuePostHookArgs(_Args):
+class BatchOpIssuePostHookArgs(PostHookArgs):
     work: TorchWork
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class SplitPostHookArgs(_Args):
+class SplitPostHookArgs(PostHookArgs):
     """``new_comm`` is the child, or None where this rank is not in it."""
 
     new_comm: TorchComm | None
-    error: BaseException | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class NewWindowPostHookArgs(_Args):
+class NewWindowPostHookArgs(PostHookArgs):
     """``window`` is None if there was an error."""
 
     window: TorchCommWindow | None
-    error: BaseException | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)

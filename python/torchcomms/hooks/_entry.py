@@ -69,6 +69,7 @@ class Entry:
         "is_async",
         "is_collective",
         "is_p2p",
+        "is_refused",
         "op",
         "op_id",
         "output_dtypes",
@@ -103,6 +104,7 @@ class Entry:
         self.op = op
         self.op_id = op_id
         self.is_async = is_async
+        self.is_refused = False
         self.is_p2p = op in _P2P
         # Whether all ranks of the communicator have to make this call, so that it has a number among such calls.
         self.is_collective = not self.is_p2p and op is not OpName.split
@@ -143,6 +145,12 @@ class Entry:
         else:
             self.error = f"{type(error).__name__}: {error}"
         self.work = None
+
+    def refuse(self, error: BaseException) -> None:
+        """It was never begun."""
+        self.end(error)
+        self.is_refused = True
+        self.started_ns = None
 
     def look(self) -> None:
         """Notices an end that nobody has asked for yet."""

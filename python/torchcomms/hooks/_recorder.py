@@ -83,6 +83,12 @@ class Recorder:
         """The entry of an operation that comes to its second hook."""
         return self._begun.pop(op_id, None)
 
+    def take_back(self, entry: Entry, error: BaseException) -> None:
+        """The operation was refused: it stays here for its user to see, but others will never have seen it."""
+        with self._lock:
+            entry.refuse(error)
+            entry.group.take_back(entry)
+
     def reset(self) -> None:
         """Forgets all operations. Numbers go on."""
         with self._lock:
@@ -145,13 +151,15 @@ class _Watch:
         entry = self.recorder.take_begun(op_id)
         if entry is None:
             return
-        if isinstance(args, SplitPostHookArgs):
-            entry.end(args.error)
+        if args.error is not None:
+            self.recorder.take_back(entry, args.error)
+        elif isinstance(args, SplitPostHookArgs):
+            entry.end(None)
             if args.new_comm is not None:
                 ranks = [self.group.global_rank(rank) for rank in entry.ranks]
                 self.recorder.watch(args.new_comm, ranks=ranks)
         elif isinstance(args, NewWindowPostHookArgs):
-            entry.end(args.error)
+            entry.end(None)
         else:
             entry.follow(args.work)
 

@@ -5,6 +5,7 @@ It differs from what a person is shown, so that the analyser finds the faults of
 - It expects every rank of a group in each of the group's operations, so a transfer is filed under a group of its two
   ends, and a split under one of its ranks. Both ends number a pair's transfers alike, and so they are matched.
 - It knows batches only if they have one shape on all ranks, so their transfers are listed one by one.
+- It takes what only some ranks have called for a fault, so calls that were refused are left out.
 - It knows few operations of uneven sizes, so others are given in terms of those.
 """
 
@@ -45,7 +46,7 @@ def write(rank: int, heading: dict[str, Any], entries: list[Entry]) -> str:
     path = path_for(rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     groups: dict[str, Any] = {}
-    filed = [one for entry in entries for one in _filed(entry, groups)]
+    filed = [one for entry in entries if not entry.is_refused for one in _filed(entry, groups)]
     trace = {**heading, "pg_config": {**heading["pg_config"], **groups}, "entries": filed}
     # The analyser takes all files of the folder with this name's beginning, so a file that is being written has another.
     fd, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)

@@ -101,6 +101,18 @@ class Watched:
             entry.split_number = self._splits.get(entry.ranks, 0)
             self._splits[entry.ranks] = entry.split_number + 1
 
+    def take_back(self, entry: Entry) -> None:
+        """Takes its place away from a call that was refused, so that this rank and the others go on counting alike. If
+        another thread has been given the next one by now, it stays."""
+        if entry.is_collective and self._collectives == entry.collective_seq + 1:
+            self._collectives -= 1
+            self._last_started = min(self._last_started, self._collectives - 1)
+        for transfer in reversed(entry.transfers):
+            if self._transfers[transfer.src, transfer.dst] == transfer.number + 1:
+                self._transfers[transfer.src, transfer.dst] -= 1
+        if entry.op is OpName.split and self._splits[entry.ranks] == entry.split_number + 1:
+            self._splits[entry.ranks] -= 1
+
     def _rank(self) -> int:
         comm = self.comm()
         return -1 if comm is None else comm.get_rank()

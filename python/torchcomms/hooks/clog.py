@@ -166,10 +166,11 @@ def _follow(log: clog, number: int, op_id: int, work: TorchWork, has_started: bo
     told: set[WorkEvent] = {"start"} if has_started else set()
 
     def hear(event: WorkEvent) -> None:
-        # Waiting again is legal, and nothing new.
-        if event not in told:
-            told.add(event)
-            log._event(number, _LETTERS[event], op_id)
+        # Waiting again is legal, and nothing new; two threads may both be the first to see the end.
+        with log._lock:
+            if event not in told:
+                told.add(event)
+                log._event(number, _LETTERS[event], op_id)
 
     work._listen(hear)
 

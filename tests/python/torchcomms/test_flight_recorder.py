@@ -123,6 +123,24 @@ def test_transfers_and_collectives_are_counted_apart(comm: TorchComm, recorder: 
     assert (recv["input_sizes"], recv["output_sizes"]) == ([], [[1]])
 
 
+def test_refused_calls_are_shown_with_their_error_and_not_counted(ranks: Ranks) -> None:
+    refused, done = ranks.run(1, _refused)[0]
+    assert refused["state"] == "scheduled" and not refused["retired"]
+    assert "contiguous" in refused["error"]
+    assert refused["collective_seq_id"] == done["collective_seq_id"] == 0
+
+
+def _refused() -> list[dict[str, Any]]:
+    comm = torchcomms.new_comm("ringfold", torch.device("cpu"), name="refuses")
+    recorder = FlightRecorderHook(isolated=True)
+    recorder.register_with_comm(comm)
+    with pytest.raises(RuntimeError):
+        comm.all_reduce(torch.ones(4, 4).t(), SUM, False)
+    comm.barrier(False)
+    comm.finalize()
+    return _entries(recorder)
+
+
 def test_the_newest_take_the_place_of_the_oldest(comm: TorchComm) -> None:
     recorder = FlightRecorderHook(max_entries=4, isolated=True)
     recorder.register_with_comm(comm)
@@ -448,6 +466,14 @@ def _collectives(comm: TorchComm) -> None:
     handle = comm.all_gather_p_init(flat)
     comm.all_gather_p_exec(handle, one)
     comm.all_gather_p_free(handle)
+    # What one rank alone is refused, it may do right the second time.
+    if rank == 0:
+        for call in (
+            lambda: comm.all_reduce(torch.ones(4, 4).t(), SUM, False),
+            lambda: comm.send(torch.ones(1), 99, False),
+        ):
+            with pytest.raises(RuntimeError):
+                call()
     comm.all_reduce(torch.ones(7), SUM, True).wait()
 
 
