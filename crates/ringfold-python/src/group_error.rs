@@ -51,6 +51,7 @@ fn kind(error: &Error) -> &'static str {
             Cause::EpochEnded | Cause::GivenUp { .. } => "aborted",
         },
         Error::Misuse(_) | Error::BadArgument(_) => "argument",
+        Error::Late(_) => "timeout",
         Error::Left => "left",
         Error::Interrupted => "aborted",
         Error::NoGroup(_) | Error::Bind(_) => "meeting",

@@ -15,6 +15,7 @@ mod operands;
 mod owned;
 mod place;
 mod tensor;
+mod window;
 mod work;
 
 use pyo3::prelude::*;
@@ -29,6 +30,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<master::Master>()?;
     module.add_class::<place::MeetingPlace>()?;
     module.add_class::<tensor::Tensor>()?;
+    module.add_class::<window::Window>()?;
+    module.add_class::<window::WindowWork>()?;
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
     module.add_function(wrap_pyfunction!(has_cuda, module)?)?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Where the bytes of a tensor lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Span {
+pub(crate) struct Span {
     start: usize,
     bytes: usize,
 }
@@ -136,7 +136,8 @@ impl Side {
 }
 
 impl Span {
-    fn of(item: &Bound<'_, PyAny>) -> PyResult<Self> {
+    /// An (address, bytes).
+    pub(crate) fn of(item: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (start, bytes) = item.extract::<(usize, usize)>()?;
         if (start == 0 && bytes > 0) || isize::try_from(bytes).is_err() || start.checked_add(bytes).is_none()
         {
@@ -178,14 +179,14 @@ impl Span {
     }
 
     /// Memory that the engine reads.
-    fn view(&self, keep: &Arc<Py<PyAny>>) -> View {
+    pub(crate) fn view(&self, keep: &Arc<Py<PyAny>>) -> View {
         let start = core::ptr::with_exposed_provenance(self.start);
         // SAFETY: the keeper keeps the bytes valid and in place; the rest is as for `lend`.
         unsafe { View::kept(start, self.bytes, Box::new(keep.clone())) }
     }
 
     /// Memory that the engine reads and writes.
-    fn memory(&self, keep: &Arc<Py<PyAny>>) -> Memory {
+    pub(crate) fn memory(&self, keep: &Arc<Py<PyAny>>) -> Memory {
         let start = core::ptr::with_exposed_provenance_mut(self.start);
         // SAFETY: as for `view`. Memories that overlap are written one after the other, each for a moment.
         unsafe { Memory::kept(start, self.bytes, Box::new(keep.clone())) }

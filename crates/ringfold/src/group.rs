@@ -15,7 +15,7 @@ mod place;
 mod split;
 mod work;
 
-pub(crate) use lobby::Lobby;
+pub(crate) use lobby::{Connections, Lobby};
 
 pub use bootstrap::Bootstrap;
 pub use builder::{GroupBuilder, Media};

@@ -343,7 +343,11 @@ impl Pane {
         self.refuse(to)?;
         match (&side.to, &side.mapped, &side.line) {
             _ if from.is_empty() => {}
-            (Way::Own, ..) => self.own.write(offset, &from.as_slice().to_vec()),
+            (Way::Own, ..) => {
+                // In other languages it may be a part of the very memory.
+                let copy = from.as_slice().to_vec();
+                self.own.write(offset, &copy);
+            }
             (Way::Memory(_), Some(mapped), _) => mapped.write(offset, from.as_slice()),
             (Way::Line(handle), _, Some(line)) => loop {
                 match line.puts.put(from.clone().into(), handle.at(offset as u64)) {

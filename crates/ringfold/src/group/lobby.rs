@@ -18,6 +18,9 @@ use std::time::Instant;
 /// Connections that wait to be taken up, at most.
 const VISITORS_MAX: usize = 1024;
 
+/// Those with other ranks.
+pub(crate) type Connections = BTreeMap<Rank, Connection>;
+
 /// What a group's driver and its windows share.
 #[derive(Default)]
 pub(crate) struct Lobby {
@@ -39,7 +42,7 @@ struct State {
     bells: Vec<Weak<Bells>>,
     /// What windows talk through; made when a window first needs it.
     endpoint: Option<Endpoint>,
-    connections: BTreeMap<Rank, Connection>,
+    connections: Connections,
 }
 
 /// What the driver tells.
@@ -158,7 +161,7 @@ impl Lobby {
     pub(crate) fn with_endpoint<R>(
         &self,
         name: &str,
-        user: impl FnOnce(&Endpoint, &mut BTreeMap<Rank, Connection>) -> std::io::Result<R>,
+        user: impl FnOnce(&Endpoint, &mut Connections) -> std::io::Result<R>,
     ) -> Result<R, Error> {
         let system = |error: std::io::Error| Error::system("a window can't be opened", &error);
         let mut state = self.state.lock();
@@ -175,8 +178,8 @@ impl Lobby {
         }
     }
 
-    /// The connection with a rank, if it is of use.
+    /// The connection with a rank, whether it is of use or over.
     pub(crate) fn connection(&self, rank: Rank) -> Option<Connection> {
-        self.state.lock().connections.get(&rank).filter(|connection| !connection.is_over()).cloned()
+        self.state.lock().connections.get(&rank).cloned()
     }
 }

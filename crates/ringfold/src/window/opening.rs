@@ -4,7 +4,7 @@
 
 use super::offer::Offer;
 use super::{Own, Side, Way, WindowMemory};
-use crate::group::Lobby;
+use crate::group::{Connections, Lobby};
 use crate::{Error, Group, limits};
 use parking_lot::Mutex;
 use ringfold_fabric::bells::Bells;
@@ -158,57 +158,49 @@ impl Opening<'_> {
         Some(Found { mapped, bells: bells.filter(|_| is_whole) })
     }
 
-    /// Registers the own memory, and connects with those who need it, one way round or the other.
+    /// Registers the own memory, and connects with those who need it, one way round or the other. Each rank's handle.
     fn connect(&self, memory: Memory, lined: &[bool]) -> Result<(super::OwnMemory, Vec<Handle>), Error> {
         let name = self.name(self.group.rank());
         let segment = self.lobby.with_endpoint(&name, |endpoint, _| endpoint.register(memory))?;
-        let handle = segment.handle();
-        let mut has_line: Vec<_> = (0..lined.len()).map(|rank| self.is_connected(rank)).collect();
+        let mut missing = None;
         for round in 0..2 {
-            for rank in (0..lined.len()).filter(|rank| lined[*rank] && !has_line[*rank]) {
+            for rank in (0..lined.len()).filter(|rank| lined[*rank] && !self.is_connected(*rank)) {
                 if let Err(error) = self.link(rank, round) {
                     tracing::debug!(rank, %error, "no connection for windows");
                 }
             }
-            let mut row: Vec<u8> = (0..lined.len())
-                .map(|rank| if !lined[rank] || self.is_connected(rank) { 1 } else { 0 })
-                .collect();
-            row.extend(handle.encode());
+            let is_served = |rank: usize| !lined[rank] || self.is_connected(rank);
+            let mut row: Vec<u8> = (0..lined.len()).map(|rank| is_served(rank).into()).collect();
+            row.extend(segment.handle().encode());
             let rows = self.gather(&row)?;
-            let is_missing = |one: usize, other: usize| rows[one][other] == 0 || rows[other][one] == 0;
-            let me = self.group.rank();
-            for rank in 0..lined.len() {
-                has_line[rank] = !is_missing(me, rank);
-                if !has_line[rank] {
-                    // The two ends do not agree that they are connected; both begin anew.
-                    self.lobby.with_endpoint(&name, |_, connections| {
-                        Ok(connections.remove(&Rank::from_index(rank)))
-                    })?;
-                }
-            }
-            let world = 0..lined.len();
-            let missing = world.clone().flat_map(|one| world.clone().map(move |other| (one, other)));
-            match missing.into_iter().find(|(one, other)| is_missing(*one, *other)) {
-                None => {
-                    let handle = |row: &Vec<u8>| {
-                        row[lined.len()..].try_into().map(|bytes| Handle::decode(&bytes)).ok()
-                    };
-                    let handles = rows.iter().map(handle).collect::<Option<_>>();
-                    let broken = || Error::Internal("a handle has another size".into());
-                    return Ok((super::OwnMemory::Registered(segment), handles.ok_or_else(broken)?));
-                }
-                Some((one, other)) if round == 1 => {
-                    let (one, other) = (self.name(one), self.name(other));
-                    return Err(Error::System(format!("{one} and {other} can't be connected")));
-                }
-                Some(_) => {}
+            missing = self.forget_halves(&rows)?;
+            if missing.is_none() {
+                let handle =
+                    |row: &Vec<u8>| row[lined.len()..].try_into().map(|bytes| Handle::decode(&bytes));
+                let handles = rows.iter().map(handle).collect::<Result<_, _>>();
+                let handles = handles.map_err(|_| Error::Internal("a handle has another size".into()))?;
+                return Ok((super::OwnMemory::Registered(segment), handles));
             }
         }
-        Err(Error::Internal("windows were not connected".into()))
+        let (one, other) =
+            missing.map_or((name.clone(), name), |(one, other)| (self.name(one), self.name(other)));
+        Err(Error::System(format!("{one} and {other} can't be connected")))
+    }
+
+    /// Where two ends do not agree that they are connected, both begin anew. The first such pair.
+    fn forget_halves(&self, rows: &[Vec<u8>]) -> Result<Option<(usize, usize)>, Error> {
+        let (me, world) = (self.group.rank(), 0..rows.len());
+        let is_missing = |one: usize, other: usize| rows[one][other] == 0 || rows[other][one] == 0;
+        for rank in world.clone().filter(|rank| is_missing(me, *rank)) {
+            let forget = |connections: &mut Connections| connections.remove(&Rank::from_index(rank));
+            drop(self.lobby.with_endpoint("", |_, connections| Ok(forget(connections)))?);
+        }
+        let mut pairs = world.clone().flat_map(|one| world.clone().map(move |other| (one, other)));
+        Ok(pairs.find(|(one, other)| is_missing(*one, *other)))
     }
 
     fn is_connected(&self, rank: usize) -> bool {
-        self.lobby.connection(Rank::from_index(rank)).is_some()
+        self.lobby.connection(Rank::from_index(rank)).is_some_and(|connection| !connection.is_over())
     }
 
     /// Makes the connection with a rank: in the first round the lower rank dials, in the second the higher one.

@@ -1,0 +1,480 @@
+//! What windows promise, through memory and over TCP.
+
+use ringfold::{Bootstrap, Error, Group, Media, Memory, SharedMemory, View, Window, WindowMemory};
+use ringfold_lab::{Process, Usage};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+static MEETINGS: AtomicUsize = AtomicUsize::new(0);
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// What a rank may take to hear of another's end. The aim is a tenth of a second.
+const SOON: Duration = Duration::from_secs(5);
+
+fn meeting() -> Bootstrap {
+    let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
+    Bootstrap::File(std::env::temp_dir().join(format!("ringfold-window-{}-{number}", std::process::id())))
+}
+
+/// Runs all ranks of a group as threads.
+fn ranks<R: Send>(world: usize, media: Media, run: impl Fn(Group) -> R + Sync) -> Vec<R> {
+    let at = meeting();
+    std::thread::scope(|scope| {
+        let start = |rank| {
+            let (at, run) = (at.clone(), &run);
+            scope.spawn(move || run(connect(rank, world, media, at)))
+        };
+        let ranks: Vec<_> = (0..world).map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn connect(rank: usize, world: usize, media: Media, at: Bootstrap) -> Group {
+    let builder = Group::builder().rank(rank).world(world).bootstrap(at).media(media);
+    builder.timeout(LONG).connect_patience(LONG).connect().unwrap()
+}
+
+/// How ranks lay memory open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// All share memory, and all of it can be mapped.
+    Mapped,
+    /// All talk over TCP.
+    Tcp,
+    /// They could share memory, but what they lay open is private.
+    Private,
+    /// Even ranks lay open private memory, odd ones some that can be mapped.
+    Mixed,
+}
+
+const KINDS: [Kind; 4] = [Kind::Mapped, Kind::Tcp, Kind::Private, Kind::Mixed];
+
+impl Kind {
+    fn media(self) -> Media {
+        if self == Self::Tcp { Media::Tcp } else { Media::Auto }
+    }
+
+    fn is_mapped(self, rank: usize) -> bool {
+        self == Self::Mapped || self == Self::Mixed && rank % 2 == 1
+    }
+
+    fn memory(self, rank: usize, bytes: usize) -> WindowMemory {
+        if self.is_mapped(rank) || self == Self::Tcp {
+            SharedMemory::create(bytes).unwrap().into()
+        } else {
+            Memory::zeroed(bytes).into()
+        }
+    }
+
+    fn open(self, group: &Group, bytes: usize) -> Window {
+        group.window(self.memory(group.rank(), bytes), &[group.rank() as u8; 3]).unwrap()
+    }
+}
+
+fn everywhere(run: impl Fn(Kind, Group) + Sync) {
+    for kind in KINDS {
+        for world in 1..=4 {
+            ranks(world, kind.media(), |group| run(kind, group));
+        }
+    }
+}
+
+fn own(window: &Window, bytes: usize) -> Vec<u8> {
+    let mut own = vec![0; bytes];
+    window.read(window.group().rank(), 0, &mut own).unwrap();
+    own
+}
+
+#[test]
+fn what_was_put_is_there_when_the_signal_has_come() {
+    everywhere(|kind, group| {
+        let (me, world) = (group.rank(), group.world());
+        let window = kind.open(&group, 100 * world);
+        for rank in 0..world {
+            assert_eq!(window.bytes(rank).unwrap(), 100 * world);
+            assert_eq!(window.about(rank).unwrap(), [rank as u8; 3]);
+            assert_eq!(window.is_mapped(rank).unwrap(), rank == me || kind.is_mapped(rank));
+            window.put(&[me as u8 + 1; 100], rank, 100 * me, None).unwrap();
+            window.signal(rank).unwrap();
+        }
+        for rank in 0..world {
+            window.wait_signal(rank, None).unwrap();
+        }
+        let expected: Vec<u8> = (0..world).flat_map(|rank| [rank as u8 + 1; 100]).collect();
+        assert_eq!(own(&window, 100 * world), expected);
+        group.barrier().unwrap();
+        for rank in (0..world).filter(|rank| window.is_mapped(*rank).unwrap()) {
+            let mut theirs = vec![0; 100 * world];
+            window.read(rank, 0, &mut theirs).unwrap();
+            assert_eq!(theirs, expected);
+        }
+        window.close().unwrap();
+    });
+}
+
+#[test]
+fn a_signal_comes_behind_all_of_a_large_put() {
+    for kind in KINDS {
+        ranks(2, kind.media(), |group| {
+            const BYTES: usize = 3 << 20;
+            let window = kind.open(&group, BYTES);
+            for round in 1..=20_u8 {
+                if group.rank() == 0 {
+                    window.put(&vec![round; BYTES], 1, 0, None).unwrap();
+                    window.signal(1).unwrap();
+                    window.wait_signal(1, None).unwrap();
+                } else {
+                    window.wait_signal(0, None).unwrap();
+                    assert!(own(&window, BYTES).iter().all(|byte| *byte == round), "{kind:?} {round}");
+                    window.signal(0).unwrap();
+                }
+            }
+            window.close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn each_wait_takes_one_signal_of_one_window() {
+    for kind in KINDS {
+        ranks(2, kind.media(), |group| {
+            let (one, other) = (kind.open(&group, 8), kind.open(&group, 8));
+            let peer = 1 - group.rank();
+            for _ in 0..3 {
+                one.signal(peer).unwrap();
+            }
+            other.signal(peer).unwrap();
+            for _ in 0..3 {
+                one.wait_signal(peer, None).unwrap();
+            }
+            let late = one.wait_signal(peer, Some(Duration::from_millis(20))).unwrap_err();
+            assert!(matches!(&late, Error::Late(text) if text.contains(&format!("rank {peer}"))), "{late}");
+            other.wait_signal(peer, None).unwrap();
+            group.barrier().unwrap();
+            // What was late is not lost.
+            one.signal(peer).unwrap();
+            one.wait_signal(peer, None).unwrap();
+            // A wait that was dropped has its signal.
+            drop(one.begin_wait_signal(peer, None).unwrap());
+            let second = one.begin_wait_signal(peer, None).unwrap();
+            one.signal(peer).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!second.is_done());
+            assert_eq!(second.wait_for(Duration::from_millis(10)), None);
+            group.barrier().unwrap();
+            one.signal(peer).unwrap();
+            second.wait().unwrap();
+            assert!(second.is_done() && second.wait().is_ok());
+        });
+    }
+}
+
+#[test]
+fn a_rank_signals_itself() {
+    everywhere(|kind, group| {
+        let (window, me) = (kind.open(&group, 8), group.rank());
+        window.signal(me).unwrap();
+        window.signal(me).unwrap();
+        window.wait_signal(me, None).unwrap();
+        window.wait_signal(me, None).unwrap();
+        assert!(window.wait_signal(me, Some(Duration::from_millis(5))).is_err());
+    });
+}
+
+#[test]
+fn sizes_may_differ_and_some_ranks_bring_nothing() {
+    everywhere(|kind, group| {
+        let (me, world) = (group.rank(), group.world());
+        let window = kind.open(&group, me * 10);
+        for rank in 0..world {
+            assert_eq!(window.bytes(rank).unwrap(), rank * 10);
+            window.put(&vec![7; rank * 10], rank, 0, None).unwrap();
+            let error = window.put(&[1], rank, rank * 10, None).unwrap_err();
+            let words = format!("window of rank {rank}");
+            assert!(
+                error.to_string().contains("past the end") && error.to_string().contains(&words),
+                "{error}"
+            );
+            assert!(window.put(&[1], rank, usize::MAX, None).is_err());
+            window.signal(rank).unwrap();
+            window.wait_signal(rank, None).unwrap();
+        }
+        assert_eq!(own(&window, me * 10), vec![7; me * 10]);
+        for error in [
+            window.put(&[], world, 0, None).unwrap_err(),
+            window.signal(world).unwrap_err(),
+            window.wait_signal(world, None).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains(&format!("rank {world} is out of range")), "{error}");
+        }
+        window.close().unwrap();
+    });
+}
+
+#[test]
+fn puts_go_on_while_the_caller_computes() {
+    for kind in KINDS {
+        ranks(2, kind.media(), |group| {
+            let bytes = 1 << 20;
+            let (window, peer) = (kind.open(&group, 16 * bytes), 1 - group.rank());
+            let begin = |piece: usize| {
+                window.begin_put(View::from(vec![piece as u8 + 1; bytes]), peer, piece * bytes, None).unwrap()
+            };
+            let works: Vec<_> = (0..16).map(begin).collect();
+            window.signal(peer).unwrap();
+            for work in works.iter().rev() {
+                work.wait().unwrap();
+                assert!(work.is_done());
+            }
+            window.wait_signal(peer, None).unwrap();
+            let own = own(&window, 16 * bytes);
+            assert!(own.chunks(bytes).enumerate().all(|(i, piece)| piece.iter().all(|b| *b == i as u8 + 1)));
+            window.close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_window_that_is_closed_has_all_puts_and_its_memory_comes_back() {
+    for kind in KINDS {
+        ranks(3, kind.media(), |group| {
+            let mut first = Usage::of_this_process().unwrap().descriptors;
+            for round in 0..30_u8 {
+                let window = kind.open(&group, 300_000);
+                for rank in 0..3 {
+                    window.put(&[round; 100_000], rank, group.rank() * 100_000, None).unwrap();
+                    // Nobody waits for these.
+                    window.signal(rank).unwrap();
+                }
+                window.close().unwrap();
+                assert!(own(&window, 300_000).iter().all(|byte| *byte == round), "{kind:?}");
+                drop(window);
+                group.barrier().unwrap();
+                if round == 2 {
+                    first = Usage::of_this_process().unwrap().descriptors;
+                }
+                group.barrier().unwrap();
+            }
+            let last = Usage::of_this_process().unwrap().descriptors;
+            // Other tests run beside this one.
+            assert!(last < first + 300, "{kind:?}: {first} descriptors became {last}");
+        });
+    }
+}
+
+#[test]
+fn many_threads_may_wait_put_and_signal() {
+    for kind in KINDS {
+        ranks(2, kind.media(), |group| {
+            let (window, peer) = (kind.open(&group, 4000), 1 - group.rank());
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let window = &window;
+                    scope.spawn(move || {
+                        for _ in 0..500 {
+                            window.put(&[thread as u8; 1000], peer, thread * 1000, None).unwrap();
+                            window.signal(peer).unwrap();
+                            window.wait_signal(peer, None).unwrap();
+                        }
+                    });
+                }
+            });
+            assert!(window.wait_signal(peer, Some(Duration::ZERO)).is_err());
+            let own = own(&window, 4000);
+            assert!(own.chunks(1000).enumerate().all(|(i, piece)| piece.iter().all(|b| *b == i as u8)));
+            window.close().unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_a_rank_did_before_it_left_counts_and_then_its_leaving_is_told() {
+    for kind in KINDS {
+        ranks(3, kind.media(), |group| {
+            let window = kind.open(&group, 10);
+            if group.rank() == 1 {
+                window.put(&[9; 5], 0, 0, None).unwrap();
+                window.signal(0).unwrap();
+                return;
+            }
+            if group.rank() == 0 {
+                std::thread::sleep(Duration::from_millis(100));
+                window.wait_signal(1, None).unwrap();
+                assert_eq!(own(&window, 10)[..5], [9; 5]);
+            }
+            let begun = Instant::now();
+            let errors = [window.wait_signal(1, None).unwrap_err(), window.signal(1).unwrap_err()];
+            assert!(begun.elapsed() < SOON, "{kind:?}");
+            for error in errors {
+                assert!(matches!(error, Error::Aborted(_)), "{error}");
+                assert!(error.to_string().contains("rank 1"), "{error}");
+            }
+            // The others still have each other.
+            let other = 2 - group.rank();
+            window.put(&[3; 5], other, 5, None).unwrap();
+            window.signal(other).unwrap();
+            window.wait_signal(other, None).unwrap();
+            assert_eq!(own(&window, 10)[5..], [3; 5]);
+        });
+    }
+}
+
+#[test]
+fn leaving_or_giving_up_ends_a_wait_on_another_thread() {
+    for kind in KINDS {
+        for gives_up in [true, false] {
+            ranks(2, kind.media(), |group| {
+                let (window, peer) = (kind.open(&group, 10), 1 - group.rank());
+                group.barrier().unwrap();
+                if group.rank() == 0 {
+                    std::thread::scope(|scope| {
+                        let waiting = scope.spawn(|| window.wait_signal(peer, None).unwrap_err());
+                        std::thread::sleep(Duration::from_millis(50));
+                        let begun = Instant::now();
+                        if gives_up {
+                            group.abort()
+                        } else {
+                            group.close()
+                        }
+                        let error = waiting.join().unwrap();
+                        assert!(begun.elapsed() < SOON);
+                        assert_eq!(matches!(error, Error::Left), !gives_up, "{error}");
+                    });
+                    assert!(window.put(&[1], peer, 0, None).is_err());
+                } else {
+                    let error = window.wait_signal(peer, None).unwrap_err();
+                    assert!(error.to_string().contains("rank 0"), "{error}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn strangers_at_the_port_do_no_harm() {
+    let at = meeting();
+    let ports: Vec<u16> = (0..2).map(|_| free_port()).collect();
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let (at, ports) = (at.clone(), &ports);
+            scope.spawn(move || {
+                let builder = Group::builder().rank(rank).world(2).bootstrap(at).media(Media::Tcp);
+                let builder = builder.timeout(LONG).listen_ports(ports[rank]..=ports[rank]);
+                let group = builder.connect().unwrap();
+                let window = Kind::Tcp.open(&group, 1000);
+                let silent: Vec<_> = (0..10).map(|_| dial(ports[1 - rank])).collect();
+                for length in [1, 32, 200, 70_000] {
+                    let mut stranger = dial(ports[1 - rank]);
+                    // A put's head, as far as the stranger knows.
+                    let _ = stranger.write_all(&vec![1; length]);
+                    let _ = stranger.shutdown(std::net::Shutdown::Write);
+                    stranger.set_read_timeout(Some(LONG)).unwrap();
+                    let mut answer = Vec::new();
+                    let _ = stranger.read_to_end(&mut answer);
+                    assert!(answer.len() < 1000);
+                }
+                group.barrier().unwrap();
+                let again = Kind::Tcp.open(&group, 1000);
+                for window in [&window, &again] {
+                    window.put(&[5; 1000], 1 - rank, 0, None).unwrap();
+                    window.signal(1 - rank).unwrap();
+                    window.wait_signal(1 - rank, None).unwrap();
+                    assert_eq!(own(window, 1000), [5; 1000]);
+                }
+                drop(silent);
+            });
+        }
+    });
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn dial(port: u16) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", port)).unwrap()
+}
+
+/// Set for processes that are ranks: what they do.
+const ROLE: &str = "RINGFOLD_TEST_WINDOW_ROLE";
+
+/// Not a promise of its own: the tests below run it in processes of their own, which then are ranks.
+#[test]
+fn a_rank_does_as_it_is_told() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut words = role.split_whitespace();
+    let mut next = || words.next().unwrap();
+    let (rank, media, does, file) = (next().parse().unwrap(), next(), next(), next());
+    let kind = if media == "tcp" { Kind::Tcp } else { Kind::Mapped };
+    let group = connect(rank, 3, kind.media(), Bootstrap::File(file.into()));
+    let window = kind.open(&group, 8 << 20);
+    assert_eq!(window.is_mapped((rank + 1) % 3).unwrap(), kind == Kind::Mapped);
+    println!("\nbegun");
+    let error = match does {
+        "waits" => window.wait_signal(2, None).unwrap_err(),
+        "puts" => loop {
+            let put = window.put(&vec![1; 8 << 20], 2, 0, None);
+            if let Err(error) = put.and_then(|()| window.signal(2)) {
+                break error;
+            }
+        },
+        _ => loop {
+            std::thread::sleep(LONG);
+        },
+    };
+    println!("ended {} {error}", now_ns());
+}
+
+fn now_ns() -> u128 {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos()
+}
+
+fn kill_one(media: &str, stop: bool) {
+    let Bootstrap::File(file) = meeting() else { unreachable!() };
+    let start = |rank: usize, does: &str| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["a_rank_does_as_it_is_told", "--exact", "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, format!("{rank} {media} {does} {}", file.display()));
+        Process::spawn(format!("rank {rank}"), command).unwrap()
+    };
+    let mut ranks = [start(0, "waits"), start(1, "puts"), start(2, "sleeps")];
+    for rank in &mut ranks {
+        rank.wait_for_line("begun", LONG).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let [waiter, putter, mut victim] = ranks;
+    if stop {
+        // Its memory, and what the system buffers for it, takes no more.
+        victim.stop().unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let killed = now_ns();
+    victim.kill9().unwrap();
+    for mut rank in [waiter, putter] {
+        let line = rank.wait_for("the end", LONG, |line| line.starts_with("ended ")).unwrap();
+        let mut words = line.splitn(3, ' ').skip(1);
+        let at: u128 = words.next().unwrap().parse().unwrap();
+        let error = words.next().unwrap();
+        println!("{media}: after {} ms: {error}", at.saturating_sub(killed) / 1_000_000);
+        assert!(error.contains("rank 2"), "{error}");
+        assert!(at.saturating_sub(killed) < SOON.as_nanos(), "{line}");
+    }
+}
+
+#[test]
+fn waits_and_puts_end_at_once_and_name_the_rank_that_was_killed() {
+    for media in ["tcp", "auto"] {
+        kill_one(media, false);
+    }
+}
+
+#[test]
+fn waits_and_puts_end_at_once_when_a_stopped_rank_is_killed() {
+    for media in ["tcp", "auto"] {
+        kill_one(media, true);
+    }
+}
