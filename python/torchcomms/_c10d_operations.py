@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C._distributed_c10d import ReduceOp as C10dReduceOp
 
+from torchcomms._any_source import AnySource
 from torchcomms._c10d_work import Apart, C10dWork, Futures
-from torchcomms._monitored_barrier import monitored_barrier
+from torchcomms._hints import TAG
+from torchcomms._monitored_barrier import MonitoredBarrier
+from torchcomms._options import seconds
 from torchcomms._reduce_op import RedOpType, ReduceOp
 from torchcomms._work import TorchWork
 
 if TYPE_CHECKING:
+    from ringfold import _native
+
     from torchcomms._comm import TorchComm
 
 Tensor = torch.Tensor
@@ -38,6 +44,8 @@ class Operations:
         self._apart = Apart()
         self._batch: _Batch | None = None
         self._issued = 0
+        self._any_source = threading.Lock()
+        self._monitored = MonitoredBarrier()
 
     # --- in place --------------------------------------------------------------------------------------------------
 
@@ -203,6 +211,22 @@ class Operations:
         work = self._comm.recv(tensor, peer, True, _tagged(tag))
         return C10dWork([work], list(tensors), self._apart, copies.finish)
 
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Answer:
+        """Receives a tensor from whoever sends one with this tag first; the work's ``source_rank()`` says who it was.
+        Empty tensors can't be received that way."""
+        if self._batch is not None:
+            raise RuntimeError("a receive from anyone can't be coalesced with others")
+        comm, group = self._comm, self._group()
+        if group is None:
+            raise RuntimeError(f"the backend {comm.get_backend()!r} can't receive from anyone: name the source")
+        copies = _Copies()
+        tensor = copies.out(_one(tensors, "recv_anysource"))
+        limit = seconds(comm.get_options().timeout) or 600.0
+        pending = AnySource(
+            group, tag, lambda source: comm.recv(tensor, source, True, _tagged(tag)), self._any_source, limit
+        )
+        return C10dWork([TorchWork(pending)], list(tensors), self._apart, copies.finish, lambda: pending.source)
+
     # --- barriers --------------------------------------------------------------------------------------------------
 
     def barrier(self, opts: Any = None) -> Answer:
@@ -212,8 +236,12 @@ class Operations:
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier after which rank 0 says who has not come. ``opts`` are options of a barrier, or a timeout."""
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
-        limit = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
-        monitored_barrier(self._comm, limit, wait_all_ranks)
+        limit = seconds(timeout if timeout is not None and timeout > timedelta(0) else self._comm.get_options().timeout)
+        group = self._group()
+        if group is not None:
+            self._monitored.wait(group, limit or 600.0, wait_all_ranks)
+        elif self._comm.get_size() > 1:
+            self._comm.barrier(False, None, limit)
 
     # --- several at once -------------------------------------------------------------------------------------------
 
@@ -231,6 +259,11 @@ class Operations:
         works = batch.works + _issue_transfers(self._comm, batch.transfers)
         futures = self._in_order if not batch.transfers else self._apart
         return C10dWork(works, batch.results, futures, batch.finish)
+
+    def _group(self) -> _native.Group | None:
+        """The engine's group; None where the communicator stands on something else."""
+        group: _native.Group | None = getattr(self._comm.get_backend_impl(), "_group", None)
+        return group
 
     # --- the road --------------------------------------------------------------------------------------------------
 
@@ -439,4 +472,4 @@ def _even(tensor: Tensor, parts: int) -> list[int]:
 
 
 def _tagged(tag: int) -> dict[str, str] | None:
-    return {"tag": str(tag)} if tag else None
+    return {TAG: str(tag)} if tag else None

@@ -33,7 +33,7 @@ class C10dWork(Work):
         results: list[torch.Tensor],
         futures: Futures,
         finish: Finish | None = None,
-        source: int = -1,
+        source: Callable[[], int] | None = None,
     ) -> None:
         super().__init__()
         self._works = works
@@ -85,7 +85,7 @@ class C10dWork(Work):
 
     def source_rank(self) -> int:
         """Who sent what was received from anyone."""
-        return self._source
+        return -1 if self._source is None else self._source()
 
     _source_rank = source_rank
 

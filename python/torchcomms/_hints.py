@@ -8,6 +8,9 @@ from collections.abc import Mapping
 MEDIA = "ringfold::media"
 """Which way data takes: ``auto``, ``shared`` (memory of one host, or an error) or ``tcp``."""
 
+TAG = "ringfold::tag"
+"""Of a send or receive: a number. A receive takes what was sent with the same tag."""
+
 # torch hands on all options of a process group, whatever they are, together with this one.
 _OF_TORCH = "persistent_store"
 _PRIORITY = ("high_priority_stream", "is_high_priority_stream")
@@ -19,7 +22,7 @@ def is_known(name: str) -> bool:
     >>> is_known("torchcomm::ncclx::high_priority_stream"), is_known("ringfold::media"), is_known("backend_option")
     (True, True, False)
     """
-    return name in (MEDIA, _OF_TORCH) or name.rpartition("::")[2] in _PRIORITY
+    return name in (MEDIA, TAG, _OF_TORCH) or name.rpartition("::")[2] in _PRIORITY
 
 
 def check_hints(hints: Mapping[str, str] | None) -> None:

@@ -8,11 +8,14 @@ import torch
 
 from torchcomms._call import Call
 from torchcomms._dtypes import MOVED, REDUCED, SUM, U8, not_reduced
+from torchcomms._hints import TAG
+from torchcomms._op_name import OpName
 from torchcomms._operands import SHAPES, Counts, check_peer
 from torchcomms._options import seconds
 from torchcomms._reduce_op import RedOpType, ReduceOp
 
 Tensors = Sequence[torch.Tensor]
+TRANSFERS = frozenset({OpName.send, OpName.recv})
 Spans = list[tuple[int, int]]
 # What the native module is asked for: operation, type, reduction, peer, counts, others, inputs, outputs, timeout.
 Order = tuple[str, int, int, int, Counts, Counts, Spans, Spans, float | None]
@@ -37,6 +40,8 @@ class Task:
             self._reduce_by(call.reduce)
         elif self.inputs or self.outputs:
             self._move()
+        if call.hints is not None and call.op in TRANSFERS:
+            self.counts = _tag(call.hints)
 
     @property
     def device(self) -> torch.device | None:
@@ -115,6 +120,16 @@ def _spans(tensors: Tensors) -> Spans:
             raise RuntimeError(f"a tensor on {tensor.device} has no memory here ({type(tensor).__name__})")
         spans.append((address, nbytes))
     return spans
+
+
+def _tag(hints: dict[str, str]) -> Counts:
+    """Which receive a send is meant for, in the place of counts."""
+    tag = hints.get(TAG)
+    if tag is None:
+        return None
+    if not tag.isdecimal():
+        raise RuntimeError(f"the tag {tag!r} is no number from 0 on")
+    return [int(tag)]
 
 
 def _factor(op: ReduceOp) -> float:

@@ -87,8 +87,8 @@ class TorchWork:
         """Waits until the result is in memory, also where ``wait()`` would only order a stream after it."""
         self.wait()
 
-    def _wait_for(self, seconds: float) -> bool:
-        """Waits so long at most; whether it has ended. Does not raise what went wrong."""
+    def _wait_for(self, seconds: float | None) -> bool:
+        """Waits so long at most, or to the end; whether it has ended. Does not raise what went wrong."""
         return self._pending is None or self._settle(seconds)
 
     def _listen(self, listener: WorkListener) -> None:
@@ -109,8 +109,10 @@ class TorchWork:
                 return False
         except Exception as error:
             self._error = error
-        self._pending = None
-        self._tell("end")
+        if self._pending is not None:
+            # No other thread that waits has been here before.
+            self._pending = None
+            self._tell("end")
         return True
 
     def _tell(self, event: WorkEvent) -> None:
