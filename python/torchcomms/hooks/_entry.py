@@ -57,41 +57,25 @@ class Transfer(NamedTuple):
 class Entry:
     """One operation. Has what is to be told of its tensors, and neither them nor anything that keeps them."""
 
-    __slots__ = (
-        "collective_seq",
-        "completed_ns",
-        "created_ns",
-        "error",
-        "group",
-        "input_dtypes",
-        "input_shapes",
-        "input_splits",
-        "is_async",
-        "is_collective",
-        "is_p2p",
-        "is_refused",
-        "op",
-        "op_id",
-        "output_dtypes",
-        "output_shapes",
-        "output_splits",
-        "p2p_seq",
-        "ranks",
-        "record_id",
-        "split_number",
-        "started_ns",
-        "thread_id",
-        "thread_name",
-        "timeout_ms",
-        "transfers",
-        "work",
-    )
+    # Most entries never change these, and what a class has costs an object nothing.
+    started_ns: int | None = None
+    completed_ns: int | None = None
+    error: str | None = None
+    is_refused = False
+    work: Callable[[], TorchWork | None] | None = None
+    input_splits: list[int] | None = None
+    output_splits: list[int] | None = None
+    ranks: tuple[int, ...] = ()
+    """Of a split: its ranks."""
+    split_number = 0
+    """Of a split: how many of the same ranks went before it."""
+    transfers: tuple[Transfer, ...] = ()
+    """Of a send, a receive or a batch."""
 
     record_id: int
     collective_seq: int
     p2p_seq: int
-    thread_id: int
-    thread_name: str
+    thread: tuple[int, str]
     timeout_ms: int
     input_shapes: Shapes
     output_shapes: Shapes
@@ -104,22 +88,9 @@ class Entry:
         self.op = op
         self.op_id = op_id
         self.is_async = is_async
-        self.is_refused = False
         self.is_p2p = op in _P2P
         # Whether all ranks of the communicator have to make this call, so that it has a number among such calls.
         self.is_collective = not self.is_p2p and op is not OpName.split
-        self.started_ns: int | None = None
-        self.completed_ns: int | None = None
-        self.error: str | None = None
-        self.work: Callable[[], TorchWork | None] | None = None
-        self.input_splits: list[int] | None = None
-        self.output_splits: list[int] | None = None
-        self.ranks: tuple[int, ...] = ()
-        """Of a split: its ranks."""
-        self.split_number = 0
-        """Of a split: how many of the same ranks went before it."""
-        self.transfers: tuple[Transfer, ...] = ()
-        """Of a send, a receive or a batch."""
 
     def follow(self, work: TorchWork) -> None:
         """It was issued."""
@@ -186,8 +157,8 @@ class Entry:
             "retired": self.completed_ns is not None,
             "timeout_ms": self.timeout_ms,
             "is_p2p": self.is_p2p,
-            "thread_id": str(self.thread_id),
-            "thread_name": self.thread_name,
+            "thread_id": str(self.thread[0]),
+            "thread_name": self.thread[1],
         }
         if self.completed_ns is not None:
             told["duration_ms"] = (self.completed_ns - (self.started_ns or self.created_ns)) / 1e6

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from torchcomms._hook_args import NewWindowPostHookArgs, SplitPostHookArgs
@@ -38,6 +38,7 @@ class Recorder:
         self._next_record = 0
         self._next_group = 0
         self._groups: list[Watched] = []
+        self._names: Counter[str] = Counter()
         self._listening: weakref.WeakSet[TorchComm] = weakref.WeakSet()
 
     @property
@@ -51,8 +52,10 @@ class Recorder:
             group = next((group for group in self._groups if group.comm() is comm), None)
             if group is None:
                 self._forget_gone()
-                group = Watched(comm, self._next_group, ranks)
+                name = comm.get_name()
+                group = Watched(comm, self._next_group, self._names[name], ranks)
                 self._next_group += 1
+                self._names[name] += 1
                 self._groups.append(group)
             if not records or not self.is_enabled or comm in self._listening:
                 return
@@ -65,7 +68,7 @@ class Recorder:
     def begin(self, group: Watched, op: OpName, op_id: int, args: Any) -> None:
         """An operation was called."""
         entry = Entry(group, op, op_id, args.async_op)
-        entry.thread_id, entry.thread_name = _this_thread.told
+        entry.thread = _this_thread.told
         # What reads the tensors needs no lock.
         group.describe(entry, args)
         with self._lock:
@@ -134,6 +137,8 @@ class Recorder:
             self._groups = [
                 group for group in self._groups if group.comm() is not None or id(group) in spoken_of
             ]
+            kept = {group.name for group in self._groups}
+            self._names = Counter({name: count for name, count in self._names.items() if name in kept})
 
 
 class _Watch:

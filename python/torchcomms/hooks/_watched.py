@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from torchcomms._op_name import OpName
 from torchcomms._options import seconds
-from torchcomms.hooks._entry import Entry, Transfer
+from torchcomms.hooks._entry import Dtypes, Entry, Shapes, Transfer
 from torchcomms.hooks._operands import operands, tensors
 
 if TYPE_CHECKING:
     import torch
 
     from torchcomms._comm import TorchComm
+    from torchcomms.hooks._operands import Operand
 
 # What these take or give depends on who the root is.
 _BY_ROOT = frozenset({OpName.scatter, OpName.gather, OpName.gather_single})
@@ -23,11 +24,13 @@ _BY_ROOT = frozenset({OpName.scatter, OpName.gather, OpName.gather_single})
 class Watched:
     """What is known of a communicator, and how far it is. Outlives it, for the entries that speak of it."""
 
-    def __init__(self, comm: TorchComm, pg_id: int, ranks: list[int] | None) -> None:
+    def __init__(self, comm: TorchComm, pg_id: int, namesakes: int, ranks: list[int] | None) -> None:
         # The communicator keeps the hooks; if they kept the communicator, neither would go when it is dropped.
         self.comm = weakref.ref(comm)
         self.pg_id = pg_id
         self.name = comm.get_name()
+        # How many of the same name went before it.
+        self.namesakes = namesakes
         self.backend = comm.get_backend()
         self.version = comm.get_backend_version()
         self._given_ranks = ranks
@@ -63,21 +66,17 @@ class Watched:
     def describe(self, entry: Entry, args: Any) -> None:
         """Writes down a call's tensors."""
         comm = self.comm()
-        limit = seconds(args.timeout)
-        if limit is None:
-            limit = comm._limit if comm is not None else 0.0
+        limit = comm._limit if comm is not None else 0.0
+        if args.timeout is not None:
+            limit = seconds(args.timeout) or 0.0
         entry.timeout_ms = int(limit * 1000)
         op = entry.op
         input, output = operands(op, args, self._rank() if op in _BY_ROOT else -1)
-        inputs = tensors(input)
-        entry.input_shapes = tuple([tensor.shape for tensor in inputs])
-        entry.input_dtypes = tuple([tensor.dtype for tensor in inputs])
+        entry.input_shapes, entry.input_dtypes = _told(input)
         if output is input:
             entry.output_shapes, entry.output_dtypes = entry.input_shapes, entry.input_dtypes
         else:
-            outputs = tensors(output)
-            entry.output_shapes = tuple([tensor.shape for tensor in outputs])
-            entry.output_dtypes = tuple([tensor.dtype for tensor in outputs])
+            entry.output_shapes, entry.output_dtypes = _told(output)
         if op is OpName.all_to_all_v_single:
             entry.input_splits, entry.output_splits = args.input_split_sizes, args.output_split_sizes
 
@@ -155,6 +154,15 @@ class Watched:
             "last_started_collective": self._last_started,
             "last_completed_collective": self._last_completed,
         }
+
+
+def _told(operand: Operand) -> tuple[Shapes, Dtypes]:
+    if operand is None:
+        return (), ()
+    if not isinstance(operand, (list, tuple)) and hasattr(operand, "dtype"):
+        return (operand.shape,), (operand.dtype,)
+    every = tensors(operand)
+    return tuple([tensor.shape for tensor in every]), tuple([tensor.dtype for tensor in every])
 
 
 def listed(ranks: list[int]) -> str:
