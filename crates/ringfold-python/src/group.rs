@@ -154,6 +154,13 @@ impl Group {
         released(py, begin)?.map(GroupWork::new).map_err(|error| raised(py, &error))
     }
 
+    /// A group of some of the ranks, which alone call this; a rank's new number is its place among them.
+    fn split(&self, py: Python<'_>, ranks: Vec<usize>, name: &str, timeout: f64) -> PyResult<Self> {
+        let (group, patience) = (self.here(py)?, duration(py, timeout)?);
+        let child = released(py, || group.split_within(&ranks, name, patience))?;
+        child.map(Self::of).map_err(|error| not_formed(py, &error))
+    }
+
     /// Tells ranks something beside all operations.
     fn tell(&self, py: Python<'_>, ranks: Vec<usize>, topic: u64, text: String) -> PyResult<()> {
         let group = self.here(py)?;
