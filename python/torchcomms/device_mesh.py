@@ -1,0 +1,167 @@
+"""Meshes of devices whose dimensions are communicators, for FSDP, tensor parallelism and DTensor.
+
+    comm = torchcomms.new_comm("ringfold", torch.device("cpu"), name="main")
+    rank = comm.get_rank()
+    row, column = divmod(rank, 2)
+    columns = comm.split([column, column + 2], name="columns")      # of a mesh of 2 x 2
+    rows = comm.split([2 * row, 2 * row + 1], name="rows")
+    mesh = init_device_mesh((columns, rows), ("replicate", "shard"), _global_comm=comm)
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from torchcomms._comm import TorchComm
+
+__all__ = ["init_device_mesh"]
+
+_numbers = itertools.count()
+
+
+def init_device_mesh(
+    mesh_dim_comms: tuple[TorchComm, ...],
+    mesh_dim_names: tuple[str, ...],
+    _global_comm: TorchComm | None = None,
+) -> DeviceMesh:
+    """A mesh with one dimension per communicator. A rank's place along a dimension is its rank in that dimension's communicator.
+
+    ``_global_comm`` has all ranks of the mesh; it is needed if there are several dimensions and ``torch.distributed`` was not
+    initialized. It becomes the default process group then. With it, ranks may be laid out in any way; without it, the last dimension's
+    ranks are next to each other.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    comms = tuple(mesh_dim_comms)
+    if not comms or len(comms) != len(mesh_dim_names):
+        raise ValueError(
+            f"a mesh has a name for each of its dimensions, but there are {len(comms)} communicators and "
+            f"{len(mesh_dim_names)} names"
+        )
+    if _global_comm is None and len(comms) == 1 and not dist.is_initialized():
+        _global_comm = comms[0]
+    sizes = [comm.get_size() for comm in comms]
+    place = tuple(comm.get_rank() for comm in comms)
+    if _global_comm is not None:
+        mesh = _gathered(_global_comm, sizes, place)
+        if not dist.is_initialized():
+            world = _create_torchcomm_process_group(_global_comm, f"torchcomm_{next(_numbers)}")
+            dist.distributed_c10d._update_default_pg(world)
+    elif dist.is_initialized():
+        mesh = torch.arange(torch.Size(sizes).numel()).view(sizes)
+        if int(mesh[place]) != dist.get_rank():
+            raise RuntimeError(
+                f"rank {dist.get_rank()} would be {int(mesh[place])} in a mesh of {sizes}, if the last dimension's ranks were "
+                "next to each other: give the communicator of all ranks as _global_comm"
+            )
+    else:
+        raise RuntimeError(
+            "a mesh of several dimensions needs the communicator of all its ranks: give it as _global_comm, or initialize "
+            "torch.distributed before"
+        )
+    groups = []
+    for dim, comm in enumerate(comms):
+        along = mesh[(*place[:dim], slice(None), *place[dim + 1 :])].tolist()
+        ranks = {rank: number for number, rank in enumerate(along)}
+        groups.append(
+            _create_torchcomm_process_group(comm, f"torchcomm_{next(_numbers)}", global_ranks_mapping=ranks)
+        )
+    device = comms[0].get_device().type
+    if len(groups) == 1:
+        return DeviceMesh.from_group(groups[0], device, mesh, mesh_dim_names=tuple(mesh_dim_names))
+    return DeviceMesh.from_group(groups, device, mesh, mesh_dim_names=tuple(mesh_dim_names))
+
+
+def _gathered(comm: TorchComm, sizes: list[int], place: tuple[int, ...]) -> Any:
+    """The mesh, as all ranks tell their places in it."""
+    import torch
+
+    world = comm.get_size()
+    if torch.Size(sizes).numel() != world:
+        raise ValueError(f"a mesh of {sizes} does not have as many ranks as _global_comm, which has {world}")
+    device = comm.get_device()
+    places = torch.empty(world, len(sizes), dtype=torch.int64, device=device)
+    comm.all_gather_single(places, torch.tensor([place], device=device), False)
+    mesh = torch.full(sizes, -1)
+    for rank, its_place in enumerate(places.tolist()):
+        mesh[tuple(its_place)] = rank
+    if int(mesh.min()) < 0:
+        raise RuntimeError(f"two ranks are at the same place of the mesh: {places.tolist()}")
+    return mesh
+
+
+def _create_torchcomm_process_group(
+    comm: TorchComm,
+    group_name: str,
+    backend_str: str = "torchcomm",
+    global_ranks_mapping: dict[int, int] | None = None,
+) -> dist.ProcessGroup:
+    """A process group over a communicator, which torch finds by its name. ``global_ranks_mapping`` says which rank of the world
+    has which rank here; without it they are the same."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    from torchcomms._backend_wrapper import _BackendWrapper
+
+    backend: Any = _BackendWrapper(comm)
+    store = dist.HashStore()
+    devices = {"cpu", comm.get_device().type}
+    if isinstance(backend, dist.ProcessGroup):
+        group: dist.ProcessGroup = backend
+    else:
+        group = dist.ProcessGroup(store, comm.get_rank(), comm.get_size())
+        kind = dist.ProcessGroup.BackendType.CUSTOM
+        group._set_default_backend(kind)
+        for device in sorted(devices):
+            group._register_backend(torch.device(device), kind, backend)
+    group._set_group_name(group_name)
+    group._set_group_desc("undefined")
+    world, name, tag = c10d._world, c10d.GroupName(group_name), f"ptd:{group_name}"
+    world.pg_map[group] = (backend_str, store)
+    world.pg_names[group] = name
+    world.pg_backend_config[group] = ",".join(f"{device}:{backend_str}" for device in sorted(devices))
+    world.pg_group_ranks[group] = global_ranks_mapping or {rank: rank for rank in range(comm.get_size())}
+    world.pg_to_tag[group] = tag
+    world.tags_to_pg.setdefault(tag, []).append(group)
+    world.tags_to_pg.setdefault("", []).append(group)
+    c10d._register_process_group(name, group)
+    return group
+
+
+def _flatten_with_comm(
+    mesh: DeviceMesh,
+    mesh_dim_name: str,
+    comm: TorchComm,
+    global_ranks: list[int],
+    layout: Any,
+) -> DeviceMesh:
+    """One dimension in place of several: ``comm`` has its ranks, which are ``global_ranks`` in the world, in this order. The root
+    mesh knows it by its name from then on."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    root = mesh._get_root_mesh()
+    if mesh_dim_name in (root.mesh_dim_names or ()):
+        raise ValueError(f"the mesh has a dimension {mesh_dim_name!r} already")
+    ranks = {rank: number for number, rank in enumerate(global_ranks)}
+    group = _create_torchcomm_process_group(comm, f"torchcomm_{next(_numbers)}", global_ranks_mapping=ranks)
+    flat = DeviceMesh(
+        root.device_type,
+        _layout=layout,
+        _rank_map=root._rank_map,
+        mesh_dim_names=(mesh_dim_name,),
+        _root_mesh=root,
+        _init_backend=False,
+    )
+    flat._dim_group_names = [group.group_name]
+    for one in (flat, root):
+        getattr(one, "_pg_registry", {})[group.group_name] = group
+    root._flatten_mapping[mesh_dim_name] = flat
+    return flat
