@@ -1,0 +1,235 @@
+"""What happens when ranks die, do not come, or give up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torchcomms
+from ranks import Ranks
+from torchcomms import ReduceOp, TorchComm, WorkStatus
+
+CPU = torch.device("cpu")
+
+
+def made(name: str = "c", timeout: float = 30.0, **options: bool) -> TorchComm:
+    return torchcomms.new_comm("ringfold", CPU, name, timeout=timeout, **options)
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def reduces_for_ever() -> None:
+    comm = made()
+    hooks: list[str] = []
+    comm.register_abort_hook(lambda: hooks.append("aborted"))
+    tensor = torch.ones(1 << 20)
+    step = 0
+    try:
+        while True:
+            comm.all_reduce(tensor.fill_(1.0), ReduceOp.SUM, False)
+            step += 1
+            if step == 3:
+                say("going")
+    except RuntimeError as error:
+        say(f"raised {time.time():.6f} {error}")
+        assert hooks == ["aborted"], "abort hooks run before the error is raised"
+    assert comm.is_aborted()
+    # Later calls fail as well, at once.
+    began = time.monotonic()
+    for is_async in (False, True):
+        with pytest.raises(RuntimeError):
+            comm.all_reduce(tensor, ReduceOp.SUM, is_async).wait()
+    assert time.monotonic() - began < 5 and hooks == ["aborted"]
+    comm.finalize()
+
+
+def test_a_killed_rank_is_named_to_all_others_at_once(ranks: Ranks) -> None:
+    running = ranks.start(3, reduces_for_ever)
+    for rank in range(3):
+        running.wait_for(rank, "going")
+    killed = time.time()
+    running.kill(1)
+    for rank in (0, 2):
+        line = running.wait_for(rank, "raised")
+        took = float(line.split()[1]) - killed
+        sys.stdout.write(f"rank {rank} heard after {took * 1000:.1f} ms: {line}\n")
+        assert "rank 1" in line
+        assert took < 2.0
+    assert [outcome.code for outcome in running.outcomes()] == [0, -9, 0]
+
+
+def times_out(is_async: bool) -> str:
+    comm = made()
+    comm.barrier(False)
+    tensor = torch.ones(4)
+    if comm.get_rank() == 1:
+        time.sleep(2.0)
+        try:
+            comm.all_reduce(tensor, ReduceOp.SUM, False)
+        except RuntimeError as error:
+            return str(error)
+        return "nothing"
+    began = time.monotonic()
+    try:
+        work = comm.all_reduce(tensor, ReduceOp.SUM, is_async, timeout=timedelta(seconds=0.5))
+        assert is_async
+        while not work.is_completed():
+            time.sleep(0.01)
+        assert work.status is WorkStatus.TIMEDOUT
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                work.wait()
+        work.wait()
+    except RuntimeError as error:
+        assert 0.4 < time.monotonic() - began < 1.9
+        assert comm.is_aborted()
+        comm.finalize()
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_timeout_names_the_rank_that_did_not_come(ranks: Ranks, is_async: bool) -> None:
+    texts = ranks.run(3, times_out, is_async)
+    assert all("rank 1" in text for text in texts), texts
+
+
+def settings() -> list[float]:
+    comm = made(timeout=30)
+    comm.barrier(False)
+    took = []
+    if comm.get_rank() == 0:
+        comm.set_timeout(timedelta(seconds=0.3))
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match="rank 1"):
+            comm.barrier(False)
+        took.append(time.monotonic() - began)
+    else:
+        time.sleep(1.0)
+    comm.finalize()
+    return took
+
+
+def test_the_timeout_of_a_communicator_can_be_changed(ranks: Ranks) -> None:
+    took = ranks.run(2, settings)
+    assert 0.2 < took[0][0] < 1.0
+
+
+def differs() -> str:
+    comm = made()
+    if comm.get_rank() == 0:
+        tensor = torch.ones(4)
+    else:
+        tensor = torch.ones(5)
+    with pytest.raises(RuntimeError) as error:
+        comm.all_reduce(tensor, ReduceOp.SUM, False)
+    comm.finalize()
+    return str(error.value)
+
+
+def test_ranks_that_ask_for_different_things_are_told(ranks: Ranks) -> None:
+    texts = ranks.run(2, differs)
+    assert all("rank" in text for text in texts), texts
+
+
+def gives_up() -> str:
+    comm = made()
+    comm.barrier(False)
+    assert comm.is_abort_supported() and not comm.is_aborted()
+    hooks: list[int] = []
+    comm.register_abort_hook(lambda: hooks.append(1))
+    text = ""
+    if comm.get_rank() == 0:
+        time.sleep(0.2)
+        comm.abort()
+    else:
+        with pytest.raises(RuntimeError) as error:
+            comm.barrier(False)
+        text = str(error.value)
+    assert comm.is_aborted() and hooks == [1]
+    with pytest.raises(RuntimeError):
+        comm.barrier(False)
+    comm.finalize()
+    return text
+
+
+def test_whoever_gives_up_is_named_to_the_others(ranks: Ranks) -> None:
+    texts = ranks.run(3, gives_up)
+    assert all("rank 0" in text for text in texts[1:]), texts
+
+
+def ends_process(backend: str, ends: bool | None) -> None:
+    comm = torchcomms.new_comm(backend, CPU, "ends", timeout=0.3, abort_process_on_timeout_or_error=ends)
+    if comm.get_rank() == 0:
+        comm.barrier(False)
+    else:
+        time.sleep(2.0)
+        os._exit(0)
+
+
+@pytest.mark.parametrize(
+    "backend, ends, code",
+    [("gloo", None, 0), ("gloo", True, -signal.SIGABRT), ("nccl", None, -signal.SIGABRT), ("nccl", False, 0)],
+)
+def test_a_failure_ends_the_process_where_that_is_asked_for(
+    ranks: Ranks, backend: str, ends: bool | None, code: int
+) -> None:
+    outcome = ranks.start(2, ends_process, backend, ends).outcomes()[0]
+    assert outcome.code == code
+    assert (outcome.error or "").startswith("GroupError") == (code == 0)
+    assert "rank 1" in outcome.log
+
+
+def interrupted() -> str:
+    comm = made()
+    comm.barrier(False)
+    if comm.get_rank() == 1:
+        say("waiting")
+        with pytest.raises(RuntimeError) as error:
+            comm.recv(torch.empty(1), 0, False)
+        comm.finalize()
+        return str(error.value)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    say("waiting")
+    with pytest.raises(KeyboardInterrupt):
+        comm.recv(torch.empty(1), 1, False)
+    comm.finalize()
+    return ""
+
+
+def test_control_c_ends_a_wait_and_the_others_hear_who(ranks: Ranks) -> None:
+    running = ranks.start(2, interrupted)
+    for rank in range(2):
+        running.wait_for(rank, "waiting")
+    time.sleep(0.2)
+    running.signal(0, signal.SIGINT)
+    assert "rank 0" in running.results(20)[1]
+
+
+def late_works() -> None:
+    """An asynchronous work of a rank that died fails, also if nobody looked at it for long."""
+    comm = made()
+    comm.barrier(False)
+    if comm.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    work = comm.all_reduce(torch.ones(10), ReduceOp.SUM, True)
+    other = comm.recv(torch.ones(10), 1, True)
+    time.sleep(0.5)
+    assert work.is_completed() and work.status is WorkStatus.ERROR
+    assert other.is_completed() and other.status is WorkStatus.ERROR
+    for one in (work, other):
+        with pytest.raises(RuntimeError, match="rank 1"):
+            one.wait()
+    comm.finalize()
+
+
+def test_works_of_a_dead_rank_end_by_themselves(ranks: Ranks) -> None:
+    outcomes = ranks.start(2, late_works).outcomes()
+    assert outcomes[0].is_good and outcomes[1].code == -9, outcomes[0]
