@@ -43,6 +43,7 @@ class Engine:
         self._handle: str | None = None
         self._why_none = "it was made with enable_reconfigure, and nobody is in it before reconfigure()"
         self._staging: Staging | None = None
+        self._is_initialized = group is not None
         self._take(group)
 
     def _take(self, group: _native.Group | None) -> None:
@@ -57,6 +58,10 @@ class Engine:
     @property
     def version(self) -> str:
         return _native.__version__
+
+    @property
+    def is_initialized(self) -> bool:
+        return self._is_initialized
 
     @property
     def impl(self) -> Self:
@@ -115,7 +120,8 @@ class Engine:
         for device in devices:
             if device.type != "cuda":
                 raise RuntimeError(f"tensors on {device} are not supported")
-        job = staged(tasks, devices.pop(), run) if devices else lambda: run(tasks)
+        is_urgent = bool(self._options.is_high_priority_stream)
+        job = staged(tasks, devices.pop(), is_urgent, run) if devices else lambda: run(tasks)
         if self._staging is None:
             self._staging = Staging()
         work = TorchWork(self._staging.begin(job))
@@ -124,7 +130,9 @@ class Engine:
         return work
 
     def new_window(self) -> TorchCommWindow:
-        raise NotImplementedError
+        from torchcomms._window import TorchCommWindow
+
+        return TorchCommWindow(self._require_group(), shares=_media(self._options) != "tcp")
 
     # --- other groups ----------------------------------------------------------------------------------------------
 
@@ -155,6 +163,7 @@ class Engine:
             raise RuntimeError("a handle is given twice")
         if me not in members:
             raise RuntimeError("the handle of this rank (get_init_handle()) is not among those given")
+        self._is_initialized = True
         self._part()
         patience = self._timeout if timeout is None else timeout
         at: _native.MeetingPlace | str | None = self._place if members[0] == me else members[0]

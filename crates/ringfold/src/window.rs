@@ -200,7 +200,7 @@ impl Window {
 
     /// Whether a rank's memory can be read and written as if it were this rank's own.
     pub fn is_mapped(&self, rank: usize) -> Result<bool, Error> {
-        self.pane.side(rank).map(|side| matches!(side.to, Way::Own) || side.mapped.is_some())
+        self.pane.side(rank).map(|side| !matches!(side.to, Way::Line(_)) || side.mapped.is_some())
     }
 
     /// The file that another rank's memory lies in, and where, for those who map it by other means.
