@@ -32,6 +32,11 @@ class Backend(Protocol):
     @property
     def version(self) -> str: ...
     @property
+    def is_initialized(self) -> bool:
+        """Whether there is anything to finalize: not while a communicator waits for its first reconfiguration."""
+        ...
+
+    @property
     def impl(self) -> object:
         """What ``get_backend_impl()`` gives."""
         ...

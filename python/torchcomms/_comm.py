@@ -497,6 +497,10 @@ class TorchComm:
         """Ends it on this rank. Nobody is waited for, and others get what was issued before."""
         if self._is_final:
             raise RuntimeError(f"communicator {self._name!r} was finalized before")
+        if not self._backend.is_initialized:
+            raise RuntimeError(
+                f"communicator {self._name!r} was never initialised: nobody has called reconfigure()"
+            )
         for hook in self._pre.every:
             hook(OpName.finalize, -1, _hook_args.FinalizePreHookArgs(False))
         self._is_final = True
@@ -516,10 +520,13 @@ class TorchComm:
             return
         self._is_final = True
         try:
-            warnings.warn(
-                f"communicator {self._name!r} was dropped without finalize()", ResourceWarning, stacklevel=2
-            )
             self._backend.finalize()
+            if self._backend.is_initialized:
+                warnings.warn(
+                    f"communicator {self._name!r} was dropped without finalize()",
+                    ResourceWarning,
+                    stacklevel=2,
+                )
         except Exception:  # the interpreter may be ending, and nobody could catch it
             return
 

@@ -21,6 +21,7 @@ class FakeBackend:
     size = 1
     name = FAKE
     version = "1"
+    is_initialized = True
 
     @property
     def impl(self) -> FakeBackend:

@@ -185,6 +185,10 @@ class PythonBackend:
         return str(getattr(self._impl, "__version__", "unknown"))
 
     @property
+    def is_initialized(self) -> bool:
+        return True
+
+    @property
     def impl(self) -> TorchCommBackend:
         return self._impl
 

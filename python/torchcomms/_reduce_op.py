@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 class RedOpType(Enum):
     """The kinds of reductions."""
 
+    # Members are the only objects of their value, and each reduction looks something up by one of them.
+    __hash__ = object.__hash__
+
     SUM = 0
     PRODUCT = 1
     MIN = 2

@@ -71,7 +71,9 @@ class Staging:
             staged.run()
 
 
-def staged(tasks: list[Task], device: torch.device, run: Callable[[list[Task]], None]) -> Callable[[], None]:
+def staged(
+    tasks: list[Task], device: torch.device, is_urgent: bool, run: Callable[[list[Task]], None]
+) -> Callable[[], None]:
     """What has to be done for tasks with tensors of a device: it begins with what the current stream has done by now, and
     ends when the results are in the device's memory. If ``run`` fails, that memory stays as it is.
     """
@@ -82,7 +84,7 @@ def staged(tasks: list[Task], device: torch.device, run: Callable[[list[Task]], 
     ready = torch.cuda.current_stream(device).record_event()
 
     def job() -> None:
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(device, priority=-1 if is_urgent else 0)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             stream.wait_event(ready)
             there = [(task.inputs, task.outputs) for task in tasks]

@@ -24,7 +24,9 @@ Order = tuple[str, int, int, int, Counts, Counts, Spans, Spans, float | None]
 class Task:
     """What is to be done, with which tensors. Where an operation works in place, ``inputs is outputs``."""
 
-    __slots__ = ("counts", "dtype", "inputs", "native", "others", "outputs", "peer", "reduce", "timeout")
+    __slots__ = (
+        *("counts", "device", "dtype", "inputs", "native", "others", "outputs", "peer", "reduce", "timeout"),
+    )
 
     def __init__(self, call: Call, rank: int, size: int) -> None:
         shape = SHAPES[call.op]
@@ -34,6 +36,8 @@ class Task:
             check_peer(shape.peer, call.peer, rank, size)
         self.timeout = None if call.timeout is None else seconds(call.timeout)
         self.inputs, self.outputs, self.counts, self.others = shape.operands(call, rank, size)
+        self.device: torch.device | None = None
+        """Where the tensors are; None if that is the host's memory, or if there are none."""
         self.dtype = U8
         self.reduce = SUM
         if shape.reduces:
@@ -42,12 +46,6 @@ class Task:
             self._move()
         if call.hints is not None and call.op in TRANSFERS:
             self.counts = _tag(call.hints)
-
-    @property
-    def device(self) -> torch.device | None:
-        """Where the tensors are; None if that is the host's memory, or if there are none."""
-        first = self.outputs or self.inputs
-        return None if not first or first[0].is_cpu else first[0].device
 
     def order(self) -> Order:
         """What the native module is asked for. The tensors have to live until the end."""
@@ -96,6 +94,8 @@ class Task:
         inputs, outputs = self.inputs, self.outputs
         first = (outputs or inputs)[0]
         dtype = first.dtype
+        if not first.is_cpu:
+            self.device = first.device
         for tensor in outputs if inputs is outputs else (*outputs, *inputs):
             if tensor.dtype is not dtype:
                 raise RuntimeError(f"the tensors are of different types: {dtype} and {tensor.dtype}")
