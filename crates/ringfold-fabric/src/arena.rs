@@ -16,7 +16,7 @@ mod wait;
 pub use geometry::Geometry;
 pub use ranks::Ranks;
 pub use seat::{Desk, Fill, Others, Seat};
-pub use wait::{Need, Spin, Stop};
+pub use wait::{Need, Spin, Stop, Watch};
 
 use crate::futex;
 use crate::segment::{Segment, Ticket};
@@ -136,6 +136,30 @@ impl Arena {
         }
         text.truncate(bytes);
         Some(Abort { by, why: String::from_utf8_lossy(&text).into_owned() })
+    }
+
+    /// All ranks have come to this point, as the caller has seen: fixes that, unless it was [sealed](Self::seal) before.
+    /// Whether it is fixed is the same for all ranks, whenever they ask and whoever dies.
+    pub fn settle(&self, point: u64) -> bool {
+        let word = self.word(geometry::SETTLED_AT);
+        let mut seen = word.load(Ordering::SeqCst);
+        loop {
+            if seen >> 1 >= point {
+                return true;
+            }
+            if seen & 1 == 1 {
+                return false;
+            }
+            match word.compare_exchange_weak(seen, point << 1, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// No further point is fixed from now on. The last one that was.
+    pub fn seal(&self) -> u64 {
+        self.word(geometry::SETTLED_AT).fetch_or(1, Ordering::SeqCst) >> 1
     }
 
     /// Who has left. Nobody comes back.

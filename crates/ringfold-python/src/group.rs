@@ -45,7 +45,6 @@ impl Group {
         restores: bool,
         media: &str,
     ) -> PyResult<Self> {
-        let _ = restores;
         let media = match media {
             "auto" => Media::Auto,
             "tcp" => Media::Tcp,
@@ -58,6 +57,7 @@ impl Group {
             .name(name)
             .media(media)
             .watch(SIGNALS_EVERY, is_interrupted)
+            .restoring(restores)
             .timeout(duration(py, timeout)?)
             .connect_patience(duration(py, patience)?);
         if let Some(at) = at {
@@ -202,9 +202,16 @@ impl Group {
     /// Takes nothing more, and leaves when what was begun has ended. A forked child can't do that for its parent.
     fn retire(&self, py: Python<'_>) {
         if let Some(group) = self.group.here() {
-            py.detach(|| group.close());
+            py.detach(|| group.retire());
         }
     }
+}
+
+/// Waits until all groups that were retired have left, for so many seconds; the others are given up.
+#[pyfunction]
+pub(crate) fn finish_retired(py: Python<'_>, seconds: f64) -> PyResult<usize> {
+    let patience = duration(py, seconds)?;
+    Ok(py.detach(|| ringfold::finish_retired(patience)))
 }
 
 impl Group {
@@ -222,9 +229,9 @@ impl Drop for Group {
     fn drop(&mut self) {
         let Some(group) = self.group.here() else { return };
         // Other Python threads run meanwhile; at the very end there are none.
-        let left = Python::try_attach(|py| py.detach(|| group.close()));
+        let left = Python::try_attach(|py| py.detach(|| group.retire()));
         if left.is_none() {
-            group.close();
+            group.retire();
         }
     }
 }
@@ -269,10 +276,9 @@ impl Order<'_> {
 /// The tag of a transfer, which takes the place of counts.
 fn tag(py: Python<'_>, counts: Option<Vec<usize>>) -> PyResult<TransferTag> {
     let number = counts.and_then(|counts| counts.first().copied()).unwrap_or(0);
-    u32::try_from(number)
-        .ok()
-        .and_then(TransferTag::new)
-        .ok_or_else(|| refused(py, &format!("tag {number} is out of range: tags are 0 to {}", TransferTag::MAX)))
+    u32::try_from(number).ok().and_then(TransferTag::new).ok_or_else(|| {
+        refused(py, &format!("tag {number} is out of range: tags are 0 to {}", TransferTag::MAX))
+    })
 }
 
 /// Whether one buffer may be what an operation reads and what it writes.

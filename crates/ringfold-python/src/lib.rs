@@ -34,6 +34,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<window::WindowWork>()?;
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
+    module.add_function(wrap_pyfunction!(group::finish_retired, module)?)?;
     module.add_function(wrap_pyfunction!(has_cuda, module)?)?;
     module.add_function(wrap_pyfunction!(call::interpreter_ends, module)?)?;
     module.add_function(wrap_pyfunction!(start_log, module)?)?;

@@ -25,10 +25,12 @@ use fold::Fold;
 use one_shot::OneShot;
 use pipeline::Pipeline;
 use play::{Play, Standing};
-use ringfold_fabric::arena::{Arena, Seat};
+use ringfold_fabric::arena::{Arena, Seat, Watch};
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor, mix};
+use ringfold_proto::dtype::DType;
 use ringfold_proto::id::Rank;
+use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 use settings::Settings;
 use std::sync::Arc;
@@ -69,6 +71,9 @@ pub enum BoardError {
         /// Who.
         rank: Rank,
     },
+    /// Whoever watches over this rank's waits had it leave off.
+    #[error("the wait was interrupted")]
+    Interrupted,
     /// Another rank is gone.
     #[error("{rank} has left")]
     Left {
@@ -113,6 +118,45 @@ impl Board {
         let mut deadline = once(deadline);
         let outcome = self.attempt(descriptor, layout, tuning, operands, &mut deadline);
         outcome.map_err(|error| self.give_up(error))
+    }
+
+    /// As [`Board::run`], but all ranks come to the same end, whoever dies when: a collective counts when everyone has
+    /// its result, and whether that was so is decided in memory that all see.
+    pub fn run_decided(
+        &mut self,
+        descriptor: &Descriptor,
+        layout: &Layout,
+        tuning: &Tuning,
+        operands: Operands<'_>,
+        deadline: Instant,
+    ) -> Result<(), BoardError> {
+        let barrier =
+            Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
+        let mut until = || deadline;
+        // The barrier's number. Nobody can have fixed it if this rank did not come so far.
+        let point = self.collectives + 2;
+        let outcome = self
+            .attempt(descriptor, layout, tuning, operands, &mut until)
+            .and_then(|()| self.attempt(&barrier, &Layout::Even, tuning, Operands::none(), &mut until));
+        match outcome {
+            Ok(()) if self.seat.arena().settle(point) => Ok(()),
+            Ok(()) => Err(BoardError::aborted(self.seat.arena())),
+            Err(error) => {
+                let error = self.give_up(error);
+                if self.seat.arena().seal() >= point { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Has waits watched over, where that is [wanted](Self::set_watched).
+    pub fn watch(&mut self, watch: Watch) {
+        self.seat.watch(watch);
+    }
+
+    /// Whether waits are watched over from now on.
+    #[inline]
+    pub fn set_watched(&mut self, is_watched: bool) {
+        self.seat.set_watched(is_watched);
     }
 
     /// Says goodbye: whoever waits for this rank from now on is told that it has left.
@@ -208,6 +252,7 @@ impl Board {
             }
             BoardError::Differs { rank } => format!("{rank} runs something else than {me}"),
             BoardError::Left { rank } => format!("{rank} has left"),
+            BoardError::Interrupted => format!("{me} was interrupted"),
         };
         self.seat.arena().abort(me, &why);
         error

@@ -47,6 +47,9 @@ pub enum Error {
     /// Someone was waited for in vain. Nothing is broken: it may be waited for again.
     #[error("{0}")]
     Late(String),
+    /// A wait was left off, because whoever watches over waits asked for it. What was waited for goes on.
+    #[error("the wait was interrupted; what was waited for goes on")]
+    LeftOff,
     /// A group of fixed ranks could not be formed.
     #[error("the group could not be formed: {0}")]
     NoGroup(String),

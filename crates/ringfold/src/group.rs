@@ -12,6 +12,7 @@ mod notes;
 mod notice;
 mod operation;
 mod place;
+mod retired;
 mod split;
 mod work;
 
@@ -22,6 +23,7 @@ pub use builder::{GroupBuilder, Media};
 pub use notice::Notice;
 pub use operation::{GroupBuffers, GroupOp, GroupSlices, Operation, TransferTag};
 pub use place::MeetingPlace;
+pub use retired::finish_retired;
 pub use work::GroupWork;
 
 use self::core::Core;
@@ -75,7 +77,12 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.core.close();
+        // A forked child that lets go of the group does not end it for its parent, and may touch nothing of it.
+        if self.core.engine().is_of_parent() {
+            return;
+        }
+        // What was begun is not lost for others.
+        if self.core.is_quiet() { self.core.close() } else { self.core.retire() }
     }
 }
 
@@ -330,7 +337,14 @@ impl Group {
         }
     }
 
-    /// Leaves the group. Nobody is waited for, and what was sent arrives.
+    /// Takes nothing more: later calls fail with [`Error::Left`]. What was begun runs on in the background, to its end or
+    /// its deadline, and then the group is left. Never waits for others; the last handle that is dropped does the same.
+    /// A program that ends waits for it with [`finish_retired`].
+    pub fn retire(&self) {
+        self.core().retire();
+    }
+
+    /// Leaves the group at once: what has not ended fails. Nobody is waited for, and what was sent arrives.
     pub fn close(&self) {
         self.core().close();
     }

@@ -49,6 +49,12 @@ pub(crate) const FAULT_NEWS_MAX: Duration = Duration::from_millis(200);
 /// How often it is asked for.
 pub(crate) const FAULT_NEWS_PAUSE: Duration = Duration::from_millis(1);
 
+/// How long a group that is retired with nothing to do may keep its caller, to say goodbye.
+pub(crate) const GOODBYE_MAX: Duration = Duration::from_millis(20);
+
+/// Bytes that a group that restores keeps at hand for the next operation.
+pub(crate) const SPARE_BYTES_MAX: usize = 256 << 20;
+
 /// How often a thread that looks out looks at memory before it looks at the clock and at sockets.
 pub(crate) const LOOKS: usize = 16;
 

@@ -33,6 +33,8 @@ pub(super) const SLEEPERS_AT: usize = GEOMETRY_AT + LINE_BYTES;
 pub(super) const ABORT_AT: usize = SLEEPERS_AT + 8;
 /// Who has left.
 pub(super) const LEFT_AT: usize = SLEEPERS_AT + 16;
+/// What all ranks have come to, and whether that can change.
+pub(super) const SETTLED_AT: usize = SLEEPERS_AT + 24;
 /// The length of the reason why it was, and the reason.
 pub(super) const REASON_BYTES_AT: usize = SLEEPERS_AT + LINE_BYTES;
 pub(super) const REASON_AT: usize = REASON_BYTES_AT + 8;

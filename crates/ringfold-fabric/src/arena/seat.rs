@@ -1,7 +1,7 @@
 //! A rank's place in the arena: it fills its own slots, announces them, and reads those of others.
 
 use super::geometry::{Geometry, LEFT_AT};
-use super::wait::{Need, Spin};
+use super::wait::{Need, Spin, Watch};
 use super::{Arena, Ranks};
 use core::sync::atomic::Ordering;
 use ringfold_proto::id::Rank;
@@ -13,6 +13,9 @@ pub struct Seat {
     pub(super) arena: Arc<Arena>,
     pub(super) me: Rank,
     pub(super) spin: Spin,
+    /// Who watches over its waits, and whether this one is to be.
+    pub(super) watch: Option<Watch>,
+    pub(super) is_watched: bool,
     /// Rounds from here on have not been announced.
     next_fill: u64,
     /// Rounds before this one may be filled, as far as was seen.
@@ -55,6 +58,8 @@ impl Seat {
         let geometry = arena.geometry;
         Self {
             spin: Spin::for_world(geometry.world),
+            watch: None,
+            is_watched: false,
             next_fill: 0,
             fillable: 0,
             released: 0,
@@ -84,6 +89,17 @@ impl Seat {
     /// Makes it wait in another way.
     pub fn set_spin(&mut self, spin: Spin) {
         self.spin = spin;
+    }
+
+    /// Has waits watched over, where that is [wanted](Self::set_watched).
+    pub fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    /// Whether waits are watched over from now on.
+    #[inline]
+    pub fn set_watched(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
     }
 
     /// Whether the slot of this round may be filled.

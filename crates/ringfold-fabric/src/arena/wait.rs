@@ -3,9 +3,11 @@
 use super::geometry::SLEEPERS_AT;
 use super::{Arena, Ranks, Seat};
 use crate::futex;
+use core::fmt;
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 use ringfold_proto::id::Rank;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What a rank can't go on without.
@@ -34,6 +36,23 @@ pub enum Stop {
     Late(Ranks),
     /// Of those that were missing, these have left.
     Left(Ranks),
+    /// Whoever watches over this rank's waits has it leave off.
+    Interrupted,
+}
+
+/// What a rank that sleeps asks now and then, since it may have to leave off.
+#[derive(Clone)]
+pub struct Watch {
+    /// How often.
+    pub every: Duration,
+    /// Whether it must leave off.
+    pub must_end: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("every", &self.every).finish_non_exhaustive()
+    }
 }
 
 /// How long a rank watches before it sleeps. Where every rank has a core to itself, waking up costs more than
@@ -169,6 +188,8 @@ impl Seat {
         let bell = arena.bell(self.me.index());
         let sleepers = arena.word(SLEEPERS_AT);
         let mine = Ranks::one(self.me).0;
+        let watch = self.watch.clone().filter(|_| self.is_watched);
+        let mut next_ask = watch.as_ref().map(|watch| Instant::now() + watch.every);
         loop {
             // The order is what matters here. The bell is read first: whoever rings later makes the sleep end at once.
             // The wish is told before the last look at what is needed: either this look finds it, or whoever
@@ -183,7 +204,8 @@ impl Seat {
             } else if let Some(stop) = self.stop(need, time_left) {
                 Some(Err(stop))
             } else {
-                futex::sleep(bell, heard, time_left.min(SLEEP_MAX));
+                let at_most = watch.as_ref().map_or(SLEEP_MAX, |watch| watch.every.min(SLEEP_MAX));
+                futex::sleep(bell, heard, time_left.min(at_most));
                 None
             };
             if sleepers.load(Ordering::Relaxed) & mine != 0 {
@@ -195,6 +217,14 @@ impl Seat {
                     self.is_met(need);
                 }
                 return outcome;
+            }
+            if let (Some(watch), Some(ask)) = (&watch, &mut next_ask)
+                && Instant::now() >= *ask
+            {
+                if (watch.must_end)() {
+                    return Err(Stop::Interrupted);
+                }
+                *ask = Instant::now() + watch.every;
             }
         }
     }

@@ -140,5 +140,6 @@ fn failure(seat: &Seat, stop: Stop) -> BoardError {
         Stop::Late(missing) => BoardError::Timeout { missing: missing.collect() },
         Stop::Left(mut ranks) => BoardError::Left { rank: ranks.next().unwrap_or(Rank(0)) },
         Stop::Aborted => BoardError::aborted(seat.arena()),
+        Stop::Interrupted => BoardError::Interrupted,
     }
 }

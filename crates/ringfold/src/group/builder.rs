@@ -13,6 +13,7 @@ use crate::process_name::process_name;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
+use ringfold_fabric::arena::{self, Arena};
 use ringfold_fabric::door::Door;
 use ringfold_fabric::host;
 use ringfold_fabric::mesh::Mesh;
@@ -55,6 +56,7 @@ pub struct GroupBuilder {
     ports: RangeInclusive<u16>,
     advertised: Vec<SocketAddr>,
     watch: Option<Watch>,
+    restoring: bool,
 }
 
 /// What a group that comes of another one knows besides.
@@ -83,6 +85,7 @@ impl GroupBuilder {
             ports: 0..=0,
             advertised: Vec::new(),
             watch: None,
+            restoring: false,
         }
     }
 
@@ -175,6 +178,13 @@ impl GroupBuilder {
         self
     }
 
+    /// Whether what a failed operation has overwritten in place is put back, and a collective counts only when all ranks
+    /// have its result. It costs a copy of what is overwritten, and a barrier. All ranks say the same.
+    pub fn restoring(mut self, restoring: bool) -> Self {
+        self.restoring = restoring;
+        self
+    }
+
     /// Whoever waits asks, every so often, whether it must leave off. Until the ranks have met, the meeting fails with
     /// [`Error::Interrupted`] then; afterwards the group is given up.
     pub fn watch(mut self, every: Duration, must_end: impl Fn() -> bool + Send + Sync + 'static) -> Self {
@@ -231,7 +241,7 @@ impl GroupBuilder {
         };
         let tuning = met.description.tuning;
         let members = met.description.members.iter().map(|member| member.name.clone()).collect();
-        let driver = GroupDriver::new(mesh, me, met.description, alarm)?;
+        let driver = GroupDriver::new(mesh, me, met.description, alarm, self.restoring)?;
         let engine = Engine::start(driver, poller, None).map_err(system)?;
         let core = Arc::new(Core {
             standing,
@@ -240,7 +250,10 @@ impl GroupBuilder {
             tuning,
             timeout: Mutex::new(self.timeout),
             engine,
-            board: arena.and_then(|arena| Board::new(arena, me)).map(Mutex::new),
+            watch: self.watch.clone(),
+            restores: self.restoring,
+            spare: Mutex::default(),
+            board: arena.and_then(|arena| self.board(arena, me)).map(Mutex::new),
             lane: Lane::default(),
             blueprint: self.blueprint(),
         });
@@ -251,6 +264,14 @@ impl GroupBuilder {
             core.meet_on_links(until);
         }
         Ok(group)
+    }
+
+    fn board(&self, arena: Arc<Arena>, me: Rank) -> Option<Board> {
+        let mut board = Board::new(arena, me)?;
+        if let Some(Watch { every, must_end }) = self.watch.clone() {
+            board.watch(arena::Watch { every, must_end });
+        }
+        Some(board)
     }
 
     /// Where other ranks shall dial, if that was said.

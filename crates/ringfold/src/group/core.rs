@@ -1,20 +1,21 @@
 //! What a group is made of, and how it carries operations out: on the board that its ranks share, or over links.
 
 use super::builder::GroupBuilder;
-use super::driver::GroupDriver;
+use super::driver::{GroupDriver, GroupEnded};
 use super::lane::{Job, Lane, Then};
 use super::operation::{GroupBuffers, GroupOp, GroupSlices, Lengths, Operation, Request, Side, Standing};
+use super::retired;
 use super::work::GroupWork;
 use crate::all_reduce::HostBuffers;
 use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
-use crate::engine::Engine;
+use crate::engine::{Engine, Watch};
 use crate::{Error, limits};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::memory::{Memory, View, lend, lend_all, lend_all_mut, lend_mut};
 use ringfold_proto::cause::{Cause, Waiting};
 use ringfold_proto::descriptor::Collective;
 use ringfold_proto::dtype::DType;
-use ringfold_proto::id::Rank;
+use ringfold_proto::id::{CallId, Rank};
 use ringfold_proto::tuning::Tuning;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,6 +29,11 @@ pub(super) struct Core {
     pub(super) tuning: Tuning,
     pub(super) timeout: Mutex<Duration>,
     pub(super) engine: Engine<GroupDriver>,
+    /// What callers that wait look at now and then.
+    pub(super) watch: Option<Watch>,
+    /// Whether what a failed operation has overwritten is put back; what keeps it meanwhile.
+    pub(super) restores: bool,
+    pub(super) spare: Mutex<Vec<u8>>,
     /// None where ranks do not share memory.
     pub(super) board: Option<Mutex<Board>>,
     pub(super) lane: Lane,
@@ -79,16 +85,24 @@ impl Core {
             && self.lane.is_idle()
             && let Some(board) = &self.board
         {
-            let patience = || self.deadline(timeout);
-            return self.run_on_board(&mut board.lock(), &request, on_board(slices, request.side), patience);
+            let mut board = self.take_board(board, timeout)?;
+            if self.lane.is_retired() {
+                return Err(Error::Left);
+            }
+            board.set_watched(true);
+            return self.run_on_board(&mut board, &request, slices, || self.deadline(timeout));
+        }
+        if self.lane.is_retired() {
+            return Err(Error::Left);
         }
         let wait = |buffers: GroupBuffers| {
             let operation = Operation { op, dtype, buffers, timeout };
             if is_transfer || self.lane.is_idle() {
                 let deadline = self.deadline(timeout);
-                return self.run_on_links(&request, operation.buffers, deadline).0;
+                return self.run_on_links(&request, operation.buffers, deadline, self.watch.as_ref()).0;
             }
-            self.submit(operation, None)?.wait()
+            let job = self.put_in_line(operation, None)?;
+            self.wait_in_line(&job)
         };
         match slices {
             GroupSlices::InPlace(both) => lend_mut(both, |both| wait(GroupBuffers::InPlace(both))),
@@ -116,16 +130,66 @@ impl Core {
             let output: Vec<_> = output.iter().map(Memory::len).collect();
             self.standing.check_pieces(&operation.op, &request, &input, &output)?;
         }
-        let deadline = self.deadline(operation.timeout);
         if let Collective::Transfer { .. } = request.descriptor.collective {
+            if self.lane.is_retired() {
+                return Err(Error::Left);
+            }
             let buffers = on_host(operation.buffers, request.side).0;
+            let deadline = self.deadline(operation.timeout);
             let started = self.engine.with(|driver| driver.start(&request, buffers, deadline))?;
             let call = started.map_err(|(error, _)| error)?;
             return Ok(GroupWork::transfer(self.clone(), call));
         }
-        let job = Job::new(operation, deadline, then);
+        self.put_in_line(operation, then).map(|job| GroupWork::collective(self.clone(), job))
+    }
+
+    fn put_in_line(self: &Arc<Self>, operation: Operation, then: Option<Then>) -> Result<Arc<Job>, Error> {
+        let job = Job::new(self.deadline(operation.timeout), operation, then);
         self.lane.submit(self, job.clone())?;
-        Ok(GroupWork::collective(job))
+        Ok(job)
+    }
+
+    /// Waits for an operation whose memory is lent: whoever has to leave off gives the group up, which ends it.
+    fn wait_in_line(&self, job: &Job) -> Result<(), Error> {
+        if let Some(watch) = &self.watch {
+            loop {
+                if let Some(end) = job.wait(Some(Instant::now() + watch.every)) {
+                    return end;
+                }
+                if (watch.must_end)() {
+                    self.give_up();
+                    job.wait(None);
+                    return Err(Error::Interrupted);
+                }
+            }
+        }
+        job.wait(None).unwrap_or(Err(Error::Left))
+    }
+
+    /// Waits until no other thread is on the board.
+    fn take_board<'a>(
+        &self,
+        board: &'a Mutex<Board>,
+        timeout: Option<Duration>,
+    ) -> Result<MutexGuard<'a, Board>, Error> {
+        if let Some(board) = board.try_lock() {
+            return Ok(board);
+        }
+        let until = self.deadline(timeout);
+        let every = self.watch.as_ref().map_or(limits::OPERATION_MAX, |watch| watch.every);
+        loop {
+            let now = Instant::now();
+            if let Some(board) = board.try_lock_until(until.min(now + every)) {
+                return Ok(board);
+            }
+            if now >= until {
+                return Err(Error::Misuse("an operation of another thread takes too long".into()));
+            }
+            // Nothing has begun: nobody has to be told.
+            if self.watch.as_ref().is_some_and(|watch| (watch.must_end)()) {
+                return Err(Error::Interrupted);
+            }
+        }
     }
 
     /// The thread that takes operations from the line.
@@ -141,11 +205,56 @@ impl Core {
                 self.lane.passed();
             }
         }
+        if self.lane.is_retired() && !self.lane.is_closed() {
+            self.take_leave();
+        }
+        retired::remove(&self);
+    }
+
+    /// The line is worked off. What else was begun ends by its deadline at the latest.
+    fn take_leave(&self) {
+        if let Ok(call) = self.engine.with_waiter(GroupDriver::when_quiet) {
+            self.engine.wait_to_the_end(call);
+        }
+        drop(self.board.as_ref().map(Mutex::lock));
+        self.close();
+    }
+
+    /// Takes nothing more, and leaves when what was begun has ended.
+    pub(super) fn retire(self: &Arc<Self>) {
+        if self.engine.is_of_parent() {
+            return;
+        }
+        let is_quiet = self.is_quiet();
+        retired::add(self);
+        match self.lane.retire(self) {
+            // Most often there is nothing to wait for but the goodbye.
+            Ok(true) if is_quiet => retired::await_end(self, limits::GOODBYE_MAX),
+            Ok(true) => {}
+            // It is under way already, or over.
+            Ok(false) if !self.lane.is_closed() => {}
+            Ok(false) => retired::remove(self),
+            Err(error) => {
+                tracing::warn!(%error, "a group can't be left in the background");
+                self.close();
+                retired::remove(self);
+            }
+        }
+    }
+
+    /// Whether nothing waits or runs.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.lane.is_idle() && self.engine.with(|driver| driver.is_quiet()).unwrap_or(true)
+    }
+
+    /// This rank gives the group up.
+    fn give_up(&self) {
+        let _ = self.engine.with(|driver| driver.give_up(Cause::GivenUp { who: driver.name(self.rank()) }));
     }
 
     /// An operation has panicked. Nobody who waits for it, here or elsewhere, shall wait for ever.
     fn break_down(&self) -> Error {
-        let _ = self.engine.with(|driver| driver.give_up(Cause::GivenUp { who: driver.name(self.rank()) }));
+        self.give_up();
         Error::Internal("an operation of the group panicked".into())
     }
 
@@ -159,19 +268,20 @@ impl Core {
             Ok(request) => request,
             Err(error) => return (Err(error), Some(buffers)),
         };
-        let Some(board) = &self.board else { return self.run_on_links(&request, buffers, deadline) };
+        let Some(board) = &self.board else { return self.run_on_links(&request, buffers, deadline, None) };
         let mut board = board.lock();
+        // Nobody waits in here: those who wait for the work do.
+        board.set_watched(false);
         let result = match &mut buffers {
             GroupBuffers::InPlace(both) => {
                 let slices = GroupSlices::InPlace(both.as_mut_slice());
-                self.run_on_board(&mut board, &request, on_board(slices, request.side), || deadline)
+                self.run_on_board(&mut board, &request, slices, || deadline)
             }
             GroupBuffers::Apart { input, output } => {
                 let input: Vec<&[u8]> = input.iter().map(View::as_slice).collect();
                 let mut output: Vec<&mut [u8]> = output.iter_mut().map(Memory::as_mut_slice).collect();
-                let operands =
-                    Operands::Apart { input: Pieces::Many(&input), output: PiecesMut::Many(&mut output) };
-                self.run_on_board(&mut board, &request, operands, || deadline)
+                let slices = GroupSlices::Pieces { input: &input, output: &mut output };
+                self.run_on_board(&mut board, &request, slices, || deadline)
             }
         };
         (result, Some(buffers))
@@ -181,16 +291,55 @@ impl Core {
         &self,
         board: &mut Board,
         request: &Request,
-        operands: Operands<'_>,
+        slices: GroupSlices<'_>,
         deadline: impl FnOnce() -> Instant,
     ) -> Result<(), Error> {
         if self.lane.is_closed() {
             return Err(Error::Left);
         }
+        if self.restores {
+            return self.run_restoring(board, request, slices, deadline());
+        }
         // The clock is not read here: the board asks for the deadline when it has to wait.
-        let Request { descriptor, layout, .. } = request;
-        // Whatever goes wrong in here, the others must not wait for this rank.
-        let run = || board.run(descriptor, layout, &self.tuning, operands, deadline);
+        let Request { descriptor, layout, side, .. } = request;
+        let run = || board.run(descriptor, layout, &self.tuning, on_board(slices, *side), deadline);
+        self.guarded(request, run)
+    }
+
+    /// All ranks come to the same end, and what a failed operation has overwritten is put back.
+    fn run_restoring(
+        &self,
+        board: &mut Board,
+        request: &Request,
+        slices: GroupSlices<'_>,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let Request { descriptor, layout, side, .. } = request;
+        let mut run = |slices: GroupSlices<'_>| {
+            let operands = on_board(slices, *side);
+            let run = || board.run_decided(descriptor, layout, &self.tuning, operands, deadline);
+            self.guarded(request, run)
+        };
+        match slices {
+            GroupSlices::InPlace(both) if *side != Side::Input => {
+                let mut kept = core::mem::take(&mut *self.spare.lock());
+                kept.clear();
+                kept.extend_from_slice(both);
+                let outcome = run(GroupSlices::InPlace(both));
+                if outcome.is_err() {
+                    both.copy_from_slice(&kept);
+                }
+                if kept.capacity() <= limits::SPARE_BYTES_MAX {
+                    *self.spare.lock() = kept;
+                }
+                outcome
+            }
+            slices => run(slices),
+        }
+    }
+
+    /// Runs something on the board. Whatever goes wrong in there, the others must not wait for this rank.
+    fn guarded(&self, request: &Request, run: impl FnOnce() -> Result<(), BoardError>) -> Result<(), Error> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(result) => result.map_err(|error| self.explain(request, error)),
             Err(_) => Err(self.break_down()),
@@ -212,6 +361,7 @@ impl Core {
                 BoardError::Left { rank } => {
                     Cause::PeerLost { who: name(*rank), how: ringfold_proto::cause::Departure::Left }
                 }
+                BoardError::Interrupted => Cause::GivenUp { who: name(self.rank()) },
                 // Someone else knows why, and tells.
                 BoardError::Aborted { .. } => return None,
             };
@@ -219,6 +369,7 @@ impl Core {
             driver.fault().cloned()
         });
         match (told, error) {
+            (_, BoardError::Interrupted) => Error::Interrupted,
             (Ok(Some(cause)), _) => Error::Aborted(Box::new(cause)),
             (Ok(None), BoardError::Aborted { why, .. }) => self.hear_fault(why),
             (Ok(None), _) => Error::Left,
@@ -244,6 +395,7 @@ impl Core {
         request: &Request,
         buffers: GroupBuffers,
         deadline: Instant,
+        watch: Option<&Watch>,
     ) -> (Result<(), Error>, Option<GroupBuffers>) {
         let (buffers, unpack) = on_host(buffers, request.side);
         let started = self.engine.with_waiter(|driver| driver.start(request, buffers, deadline));
@@ -252,8 +404,22 @@ impl Core {
             Ok(Err((error, buffers))) => return (Err(error), Some(unpack.finish(Some(buffers)))),
             Err(error) => return (Err(error), None),
         };
-        let ended = self.engine.wait_to_the_end(call);
+        let ended = self.wait_watched(call, watch);
         (ended.result, Some(unpack.finish(ended.buffers)))
+    }
+
+    /// Waits for the end of a call; whoever has to leave off gives the group up, which ends it.
+    fn wait_watched(&self, call: CallId, watch: Option<&Watch>) -> GroupEnded {
+        let Some(watch) = watch else { return self.engine.wait_to_the_end(call) };
+        loop {
+            if let Some(ended) = self.engine.wait_until(call, Some(Instant::now() + watch.every)) {
+                return ended;
+            }
+            if (watch.must_end)() {
+                self.give_up();
+                return GroupEnded { result: Err(Error::Interrupted), ..self.engine.wait_to_the_end(call) };
+            }
+        }
     }
 
     /// Waits over the links until all ranks have come.
@@ -261,7 +427,7 @@ impl Core {
         let none = Lengths::Apart { input: 0, output: 0 };
         let buffers = GroupBuffers::Apart { input: Vec::new(), output: Vec::new() };
         if let Ok(request) = self.standing.request(&GroupOp::Barrier, DType::U8, none)
-            && let (Err(error), _) = self.run_on_links(&request, buffers, until)
+            && let (Err(error), _) = self.run_on_links(&request, buffers, until, self.watch.as_ref())
         {
             tracing::debug!(%error, "the group failed as soon as it was formed");
         }
@@ -282,12 +448,7 @@ impl Core {
             match board.try_lock() {
                 Some(board) => board.leave(),
                 // An operation is under way on the line's thread, and can't end any more.
-                None => {
-                    let _ = self.engine.with(|driver| {
-                        let cause = Cause::GivenUp { who: driver.name(self.rank()) };
-                        driver.give_up(cause);
-                    });
-                }
+                None => self.give_up(),
             }
         }
         self.engine.close();

@@ -3,24 +3,28 @@
 //! There is no master and no vote: what is done here is done. The first failure is the end of the group, and whoever
 //! sees it first tells everyone.
 
-use crate::all_reduce::HostBuffers;
 use super::lobby::Lobby;
 use super::notes::Notes;
 use super::operation::{Request, TransferTag};
+use crate::all_reduce::HostBuffers;
 use crate::data_plane::{DataPlane, PlaneEvent};
 use crate::engine::Drive;
 use crate::spin::Outlook;
 use crate::{Error, limits};
 use core::time::Duration;
 use ringfold_fabric::clock::Clock;
+use ringfold_fabric::memory::Memory;
 use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::Readiness;
+use ringfold_plan::layout::Layout;
 use ringfold_proto::cause::{Cause, Departure, PeerName, Waiting};
 use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, OpId, PeerId, Rank, Seq, Tag};
 use ringfold_proto::limits::NAMES_IN_ERROR_MAX;
+use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,6 +32,9 @@ use std::time::Instant;
 
 /// What is done, beside telling the others, when the group fails.
 pub(super) type Alarm = Box<dyn Fn(&Cause) + Send>;
+
+/// The order of the barriers that decide collectives.
+const DECISIONS: Tag = Tag(1);
 
 /// The driver of a group's links.
 pub(crate) struct GroupDriver {
@@ -46,6 +53,10 @@ pub(crate) struct GroupDriver {
     left: BTreeSet<Rank>,
     /// What members have told beside operations.
     notes: Notes,
+    /// Whether what a failed operation has overwritten is put back.
+    restores: bool,
+    /// Calls that end when no operation is under way.
+    awaits_quiet: Vec<CallId>,
     /// Why the group is over.
     fault: Option<Cause>,
     alarm: Alarm,
@@ -54,7 +65,11 @@ pub(crate) struct GroupDriver {
 }
 
 struct Running {
-    call: CallId,
+    /// Who waits for it; nobody waits for a barrier that only decides another operation.
+    call: Option<CallId>,
+    /// The operation that counts when this one is done.
+    decides: Option<OpId>,
+    stage: Stage,
     descriptor: Descriptor,
     deadline: Time,
     /// Whether the deadline was put off, because those it waits for wait themselves.
@@ -62,6 +77,16 @@ struct Running {
     /// How often this rank shows that it waits, and when next.
     sign_every: Duration,
     next_sign: Time,
+}
+
+/// How far an operation is on this rank.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Working,
+    /// The result is here. It counts when all ranks have it.
+    Done,
+    /// It counts, whatever happens.
+    Decided,
 }
 
 impl Running {
@@ -84,8 +109,9 @@ impl GroupDriver {
         me: Rank,
         description: EpochDescription,
         alarm: Alarm,
+        restores: bool,
     ) -> Result<Self, Error> {
-        let mut plane = DataPlane::new(limits::STALL_AFTER, false);
+        let mut plane = DataPlane::new(limits::STALL_AFTER, restores);
         let peers = description.members.iter().map(|member| member.peer).collect();
         mesh.admit(description.id, &description.key, peers);
         plane.open_epoch(&description, description.members[me.index()].peer).map_err(Error::NoGroup)?;
@@ -101,6 +127,8 @@ impl GroupDriver {
             running: HashMap::new(),
             left: BTreeSet::new(),
             notes: Notes::default(),
+            restores,
+            awaits_quiet: Vec::new(),
             fault: None,
             alarm,
             lobby: Arc::default(),
@@ -149,7 +177,16 @@ impl GroupDriver {
         let timeout = deadline.saturating_duration_since(Instant::now());
         let sign_every = (timeout / limits::SIGNS_PER_TIMEOUT).min(limits::SIGN_EVERY_MAX);
         let (deadline, next_sign, is_put_off) = (now + timeout, now + sign_every, false);
-        let running = Running { call, descriptor, deadline, is_put_off, sign_every, next_sign };
+        let running = Running {
+            call: Some(call),
+            decides: None,
+            stage: Stage::Working,
+            descriptor,
+            deadline,
+            is_put_off,
+            sign_every,
+            next_sign,
+        };
         self.running.insert(op, running);
         self.pump(now);
         self.check_left(now);
@@ -240,8 +277,7 @@ impl GroupDriver {
     /// Why some ranks can't do something together, as far as this group knows.
     pub(super) fn doubts(&self, ranks: &[Rank]) -> Option<Error> {
         let left = || ranks.iter().find(|rank| self.left.contains(rank));
-        let cause =
-            self.fault.clone().or_else(|| left().map(|rank| self.lost(*rank, Departure::Left)))?;
+        let cause = self.fault.clone().or_else(|| left().map(|rank| self.lost(*rank, Departure::Left)))?;
         Some(Error::Aborted(Box::new(cause)))
     }
 
@@ -358,7 +394,8 @@ impl GroupDriver {
     /// The first operation that has not ended in time ends the group.
     fn check_deadlines(&mut self, now: Time) {
         let late = |driver: &Self| {
-            let is_late = |(_, running): &(&OpId, &Running)| running.deadline <= now;
+            let is_late =
+                |(_, running): &(&OpId, &Running)| running.stage == Stage::Working && running.deadline <= now;
             driver.running.iter().find(is_late).map(|(op, _)| *op)
         };
         if self.fault.is_some() || late(self).is_none() {
@@ -403,7 +440,7 @@ impl GroupDriver {
     fn show_waiting(&mut self, now: Time) {
         let mut is_due = false;
         for running in self.running.values_mut().filter(|running| running.is_collective()) {
-            if running.next_sign <= now {
+            if running.stage == Stage::Working && running.next_sign <= now {
                 (running.next_sign, is_due) = (now + running.sign_every, true);
             }
         }
@@ -411,6 +448,72 @@ impl GroupDriver {
             for rank in self.others() {
                 self.plane.ping(self.description.members[rank.index()].peer);
             }
+        }
+    }
+
+    /// The result of an operation is here. Where failed operations are put back, it counts when all ranks have theirs: a
+    /// barrier finds out.
+    fn note_done(&mut self, now: Time, op: OpId) {
+        let Some(running) = self.running.get_mut(&op) else { return };
+        if self.fault.is_some() {
+            // It was aborted meanwhile, and is put back.
+            return;
+        }
+        if let Some(decided) = running.decides {
+            self.decide(op);
+            self.decide(decided);
+        } else if self.restores && running.is_collective() {
+            let Running { deadline, sign_every, .. } = *running;
+            running.stage = Stage::Done;
+            let barrier =
+                Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
+            let buffers =
+                HostBuffers::OutOfPlace { source: Memory::zeroed(0).into_view(), target: Memory::zeroed(0) };
+            let next = OpId { tag: DECISIONS, ..op };
+            if self.plane.start(now, next, barrier, &Layout::Even, buffers).is_err() {
+                return self.fail(now, Cause::Unable { who: self.name(self.me) });
+            }
+            let running = Running {
+                call: None,
+                decides: Some(op),
+                stage: Stage::Working,
+                descriptor: barrier,
+                deadline,
+                is_put_off: false,
+                sign_every,
+                next_sign: now + sign_every,
+            };
+            self.running.insert(next, running);
+        } else {
+            self.decide(op);
+        }
+    }
+
+    fn decide(&mut self, op: OpId) {
+        if let Some(running) = self.running.get_mut(&op) {
+            running.stage = Stage::Decided;
+            self.plane.commit(op);
+        }
+    }
+
+    /// A call that ends when no operation is under way.
+    pub(super) fn when_quiet(&mut self) -> CallId {
+        let call = self.call();
+        self.awaits_quiet.push(call);
+        self.check_quiet();
+        call
+    }
+
+    /// Whether no operation is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    fn check_quiet(&mut self) {
+        if self.running.is_empty() {
+            let calls = core::mem::take(&mut self.awaits_quiet);
+            self.ended
+                .extend(calls.into_iter().map(|call| (call, GroupEnded { result: Ok(()), buffers: None })));
         }
     }
 
@@ -424,13 +527,14 @@ impl GroupDriver {
 
     fn note(&mut self, now: Time, event: PlaneEvent) {
         match event {
-            PlaneEvent::Done { op, .. } => self.plane.commit(op),
+            PlaneEvent::Done { op, .. } => self.note_done(now, op),
             PlaneEvent::Released { op, buffers } => {
-                if let Some(Running { call, .. }) = self.running.remove(&op) {
-                    let fault = self.fault.clone().map(|cause| Error::Aborted(Box::new(cause)));
-                    let ended = GroupEnded { result: fault.map_or(Ok(()), Err), buffers: Some(buffers) };
-                    self.ended.push((call, ended));
+                if let Some(Running { call: Some(call), stage, .. }) = self.running.remove(&op) {
+                    let fault = self.fault.clone().filter(|_| stage != Stage::Decided);
+                    let result = fault.map_or(Ok(()), |cause| Err(Error::Aborted(Box::new(cause))));
+                    self.ended.push((call, GroupEnded { result, buffers: Some(buffers) }));
                 }
+                self.check_quiet();
             }
             PlaneEvent::Mismatch { op, peer } => {
                 let asked = self.running.get(&op).map_or_else(String::new, |r| r.descriptor.to_string());
@@ -502,7 +606,8 @@ impl Drive for GroupDriver {
             return Duration::ZERO;
         }
         // After a failure operations end as soon as nothing reads their memory.
-        let due = self.running.values().map(|running| {
+        let working = self.running.values().filter(|running| running.stage == Stage::Working);
+        let due = working.map(|running| {
             if running.is_collective() { running.deadline.min(running.next_sign) } else { running.deadline }
         });
         let deadline = due.min().filter(|_| self.fault.is_none());

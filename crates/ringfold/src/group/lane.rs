@@ -15,7 +15,10 @@ use std::time::Instant;
 /// Operations that may wait in line.
 const WAITING_MAX: usize = 65_536;
 
-/// Added to the number of operations when the lane is closed: it is never idle again.
+/// Added to the number of operations when the lane takes nothing more: it is never idle again.
+const RETIRED: usize = 1 << (usize::BITS - 2);
+
+/// Added when it is closed.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 /// The line.
@@ -32,6 +35,8 @@ pub(super) struct Lane {
 struct State {
     waiting: VecDeque<Arc<Job>>,
     has_worker: bool,
+    /// What waits is worked off, and nothing more is taken.
+    is_retiring: bool,
     is_closing: bool,
 }
 
@@ -49,7 +54,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(operation: Operation, deadline: Instant, then: Option<Then>) -> Arc<Self> {
+    pub(super) fn new(deadline: Instant, operation: Operation, then: Option<Then>) -> Arc<Self> {
         let (operation, end, buffers) = (Mutex::new(Some(operation)), Mutex::new(None), Mutex::new(None));
         Arc::new(Self { deadline, then: Mutex::new(then), operation, end, buffers, ended: Condvar::new() })
     }
@@ -106,23 +111,21 @@ impl Lane {
         self.ahead.load(Ordering::Acquire) >= CLOSED
     }
 
+    /// Whether users may begin nothing any more.
+    pub(super) fn is_retired(&self) -> bool {
+        self.ahead.load(Ordering::Acquire) >= RETIRED
+    }
+
     /// Puts an operation at the end of the line.
     pub(super) fn submit(&self, core: &Arc<Core>, job: Arc<Job>) -> Result<(), Error> {
         let mut state = self.state.lock();
-        if state.is_closing {
+        if state.is_closing || state.is_retiring {
             return Err(Error::Left);
         }
         if state.waiting.len() >= WAITING_MAX {
             return Err(Error::Misuse(format!("{WAITING_MAX} operations wait already")));
         }
-        if !state.has_worker {
-            let core = core.clone();
-            std::thread::Builder::new()
-                .name("ringfold-group".into())
-                .spawn(move || core.work_off())
-                .map_err(|error| Error::system("no thread can be started", &error))?;
-            state.has_worker = true;
-        }
+        state.need_worker(core)?;
         self.ahead.fetch_add(1, Ordering::AcqRel);
         state.waiting.push_back(job);
         drop(state);
@@ -130,14 +133,29 @@ impl Lane {
         Ok(())
     }
 
-    /// The next operation in line; none when the lane is closed.
+    /// Takes nothing more. Its thread works off what waits, and takes leave of the group then. Says whether it will: not
+    /// if that was said before, or there can be no thread.
+    pub(super) fn retire(&self, core: &Arc<Core>) -> Result<bool, Error> {
+        let mut state = self.state.lock();
+        if state.is_closing || state.is_retiring {
+            return Ok(false);
+        }
+        state.need_worker(core)?;
+        state.is_retiring = true;
+        self.ahead.fetch_add(RETIRED, Ordering::AcqRel);
+        drop(state);
+        self.changed.notify_all();
+        Ok(true)
+    }
+
+    /// The next operation in line; none when the lane is closed, or retired and empty.
     pub(super) fn next(&self) -> Option<Arc<Job>> {
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.waiting.pop_front() {
                 return Some(job);
             }
-            if state.is_closing {
+            if state.is_closing || state.is_retiring {
                 return None;
             }
             self.changed.wait(&mut state);
@@ -163,5 +181,20 @@ impl Lane {
             job.finish(Err(Error::Left), None);
             self.passed();
         }
+    }
+}
+
+impl State {
+    /// Starts the thread that works the line off, if there is none yet.
+    fn need_worker(&mut self, core: &Arc<Core>) -> Result<(), Error> {
+        if !self.has_worker {
+            let core = core.clone();
+            std::thread::Builder::new()
+                .name("ringfold-group".into())
+                .spawn(move || core.work_off())
+                .map_err(|error| Error::system("no thread can be started", &error))?;
+            self.has_worker = true;
+        }
+        Ok(())
     }
 }

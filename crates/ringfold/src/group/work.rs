@@ -17,28 +17,45 @@ pub struct GroupWork {
 
 enum Kind {
     /// A collective, in line with the others.
-    Collective(Arc<Job>),
+    Collective { core: Arc<Core>, job: Arc<Job> },
     /// A transfer, which has an order of its own.
     Transfer { core: Arc<Core>, call: CallId, end: Mutex<Option<GroupEnded>> },
 }
 
 impl GroupWork {
-    pub(super) fn collective(job: Arc<Job>) -> Self {
-        Self { kind: Kind::Collective(job) }
+    pub(super) fn collective(core: Arc<Core>, job: Arc<Job>) -> Self {
+        Self { kind: Kind::Collective { core, job } }
     }
 
     pub(super) fn transfer(core: Arc<Core>, call: CallId) -> Self {
         Self { kind: Kind::Transfer { core, call, end: Mutex::new(None) } }
     }
 
-    /// Waits for the end. May be called again.
+    /// Waits for the end. May be called again. If the group's watch has it leave off, that is [`Error::LeftOff`], and
+    /// the operation goes on.
     pub fn wait(&self) -> Result<(), Error> {
+        if let Some(watch) = &self.core().watch {
+            loop {
+                if let Some(end) = self.wait_for(watch.every) {
+                    return end;
+                }
+                if (watch.must_end)() {
+                    return Err(Error::LeftOff);
+                }
+            }
+        }
         match &self.kind {
-            Kind::Collective(job) => job.wait(None).unwrap_or(Err(Error::Left)),
+            Kind::Collective { job, .. } => job.wait(None).unwrap_or(Err(Error::Left)),
             Kind::Transfer { core, call, end } => {
                 let mut end = end.lock();
                 end.get_or_insert_with(|| core.engine().wait_to_the_end(*call)).result.clone()
             }
+        }
+    }
+
+    fn core(&self) -> &Core {
+        match &self.kind {
+            Kind::Collective { core, .. } | Kind::Transfer { core, .. } => core,
         }
     }
 
@@ -47,7 +64,7 @@ impl GroupWork {
         // Longer than any clock goes is for ever.
         let Some(until) = Instant::now().checked_add(patience) else { return Some(self.wait()) };
         match &self.kind {
-            Kind::Collective(job) => job.wait(Some(until)),
+            Kind::Collective { job, .. } => job.wait(Some(until)),
             Kind::Transfer { core, call, end } => {
                 // Whoever waits without end holds it.
                 let mut end = end.try_lock_until(until)?;
@@ -84,7 +101,7 @@ impl GroupWork {
     /// Takes the memory back, if it has ended and was waited for.
     pub fn take_buffers(&self) -> Option<GroupBuffers> {
         match &self.kind {
-            Kind::Collective(job) => job.take_buffers(),
+            Kind::Collective { job, .. } => job.take_buffers(),
             Kind::Transfer { end, .. } => {
                 end.try_lock()?.as_mut().and_then(|end| end.buffers.take()).map(GroupBuffers::from)
             }
@@ -94,7 +111,7 @@ impl GroupWork {
     /// Whether it has ended.
     pub fn is_done(&self) -> bool {
         match &self.kind {
-            Kind::Collective(job) => job.is_done(),
+            Kind::Collective { job, .. } => job.is_done(),
             Kind::Transfer { core, call, end } => {
                 end.try_lock().is_some_and(|end| end.is_some()) || core.engine().has_ended(*call)
             }
