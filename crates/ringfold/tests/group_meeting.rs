@@ -300,18 +300,22 @@ fn a_split_names_the_fault_of_its_parent() {
 fn a_split_that_waits_hears_of_its_parents_fault_and_of_whoever_left() {
     for leaves in [true, false] {
         for late in [0, 2] {
-            let begun = Instant::now();
+            let (begun, heard) = (Instant::now(), Barrier::new(3));
             let errors = ranks(3, Media::Auto, |group| {
+                let mut error = format!("rank {late}");
                 if group.rank() != late {
-                    return group.split(&[0, 1, 2], "vain").unwrap_err().to_string();
-                }
-                std::thread::sleep(Duration::from_millis(100));
-                if leaves {
-                    group.close()
+                    error = group.split(&[0, 1, 2], "vain").unwrap_err().to_string();
                 } else {
-                    group.abort()
+                    std::thread::sleep(Duration::from_millis(100));
+                    if leaves {
+                        group.close();
+                    } else {
+                        group.abort();
+                    }
                 }
-                format!("rank {late}")
+                // Nobody else leaves before all have heard.
+                heard.wait();
+                error
             });
             assert!(begun.elapsed() < Duration::from_secs(20));
             for error in errors {

@@ -3,12 +3,16 @@
 use super::{Group, TransferTag};
 use crate::Error;
 use ringfold_proto::id::Rank;
+use ringfold_proto::limits::TEXT_BYTES_MAX;
 use std::time::Duration;
 
 impl Group {
     /// Tells ranks something beside all operations. It is kept there until they ask for it by [`Group::hear`]; of
-    /// several on one topic the last one counts.
+    /// several on one topic the last one counts. It has 16 KiB at most, and topics from 2⁶³ on are taken.
     pub fn tell(&self, ranks: &[usize], topic: u64, text: &str) -> Result<(), Error> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(Error::BadArgument(format!("a text has at most {TEXT_BYTES_MAX} bytes")));
+        }
         let ranks: Vec<Rank> = ranks.iter().map(|rank| self.other(*rank)).collect::<Result<_, _>>()?;
         self.core().engine.with(|driver| driver.tell(&ranks, topic, text))
     }

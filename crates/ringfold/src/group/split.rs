@@ -8,7 +8,7 @@ use super::bootstrap::{Bootstrap, Doubt};
 use super::builder::Origin;
 use super::core::Core;
 use super::notice::Notice;
-use crate::Error;
+use crate::{Error, limits};
 use parking_lot::Mutex;
 use ringfold_proto::id::Rank;
 use std::io;
@@ -57,10 +57,11 @@ impl Group {
         })?;
         let letters =
             Letters { topic: topic(ranks, name), core: core.clone(), members, last: Mutex::default() };
-        builder
-            .connect_patience(patience)
-            .bootstrap(Bootstrap::Notice(Arc::new(letters)))
-            .connect_from(Origin { doubt: Some(doubt), known_hosts })
+        let builder = builder.connect_patience(patience).bootstrap(Bootstrap::Notice(Arc::new(letters)));
+        builder.connect_from(Origin { doubt: Some(doubt.clone()), known_hosts }).map_err(|error| {
+            // Whoever saw the parent fail first has gone from the split, and may have been missed before the news came.
+            if error == Error::Interrupted { error } else { hear_doubt(&doubt).unwrap_or(error) }
+        })
     }
 }
 
@@ -83,18 +84,30 @@ fn position(core: &Core, ranks: &[usize]) -> Result<usize, Error> {
     }
 }
 
-/// What notes about this split are told apart by: the same on all ranks.
+/// What notes about this split are told apart by: the same on all ranks, and none of the small numbers that others take.
 fn topic(ranks: &[usize], name: &str) -> u64 {
     let ranks = ranks.iter().flat_map(|rank| (*rank as u64).to_le_bytes());
     // FNV-1a: nobody gains anything by two splits that are taken for one.
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    ranks.chain(name.bytes()).fold(0xcbf2_9ce4_8422_2325, mix)
+    ranks.chain(name.bytes()).fold(0xcbf2_9ce4_8422_2325, mix) | 1 << 63
 }
 
 /// A split can't succeed when its parent is over, or one of its ranks has left that: nobody leaves before it is done.
 fn doubt(core: &Arc<Core>, members: Arc<[Rank]>) -> Doubt {
     let core = core.clone();
     Arc::new(move || core.engine.with(|driver| driver.doubts(&members)).unwrap_or_else(Some))
+}
+
+/// Waits for a moment whether there is a better reason for a failure.
+fn hear_doubt(doubt: &Doubt) -> Option<Error> {
+    let until = Instant::now() + limits::FAULT_NEWS_MAX;
+    loop {
+        let found = doubt();
+        if found.is_some() || Instant::now() >= until {
+            return found;
+        }
+        std::thread::sleep(limits::FAULT_NEWS_PAUSE);
+    }
 }
 
 /// The links of the parent as a notice board.
@@ -134,7 +147,12 @@ impl Notice for Letters {
 
 impl Core {
     /// What a rank has told about a topic, or does so soon.
-    pub(super) fn hear_note(&self, from: Rank, topic: u64, patience: Duration) -> Result<Option<String>, Error> {
+    pub(super) fn hear_note(
+        &self,
+        from: Rank,
+        topic: u64,
+        patience: Duration,
+    ) -> Result<Option<String>, Error> {
         if let Some(text) = self.engine.with(|driver| driver.take_note(from, topic))? {
             return Ok(Some(text));
         }
