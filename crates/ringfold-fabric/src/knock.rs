@@ -209,11 +209,7 @@ pub fn reach(
 fn reach_at(address: SocketAddr, end: Instant, mut dialler: Dialler) -> io::Result<TcpStream> {
     let left = || {
         let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            Err(io::Error::from(io::ErrorKind::TimedOut))
-        } else {
-            Ok(left)
-        }
+        if left.is_zero() { Err(io::Error::from(io::ErrorKind::TimedOut)) } else { Ok(left) }
     };
     let mut stream = TcpStream::connect_timeout(&address, left()?.min(limits::CONNECT_MAX))?;
     stream.set_nodelay(true)?;
