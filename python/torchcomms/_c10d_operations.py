@@ -86,7 +86,9 @@ class Operations:
         call = self._all_gather(_one_list(output_lists, "allgather"), _one(inputs, "allgather"), copies)
         return self._issue(*call, opts, output_lists[0], copies)
 
-    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Answer:
+    def allgather_coalesced(
+        self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> Answer:
         """Several at once; ``output_lists[r][i]`` is rank r's ``inputs[i]``."""
         if len(output_lists) != self._comm.get_size():
             raise ValueError(f"one list of outputs per rank is expected, but there are {len(output_lists)}")
@@ -218,14 +220,18 @@ class Operations:
             raise RuntimeError("a receive from anyone can't be coalesced with others")
         comm, group = self._comm, self._group()
         if group is None:
-            raise RuntimeError(f"the backend {comm.get_backend()!r} can't receive from anyone: name the source")
+            raise RuntimeError(
+                f"the backend {comm.get_backend()!r} can't receive from anyone: name the source"
+            )
         copies = _Copies()
         tensor = copies.out(_one(tensors, "recv_anysource"))
         limit = seconds(comm.get_options().timeout) or 600.0
         pending = AnySource(
             group, tag, lambda source: comm.recv(tensor, source, True, _tagged(tag)), self._any_source, limit
         )
-        return C10dWork([TorchWork(pending)], list(tensors), self._apart, copies.finish, lambda: pending.source)
+        return C10dWork(
+            [TorchWork(pending)], list(tensors), self._apart, copies.finish, lambda: pending.source
+        )
 
     # --- barriers --------------------------------------------------------------------------------------------------
 
@@ -236,7 +242,9 @@ class Operations:
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier after which rank 0 says who has not come. ``opts`` are options of a barrier, or a timeout."""
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
-        limit = seconds(timeout if timeout is not None and timeout > timedelta(0) else self._comm.get_options().timeout)
+        limit = seconds(
+            timeout if timeout is not None and timeout > timedelta(0) else self._comm.get_options().timeout
+        )
         group = self._group()
         if group is not None:
             self._monitored.wait(group, limit or 600.0, wait_all_ranks)
@@ -329,8 +337,11 @@ class Operations:
         all_values = [values.new_empty(count, *values.shape[1:]) for count in counts.tolist()]
         comm.all_gather_v(all_indices, indices, False, None, limit)
         comm.all_gather_v(all_values, values, False, None, limit)
-        total = torch.sparse_coo_tensor(torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape)
-        tensor.data.copy_(total.coalesce())
+        total = torch.sparse_coo_tensor(
+            torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape, check_invariants=False
+        )
+        with torch.no_grad():
+            tensor.copy_(total.coalesce())
         return C10dWork([], [tensor], self._in_order) if opts is None or opts.asyncOp else None
 
     # What torch 2.11 calls them.
@@ -456,7 +467,9 @@ def _one_list(lists: Sequence[Tensors], op: str) -> Tensors:
 
 def _is_dense(tensor: Tensor) -> bool:
     if tensor.layout is not torch.strided:
-        raise RuntimeError(f"a tensor with the layout {tensor.layout} can't be used here; to_dense() makes one that can")
+        raise RuntimeError(
+            f"a tensor with the layout {tensor.layout} can't be used here; to_dense() makes one that can"
+        )
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 

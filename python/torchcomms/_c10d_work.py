@@ -153,23 +153,27 @@ class Futures:
     def __init__(self) -> None:
         self._works: deque[C10dWork] = deque()
         self._news = threading.Condition()
-        self._is_served = False
+        self._server: threading.Thread | None = None
 
     def complete(self, work: C10dWork) -> None:
         """Has a work's future completed when it has ended."""
+        if self._server is threading.current_thread():
+            # A callback of a future has begun an operation, and may wait for that one's future.
+            complete_apart(work)
+            return
         with self._news:
             self._works.append(work)
-            if self._is_served:
+            if self._server is not None:
                 self._news.notify()
                 return
-            self._is_served = True
-        threading.Thread(target=self._serve, name="ringfold-futures").start()
+            server = self._server = threading.Thread(target=self._serve, name="ringfold-futures")
+        server.start()
 
     def _serve(self) -> None:
         while True:
             with self._news:
                 if not self._news.wait_for(lambda: self._works, LINGER_SECONDS):
-                    self._is_served = False
+                    self._server = None
                     return
                 work = self._works.popleft()
             work._open()
@@ -180,7 +184,12 @@ class Apart(Futures):
     """The same for works that end in any order: each has a thread."""
 
     def complete(self, work: C10dWork) -> None:
-        threading.Thread(target=work._open, name="ringfold-future").start()
+        complete_apart(work)
+
+
+def complete_apart(work: C10dWork) -> None:
+    """Has a thread of its own complete a work's future."""
+    threading.Thread(target=work._open, name="ringfold-future").start()
 
 
 _asked = threading.local()
