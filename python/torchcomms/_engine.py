@@ -240,7 +240,7 @@ def new_engine(backend: str, options: CommOptions, store: Store | None) -> Engin
     timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
     # Generated names differ from rank to rank, so a communicator without a name has the same for all.
     name = options.name or "unnamed"
-    at = notice(name, rank, store) if size > 1 else None
+    at = notice(name, store, timeout) if size > 1 else None
     try:
         group = _native.Group.connect(
             rank=rank,

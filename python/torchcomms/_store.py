@@ -1,23 +1,23 @@
-"""Where ranks leave each other word before they have met: a store of torch's, given or at MASTER_ADDR:MASTER_PORT.
+"""Where ranks leave each other word before they have met: a store of torch's, or MASTER_ADDR:MASTER_PORT.
 
-One key is used for each communicator, under a name of our own, so that the store may serve others as well.
+In a store one key is used for each communicator, under a name of our own, so that it may serve others as well.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
+
+from torchcomms._bulletin import Bulletin, Bulletins, Silence, look
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore
 
 # What an announcement is replaced by when it is taken back. A deleted key would have a reader wait for it.
 _WITHDRAWN = "-"
-# How long a look at whether someone listens, and a connection to a store that does, may take.
-_KNOCK_SECONDS = 2.0
 _CONNECT = timedelta(seconds=10)
 
 
@@ -29,16 +29,16 @@ class Notice(Protocol):
     def withdraw(self) -> None: ...
     def describe(self) -> str: ...
     def close(self) -> None:
-        """Lets go of the store."""
+        """Lets go of the place."""
         ...
 
 
-def notice(name: str, rank: int, store: Store | None) -> Notice:
+def notice(name: str, store: Store | None, patience: float) -> Notice:
     """Where the ranks of a communicator of this name leave word."""
     key = f"ringfold/{name}"
     if store is not None:
         return StoreNotice(key, store)
-    return MasterNotice(_attempt() + key, rank, *_master())
+    return MasterNotice(_attempt() + key, *_master(), patience)
 
 
 class StoreNotice:
@@ -75,97 +75,86 @@ class StoreNotice:
 
 
 class MasterNotice:
-    """Word in a TCPStore at MASTER_ADDR:MASTER_PORT. Rank 0 serves it for as long as the meeting takes, unless somebody does already:
-    torchrun's agent, torch.distributed, or another communicator of this process. The others come when they can.
+    """Word at MASTER_ADDR:MASTER_PORT. Rank 0 has it there for as long as the meeting takes, unless a store of torch's is there already:
+    torchrun's agent's, or that of torch.distributed. The others come when they can.
     """
 
-    def __init__(self, key: str, rank: int, host: str, port: int) -> None:
+    def __init__(self, key: str, host: str, port: int, patience: float) -> None:
         self._key = key
-        self._rank = rank
         self._host = host
         self._port = port
-        self._notice: StoreNotice | None = None
-        self._is_server = False
+        self._until = time.monotonic() + patience
+        self._bulletin: Bulletin | None = None
+        self._stored: StoreNotice | None = None
 
     def post(self, text: str) -> None:
-        if self._notice is None:
-            served = None if _is_agents() else _servers.enter(self._host, self._port)
-            self._is_server = served is not None
-            self._notice = StoreNotice(self._key, served or _clients.of(self._host, self._port))
-        self._notice.post(text)
+        if self._bulletin is None and self._stored is None:
+            if not _is_agents():
+                self._bulletin = _bulletins.enter(self._host, self._port, self._until)
+            if self._bulletin is None:
+                self._stored = StoreNotice(self._key, _clients.of(self._host, self._port))
+        if self._bulletin is not None:
+            self._bulletin.post(self._key, text)
+        elif self._stored is not None:
+            self._stored.post(text)
 
     def read(self) -> str | None:
+        if self._stored is None and not _is_agents() and not _clients.has(self._host, self._port):
+            try:
+                texts = look(self._host, self._port)
+            except Silence:
+                pass
+            else:
+                return None if texts is None else texts.get(self._key)
         try:
-            if self._notice is None:
-                if not _is_agents() and not _is_served(self._host, self._port):
-                    return None
-                self._notice = StoreNotice(self._key, _clients.of(self._host, self._port))
-            return self._notice.read()
+            if self._stored is None:
+                self._stored = StoreNotice(self._key, _clients.of(self._host, self._port))
+            return self._stored.read()
         except RuntimeError:
-            # It served an earlier meeting, and went away with it. The next look finds the next one.
+            # Whoever served it is gone; somebody else may come.
             _clients.forget(self._host, self._port)
-            self._notice = None
+            self._stored = None
             return None
 
     def withdraw(self) -> None:
-        if self._notice is not None:
-            self._notice.withdraw()
+        if self._bulletin is not None:
+            self._bulletin.withdraw(self._key)
+        elif self._stored is not None:
+            self._stored.withdraw()
 
     def describe(self) -> str:
-        return f"the key {self._key!r} of the store at {self._host}:{self._port} (MASTER_ADDR, MASTER_PORT)"
+        return f"{self._host}:{self._port} (MASTER_ADDR, MASTER_PORT) under {self._key!r}"
 
     def close(self) -> None:
-        if self._notice is not None:
-            self._notice.close()
-            self._notice = None
-        if self._is_server:
-            self._is_server = False
-            _servers.leave(self._host, self._port)
-
-
-class _Servers:
-    """The stores that this process serves, each for as long as someone meets there."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._stores: dict[tuple[str, int], tuple[TCPStore, int]] = {}
-
-    def enter(self, host: str, port: int) -> TCPStore | None:
-        """The store that we serve there; None if someone else has the port."""
-        with self._lock:
-            store, meetings = self._stores.get((host, port), (None, 0))
-            if store is None and (_is_taken(port) or (store := _server(host, port)) is None):
-                return None
-            self._stores[host, port] = (store, meetings + 1)
-            return store
-
-    def leave(self, host: str, port: int) -> None:
-        with self._lock:
-            store, meetings = self._stores.pop((host, port))
-            if meetings > 1:
-                self._stores[host, port] = (store, meetings - 1)
-
-
-_servers = _Servers()
+        self._stored = None
+        if self._bulletin is not None:
+            self._bulletin.withdraw(self._key)
+            self._bulletin = None
+            _bulletins.leave(self._port)
 
 
 class _Clients:
-    """Connections to stores of others. The one to torchrun's agent is kept: it outlives all communicators, and torch asks for the
-    name of the host at each new one, which takes seconds where nobody answers.
+    """Connections to stores of others. They are kept, because such a store outlives communicators, and torch asks for the name of the
+    host at each new one, which takes seconds where nobody answers.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[tuple[int, str, int], TCPStore] = {}
 
+    def has(self, host: str, port: int) -> bool:
+        return (os.getpid(), host, port) in self._kept
+
     def of(self, host: str, port: int) -> TCPStore:
-        if not _is_agents():
-            return _client(host, port)
+        from torch._C._distributed_c10d import TCPStore
+
         with self._lock:
             # A forked process has to have its own.
             key = (os.getpid(), host, port)
             if key not in self._kept:
-                self._kept[key] = _client(host, port)
+                self._kept[key] = TCPStore(
+                    host, port, is_master=False, timeout=_CONNECT, wait_for_workers=False
+                )
             return self._kept[key]
 
     def forget(self, host: str, port: int) -> None:
@@ -173,6 +162,7 @@ class _Clients:
             self._kept.pop((os.getpid(), host, port), None)
 
 
+_bulletins = Bulletins()
 _clients = _Clients()
 
 
@@ -196,37 +186,3 @@ def _attempt() -> str:
 
 def _is_agents() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-def _is_taken(port: int) -> bool:
-    # torch would say so at length on standard error.
-    with socket.socket() as door:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            door.bind(("", port))
-        except OSError:
-            return True
-        return False
-
-
-def _is_served(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), _KNOCK_SECONDS).close()
-    except OSError:
-        return False
-    return True
-
-
-def _server(host: str, port: int) -> TCPStore | None:
-    from torch._C._distributed_c10d import TCPStore
-
-    try:
-        return TCPStore(host, port, is_master=True, timeout=_CONNECT, wait_for_workers=False)
-    except RuntimeError:
-        return None
-
-
-def _client(host: str, port: int) -> TCPStore:
-    from torch._C._distributed_c10d import TCPStore
-
-    return TCPStore(host, port, is_master=False, timeout=_CONNECT, wait_for_workers=False)
