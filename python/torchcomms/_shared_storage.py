@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -31,7 +31,8 @@ def share(storage: torch.UntypedStorage) -> int | None:
         return None
     if storage.is_shared():
         # If another process has it by a file's name, torch would move it away from there.
-        if torch.multiprocessing.get_sharing_strategy() == "file_system":
+        strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+        if strategy == "file_system":
             return None
         return _file(storage)
     try:
@@ -69,8 +70,9 @@ class Pinned:
 
 def mapped(file: int) -> torch.UntypedStorage:
     """A storage that is the memory of an open file."""
-    # Torch keeps the file by a number of its own.
-    return torch.UntypedStorage._new_shared_fd_cpu(file, os.fstat(file).st_size)
+    # Torch's stubs lack it. It keeps the file by a number of its own.
+    new: Callable[[int, int], torch.UntypedStorage] = getattr(torch.UntypedStorage, "_new_shared_fd_cpu")  # noqa: B009
+    return new(file, os.fstat(file).st_size)
 
 
 def _file(storage: torch.UntypedStorage) -> int | None:

@@ -1,0 +1,490 @@
+"""Windows: one-sided puts, signals, and tensors that other ranks see."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ranks import Ranks
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torchcomms  # noqa: E402
+from torchcomms import TorchCommWinAccessType, TorchCommWindow  # noqa: E402
+
+UNIFIED = TorchCommWinAccessType.WIN_ACCESS_TYPE_UNIFIED
+SEPARATE = TorchCommWinAccessType.WIN_ACCESS_TYPE_SEPARATE
+# How ranks are told to share memory, or not to.
+WAYS = [pytest.param({}, id="memory"), pytest.param({"RINGFOLD_SHARED_MEMORY": "0"}, id="tcp")]
+WORLDS = [1, 2, 3]
+# What a rank may take to hear of another's end. The aim is a tenth of a second.
+SOON = 5.0
+
+
+def comm(backend: str = "ringfold", **options: Any) -> torchcomms.TorchComm:
+    return torchcomms.new_comm(backend, torch.device("cpu"), name="windows", timeout=60.0, **options)
+
+
+def refused(call: Callable[[], object]) -> str:
+    """The words of the RuntimeError that a call raises."""
+    with pytest.raises(RuntimeError) as caught:
+        call()
+    return str(caught.value)
+
+
+def is_shared() -> bool:
+    return os.environ.get("RINGFOLD_SHARED_MEMORY") != "0"
+
+
+# --- puts and signals ----------------------------------------------------------------------------------------------
+
+
+def put_to_all(is_async: bool) -> list[float]:
+    c = comm()
+    me, size = c.get_rank(), c.get_size()
+    tensor = torch.zeros(size, 1000)
+    window = c.new_window(tensor)
+    works = []
+    for rank in range(size):
+        works.append(window.put(torch.full((1000,), me + 1.0), rank, me * 1000, is_async))
+        works.append(window.signal(rank, is_async))
+        works.append(window.wait_signal(rank, is_async))
+    for work in works:
+        work.wait()
+        assert work.is_completed() and work.status is torchcomms.WorkStatus.COMPLETED
+    c.barrier(False)
+    values: list[float] = tensor[:, -1].tolist()
+    assert (tensor == torch.arange(1.0, size + 1)[:, None]).all()
+    window.tensor_deregister()
+    c.finalize()
+    return values
+
+
+@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_was_put_is_there_when_the_signal_has_come(
+    ranks: Ranks, world: int, is_async: bool, env: dict[str, str]
+) -> None:
+    assert ranks.run(world, put_to_all, is_async, env=env) == [[r + 1.0 for r in range(world)]] * world
+
+
+def ping_pong(count: int) -> None:
+    c = comm()
+    me, peer = c.get_rank(), 1 - c.get_rank()
+    window = c.new_window(torch.zeros(300_000))
+    tensor = window.get_tensor()
+    assert tensor is not None
+    for round in range(count):
+        if round % 2 == me:
+            window.put(torch.full((300_000,), float(round)), peer, 0, False)
+            window.signal(peer, False)
+        else:
+            window.wait_signal(peer, False)
+            assert (tensor == round).all()
+    window.tensor_deregister()
+
+
+@pytest.mark.parametrize("env", WAYS)
+def test_a_signal_comes_behind_the_whole_put(ranks: Ranks, env: dict[str, str]) -> None:
+    ranks.run(2, ping_pong, 60, env=env)
+
+
+DTYPES = ["uint8", "int64", "float16", "bfloat16", "float64", "complex64", "bool", "float8_e4m3fn"]
+
+
+def all_dtypes() -> None:
+    c = comm()
+    peer = (c.get_rank() + 1) % c.get_size()
+    for name in DTYPES:
+        source = torch.tensor([0, 1, 1, 0, 1]).to(getattr(torch, name))
+        window = c.new_window(torch.zeros(7).to(source.dtype))
+        window.put(source, peer, 2, False)
+        window.signal(peer, False)
+        window.wait_signal((c.get_rank() - 1) % c.get_size(), False)
+        tensor = window.get_tensor()
+        assert tensor is not None
+        assert tensor.to(torch.complex64).real.tolist() == [0, 0, 0, 1, 1, 0, 1]
+        if is_shared():
+            seen = window.map_remote_tensor(peer)
+            assert (seen.dtype, seen.shape) == (source.dtype, (7,))
+        window.tensor_deregister()
+
+
+@pytest.mark.parametrize("env", WAYS)
+def test_every_type_of_elements_can_be_put(ranks: Ranks, env: dict[str, str]) -> None:
+    ranks.run(2, all_dtypes, env=env)
+
+
+def two_windows() -> None:
+    c = comm()
+    peer = 1 - c.get_rank()
+    one, other = c.new_window(torch.zeros(4)), c.new_window(torch.zeros(4))
+    for _ in range(3):
+        one.signal(peer, False)
+    other.signal(peer, False)
+    for _ in range(3):
+        one.wait_signal(peer, False)
+    begun = time.monotonic()
+    late = refused(lambda: one.wait_signal(peer, False, timeout=0.1))
+    assert f"rank {peer}" in late and 0.1 <= time.monotonic() - begun < SOON
+    work = one.wait_signal(peer, True, timeout=0.05)
+    assert not work.is_completed()
+    assert f"rank {peer}" in refused(work.wait) and work.status is torchcomms.WorkStatus.TIMEDOUT
+    other.wait_signal(peer, False)
+    c.barrier(False)
+    # Nothing is broken, and what was late is not lost.
+    one.signal(peer, False)
+    one.wait_signal(peer, False)
+
+
+@pytest.mark.parametrize("env", WAYS)
+def test_each_wait_takes_one_signal_of_one_window_and_may_be_late(ranks: Ranks, env: dict[str, str]) -> None:
+    ranks.run(2, two_windows, env=env)
+
+
+# --- tensors -------------------------------------------------------------------------------------------------------
+
+
+def live_views() -> None:
+    c = comm()
+    me, size = c.get_rank(), c.get_size()
+    whole = torch.arange(24.0).reshape(6, 4) + 100 * me
+    part, same = whole[1:3], whole[2]
+    window = c.new_window(part)
+    assert window.get_tensor() is part and window.map_remote_tensor(me) is part
+    # In place: all tensors on that storage still are on one storage.
+    assert whole.is_shared() == is_shared()
+    part[1, 0] = -1
+    assert same[0] == -1
+    same[0] = 8 + 100 * me
+    c.barrier(False)
+    for rank in range(size):
+        expected = UNIFIED if rank == me or is_shared() else SEPARATE
+        assert window.get_attr(rank).access_type is expected
+        if expected is SEPARATE:
+            assert "not shared" in refused(lambda rank=rank: window.map_remote_tensor(rank))
+            continue
+        theirs = window.map_remote_tensor(rank)
+        assert theirs.tolist() == (torch.arange(4.0, 12.0).reshape(2, 4) + 100 * rank).tolist()
+    c.barrier(False)
+    if is_shared():
+        window.map_remote_tensor((me + 1) % size)[0, 1] = 77 + me
+        c.barrier(False)
+        assert whole[1, 1] == 77 + (me - 1) % size
+    window.tensor_deregister()
+
+
+@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_mapped_tensor_is_the_other_ranks_tensor_itself(
+    ranks: Ranks, world: int, env: dict[str, str]
+) -> None:
+    ranks.run(world, live_views, env=env)
+
+
+def outlives() -> None:
+    c = comm()
+    peer = 1 - c.get_rank()
+    window = c.new_window(torch.full((5,), float(c.get_rank())))
+    theirs = window.map_remote_tensor(peer)
+    c.barrier(False)
+    window.tensor_deregister()
+    del window
+    c.barrier(False)
+    assert theirs.tolist() == [peer] * 5
+
+
+def test_a_mapped_tensor_outlives_its_window(ranks: Ranks) -> None:
+    ranks.run(2, outlives)
+
+
+def sizes() -> None:
+    c = comm()
+    me, size = c.get_rank(), c.get_size()
+    window = c.new_window()
+    assert (window.get_tensor(), window.get_size(), window.shape) == (None, 0, [])
+    assert isinstance(window, TorchCommWindow)
+    window.tensor_register(torch.zeros(me, 3))
+    assert (window.get_size(), window.shape) == (12 * me, [me, 3])
+    assert (window.dtype, window.device) == (torch.float32, torch.device("cpu"))
+    for rank in range(size):
+        window.put(torch.full((3 * rank,), 5.0), rank, 0, False)
+        assert "past the end" in refused(lambda rank=rank: window.put(torch.zeros(1), rank, 3 * rank, False))
+        window.signal(rank, False)
+        if is_shared():
+            assert window.map_remote_tensor(rank).shape == (rank, 3)
+    for rank in range(size):
+        window.wait_signal(rank, False)
+    tensor = window.get_tensor()
+    assert tensor is not None and (tensor == 5).all()
+    window.tensor_deregister()
+    assert (window.get_tensor(), window.get_size(), window.shape) == (None, 0, [])
+    # It may be used again.
+    window.tensor_register(torch.zeros(2), owning=True)
+    window.tensor_deregister()
+
+
+@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("world", WORLDS)
+def test_ranks_may_register_different_sizes_and_nothing(
+    ranks: Ranks, world: int, env: dict[str, str]
+) -> None:
+    ranks.run(world, sizes, env=env)
+
+
+def argument_errors() -> None:
+    c = comm()
+    size = c.get_size()
+    window = c.new_window()
+    for call in [
+        lambda: window.put(torch.zeros(1), 0, 0, False),
+        lambda: window.signal(0, False),
+        lambda: window.wait_signal(0, False),
+        lambda: window.map_remote_tensor(0),
+        lambda: window.get_attr(0),
+        window.tensor_deregister,
+    ]:
+        assert "no tensor is registered" in refused(call)
+    assert "contiguous" in refused(lambda: window.tensor_register(torch.zeros(4, 4).t()))
+    window.tensor_register(torch.zeros(10))
+    assert "already" in refused(lambda: window.tensor_register(torch.zeros(10)))
+    assert "contiguous" in refused(lambda: window.put(torch.zeros(4, 4).t(), 0, 0, False))
+    assert "float64" in refused(lambda: window.put(torch.zeros(4).double(), 0, 0, False))
+    for offset, count in [(10, 1), (0, 11), (-1, 1), (2**62, 1)]:
+        text = refused(lambda o=offset, n=count: window.put(torch.zeros(n), size - 1, o, False))
+        assert "past the end" in text and f"rank {size - 1}" in text
+    for rank in [-1, size]:
+        for call in [
+            lambda rank=rank: window.put(torch.zeros(1), rank, 0, False),
+            lambda rank=rank: window.signal(rank, False),
+            lambda rank=rank: window.wait_signal(rank, False),
+            lambda rank=rank: window.map_remote_tensor(rank),
+            lambda rank=rank: window.get_attr(rank),
+        ]:
+            text = refused(call)
+            assert f"rank {rank} " in text and f"0 to {size - 1}" in text
+    window.tensor_deregister()
+    assert "no tensor is registered" in refused(window.tensor_deregister)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_what_can_not_be_done_is_refused_with_the_reason(ranks: Ranks, world: int) -> None:
+    ranks.run(world, argument_errors)
+
+
+def overlapping_puts_to_oneself() -> list[float]:
+    c = comm()
+    tensor = torch.arange(6.0)
+    window = c.new_window(tensor)
+    window.put(tensor[:4], 0, 2, False)
+    return tensor.tolist()
+
+
+def test_a_put_into_the_own_tensor_may_overlap(ranks: Ranks) -> None:
+    assert ranks.run(1, overlapping_puts_to_oneself) == [[0, 1, 0, 1, 2, 3]]
+
+
+def copies() -> None:
+    c = comm()
+    peer = 1 - c.get_rank()
+    window = c.new_window(torch.full((3,), float(c.get_rank())))
+    assert copy.copy(window) is window
+    memo: dict[int, Any] = {}
+    clone = copy.deepcopy(window, memo)
+    assert memo[id(window)] is clone and clone is not window
+    window.put(torch.tensor([9.0]), peer, 0, False)
+    clone.put(torch.tensor([8.0]), peer, 1, False)
+    for w in (window, clone):
+        w.signal(peer, False)
+        w.wait_signal(peer, False)
+    mine = float(c.get_rank())
+    first, second = window.get_tensor(), clone.get_tensor()
+    assert first is not None and second is not None
+    assert first.tolist() == [9, mine, mine] and second.tolist() == [mine, 8, mine]
+    empty = copy.deepcopy(c.new_window())
+    assert empty.get_tensor() is None
+
+
+def test_a_deep_copy_is_a_window_with_a_clone_of_the_tensor(ranks: Ranks) -> None:
+    ranks.run(2, copies)
+
+
+def references() -> None:
+    c = comm()
+    peer = 1 - c.get_rank()
+    kept, loose = c.new_window(), c.new_window()
+    kept.tensor_register(torch.zeros(3))
+    loose.tensor_register(torch.zeros(3), owning=False)
+    assert kept.get_tensor() is not None and loose.get_tensor() is None
+    # Its memory is there for as long as someone may write it.
+    loose.put(torch.ones(3), peer, 0, False)
+    loose.signal(peer, False)
+    loose.wait_signal(peer, False)
+    loose.tensor_deregister()
+    kept.tensor_deregister()
+    # The source may go before the put has ended.
+    big = c.new_window(torch.zeros(1_000_000))
+    work = big.put(torch.ones(1_000_000), peer, 0, True)
+    big.signal(peer, False)
+    big.wait_signal(peer, False)
+    tensor = big.get_tensor()
+    assert tensor is not None and (tensor == 1).all()
+    work.wait()
+    big.tensor_deregister()
+
+
+@pytest.mark.parametrize("env", WAYS)
+def test_memory_lives_as_long_as_it_is_written(ranks: Ranks, env: dict[str, str]) -> None:
+    ranks.run(2, references, env=env)
+
+
+def no_space() -> None:
+    from torchcomms import _shared_storage
+
+    c = comm()
+    me, peer = c.get_rank(), 1 - c.get_rank()
+    if me == 1:
+        _shared_storage.RESERVE_BYTES = 1 << 60
+    tensor = torch.zeros(1000)
+    window = c.new_window(tensor)
+    assert window.get_attr(0).access_type is UNIFIED
+    assert window.get_attr(1).access_type is (SEPARATE if me == 0 else UNIFIED)
+    window.put(torch.ones(1000), peer, 0, False)
+    window.signal(peer, False)
+    window.wait_signal(peer, False)
+    assert (tensor == 1).all()
+    if me == 1:
+        # Others write where it is, so it stays there even if there is space now.
+        _shared_storage.RESERVE_BYTES, address = 0, tensor.data_ptr()
+        again = c.new_window(tensor)
+        assert tensor.data_ptr() == address
+    else:
+        again = c.new_window(tensor)
+    again.tensor_deregister()
+    window.tensor_deregister()
+
+
+def test_a_tensor_that_does_not_fit_into_shared_memory_is_reached_over_tcp(ranks: Ranks) -> None:
+    ranks.run(2, no_space)
+
+
+def many_windows() -> int:
+    c = comm()
+    peer = (c.get_rank() + 1) % c.get_size()
+    before = 0
+    for round in range(60):
+        window = c.new_window(torch.zeros(1000))
+        window.put(torch.ones(1000), peer, 0, False)
+        window.tensor_deregister()
+        if round == 10:
+            before = len(os.listdir("/proc/self/fd"))
+    return len(os.listdir("/proc/self/fd")) - before
+
+
+@pytest.mark.parametrize("env", WAYS)
+def test_windows_leave_no_open_files_behind(ranks: Ranks, env: dict[str, str]) -> None:
+    assert all(more <= 2 for more in ranks.run(3, many_windows, env=env))
+
+
+def on_split() -> None:
+    c = comm()
+    me = c.get_rank()
+    child = c.split([0, 2] if me != 1 else [1], name="pair")
+    size, rank = child.get_size(), child.get_rank()
+    window = child.new_window(torch.zeros(2))
+    window.put(torch.tensor([1.0 + me]), (rank + 1) % size, 0, False)
+    window.signal((rank + 1) % size, False)
+    window.wait_signal((rank - 1) % size, False)
+    tensor = window.get_tensor()
+    assert tensor is not None and tensor[0] == {0: 3, 2: 1, 1: 2}[me]
+    window.tensor_deregister()
+
+
+@pytest.mark.parametrize("env", WAYS)
+def test_communicators_that_were_split_off_have_windows(ranks: Ranks, env: dict[str, str]) -> None:
+    ranks.run(3, on_split, env=env)
+
+
+# --- faults --------------------------------------------------------------------------------------------------------
+
+
+def until_it_fails(what: str) -> tuple[float, str]:
+    c = comm()
+    window = c.new_window(torch.zeros(1_000_000))
+    source = torch.ones(1_000_000)
+    print("begun", flush=True)
+    try:
+        while True:
+            if c.get_rank() == 2:
+                time.sleep(60)
+            elif what == "put":
+                window.put(source, 2, 0, False)
+            else:
+                window.wait_signal(2, False)
+    except RuntimeError as error:
+        return time.time(), str(error)
+
+
+@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("what", ["put", "wait_signal"])
+def test_the_end_of_a_rank_is_heard_at_once_and_named(ranks: Ranks, what: str, env: dict[str, str]) -> None:
+    running = ranks.start(3, until_it_fails, what, env=env)
+    for rank in range(3):
+        running.wait_for(rank, "begun")
+    time.sleep(0.2)
+    killed = time.time()
+    running.kill(2)
+    for outcome in running.outcomes()[:2]:
+        assert outcome.error is None, outcome.error
+        at, text = outcome.value
+        assert "rank 2" in text and at - killed < SOON, (text, at - killed)
+
+
+def after_the_end() -> str:
+    c = comm()
+    peer = 1 - c.get_rank()
+    window = c.new_window(torch.zeros(3))
+    c.barrier(False)
+    if c.get_rank() == 0:
+        c.finalize()
+        return refused(lambda: window.put(torch.zeros(1), peer, 0, False))
+    return refused(lambda: window.wait_signal(peer, False))
+
+
+@pytest.mark.parametrize("env", WAYS)
+def test_a_window_ends_with_its_communicator(ranks: Ranks, env: dict[str, str]) -> None:
+    here, there = ranks.run(2, after_the_end, env=env)
+    assert "finalized" in here
+    assert "rank 0" in there and "left" in there
+
+
+# --- fake ----------------------------------------------------------------------------------------------------------
+
+
+def test_windows_of_the_fake_backend_do_nothing() -> None:
+    window = comm("fake").new_window()
+    assert (window.get_tensor(), window.get_size(), window.shape) == (None, 0, [])
+    tensor = torch.arange(6).reshape(2, 3)
+    window.tensor_register(tensor)
+    assert window.get_tensor() is tensor and not tensor.is_shared()
+    assert (window.get_size(), window.shape, window.dtype) == (48, [2, 3], torch.int64)
+    assert window.get_attr(0).access_type is UNIFIED and window.map_remote_tensor(0) is tensor
+    for work in [
+        window.put(torch.zeros(99), 7, 1000, False),
+        window.signal(5, True),
+        window.wait_signal(5, False),
+    ]:
+        work.wait()
+        assert work.is_completed()
+    assert tensor.tolist() == [[0, 1, 2], [3, 4, 5]]
+    clone = copy.deepcopy(window)
+    assert isinstance(clone, TorchCommWindow) and copy.copy(window) is window
+    cloned = clone.get_tensor()
+    assert cloned is not None and cloned is not tensor and (cloned == tensor).all()
+    window.tensor_deregister()
+    assert window.get_tensor() is None
