@@ -27,7 +27,9 @@ class _Wrapper(Operations):
         self._begin(comm)
         limit = comm.get_options().timeout
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
-        self._options = Backend.Options(comm.get_backend(), timedelta(seconds=1800.0 if seconds is None else seconds))
+        self._options = Backend.Options(
+            comm.get_backend(), timedelta(seconds=1800.0 if seconds is None else seconds)
+        )
 
     def get_comm(self) -> TorchComm:
         """The communicator that all calls go to."""
@@ -124,12 +126,14 @@ if IS_BACKEND:
             Backend.__init__(self, comm.get_rank(), comm.get_size())
             self._set_up(comm)
             teach_held_works()
+            _teach_splitting()
 
-        def split(self, store: Any, ranks: Sequence[int], opts: Any) -> BackendWrapper | None:
-            """The backend of some of the ranks; None on the others."""
-            timeout = getattr(opts, "_timeout", None)
-            child = self._split_comm(ranks, getattr(opts, "group_name", ""), timeout)
-            return None if child is None else BackendWrapper(child)
+        def split(self, store: Any, ranks: Sequence[int], opts: Any) -> BackendWrapper:
+            """The backend of some of the ranks, of which this is one."""
+            child = self._split_comm(ranks, getattr(opts, "group_name", ""), getattr(opts, "_timeout", None))
+            if child is None:
+                raise RuntimeError(f"rank {self._comm.get_rank()} is not one of those that split off: {list(ranks)}")
+            return BackendWrapper(child)
 
 else:
 
@@ -177,6 +181,24 @@ else:
             group._set_group_name(group_name or child.get_name())
             group._set_group_desc(group_desc or "undefined")
             return group
+
+
+def _teach_splitting() -> None:
+    """Torch asks the backend to split off a group on the ranks outside of it too, and crashes when a backend in Python has none
+    to give. So ranks outside of it do not ask."""
+    original = ProcessGroup.split_group
+    if getattr(original, "is_taught", False):
+        return
+
+    def split_group(self: ProcessGroup, ranks: Sequence[int], *arguments: Any, **named: Any) -> ProcessGroup | None:
+        is_ours = any(isinstance(self._get_backend(device), BackendWrapper) for device in self._device_types)
+        if is_ours and self.rank() not in ranks:
+            return None
+        return original(self, ranks, *arguments, **named)
+
+    split_group.__doc__ = original.__doc__
+    split_group.is_taught = True  # type: ignore[attr-defined]
+    ProcessGroup.split_group = split_group  # type: ignore[method-assign]
 
 
 BackendWrapper.__name__ = BackendWrapper.__qualname__ = "_BackendWrapper"

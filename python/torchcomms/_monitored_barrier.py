@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 # What the ranks' notes are about: any number that nothing else uses.
 _TOPIC = 0x6D6F_6E69_746F_7200
 
+# How much longer than rank 0 the others wait: it gives up at about the same moment, and knows who is missing.
+_GRACE_SECONDS = 1.0
+
 
 class MonitoredBarrier:
     """The monitored barriers of one rank of a group."""
@@ -57,7 +60,7 @@ class MonitoredBarrier:
         raise RuntimeError(f"[Rank 0]: {failure}")
 
     def _follow(self, group: _native.Group, timeout: float) -> None:
-        until = time.monotonic() + timeout
+        until = time.monotonic() + timeout + _GRACE_SECONDS
         group.tell([0], _TOPIC, f"come {self._number}")
         while (text := _heard(group, 0, until)) is not None:
             word, _, rest = text.partition(" ")
