@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, field
 from datetime import timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from torchcomms._call import Call
 from torchcomms._op_name import OpName
@@ -20,16 +20,30 @@ if TYPE_CHECKING:
     from torchcomms._window import TorchCommWindow
 
 
-# torch imports this, and what a dataclass has written for it takes time: so they have nothing but a constructor.
+# A dataclass in all but its making: what that writes for each of so many takes time, and torch waits for it when it is imported.
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
 class _Args:
-    __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        for name in cls.__annotations__:
+            default = cls.__dict__.get(name)
+            if isinstance(default, Field):
+                # Given by name, if at all.
+                setattr(cls, name, default.default)
+            else:
+                cls._fields = (*cls._fields, name)
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        if len(values) != len(self._fields):
+            raise TypeError(f"{type(self).__name__} takes {', '.join(self._fields)}")
+        self.__dict__.update(zip(self._fields, values), **named)
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(cast(Any, self)))
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({values})"
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class PreHookArgs(_Args):
     """What all calls have."""
 
@@ -38,83 +52,70 @@ class PreHookArgs(_Args):
     """What the call was given; None where the communicator's own holds."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SendPreHookArgs(PreHookArgs):
     tensor: torch.Tensor
     peer: int
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class RecvPreHookArgs(PreHookArgs):
     tensor: torch.Tensor
     peer: int
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class BroadcastPreHookArgs(PreHookArgs):
     tensor: torch.Tensor
     root: int
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class AllReducePreHookArgs(PreHookArgs):
     tensor: torch.Tensor
     op: ReduceOp
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ReducePreHookArgs(PreHookArgs):
     tensor: torch.Tensor
     root: int
     op: ReduceOp
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class AllGatherPreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: list[torch.Tensor]
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class AllGatherVPreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: list[torch.Tensor]
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class AllGatherSinglePreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ReduceScatterPreHookArgs(PreHookArgs):
     input: list[torch.Tensor]
     output: torch.Tensor
     op: ReduceOp
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ReduceScatterVPreHookArgs(PreHookArgs):
     input: list[torch.Tensor]
     output: torch.Tensor
     op: ReduceOp
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ReduceScatterSinglePreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
     op: ReduceOp
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class AllToAllSinglePreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class AllToAllVSinglePreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
@@ -122,77 +123,64 @@ class AllToAllVSinglePreHookArgs(PreHookArgs):
     output_split_sizes: list[int]
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class AllToAllPreHookArgs(PreHookArgs):
     input: list[torch.Tensor]
     output: list[torch.Tensor]
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class BarrierPreHookArgs(PreHookArgs):
     pass
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ScatterPreHookArgs(PreHookArgs):
     input: list[torch.Tensor]
     output: torch.Tensor
     root: int
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class GatherPreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: list[torch.Tensor]
     root: int
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class GatherSinglePreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
     root: int
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class AllGatherPInitPreHookArgs(PreHookArgs):
     output: torch.Tensor
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class AllGatherPExecPreHookArgs(PreHookArgs):
     input: torch.Tensor
     output: torch.Tensor
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class AllGatherPFreePreHookArgs(PreHookArgs):
     output: torch.Tensor
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class BatchOpIssuePreHookArgs(PreHookArgs):
     num_ops: int
     ops: list[P2POp]
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SplitPreHookArgs(PreHookArgs):
     ranks: list[int]
     name: str
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class NewWindowPreHookArgs(PreHookArgs):
     pass
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class FinalizePreHookArgs(PreHookArgs):
     pass
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class PostHookArgs(_Args):
     """What is told after all calls but ``finalize``."""
 
@@ -201,33 +189,28 @@ class PostHookArgs(_Args):
     begun and failed has the error in its work."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class CollectivePostHookArgs(PostHookArgs):
     """After an operation on tensors, or a barrier."""
 
     work: TorchWork
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class BatchOpIssuePostHookArgs(PostHookArgs):
     work: TorchWork
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SplitPostHookArgs(PostHookArgs):
     """``new_comm`` is the child, or None where this rank is not in it."""
 
     new_comm: TorchComm | None
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class NewWindowPostHookArgs(PostHookArgs):
     """``window`` is None if there was an error."""
 
     window: TorchCommWindow | None
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class FinalizePostHookArgs(_Args):
     pass
 
