@@ -106,7 +106,8 @@ def test_every_program_of_the_pages_runs_and_prints_what_they_say(
     script = tmp_path / "program.py"
     code = program.text.replace("127.0.0.1:48148", master).replace("0.0.0.0:48148", "127.0.0.1:0")
     script.write_text(code)
-    env = {"OMP_NUM_THREADS": "1", "HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    home = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **home}
     ranks = ranks_of(program.number("ranks", 0))
     children = [spawn(script, env={**env, **more}) for more in ranks or [{}] * program.number("peers", 1)]
     for number, child in enumerate(children):

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import signal
-import tempfile
 import time
 
 import start
@@ -23,11 +22,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A rank is killed, and the others go on.")
     parser.add_argument("--steps", type=int, default=10, help="default: %(default)s")
     parser.add_argument("--victim", type=int, default=1, help="the rank that dies; -1 for none (%(default)s)")
+    parser.add_argument("--store", metavar="FILE", help="where ranks find each other; new for each run")
     options = start.arguments(parser)
+    path = options.store or f"{os.environ[start.FOLDER]}/store"
     me, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
     # The place where ranks find each other must outlive any of them: a file does.
-    path = f"{tempfile.gettempdir()}/torchcomms-reconfigure-{os.environ.get('MASTER_PORT', 'here')}"
     store = torch.distributed.FileStore(path, -1)
     comm = torchcomms.new_comm(
         "ringfold", torch.device(options.device), name="training", enable_reconfigure=True, timeout=30.0
@@ -49,6 +49,10 @@ def main() -> None:
             round += 1
             alive = survivors(store, round, me, alive)
             comm.reconfigure(round, handles(store, alive)).wait()
+            # Some may have ended the step just before: all go on from the earliest.
+            earliest = torch.tensor([step], device=options.device)
+            comm.all_reduce(earliest, torchcomms.ReduceOp.MIN, async_op=False)
+            step = int(earliest.item())
             continue
         print(f"rank {me}, step {step}: {comm.get_size()} ranks, mean {gradient[0].item():g}", flush=True)
         step += 1

@@ -5,6 +5,10 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+
+# Where ranks that were started by hand can leave files for each other.
+FOLDER = "TORCHCOMMS_EXAMPLE_FOLDER"
 
 
 def arguments(parser: argparse.ArgumentParser, device: str = "cpu") -> argparse.Namespace:
@@ -19,13 +23,19 @@ def arguments(parser: argparse.ArgumentParser, device: str = "cpu") -> argparse.
         free.bind(("127.0.0.1", 0))
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     ranks = []
-    for rank in range(options.ranks):
-        who = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
-        ranks.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **place, **who}))
-    try:
-        # One that was killed has a code below zero, and does not count.
-        sys.exit(max(rank.wait() for rank in ranks))
-    except KeyboardInterrupt:
-        for rank in ranks:
-            rank.wait()
-        sys.exit(130)
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(options.ranks):
+            who = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(options.ranks),
+                FOLDER: folder,
+            }
+            ranks.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **place, **who}))
+        try:
+            # One that was killed has a code below zero, and does not count.
+            sys.exit(max(rank.wait() for rank in ranks))
+        except KeyboardInterrupt:
+            for rank in ranks:
+                rank.wait()
+            sys.exit(130)

@@ -131,9 +131,11 @@ def test_the_window_example_puts_rows_into_the_next_rank(ranks: Ranks) -> None:
         assert f"rank {rank}: {table}" in log
 
 
-def test_the_reconfigure_example_goes_on_without_the_rank_that_was_killed(ranks: Ranks) -> None:
-    program = str(EXAMPLES / "reconfigure.py")
-    first, victim, last = ranks.start(3, run_program, program).outcomes(SECONDS)
+def test_the_reconfigure_example_goes_on_without_the_rank_that_was_killed(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    words = (str(EXAMPLES / "reconfigure.py"), "--store", str(tmp_path / "store"))
+    first, victim, last = ranks.start(3, run_program, *words).outcomes(SECONDS)
     assert victim.code == -signal.SIGKILL
     for survivor, me in zip(logs([first, last]), (0, 2)):
         assert f"rank {me}, step 4: 3 ranks, mean 2\n" in survivor
