@@ -126,7 +126,7 @@ if IS_BACKEND:
             Backend.__init__(self, comm.get_rank(), comm.get_size())
             self._set_up(comm)
             teach_held_works()
-            _teach_splitting()
+            _teach_process_groups()
 
         def split(self, store: Any, ranks: Sequence[int], opts: Any) -> BackendWrapper:
             """The backend of some of the ranks, of which this is one."""
@@ -183,22 +183,32 @@ else:
             return group
 
 
-def _teach_splitting() -> None:
-    """Torch asks the backend to split off a group on the ranks outside of it too, and crashes when a backend in Python has none
-    to give. So ranks outside of it do not ask."""
-    original = ProcessGroup.split_group
-    if getattr(original, "is_taught", False):
+def _teach_process_groups() -> None:
+    """Keeps torch from two crashes with backends in Python; process groups over other backends are as they were."""
+    register, split = ProcessGroup._register_backend, ProcessGroup.split_group
+    if getattr(split, "is_taught", False):
         return
+    gloo, custom = ProcessGroup.BackendType.GLOO, ProcessGroup.BackendType.CUSTOM
 
+    # A backend that goes under the name of gloo is taken for torch's own by DDP, in C++ and unseen.
+    def _register_backend(self: ProcessGroup, device: Any, kind: Any, backend: Any = None) -> None:
+        if kind == gloo and isinstance(backend, BackendWrapper):
+            kind = custom
+            if self.name() == "gloo":
+                self._set_default_backend(custom)
+        register(self, device, kind, backend)
+
+    # Ranks outside of a group that splits off are asked for a backend of it too, and "none" is no answer.
     def split_group(self: ProcessGroup, ranks: Sequence[int], *arguments: Any, **named: Any) -> ProcessGroup | None:
         is_ours = any(isinstance(self._get_backend(device), BackendWrapper) for device in self._device_types)
         if is_ours and self.rank() not in ranks:
             return None
-        return original(self, ranks, *arguments, **named)
+        return split(self, ranks, *arguments, **named)
 
-    split_group.__doc__ = original.__doc__
     split_group.is_taught = True  # type: ignore[attr-defined]
-    ProcessGroup.split_group = split_group  # type: ignore[method-assign]
+    for ours, theirs in ((_register_backend, register), (split_group, split)):
+        ours.__doc__ = theirs.__doc__
+        setattr(ProcessGroup, ours.__name__, ours)
 
 
 BackendWrapper.__name__ = BackendWrapper.__qualname__ = "_BackendWrapper"
