@@ -310,6 +310,11 @@ impl Group {
         self.core().engine.with(|driver| (driver.description().clone(), driver.lobby().clone()))
     }
 
+    /// Whether it takes nothing more.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.core().lane.is_retired()
+    }
+
     /// How long an operation may take.
     pub(crate) fn timeout(&self) -> Duration {
         *self.core().timeout.lock()

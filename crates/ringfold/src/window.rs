@@ -259,6 +259,9 @@ impl Window {
     /// As [`Window::wait_signal`], without waiting. Whoever drops the work lets it take the signal all the same.
     pub fn begin_wait_signal(&self, from: usize, timeout: Option<Duration>) -> Result<WindowWork, Error> {
         self.pane.side(from)?;
+        if self.pane.group.is_retired() {
+            return Err(Error::Left);
+        }
         Ok(WindowWork::signal(self.pane.clone(), from, self.pane.deadline(timeout)))
     }
 
@@ -479,6 +482,9 @@ impl Pane {
 
     /// Nothing can be put or signalled where nobody is.
     fn refuse(&self, to: usize) -> Result<(), Error> {
+        if self.group.is_retired() {
+            return Err(self.lobby.ended().unwrap_or(Error::Left));
+        }
         if self.lobby.events() == 0 {
             return Ok(());
         }

@@ -73,13 +73,8 @@ impl Lobby {
         let rest = (core::mem::take(&mut state.connections), state.endpoint.take());
         self.tell(&mut state);
         drop(state);
-        if rest.1.is_some() {
-            // What is queued has a moment to go out, and nobody waits for that.
-            let end = move || drop(rest);
-            if let Err(error) = std::thread::Builder::new().name("ringfold-farewell".into()).spawn(end) {
-                tracing::debug!(%error, "windows are closed without a farewell");
-            }
-        }
+        // What is queued has a moment to go out.
+        drop(rest);
     }
 
     /// Someone came to connect windows.
