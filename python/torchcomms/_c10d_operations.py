@@ -61,6 +61,11 @@ class Operations:
         given = _one(tensors, "allreduce")
         if given.is_sparse:
             return self._allreduce_sparse(given, opts)
+        if opts is not None and not opts.asyncOp and self._batch is None and _is_dense(given):
+            # Most calls by far, and each of them counts.
+            self._issued += 1
+            self._comm.all_reduce(given, _reduce_op(opts), False, None, _limit(opts))
+            return None
         copies = _Copies()
         tensor = copies.both(given)
         return self._issue(self._comm.all_reduce, (tensor, _reduce_op(opts)), opts, tensors, copies)
@@ -237,6 +242,10 @@ class Operations:
 
     def barrier(self, opts: Any = None) -> Answer:
         """Nobody goes on before everyone has come."""
+        if opts is not None and not opts.asyncOp and self._batch is None:
+            self._issued += 1
+            self._comm.barrier(False, None, _limit(opts))
+            return None
         return self._issue(self._comm.barrier, (), opts, (), None)
 
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
