@@ -21,7 +21,8 @@ from torchcomms._comms import *  # noqa: F403
 from torchcomms._registry import built_backends, is_backend_built, register_backend
 
 if TYPE_CHECKING:
-    from torchcomms import device_mesh, functional, hooks, objcol
+    import torchcomms.device_mesh as device_mesh
+    from torchcomms import functional, hooks, objcol
     from torchcomms._window import TorchCommWinAccessType as TorchCommWinAccessType
     from torchcomms._window import TorchCommWindow as TorchCommWindow
     from torchcomms._window import TorchCommWindowAttr as TorchCommWindowAttr

@@ -322,6 +322,4 @@ def _fingerprint(uuid: int | str, members: list[str]) -> str:
 
 @atexit.register
 def _finish() -> None:
-    finish = getattr(_native, "finish_retired", None)
-    if finish is not None:
-        finish(EXIT_SECONDS)
+    _native.finish_retired(EXIT_SECONDS)
