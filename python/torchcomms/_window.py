@@ -52,6 +52,7 @@ class TorchCommWindow:
         self._window: _native.Window | None = None
         self._tensor: Callable[[], torch.Tensor | None] = _nothing
         self._bytes = 0
+        self._tensors: dict[int, tuple[torch.dtype, list[int]]] = {}
 
     # --- the tensor ------------------------------------------------------------------------------------------------
 
@@ -80,6 +81,7 @@ class TorchCommWindow:
         """Takes the tensor back, when all ranks have come to this: all puts into it have arrived, and no more will."""
         window = self._require()
         self._window = None
+        self._tensors.clear()
         self._drop()
         window.close()
 
@@ -122,7 +124,7 @@ class TorchCommWindow:
         window = self._require()
         if self._rank(rank) == self._group.rank:
             return self._require_tensor()
-        dtype, shape = _understood(window.about(rank))
+        dtype, shape = self._known(window, rank)
         file = window.file(rank)
         import torch
 
@@ -152,7 +154,7 @@ class TorchCommWindow:
         """
         window = self._require()
         _check(tensor, "the tensor to put")
-        dtype, _ = _understood(window.about(self._rank(dst_rank)))
+        dtype, _ = self._known(window, self._rank(dst_rank))
         if tensor.dtype != dtype:
             raise RuntimeError(
                 f"a tensor of {tensor.dtype} can't be put into rank {dst_rank}'s, which is of {dtype}"
@@ -217,6 +219,13 @@ class TorchCommWindow:
         if not async_op:
             work.wait()
         return work
+
+    def _known(self, window: _native.Window, rank: int) -> tuple[torch.dtype, list[int]]:
+        """The type and shape of a rank's tensor."""
+        known = self._tensors.get(rank)
+        if known is None:
+            known = self._tensors[rank] = _understood(window.about(rank))
+        return known
 
     def _rank(self, rank: int) -> int:
         if not 0 <= rank < self._group.world:

@@ -416,8 +416,9 @@ fn a_rank_does_as_it_is_told() {
     println!("\nbegun");
     let error = match does {
         "waits" => window.wait_signal(2, None).unwrap_err(),
-        "puts" => loop {
-            let put = window.put(&vec![1; 8 << 20], 2, 0, None);
+        "puts" | "puts-in-time" => loop {
+            let timeout = (does == "puts-in-time").then_some(Duration::from_secs(1));
+            let put = window.put(&vec![1; 8 << 20], 2, 0, timeout);
             if let Err(error) = put.and_then(|()| window.signal(2)) {
                 break error;
             }
@@ -433,7 +434,8 @@ fn now_ns() -> u128 {
     std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos()
 }
 
-fn kill_one(media: &str, stop: bool) {
+/// Three processes that have opened a window; the last one only sleeps.
+fn processes(media: &str, do_what: [&str; 2]) -> [Process; 3] {
     let Bootstrap::File(file) = meeting() else { unreachable!() };
     let start = |rank: usize, does: &str| {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -441,12 +443,16 @@ fn kill_one(media: &str, stop: bool) {
         command.env(ROLE, format!("{rank} {media} {does} {}", file.display()));
         Process::spawn(format!("rank {rank}"), command).unwrap()
     };
-    let mut ranks = [start(0, "waits"), start(1, "puts"), start(2, "sleeps")];
+    let mut ranks = [start(0, do_what[0]), start(1, do_what[1]), start(2, "sleeps")];
     for rank in &mut ranks {
         rank.wait_for_line("begun", LONG).unwrap();
     }
     std::thread::sleep(Duration::from_millis(200));
-    let [waiter, putter, mut victim] = ranks;
+    ranks
+}
+
+fn kill_one(media: &str, stop: bool) {
+    let [waiter, putter, mut victim] = processes(media, ["waits", "puts"]);
     if stop {
         // Its memory, and what the system buffers for it, takes no more.
         victim.stop().unwrap();
@@ -477,4 +483,15 @@ fn waits_and_puts_end_at_once_when_a_stopped_rank_is_killed() {
     for media in ["tcp", "auto"] {
         kill_one(media, true);
     }
+}
+
+#[test]
+fn a_put_that_nobody_takes_in_time_ends_the_group_and_names_the_rank() {
+    let [mut waiter, mut putter, mut stopped] = processes("tcp", ["waits", "puts-in-time"]);
+    stopped.stop().unwrap();
+    for rank in [&mut waiter, &mut putter] {
+        let line = rank.wait_for("the end", LONG, |line| line.starts_with("ended ")).unwrap();
+        assert!(line.contains("rank 2"), "{line}");
+    }
+    stopped.kill9().unwrap();
 }

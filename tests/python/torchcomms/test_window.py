@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -167,7 +169,7 @@ def live_views() -> None:
         expected = UNIFIED if rank == me or is_shared() else SEPARATE
         assert window.get_attr(rank).access_type is expected
         if expected is SEPARATE:
-            assert "not shared" in refused(lambda rank=rank: window.map_remote_tensor(rank))
+            assert "not shared" in refused(partial(window.map_remote_tensor, rank))
             continue
         theirs = window.map_remote_tensor(rank)
         assert theirs.tolist() == (torch.arange(4.0, 12.0).reshape(2, 4) + 100 * rank).tolist()
@@ -214,7 +216,7 @@ def sizes() -> None:
     assert (window.dtype, window.device) == (torch.float32, torch.device("cpu"))
     for rank in range(size):
         window.put(torch.full((3 * rank,), 5.0), rank, 0, False)
-        assert "past the end" in refused(lambda rank=rank: window.put(torch.zeros(1), rank, 3 * rank, False))
+        assert "past the end" in refused(partial(window.put, torch.zeros(1), rank, 3 * rank, False))
         window.signal(rank, False)
         if is_shared():
             assert window.map_remote_tensor(rank).shape == (rank, 3)
@@ -241,14 +243,15 @@ def argument_errors() -> None:
     c = comm()
     size = c.get_size()
     window = c.new_window()
-    for call in [
+    unregistered: list[Callable[[], object]] = [
         lambda: window.put(torch.zeros(1), 0, 0, False),
         lambda: window.signal(0, False),
         lambda: window.wait_signal(0, False),
         lambda: window.map_remote_tensor(0),
         lambda: window.get_attr(0),
         window.tensor_deregister,
-    ]:
+    ]
+    for call in unregistered:
         assert "no tensor is registered" in refused(call)
     assert "contiguous" in refused(lambda: window.tensor_register(torch.zeros(4, 4).t()))
     window.tensor_register(torch.zeros(10))
@@ -256,16 +259,17 @@ def argument_errors() -> None:
     assert "contiguous" in refused(lambda: window.put(torch.zeros(4, 4).t(), 0, 0, False))
     assert "float64" in refused(lambda: window.put(torch.zeros(4).double(), 0, 0, False))
     for offset, count in [(10, 1), (0, 11), (-1, 1), (2**62, 1)]:
-        text = refused(lambda o=offset, n=count: window.put(torch.zeros(n), size - 1, o, False))
+        text = refused(partial(window.put, torch.zeros(count), size - 1, offset, False))
         assert "past the end" in text and f"rank {size - 1}" in text
     for rank in [-1, size]:
-        for call in [
-            lambda rank=rank: window.put(torch.zeros(1), rank, 0, False),
-            lambda rank=rank: window.signal(rank, False),
-            lambda rank=rank: window.wait_signal(rank, False),
-            lambda rank=rank: window.map_remote_tensor(rank),
-            lambda rank=rank: window.get_attr(rank),
-        ]:
+        calls: list[Callable[[], object]] = [
+            partial(window.put, torch.zeros(1), rank, 0, False),
+            partial(window.signal, rank, False),
+            partial(window.wait_signal, rank, False),
+            partial(window.map_remote_tensor, rank),
+            partial(window.get_attr, rank),
+        ]
+        for call in calls:
             text = refused(call)
             assert f"rank {rank} " in text and f"0 to {size - 1}" in text
     window.tensor_deregister()
@@ -282,7 +286,8 @@ def overlapping_puts_to_oneself() -> list[float]:
     tensor = torch.arange(6.0)
     window = c.new_window(tensor)
     window.put(tensor[:4], 0, 2, False)
-    return tensor.tolist()
+    values: list[float] = tensor.tolist()
+    return values
 
 
 def test_a_put_into_the_own_tensor_may_overlap(ranks: Ranks) -> None:
@@ -395,6 +400,7 @@ def on_split() -> None:
     c = comm()
     me = c.get_rank()
     child = c.split([0, 2] if me != 1 else [1], name="pair")
+    assert child is not None
     size, rank = child.get_size(), child.get_rank()
     window = child.new_window(torch.zeros(2))
     window.put(torch.tensor([1.0 + me]), (rank + 1) % size, 0, False)
@@ -445,6 +451,32 @@ def test_the_end_of_a_rank_is_heard_at_once_and_named(ranks: Ranks, what: str, e
         assert "rank 2" in text and at - killed < SOON, (text, at - killed)
 
 
+def interrupted() -> None:
+    c = comm()
+    window = c.new_window(torch.zeros(1))
+    if c.get_rank() == 0:
+        print("waits", flush=True)
+        try:
+            window.wait_signal(1, False)
+        except KeyboardInterrupt:
+            # Nothing is lost: the next wait has the signal.
+            window.signal(1, False)
+            window.wait_signal(1, False)
+            return
+        raise AssertionError("it was not interrupted")
+    window.wait_signal(0, False)
+    window.signal(0, False)
+
+
+@pytest.mark.parametrize("env", WAYS)
+def test_a_wait_that_is_interrupted_may_be_made_again(ranks: Ranks, env: dict[str, str]) -> None:
+    running = ranks.start(2, interrupted, env=env)
+    running.wait_for(0, "waits")
+    time.sleep(0.3)
+    running.signal(0, signal.SIGINT)
+    running.results()
+
+
 def after_the_end() -> str:
     c = comm()
     peer = 1 - c.get_rank()
@@ -471,7 +503,8 @@ def test_windows_of_the_fake_backend_do_nothing() -> None:
     assert (window.get_tensor(), window.get_size(), window.shape) == (None, 0, [])
     tensor = torch.arange(6).reshape(2, 3)
     window.tensor_register(tensor)
-    assert window.get_tensor() is tensor and not tensor.is_shared()
+    assert not tensor.is_shared()
+    assert window.get_tensor() is tensor
     assert (window.get_size(), window.shape, window.dtype) == (48, [2, 3], torch.int64)
     assert window.get_attr(0).access_type is UNIFIED and window.map_remote_tensor(0) is tensor
     for work in [
