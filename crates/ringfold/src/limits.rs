@@ -49,6 +49,9 @@ pub(crate) const FAULT_NEWS_MAX: Duration = Duration::from_millis(200);
 /// How often it is asked for.
 pub(crate) const FAULT_NEWS_PAUSE: Duration = Duration::from_millis(1);
 
+/// How long ranks of a group that has failed may take to tell each other which results count.
+pub(crate) const DECISION_NEWS_MAX: Duration = Duration::from_millis(50);
+
 /// How long a group that is retired with nothing to do may keep its caller, to say goodbye.
 pub(crate) const GOODBYE_MAX: Duration = Duration::from_millis(20);
 

@@ -97,8 +97,49 @@ fn a_wait_ends_at_its_deadline_and_names_who_is_missing() {
     seats[2].announce(0, 0);
     let deadline = Instant::now() + Duration::from_millis(30);
     let need = Need::Announced { round: 0, by: Ranks::all(3) };
-    assert_eq!(seats[0].wait(need, || deadline), Err(Stop::Late(Ranks(0b011))));
+    assert_eq!(seats[0].wait(need, || deadline), Err(Stop::Late(Ranks(0b010))));
     assert!(Instant::now() >= deadline);
+}
+
+#[test]
+fn whoever_is_late_because_of_another_is_not_named() {
+    let (_, mut seats) = seats(SMALL);
+    let by = |rank: u16| Need::Announced { round: 0, by: Ranks::one(Rank(rank)) };
+    let [zero, one, _] = &mut seats[..] else { panic!("three ranks") };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let deadline = Instant::now() + Duration::from_millis(600);
+            assert_eq!(one.wait(by(2), || deadline), Err(Stop::Late(Ranks::one(Rank(2)))));
+        });
+        let deadline = Instant::now() + Duration::from_millis(300);
+        assert_eq!(zero.wait(by(1), || deadline), Err(Stop::Late(Ranks::one(Rank(2)))));
+    });
+}
+
+#[test]
+fn a_point_that_all_have_come_to_is_fixed_or_never_will_be() {
+    let (arena, _) = seats(SMALL);
+    assert!(arena.settle(2) && arena.settle(2) && arena.settle(1));
+    assert_eq!(arena.seal(), 2);
+    assert!(arena.settle(2) && !arena.settle(3));
+    assert_eq!(arena.seal(), 2);
+}
+
+#[test]
+fn a_wait_that_is_watched_can_be_left_off() {
+    let (_, mut seats) = seats(SMALL);
+    let asked = Arc::new(core::sync::atomic::AtomicUsize::new(0));
+    let counts = asked.clone();
+    let must_end = move || counts.fetch_add(1, Ordering::Relaxed) == 2;
+    seats[0].watch(Watch { every: Duration::from_millis(5), must_end: Arc::new(must_end) });
+    let need = Need::Announced { round: 0, by: Ranks::one(Rank(1)) };
+    let soon = || Instant::now() + Duration::from_millis(50);
+    assert_eq!(seats[0].wait(need, soon), Err(Stop::Late(Ranks::one(Rank(1)))));
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    seats[0].set_watched(true);
+    let never = || Instant::now() + Duration::from_secs(60);
+    assert_eq!(seats[0].wait(need, never), Err(Stop::Interrupted));
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
 }
 
 #[test]

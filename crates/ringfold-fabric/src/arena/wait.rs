@@ -208,7 +208,9 @@ impl Seat {
                 futex::sleep(bell, heard, time_left.min(at_most));
                 None
             };
-            if sleepers.load(Ordering::Relaxed) & mine != 0 {
+            // Whoever is late goes on to be seen as one that waited, so that others do not take it for the one at fault.
+            let is_late = matches!(outcome, Some(Err(Stop::Late(_))));
+            if !is_late && sleepers.load(Ordering::Relaxed) & mine != 0 {
                 sleepers.fetch_and(!mine, Ordering::SeqCst);
             }
             if let Some(outcome) = outcome {
@@ -240,7 +242,29 @@ impl Seat {
         if left.0 & missing.0 != 0 {
             return Some(Stop::Left(Ranks(left.0 & missing.0)));
         }
-        (time_left.is_zero() && !missing.is_empty()).then_some(Stop::Late(missing))
+        (time_left.is_zero() && !missing.is_empty()).then(|| Stop::Late(self.at_fault(missing)))
+    }
+
+    /// Of ranks that are missing, and those whom they wait for themselves, the ones that wait for nobody.
+    fn at_fault(&self, missing: Ranks) -> Ranks {
+        let asleep = Ranks(self.arena.word(SLEEPERS_AT).load(Ordering::SeqCst));
+        let mut at_fault = Ranks::NONE;
+        let mut asked = Ranks::one(self.me);
+        let mut rest = missing.without(self.me);
+        while let Some(rank) = rest.next() {
+            asked.0 |= Ranks::one(rank).0;
+            let awaited = if asleep.contains(rank) {
+                self.arena.missing(self.arena.wished(rank), rank)
+            } else {
+                Ranks::NONE
+            };
+            if awaited.is_empty() {
+                at_fault.0 |= Ranks::one(rank).0;
+            }
+            rest.0 |= awaited.0 & !asked.0;
+        }
+        // If all wait for each other, nobody knows better.
+        if at_fault.is_empty() { missing } else { at_fault }
     }
 
     /// The ranks that stand between this one and what it needs.

@@ -3,6 +3,10 @@
 //! There is no master and no vote: what is done here is done. The first failure is the end of the group, and whoever
 //! sees it first tells everyone.
 
+mod deadlines;
+mod decision;
+
+use self::decision::Decisions;
 use super::lobby::Lobby;
 use super::notes::Notes;
 use super::operation::{Request, TransferTag};
@@ -13,18 +17,14 @@ use crate::spin::Outlook;
 use crate::{Error, limits};
 use core::time::Duration;
 use ringfold_fabric::clock::Clock;
-use ringfold_fabric::memory::Memory;
 use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::Readiness;
-use ringfold_plan::layout::Layout;
 use ringfold_proto::cause::{Cause, Departure, PeerName, Waiting};
 use ringfold_proto::descriptor::{Collective, Descriptor};
-use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, OpId, PeerId, Rank, Seq, Tag};
 use ringfold_proto::limits::NAMES_IN_ERROR_MAX;
-use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,9 +32,6 @@ use std::time::Instant;
 
 /// What is done, beside telling the others, when the group fails.
 pub(super) type Alarm = Box<dyn Fn(&Cause) + Send>;
-
-/// The order of the barriers that decide collectives.
-const DECISIONS: Tag = Tag(1);
 
 /// The driver of a group's links.
 pub(crate) struct GroupDriver {
@@ -53,8 +50,7 @@ pub(crate) struct GroupDriver {
     left: BTreeSet<Rank>,
     /// What members have told beside operations.
     notes: Notes,
-    /// Whether what a failed operation has overwritten is put back.
-    restores: bool,
+    decisions: Decisions,
     /// Calls that end when no operation is under way.
     awaits_quiet: Vec<CallId>,
     /// Why the group is over.
@@ -127,7 +123,7 @@ impl GroupDriver {
             running: HashMap::new(),
             left: BTreeSet::new(),
             notes: Notes::default(),
-            restores,
+            decisions: Decisions::new(restores),
             awaits_quiet: Vec::new(),
             fault: None,
             alarm,
@@ -316,7 +312,9 @@ impl GroupDriver {
             let peer = self.description.members[rank.index()].peer;
             self.plane.tell_abort(peer, self.description.id, cause.clone());
         }
-        let ops: Vec<_> = self.running.keys().copied().collect();
+        // What is done may count for others, and waits until they have told.
+        let open = self.running.iter().filter(|(_, running)| running.stage != Stage::Done);
+        let ops: Vec<_> = open.map(|(op, _)| *op).collect();
         for op in ops {
             self.plane.abort(op);
         }
@@ -326,6 +324,7 @@ impl GroupDriver {
             self.ended.push((call, GroupEnded { result: aborted(), buffers: None }));
         }
         self.fault = Some(cause);
+        self.tell_decisions(now);
         self.pump(now);
     }
 
@@ -340,6 +339,7 @@ impl GroupDriver {
             self.plane.unlink(peer);
             self.fail(now, self.lost(rank, Departure::Died));
         }
+        self.hear_no_more(now, rank);
     }
 
     fn read(&mut self, now: Time, peer: PeerId) {
@@ -388,111 +388,6 @@ impl GroupDriver {
                 // Nobody fetches a state or measures a line here.
                 MeshNews::Visitor { .. } => {}
             }
-        }
-    }
-
-    /// The first operation that has not ended in time ends the group.
-    fn check_deadlines(&mut self, now: Time) {
-        let late = |driver: &Self| {
-            let is_late =
-                |(_, running): &(&OpId, &Running)| running.stage == Stage::Working && running.deadline <= now;
-            driver.running.iter().find(is_late).map(|(op, _)| *op)
-        };
-        if self.fault.is_some() || late(self).is_none() {
-            return;
-        }
-        // Someone else may have told already, if this process was stopped.
-        for rank in self.others() {
-            self.read(now, self.description.members[rank.index()].peer);
-        }
-        self.pump(now);
-        let Some(op) = late(self).filter(|_| self.fault.is_none()) else { return };
-        let mut waited_for = self.plane.awaits(op);
-        let Some(running) = self.running.get_mut(&op) else { return };
-        let plane = &self.plane;
-        let members = &self.description.members;
-        let is_recent = |at: Time| now.since(at) < running.sign_every * limits::SIGNS_MISSED_MAX;
-        let waits = |rank: &Rank| plane.pinged_at(members[rank.index()].peer).is_some_and(is_recent);
-        // Those who wait themselves know better whose fault it is, and their time is up now, too. And whoever comes to
-        // this far too late was stopped, and is told whose fault it is.
-        let all_wait = running.is_collective() && !waited_for.is_empty() && waited_for.iter().all(waits);
-        let was_stopped = now.since(running.deadline) > running.sign_every;
-        if !running.is_put_off && (all_wait || was_stopped) {
-            (running.is_put_off, running.deadline) = (true, now + running.sign_every);
-            return;
-        }
-        if all_wait {
-            let me = self.me;
-            let others = (0..members.len()).map(Rank::from_index).filter(|rank| *rank != me);
-            let silent: Vec<_> = others.filter(|rank| !waits(rank)).collect();
-            if !silent.is_empty() {
-                waited_for = silent;
-            }
-        } else if running.is_collective() {
-            waited_for.retain(|rank| !waits(rank));
-        }
-        let waited_for = self.names(waited_for.into_iter());
-        self.fail(now, Cause::Timeout { waited_for });
-    }
-
-    /// In a collective that takes long, each rank shows the others that it waits as well: so that, if time runs out,
-    /// those are named who do not.
-    fn show_waiting(&mut self, now: Time) {
-        let mut is_due = false;
-        for running in self.running.values_mut().filter(|running| running.is_collective()) {
-            if running.stage == Stage::Working && running.next_sign <= now {
-                (running.next_sign, is_due) = (now + running.sign_every, true);
-            }
-        }
-        if is_due && self.fault.is_none() {
-            for rank in self.others() {
-                self.plane.ping(self.description.members[rank.index()].peer);
-            }
-        }
-    }
-
-    /// The result of an operation is here. Where failed operations are put back, it counts when all ranks have theirs: a
-    /// barrier finds out.
-    fn note_done(&mut self, now: Time, op: OpId) {
-        let Some(running) = self.running.get_mut(&op) else { return };
-        if self.fault.is_some() {
-            // It was aborted meanwhile, and is put back.
-            return;
-        }
-        if let Some(decided) = running.decides {
-            self.decide(op);
-            self.decide(decided);
-        } else if self.restores && running.is_collective() {
-            let Running { deadline, sign_every, .. } = *running;
-            running.stage = Stage::Done;
-            let barrier =
-                Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
-            let buffers =
-                HostBuffers::OutOfPlace { source: Memory::zeroed(0).into_view(), target: Memory::zeroed(0) };
-            let next = OpId { tag: DECISIONS, ..op };
-            if self.plane.start(now, next, barrier, &Layout::Even, buffers).is_err() {
-                return self.fail(now, Cause::Unable { who: self.name(self.me) });
-            }
-            let running = Running {
-                call: None,
-                decides: Some(op),
-                stage: Stage::Working,
-                descriptor: barrier,
-                deadline,
-                is_put_off: false,
-                sign_every,
-                next_sign: now + sign_every,
-            };
-            self.running.insert(next, running);
-        } else {
-            self.decide(op);
-        }
-    }
-
-    fn decide(&mut self, op: OpId) {
-        if let Some(running) = self.running.get_mut(&op) {
-            running.stage = Stage::Decided;
-            self.plane.commit(op);
         }
     }
 
@@ -551,7 +446,9 @@ impl GroupDriver {
             PlaneEvent::LinkLost { peer, why } => self.lose_link(now, peer, &why),
             PlaneEvent::Aborted { cause, .. } => self.fail(now, cause),
             PlaneEvent::Note { peer, topic, text } => {
-                if let Some(rank) = self.description.rank_of(peer) {
+                if let Some(rank) = self.description.rank_of(peer)
+                    && !self.hear_decisions(now, rank, topic, &text)
+                {
                     for call in self.notes.keep(rank, topic, text) {
                         self.ended.push((call, GroupEnded { result: Ok(()), buffers: None }));
                     }
@@ -598,6 +495,9 @@ impl Drive for GroupDriver {
         }
         self.check_deadlines(now);
         self.show_waiting(now);
+        if is_due(self.doubts_until()) {
+            self.end_doubt(now);
+        }
         self.pump(now);
     }
 
@@ -611,8 +511,8 @@ impl Drive for GroupDriver {
             if running.is_collective() { running.deadline.min(running.next_sign) } else { running.deadline }
         });
         let deadline = due.min().filter(|_| self.fault.is_none());
-        let next =
-            [self.plane.poll_timeout(), self.mesh.poll_timeout(), deadline].into_iter().flatten().min();
+        let due = [self.plane.poll_timeout(), self.mesh.poll_timeout(), deadline, self.doubts_until()];
+        let next = due.into_iter().flatten().min();
         next.map_or(limits::IDLE_MAX, |at| at.since(self.clock.now()).min(limits::IDLE_MAX))
     }
 
@@ -642,6 +542,7 @@ impl Drive for GroupDriver {
         if !self.running.is_empty() {
             self.fail(now, Cause::GivenUp { who: self.name(self.me) });
         }
+        self.give_up_doubt(now);
         for rank in self.others() {
             let peer = self.description.members[rank.index()].peer;
             self.plane.say_goodbye(peer, self.description.id);

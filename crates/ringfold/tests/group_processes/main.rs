@@ -4,6 +4,7 @@ mod deaths;
 mod farewell;
 mod meeting;
 mod remains;
+mod restoring;
 mod script;
 mod stage;
 mod strangers;

@@ -58,6 +58,7 @@ fn obey(group: &mut Option<Group>, command: &str, words: &[&str]) -> Told {
         "send" => group.send(&vec![group.rank() as u32; number(1)], number(0)),
         "recv" => receive(group, number(0), number(1)),
         "endless-reduces" => endless(command, || reduce(group, number(0))),
+        "endless-restored" => return Ok(restored(group, command, words[0], number(1))),
         "endless-broadcasts" => {
             let mut data = vec![group.rank() as f32; number(1)];
             endless(command, || group.broadcast(&mut data, number(0)))
@@ -93,6 +94,29 @@ fn reduce(group: &Group, count: usize) -> Result<(), Error> {
     group.all_reduce(&mut data, ReduceOp::Sum)?;
     assert!(data.iter().all(|sum| *sum == world * (world - 1) / 2), "a sum is wrong");
     Ok(())
+}
+
+/// Operations in place until one fails: how many counted, and whether what the last one found is still there.
+fn restored(group: &Group, command: &str, op: &str, count: usize) -> String {
+    let (me, world) = (group.rank() as u32, group.world() as u32);
+    for counted in 0_u32.. {
+        let mut data = vec![me + counted; count];
+        let (outcome, expected) = match op {
+            "reduce" => (group.all_reduce(&mut data, ReduceOp::Sum), world * (world - 1) / 2 + world * counted),
+            _ => (group.broadcast(&mut data, 0), counted),
+        };
+        match outcome {
+            Ok(()) => assert!(data.iter().all(|value| *value == expected), "a result is wrong"),
+            Err(error) => {
+                let is_back = data.iter().all(|value| *value == me + counted);
+                return format!("counted={counted} back={is_back} {error}");
+            }
+        }
+        if counted == 0 {
+            println!("begun {command}");
+        }
+    }
+    unreachable!("an operation fails before that")
 }
 
 fn receive(group: &Group, from: usize, count: usize) -> Result<(), Error> {
@@ -154,6 +178,7 @@ fn described(words: &[&str]) -> GroupBuilder {
             "chunk_bytes" => builder.tuning(Tuning { chunk_bytes: number() as u32, ..Tuning::default() }),
             "timeout_ms" => builder.timeout(Duration::from_millis(number() as u64)),
             "patience_ms" => builder.connect_patience(Duration::from_millis(number() as u64)),
+            "restoring" => builder.restoring(number() == 1),
             "media" => builder.media(match value {
                 "tcp" => Media::Tcp,
                 "shared" => Media::Shared,

@@ -1,0 +1,173 @@
+//! Whether a collective counts, where what a failed one has overwritten is put back.
+//!
+//! A collective counts when all ranks have its result: a barrier behind it finds out. If the group fails before this
+//! rank has come through the barrier, others may have: so at a failure everyone tells how many collectives count as far
+//! as it knows, and what counts for one that lives counts for all.
+
+use super::{GroupDriver, Running, Stage};
+use crate::all_reduce::HostBuffers;
+use crate::limits;
+use ringfold_fabric::memory::Memory;
+use ringfold_plan::layout::Layout;
+use ringfold_proto::cause::Cause;
+use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::dtype::DType;
+use ringfold_proto::id::{OpId, Rank, Tag};
+use ringfold_proto::reduce_op::ReduceOp;
+use ringfold_proto::time::Time;
+use std::collections::{BTreeSet, HashMap};
+
+/// The order of the barriers that decide collectives.
+const DECISIONS: Tag = Tag(1);
+
+/// The topic of what ranks tell each other about them.
+const TOPIC: u64 = u64::MAX;
+
+/// What is known of collectives that count.
+#[derive(Default)]
+pub(super) struct Decisions {
+    /// Whether failed ones are put back.
+    restores: bool,
+    /// How many count, as this rank saw.
+    seen: u64,
+    /// And as others told when the group failed.
+    heard: HashMap<Rank, u64>,
+    /// The group has failed, and this rank has results of which it does not know whether they count.
+    doubt: Option<Doubt>,
+}
+
+struct Doubt {
+    /// Who may tell something yet.
+    missing: BTreeSet<Rank>,
+    until: Time,
+}
+
+impl Decisions {
+    pub(super) fn new(restores: bool) -> Self {
+        Self { restores, ..Self::default() }
+    }
+}
+
+impl GroupDriver {
+    /// The result of an operation is here.
+    pub(super) fn note_done(&mut self, now: Time, op: OpId) {
+        let Some(running) = self.running.get_mut(&op) else { return };
+        if self.fault.is_some() {
+            // It was aborted meanwhile, and is put back.
+            return;
+        }
+        if let Some(decided) = running.decides {
+            self.decide(op);
+            self.decide(decided);
+        } else if self.decisions.restores && running.is_collective() {
+            running.stage = Stage::Done;
+            self.begin_deciding(now, op);
+        } else {
+            self.decide(op);
+        }
+    }
+
+    /// Starts the barrier behind a collective.
+    fn begin_deciding(&mut self, now: Time, op: OpId) {
+        let Running { deadline, sign_every, .. } = self.running[&op];
+        let descriptor =
+            Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
+        let nothing = Memory::zeroed(0);
+        let buffers = HostBuffers::OutOfPlace { source: nothing.into_view(), target: Memory::zeroed(0) };
+        let barrier = OpId { tag: DECISIONS, ..op };
+        if self.plane.start(now, barrier, descriptor, &Layout::Even, buffers).is_err() {
+            return self.fail(now, Cause::Unable { who: self.name(self.me) });
+        }
+        let running = Running {
+            call: None,
+            decides: Some(op),
+            stage: Stage::Working,
+            descriptor,
+            deadline,
+            is_put_off: false,
+            sign_every,
+            next_sign: now + sign_every,
+        };
+        self.running.insert(barrier, running);
+    }
+
+    /// An operation counts, whatever happens.
+    fn decide(&mut self, op: OpId) {
+        if let Some(running) = self.running.get_mut(&op) {
+            running.stage = Stage::Decided;
+            self.plane.commit(op);
+            if op.tag == Tag(0) && op.seq.0 == self.decisions.seen {
+                self.decisions.seen += 1;
+            }
+        }
+    }
+
+    /// The group has failed. Says what counts, and asks if there is something of which this rank does not know.
+    pub(super) fn tell_decisions(&mut self, now: Time) {
+        if !self.decisions.restores {
+            return;
+        }
+        let seen = self.decisions.seen.to_string();
+        let mut missing = BTreeSet::new();
+        for rank in self.others() {
+            let peer = self.description.members[rank.index()].peer;
+            self.plane.tell(peer, self.description.id, TOPIC, seen.clone());
+            if self.plane.has_link(peer) && !self.left.contains(&rank) {
+                missing.insert(rank);
+            }
+        }
+        missing.retain(|rank| !self.decisions.heard.contains_key(rank));
+        self.decisions.doubt = Some(Doubt { missing, until: now + limits::DECISION_NEWS_MAX });
+        self.end_doubt(now);
+    }
+
+    /// Another rank has told what counts. Says whether that is what it was about.
+    pub(super) fn hear_decisions(&mut self, now: Time, from: Rank, topic: u64, text: &str) -> bool {
+        if topic != TOPIC {
+            return false;
+        }
+        self.decisions.heard.insert(from, text.parse().unwrap_or(0));
+        self.hear_no_more(now, from);
+        true
+    }
+
+    /// A rank has told all that it is going to tell.
+    pub(super) fn hear_no_more(&mut self, now: Time, from: Rank) {
+        if let Some(doubt) = &mut self.decisions.doubt {
+            doubt.missing.remove(&from);
+            self.end_doubt(now);
+        }
+    }
+
+    /// When doubt ends at the latest.
+    pub(super) fn doubts_until(&self) -> Option<Time> {
+        self.decisions.doubt.as_ref().map(|doubt| doubt.until)
+    }
+
+    /// Whether results that are here count, as far as that can be known.
+    pub(super) fn end_doubt(&mut self, now: Time) {
+        let Some(doubt) = &self.decisions.doubt else { return };
+        let is_over = doubt.missing.is_empty() || doubt.until <= now;
+        let counting = self.decisions.heard.values().copied().max().unwrap_or(0);
+        let open = self.running.iter().filter(|(_, running)| running.stage == Stage::Done);
+        let mut open: Vec<_> = open.map(|(op, _)| *op).collect();
+        let counts = |op: &mut OpId| op.seq.0 < counting;
+        for op in open.extract_if(.., counts) {
+            self.decide(op);
+        }
+        if is_over || open.is_empty() {
+            self.decisions.doubt = None;
+            for op in open {
+                self.plane.abort(op);
+            }
+        }
+    }
+
+    /// Nobody is asked any more.
+    pub(super) fn give_up_doubt(&mut self, now: Time) {
+        if let Some(doubt) = &mut self.decisions.doubt {
+            doubt.until = now;
+            self.end_doubt(now);
+        }
+    }
+}

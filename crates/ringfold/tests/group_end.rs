@@ -1,0 +1,44 @@
+//! The end of a program with groups that were retired. Alone in its process: it is about all of them.
+
+use ringfold::{
+    Bootstrap, DType, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, finish_retired,
+};
+use std::time::{Duration, Instant};
+
+#[test]
+fn the_end_of_a_program_waits_for_retired_groups_but_not_for_ever() {
+    for media in [Media::Tcp, Media::Shared] {
+        let name = format!("ringfold-end-{}-{media:?}", std::process::id());
+        let at = Bootstrap::File(std::env::temp_dir().join(name));
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let builder = Group::builder().rank(rank).world(2).bootstrap(at.clone()).media(media);
+                scope.spawn(move || {
+                    let group = builder.timeout(Duration::from_secs(20)).connect().unwrap();
+                    if rank == 0 { end(&group) } else { see_the_end(&group) }
+                });
+            }
+        });
+        assert_eq!(finish_retired(Duration::from_secs(20)), 0, "all have left");
+    }
+}
+
+/// The other rank never comes.
+fn end(group: &Group) {
+    let buffers = GroupBuffers::InPlace(Memory::from(vec![1; 10]));
+    let op = GroupOp::AllReduce(ReduceOp::Sum);
+    let work = group.submit(Operation { op, dtype: DType::U8, buffers, timeout: None }).unwrap();
+    group.retire();
+    let began = Instant::now();
+    assert_eq!(finish_retired(Duration::from_millis(200)), 1);
+    assert!(began.elapsed() >= Duration::from_millis(200) && began.elapsed() < Duration::from_secs(10));
+    assert!(work.wait().is_err());
+}
+
+fn see_the_end(group: &Group) {
+    while group.failure().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let error = group.barrier().unwrap_err().to_string();
+    assert!(error.contains("rank 0 (") && error.contains("gave the group up"), "{error}");
+}

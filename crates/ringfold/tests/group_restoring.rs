@@ -1,0 +1,115 @@
+//! What a failed operation has overwritten is put back, if that was asked for.
+
+use ringfold::{
+    Bootstrap, DType, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag,
+    View,
+};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+static MEETINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs ranks that restore as threads, over TCP and through shared memory.
+fn ranks(world: usize, timeout: Duration, run: impl Fn(Group) + Sync) {
+    for media in [Media::Tcp, Media::Shared] {
+        let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ringfold-restoring-{}-{number}", std::process::id());
+        let at = Bootstrap::File(std::env::temp_dir().join(name));
+        std::thread::scope(|scope| {
+            for rank in 0..world {
+                let builder = Group::builder().rank(rank).world(world).bootstrap(at.clone()).media(media);
+                let run = &run;
+                scope.spawn(move || run(builder.restoring(true).timeout(timeout).connect().unwrap()));
+            }
+        });
+    }
+}
+
+fn operation(op: GroupOp, buffers: GroupBuffers) -> Operation {
+    Operation { op, dtype: DType::U8, buffers, timeout: None }
+}
+#[test]
+fn ranks_that_restore_come_to_the_same_results() {
+    ranks(3, Duration::from_secs(60), |group| {
+        let (me, world) = (group.rank(), group.world());
+        for count in [0, 1, 7, 1000, 300_001] {
+            let mut data = vec![me as u32 + 1; count];
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            assert!(data.iter().all(|value| *value == 6));
+            let mut data = vec![me as u32; count];
+            group.broadcast(&mut data, 2).unwrap();
+            assert!(data.iter().all(|value| *value == 2));
+            let mut data = vec![me as u32 + 1; count];
+            group.reduce(&mut data, 1, ReduceOp::Prod).unwrap();
+            assert!(data.iter().all(|value| *value == if me == 1 { 6 } else { me as u32 + 1 }));
+            let mut all = vec![9; count * world];
+            group.all_gather(&vec![me as u32; count], &mut all).unwrap();
+            assert!(
+                all.chunks(count.max(1))
+                    .enumerate()
+                    .all(|(rank, part)| part.iter().all(|v| *v == rank as u32))
+            );
+            let memory = Memory::from(vec![1_u8; count]);
+            let work = group
+                .submit(operation(GroupOp::AllReduce(ReduceOp::Sum), GroupBuffers::InPlace(memory)))
+                .unwrap();
+            let (result, buffers) = work.finish();
+            result.unwrap();
+            let Some(GroupBuffers::InPlace(memory)) = buffers else { panic!("the memory is lost") };
+            assert!(memory.as_slice().iter().all(|value| *value == 3));
+        }
+        let next = (me + 1) % world;
+        let sent = group
+            .submit(operation(
+                GroupOp::Send { to: next, tag: TransferTag::default() },
+                GroupBuffers::Apart { input: vec![View::from(vec![me as u8; 9])], output: vec![] },
+            ))
+            .unwrap();
+        let mut data = [0_u8; 9];
+        group.recv(&mut data, (me + world - 1) % world).unwrap();
+        assert_eq!(data, [((me + world - 1) % world) as u8; 9]);
+        sent.wait().unwrap();
+        group.barrier().unwrap();
+    });
+}
+
+/// One operation that the last rank takes no part in: for the others it fails, and their memory is as it was.
+fn fail(op: GroupOp, count: usize, in_background: bool) {
+    let all_tried = Barrier::new(3);
+    ranks(3, Duration::from_millis(300), |group| {
+        let me = group.rank();
+        group.barrier().unwrap();
+        if me < 2 {
+            let mut data: Vec<u8> = (0..count).map(|i| (i * 7 + me) as u8).collect();
+            let before = data.clone();
+            let error = if in_background {
+                let buffers = GroupBuffers::InPlace(Memory::from(data));
+                let (result, buffers) = group.submit(operation(op.clone(), buffers)).unwrap().finish();
+                data = match buffers {
+                    Some(GroupBuffers::InPlace(memory)) => memory.as_slice().to_vec(),
+                    Some(GroupBuffers::Apart { input, .. }) => input[0].as_slice().to_vec(),
+                    None => panic!("the memory is lost"),
+                };
+                result.unwrap_err()
+            } else {
+                group.run_bytes_in_place(op.clone(), DType::U8, &mut data).unwrap_err()
+            };
+            assert!(matches!(error, Error::Aborted(_)) && error.to_string().contains("rank 2 ("), "{error}");
+            assert!(data == before, "{op:?} of {count}");
+        }
+        all_tried.wait();
+    });
+}
+
+#[test]
+fn a_failed_operation_leaves_memory_as_it_was() {
+    for in_background in [false, true] {
+        for count in [1, 5000, 1 << 20] {
+            fail(GroupOp::AllReduce(ReduceOp::Sum), count, in_background);
+            fail(GroupOp::Reduce { root: 0, op: ReduceOp::Max }, count, in_background);
+            // Rank 1 gets everything, and has it back: not all have it.
+            fail(GroupOp::Broadcast { root: 0 }, count, in_background);
+        }
+    }
+}
