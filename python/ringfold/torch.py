@@ -28,6 +28,7 @@ def register() -> None:
 def _new_backend(options: Any, _: object | None) -> Any:
     """The backend of one group, on one of its ranks."""
     from torchcomms._backend_wrapper import _BackendWrapper
+    from torchcomms._c10d_group import quick_group
     from torchcomms._environment import as_rank
     from torchcomms._new_comm import new_comm
 
@@ -39,7 +40,8 @@ def _new_backend(options: Any, _: object | None) -> Any:
             timeout=options.timeout,
             store=options.store,
         )
-    return _BackendWrapper(comm)
+    backend = _BackendWrapper(comm)
+    return quick_group(backend, options) or backend
 
 
 register()

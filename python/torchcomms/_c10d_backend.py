@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torchcomms._comm import TorchComm
 
 # Before torch 2.12 or so, Python could derive from process groups and not from backends. Torch takes a process group
-# where it expects a backend, and uses it as it is.
-IS_BACKEND = "__init__" in Backend.__dict__
+# where it expects a backend, and uses it as it is. A class that Python may derive from tells how it is made.
+IS_BACKEND = "rank" in (Backend.__init__.__doc__ or "")
 
 
 class _Wrapper(Operations):

@@ -486,7 +486,7 @@ import torch.distributed as dist
 dist.init_process_group("ringfold")
 tensor = torch.ones(1)
 dist.all_reduce(tensor)
-print("sum", int(tensor.item()), flush=True)
+print(f"sum {int(tensor.item())}\\n", end="", flush=True)
 dist.destroy_process_group()
 """
 
