@@ -47,9 +47,13 @@ def _parsed() -> argparse.Namespace:
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
     parser.add_argument("--world", type=int, default=2, help="how many ranks (2)")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds that count (7); one more goes before them")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="rounds that count (7); one more goes before them"
+    )
     parser.add_argument("--only", choices=PARTS, action="append", help="a part: small, large or ddp (all)")
-    parser.add_argument("--width", type=int, default=2048, help="of the model's six layers (2048: 25 M parameters)")
+    parser.add_argument(
+        "--width", type=int, default=2048, help="of the model's six layers (2048: 25 M parameters)"
+    )
     parser.add_argument("--batch", type=int, default=8, help="rows of data per step (8)")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -67,7 +71,10 @@ class Rank:
         self.arguments = arguments
         self.parts = arguments.only or list(PARTS)
         dist.init_process_group("gloo", rank=arguments.rank, world_size=arguments.world)
-        self.groups: dict[str, Any] = {"gloo": dist.group.WORLD, "ringfold": dist.new_group(backend="ringfold")}
+        self.groups: dict[str, Any] = {
+            "gloo": dist.group.WORLD,
+            "ringfold": dist.new_group(backend="ringfold"),
+        }
         self.times: dict[str, dict[str, list[float]]] = {}
 
     def measure(self) -> None:
@@ -111,7 +118,11 @@ class Rank:
         if "large" in self.parts:
             for name, count, times in (("1 MiB", 1 << 18, 50), ("25 MiB", 25 << 18, 4)):
                 data = torch.zeros(count)
-                add(f"all_reduce, {name}", times, lambda group, d=data: lambda: dist.all_reduce(d, group=group))
+                add(
+                    f"all_reduce, {name}",
+                    times,
+                    lambda group, d=data: lambda: dist.all_reduce(d, group=group),
+                )
         if "ddp" in self.parts:
             steps = {backend: self._model(group) for backend, group in self.groups.items()}
             calls["DDP step"] = (2, {backend: step for backend, (step, _) in steps.items()})
@@ -140,7 +151,9 @@ class Rank:
         torch.manual_seed(0)
         width = self.arguments.width
         layers = [layer for _ in range(6) for layer in (nn.Linear(width, width), nn.ReLU())]
-        model = DistributedDataParallel(nn.Sequential(*layers), process_group=group, gradient_as_bucket_view=True)
+        model = DistributedDataParallel(
+            nn.Sequential(*layers), process_group=group, gradient_as_bucket_view=True
+        )
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
         data = torch.randn(self.arguments.batch, width)
 
@@ -181,7 +194,13 @@ class Rank:
             rows.append(("DDP's all-reduce (the difference)", whole[1] - alone[1], whole[2] - alone[2]))
         if "small" in self.parts:
             by_name = {name: ours for name, _, ours in rows}
-            rows.append(("dist.all_reduce over the native call", None, by_name["all_reduce, 4 B"] - by_name["native call, 4 B"]))
+            rows.append(
+                (
+                    "dist.all_reduce over the native call",
+                    None,
+                    by_name["all_reduce, 4 B"] - by_name["native call, 4 B"],
+                )
+            )
         print(f"{'µs, medians':40} {'gloo':>12} {'ringfold':>12} {'times faster':>13}")
         for name, gloo, ours in rows:
             ratio = "" if gloo is None else f"{gloo / ours:.2f}"

@@ -51,7 +51,9 @@ class AnySource:
         while (work := self._begin()) is None:
             now = time.monotonic()
             if now >= self._until:
-                raise RuntimeError(f"nobody has sent anything with the tag {self._tag} within {self._timeout:g} s")
+                raise RuntimeError(
+                    f"nobody has sent anything with the tag {self._tag} within {self._timeout:g} s"
+                )
             if until is not None and now >= until:
                 return False
             time.sleep(pause)

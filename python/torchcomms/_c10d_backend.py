@@ -119,7 +119,7 @@ class _Wrapper(Operations):
 
 if IS_BACKEND:
 
-    class BackendWrapper(_Wrapper, Backend):
+    class BackendWrapper(_Wrapper, Backend):  # type: ignore[misc]  # the stubs name arguments otherwise
         """A communicator as a backend of torch.distributed: ``_BackendWrapper(comm)``."""
 
         def __init__(self, comm: TorchComm) -> None:
@@ -132,12 +132,14 @@ if IS_BACKEND:
             """The backend of some of the ranks, of which this is one."""
             child = self._split_comm(ranks, getattr(opts, "group_name", ""), getattr(opts, "_timeout", None))
             if child is None:
-                raise RuntimeError(f"rank {self._comm.get_rank()} is not one of those that split off: {list(ranks)}")
+                raise RuntimeError(
+                    f"rank {self._comm.get_rank()} is not one of those that split off: {list(ranks)}"
+                )
             return BackendWrapper(child)
 
 else:
 
-    class BackendWrapper(_Wrapper, ProcessGroup):  # type: ignore[no-redef]
+    class BackendWrapper(_Wrapper, ProcessGroup):  # type: ignore[misc, no-redef]
         """A communicator as a process group of torch.distributed: ``_BackendWrapper(comm)``."""
 
         def __init__(self, comm: TorchComm) -> None:
@@ -166,21 +168,22 @@ else:
         def _end_coalescing(self, device: torch.device) -> C10dWork:
             return self.end_coalescing()
 
-        def split_group(
+        def split_group(  # type: ignore[override]
             self,
             ranks: Sequence[int],
             timeout: timedelta | None = None,
             opts: Any = None,
             group_name: str | None = None,
             group_desc: str | None = None,
-        ) -> BackendWrapper | None:
+        ) -> ProcessGroup | None:
             child = self._split_comm(ranks, group_name or "", timeout)
             if child is None:
                 return None
-            group = BackendWrapper(child)
+            group: Any = BackendWrapper(child)
             group._set_group_name(group_name or child.get_name())
             group._set_group_desc(group_desc or "undefined")
-            return group
+            wrapped: ProcessGroup = group
+            return wrapped
 
 
 def _teach_process_groups() -> None:
@@ -199,11 +202,13 @@ def _teach_process_groups() -> None:
         register(self, device, kind, backend)
 
     # Ranks outside of a group that splits off are asked for a backend of it too, and "none" is no answer.
-    def split_group(self: ProcessGroup, ranks: Sequence[int], *arguments: Any, **named: Any) -> ProcessGroup | None:
+    def split_group(
+        self: ProcessGroup, ranks: Sequence[int], *arguments: Any, **named: Any
+    ) -> ProcessGroup | None:
         is_ours = any(isinstance(self._get_backend(device), BackendWrapper) for device in self._device_types)
         if is_ours and self.rank() not in ranks:
             return None
-        return split(self, ranks, *arguments, **named)
+        return split(self, list(ranks), *arguments, **named)
 
     split_group.is_taught = True  # type: ignore[attr-defined]
     for ours, theirs in ((_register_backend, register), (split_group, split)):

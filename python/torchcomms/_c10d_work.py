@@ -10,12 +10,15 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import OpType, Work
+from torch._C._distributed_c10d import Work
 
 from torchcomms._work import TorchWork
 
 # How long the thread that completes futures stays for the next one. It is joined when the interpreter ends.
 LINGER_SECONDS = 0.05
+
+# The kind of operation that torch gives works which it knows nothing about.
+_UNKNOWN_OP = 100
 
 Finish = Callable[[], None]
 
@@ -98,7 +101,9 @@ class C10dWork(Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            devices = sorted({t.device for t in self._results if t.device.type != "cpu"}, key=str)
+            devices: list[int | str | torch.device] = sorted(
+                {t.device for t in self._results if t.device.type != "cpu"}, key=str
+            )
             self._gate = torch.futures.Future(devices=devices)
             # What a callback raises is an error to callers in C++ as well; set_exception() would be a value there.
             future = self._future = self._gate.then(self._outcome)
@@ -197,7 +202,7 @@ _asked = threading.local()
 
 def _behind(held: Work) -> C10dWork | None:
     """The work of ours that torch holds under one of its own, if it does."""
-    if type(held) is not Work or held._get_op_type() != OpType.UNKNOWN.value:
+    if type(held) is not Work or held._get_op_type() != _UNKNOWN_OP:  # type: ignore[attr-defined]
         return None
     _asked.is_asking, _asked.work, _asked.answer = True, None, torch.futures.Future()
     try:

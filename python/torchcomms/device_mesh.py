@@ -1,11 +1,11 @@
 """Meshes of devices whose dimensions are communicators, for FSDP, tensor parallelism and DTensor.
 
-    comm = torchcomms.new_comm("ringfold", torch.device("cpu"), name="main")
-    rank = comm.get_rank()
-    row, column = divmod(rank, 2)
-    columns = comm.split([column, column + 2], name="columns")      # of a mesh of 2 x 2
-    rows = comm.split([2 * row, 2 * row + 1], name="rows")
-    mesh = init_device_mesh((columns, rows), ("replicate", "shard"), _global_comm=comm)
+comm = torchcomms.new_comm("ringfold", torch.device("cpu"), name="main")
+rank = comm.get_rank()
+row, column = divmod(rank, 2)
+columns = comm.split([column, column + 2], name="columns")      # of a mesh of 2 x 2
+rows = comm.split([2 * row, 2 * row + 1], name="rows")
+mesh = init_device_mesh((columns, rows), ("replicate", "shard"), _global_comm=comm)
 """
 
 from __future__ import annotations
@@ -107,12 +107,13 @@ def _create_torchcomm_process_group(
     has which rank here; without it they are the same."""
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore, _register_process_group
     from torch.distributed import distributed_c10d as c10d
 
     from torchcomms._backend_wrapper import _BackendWrapper
 
     backend: Any = _BackendWrapper(comm)
-    store = dist.HashStore()
+    store = HashStore()
     devices = {"cpu", comm.get_device().type}
     if isinstance(backend, dist.ProcessGroup):
         group: dist.ProcessGroup = backend
@@ -122,9 +123,10 @@ def _create_torchcomm_process_group(
         group._set_default_backend(kind)
         for device in sorted(devices):
             group._register_backend(torch.device(device), kind, backend)
-    group._set_group_name(group_name)
+    name = c10d.GroupName(group_name)
+    group._set_group_name(name)
     group._set_group_desc("undefined")
-    world, name, tag = c10d._world, c10d.GroupName(group_name), f"ptd:{group_name}"
+    world, tag = c10d._world, f"ptd:{group_name}"
     world.pg_map[group] = (backend_str, store)
     world.pg_names[group] = name
     world.pg_backend_config[group] = ",".join(f"{device}:{backend_str}" for device in sorted(devices))
@@ -132,7 +134,7 @@ def _create_torchcomm_process_group(
     world.pg_to_tag[group] = tag
     world.tags_to_pg.setdefault(tag, []).append(group)
     world.tags_to_pg.setdefault("", []).append(group)
-    c10d._register_process_group(name, group)
+    _register_process_group(name, group)
     return group
 
 

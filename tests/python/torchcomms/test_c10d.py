@@ -91,7 +91,9 @@ def move_everything() -> list[torch.Tensor]:
             dist.gather(mine, gathered, dst=world - 1)
             results += gathered or []
             part = torch.zeros_like(mine)
-            dist.scatter(part, [_data(count, dtype, 4 + r) for r in range(world)] if rank == 0 else None, src=0)
+            dist.scatter(
+                part, [_data(count, dtype, 4 + r) for r in range(world)] if rank == 0 else None, src=0
+            )
             results.append(part)
     return results
 
@@ -268,7 +270,9 @@ def go_further(folder: Path) -> None:
         assert backend.get_comm().get_rank() == rank and backend.name() == "ringfold"
         assert backend.supports_coalescing and backend.options is not None
         dist.set_timeout(timedelta(seconds=25)) if hasattr(dist, "set_timeout") else None
-        threads = [threading.Thread(target=_use_a_group_of_its_own, args=(dist.new_group(),)) for _ in range(3)]
+        threads = [
+            threading.Thread(target=_use_a_group_of_its_own, args=(dist.new_group(),)) for _ in range(3)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -491,7 +495,9 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("first, second", [("torch", "ringfold.torch"), ("torchcomms, ringfold.torch", "torch")])
+@pytest.mark.parametrize(
+    "first, second", [("torch", "ringfold.torch"), ("torchcomms, ringfold.torch", "torch")]
+)
 def test_torchrun_starts_it_and_the_order_of_imports_does_not_matter(
     tmp_path: Path, first: str, second: str
 ) -> None:
@@ -499,6 +505,8 @@ def test_torchrun_starts_it_and_the_order_of_imports_does_not_matter(
     program.write_text(PROGRAM.format(first=first, second=second))
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     port = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    done = subprocess.run([*run, *port, str(program)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [*run, *port, str(program)], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("sum 2") == 2

@@ -158,7 +158,9 @@ def train_all(folder: Path, backends: list[str]) -> list[dict[str, Outcome]]:
 
 
 def test_every_way_of_ddp_gives_the_same_bits_as_gloo(ranks: Ranks, tmp_path: Path) -> None:
-    for rank, (by_gloo, by_us) in enumerate(ranks.run(2, train_all, tmp_path, ["gloo", "ringfold"], deadline=180.0)):
+    for rank, (by_gloo, by_us) in enumerate(
+        ranks.run(2, train_all, tmp_path, ["gloo", "ringfold"], deadline=180.0)
+    ):
         for variant, expected in by_gloo.items():
             assert by_us[variant][0] == expected[0], f"losses of rank {rank}, {variant}"
             assert by_us[variant][1] == expected[1], f"parameters of rank {rank}, {variant}"

@@ -40,7 +40,9 @@ def use_gloo_by_name() -> list[Any]:
     backend = dist.group.WORLD._get_backend(CPU)  # type: ignore[union-attr]
     assert isinstance(backend, _BackendWrapper)
     comm = backend.get_comm()
-    assert isinstance(comm, torchcomms.TorchComm) and comm.get_backend() == "gloo" and backend.name() == "gloo"
+    assert (
+        isinstance(comm, torchcomms.TorchComm) and comm.get_backend() == "gloo" and backend.name() == "gloo"
+    )
     assert backend.supports_coalescing and backend.get_mem_allocator is not None
     backend._set_default_timeout(timedelta(seconds=20))
 
@@ -104,7 +106,9 @@ def begin_and_end_often() -> float:
     store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world, rank == 0)
     total = 0.0
     for turn in range(4):
-        dist.init_process_group("gloo", store=dist.PrefixStore(f"turn{turn}", store), rank=rank, world_size=world)
+        dist.init_process_group(
+            "gloo", store=dist.PrefixStore(f"turn{turn}", store), rank=rank, world_size=world
+        )
         tensor = torch.ones(1)
         dist.all_reduce(tensor)
         total += tensor.item()

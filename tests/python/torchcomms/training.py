@@ -72,7 +72,9 @@ def train(
     losses = []
     for data, target in batches(count):
         optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(data), target) if loss_of is None else loss_of(model, data, target)
+        loss = (
+            nn.functional.mse_loss(model(data), target) if loss_of is None else loss_of(model, data, target)
+        )
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -87,4 +89,6 @@ def new_net() -> Net:
 
 def bits(state: Any) -> list[int]:
     """All bits of some tensors, as numbers that can be compared."""
-    return [int(x) for tensor in state for x in tensor.detach().reshape(-1).double().view(torch.int64).tolist()]
+    return [
+        int(x) for tensor in state for x in tensor.detach().reshape(-1).double().view(torch.int64).tolist()
+    ]
