@@ -113,3 +113,33 @@ fn a_failed_operation_leaves_memory_as_it_was() {
         }
     }
 }
+
+#[test]
+fn a_failed_reduction_leaves_an_output_of_its_own_as_it_was() {
+    let all_tried = Barrier::new(3);
+    for op in [GroupOp::AllReduce(ReduceOp::Sum), GroupOp::Reduce { root: 0, op: ReduceOp::Sum }] {
+        ranks(3, Duration::from_millis(300), |group| {
+            group.barrier().unwrap();
+            if group.rank() < 2 {
+                let (input, mut output) = (vec![1; 1 << 20], vec![7; 1 << 20]);
+                group.run_bytes(op.clone(), DType::U8, &input, &mut output).unwrap_err();
+                assert!(output.iter().all(|byte| *byte == 7), "{op:?}");
+            }
+            all_tried.wait();
+        });
+    }
+}
+
+#[test]
+fn a_failed_gather_into_several_outputs_leaves_them_as_they_were() {
+    ranks(2, Duration::from_secs(60), |group| {
+        group.barrier().unwrap();
+        group.abort();
+        let output = vec![Memory::from(vec![7; 10]), Memory::from(vec![7; 10])];
+        let buffers = GroupBuffers::Apart { input: vec![View::from(vec![1; 10])], output };
+        let (result, buffers) = group.submit(operation(GroupOp::AllGather, buffers)).unwrap().finish();
+        result.unwrap_err();
+        let Some(GroupBuffers::Apart { output, .. }) = buffers else { panic!("the memory is lost") };
+        assert!(output.iter().all(|memory| memory.as_slice() == [7; 10]));
+    });
+}

@@ -199,6 +199,8 @@ impl Core {
                 let carry_out = || self.carry_out(operation, job.deadline);
                 let (result, buffers) = catch_unwind(AssertUnwindSafe(carry_out))
                     .unwrap_or_else(|_| (Err(self.break_down()), None));
+                // Whatever comes next in order may want what is still to be done.
+                job.complete(&result, buffers.as_ref());
                 self.lane.passed();
                 job.finish(result, buffers);
             } else {
@@ -322,20 +324,36 @@ impl Core {
         };
         match slices {
             GroupSlices::InPlace(both) if *side != Side::Input => {
-                let mut kept = core::mem::take(&mut *self.spare.lock());
-                kept.clear();
-                kept.extend_from_slice(both);
-                let outcome = run(GroupSlices::InPlace(both));
-                if outcome.is_err() {
-                    both.copy_from_slice(&kept);
-                }
-                if kept.capacity() <= limits::SPARE_BYTES_MAX {
-                    *self.spare.lock() = kept;
-                }
-                outcome
+                self.put_back(both, |both| run(GroupSlices::InPlace(both)))
+            }
+            // To the user this may be in place: only what was multiplied by a factor before comes from elsewhere.
+            GroupSlices::Apart { input, output } if reduces(request) => {
+                self.put_back(output, |output| run(GroupSlices::Apart { input, output }))
+            }
+            GroupSlices::Pieces { input, output: [output] } if reduces(request) => {
+                self.put_back(output, |output| run(GroupSlices::Pieces { input, output: &mut [output] }))
             }
             slices => run(slices),
         }
+    }
+
+    /// Runs something that writes memory, which is as it was before if that fails.
+    fn put_back(
+        &self,
+        memory: &mut [u8],
+        run: impl FnOnce(&mut [u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut kept = core::mem::take(&mut *self.spare.lock());
+        kept.clear();
+        kept.extend_from_slice(memory);
+        let outcome = run(memory);
+        if outcome.is_err() {
+            memory.copy_from_slice(&kept);
+        }
+        if kept.capacity() <= limits::SPARE_BYTES_MAX {
+            *self.spare.lock() = kept;
+        }
+        outcome
     }
 
     /// Runs something on the board. Whatever goes wrong in there, the others must not wait for this rank.
@@ -397,15 +415,27 @@ impl Core {
         deadline: Instant,
         watch: Option<&Watch>,
     ) -> (Result<(), Error>, Option<GroupBuffers>) {
+        let kept = match &buffers {
+            GroupBuffers::Apart { output, .. } if self.restores && reduces(request) => {
+                output.first().map(|output| output.as_slice().to_vec())
+            }
+            _ => None,
+        };
         let (buffers, unpack) = on_host(buffers, request.side);
         let started = self.engine.with_waiter(|driver| driver.start(request, buffers, deadline));
         let call = match started {
             Ok(Ok(call)) => call,
-            Ok(Err((error, buffers))) => return (Err(error), Some(unpack.finish(Some(buffers)))),
+            Ok(Err((error, buffers))) => return (Err(error), Some(unpack.finish(Some(buffers), false))),
             Err(error) => return (Err(error), None),
         };
-        let ended = self.wait_watched(call, watch);
-        (ended.result, Some(unpack.finish(ended.buffers)))
+        let GroupEnded { result, buffers } = self.wait_watched(call, watch);
+        let mut buffers = unpack.finish(buffers, result.is_ok());
+        if let (Err(_), Some(kept), GroupBuffers::Apart { output, .. }) = (&result, kept, &mut buffers)
+            && let Some(output) = output.first_mut()
+        {
+            output.as_mut_slice().copy_from_slice(&kept);
+        }
+        (result, Some(buffers))
     }
 
     /// Waits for the end of a call; whoever has to leave off gives the group up, which ends it.
@@ -453,6 +483,11 @@ impl Core {
         }
         self.engine.close();
     }
+}
+
+/// Whether all of an output is the combination of inputs of its size.
+fn reduces(request: &Request) -> bool {
+    matches!(request.descriptor.collective, Collective::AllReduce | Collective::Reduce { .. })
 }
 
 fn lengths(buffers: &GroupBuffers) -> Lengths {
@@ -516,10 +551,11 @@ enum Unpack {
 }
 
 impl Unpack {
-    fn finish(self, buffers: Option<HostBuffers>) -> GroupBuffers {
+    /// What a failed operation has left stays where it is.
+    fn finish(self, buffers: Option<HostBuffers>, is_good: bool) -> GroupBuffers {
         match (self, buffers) {
             (Self::Pieces { input, mut output }, packed) => {
-                if let Some(HostBuffers::OutOfPlace { target, .. }) = packed {
+                if let Some(HostBuffers::OutOfPlace { target, .. }) = packed.filter(|_| is_good) {
                     let mut rest = target.as_slice();
                     for piece in &mut output {
                         let Some((bytes, others)) = rest.split_at_checked(piece.len()) else { break };

@@ -63,12 +63,17 @@ impl Job {
         self.operation.lock().take()
     }
 
-    /// It has ended. Its memory is kept until someone takes it, or nobody can any more.
-    pub(super) fn finish(&self, result: Result<(), Error>, buffers: Option<GroupBuffers>) {
+    /// Does what is to be done when it has succeeded, if it has.
+    pub(super) fn complete(&self, result: &Result<(), Error>, buffers: Option<&GroupBuffers>) {
         let then = self.then.lock().take();
-        if let (Ok(()), Some(buffers), Some(then)) = (&result, &buffers, then) {
+        if let (Ok(()), Some(buffers), Some(then)) = (result, buffers, then) {
             then(buffers);
         }
+    }
+
+    /// It has ended. Its memory is kept until someone takes it, or nobody can any more.
+    pub(super) fn finish(&self, result: Result<(), Error>, buffers: Option<GroupBuffers>) {
+        drop(self.then.lock().take());
         *self.buffers.lock() = buffers;
         self.end.lock().get_or_insert(result);
         self.ended.notify_all();
