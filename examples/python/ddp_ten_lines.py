@@ -18,5 +18,7 @@ for _ in range(50):
     loss.backward()
     optimizer.step()
 weight = next(model.parameters())
-print(f"weights of rank {dist.get_rank()}: {weight.min().item():.3f} to {weight.max().item():.3f}")
+print(
+    f"rank {dist.get_rank()}: weights from {weight.min().item():.3f} to {weight.max().item():.3f}\n", end=""
+)
 dist.destroy_process_group()

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._distributed_c10d import Backend, ErrorType, ProcessGroup
+from torch._C._distributed_c10d import Backend, DebugLevel, ErrorType, ProcessGroup, get_debug_level
 
 from torchcomms._c10d_operations import Operations
 from torchcomms._c10d_work import C10dWork, teach_held_works
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # Before torch 2.12 or so, Python could derive from process groups and not from backends. Torch takes a process group
 # where it expects a backend, and uses it as it is. A class that Python may derive from tells how it is made.
 IS_BACKEND = "rank" in (Backend.__init__.__doc__ or "")
+
+# Torch's wrapper that checks calls in detail keeps the C++ half of a backend alone; the other half is kept here until the end.
+_kept: set[object] = set()
 
 
 class _Wrapper(Operations):
@@ -79,6 +82,7 @@ class _Wrapper(Operations):
 
     def shutdown(self) -> None:
         """Ends this rank's part, if nobody has. Never raises."""
+        _kept.discard(self)
         try:
             if not self._comm._is_final:
                 self._comm.finalize()
@@ -127,6 +131,8 @@ if IS_BACKEND:
             self._set_up(comm)
             teach_held_works()
             _teach_process_groups()
+            if get_debug_level() == DebugLevel.DETAIL:
+                _kept.add(self)
 
         def split(self, store: Any, ranks: Sequence[int], opts: Any) -> BackendWrapper:
             """The backend of some of the ranks, of which this is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import subprocess
 import sys
@@ -178,11 +179,14 @@ def use_groups() -> list[Any]:
     pairs, _ = dist.new_subgroups(1)
     alone = torch.ones(2)
     dist.all_reduce(alone, group=pairs)
-    backwards = dist.new_group(list(reversed(range(world))), sort_ranks=False)
-    place = torch.tensor([float(dist.get_rank(backwards))])
-    dist.broadcast(place, group_src=0, group=backwards)
-    results += [alone, place]
-    dist.destroy_process_group(outer if rank in (0, world - 1) else None) if rank in (0, world - 1) else None
+    results.append(alone)
+    if "sort_ranks" in inspect.signature(dist.new_group).parameters:
+        backwards = dist.new_group(list(reversed(range(world))), sort_ranks=False)
+        place = torch.tensor([float(dist.get_rank(backwards))])
+        dist.broadcast(place, group_src=0, group=backwards)
+        results.append(place)
+    if rank in (0, world - 1):
+        dist.destroy_process_group(outer)
     dist.barrier()
     return results
 
@@ -395,6 +399,25 @@ def test_it_does_what_gloo_does_not(ranks: Ranks, tmp_path: Path) -> None:
     ranks.run(3, go_further, tmp_path, deadline=120.0)
 
 
+def is_watched_over_in_detail(folder: Path) -> bool:
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    with process_group("ringfold", folder):
+        gc.collect()
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        work = dist.broadcast(tensor, 0, async_op=True)
+        assert work is not None and work.wait() and tensor.tolist() == [2.0] * 3
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        model(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(RuntimeError, match="mismatch|match|Detected"):
+            dist.all_reduce(torch.ones(2 + dist.get_rank()))
+    return True
+
+
+def test_torch_may_check_all_calls_in_detail(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run(2, is_watched_over_in_detail, tmp_path) == [True, True]
+
+
 def watch_over_barriers(folder: Path) -> list[str]:
     texts = []
     with process_group("ringfold", folder):
@@ -414,6 +437,10 @@ def watch_over_barriers(folder: Path) -> list[str]:
     return texts
 
 
+@pytest.mark.skipif(
+    "Backend.GLOO" in inspect.getsource(dist.monitored_barrier),
+    reason="this torch has monitored barriers for gloo alone",
+)
 def test_a_monitored_barrier_says_who_is_missing_and_harms_nothing(ranks: Ranks, tmp_path: Path) -> None:
     first, second, third, _ = ranks.run(4, watch_over_barriers, tmp_path)
     assert "monitoredBarrier" in first[0] and "Rank 1 failed" in first[0]

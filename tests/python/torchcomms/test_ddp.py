@@ -5,13 +5,15 @@ Two ranks add two numbers, and a + b is b + a; so whoever reduces, and however, 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from ranks import Ranks
+from ranks import Ranks, free_port
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
@@ -149,6 +151,11 @@ VARIANTS: list[Callable[[], Outcome]] = [
 ]
 
 
+if torch.cuda.is_available():
+    # Some versions of the hook take it for granted then that gradients are there.
+    VARIANTS.remove(with_power_sgd)
+
+
 def train_all(folder: Path, backends: list[str]) -> list[dict[str, Outcome]]:
     outcomes = []
     for backend in backends:
@@ -197,3 +204,14 @@ def fail_in_a_step(folder: Path) -> str:
 def test_a_step_without_the_other_rank_raises_and_names_it(ranks: Ranks, tmp_path: Path) -> None:
     first, second = ranks.run(2, fail_in_a_step, tmp_path)
     assert "rank 1" in first and second == "left"
+
+
+def test_ddp_in_ten_lines_runs_under_torchrun() -> None:
+    program = Path(__file__).parents[3] / "examples" / "python" / "ddp_ten_lines.py"
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    port = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    done = subprocess.run(
+        [*run, *port, str(program)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("1.000 to 1.000") == 2
