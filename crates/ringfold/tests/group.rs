@@ -1,6 +1,8 @@
 //! What a group of fixed ranks promises, over TCP and through shared memory.
 
-use ringfold::{Bootstrap, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag, View};
+use ringfold::{
+    Bootstrap, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag, View,
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
 //! Memory that a group is given and can't use, or has no use for, harms nobody.
 
 use ringfold::{
-    Bootstrap, DType, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag, View,
+    Bootstrap, DType, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag,
+    View,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

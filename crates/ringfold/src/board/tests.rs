@@ -93,8 +93,7 @@ fn sizes_around_those_of_slots_are_right() {
 fn ranks_that_run_different_things_are_told_so() {
     let mut boards = boards(Geometry { world: 2, slot_bytes: 128, depth: 4 });
     let tuning = Tuning::default();
-    let sum =
-        Descriptor::all_reduce(4, ringfold_proto::dtype::DType::U8, ringfold_proto::reduce_op::ReduceOp::Sum);
+    let sum = Descriptor::all_reduce(4, DType::U8, ReduceOp::Sum);
     let other = Descriptor { count: 5, ..sum };
     let (mut four, mut five) = ([1; 4], [1; 5]);
     let mut one = boards[0].begin(&sum, &Layout::Even, &tuning, Operands::InPlace(&mut four));
@@ -109,9 +108,8 @@ fn ranks_that_run_different_things_are_told_so() {
 fn pairs_that_do_not_agree_are_told_so() {
     let mut boards = boards(Geometry { world: 2, slot_bytes: 128, depth: 4 });
     let tuning = Tuning::default();
-    let dtype = ringfold_proto::dtype::DType::U8;
-    let all_to_all = Descriptor::all_reduce(0, dtype, ringfold_proto::reduce_op::ReduceOp::Sum)
-        .with_collective(Collective::AllToAll);
+    let dtype = DType::U8;
+    let all_to_all = Descriptor::all_reduce(0, dtype, ReduceOp::Sum).with_collective(Collective::AllToAll);
     let pairs =
         |send: [u64; 2], receive: [u64; 2]| Layout::Pairs { send: send.into(), receive: receive.into() };
     let (input, mut outputs) = ([0; 5], [[0; 8]; 2]);

@@ -102,7 +102,9 @@ fn restored(group: &Group, command: &str, op: &str, count: usize) -> String {
     for counted in 0_u32.. {
         let mut data = vec![me + counted; count];
         let (outcome, expected) = match op {
-            "reduce" => (group.all_reduce(&mut data, ReduceOp::Sum), world * (world - 1) / 2 + world * counted),
+            "reduce" => {
+                (group.all_reduce(&mut data, ReduceOp::Sum), world * (world - 1) / 2 + world * counted)
+            }
             _ => (group.broadcast(&mut data, 0), counted),
         };
         match outcome {

@@ -36,9 +36,7 @@ fn ranks_in_threads_of_their_own_get_the_right_results() {
 #[test]
 fn a_rank_that_does_not_come_is_named_and_the_board_is_given_up_for_all() {
     let mut boards = boards(Geometry { world: 3, slot_bytes: 128, depth: 4 });
-    let barrier =
-        Descriptor::all_reduce(0, ringfold_proto::dtype::DType::U8, ringfold_proto::reduce_op::ReduceOp::Sum)
-            .with_collective(Collective::Barrier);
+    let barrier = Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
     let tuning = Tuning::default();
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let run = |board: &'_ mut Board, patience_ms: u64| {
@@ -60,8 +58,7 @@ fn a_rank_that_does_not_come_is_named_and_the_board_is_given_up_for_all() {
 fn whoever_waits_for_a_rank_that_left_is_told_at_once() {
     let mut boards = boards(Geometry { world: 2, slot_bytes: 128, depth: 4 });
     boards[1].leave();
-    let sum =
-        Descriptor::all_reduce(4, ringfold_proto::dtype::DType::U8, ringfold_proto::reduce_op::ReduceOp::Sum);
+    let sum = Descriptor::all_reduce(4, DType::U8, ReduceOp::Sum);
     let outcome =
         boards[0].run(&sum, &Layout::Even, &Tuning::default(), Operands::InPlace(&mut [0; 4]), soon);
     assert_eq!(outcome, Err(BoardError::Left { rank: Rank(1) }));
