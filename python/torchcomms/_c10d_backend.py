@@ -151,6 +151,7 @@ else:
         def __init__(self, comm: TorchComm) -> None:
             ProcessGroup.__init__(self, comm.get_rank(), comm.get_size())
             self._set_up(comm)
+            self._names = [comm.get_name(), "undefined"]
 
         def rank(self) -> int:
             return self._comm.get_rank()
@@ -161,9 +162,27 @@ else:
         getRank = rank
         getSize = size
 
+        # Torch keeps a group's name in its backends, of which this one has none.
+
+        def _set_group_name(self, name: str) -> None:
+            self._names[0] = name
+
+        def _set_group_desc(self, description: str) -> None:
+            self._names[1] = description
+
+        def getGroupName(self) -> str:
+            return self._names[0]
+
+        def getGroupDesc(self) -> str:
+            return self._names[1]
+
+        group_name = property(getGroupName)
+        group_desc = property(getGroupDesc)
+
         @property
         def _device_types(self) -> list[torch.device]:
-            return [torch.device("cpu"), torch.device("cuda")]
+            # Tensors of all devices are taken. Torch ends a group once for each that is named here.
+            return [torch.device("cpu")]
 
         def _get_backend(self, device: torch.device) -> BackendWrapper:
             return self
