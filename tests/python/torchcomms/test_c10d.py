@@ -521,7 +521,7 @@ import torch.distributed as dist
 dist.init_process_group("ringfold")
 tensor = torch.ones(1)
 dist.all_reduce(tensor)
-print(f"sum {int(tensor.item())}\\n", end="", flush=True)
+print("sum " + str(int(tensor.item())) + "\\n", end="", flush=True)
 dist.destroy_process_group()
 """
 

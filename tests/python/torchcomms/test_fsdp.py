@@ -37,6 +37,8 @@ class Blocks(nn.Module):
 
 def _sharded(**settings: Any) -> Blocks:
     model = Blocks()
+    # Where there is a GPU, it would be taken if nothing was said.
+    settings.setdefault("mesh", init_device_mesh("cpu", (dist.get_world_size(),)))
     for block in model.blocks:
         fully_shard(block, **settings)
     fully_shard(model, **settings)
