@@ -41,11 +41,7 @@ class AnySource:
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
-        try:
-            work = self._begin()
-        except RuntimeError:
-            # The group has failed; wait() says so.
-            return True
+        work = self._begin()
         return time.monotonic() >= self._until if work is None else work.is_completed()
 
     def wait(self, timeout: float | None) -> bool:

@@ -43,7 +43,7 @@ fn of_kind(py: Python<'_>, kind: &str, text: &str) -> PyErr {
 /// What sort of failure it is, in a word.
 fn kind(error: &Error) -> &'static str {
     match error {
-        Error::Aborted(cause) => match **cause {
+        Error::Over(cause) => match **cause {
             Cause::Timeout { .. } => "timeout",
             Cause::PeerLost { .. } | Cause::LinkLost { .. } => "lost",
             Cause::Mismatch { .. } => "mismatch",
@@ -53,7 +53,7 @@ fn kind(error: &Error) -> &'static str {
         Error::Misuse(_) | Error::BadArgument(_) => "argument",
         Error::Late(_) => "timeout",
         Error::Left => "left",
-        Error::Interrupted => "aborted",
+        Error::Interrupted | Error::LeftOff => "aborted",
         Error::NoGroup(_) | Error::Bind(_) => "meeting",
         _ => "system",
     }

@@ -50,6 +50,9 @@ pub enum Error {
     /// A wait was left off, because whoever watches over waits asked for it. What was waited for goes on.
     #[error("the wait was interrupted; what was waited for goes on")]
     LeftOff,
+    /// A group of fixed ranks has failed, for all of them and for good.
+    #[error("the group is over: {0}")]
+    Over(Box<Cause>),
     /// A group of fixed ranks could not be formed.
     #[error("the group could not be formed: {0}")]
     NoGroup(String),

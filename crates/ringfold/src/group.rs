@@ -337,7 +337,7 @@ impl Group {
     pub fn failure(&self) -> Option<Error> {
         let fault = self.core().engine.with(|driver| driver.fault().cloned());
         match fault {
-            Ok(fault) => fault.map(|cause| Error::Aborted(Box::new(cause))),
+            Ok(fault) => fault.map(|cause| Error::Over(Box::new(cause))),
             Err(error) => Some(error),
         }
     }

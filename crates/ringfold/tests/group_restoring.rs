@@ -95,7 +95,7 @@ fn fail(op: GroupOp, count: usize, in_background: bool) {
             } else {
                 group.run_bytes_in_place(op.clone(), DType::U8, &mut data).unwrap_err()
             };
-            assert!(matches!(error, Error::Aborted(_)) && error.to_string().contains("rank 2 ("), "{error}");
+            assert!(matches!(error, Error::Over(_)) && error.to_string().contains("rank 2 ("), "{error}");
             assert!(data == before, "{op:?} of {count}");
         }
         all_tried.wait();

@@ -310,7 +310,7 @@ fn what_a_rank_did_before_it_left_counts_and_then_its_leaving_is_told() {
             let errors = [window.wait_signal(1, None).unwrap_err(), window.signal(1).unwrap_err()];
             assert!(begun.elapsed() < SOON, "{kind:?}");
             for error in errors {
-                assert!(matches!(error, Error::Aborted(_)), "{error}");
+                assert!(matches!(error, Error::Over(_)), "{error}");
                 assert!(error.to_string().contains("rank 1"), "{error}");
             }
             // The others still have each other.

@@ -25,6 +25,7 @@ use ringfold_proto::limits::{NAME_BYTES_MAX, WORLD_MAX};
 use ringfold_proto::tuning::Tuning;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a group's data may travel through.
@@ -235,9 +236,11 @@ impl GroupBuilder {
             mesh = mesh.share_memory_on(host);
         }
         let arena = met.arena.map(Arc::new);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
         let alarm: Alarm = match arena.clone() {
             Some(arena) => Box::new(move |cause| arena.abort(me, &cause.to_string())),
-            None => Box::new(|_| {}),
+            None => Box::new(move |_| over.store(true, Ordering::Release)),
         };
         let tuning = met.description.tuning;
         let members = met.description.members.iter().map(|member| member.name.clone()).collect();
@@ -250,6 +253,7 @@ impl GroupBuilder {
             tuning,
             timeout: Mutex::new(self.timeout),
             engine,
+            is_over,
             watch: self.watch.clone(),
             restores: self.restoring,
             spare: Mutex::default(),

@@ -201,12 +201,12 @@ impl GroupDriver {
     /// Why an operation can't be started.
     fn refusal(&self, descriptor: &Descriptor) -> Option<Error> {
         if let Some(cause) = &self.fault {
-            return Some(Error::Aborted(Box::new(cause.clone())));
+            return Some(Error::Over(Box::new(cause.clone())));
         }
         // What someone sent before it left can still be received, but nothing can be sent to it.
         let Collective::Transfer { to, .. } = descriptor.collective else { return None };
         let gone = self.left.get(&to)?;
-        Some(Error::Aborted(Box::new(self.lost(*gone, Departure::Left))))
+        Some(Error::Over(Box::new(self.lost(*gone, Departure::Left))))
     }
 
     /// The links have not been made in time.
@@ -274,7 +274,7 @@ impl GroupDriver {
     pub(super) fn doubts(&self, ranks: &[Rank]) -> Option<Error> {
         let left = || ranks.iter().find(|rank| self.left.contains(rank));
         let cause = self.fault.clone().or_else(|| left().map(|rank| self.lost(*rank, Departure::Left)))?;
-        Some(Error::Aborted(Box::new(cause)))
+        Some(Error::Over(Box::new(cause)))
     }
 
     /// The name of a rank.
@@ -318,7 +318,7 @@ impl GroupDriver {
         for op in ops {
             self.plane.abort(op);
         }
-        let aborted = || Err(Error::Aborted(Box::new(cause.clone())));
+        let aborted = || Err(Error::Over(Box::new(cause.clone())));
         let waiting: Vec<_> = self.notes.end().chain(self.linking.take().map(|(call, _)| call)).collect();
         for call in waiting {
             self.ended.push((call, GroupEnded { result: aborted(), buffers: None }));
@@ -426,7 +426,7 @@ impl GroupDriver {
             PlaneEvent::Released { op, buffers } => {
                 if let Some(Running { call: Some(call), stage, .. }) = self.running.remove(&op) {
                     let fault = self.fault.clone().filter(|_| stage != Stage::Decided);
-                    let result = fault.map_or(Ok(()), |cause| Err(Error::Aborted(Box::new(cause))));
+                    let result = fault.map_or(Ok(()), |cause| Err(Error::Over(Box::new(cause))));
                     self.ended.push((call, GroupEnded { result, buffers: Some(buffers) }));
                 }
                 self.check_quiet();

@@ -113,7 +113,7 @@ impl Lobby {
         }
         let state = self.state.lock();
         match &state.fault {
-            Some(cause) => Some(Error::Aborted(Box::new(cause.clone()))),
+            Some(cause) => Some(Error::Over(Box::new(cause.clone()))),
             None => state.is_closed.then_some(Error::Left),
         }
     }
@@ -123,7 +123,7 @@ impl Lobby {
         if self.events() == 0 || !self.state.lock().left.contains(&rank) {
             return None;
         }
-        Some(Error::Aborted(Box::new(Cause::PeerLost { who: name(), how: Departure::Left })))
+        Some(Error::Over(Box::new(Cause::PeerLost { who: name(), how: Departure::Left })))
     }
 
     /// How many ranks are gone and the like: it changes when something has happened that a wait may end for.
