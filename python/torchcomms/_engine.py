@@ -320,6 +320,10 @@ def _fingerprint(uuid: int | str, members: list[str]) -> str:
     return f"reconfigured-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
+# The last to run: whatever a daemon thread's call ends with from then on, there is no interpreter to come back to.
+atexit.register(_native.interpreter_ends)
+
+
 @atexit.register
 def _finish() -> None:
     _native.finish_retired(EXIT_SECONDS)
