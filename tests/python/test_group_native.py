@@ -376,7 +376,8 @@ def test_a_meeting_that_comes_to_nothing_says_so() -> None:
 
 def test_errors_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(GroupError("rank 1 left", "lost")))
-    assert isinstance(error, RuntimeError) and (str(error), error.kind) == ("rank 1 left", "lost")
+    assert isinstance(error, GroupError) and (str(error), error.kind) == ("rank 1 left", "lost")
+    assert issubclass(GroupError, RuntimeError)
 
 
 # A rank that is a process of its own. The test is rank 0, or another such process is.
