@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from ringfold import _native
@@ -42,7 +43,10 @@ class Engine:
         self._place: _native.MeetingPlace | None = None
         self._handle: str | None = None
         self._why_none = "it was made with enable_reconfigure, and nobody is in it before reconfigure()"
-        self._staging: Staging | None = None
+        # Once tensors of a device were seen, everything takes the road through the host's memory, so that nothing overtakes
+        # anything: one line for collectives, one for each direction to each rank.
+        self._is_staging = False
+        self._lines: dict[tuple[str, int], Staging] = {}
         self._is_initialized = group is not None
         self._take(group)
 
@@ -74,7 +78,7 @@ class Engine:
         if group is None:
             raise self._no_group()
         task = Task(call, self.rank, self.size)
-        if self._staging is not None or task.device is not None:
+        if self._is_staging or task.device is not None:
             return self._stage([task], call.async_op)
         order = task.order()
         try:
@@ -91,7 +95,7 @@ class Engine:
             raise self._no_group()
         # All are looked at before any is begun.
         tasks = [Task(_transfer(op, options), self.rank, self.size) for op in ops]
-        if self._staging is not None or any(task.device is not None for task in tasks):
+        if self._is_staging or any(task.device is not None for task in tasks):
             return self._stage(tasks, async_op)
         orders = [task.order() for task in tasks]
         try:
@@ -104,35 +108,35 @@ class Engine:
         return work
 
     def _stage(self, tasks: list[Task], async_op: bool) -> TorchWork:
-        """Takes the road through the host's memory, and keeps to it, so that nothing overtakes anything."""
+        """Takes the road through the host's memory."""
         group = self._require_group()
-        devices = {device for task in tasks if (device := task.device) is not None}
-        if len(devices) > 1:
-            raise RuntimeError(f"the tensors of a batch are on different devices: {devices}")
-
-        def run(tasks: list[Task]) -> None:
-            orders = [task.order() for task in tasks]
-            if len(orders) == 1:
-                group.run(*orders[0])
-            else:
-                _All([group.submit(*order, task) for order, task in zip(orders, tasks)]).wait(None)
-
-        for device in devices:
-            if device.type != "cuda":
-                raise RuntimeError(f"tensors on {device} are not supported")
         is_urgent = bool(self._options.is_high_priority_stream)
-        job = staged(tasks, devices.pop(), is_urgent, run) if devices else lambda: run(tasks)
-        if self._staging is None:
-            self._staging = Staging()
-        work = TorchWork(self._staging.begin(job))
+        # All are looked at before any is begun.
+        jobs = [staged(task, is_urgent, lambda task: group.run(*task.order())) for task in tasks]
+        self._is_staging = True
+        begun = [self._line(task).begin(job) for task, job in zip(tasks, jobs)]
+        work = TorchWork(begun[0] if len(begun) == 1 else _All(begun))
         if not async_op:
             work._settle(None)
         return work
 
+    def _line(self, task: Task) -> Staging:
+        """Where a task is done after those before it. Transfers wait for nothing but others the same way."""
+        way = (task.native, task.peer) if task.native in ("send", "recv") else ("", -1)
+        if way not in self._lines:
+            self._lines[way] = Staging()
+        return self._lines[way]
+
+    def _settle_lines(self) -> None:
+        """Waits until nothing is on the road through the host's memory."""
+        for line in list(self._lines.values()):
+            line.settle()
+
     def new_window(self) -> TorchCommWindow:
         from torchcomms._window import TorchCommWindow
 
-        return TorchCommWindow(self._require_group(), shares=_media(self._options) != "tcp")
+        shares = _media(self._options) != "tcp"
+        return TorchCommWindow(self._require_group(), shares, self._settle_lines)
 
     # --- other groups ----------------------------------------------------------------------------------------------
 
@@ -193,12 +197,20 @@ class Engine:
             self._retire(group)
 
     def _retire(self, group: _native.Group) -> None:
-        staging, self._staging = self._staging, None
-        if staging is None:
+        lines, self._lines = self._lines, {}
+        if not lines:
             group.retire()
-        else:
-            staging.begin(group.retire)
-            staging.end()
+            return
+
+        def leave() -> None:
+            for line in lines.values():
+                line.settle()
+                line.end()
+            group.retire()
+
+        last = Staging()
+        last.begin(leave)
+        last.end()
 
     # --- settings, faults, end -------------------------------------------------------------------------------------
 
@@ -269,8 +281,8 @@ class _All:
 
     __slots__ = ("_parts",)
 
-    def __init__(self, parts: list[_native.GroupWork]) -> None:
-        self._parts: list[Pending] = list(parts)
+    def __init__(self, parts: Sequence[Pending]) -> None:
+        self._parts = parts
 
     def wait(self, timeout: float | None) -> bool:
         until = None if timeout is None else time.monotonic() + timeout

@@ -37,6 +37,10 @@ class Staged:
             raise self._error
         return True
 
+    def settle(self) -> None:
+        """Waits for the end, however that is."""
+        self._is_done.wait()
+
     def done(self) -> bool:
         return self._is_done.is_set()
 
@@ -50,10 +54,10 @@ class Staging:
         # The process may end while something is under way; that has a deadline of its own.
         threading.Thread(target=self._work, name="torchcomms-staging", daemon=True).start()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether something is under way that others must not overtake."""
-        return self._last is not None and not self._last.done()
+    def settle(self) -> None:
+        """Waits until all that was begun is done, well or not."""
+        if self._last is not None:
+            self._last.settle()
 
     def begin(self, job: Callable[[], None]) -> Staged:
         """Has something done after all that was begun before."""
@@ -71,12 +75,15 @@ class Staging:
             staged.run()
 
 
-def staged(
-    tasks: list[Task], device: torch.device, is_urgent: bool, run: Callable[[list[Task]], None]
-) -> Callable[[], None]:
-    """What has to be done for tasks with tensors of a device: it begins with what the current stream has done by now, and
+def staged(task: Task, is_urgent: bool, run: Callable[[Task], None]) -> Callable[[], None]:
+    """What has to be done for a task: with tensors of a device it begins with what the current stream has done by now, and
     ends when the results are in the device's memory. If ``run`` fails, that memory stays as it is.
     """
+    device = task.device
+    if device is None:
+        return lambda: run(task)
+    if device.type != "cuda":
+        raise RuntimeError(f"tensors on {device} are not supported")
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             "operations can't be captured in a CUDA graph yet: tensors go through the host's memory"
@@ -87,18 +94,14 @@ def staged(
         stream = torch.cuda.Stream(device, priority=-1 if is_urgent else 0)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             stream.wait_event(ready)
-            there = [(task.inputs, task.outputs) for task in tasks]
-            for task in tasks:
-                is_in_place = task.inputs is task.outputs
-                task.inputs = _host_copies(task.inputs)
-                # What an operation leaves as it is comes back as it was.
-                task.outputs = task.inputs if is_in_place else _host_copies(task.outputs)
+            inputs, outputs = task.inputs, task.outputs
+            task.inputs = _host_copies(inputs)
+            # What an operation leaves as it is comes back as it was.
+            task.outputs = task.inputs if inputs is outputs else _host_copies(outputs)
             stream.synchronize()
-            run(tasks)
-            for task, (inputs, outputs) in zip(tasks, there):
-                for tensor, copy in zip(outputs, task.outputs):
-                    tensor.copy_(copy, non_blocking=True)
-                task.inputs, task.outputs = inputs, outputs
+            run(task)
+            for tensor, copy in zip(outputs, task.outputs):
+                tensor.copy_(copy, non_blocking=True)
             stream.synchronize()
 
     return job

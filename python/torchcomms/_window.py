@@ -46,8 +46,12 @@ class TorchCommWindow:
     a copy; elsewhere it goes over TCP.
     """
 
-    def __init__(self, group: _native.Group, shares: bool = True) -> None:
+    def __init__(
+        self, group: _native.Group, shares: bool = True, settle: Callable[[], None] | None = None
+    ) -> None:
         self._group = group
+        self._settle = settle or _nothing
+        """Waits for operations that those of all ranks on the window must not overtake."""
         self._shares = shares
         self._window: _native.Window | None = None
         self._tensor: Callable[[], torch.Tensor | None] = _nothing
@@ -71,6 +75,7 @@ class TorchCommWindow:
 
         storage = tensor.untyped_storage()
         is_wanted = self._shares and os.environ.get("RINGFOLD_SHARED_MEMORY") != "0"
+        self._settle()
         file = share(storage) if is_wanted else None
         where = None if file is None else (file, tensor.data_ptr() - storage.data_ptr())
         keep = Pinned(storage) if file is None else storage
@@ -83,6 +88,7 @@ class TorchCommWindow:
         self._window = None
         self._tensors.clear()
         self._drop()
+        self._settle()
         window.close()
 
     def get_tensor(self) -> torch.Tensor | None:
@@ -200,7 +206,7 @@ class TorchCommWindow:
         return f"{type(self).__name__}(shape={self.shape}, bytes={self._bytes})"
 
     def _another(self) -> Self:
-        return type(self)(self._group, self._shares)
+        return type(self)(self._group, self._shares, self._settle)
 
     def _take(self, tensor: torch.Tensor, owning: bool) -> None:
         self._tensor = (lambda: tensor) if owning else weakref.ref(tensor)

@@ -151,6 +151,6 @@ def test_the_hooks_example_shows_calls_signatures_and_the_record(ranks: Ranks) -
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", ["basic", "asynchronous", "custom_options", "window", "hooks"])
+@pytest.mark.parametrize("name", ["basic", "asynchronous", "custom_options", "hooks"])
 def test_the_examples_run_on_a_gpu(name: str, start: Callable[..., Child]) -> None:
     start(*torchrun(2), EXAMPLES / f"{name}.py", "--device", "cuda:0").succeed(SECONDS)

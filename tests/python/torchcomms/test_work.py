@@ -64,6 +64,36 @@ def test_works_are_waited_for_again_late_or_never(ranks: Ranks) -> None:
     ranks.run(3, waited)
 
 
+def staged() -> None:
+    comm = made()
+    rank, size = comm.get_rank(), comm.get_size()
+    # As if tensors of a device had been seen before: all takes the road through threads now.
+    comm.get_backend_impl()._is_staging = True
+    sent, total = torch.full((1_000_000,), float(rank)), torch.ones(1_000_000)
+    received, again = torch.empty_like(sent), torch.empty_like(sent)
+    works = [
+        comm.all_reduce(total, ReduceOp.SUM, True),
+        comm.send(sent, (rank + 1) % size, True),
+        comm.recv(received, (rank - 1) % size, True),
+    ]
+    window = comm.new_window(torch.zeros(10))
+    for work in works:
+        work.wait()
+    batch = comm.batch_op_create()
+    batch.send(sent, (rank + 1) % size)
+    batch.recv(again, (rank - 1) % size)
+    batch.issue(False)
+    before = float((rank - 1) % size)
+    assert total[0] == size and received[-1] == before and again[-1] == before
+    window.tensor_deregister()
+    comm.all_reduce(total, ReduceOp.SUM, True)
+    comm.finalize()
+
+
+def test_transfers_through_the_hosts_memory_wait_for_nothing_but_the_other_rank(ranks: Ranks) -> None:
+    ranks.run(3, staged)
+
+
 def issued_and_left() -> float:
     """Rank 0 finalizes with data that nobody has taken yet."""
     comm = made()
