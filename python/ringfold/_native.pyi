@@ -13,6 +13,8 @@ __all__ = [
     "Master",
     "MeetingPlace",
     "Tensor",
+    "Window",
+    "WindowWork",
     "Work",
     "command",
     "finish_retired",
