@@ -230,7 +230,7 @@ class Operations:
             )
         copies = _Copies()
         tensor = copies.out(_one(tensors, "recv_anysource"))
-        limit = seconds(comm.get_options().timeout) or 600.0
+        limit = comm._limit
         pending = AnySource(
             group, tag, lambda source: comm.recv(tensor, source, True, _tagged(tag)), self._any_source, limit
         )
@@ -251,9 +251,7 @@ class Operations:
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier after which rank 0 says who has not come. ``opts`` are options of a barrier, or a timeout."""
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
-        limit = seconds(
-            timeout if timeout is not None and timeout > timedelta(0) else self._comm.get_options().timeout
-        )
+        limit = seconds(timeout if timeout is not None and timeout > timedelta(0) else self._comm._limit)
         group = self._group()
         if group is not None:
             self._monitored.wait(group, limit or 600.0, wait_all_ranks)

@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -421,7 +422,10 @@ class TorchComm:
                 full_name = f"{name or self._name}_{min(ranks)}"
                 backend = self._backend.split(ranks, full_name, seconds(timeout))
                 if backend is not None:
-                    child = TorchComm(backend, self._device, full_name, self._options)
+                    inherited = dict(self._options.hints) if self._options.hints else None
+                    options = replace(self._options, name=full_name, hints=inherited)
+                    child = TorchComm(backend, self._device, full_name, options)
+                    child._limit = self._limit
         except Exception as error:
             self._after(op_id, _hook_args.SplitPostHookArgs, None, error)
             raise

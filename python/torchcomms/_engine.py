@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # How long the end of the process waits for what finalized communicators still have to send.
 EXIT_SECONDS = 10.0
+# The longest name that the engine takes for a group.
+NAME_BYTES_MAX = 128
 
 
 class Engine:
@@ -143,7 +145,7 @@ class Engine:
     def split(self, ranks: list[int], name: str, timeout: float | None) -> Self:
         group = self._require_group()
         for rank in ranks:
-            if not isinstance(rank, int) or not 0 <= rank < self.size:
+            if not hasattr(rank, "__index__") or not 0 <= rank < self.size:
                 raise RuntimeError(f"rank {rank} is out of range: ranks are 0 to {self.size - 1}")
         if len(set(ranks)) < len(ranks):
             raise RuntimeError(f"a rank is named twice in {ranks}")
@@ -151,8 +153,10 @@ class Engine:
             raise RuntimeError(
                 f"this rank, {self.rank}, is not in {ranks}; who is not calls with an empty list"
             )
-        child = group.split(ranks, name, self._timeout if timeout is None else timeout)
-        return type(self)(self._backend, self._options, child)
+        child = group.split(ranks, _short(name), self._timeout if timeout is None else timeout)
+        engine = type(self)(self._backend, self._options, child)
+        engine._timeout = self._timeout
+        return engine
 
     def init_handle(self) -> str:
         if self._handle is None:
@@ -227,7 +231,9 @@ class Engine:
             self._group.abort()
 
     def is_aborted(self) -> bool:
-        return self._group is not None and self._group.failure() is not None
+        failure = None if self._group is None else self._group.failure()
+        # Whoever has left in good order was not given up.
+        return failure is not None and failure.kind != "left"
 
     def finalize(self) -> None:
         if self._group is not None:
@@ -257,7 +263,7 @@ def new_engine(backend: str, options: CommOptions, store: Store | None) -> Engin
         group = _native.Group.connect(
             rank=rank,
             world=size,
-            name=name,
+            name=_short(name),
             at=at,
             timeout=timeout,
             patience=timeout,
@@ -323,6 +329,12 @@ def _transfer(op: P2POp, options: BatchP2POptions) -> Call:
 
 def _media(options: CommOptions) -> str:
     return (options.hints or {}).get(MEDIA, "auto")
+
+
+def _short(name: str) -> str:
+    """What the engine calls a group of this name: it takes no long ones."""
+    whole = name.encode(errors="surrogatepass")
+    return name if len(whole) <= NAME_BYTES_MAX else f"long-{hashlib.sha256(whole).hexdigest()}"
 
 
 def _fingerprint(uuid: int | str, members: list[str]) -> str:

@@ -18,6 +18,9 @@ _TOPIC = 0x6D6F_6E69_746F_7200
 # How much longer than rank 0 the others wait: it gives up at about the same moment, and knows who is missing.
 _GRACE_SECONDS = 1.0
 
+# How long one listens at a time: in between Python sees to signals, Ctrl-C among them.
+_LISTEN_SECONDS = 0.1
+
 
 class MonitoredBarrier:
     """The monitored barriers of one rank of a group."""
@@ -88,7 +91,7 @@ def _comes(group: _native.Group, rank: int, until: float) -> str | None:
 def _heard(group: _native.Group, rank: int, until: float) -> str | None:
     while True:
         left = max(until - time.monotonic(), 0.0)
-        text = group.hear(rank, _TOPIC, left)
+        text = group.hear(rank, _TOPIC, min(left, _LISTEN_SECONDS))
         if text is not None or left == 0.0:
             return text
         failure = group.failure()

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # The backends whose failures end the process unless somebody says otherwise.
 _ENDS_PROCESS = frozenset({"nccl", "ncclx"})
 
+# Whoever wants to wait without end waits so long.
+_FOREVER_SECONDS = timedelta(days=36_500).total_seconds()
+
 _numbers = itertools.count()
 
 
@@ -110,7 +113,7 @@ def _settled(backend: str, wanted: CommOptions) -> CommOptions:
     return replace(
         wanted,
         abort_process_on_timeout_or_error=aborts,
-        timeout=timedelta(seconds=limit),
+        timeout=timedelta(seconds=min(limit, _FOREVER_SECONDS)),
         is_high_priority_stream=bool(is_high),
         store=None,
         hints=dict(wanted.hints) if wanted.hints else None,

@@ -176,7 +176,7 @@ SHAPES: dict[OpName, Shape] = {
 
 def check_peer(what: str, peer: int, rank: int, size: int) -> None:
     """Refuses a root, source or destination that is no rank, and a transfer with oneself."""
-    if not isinstance(peer, int) or not 0 <= peer < size:
+    if not hasattr(peer, "__index__") or not 0 <= peer < size:
         raise RuntimeError(f"{what} {peer} is out of range: ranks are 0 to {size - 1}")
     if peer == rank and what != "root":
         verb = "send to" if what == "dst" else "receive from"

@@ -346,3 +346,24 @@ def test_the_process_ends_well_with_communicators_that_were_never_finalized() ->
         timeout=120,
     )
     assert run.returncode == 0 and run.stdout == "end\n", run.stderr
+
+
+def long_names() -> list[Any]:
+    comm = torchcomms.new_comm("ringfold", CPU, "long" * 100, timeout=float("inf"))
+    comm.set_timeout(17.0)
+    child = comm.split([0, 1], name="")
+    assert child is not None
+    child.set_hints({"ringfold::media": "tcp"})
+    heard = [
+        total(child),
+        child.get_options().name == child.get_name(),
+        child._limit,
+        comm.get_options().hints,
+    ]
+    child.finalize()
+    comm.finalize()
+    return [*heard, comm.is_aborted()]
+
+
+def test_names_may_be_long_and_children_have_settings_of_their_own(ranks: Ranks) -> None:
+    assert ranks.run(2, long_names) == [[3.0, True, 17.0, None, False]] * 2
