@@ -139,6 +139,8 @@ class Rank:
         from torchcomms._reduce_op import RedOpType
 
         dtype, reduce = REDUCED[torch.float32, RedOpType.SUM]
+        # The native module is told addresses; the tensor has to live as long as the calls.
+        self.kept = data
         span = [(data.data_ptr(), data.nbytes)]
         return lambda: group.run("all_reduce", dtype, reduce, -1, None, None, span, span, None)
 
