@@ -41,7 +41,11 @@ class AnySource:
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
-        work = self._begin()
+        try:
+            work = self._begin()
+        except RuntimeError:
+            # The group has failed; wait() says so.
+            return True
         return time.monotonic() >= self._until if work is None else work.is_completed()
 
     def wait(self, timeout: float | None) -> bool:

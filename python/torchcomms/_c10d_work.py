@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import Work
 
 from torchcomms._work import TorchWork
 
-# How long the thread that completes futures stays for the next one. It is joined when the interpreter ends.
+# How long the thread that completes futures stays for the next one..
 LINGER_SECONDS = 0.05
 
 # The kind of operation that torch gives works which it knows nothing about.
@@ -171,7 +171,7 @@ class Futures:
             if self._server is not None:
                 self._news.notify()
                 return
-            server = self._server = threading.Thread(target=self._serve, name="ringfold-futures")
+            server = self._server = threading.Thread(target=self._serve, name="ringfold-futures", daemon=True)
         server.start()
 
     def _serve(self) -> None:
@@ -194,7 +194,8 @@ class Apart(Futures):
 
 def complete_apart(work: C10dWork) -> None:
     """Has a thread of its own complete a work's future."""
-    threading.Thread(target=work._open, name="ringfold-future").start()
+    # Nobody is kept from ending by a message that never comes.
+    threading.Thread(target=work._open, name="ringfold-future", daemon=True).start()
 
 
 _asked = threading.local()

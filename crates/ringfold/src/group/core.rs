@@ -554,7 +554,7 @@ fn on_host(buffers: GroupBuffers, side: Side) -> (HostBuffers, Unpack) {
             (HostBuffers::OutOfPlace { source, target }, Unpack::AsIs)
         }
         (GroupBuffers::Apart { input, output }, _) => {
-            let source: Vec<u8> = input.iter().flat_map(|piece| piece.as_slice()).copied().collect();
+            let source = input.iter().map(View::as_slice).collect::<Vec<_>>().concat();
             // What this rank has no use for stays as it is.
             let used = if side == Side::Input { &[][..] } else { &output[..] };
             let target = Memory::zeroed(used.iter().map(Memory::len).sum());
