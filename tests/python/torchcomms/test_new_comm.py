@@ -164,7 +164,7 @@ def test_twenty_communicators_live_side_by_side(ranks: Ranks) -> None:
 
 
 PROGRAM = """
-import os, torch, torchcomms
+import os, sys, torch, torchcomms
 comm = torchcomms.new_comm("gloo", torch.device("cpu"), name="t")
 other = torchcomms.new_comm("gloo", torch.device("cpu"))
 for one in (comm, other):
@@ -172,7 +172,8 @@ for one in (comm, other):
     one.all_reduce(tensor, torchcomms.ReduceOp.SUM, False)
     assert tensor.tolist() == [2.0] * 3
     one.finalize()
-print("fine", os.environ.get("TORCHELASTIC_USE_AGENT_STORE"))
+# In one piece: another rank writes to the same pipe.
+sys.stdout.write(f"fine {os.environ.get('TORCHELASTIC_USE_AGENT_STORE')}\\n")
 """
 
 
