@@ -113,5 +113,41 @@ class GroupError(RuntimeError):
         return self.text
 
 
+class PortError(RuntimeError):
+    """Something on the way between two ports failed, or a call of CUDA's. The text says what, and who was waited for.
+
+    ``kind`` says how:
+
+    - ``cuda``: the CUDA driver refused; ``code`` is its number for that
+    - ``argument``: an argument can't be used; a source that does not compile is one
+    - ``lost``: the other side died, left, or can't be reached
+    - ``timeout``: the other side did not do its part in time
+    - ``aborted``: somebody gave the port up
+    - ``system``: the operating system refused something, or a bug
+    - ``unsupported``: this machine, device or build can't do that
+
+        >>> error = PortError("no answer in time from rank 1", "timeout")
+        >>> error.kind, error.code
+        ('timeout', 0)
+        >>> print(error)
+        no answer in time from rank 1
+    """
+
+    kind: str
+    text: str
+    code: int
+    """The number that the driver or the operating system gave, or 0."""
+
+    def __init__(self, text: str, kind: str = "system", code: int = 0) -> None:
+        self.text = text
+        self.kind = kind
+        self.code = code
+        # All of them, so that it can be pickled.
+        super().__init__(text, kind, code)
+
+    def __str__(self) -> str:
+        return self.text
+
+
 # Users know them by this name, and tracebacks say it.
 Result.__module__ = PCCLError.__module__ = "pccl"
