@@ -6,7 +6,7 @@ use ringfold_face::result::Failure;
 use std::cell::RefCell;
 use std::sync::OnceLock;
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a thread that waits looks whether a signal has arrived.
 pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
@@ -78,5 +78,19 @@ pub(crate) fn released<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send)
     match RAISED.take() {
         Some(error) => Err(error),
         None => Ok(outcome),
+    }
+}
+
+/// Waits by turns until something has come, until a time, or until a signal's handler has something to say. It may be
+/// asked for again: nothing is lost by leaving off.
+pub(crate) fn wait_until<T>(until: Option<Instant>, wait_for: impl Fn(Duration) -> Option<T>) -> Option<T> {
+    loop {
+        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+        if let Some(end) = wait_for(left.min(SIGNALS_EVERY)) {
+            return Some(end);
+        }
+        if left <= SIGNALS_EVERY || is_interrupted() {
+            return None;
+        }
     }
 }

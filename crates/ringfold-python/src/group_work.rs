@@ -1,10 +1,9 @@
 //! An operation of a group that goes on while Python computes.
 
-use crate::call::{SIGNALS_EVERY, is_interrupted, released};
+use crate::call::{released, wait_until};
 use crate::group_error::{raised, refused};
 use crate::owned::Owned;
 use pyo3::prelude::*;
-use ringfold::Error;
 use std::time::{Duration, Instant};
 
 /// An operation that was begun. Dropping it lets it run on.
@@ -32,7 +31,7 @@ impl GroupWork {
         let patience = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)));
         // Longer than anyone lives is for ever.
         let until = patience.and_then(Result::ok).and_then(|patience| Instant::now().checked_add(patience));
-        let end = released(py, || wait_until(work, until))?;
+        let end = released(py, || wait_until(until, |patience| work.wait_for(patience)))?;
         if end.is_none() {
             return Ok(false);
         }
@@ -44,19 +43,5 @@ impl GroupWork {
     /// Whether it has ended.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.here(py).map(ringfold::GroupWork::is_done)
-    }
-}
-
-/// Waits to the end, until a time, or until a signal's handler has something to say. It may be asked for again:
-/// nothing is lost by leaving off.
-fn wait_until(work: &ringfold::GroupWork, until: Option<Instant>) -> Option<Result<(), Error>> {
-    loop {
-        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-        if let Some(end) = work.wait_for(left.min(SIGNALS_EVERY)) {
-            return Some(end);
-        }
-        if left <= SIGNALS_EVERY || is_interrupted() {
-            return None;
-        }
     }
 }

@@ -1,17 +1,17 @@
 //! Windows of groups, for Python.
 
-use crate::call::{SIGNALS_EVERY, is_interrupted, released};
+use crate::call::{released, wait_until};
 use crate::group::{Group, duration};
 use crate::group_error::{raised, refused};
 use crate::operands::Span;
 use crate::owned::Owned;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ringfold::{Error, SharedMemory, WindowMemory};
+use ringfold::{SharedMemory, WindowMemory};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A window.
 #[pyclass(frozen, module = "ringfold._native")]
@@ -123,7 +123,7 @@ impl WindowWork {
         let work = self.here(py)?;
         let patience = timeout.map(|seconds| duration(py, seconds)).transpose()?;
         let until = patience.and_then(|patience| Instant::now().checked_add(patience));
-        match released(py, || wait_until(work, until))? {
+        match released(py, || wait_until(until, |patience| work.wait_for(patience)))? {
             None => Ok(false),
             Some(end) => end.map(|()| true).map_err(|error| raised(py, &error)),
         }
@@ -143,19 +143,6 @@ impl WindowWork {
 
     fn here(&self, py: Python<'_>) -> PyResult<&ringfold::WindowWork> {
         self.work.require().map_err(|failure| refused(py, &failure.text))
-    }
-}
-
-/// Waits to the end, until a time, or until a signal's handler has something to say; nothing is lost by leaving off.
-fn wait_until(work: &ringfold::WindowWork, until: Option<Instant>) -> Option<Result<(), Error>> {
-    loop {
-        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-        if let Some(end) = work.wait_for(left.min(SIGNALS_EVERY)) {
-            return Some(end);
-        }
-        if left <= SIGNALS_EVERY || is_interrupted() {
-            return None;
-        }
     }
 }
 
