@@ -1,0 +1,3 @@
+//! Ports: memory that others write into, and connections to it.
+
+pub mod abort_page;
