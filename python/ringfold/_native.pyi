@@ -146,7 +146,7 @@ class Group:
         rank: int,
         world: int,
         name: str,
-        at: MeetingPlace | str | Notice | None,
+        at: MeetingPlace | str | tuple[str, int] | Notice | None,
         timeout: float,
         patience: float,
         restores: bool = False,

@@ -38,10 +38,14 @@ impl MeetingPlace {
     }
 }
 
-/// Where to meet: a place, an announcement, or an object with the methods of a notice board.
+/// Where to meet: a place, an announcement, a host and a port, or an object with the methods of a notice board.
 pub(crate) fn bootstrap(at: &Bound<'_, PyAny>) -> PyResult<Bootstrap> {
     if let Ok(place) = at.cast::<MeetingPlace>() {
         return Ok(Bootstrap::Place(place.get().here(at.py())?.clone()));
+    }
+    if let Ok((host, port)) = at.extract::<(String, u16)>() {
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        return Ok(Bootstrap::Address(format!("{host}:{port}")));
     }
     if let Ok(told) = at.extract::<String>() {
         return Ok(Bootstrap::Told(told));
