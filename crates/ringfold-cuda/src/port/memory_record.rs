@@ -1,0 +1,159 @@
+//! What another port has to know of registered memory.
+
+use super::bytes::Reader;
+use super::transport::TransportFlags;
+use ringfold_fabric::channel::Handle;
+use ringfold_fabric::shared_memory::FileTicket;
+
+/// Registered memory, as it is told to others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct MemoryRecord {
+    /// The host, as those that may share memory number it.
+    pub(super) host: u64,
+    /// The process: a number that no other one has.
+    pub(super) process: u128,
+    /// The port that it was registered with.
+    pub(super) port: u128,
+    /// The memory's own number in its process.
+    pub(super) id: u64,
+    /// Where it lies in its process.
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) transports: TransportFlags,
+    /// Whether it is a device's.
+    pub(super) is_device: bool,
+    /// Where it can be mapped from.
+    pub(super) file: Option<FileTicket>,
+    /// What names it on a connection over TCP.
+    pub(super) segment: Option<Handle>,
+    /// What a process of the same host opens memory of a device with.
+    pub(super) ipc: Option<Vec<u8>>,
+}
+
+const MAGIC: &[u8; 4] = b"RFm1";
+
+/// Bytes of what opens memory of a device, at most.
+const IPC_BYTES_MAX: usize = 256;
+
+const IS_DEVICE: u32 = 1;
+const HAS_FILE: u32 = 2;
+const HAS_SEGMENT: u32 = 4;
+
+impl MemoryRecord {
+    /// As it travels.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let flag = |is: bool, bit: u32| if is { bit } else { 0 };
+        let flags = flag(self.is_device, IS_DEVICE)
+            | flag(self.file.is_some(), HAS_FILE)
+            | flag(self.segment.is_some(), HAS_SEGMENT);
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(flags.to_le_bytes());
+        bytes.extend(self.host.to_le_bytes());
+        bytes.extend(self.process.to_le_bytes());
+        bytes.extend(self.port.to_le_bytes());
+        bytes.extend(self.id.to_le_bytes());
+        bytes.extend(self.address.to_le_bytes());
+        bytes.extend(self.bytes.to_le_bytes());
+        bytes.extend(self.transports.bits().to_le_bytes());
+        let ipc = self.ipc.as_deref().unwrap_or_default();
+        bytes.extend((ipc.len() as u32).to_le_bytes());
+        bytes.extend(self.file.iter().flat_map(FileTicket::encode));
+        bytes.extend(self.segment.iter().flat_map(Handle::encode));
+        bytes.extend(ipc);
+        bytes
+    }
+
+    /// The record that these bytes are, if they are one.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let (magic, flags) = (reader.take::<4>()?, reader.half()?);
+        if magic != *MAGIC || flags & !(IS_DEVICE | HAS_FILE | HAS_SEGMENT) != 0 {
+            return None;
+        }
+        let (host, process, port) = (reader.word()?, reader.id()?, reader.id()?);
+        let (id, address, bytes) = (reader.word()?, reader.word()?, reader.word()?);
+        let transports = TransportFlags::from_bits(reader.half()?)?;
+        let ipc_bytes = reader.half()? as usize;
+        let file = if flags & HAS_FILE != 0 { Some(FileTicket::decode(&reader.take()?)) } else { None };
+        let segment = if flags & HAS_SEGMENT != 0 { Some(Handle::decode(&reader.take()?)) } else { None };
+        let ipc = if ipc_bytes > IPC_BYTES_MAX { None } else { reader.slice(ipc_bytes) }?;
+        reader.end()?;
+        // Whoever adds an offset to the address must not come round.
+        address.checked_add(bytes)?;
+        let is_whole = |there: u64| there == bytes;
+        let fits = file.is_none_or(|file| is_whole(file.bytes))
+            && segment.is_none_or(|segment| is_whole(segment.bytes()));
+        fits.then(|| Self {
+            host,
+            process,
+            port,
+            id,
+            address,
+            bytes,
+            transports,
+            is_device: flags & IS_DEVICE != 0,
+            file,
+            segment,
+            ipc: (!ipc.is_empty()).then(|| ipc.to_vec()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> MemoryRecord {
+        let mut handle = [7; Handle::BYTES];
+        handle[8..].copy_from_slice(&4096_u64.to_le_bytes());
+        MemoryRecord {
+            host: 1,
+            process: 2 << 100,
+            port: 3 << 90,
+            id: 4,
+            address: 5 << 40,
+            bytes: 4096,
+            transports: TransportFlags::from_bits(7).unwrap(),
+            is_device: true,
+            file: Some(FileTicket { pid: 1, fd: 2, device: 3, inode: 4, offset: 5, bytes: 4096 }),
+            segment: Some(Handle::decode(&handle)),
+            ipc: Some(vec![9; 88]),
+        }
+    }
+
+    #[test]
+    fn records_survive_their_way() {
+        let bare = MemoryRecord { is_device: false, file: None, segment: None, ipc: None, ..full() };
+        for record in [full(), bare] {
+            assert_eq!(MemoryRecord::decode(&record.encode()), Some(record));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_goes_on_is_no_record() {
+        let bytes = full().encode();
+        for length in 0..bytes.len() {
+            assert_eq!(MemoryRecord::decode(&bytes[..length]), None, "{length}");
+        }
+        assert_eq!(MemoryRecord::decode(&[bytes, vec![0]].concat()), None);
+    }
+
+    #[test]
+    fn a_record_with_any_bit_flipped_is_read_without_harm() {
+        let bytes = full().encode();
+        for bit in 0..bytes.len() * 8 {
+            let mut other = bytes.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            if let Some(read) = MemoryRecord::decode(&other) {
+                assert_eq!(read.encode(), other, "bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_contradict_each_other_are_refused() {
+        assert_eq!(MemoryRecord::decode(&MemoryRecord { bytes: 4097, ..full() }.encode()), None);
+        assert_eq!(MemoryRecord::decode(&MemoryRecord { address: u64::MAX - 5, ..full() }.encode()), None);
+        assert_eq!(MemoryRecord::decode(&MemoryRecord { ipc: Some(vec![1; 257]), ..full() }.encode()), None);
+    }
+}
