@@ -10,6 +10,7 @@ pub mod choice;
 pub mod cost;
 pub mod event;
 pub mod executor;
+pub mod fused;
 pub mod layout;
 pub mod limits;
 pub mod medium;
