@@ -37,7 +37,7 @@ mod wire;
 
 pub use endpoint::Endpoint;
 pub use error::ChannelError;
-pub use segment::{Handle, Part, Place, Segment, SegmentId};
+pub use segment::{Handle, Part, Place, Segment, SegmentId, Sink};
 
 use endpoint::{LineId, Shared};
 use std::sync::Arc;
@@ -106,6 +106,24 @@ impl Channel {
             )));
         }
         self.connection.held.shared.act(self.connection.held.id, |line| line.send(put, signal))
+    }
+
+    /// Sets an aligned word of the other end's, behind all puts so far. Whoever reads it there sees the old value or the
+    /// new one, and with the new one all that was put before.
+    pub fn set_word(&self, to: Place, value: u64) -> Result<(), ChannelError> {
+        if !to.holds(size_of::<u64>()) {
+            let (at, bytes) = (to.offset, to.handle.bytes());
+            let words = format!("a word at {at} does not fit into a segment of {bytes} bytes");
+            return Err(ChannelError::Misuse(words));
+        }
+        self.connection.held.shared.act(self.connection.held.id, |line| line.send_word(to, value))
+    }
+
+    /// Waits until all so far is where it belongs: the other end tells, without anyone calling anything there.
+    pub fn confirm(&self, deadline: Instant) -> Result<(), ChannelError> {
+        let HeldLine { shared, id, .. } = &*self.connection.held;
+        let number = shared.act(*id, line::Line::ask)?;
+        shared.wait(*id, deadline, "take what was put", |line| line.answered(number))
     }
 
     /// Waits for the other end's next signal, and takes it.
@@ -180,6 +198,25 @@ impl Connection {
     /// Whether it was lost or given up.
     pub fn is_over(&self) -> bool {
         self.held.shared.act(self.held.id, |line| line.is_over())
+    }
+
+    /// How it was lost or given up, if it was.
+    pub fn failure(&self) -> Option<ChannelError> {
+        self.held.shared.act(self.held.id, |line| line.failure().cloned())
+    }
+
+    /// Whether the other end let go of it, and nothing went wrong.
+    pub fn has_left(&self) -> bool {
+        self.held.shared.act(self.held.id, |line| line.has_left())
+    }
+
+    /// Has something done once when it is lost or the other end gives it up, by whichever thread finds out. It must not
+    /// wait.
+    pub fn when_over(&self, alarm: impl FnOnce(&ChannelError) + Send + 'static) {
+        let failed = self.held.shared.act(self.held.id, |line| line.set_alarm(Box::new(alarm)));
+        if let Some((alarm, failure)) = failed {
+            alarm(&failure);
+        }
     }
 
     /// Gives it up; see [`Channel::abort`].

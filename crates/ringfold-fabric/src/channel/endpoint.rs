@@ -3,8 +3,8 @@
 //! To move the sockets is a role that one thread has at a time. Whoever waits takes it, if it is free; if
 //! nobody has waited for a moment, a thread of the endpoint does, and lets go of it when someone waits.
 
-use super::line::Line;
-use super::segment::{Segment, Segments};
+use super::line::{Alarm, Line};
+use super::segment::{Segment, Segments, Sink};
 use super::{ChannelError, Connection};
 use crate::limits;
 use crate::memory::Memory;
@@ -40,6 +40,7 @@ impl Endpoint {
             last_wait: Instant::now(),
             closing: None,
             ready: Readiness::default(),
+            alarms: Vec::new(),
         };
         let shared = Arc::new(Shared {
             name: name.into(),
@@ -58,6 +59,11 @@ impl Endpoint {
     /// Lets others put something into this memory, if they are given the handle.
     pub fn register(&self, memory: Memory) -> io::Result<Segment> {
         self.shared.segments.register(memory)
+    }
+
+    /// As [`Endpoint::register`], for so many bytes that are written through someone.
+    pub fn register_sink(&self, bytes: usize, sink: Arc<dyn Sink>) -> io::Result<Segment> {
+        self.shared.segments.register_sink(bytes, sink)
     }
 
     /// A connection with someone, made of streams that connect the two and on which nothing was said. How many
@@ -94,7 +100,10 @@ impl Drop for Endpoint {
         drop(state);
         self.shared.wake();
         self.shared.thread.notify_one();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.take()
+            // What is done when a connection fails may let go of the endpoint, on its own thread.
+            && thread.thread().id() != std::thread::current().id()
+        {
             // If it panicked, that has been told.
             let _ = thread.join();
         }
@@ -143,6 +152,8 @@ struct State {
     /// The endpoint is gone, and the thread ends at this time at the latest.
     closing: Option<Instant>,
     ready: Readiness,
+    /// What is to be done without the lock, because of connections that have failed.
+    alarms: Vec<(Alarm, ChannelError)>,
 }
 
 /// Who moves the sockets.
@@ -259,6 +270,14 @@ impl Shared {
         state.role = Role::Free;
         state.move_on(&ready, &self.segments);
         state.ready = ready;
+        let alarms = core::mem::take(&mut state.alarms);
+        if !alarms.is_empty() {
+            drop(state);
+            for (alarm, failure) in alarms {
+                alarm(&failure);
+            }
+            state = self.lock();
+        }
         if state.waiters > usize::from(role == Role::Waiter) {
             self.changed.notify_all();
         }
@@ -310,11 +329,13 @@ impl State {
                 && let Some(line) = self.lines.get_mut(id)
             {
                 line.turn(Some(token), segments);
+                self.alarms.extend(line.take_alarm());
             }
         }
         for id in hungry {
             if let Some(line) = self.lines.get_mut(&id) {
                 line.turn(None, segments);
+                self.alarms.extend(line.take_alarm());
             }
         }
         self.sweep();

@@ -37,14 +37,22 @@ pub enum Whole {
     Held(u64, Held),
     /// Signals.
     Signal { place: u64, channel: u32, count: u64 },
+    /// A question.
+    Ask { place: u64, number: u64 },
+    /// The answer to one of ours.
+    Answer { number: u64 },
+    /// The other end leaves.
+    Goodbye { place: u64 },
 }
 
-/// A put that has to wait for others.
+/// A put that has to wait for others, or that can't be read to its place.
 #[derive(Debug)]
 pub struct Held {
     pub segment: SegmentId,
     pub offset: u64,
     pub payload: SlotBuffer,
+    /// Whether it is a word, which is set at once.
+    pub is_word: bool,
 }
 
 /// What is being read.
@@ -66,8 +74,9 @@ pub struct IncomingPut {
     offset: u64,
     bytes: usize,
     have: usize,
-    /// Where it is kept if it is not its turn.
+    /// Where it is kept if it is not its turn, or can't be read to its place.
     held: Option<SlotBuffer>,
+    is_word: bool,
 }
 
 impl Incoming {
@@ -85,10 +94,15 @@ impl Incoming {
                     Some(head) => {
                         let head =
                             Head::decode(&head).ok_or_else(|| Trouble::Violation("no frame".into()))?;
-                        if let Head::Signal { place, channel, count } = head {
-                            return Ok(Some(Whole::Signal { place, channel, count }));
+                        match head {
+                            Head::Signal { place, channel, count } => {
+                                return Ok(Some(Whole::Signal { place, channel, count }));
+                            }
+                            Head::Ask { place, number } => return Ok(Some(Whole::Ask { place, number })),
+                            Head::Answer { number } => return Ok(Some(Whole::Answer { number })),
+                            Head::Goodbye { place } => return Ok(Some(Whole::Goodbye { place })),
+                            head => *self = Self::begin(head, order, segments, pool)?,
                         }
-                        *self = Self::begin(head, order, segments, pool)?;
                     }
                     None if socket.fill()? => {}
                     None => return Ok(None),
@@ -126,12 +140,20 @@ impl Incoming {
         match head {
             Head::Put { place, segment, offset, bytes } => {
                 let bytes = bytes as usize;
+                let is_direct = segments.check(segment, offset, bytes).map_err(Trouble::Violation)?;
+                let held = (!is_direct || !order.is_due(place)).then(|| pool.take(bytes));
+                Ok(Self::Put(IncomingPut { place, segment, offset, bytes, have: 0, held, is_word: false }))
+            }
+            Head::Word { place, segment, offset } => {
+                let bytes = Head::WORD_BYTES;
                 segments.check(segment, offset, bytes).map_err(Trouble::Violation)?;
-                let held = (!order.is_due(place)).then(|| pool.take(bytes));
-                Ok(Self::Put(IncomingPut { place, segment, offset, bytes, have: 0, held }))
+                let held = Some(pool.take(bytes));
+                Ok(Self::Put(IncomingPut { place, segment, offset, bytes, have: 0, held, is_word: true }))
             }
             Head::Abort { bytes } => Ok(Self::Reason { bytes: bytes as usize, text: Vec::new() }),
-            Head::Signal { .. } => Ok(Self::Head),
+            Head::Signal { .. } | Head::Ask { .. } | Head::Answer { .. } | Head::Goodbye { .. } => {
+                Ok(Self::Head)
+            }
         }
     }
 }
@@ -160,7 +182,8 @@ impl IncomingPut {
         match self.held {
             None => Whole::Placed(self.place),
             Some(payload) => {
-                Whole::Held(self.place, Held { segment: self.segment, offset: self.offset, payload })
+                let Self { segment, offset, is_word, .. } = self;
+                Whole::Held(self.place, Held { segment, offset, payload, is_word })
             }
         }
     }

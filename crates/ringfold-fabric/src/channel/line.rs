@@ -3,7 +3,7 @@
 use super::ChannelError;
 use super::incoming::{Held, Incoming, Trouble, Whole};
 use super::outbox::{Frame, Outbox};
-use super::segment::{Part, Place, Segments};
+use super::segment::{Part, Place, Segments, Sink};
 use super::wire::Head;
 use crate::limits;
 use crate::order::Order;
@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A connection.
-#[derive(Debug)]
 pub struct Line {
     me: Arc<str>,
     peer: Arc<str>,
@@ -37,7 +36,21 @@ pub struct Line {
     is_hungry: bool,
     /// Whether something happened that someone may wait for.
     has_news: bool,
+    /// Sinks that were written to and not waited for, one of each stream.
+    unsettled: Vec<Arc<dyn Sink>>,
+    /// How many questions we have asked, and how many were answered.
+    asked: u64,
+    answered: u64,
+    /// The last question of the other end's whose answer has not left.
+    owes_answer: Option<u64>,
+    /// Whether the other end has said goodbye.
+    has_left: bool,
+    /// What is to be done when it has failed.
+    alarm: Option<Alarm>,
 }
+
+/// What is done once when a connection has failed.
+pub type Alarm = Box<dyn FnOnce(&ChannelError) + Send>;
 
 #[derive(Debug)]
 struct Stream {
@@ -54,6 +67,8 @@ struct Stream {
 enum Early {
     Put(Held),
     Signal { channel: u32, count: u64 },
+    Ask { number: u64 },
+    Goodbye,
 }
 
 impl Line {
@@ -75,6 +90,12 @@ impl Line {
             is_abandoned: false,
             is_hungry: false,
             has_news: false,
+            unsettled: Vec::new(),
+            asked: 0,
+            answered: 0,
+            owes_answer: None,
+            has_left: false,
+            alarm: None,
         }
     }
 
@@ -123,20 +144,75 @@ impl Line {
         self.is_abandoned
     }
 
+    /// Whether the other end has said goodbye.
+    pub fn has_left(&self) -> bool {
+        self.has_left
+    }
+
+    /// How it failed, if it did.
+    pub fn failure(&self) -> Option<&ChannelError> {
+        self.failure.as_ref()
+    }
+
+    /// Has this done when it fails; it is returned if it has failed.
+    pub fn set_alarm(&mut self, alarm: Alarm) -> Option<(Alarm, ChannelError)> {
+        match &self.failure {
+            Some(failure) => Some((alarm, failure.clone())),
+            None => {
+                self.alarm = Some(alarm);
+                None
+            }
+        }
+    }
+
+    /// What is to be done now that it has failed.
+    pub fn take_alarm(&mut self) -> Option<(Alarm, ChannelError)> {
+        let failure = self.failure.as_ref()?;
+        self.alarm.take().map(|alarm| (alarm, failure.clone()))
+    }
+
     /// Queues a put or a signal, or both, and sends what can be sent.
     pub fn send(&mut self, put: Option<(Part, Place)>, signal: Option<u32>) -> Result<(), ChannelError> {
+        self.queue(|outbox| {
+            if let Some((from, to)) = put {
+                outbox.put(from, to);
+            }
+            if let Some(channel) = signal {
+                outbox.signal(channel);
+            }
+        })
+    }
+
+    /// Queues a word, and sends what can be sent.
+    pub fn send_word(&mut self, to: Place, value: u64) -> Result<(), ChannelError> {
+        self.queue(|outbox| outbox.word(to, value))
+    }
+
+    /// Asks whether everything so far is where it belongs. The question's number.
+    pub fn ask(&mut self) -> Result<u64, ChannelError> {
+        let number = self.asked + 1;
+        self.queue(|outbox| outbox.ask(number))?;
+        self.asked = number;
+        Ok(number)
+    }
+
+    /// Whether a question was answered.
+    pub fn answered(&self, number: u64) -> Option<Result<(), ChannelError>> {
+        match &self.failure {
+            _ if self.answered >= number => Some(Ok(())),
+            Some(failure) => Some(Err(failure.clone())),
+            None => None,
+        }
+    }
+
+    fn queue(&mut self, job: impl FnOnce(&mut Outbox)) -> Result<(), ChannelError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
         if self.outbox.is_full() {
             return Err(ChannelError::Full { peer: self.peer.to_string() });
         }
-        if let Some((from, to)) = put {
-            self.outbox.put(from, to);
-        }
-        if let Some(channel) = signal {
-            self.outbox.signal(channel);
-        }
+        job(&mut self.outbox);
         // If the connection is broken, what the other end said last is worth more than that: the next turn
         // reads it.
         if self.pump().is_err() {
@@ -210,6 +286,7 @@ impl Line {
             self.failure = failure;
         }
         if self.ending.is_none() {
+            self.outbox.goodbye();
             self.ending = Some(Instant::now() + limits::FAREWELL_MAX);
         }
         (self.has_news, self.is_hungry) = (true, true);
@@ -242,6 +319,7 @@ impl Line {
         match result.and(pumped.map_err(Trouble::from)) {
             Ok(()) => {}
             Err(Trouble::Violation(why)) => self.abort(&why),
+            Err(Trouble::Ended) if self.has_left => self.lose("it has left".into()),
             Err(Trouble::Ended) => self.lose("the other end closed it".into()),
             Err(Trouble::Lost(why)) => self.lose(why),
             Err(Trouble::Aborted(why)) => self.fail(ChannelError::Aborted { by: self.peer.to_string(), why }),
@@ -261,6 +339,11 @@ impl Line {
     /// Sends frames, as many as one turn takes.
     fn pump(&mut self) -> io::Result<()> {
         let mut budget = limits::CHANNEL_TURN_BYTES;
+        if let Some(stream) = self.streams.first_mut()
+            && let Some(number) = self.owes_answer.take()
+        {
+            stream.socket.send(&Head::Answer { number }.encode());
+        }
         loop {
             let mut has_room = false;
             for Stream { socket, .. } in &mut self.streams {
@@ -269,6 +352,10 @@ impl Line {
                 {
                     match frame {
                         Frame::Bare(head) => socket.send(&head.encode()),
+                        Frame::Word(head, value) => {
+                            socket.send(&head.encode());
+                            socket.send(&value.to_le_bytes());
+                        }
                         Frame::Put(head, payload, ticket) => {
                             budget = budget.saturating_sub(payload.len());
                             socket.send_put(&head.encode(), payload, ticket);
@@ -332,6 +419,19 @@ impl Line {
                     let signal = Early::Signal { channel, count };
                     self.early.insert(index, place, signal).map_err(is_out_of_order)?;
                 }
+                Some(Whole::Ask { place, number }) => {
+                    self.early.insert(index, place, Early::Ask { number }).map_err(is_out_of_order)?;
+                }
+                Some(Whole::Goodbye { place }) => {
+                    self.early.insert(index, place, Early::Goodbye).map_err(is_out_of_order)?;
+                }
+                Some(Whole::Answer { number }) => {
+                    if number > self.asked {
+                        return Err(Trouble::Violation("an answer to what was not asked".into()));
+                    }
+                    self.answered = self.answered.max(number);
+                    self.has_news = true;
+                }
             }
             self.deliver(segments)?;
         }
@@ -345,14 +445,18 @@ impl Line {
             socket.set_awaits_input(true)?;
             self.is_hungry |= socket.has_input();
             match early {
-                Early::Put(Held { segment, offset, payload }) => {
-                    let bytes = payload.as_slice();
-                    segments
-                        .write(segment, offset, bytes.len(), |place| place.copy_from_slice(bytes))
-                        .map_err(Trouble::Violation)?;
-                    self.pool.give_back(payload);
+                Early::Put(held) => self.place(held, segments).map_err(Trouble::Violation)?,
+                Early::Ask { number } => {
+                    settle(&mut self.unsettled, None).map_err(Trouble::Violation)?;
+                    self.owes_answer = Some(number);
+                    self.is_hungry = true;
+                }
+                Early::Goodbye => {
+                    settle(&mut self.unsettled, None).map_err(Trouble::Violation)?;
+                    self.has_left = true;
                 }
                 Early::Signal { channel, count } => {
+                    settle(&mut self.unsettled, None).map_err(Trouble::Violation)?;
                     let is_known = self.signals.contains_key(&channel);
                     if !is_known && self.signals.len() >= limits::CHANNELS_MAX {
                         return Err(Trouble::Violation("signals on too many channels".into()));
@@ -368,6 +472,27 @@ impl Line {
         if self.early.has_gap() {
             return Err(Trouble::Violation("frames are missing".into()));
         }
+        Ok(())
+    }
+
+    /// Writes what was held where it belongs.
+    fn place(&mut self, held: Held, segments: &Segments) -> Result<(), String> {
+        let Held { segment, offset, payload, is_word } = held;
+        let bytes = payload.as_slice();
+        let written = match (is_word, bytes.first_chunk()) {
+            (true, Some(word)) => {
+                let unsettled = &mut self.unsettled;
+                let value = u64::from_le_bytes(*word);
+                segments.set_word(segment, offset, value, |stream| settle(unsettled, stream))?
+            }
+            _ => segments.place(segment, offset, bytes)?,
+        };
+        if let Some(sink) = written
+            && self.unsettled.iter().all(|other| other.stream() != sink.stream())
+        {
+            self.unsettled.push(sink);
+        }
+        self.pool.give_back(payload);
         Ok(())
     }
 
@@ -388,4 +513,17 @@ impl Line {
         });
         self.pool.give_back(waste);
     }
+}
+
+/// Waits for sinks, except for those of a stream whose order is enough.
+fn settle(unsettled: &mut Vec<Arc<dyn Sink>>, but: Option<u64>) -> Result<(), String> {
+    let mut result = Ok(());
+    unsettled.retain(|sink| {
+        let stays = Some(sink.stream()) == but;
+        if !stays && result.is_ok() {
+            result = sink.settle();
+        }
+        stays
+    });
+    result
 }

@@ -31,6 +31,14 @@ enum Job {
         channel: u32,
         count: u64,
     },
+    Word {
+        to: Place,
+        value: u64,
+    },
+    Ask {
+        number: u64,
+    },
+    Goodbye,
 }
 
 /// A frame that goes out.
@@ -39,6 +47,8 @@ pub enum Frame {
     Put(Head, Lease, Ticket),
     /// Nothing but a head.
     Bare(Head),
+    /// A head, and a word.
+    Word(Head, u64),
 }
 
 impl Outbox {
@@ -68,6 +78,21 @@ impl Outbox {
         }
     }
 
+    /// Queues a word.
+    pub fn word(&mut self, to: Place, value: u64) {
+        self.jobs.push_back(Job::Word { to, value });
+    }
+
+    /// Queues a question.
+    pub fn ask(&mut self, number: u64) {
+        self.jobs.push_back(Job::Ask { number });
+    }
+
+    /// Queues the last words.
+    pub fn goodbye(&mut self) {
+        self.jobs.push_back(Job::Goodbye);
+    }
+
     /// The next frame.
     pub fn next(&mut self) -> Option<Frame> {
         let place = self.next_place;
@@ -76,6 +101,21 @@ impl Outbox {
                 let head = Head::Signal { place, channel: *channel, count: *count };
                 self.jobs.pop_front();
                 Frame::Bare(head)
+            }
+            Job::Word { to, value } => {
+                let head = Head::Word { place, segment: to.handle.segment(), offset: to.offset };
+                let frame = Frame::Word(head, *value);
+                self.jobs.pop_front();
+                frame
+            }
+            Job::Ask { number } => {
+                let head = Head::Ask { place, number: *number };
+                self.jobs.pop_front();
+                Frame::Bare(head)
+            }
+            Job::Goodbye => {
+                self.jobs.pop_front();
+                Frame::Bare(Head::Goodbye { place })
             }
             Job::Put { number, from, to } => {
                 let bytes = from.range.len().min(limits::CHANNEL_FRAME_BYTES_MAX);
@@ -118,7 +158,7 @@ impl Outbox {
     pub fn clear(&mut self) -> Vec<Ticket> {
         let last_framed = match self.jobs.iter().find_map(|job| match job {
             Job::Put { number, .. } => Some(*number),
-            Job::Signal { .. } => None,
+            _ => None,
         }) {
             Some(first_left) => first_left,
             None => self.last_put,

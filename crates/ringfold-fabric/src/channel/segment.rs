@@ -5,6 +5,7 @@ use crate::memory::{Lease, Memory, View};
 use crate::random;
 use core::fmt;
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -69,20 +70,31 @@ impl Segment {
     /// Copies from the segment.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), ChannelError> {
         let range = self.block.range(offset, into.len())?;
-        into.copy_from_slice(&self.block.lock().as_slice()[range]);
+        into.copy_from_slice(&self.block.memory()?.as_slice()[range]);
         Ok(())
+    }
+
+    /// An aligned word, which the other end may set at the same time.
+    pub fn word(&self, offset: usize) -> Result<u64, ChannelError> {
+        let range = self.block.range(offset, size_of::<u64>())?;
+        let mut memory = self.block.memory()?;
+        let place = word_of(&mut memory.as_mut_slice()[range]);
+        let place =
+            place.ok_or_else(|| ChannelError::Misuse(format!("the word at {offset} is not aligned")))?;
+        Ok(place.load(Ordering::Acquire))
     }
 
     /// Copies to the segment.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), ChannelError> {
         let range = self.block.range(offset, from.len())?;
-        self.block.lock().as_mut_slice()[range].copy_from_slice(from);
+        self.block.memory()?.as_mut_slice()[range].copy_from_slice(from);
         Ok(())
     }
 
     /// Some of its bytes, to be put somewhere.
     pub fn part(&self, range: Range<usize>) -> Result<Part, ChannelError> {
         let range = self.block.range(range.start, range.end.saturating_sub(range.start))?;
+        drop(self.block.memory()?);
         Ok(Part { source: Source::Block(self.block.clone()), range })
     }
 }
@@ -100,7 +112,10 @@ impl Part {
         let range = self.range.start..self.range.start + bytes;
         self.range.start += bytes;
         match &self.source {
-            Source::Block(block) => block.lock().lease(range),
+            // Nobody makes a part of a block without memory.
+            Source::Block(block) => {
+                block.memory().map_or_else(|_| Vec::new().into(), |memory| memory.lease(range))
+            }
             Source::View(view) => view.lease(range),
         }
     }
@@ -156,11 +171,33 @@ impl Place {
     }
 }
 
+/// Memory that can't be written by the host, and is written through someone who can.
+///
+/// What is asked of the sinks of one stream happens in the order in which it was asked for, if not at once.
+pub trait Sink: Send + Sync {
+    /// Writes bytes at an offset. They may be on their way when this returns.
+    fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), String>;
+
+    /// Sets an aligned word behind everything that was written to sinks of the same stream.
+    fn set_word(&self, offset: usize, value: u64) -> Result<(), String>;
+
+    /// Waits until everything is where it belongs.
+    fn settle(&self) -> Result<(), String>;
+
+    /// The stream that it belongs to.
+    fn stream(&self) -> u64;
+}
+
 /// A segment's memory.
 pub(super) struct Block {
     id: SegmentId,
     bytes: usize,
-    memory: Mutex<Memory>,
+    ground: Ground,
+}
+
+enum Ground {
+    Memory(Mutex<Memory>),
+    Sink(Arc<dyn Sink>),
 }
 
 impl Block {
@@ -175,8 +212,11 @@ impl Block {
     }
 
     /// Nothing that holds this lock can fail half-way in a way that matters for bytes.
-    fn lock(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory(&self) -> Result<MutexGuard<'_, Memory>, ChannelError> {
+        match &self.ground {
+            Ground::Memory(memory) => Ok(memory.lock().unwrap_or_else(PoisonError::into_inner)),
+            Ground::Sink(_) => Err(ChannelError::Misuse("the host can't reach this segment's memory".into())),
+        }
     }
 }
 
@@ -189,15 +229,62 @@ pub(super) struct Segments {
 impl Segments {
     /// Registers memory.
     pub fn register(self: &Arc<Self>, memory: Memory) -> io::Result<Segment> {
+        self.add(memory.len(), Ground::Memory(Mutex::new(memory)))
+    }
+
+    /// Registers memory that is written through someone.
+    pub fn register_sink(self: &Arc<Self>, bytes: usize, sink: Arc<dyn Sink>) -> io::Result<Segment> {
+        self.add(bytes, Ground::Sink(sink))
+    }
+
+    fn add(self: &Arc<Self>, bytes: usize, ground: Ground) -> io::Result<Segment> {
         let id = SegmentId(u64::from_le_bytes(random::bytes()?));
-        let block = Arc::new(Block { id, bytes: memory.len(), memory: Mutex::new(memory) });
+        let block = Arc::new(Block { id, bytes, ground });
         self.lock().insert(id.0, Arc::downgrade(&block));
         Ok(Segment { block, segments: self.clone() })
     }
 
-    /// Whether the other end may put so many bytes there; if not, why.
-    pub fn check(&self, id: SegmentId, offset: u64, bytes: usize) -> Result<(), String> {
-        self.find(id, offset, bytes).map(drop)
+    /// Whether the host can write so many bytes there; if the other end may not put them there, why.
+    pub fn check(&self, id: SegmentId, offset: u64, bytes: usize) -> Result<bool, String> {
+        self.find(id, offset, bytes).map(|(block, _)| matches!(block.ground, Ground::Memory(_)))
+    }
+
+    /// Writes bytes. If there is a sink that has to be waited for, it is that.
+    pub fn place(&self, id: SegmentId, offset: u64, bytes: &[u8]) -> Result<Option<Arc<dyn Sink>>, String> {
+        let (block, range) = self.find(id, offset, bytes.len())?;
+        match &block.ground {
+            Ground::Memory(_) => {
+                let mut memory = block.memory().map_err(|error| error.to_string())?;
+                memory.as_mut_slice()[range].copy_from_slice(bytes);
+                Ok(None)
+            }
+            Ground::Sink(sink) => sink.write(range.start, bytes).map(|()| Some(sink.clone())),
+        }
+    }
+
+    /// Sets a word, behind all that `settle` sees to for a word in that stream, or in memory of the host.
+    pub fn set_word(
+        &self,
+        id: SegmentId,
+        offset: u64,
+        value: u64,
+        settle: impl FnOnce(Option<u64>) -> Result<(), String>,
+    ) -> Result<Option<Arc<dyn Sink>>, String> {
+        let (block, range) = self.find(id, offset, size_of::<u64>())?;
+        let refusal = || format!("a word at {offset} of {id:?}, which is not aligned");
+        match &block.ground {
+            Ground::Memory(_) => {
+                settle(None)?;
+                let mut memory = block.memory().map_err(|error| error.to_string())?;
+                let word = word_of(&mut memory.as_mut_slice()[range]).ok_or_else(refusal)?;
+                word.store(value, Ordering::Release);
+                Ok(None)
+            }
+            Ground::Sink(sink) => {
+                settle(Some(sink.stream()))?;
+                sink.set_word(range.start, value).map(|()| Some(sink.clone()))
+            }
+        }
     }
 
     /// Shows bytes to be written to someone, without letting go of them meanwhile.
@@ -209,7 +296,7 @@ impl Segments {
         user: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T, String> {
         let (block, range) = self.find(id, offset, bytes)?;
-        let mut memory = block.lock();
+        let mut memory = block.memory().map_err(|error| error.to_string())?;
         Ok(user(&mut memory.as_mut_slice()[range]))
     }
 
@@ -231,6 +318,14 @@ impl Segments {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Block>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The word that eight bytes are, if they are aligned.
+fn word_of(bytes: &mut [u8]) -> Option<&AtomicU64> {
+    let place: *mut u64 = bytes.as_mut_ptr().cast();
+    // SAFETY: there are eight bytes, borrowed for as long as the word is, and it is aligned. That others read it meanwhile
+    // is what it is atomic for.
+    (bytes.len() == size_of::<u64>() && place.is_aligned()).then(|| unsafe { AtomicU64::from_ptr(place) })
 }
 
 impl fmt::Debug for SegmentId {
