@@ -1,0 +1,155 @@
+// How waits end: the page through which host and device tell each other that something is wrong, and the one guard
+// that every loop which waits goes through.
+#ifndef MSCCLPP_ABORT_DEVICE_HPP_
+#define MSCCLPP_ABORT_DEVICE_HPP_
+
+#include <mscclpp/access_device.hpp>
+#include <mscclpp/device.hpp>
+
+namespace mscclpp {
+
+// What a wait was for, or what else was wrong: what waits return, and what the host reads in the page.
+struct DeviceError {
+  enum Kind : int {
+    None = 0,
+    Signal = 1,     // a semaphore
+    Room = 2,       // a place in a FIFO
+    Flush = 3,      // the proxy
+    Packet = 4,     // a packet
+    Syncer = 5,     // the other blocks of this grid, or a semaphore between them
+    Argument = 6,   // an offset, a size or a number that no trigger can say
+    Assertion = 7,  // MSCCLPP_ASSERT_DEVICE
+  };
+};
+
+// In mapped host memory. The host sets the flag to 1 to end all waits; the first wait that gives up by itself says here
+// what it waited for, and sets the flag to 2, which ends the others.
+struct AbortPage {
+  uint32_t flag;
+  uint32_t error;
+  int32_t peer;
+  uint32_t line;
+  uint64_t spinNs;
+  uint64_t waitedNs;
+  uint64_t reserved[4];
+};
+static_assert(sizeof(AbortPage) == 64, "the host lays out this page");
+
+}  // namespace mscclpp
+
+#if defined(MSCCLPP_DEVICE_CUDA)
+
+// The page of the process, for waits that have no handle; 0 if there is none. Whoever loads a module sets it.
+// It must be found by this name in every module. Where several objects are linked into one, they share it.
+#if defined(__CUDACC_RDC__)
+extern "C" {
+inline __device__ unsigned long long mscclppAbortPage = 0;
+}
+#else
+extern "C" __device__ unsigned long long mscclppAbortPage = 0;
+#endif
+
+namespace mscclpp {
+namespace detail {
+
+// The bound of a wait where the host has not set one: five minutes. A late peer is no error.
+constexpr uint64_t spinDefaultNs = 300ull * 1000 * 1000 * 1000;
+// How many looks at the awaited word go by between looks at the clock. Must be a power of two.
+constexpr uint32_t looksPerClock = 8;
+// How many cycles go by before the page is looked at, at first and at most: about 10 us and 80 us. The page is in host
+// memory, and thousands of threads may be waiting.
+constexpr uint32_t cyclesPerPageFirst = 1u << 14;
+constexpr uint32_t cyclesPerPageMost = 1u << 17;
+
+MSCCLPP_DEVICE_INLINE AbortPage* pageOf(AbortPage* page) {
+  return page != nullptr ? page : reinterpret_cast<AbortPage*>(mscclppAbortPage);
+}
+
+// Tells the host, unless something was told before, and ends all waits.
+MSCCLPP_DEVICE_INLINE void report(AbortPage* page, int error, int peer, uint32_t line, uint64_t waitedNs) {
+  page = pageOf(page);
+  if (page == nullptr) return;
+  if (swapIfRelaxedSys(&page->error, 0, static_cast<uint32_t>(error)) != 0) return;
+  storeRelaxedSys(reinterpret_cast<uint32_t*>(&page->peer), static_cast<uint32_t>(peer));
+  storeRelaxedSys(&page->line, line);
+  storeRelaxedSys(&page->waitedNs, waitedNs);
+  // Behind the rest. A flag that the host has set meanwhile means the same to everybody.
+  if (loadRelaxedSys(&page->flag) == 0) storeReleaseSys(&page->flag, 2);
+}
+
+}  // namespace detail
+
+// The guard of a loop that waits:
+//
+//   Patience patience(page, DeviceError::Signal, peer, maxSpinCount);
+//   while (!isThere()) {
+//     if (patience.isOver()) return patience.error();
+//   }
+//
+// It is over after `maxSpinCount` looks (negative: any number), after the time that the page names, or when the page's
+// flag is set. The first looks cost one addition each; then the clock is read now and then, and the page rarely.
+class Patience {
+ public:
+  // The page may be null: then it is the process's.
+  MSCCLPP_DEVICE_INLINE Patience(AbortPage* page, int error, int peer, int64_t maxSpinCount)
+      : page_(page),
+        begunNs_(0),
+        looks_(0),
+        maxLooks_(maxSpinCount),
+        lastPage_(0),
+        cyclesPerPage_(0),
+        error_(error),
+        peer_(peer) {}
+
+  // After each look in vain: whether to give up. The host knows by then.
+  MSCCLPP_DEVICE_INLINE bool isOver() {
+    ++looks_;
+    if (maxLooks_ >= 0 && looks_ >= maxLooks_) {
+      detail::report(page_, error_, peer_, 0, begunNs_ == 0 ? 0 : detail::nanoseconds() - begunNs_);
+      return true;
+    }
+    if ((static_cast<uint32_t>(looks_) & (detail::looksPerClock - 1)) != 0) return false;
+    return isOverByTheClock();
+  }
+
+  // What was waited for in vain.
+  MSCCLPP_DEVICE_INLINE int error() const { return error_; }
+
+ private:
+  MSCCLPP_DEVICE_INLINE bool isOverByTheClock() {
+    const uint32_t now = detail::cycles();
+    if (begunNs_ == 0) {
+      begunNs_ = detail::nanoseconds();
+      lastPage_ = now;
+      cyclesPerPage_ = detail::cyclesPerPageFirst;
+      return false;
+    }
+    if (now - lastPage_ < cyclesPerPage_) return false;
+    lastPage_ = now;
+    if (cyclesPerPage_ < detail::cyclesPerPageMost) cyclesPerPage_ *= 2;
+    const uint64_t waitedNs = detail::nanoseconds() - begunNs_;
+    uint64_t mostNs = 0;
+    if (AbortPage* page = detail::pageOf(page_)) {
+      // Who sets the flag has said why; this wait only ends.
+      if (detail::loadRelaxedSys(&page->flag) != 0) return true;
+      mostNs = detail::loadRelaxedSys(&page->spinNs);
+    }
+    if (waitedNs < (mostNs == 0 ? detail::spinDefaultNs : mostNs)) return false;
+    detail::report(page_, error_, peer_, 0, waitedNs);
+    return true;
+  }
+
+  AbortPage* page_;
+  uint64_t begunNs_;
+  int64_t looks_;
+  int64_t maxLooks_;
+  uint32_t lastPage_;
+  uint32_t cyclesPerPage_;
+  int error_;
+  int peer_;
+};
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_DEVICE_CUDA
+#endif  // MSCCLPP_ABORT_DEVICE_HPP_

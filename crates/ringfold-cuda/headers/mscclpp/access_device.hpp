@@ -1,0 +1,220 @@
+// Every access to memory whose order or width matters, in PTX, in one place.
+//
+// The names say order and scope: `Sys` reaches hosts and other devices, `Gpu` the threads of this device. All of them
+// are volatile and clobber memory, so the compiler keeps them where they are; the memory model of PTX does the rest.
+// Addresses must be in global memory (which device memory, memory of peers and mapped host memory are).
+#ifndef MSCCLPP_ACCESS_DEVICE_HPP_
+#define MSCCLPP_ACCESS_DEVICE_HPP_
+
+#include <mscclpp/device.hpp>
+
+#if defined(MSCCLPP_DEVICE_CUDA)
+
+namespace mscclpp {
+namespace detail {
+
+MSCCLPP_DEVICE_INLINE unsigned long long globalAddress(const volatile void* pointer) {
+  return static_cast<unsigned long long>(__cvta_generic_to_global(const_cast<const void*>(pointer)));
+}
+
+MSCCLPP_DEVICE_INLINE uint64_t loadAcquireSys(const uint64_t* word) {
+  unsigned long long value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(globalAddress(word)) : "memory");
+  return value;
+}
+
+MSCCLPP_DEVICE_INLINE uint64_t loadRelaxedSys(const uint64_t* word) {
+  unsigned long long value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(globalAddress(word)) : "memory");
+  return value;
+}
+
+MSCCLPP_DEVICE_INLINE uint32_t loadRelaxedSys(const uint32_t* word) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(globalAddress(word)) : "memory");
+  return value;
+}
+
+MSCCLPP_DEVICE_INLINE uint64_t loadAcquireGpu(const uint64_t* word) {
+  unsigned long long value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(globalAddress(word)) : "memory");
+  return value;
+}
+
+MSCCLPP_DEVICE_INLINE uint64_t loadRelaxedGpu(const uint64_t* word) {
+  unsigned long long value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(globalAddress(word)) : "memory");
+  return value;
+}
+
+MSCCLPP_DEVICE_INLINE int loadRelaxedGpu(const int* word) {
+  int value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(globalAddress(word)) : "memory");
+  return value;
+}
+
+MSCCLPP_DEVICE_INLINE void storeRelaxedSys(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(globalAddress(word)),
+               "l"(static_cast<unsigned long long>(value))
+               : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE void storeRelaxedSys(uint32_t* word, uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(globalAddress(word)), "r"(value) : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE void storeReleaseSys(uint32_t* word, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(globalAddress(word)), "r"(value) : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE void storeReleaseGpu(int* word, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(globalAddress(word)), "r"(value) : "memory");
+}
+
+// Release is cumulative: it also covers what other threads wrote before a barrier that this thread passed.
+MSCCLPP_DEVICE_INLINE void addReleaseSys(uint64_t* word, uint64_t value) {
+  asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(globalAddress(word)),
+               "l"(static_cast<unsigned long long>(value))
+               : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE void addRelaxedSys(uint64_t* word, uint64_t value) {
+  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(globalAddress(word)),
+               "l"(static_cast<unsigned long long>(value))
+               : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE void addReleaseGpu(uint64_t* word, uint64_t value) {
+  asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(globalAddress(word)),
+               "l"(static_cast<unsigned long long>(value))
+               : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE void addReleaseGpu(int* word, int value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(globalAddress(word)), "r"(value) : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE void maxReleaseGpu(uint64_t* word, uint64_t value) {
+  asm volatile("red.release.gpu.global.max.u64 [%0], %1;" ::"l"(globalAddress(word)),
+               "l"(static_cast<unsigned long long>(value))
+               : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE uint64_t fetchAddRelaxedGpu(uint64_t* word, uint64_t value) {
+  unsigned long long before;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(globalAddress(word)), "l"(static_cast<unsigned long long>(value))
+               : "memory");
+  return before;
+}
+
+MSCCLPP_DEVICE_INLINE uint64_t fetchAddAcqRelGpu(uint64_t* word, uint64_t value) {
+  unsigned long long before;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(globalAddress(word)), "l"(static_cast<unsigned long long>(value))
+               : "memory");
+  return before;
+}
+
+// Each of these gives what was there; the word was changed if that is what was expected.
+MSCCLPP_DEVICE_INLINE uint64_t swapIfAcqRelGpu(uint64_t* word, uint64_t expected, uint64_t value) {
+  unsigned long long before;
+  asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(before)
+               : "l"(globalAddress(word)), "l"(static_cast<unsigned long long>(expected)),
+                 "l"(static_cast<unsigned long long>(value))
+               : "memory");
+  return before;
+}
+
+MSCCLPP_DEVICE_INLINE int swapIfAcquireGpu(int* word, int expected, int value) {
+  int before;
+  asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
+               : "=r"(before)
+               : "l"(globalAddress(word)), "r"(expected), "r"(value)
+               : "memory");
+  return before;
+}
+
+MSCCLPP_DEVICE_INLINE uint32_t swapIfRelaxedSys(uint32_t* word, uint32_t expected, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], %2, %3;"
+               : "=r"(before)
+               : "l"(globalAddress(word)), "r"(expected), "r"(value)
+               : "memory");
+  return before;
+}
+
+MSCCLPP_DEVICE_INLINE void fenceSys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+// Sixteen bytes, aligned, in one piece and behind everything that was written before.
+//
+// Fence and relaxed store together are a release. Since PTX 8.3 a store of 128 bits is one access by the memory model's
+// own words. Before, a vector is formally a set of scalar accesses, but devices of these architectures issue an aligned
+// one as a single instruction and a single write on the bus, which is what every protocol of this kind relies on.
+MSCCLPP_DEVICE_INLINE void storeReleaseSys16(void* target, uint64_t low, uint64_t high) {
+  const unsigned long long first = low, second = high;
+  fenceSys();
+#if defined(__CUDACC_VER_MAJOR__) && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 3))
+  asm volatile(
+      "{\n\t"
+      ".reg .b128 both;\n\t"
+      "mov.b128 both, {%1, %2};\n\t"
+      "st.relaxed.sys.global.b128 [%0], both;\n\t"
+      "}" ::"l"(globalAddress(target)),
+      "l"(first), "l"(second)
+      : "memory");
+#else
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(globalAddress(target)), "l"(first), "l"(second)
+               : "memory");
+#endif
+}
+
+// A packet: data and flag in one access. Either half of sixteen bytes has a flag of its own, so that no more than
+// eight bytes must arrive together.
+MSCCLPP_DEVICE_INLINE void storePacket(void* target, uint4 value) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(globalAddress(target)), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE void storePacket(void* target, uint2 value) {
+  asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" ::"l"(globalAddress(target)), "r"(value.x), "r"(value.y)
+               : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE void loadPacket(const void* source, uint4& value) {
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(globalAddress(source))
+               : "memory");
+}
+
+MSCCLPP_DEVICE_INLINE void loadPacket(const void* source, uint2& value) {
+  asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "l"(globalAddress(source))
+               : "memory");
+}
+
+// A clock of this multiprocessor: cheap to read, wraps after seconds.
+MSCCLPP_DEVICE_INLINE uint32_t cycles() {
+  uint32_t now;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
+  return now;
+}
+
+// Nanoseconds of the wall clock.
+MSCCLPP_DEVICE_INLINE uint64_t nanoseconds() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
+  return now;
+}
+
+}  // namespace detail
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_DEVICE_CUDA
+#endif  // MSCCLPP_ACCESS_DEVICE_HPP_

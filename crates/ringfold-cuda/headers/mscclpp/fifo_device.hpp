@@ -1,0 +1,89 @@
+// The FIFO through which kernels ask a proxy on the host to do something.
+#ifndef MSCCLPP_FIFO_DEVICE_HPP_
+#define MSCCLPP_FIFO_DEVICE_HPP_
+
+#include <mscclpp/abort_device.hpp>
+#include <mscclpp/access_device.hpp>
+#include <mscclpp/device.hpp>
+#include <mscclpp/poll_device.hpp>
+
+namespace mscclpp {
+
+// What a trigger asks for; several may be added up.
+using TriggerType = uint64_t;
+constexpr TriggerType TriggerData = 1;
+constexpr TriggerType TriggerFlag = 2;
+constexpr TriggerType TriggerSync = 4;
+
+// Sixteen bytes. What they say is up to whoever pushes and pops them, but for bit 63 of `snd`, which is the FIFO's.
+//
+// Proxies of channels read:
+//   fst   size 0..32, source offset 32..64
+//   snd   destination offset 0..32, source memory 32..41, destination memory 41..50, type 50..53, semaphore 53..63
+struct ProxyTrigger {
+  uint64_t fst;
+  uint64_t snd;
+};
+static_assert(sizeof(ProxyTrigger) == 16, "the host reads these bytes");
+
+// Slots and tail are in host memory, the head and the last tail that was seen on the device. A slot is never cleared:
+// bit 63 of `snd` is 1 in the first lap, 0 in the second, and so on, and tells the host what is new.
+struct FifoDeviceHandle {
+#if defined(MSCCLPP_DEVICE_CUDA)
+  // Pushes a trigger, as soon as there is room, behind all that this thread wrote (and others before a barrier that it
+  // passed). Gives its position, or all ones if there was no room in time.
+  MSCCLPP_DEVICE_INLINE uint64_t push(ProxyTrigger trigger, int64_t maxSpinCount = -1) {
+    return pushTowards(-1, trigger, maxSpinCount);
+  }
+
+  // Waits until the trigger at this position has been executed and popped. 0, or the error.
+  MSCCLPP_DEVICE_INLINE int sync(uint64_t position, int64_t maxSpinCount = -1) {
+    return syncTowards(-1, position, maxSpinCount);
+  }
+
+  // Whether the trigger at this position has been executed and popped.
+  MSCCLPP_DEVICE_INLINE bool poll(uint64_t position) { return detail::loadAcquireSys(tail_) > position; }
+
+  // The same, for the sake of this rank.
+  MSCCLPP_DEVICE_INLINE uint64_t pushTowards(int peer, ProxyTrigger trigger, int64_t maxSpinCount = -1) {
+    const uint64_t size = static_cast<uint64_t>(size_);
+    const uint64_t position = detail::fetchAddRelaxedGpu(head_, 1);
+    // The tail is in host memory, so it is read only when the one that was seen last leaves no room.
+    if (position >= size + detail::loadAcquireGpu(tailCache_)) {
+      Patience patience(abort_, DeviceError::Room, peer, maxSpinCount);
+      uint64_t tail = detail::loadAcquireSys(tail_);
+      while (position >= size + tail) {
+        if (patience.isOver()) return ~uint64_t(0);
+        tail = detail::loadAcquireSys(tail_);
+      }
+      detail::maxReleaseGpu(tailCache_, tail);
+    }
+    const uint64_t lap = position / size;
+    const uint64_t snd = (trigger.snd & ~(uint64_t(1) << 63)) | (((lap & 1) ^ 1) << 63);
+    detail::storeReleaseSys16(&triggers_[position - lap * size], trigger.fst, snd);
+    return position;
+  }
+
+  MSCCLPP_DEVICE_INLINE int syncTowards(int peer, uint64_t position, int64_t maxSpinCount = -1) {
+    if (position == ~uint64_t(0)) return DeviceError::Room;
+    Patience patience(abort_, DeviceError::Flush, peer, maxSpinCount);
+    while (!poll(position)) {
+      if (patience.isOver()) return patience.error();
+    }
+    return DeviceError::None;
+  }
+#endif
+
+  ProxyTrigger* triggers_;
+  uint64_t* head_;
+  uint64_t* tail_;
+  uint64_t* tailCache_;
+  AbortPage* abort_;
+  int32_t size_;
+  int32_t padding_;
+};
+static_assert(sizeof(FifoDeviceHandle) == 48, "the host lays out this handle");
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_FIFO_DEVICE_HPP_

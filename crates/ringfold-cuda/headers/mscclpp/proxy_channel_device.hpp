@@ -1,0 +1,7 @@
+// Port channels as they were called before.
+#ifndef MSCCLPP_PROXY_CHANNEL_DEVICE_HPP_
+#define MSCCLPP_PROXY_CHANNEL_DEVICE_HPP_
+
+#include <mscclpp/port_channel_device.hpp>
+
+#endif  // MSCCLPP_PROXY_CHANNEL_DEVICE_HPP_
