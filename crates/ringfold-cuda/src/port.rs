@@ -2,20 +2,32 @@
 
 pub mod abort_page;
 mod bytes;
+mod channel;
 mod connection;
 pub mod device_handle;
 mod error;
 pub mod fifo;
+mod idle;
+mod kernel_words;
 mod memory_record;
 mod offer;
+mod patience;
+mod proxy;
 mod registered_memory;
+mod semaphore;
+mod semaphore_face;
+mod table;
 mod transport;
 pub mod trigger;
-mod words;
 
+pub use channel::PortChannel;
 pub use connection::Connection;
 pub use error::PortError;
+pub use fifo::Fifo;
+pub use proxy::ProxyService;
 pub use registered_memory::{Registrable, RegisteredMemory};
+pub use semaphore::{Semaphore, SemaphoreOffer, WordPlace};
+pub use semaphore_face::{SemaphoreFace, SemaphoreKind, SignalWait};
 pub use transport::{Transport, TransportFlags};
 
 use abort_page::AbortPage;

@@ -13,7 +13,8 @@
 //! ```
 
 use crate::error::CudaError;
-use crate::port::words::Words;
+use crate::gpu::Gpu;
+use crate::host_words::HostWords;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -26,12 +27,14 @@ pub const ABORT_PAGE_BYTES: usize = 64;
 /// How long a kernel waits if nothing else is said.
 pub const SPIN_DEFAULT: Duration = Duration::from_secs(300);
 
+/// Words of four bytes.
 const FLAG: usize = 0;
-const ERROR: usize = 4;
-const PEER: usize = 8;
-const LINE: usize = 12;
-const SPIN_NS: usize = 16;
-const WAITED_NS: usize = 24;
+const ERROR: usize = 1;
+const PEER: usize = 2;
+const LINE: usize = 3;
+/// Words of eight.
+const SPIN_NS: usize = 2;
+const WAITED_NS: usize = 3;
 
 const FLAG_BY_HOST: u32 = 1;
 
@@ -42,7 +45,7 @@ pub struct AbortPage {
     reason: Mutex<Option<String>>,
     spin_ns: AtomicU64,
     /// What kernels look at, once there are some.
-    mapped: OnceLock<Words>,
+    mapped: OnceLock<HostWords>,
     /// Held by whoever makes `mapped` or writes what it must show.
     change: Mutex<()>,
     /// Whether it counts as a port's page in the process's own.
@@ -96,8 +99,7 @@ struct Ports {
     aborted: usize,
 }
 
-static PROCESS: Process =
-    Process { page: OnceLock::new(), ports: Mutex::new(Ports { open: 0, aborted: 0 }) };
+static PROCESS: Process = Process { page: OnceLock::new(), ports: Mutex::new(Ports { open: 0, aborted: 0 }) };
 
 /// Where kernels find the process's page, for spins that have no port. None where no device can be used.
 pub fn process_page_address() -> Option<u64> {
@@ -140,10 +142,10 @@ impl AbortPage {
         if let Some(mapped) = self.mapped.get() {
             return Ok(mapped.device_address());
         }
-        let page = Words::mapped(ABORT_PAGE_BYTES)?;
-        page.half(PEER).store(-1_i32 as u32, Ordering::Relaxed);
+        let page = HostWords::mapped(&Gpu::current()?, ABORT_PAGE_BYTES)?;
+        page.half_word(PEER).store(-1_i32 as u32, Ordering::Relaxed);
         page.word(SPIN_NS).store(self.spin_ns.load(Ordering::Relaxed), Ordering::Relaxed);
-        page.half(FLAG).store(self.is_set.load(Ordering::Acquire).into(), Ordering::Release);
+        page.half_word(FLAG).store(self.is_set.load(Ordering::Acquire).into(), Ordering::Release);
         Ok(self.mapped.get_or_init(|| page).device_address())
     }
 
@@ -160,7 +162,7 @@ impl AbortPage {
             let _change = self.change.lock();
             self.is_set.store(true, Ordering::Release);
             if let Some(mapped) = self.mapped.get() {
-                mapped.half(FLAG).store(FLAG_BY_HOST, Ordering::Release);
+                mapped.half_word(FLAG).store(FLAG_BY_HOST, Ordering::Release);
             }
         }
         if self.is_of_port {
@@ -216,11 +218,11 @@ impl AbortPage {
         *self.reason.lock() = None;
         self.is_set.store(false, Ordering::Release);
         if let Some(mapped) = self.mapped.get() {
-            mapped.half(ERROR).store(0, Ordering::Relaxed);
-            mapped.half(PEER).store(-1_i32 as u32, Ordering::Relaxed);
-            mapped.half(LINE).store(0, Ordering::Relaxed);
+            mapped.half_word(ERROR).store(0, Ordering::Relaxed);
+            mapped.half_word(PEER).store(-1_i32 as u32, Ordering::Relaxed);
+            mapped.half_word(LINE).store(0, Ordering::Relaxed);
             mapped.word(WAITED_NS).store(0, Ordering::Relaxed);
-            mapped.half(FLAG).store(0, Ordering::Release);
+            mapped.half_word(FLAG).store(0, Ordering::Release);
         }
     }
 }
@@ -267,7 +269,10 @@ impl fmt::Display for DeviceError {
         let line = Line(self.line);
         let what = match self.what {
             DeviceWait::Argument => {
-                return write!(out, "a kernel asked a proxy for a put whose size, offset or number is too large{line}");
+                return write!(
+                    out,
+                    "a kernel asked a proxy for a put whose size, offset or number is too large{line}"
+                );
             }
             DeviceWait::Assertion => return write!(out, "an assertion of a kernel does not hold{line}"),
             DeviceWait::Signal => "a signal",
@@ -308,19 +313,19 @@ impl fmt::Display for Seconds {
     }
 }
 
-fn read_error(page: &Words) -> Option<DeviceError> {
-    if page.half(FLAG).load(Ordering::Acquire) == 0 {
+fn read_error(page: &HostWords) -> Option<DeviceError> {
+    if page.half_word(FLAG).load(Ordering::Acquire) == 0 {
         return None;
     }
-    let number = page.half(ERROR).load(Ordering::Acquire);
+    let number = page.half_word(ERROR).load(Ordering::Acquire);
     if number == 0 {
         return None;
     }
-    let peer = page.half(PEER).load(Ordering::Relaxed) as i32;
+    let peer = page.half_word(PEER).load(Ordering::Relaxed) as i32;
     Some(DeviceError {
         what: DeviceWait::of(number),
         peer: (peer >= 0).then_some(peer),
-        line: page.half(LINE).load(Ordering::Relaxed),
+        line: page.half_word(LINE).load(Ordering::Relaxed),
         waited: Duration::from_nanos(page.word(WAITED_NS).load(Ordering::Relaxed)),
     })
 }
@@ -334,16 +339,16 @@ mod tests {
     use super::*;
 
     /// What a kernel does that gives up.
-    fn give_up(page: &Words, number: u32, peer: i32, waited: Duration) {
+    fn give_up(page: &HostWords, number: u32, peer: i32, waited: Duration) {
         page.word(WAITED_NS).store(nanoseconds(waited), Ordering::Relaxed);
-        page.half(PEER).store(peer as u32, Ordering::Relaxed);
-        page.half(ERROR).store(number, Ordering::Relaxed);
-        page.half(FLAG).store(2, Ordering::Release);
+        page.half_word(PEER).store(peer as u32, Ordering::Relaxed);
+        page.half_word(ERROR).store(number, Ordering::Relaxed);
+        page.half_word(FLAG).store(2, Ordering::Release);
     }
 
     #[test]
     fn the_host_reads_what_a_kernel_waited_for() {
-        let page = Words::plain(ABORT_PAGE_BYTES);
+        let page = HostWords::plain(ABORT_PAGE_BYTES);
         assert_eq!(read_error(&page), None);
         give_up(&page, 1, 3, Duration::from_secs(300));
         let error = read_error(&page).unwrap();

@@ -8,27 +8,31 @@
 //! written last: whoever sees it sees the other one as well, whether they were written at once or one by one. A slot is
 //! not written again before it was popped, so the other word can't be of a later trigger.
 
+use crate::error::CudaError;
+use crate::gpu::Gpu;
+use crate::host_words::HostWords;
 use crate::port::device_handle::FifoHandle;
+use crate::port::kernel_words::KernelWords;
 use crate::port::trigger::{LAP_BIT, Trigger};
-use crate::port::words::Words;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// How many triggers a FIFO has room for at most.
 pub const FIFO_SIZE_MAX: usize = 1 << 20;
 
-const TRIGGER_BYTES: usize = 16;
+/// The words of a trigger.
+const TRIGGER_WORDS: usize = 2;
 
-/// Where the counters of the pushing side lie in their memory: a cache line each.
-const HEAD_AT: usize = 0;
-const TAIL_CACHE_AT: usize = 64;
+/// Which word of their memory the counters of the pushing side are: each has a cache line of its own.
+const HEAD: usize = 0;
+const TAIL_CACHE: usize = 8;
 const COUNTERS_BYTES: usize = 128;
 
 /// A queue of triggers. One thread polls and pops, any number push.
 pub struct Fifo {
     size: u64,
-    triggers: Words,
+    triggers: HostWords,
     /// How many triggers were popped: what the pushing side sees.
-    tail: Words,
+    tail: HostWords,
     /// How many were taken by whoever polls; it alone changes that.
     taken: AtomicU64,
     pushers: Pushers,
@@ -37,27 +41,33 @@ pub struct Fifo {
 /// Who pushes, and where its counters are.
 enum Pushers {
     /// Threads of this process.
-    Host(Words),
+    Host(HostWords),
     /// Kernels.
-    #[allow(dead_code)]
-    Device(u64),
+    Device(KernelWords),
 }
 
 impl Fifo {
     /// A FIFO that threads of this process push to.
+    ///
+    /// # Panics
+    /// If there is room for none, or for more than [`FIFO_SIZE_MAX`].
     pub fn of_host(size: usize) -> Self {
-        Self::over(size, Words::plain, Pushers::Host(Words::plain(COUNTERS_BYTES)))
+        let counters = HostWords::plain(COUNTERS_BYTES);
+        Self::over(size, HostWords::plain(bytes(size)), HostWords::plain(8), Pushers::Host(counters))
     }
 
-    fn over(size: usize, words: impl Fn(usize) -> Words, pushers: Pushers) -> Self {
-        assert!((1..=FIFO_SIZE_MAX).contains(&size), "a FIFO has room for 1 to {FIFO_SIZE_MAX} triggers");
-        Self {
-            size: size as u64,
-            triggers: words(size * TRIGGER_BYTES),
-            tail: words(8),
-            taken: AtomicU64::new(0),
-            pushers,
-        }
+    /// A FIFO that kernels of a device push to.
+    ///
+    /// # Panics
+    /// As [`Self::of_host`].
+    pub fn of_device(gpu: &Gpu, size: usize) -> Result<Self, CudaError> {
+        let (triggers, tail) = (HostWords::mapped(gpu, bytes(size))?, HostWords::mapped(gpu, 8)?);
+        let counters = KernelWords::open(Some(*gpu), COUNTERS_BYTES)?;
+        Ok(Self::over(size, triggers, tail, Pushers::Device(counters)))
+    }
+
+    fn over(size: usize, triggers: HostWords, tail: HostWords, pushers: Pushers) -> Self {
+        Self { size: size as u64, triggers, tail, taken: AtomicU64::new(0), pushers }
     }
 
     /// How many triggers it has room for.
@@ -101,7 +111,7 @@ impl Fifo {
         let Pushers::Host(counters) = &self.pushers else {
             panic!("a FIFO that kernels push to was pushed to from the host");
         };
-        let head = counters.word(HEAD_AT);
+        let head = counters.word(HEAD);
         let mut at = head.load(Ordering::Relaxed);
         loop {
             // A position is taken only when there is room for it: whoever gives up waiting leaves no hole behind.
@@ -115,7 +125,7 @@ impl Fifo {
         }
         let (slot, lap) = self.place(at);
         self.triggers.word(slot).store(trigger.fst, Ordering::Relaxed);
-        self.triggers.word(slot + 8).store(trigger.snd & !LAP_BIT | lap, Ordering::Release);
+        self.triggers.word(slot + 1).store(trigger.snd & !LAP_BIT | lap, Ordering::Release);
         Some(at)
     }
 
@@ -129,13 +139,13 @@ impl Fifo {
     pub fn device_handle(&self, abort_page: u64) -> FifoHandle {
         let counters = match &self.pushers {
             Pushers::Host(words) => words.device_address(),
-            Pushers::Device(address) => *address,
+            Pushers::Device(words) => words.address(),
         };
         FifoHandle {
             triggers: self.triggers.device_address(),
-            head: counters + HEAD_AT as u64,
+            head: counters + 8 * HEAD as u64,
             tail: self.tail.device_address(),
-            tail_cache: counters + TAIL_CACHE_AT as u64,
+            tail_cache: counters + 8 * TAIL_CACHE as u64,
             abort_page,
             size: self.size as i32,
         }
@@ -143,7 +153,7 @@ impl Fifo {
 
     fn at(&self, position: u64) -> Option<Trigger> {
         let (slot, lap) = self.place(position);
-        let snd = self.triggers.word(slot + 8).load(Ordering::Acquire);
+        let snd = self.triggers.word(slot + 1).load(Ordering::Acquire);
         if snd & LAP_BIT != lap {
             return None;
         }
@@ -153,8 +163,14 @@ impl Fifo {
     /// Where the trigger at a position lies, and its lap bit.
     fn place(&self, position: u64) -> (usize, u64) {
         let lap = if (position / self.size).is_multiple_of(2) { LAP_BIT } else { 0 };
-        ((position % self.size) as usize * TRIGGER_BYTES, lap)
+        ((position % self.size) as usize * TRIGGER_WORDS, lap)
     }
+}
+
+/// The size of so many slots.
+fn bytes(size: usize) -> usize {
+    assert!((1..=FIFO_SIZE_MAX).contains(&size), "a FIFO has room for 1 to {FIFO_SIZE_MAX} triggers");
+    size * TRIGGER_WORDS * 8
 }
 
 impl core::fmt::Debug for Fifo {
@@ -179,9 +195,9 @@ mod tests {
     /// What a kernel does: it takes a position first, then waits for room, and looks at the tail only if it must.
     fn push_as_kernels_do(fifo: &Fifo, trigger: Trigger) -> u64 {
         let Pushers::Host(counters) = &fifo.pushers else { unreachable!() };
-        let at = counters.word(HEAD_AT).fetch_add(1, Ordering::Relaxed);
+        let at = counters.word(HEAD).fetch_add(1, Ordering::Relaxed);
         let until = Instant::now() + LONG;
-        let seen = counters.word(TAIL_CACHE_AT);
+        let seen = counters.word(TAIL_CACHE);
         while at >= fifo.size + seen.load(Ordering::Relaxed) {
             assert!(Instant::now() < until, "no room");
             seen.fetch_max(fifo.tail.word(0).load(Ordering::Acquire), Ordering::Relaxed);
@@ -189,7 +205,7 @@ mod tests {
         }
         let (slot, lap) = fifo.place(at);
         fifo.triggers.word(slot).store(trigger.fst, Ordering::Relaxed);
-        fifo.triggers.word(slot + 8).store(trigger.snd & !LAP_BIT | lap, Ordering::Release);
+        fifo.triggers.word(slot + 1).store(trigger.snd & !LAP_BIT | lap, Ordering::Release);
         at
     }
 

@@ -207,8 +207,12 @@ mod tests {
         let fields = TriggerFields::default();
         assert!(refusal(TriggerFields { bytes: four_gib, ..fields }).contains("the size"));
         assert!(refusal(TriggerFields { source_offset: four_gib, ..fields }).contains("the source's offset"));
-        assert!(refusal(TriggerFields { target_offset: four_gib, ..fields }).contains("destination's offset"));
-        assert!(refusal(TriggerFields { source: MemoryId(512), ..fields }).contains("is 512, and 511 at most"));
+        assert!(
+            refusal(TriggerFields { target_offset: four_gib, ..fields }).contains("destination's offset")
+        );
+        assert!(
+            refusal(TriggerFields { source: MemoryId(512), ..fields }).contains("is 512, and 511 at most")
+        );
         assert!(refusal(TriggerFields { target: MemoryId(512), ..fields }).contains("destination's number"));
         assert!(refusal(TriggerFields { semaphore: SemaphoreId(1024), ..fields }).contains("semaphore"));
     }
