@@ -11,33 +11,72 @@ pub(crate) type Code = c_int;
 pub(crate) type Ordinal = c_int;
 /// An address in a device's memory.
 pub(crate) type Address = u64;
-/// A context, stream or event.
+/// A context, stream, event, module or function.
 pub(crate) type Handle = *mut c_void;
 
+/// What another process opens memory by. The driver takes it by value, as a struct of this size.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
+
 pub(crate) const SUCCESS: Code = 0;
+pub(crate) const INVALID_VALUE: Code = 1;
 pub(crate) const OUT_OF_MEMORY: Code = 2;
 pub(crate) const INVALID_CONTEXT: Code = 201;
+pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
+pub(crate) const NOT_SUPPORTED: Code = 801;
 
 /// The stream that queues what names no stream.
 pub(crate) const LEGACY_STREAM: usize = 1;
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(crate) const EVENT_BLOCKING_SYNC: c_uint = 1;
 pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
+pub(crate) const EVENT_TIMED: c_uint = 0;
 pub(crate) const HOST_ALLOC_PORTABLE: c_uint = 1;
+pub(crate) const HOST_ALLOC_MAPPED: c_uint = 2;
 pub(crate) const ATTRIBUTE_MEMORY_TYPE: c_uint = 2;
+pub(crate) const ATTRIBUTE_BUFFER_ID: c_uint = 7;
 pub(crate) const ATTRIBUTE_IS_MANAGED: c_uint = 8;
 pub(crate) const ATTRIBUTE_DEVICE_ORDINAL: c_uint = 9;
+pub(crate) const ATTRIBUTE_IS_IPC_CAPABLE: c_uint = 10;
 pub(crate) const MEMORY_OF_DEVICE: c_uint = 2;
+
+pub(crate) const DEVICE_MULTIPROCESSORS: c_int = 16;
+pub(crate) const DEVICE_CAPABILITY_MAJOR: c_int = 75;
+pub(crate) const DEVICE_CAPABILITY_MINOR: c_int = 76;
+pub(crate) const DEVICE_WRITES_WORDS: c_int = 122;
+
+pub(crate) const FUNCTION_MAX_THREADS: c_int = 0;
+pub(crate) const FUNCTION_SHARED_BYTES: c_int = 1;
+pub(crate) const FUNCTION_CONSTANT_BYTES: c_int = 2;
+pub(crate) const FUNCTION_LOCAL_BYTES: c_int = 3;
+pub(crate) const FUNCTION_REGISTERS: c_int = 4;
+pub(crate) const FUNCTION_MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
+
+pub(crate) const CAPTURE_RELAXED: c_uint = 2;
+pub(crate) const CAPTURE_STATUS_NONE: c_uint = 0;
+pub(crate) const IPC_LAZY_PEER_ACCESS: c_uint = 1;
+pub(crate) const JIT_ERROR_LOG: c_uint = 5;
+pub(crate) const JIT_ERROR_LOG_BYTES: c_uint = 6;
+
+/// Marks of the list of extras that a launch takes.
+pub(crate) const PARAMETERS_END: usize = 0;
+pub(crate) const PARAMETERS_POINTER: usize = 1;
+pub(crate) const PARAMETERS_BYTES: usize = 2;
 
 /// The library's name on Linux. The name without a number belongs to a toolkit, and may be a stub.
 pub(crate) const LIBRARY: &str = "libcuda.so.1";
 
 macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($argument:ty),* $(,)?)),* $(,)?) => {
+    (
+        every driver: { $($name:ident = $symbol:literal ($($argument:ty),* $(,)?)),* $(,)? }
+        newer drivers: { $($maybe:ident = $maybe_symbol:literal ($($maybe_argument:ty),* $(,)?)),* $(,)? }
+    ) => {
         /// The driver's functions. They live as long as the library, which is held.
         pub(crate) struct Api {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
+            $(pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_argument),*) -> Code>,)*
             _library: Library,
         }
 
@@ -53,36 +92,79 @@ macro_rules! functions {
                     }
                     .map_err(|error| format!("the driver is too old: {}", reason(&error)))?;
                 )*
-                Ok(Self { $($name,)* _library: library })
+                $(
+                    // SAFETY: as above.
+                    let $maybe = unsafe {
+                        library.get::<unsafe extern "C" fn($($maybe_argument),*) -> Code>(
+                            $maybe_symbol.to_bytes_with_nul(),
+                        )
+                    }
+                    .ok()
+                    .map(|function| *function);
+                )*
+                Ok(Self { $($name,)* $($maybe,)* _library: library })
             }
         }
     };
 }
 
 functions! {
-    init = c"cuInit"(c_uint),
-    device_count = c"cuDeviceGetCount"(*mut c_int),
-    device = c"cuDeviceGet"(*mut Ordinal, c_int),
-    retain_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, Ordinal),
-    push_context = c"cuCtxPushCurrent_v2"(Handle),
-    pop_context = c"cuCtxPopCurrent_v2"(*mut Handle),
-    pointer_attributes = c"cuPointerGetAttributes"(c_uint, *mut c_uint, *mut *mut c_void, Address),
-    allocate = c"cuMemAlloc_v2"(*mut Address, usize),
-    free = c"cuMemFree_v2"(Address),
-    allocate_pinned = c"cuMemHostAlloc"(*mut *mut c_void, usize, c_uint),
-    free_pinned = c"cuMemFreeHost"(*mut c_void),
-    copy_down = c"cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle),
-    copy_up = c"cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle),
-    create_stream = c"cuStreamCreate"(*mut Handle, c_uint),
-    stream_wait = c"cuStreamWaitEvent"(Handle, Handle, c_uint),
-    stream_synchronize = c"cuStreamSynchronize"(Handle),
-    create_event = c"cuEventCreate"(*mut Handle, c_uint),
-    record_event = c"cuEventRecord"(Handle, Handle),
-    query_event = c"cuEventQuery"(Handle),
-    wait_event = c"cuEventSynchronize"(Handle),
-    destroy_event = c"cuEventDestroy_v2"(Handle),
-    error_name = c"cuGetErrorName"(Code, *mut *const c_char),
-    error_text = c"cuGetErrorString"(Code, *mut *const c_char),
+    every driver: {
+        init = c"cuInit"(c_uint),
+        device_count = c"cuDeviceGetCount"(*mut c_int),
+        device = c"cuDeviceGet"(*mut Ordinal, c_int),
+        retain_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, Ordinal),
+        push_context = c"cuCtxPushCurrent_v2"(Handle),
+        pop_context = c"cuCtxPopCurrent_v2"(*mut Handle),
+        pointer_attributes = c"cuPointerGetAttributes"(c_uint, *mut c_uint, *mut *mut c_void, Address),
+        allocate = c"cuMemAlloc_v2"(*mut Address, usize),
+        free = c"cuMemFree_v2"(Address),
+        allocate_pinned = c"cuMemHostAlloc"(*mut *mut c_void, usize, c_uint),
+        free_pinned = c"cuMemFreeHost"(*mut c_void),
+        copy_down = c"cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle),
+        copy_up = c"cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle),
+        create_stream = c"cuStreamCreate"(*mut Handle, c_uint),
+        stream_wait = c"cuStreamWaitEvent"(Handle, Handle, c_uint),
+        stream_synchronize = c"cuStreamSynchronize"(Handle),
+        create_event = c"cuEventCreate"(*mut Handle, c_uint),
+        record_event = c"cuEventRecord"(Handle, Handle),
+        query_event = c"cuEventQuery"(Handle),
+        wait_event = c"cuEventSynchronize"(Handle),
+        destroy_event = c"cuEventDestroy_v2"(Handle),
+        error_name = c"cuGetErrorName"(Code, *mut *const c_char),
+        error_text = c"cuGetErrorString"(Code, *mut *const c_char),
+        device_attribute = c"cuDeviceGetAttribute"(*mut c_int, c_int, Ordinal),
+        current_context = c"cuCtxGetCurrent"(*mut Handle),
+        current_device = c"cuCtxGetDevice"(*mut Ordinal),
+        capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_uint),
+        address_range = c"cuMemGetAddressRange_v2"(*mut Address, *mut usize, Address),
+        fill = c"cuMemsetD8Async"(Address, u8, usize, Handle),
+        copy = c"cuMemcpyAsync"(Address, Address, usize, Handle),
+        mapped_address = c"cuMemHostGetDevicePointer_v2"(*mut Address, *mut c_void, c_uint),
+        ipc_handle = c"cuIpcGetMemHandle"(*mut IpcHandle, Address),
+        ipc_open = c"cuIpcOpenMemHandle_v2"(*mut Address, IpcHandle, c_uint),
+        ipc_close = c"cuIpcCloseMemHandle"(Address),
+        destroy_stream = c"cuStreamDestroy_v2"(Handle),
+        query_stream = c"cuStreamQuery"(Handle),
+        is_capturing = c"cuStreamIsCapturing"(Handle, *mut c_uint),
+        elapsed = c"cuEventElapsedTime"(*mut f32, Handle, Handle),
+        load_module = c"cuModuleLoadDataEx"(*mut Handle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void),
+        unload_module = c"cuModuleUnload"(Handle),
+        function = c"cuModuleGetFunction"(*mut Handle, Handle, *const c_char),
+        global = c"cuModuleGetGlobal_v2"(*mut Address, *mut usize, Handle, *const c_char),
+        function_attribute = c"cuFuncGetAttribute"(*mut c_int, c_int, Handle),
+        set_function_attribute = c"cuFuncSetAttribute"(Handle, c_int, c_int),
+        active_blocks = c"cuOccupancyMaxActiveBlocksPerMultiprocessor"(*mut c_int, Handle, c_int, usize),
+        launch = c"cuLaunchKernel"(
+            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void,
+        ),
+    }
+    newer drivers: {
+        uuid = c"cuDeviceGetUuid_v2"(*mut [u8; 16], Ordinal),
+        write_word = c"cuStreamWriteValue64_v2"(Handle, Address, u64, c_uint),
+        load_function = c"cuFuncLoad"(Handle),
+        parameter = c"cuFuncGetParamInfo"(Handle, usize, *mut usize, *mut usize),
+    }
 }
 
 impl Api {

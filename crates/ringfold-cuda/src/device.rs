@@ -1,41 +1,40 @@
-//! One device: its primary context, and two streams of ours.
+//! One device: its primary context, and streams of ours.
 
-use crate::api::{Address, Api, Handle};
-use crate::error::{CudaError, check, check_memory};
+use crate::api::{self, Address, Api};
+use crate::context::{self, Context};
+use crate::error::{CudaError, check_memory};
 use crate::stream::Stream;
-use core::ffi::c_int;
+use core::ops::Deref;
 
 /// A device whose primary context is retained.
 pub(crate) struct Device {
-    pub(crate) api: &'static Api,
-    pub(crate) ordinal: i32,
-    context: Handle,
+    context: Context,
     /// Copies to the host, and copies from it: the two directions do not wait for each other.
     pub(crate) down: Stream,
     pub(crate) up: Stream,
+    /// For what waits for nobody, whatever the user has queued: zeroing, and setting a module's words.
+    pub(crate) aside: Stream,
+    pub(crate) multiprocessors: u32,
+    /// The compute capability.
+    pub(crate) capability: (i32, i32),
 }
-
-// SAFETY: contexts, streams and events may be used from any thread; the driver locks what it has to.
-unsafe impl Send for Device {}
-// SAFETY: as above.
-unsafe impl Sync for Device {}
 
 impl Device {
     pub(crate) fn open(api: &'static Api, ordinal: i32) -> Result<Self, CudaError> {
-        let (mut device, mut context): (c_int, Handle) = (0, core::ptr::null_mut());
-        // SAFETY: the device can be written.
-        check(api, "choosing a CUDA device", unsafe { (api.device)(&raw mut device, ordinal) })?;
-        // SAFETY: the context can be written, and is not released before the process ends.
-        let code = unsafe { (api.retain_context)(&raw mut context, device) };
-        check(api, "opening a CUDA device", code)?;
-        let _current = Current::push(api, context)?;
-        let (down, up) = (Stream::create(api)?, Stream::create(api)?);
-        Ok(Self { api, ordinal, context, down, up })
+        let context = Context::retain(api, ordinal)?;
+        let ask = |number| context::attribute(api, ordinal, number);
+        let multiprocessors = u32::try_from(ask(api::DEVICE_MULTIPROCESSORS)?).unwrap_or(0);
+        let capability = (ask(api::DEVICE_CAPABILITY_MAJOR)?, ask(api::DEVICE_CAPABILITY_MINOR)?);
+        let stream = || Stream::open(context);
+        Ok(Self { context, down: stream()?, up: stream()?, aside: stream()?, multiprocessors, capability })
     }
 
-    /// Makes the device the one that this thread's calls are for, until the guard is dropped.
-    pub(crate) fn current(&self) -> Result<Current, CudaError> {
-        Current::push(self.api, self.context)
+    pub(crate) fn context(&self) -> Context {
+        self.context
+    }
+
+    pub(crate) fn attribute(&self, number: i32) -> Result<i32, CudaError> {
+        context::attribute(self.api, self.ordinal, number)
     }
 
     pub(crate) fn allocate(&self, bytes: usize) -> Result<Address, CudaError> {
@@ -58,25 +57,10 @@ impl Device {
     }
 }
 
-/// While it lives, a context is its thread's current one.
-pub(crate) struct Current {
-    api: &'static Api,
-    /// Contexts are pushed and popped by one thread.
-    _of_this_thread: core::marker::PhantomData<*const ()>,
-}
+impl Deref for Device {
+    type Target = Context;
 
-impl Current {
-    fn push(api: &'static Api, context: Handle) -> Result<Self, CudaError> {
-        // SAFETY: the context is retained.
-        check(api, "turning to a CUDA device", unsafe { (api.push_context)(context) })?;
-        Ok(Self { api, _of_this_thread: core::marker::PhantomData })
-    }
-}
-
-impl Drop for Current {
-    fn drop(&mut self) {
-        let mut popped: Handle = core::ptr::null_mut();
-        // SAFETY: the handle can be written, and this thread has pushed what is popped.
-        let _ = unsafe { (self.api.pop_context)(&raw mut popped) };
+    fn deref(&self) -> &Context {
+        &self.context
     }
 }

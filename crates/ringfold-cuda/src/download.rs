@@ -126,8 +126,7 @@ impl Download {
     }
 
     fn end_piece(pieces: &mut Vec<Piece>, device: &'static Device, end: usize) -> Result<(), CudaError> {
-        let _current = device.current()?;
-        pieces.push(Piece { end, event: Event::record(device, &device.down)? });
+        pieces.push(Piece { end, event: Event::after(&device.down)? });
         Ok(())
     }
 
@@ -146,7 +145,7 @@ impl Download {
     /// Waits until nothing is copied any more, whether that went well or not.
     fn drain(&self) {
         for device in self.sources.iter().filter_map(DeviceMemory::device) {
-            device.down.drain(device);
+            device.down.drain();
         }
     }
 }

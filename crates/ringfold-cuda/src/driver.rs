@@ -78,6 +78,21 @@ impl Driver {
         Ok(device)
     }
 
+    /// Something of an allocation that is told in eight bytes or fewer. The context of some device is current.
+    pub(crate) fn pointer_attribute(
+        &'static self,
+        attribute: c_uint,
+        address: u64,
+    ) -> Result<u64, CudaError> {
+        let (mut names, mut value) = ([attribute], 0_u64);
+        let mut places: [*mut c_void; 1] = [(&raw mut value).cast()];
+        // SAFETY: there is one name and one place, which has room for all that callers ask for.
+        let code =
+            unsafe { (self.api.pointer_attributes)(1, names.as_mut_ptr(), places.as_mut_ptr(), address) };
+        check(&self.api, "asking about memory of a CUDA device", code)?;
+        Ok(value)
+    }
+
     /// The device whose memory an address is in.
     pub(crate) fn ordinal_of(&'static self, address: u64) -> Result<i32, CudaError> {
         let (mut kind, mut managed, mut ordinal): (c_uint, c_uint, c_int) = (0, 0, -1);

@@ -1,8 +1,9 @@
 //! How CUDA fails, in words for whoever owns the tensors.
 
 use crate::api::{Api, Code, OUT_OF_MEMORY, SUCCESS};
+use core::time::Duration;
 
-/// Why memory of a device can't be used.
+/// Why a device, or memory of it, can't be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
@@ -33,7 +34,44 @@ pub enum CudaError {
         what: &'static str,
         /// What the driver says.
         why: String,
+        /// The driver's number for that.
+        code: i32,
     },
+    /// A device did not do something in time.
+    #[error("{what}: the CUDA device was not done after {after:?}")]
+    Late {
+        /// What was being done.
+        what: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// An argument can't be used.
+    #[error("{0}")]
+    Argument(String),
+    /// This driver, device or kind of memory can't do that.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+impl CudaError {
+    /// The driver's number for it, or 0.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Refused { code, .. } => *code,
+            Self::OutOfMemory { .. } | Self::OutOfPinnedMemory(_) => OUT_OF_MEMORY,
+            _ => 0,
+        }
+    }
+
+    /// What sort of failure it is, in a word: `cuda`, `argument`, `timeout` or `unsupported`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } | Self::OutOfMemory { .. } | Self::OutOfPinnedMemory(_) => "cuda",
+            Self::NoDevice(_) | Self::NotOnDevice(_) | Self::Argument(_) => "argument",
+            Self::Late { .. } => "timeout",
+            Self::NoDriver(_) | Self::Unsupported(_) => "unsupported",
+        }
+    }
 }
 
 /// Nothing, or why it failed.
@@ -41,7 +79,7 @@ pub(crate) fn check(api: &Api, what: &'static str, code: Code) -> Result<(), Cud
     if code == SUCCESS {
         return Ok(());
     }
-    Err(CudaError::Refused { what, why: api.words(code) })
+    Err(CudaError::Refused { what, why: api.words(code), code })
 }
 
 /// As [`check`], of an allocation.

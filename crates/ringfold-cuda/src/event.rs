@@ -1,15 +1,16 @@
 //! A place in a queue that one can wait for.
 
 use crate::api::{self, Handle};
-use crate::device::Device;
+use crate::context::Context;
 use crate::error::{CudaError, check};
-use crate::limits::SPIN;
+use crate::gpu::Gpu;
+use crate::limits::{SPIN, WAIT_STEP_MAX, WAIT_STEP_MIN};
 use crate::stream::Stream;
 use std::time::Instant;
 
 /// A place in a stream's queue.
-pub(crate) struct Event {
-    pub(crate) device: &'static Device,
+pub struct Event {
+    pub(crate) context: Context,
     pub(crate) handle: Handle,
 }
 
@@ -19,50 +20,109 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// After all that is queued now. The device must be current.
-    pub(crate) fn record(device: &'static Device, stream: &Stream) -> Result<Self, CudaError> {
-        let api = device.api;
+    /// One that a stream can record, again and again. Before that it is reached.
+    pub fn create(gpu: &Gpu) -> Result<Self, CudaError> {
+        Self::open(gpu.context(), api::EVENT_DISABLE_TIMING)
+    }
+
+    /// One that tells the time, too.
+    pub fn timed(gpu: &Gpu) -> Result<Self, CudaError> {
+        Self::open(gpu.context(), api::EVENT_TIMED)
+    }
+
+    pub(crate) fn open(context: Context, flags: u32) -> Result<Self, CudaError> {
+        let _current = context.current()?;
         let mut handle: Handle = core::ptr::null_mut();
-        let flags = api::EVENT_BLOCKING_SYNC | api::EVENT_DISABLE_TIMING;
         // SAFETY: the handle can be written.
-        check(api, "making a CUDA event", unsafe { (api.create_event)(&raw mut handle, flags) })?;
-        let event = Self { device, handle };
-        // SAFETY: event and stream exist, on one device.
-        check(api, "marking a CUDA stream", unsafe { (api.record_event)(handle, stream.handle) })?;
+        let code = unsafe { (context.api.create_event)(&raw mut handle, flags) };
+        check(context.api, "making a CUDA event", code)?;
+        Ok(Self { context, handle })
+    }
+
+    /// After all that is queued now.
+    pub(crate) fn after(stream: &Stream) -> Result<Self, CudaError> {
+        let event = Self::open(stream.context, api::EVENT_BLOCKING_SYNC | api::EVENT_DISABLE_TIMING)?;
+        stream.record(&event)?;
         Ok(event)
     }
 
     /// Whether all before it is done.
+    pub fn query(&self) -> Result<bool, CudaError> {
+        let _current = self.context.current()?;
+        self.is_reached()
+    }
+
+    /// How long after another one it was reached, in microseconds. Both are timed, and were reached.
+    pub fn elapsed_us(&self, earlier: &Self) -> Result<f64, CudaError> {
+        let _current = self.context.current()?;
+        let mut milliseconds = 0_f32;
+        // SAFETY: the number can be written, and both events exist.
+        let code = unsafe { (self.context.api.elapsed)(&raw mut milliseconds, earlier.handle, self.handle) };
+        check(self.context.api, "asking how long a CUDA device took", code)?;
+        Ok(f64::from(milliseconds) * 1e3)
+    }
+
+    /// Whether all before it is done. The device is current.
     pub(crate) fn is_reached(&self) -> Result<bool, CudaError> {
         // SAFETY: the event exists.
-        let code = unsafe { (self.device.api.query_event)(self.handle) };
+        let code = unsafe { (self.context.api.query_event)(self.handle) };
         if code == api::NOT_READY {
             return Ok(false);
         }
-        check(self.device.api, "copying from or to a CUDA device", code).map(|()| true)
+        check(self.context.api, WORKING, code).map(|()| true)
     }
 
     /// Returns when all before it is done.
     pub(crate) fn wait(&self) -> Result<(), CudaError> {
-        let _current = self.device.current()?;
+        let _current = self.context.current()?;
+        if self.is_reached_within_spin(Instant::now())? {
+            return Ok(());
+        }
+        // SAFETY: the event exists.
+        let code = unsafe { (self.context.api.wait_event)(self.handle) };
+        check(self.context.api, WORKING, code)
+    }
+
+    /// Returns when all before it is done, or it is too late for that.
+    pub fn wait_until(&self, deadline: Instant) -> Result<(), CudaError> {
+        let _current = self.context.current()?;
         let began = Instant::now();
-        while began.elapsed() < SPIN {
+        if self.is_reached_within_spin(began)? {
+            return Ok(());
+        }
+        let mut step = WAIT_STEP_MIN;
+        while !self.is_reached()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(CudaError::Late { what: WORKING, after: began.elapsed() });
+            }
+            std::thread::sleep(step.min(left));
+            step = (step * 2).min(WAIT_STEP_MAX);
+        }
+        Ok(())
+    }
+
+    fn is_reached_within_spin(&self, began: Instant) -> Result<bool, CudaError> {
+        loop {
             if self.is_reached()? {
-                return Ok(());
+                return Ok(true);
+            }
+            if began.elapsed() >= SPIN {
+                return Ok(false);
             }
             core::hint::spin_loop();
         }
-        // SAFETY: the event exists.
-        let code = unsafe { (self.device.api.wait_event)(self.handle) };
-        check(self.device.api, "copying from or to a CUDA device", code)
     }
 }
 
+/// What the device was doing, as far as an event tells. Errors of kernels come to light here, too.
+const WORKING: &str = "waiting for work of a CUDA device";
+
 impl Drop for Event {
     fn drop(&mut self) {
-        if let Ok(_current) = self.device.current() {
+        if let Ok(_current) = self.context.current() {
             // SAFETY: the event exists, and nobody uses it after this.
-            let _ = unsafe { (self.device.api.destroy_event)(self.handle) };
+            let _ = unsafe { (self.context.api.destroy_event)(self.handle) };
         }
     }
 }

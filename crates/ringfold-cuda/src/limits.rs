@@ -24,3 +24,20 @@ pub(crate) const SOURCE_ALIGN: usize = 128;
 
 /// How long a wait for the device looks again and again before it sleeps: a small copy is faster than waking up.
 pub(crate) const SPIN: Duration = Duration::from_micros(30);
+
+/// Someone who waits longer sleeps for so long between two looks, and for twice as long each time, up to the other.
+pub(crate) const WAIT_STEP_MIN: Duration = Duration::from_micros(5);
+pub(crate) const WAIT_STEP_MAX: Duration = Duration::from_micros(200);
+
+/// How long zeroing new memory may take. It waits for nobody, unless a kernel leaves no room on the device.
+pub(crate) const ZEROING_MAX: Duration = Duration::from_secs(120);
+
+/// Words that may be on their way from a ring, and how long the oldest of them may take.
+pub(crate) const WORD_RING_WORDS: usize = 2048;
+pub(crate) const WORD_RING_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// What the driver's compiler may say about an image that can't be loaded.
+pub(crate) const IMAGE_LOG_BYTES: usize = 16 << 10;
+
+/// No kernel has more parameters.
+pub(crate) const PARAMETERS_MAX: usize = 4096;

@@ -16,9 +16,8 @@ impl Queued {
     pub fn now<'a>(memories: impl IntoIterator<Item = &'a DeviceMemory>) -> Result<Self, CudaError> {
         let mut marks: Vec<Event> = Vec::new();
         for device in memories.into_iter().filter_map(DeviceMemory::device) {
-            if marks.iter().all(|mark| mark.device.ordinal != device.ordinal) {
-                let _current = device.current()?;
-                marks.push(Event::record(device, &Stream::legacy())?);
+            if marks.iter().all(|mark| mark.context.ordinal != device.ordinal) {
+                marks.push(Event::after(&Stream::legacy(device.context()))?);
             }
         }
         Ok(Self { marks })
@@ -26,6 +25,6 @@ impl Queued {
 
     /// A stream of a device's goes on after what was queued there.
     pub(crate) fn before(&self, stream: &Stream, ordinal: i32) -> Result<(), CudaError> {
-        self.marks.iter().filter(|mark| mark.device.ordinal == ordinal).try_for_each(|m| stream.wait_for(m))
+        self.marks.iter().filter(|mark| mark.context.ordinal == ordinal).try_for_each(|m| stream.wait(m))
     }
 }

@@ -1,44 +1,203 @@
-//! A queue of copies.
+//! A queue of copies and kernels.
 
-use crate::api::{self, Api, Handle};
-use crate::device::Device;
+use crate::api::{self, Handle};
+use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::event::Event;
+use crate::gpu::Gpu;
+use crate::word_ring::WordRing;
+use core::sync::atomic::{AtomicBool, Ordering};
+use parking_lot::Mutex;
+use std::time::Instant;
 
-/// A stream of ours, which is kept for the life of the process and waits for no other unless it is told to.
-pub(crate) struct Stream {
+/// A stream. One of ours waits for no other unless it is told to, not even for the default one.
+pub struct Stream {
+    pub(crate) context: Context,
     pub(crate) handle: Handle,
+    is_ours: bool,
+    /// Whether the device sets words of memory by itself.
+    writes_words: AtomicBool,
+    /// What words are copied from if it does not; none before the first.
+    ring: Mutex<Option<WordRing>>,
+    /// The event of the last wait, for the next one.
+    mark: Mutex<Option<Event>>,
 }
 
+// SAFETY: streams may be used from any thread; the driver locks what it has to.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
 impl Stream {
-    /// On the device whose context is current.
-    pub(crate) fn create(api: &'static Api) -> Result<Self, CudaError> {
-        let mut handle: Handle = core::ptr::null_mut();
-        // SAFETY: the handle can be written.
-        let code = unsafe { (api.create_stream)(&raw mut handle, api::STREAM_NON_BLOCKING) };
-        check(api, "making a CUDA stream", code)?;
-        Ok(Self { handle })
+    /// A new one.
+    pub fn create(gpu: &Gpu) -> Result<Self, CudaError> {
+        Self::open(gpu.context())
     }
 
-    /// The stream that queues what names no stream, of whatever device is current.
-    pub(crate) fn legacy() -> Self {
-        Self { handle: core::ptr::without_provenance_mut(api::LEGACY_STREAM) }
+    /// Somebody else's stream, by its handle; 0 is the default stream.
+    ///
+    /// # Safety
+    /// It is a stream of this device, for as long as the value lives.
+    pub unsafe fn borrowed(gpu: &Gpu, raw: usize) -> Self {
+        Self::of(gpu.context(), core::ptr::without_provenance_mut(raw), false)
+    }
+
+    pub(crate) fn open(context: Context) -> Result<Self, CudaError> {
+        let _current = context.current()?;
+        let mut handle: Handle = core::ptr::null_mut();
+        // SAFETY: the handle can be written.
+        let code = unsafe { (context.api.create_stream)(&raw mut handle, api::STREAM_NON_BLOCKING) };
+        check(context.api, "making a CUDA stream", code)?;
+        Ok(Self::of(context, handle, true))
+    }
+
+    /// The stream that queues what names no stream.
+    pub(crate) fn legacy(context: Context) -> Self {
+        Self::of(context, core::ptr::without_provenance_mut(api::LEGACY_STREAM), false)
+    }
+
+    fn of(context: Context, handle: Handle, is_ours: bool) -> Self {
+        let writes_words = AtomicBool::new(context.writes_words);
+        Self { context, handle, is_ours, writes_words, ring: Mutex::new(None), mark: Mutex::new(None) }
+    }
+
+    /// The driver's handle.
+    pub fn raw(&self) -> usize {
+        self.handle.addr()
+    }
+
+    /// Queues a copy between any two places, of devices or of the host.
+    ///
+    /// # Safety
+    /// Both places have so many bytes until the copy is done, and are used by nothing that the copy is not ordered with.
+    pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _current = self.context.current()?;
+        // SAFETY: the caller's promise.
+        let code = unsafe { (self.context.api.copy)(to, from, bytes, self.handle) };
+        check(self.context.api, "copying memory of a CUDA device", code)
+    }
+
+    /// Queues that bytes are overwritten with a value.
+    ///
+    /// # Safety
+    /// As for `copy`.
+    pub unsafe fn fill(&self, address: u64, value: u8, bytes: usize) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _current = self.context.current()?;
+        // SAFETY: the caller's promise.
+        let code = unsafe { (self.context.api.fill)(address, value, bytes, self.handle) };
+        check(self.context.api, "filling memory of a CUDA device", code)
+    }
+
+    /// Queues that an aligned word of eight bytes is set, at once for whoever looks. What was queued before can be seen
+    /// by those who see it.
+    ///
+    /// # Safety
+    /// As for `copy`. The word is in a device's memory, or in mapped memory of the host by its device address.
+    pub unsafe fn write_word(&self, address: u64, value: u64) -> Result<(), CudaError> {
+        if !address.is_multiple_of(8) {
+            return Err(CudaError::Argument(format!(
+                "{address:#x} is no address of a word: it is no multiple of 8"
+            )));
+        }
+        let _current = self.context.current()?;
+        if let Some(write_word) = self.context.api.write_word
+            && self.writes_words.load(Ordering::Relaxed)
+        {
+            // SAFETY: the caller's promise.
+            let code = unsafe { write_word(self.handle, address, value, 0) };
+            if code != api::NOT_SUPPORTED {
+                return check(self.context.api, "setting a word by a CUDA stream", code);
+            }
+            self.writes_words.store(false, Ordering::Relaxed);
+        }
+        let mut ring = self.ring.lock();
+        let ring = match &mut *ring {
+            Some(ring) => ring,
+            none => none.insert(WordRing::open(self.context)?),
+        };
+        let from = ring.place(value, self)?;
+        // SAFETY: the caller's promise for the word; the ring keeps its own until it was copied.
+        let code = unsafe { (self.context.api.copy)(address, from, 8, self.handle) };
+        check(self.context.api, "setting a word by a CUDA stream", code)
+    }
+
+    /// The event is reached when all that is queued now is done.
+    pub fn record(&self, event: &Event) -> Result<(), CudaError> {
+        let _current = self.context.current()?;
+        // SAFETY: event and stream exist, on one device.
+        let code = unsafe { (self.context.api.record_event)(event.handle, self.handle) };
+        check(self.context.api, "marking a CUDA stream", code)
     }
 
     /// What is queued from now on begins after the event.
-    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
-        let api = event.device.api;
+    pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
+        let _current = self.context.current()?;
         // SAFETY: stream and event exist, and may be of different devices.
-        check(api, "waiting for work of a CUDA device", unsafe {
-            (api.stream_wait)(self.handle, event.handle, 0)
-        })
+        let code = unsafe { (self.context.api.stream_wait)(self.handle, event.handle, 0) };
+        check(self.context.api, "waiting for work of a CUDA device", code)
+    }
+
+    /// Returns when all that is queued now is done, or it is too late for that.
+    pub fn synchronize(&self, deadline: Instant) -> Result<(), CudaError> {
+        let kept = self.mark.lock().take();
+        let mark = match kept {
+            Some(mark) => mark,
+            None => Event::open(self.context, api::EVENT_DISABLE_TIMING)?,
+        };
+        self.record(&mark)?;
+        let end = mark.wait_until(deadline);
+        *self.mark.lock() = Some(mark);
+        end
+    }
+
+    /// Whether all that is queued is done.
+    pub fn is_idle(&self) -> Result<bool, CudaError> {
+        let _current = self.context.current()?;
+        // SAFETY: the stream exists.
+        let code = unsafe { (self.context.api.query_stream)(self.handle) };
+        if code == api::NOT_READY {
+            return Ok(false);
+        }
+        check(self.context.api, "waiting for work of a CUDA device", code).map(|()| true)
+    }
+
+    /// Whether what is queued becomes part of a graph instead of being done.
+    pub fn is_capturing(&self) -> Result<bool, CudaError> {
+        let _current = self.context.current()?;
+        let mut status = api::CAPTURE_STATUS_NONE;
+        // SAFETY: the status can be written, and the stream exists.
+        let code = unsafe { (self.context.api.is_capturing)(self.handle, &raw mut status) };
+        check(self.context.api, "asking whether a CUDA stream is captured", code)?;
+        Ok(status != api::CAPTURE_STATUS_NONE)
     }
 
     /// Returns when all that is queued is done, or can't be.
-    pub(crate) fn drain(&self, device: &Device) {
-        if let Ok(_current) = device.current() {
+    pub(crate) fn drain(&self) {
+        if let Ok(_current) = self.context.current() {
             // SAFETY: the stream exists.
-            let _ = unsafe { (device.api.stream_synchronize)(self.handle) };
+            let _ = unsafe { (self.context.api.stream_synchronize)(self.handle) };
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.is_ours
+            && let Ok(_current) = self.context.current()
+        {
+            // The words on their way are read until the stream has done with them.
+            if self.ring.get_mut().is_some() {
+                // SAFETY: the stream exists.
+                let _ = unsafe { (self.context.api.stream_synchronize)(self.handle) };
+            }
+            // SAFETY: the stream exists, and nobody queues anything any more; what is queued is still done.
+            let _ = unsafe { (self.context.api.destroy_stream)(self.handle) };
         }
     }
 }

@@ -28,15 +28,12 @@ pub fn upload(pieces: &[Piece<'_>], after: &Queued) -> Result<(), CudaError> {
     let mut devices: Vec<&'static Device> = Vec::new();
     let result = pieces.iter().try_for_each(|piece| queue(piece, after, &mut devices));
     let result = result.and_then(|()| {
-        let ends = devices.iter().map(|device| {
-            let _current = device.current()?;
-            Event::record(device, &device.up)
-        });
+        let ends = devices.iter().map(|device| Event::after(&device.up));
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
         ends.iter().try_for_each(Event::wait)
     });
     // The bytes are only lent: nothing may read them once this has returned.
-    result.inspect_err(|_| devices.iter().for_each(|device| device.up.drain(device)))
+    result.inspect_err(|_| devices.iter().for_each(|device| device.up.drain()))
 }
 
 fn queue(piece: &Piece<'_>, after: &Queued, devices: &mut Vec<&'static Device>) -> Result<(), CudaError> {
