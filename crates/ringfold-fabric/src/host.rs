@@ -2,6 +2,7 @@
 
 use crate::random;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 
 /// A number that processes share if they run on one system, in one network namespace, for one user: then shared memory
@@ -25,6 +26,22 @@ pub fn nobodys() -> u64 {
 /// Whether the environment lets processes of one host share memory: unless `RINGFOLD_SHARED_MEMORY` is 0, it does.
 pub fn may_share() -> bool {
     std::env::var_os("RINGFOLD_SHARED_MEMORY").is_none_or(|value| value != "0")
+}
+
+/// The addresses that packets to elsewhere would come from. Nothing is sent to find that out.
+pub fn outward_addresses() -> Vec<IpAddr> {
+    // Both are addresses for examples, which nobody has.
+    let elsewhere = [
+        (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))),
+        (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))),
+    ];
+    let from = |(any, there): (IpAddr, IpAddr)| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((there, 9)).ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    };
+    let is_outward = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_loopback();
+    elsewhere.into_iter().filter_map(from).filter(is_outward).collect()
 }
 
 fn identity() -> io::Result<u64> {

@@ -17,6 +17,7 @@ pub mod order;
 pub mod poller;
 pub mod probe;
 pub mod random;
+pub mod rendezvous;
 pub mod segment;
 pub mod shared_link;
 pub mod shared_memory;

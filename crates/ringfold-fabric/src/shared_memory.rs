@@ -5,6 +5,7 @@
 
 use crate::memory::Memory;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, Stat};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
@@ -197,6 +198,23 @@ impl MappedMemory {
         unsafe { core::ptr::copy(place, into.as_mut_ptr(), into.len()) };
     }
 
+    /// Sets an aligned word, which others may read at the same time.
+    ///
+    /// # Panics
+    /// If there is no such word, or it is not aligned.
+    pub fn set_word(&self, at: usize, value: u64) {
+        let place: *mut u64 = self.place(at, size_of::<u64>()).cast();
+        assert!(place.is_aligned(), "the word at {at} is not aligned");
+        // SAFETY: the place lies within the mapping and is aligned; within this process it is only used atomically, or
+        // by those who write it as a part of something else.
+        unsafe { AtomicU64::from_ptr(place) }.store(value, Ordering::Release);
+    }
+
+    /// Where it begins, for those who use it by its address. It is valid as long as this value lives, and for `len` bytes.
+    pub fn start(&self) -> *mut u8 {
+        self.place(0, 0)
+    }
+
     fn place(&self, at: usize, bytes: usize) -> *mut u8 {
         let is_within = at.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         assert!(is_within, "{bytes} bytes at {at} are not within {} bytes", self.bytes);
@@ -269,6 +287,8 @@ mod tests {
         mapped.write(9_990, b"ten bytes!");
         let (memory, _file) = made.into_parts();
         assert_eq!(&memory.as_slice()[9_990..], b"ten bytes!");
+        mapped.set_word(8, 77);
+        assert_eq!(memory.as_slice()[8..16], 77_u64.to_ne_bytes());
         drop(memory);
         let mut again = [0; 3];
         mapped.read(9_990, &mut again);
