@@ -1,0 +1,167 @@
+"""The compilers of CUDA: NVRTC where there is one, else nvcc."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from ringfold import _native
+from ringfold._error import PortError
+
+from mscclpp._errors import invalid, told
+from mscclpp._headers import headers_digest, include_path
+
+# How long nvcc may take.
+NVCC_SECONDS = 600.0
+STANDARD = "-std=c++20"
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+# What NVRTC says of a header of the host that it has not got.
+_NO_HEADER = re.compile(r"(cannot|could not) open source file|No such file", re.IGNORECASE)
+
+
+@cache
+def nvrtc_library() -> str | None:
+    """The NVRTC of a Python package or of CUDA's toolkit, if one is found. The engine looks at the loader's places itself."""
+    for folder in _folders():
+        found = [path for path in folder.glob("libnvrtc*.so*") if _is_nvrtc(path.name)]
+        if found:
+            return str(max(found, key=lambda path: path.name))
+    return None
+
+
+def _is_nvrtc(name: str) -> bool:
+    return "builtins" not in name and ".alt." not in name and "static" not in name
+
+
+def _folders() -> Iterator[Path]:
+    for package, places in (
+        ("nvidia", ("cu13/lib", "cu12/lib", "cuda_nvrtc/lib")),
+        ("torch", ("lib",)),
+    ):
+        try:
+            found = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        for base in (found.submodule_search_locations or ()) if found is not None else ():
+            for place in places:
+                yield Path(base) / place
+    for base in _toolkits():
+        yield base / "lib64"
+
+
+def _toolkits() -> Iterator[Path]:
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if os.environ.get(name):
+            yield Path(os.environ[name])
+    yield Path("/usr/local/cuda")
+
+
+@cache
+def nvcc() -> str | None:
+    """The program nvcc, if there is one."""
+    for base in _toolkits():
+        found = shutil.which(str(base / "bin" / "nvcc"))
+        if found:
+            return found
+    return shutil.which("nvcc")
+
+
+def compiled(path: Path, arch: str, defines: Mapping[str, str]) -> bytes:
+    """A source, compiled for an architecture: NVRTC's work, or nvcc's if there is no NVRTC or it lacks a header of the host."""
+    try:
+        source = path.read_text()
+    except OSError as error:
+        raise invalid(f"the kernel can't be read: {error}") from None
+    library = nvrtc_library()
+    try:
+        return _native.cuda_compile(
+            source, str(path), arch, dict(defines), [str(path.parent)], [STANDARD], library
+        )
+    except PortError as error:
+        lacks_compiler = error.kind == "unsupported"
+        if nvcc() is not None and (lacks_compiler or _NO_HEADER.search(str(error))):
+            return _by_nvcc(path, arch, defines)
+        with told():
+            raise
+
+
+def _by_nvcc(path: Path, arch: str, defines: Mapping[str, str]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "kernel.cubin"
+        macros = [f"-D{name}={value}" if value != "" else f"-D{name}" for name, value in defines.items()]
+        words = [
+            nvcc() or "nvcc",
+            "-cubin",
+            f"-arch={arch}",
+            STANDARD,
+            f"-I{include_path()}",
+            f"-I{path.parent}",
+        ]
+        try:
+            ended = subprocess.run(
+                [*words, *macros, "-o", str(out), str(path)],
+                capture_output=True,
+                text=True,
+                timeout=NVCC_SECONDS,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise invalid(f"nvcc can't compile {path}: {error}") from None
+        if ended.returncode:
+            raise invalid(f"{path} does not compile:\n{ended.stdout}{ended.stderr}")
+        return out.read_bytes()
+
+
+def fingerprint(path: Path, arch: str, defines: Mapping[str, str]) -> str:
+    """What a compiled source depends on, as one number: all that it includes, the compiler, and what it is told."""
+    digest = hashlib.sha256()
+
+    def add(*parts: str) -> None:
+        for part in parts:
+            digest.update(f"{len(part)}:{part}".encode(errors="surrogateescape"))
+
+    add("1", _native.__version__, headers_digest(), arch, STANDARD)
+    for name, value in sorted(defines.items()):
+        add(name, value)
+    for compiler in (nvrtc_library(), nvcc()):
+        add(_identity(compiler))
+    for name, text in _sources(path):
+        add(name, text)
+    return digest.hexdigest()
+
+
+def _identity(file: str | None) -> str:
+    if file is None:
+        return ""
+    about = os.stat(file)
+    return f"{os.path.realpath(file)} {about.st_size} {about.st_mtime_ns}"
+
+
+def _sources(path: Path) -> Iterator[tuple[str, str]]:
+    """A source, and all files near it that it includes."""
+    waiting, seen = [path], {path}
+    while waiting:
+        one = waiting.pop()
+        try:
+            text = one.read_text(errors="surrogateescape")
+        except OSError:
+            if one == path:
+                raise invalid(f"there is no kernel at {path}") from None
+            continue
+        yield str(one), text
+        for name in _INCLUDE.findall(text):
+            for folder in (one.parent, path.parent):
+                near = folder / name
+                if near not in seen and near.is_file():
+                    seen.add(near)
+                    waiting.append(near)

@@ -1,0 +1,43 @@
+"""Devices, and how a rank wants to be connected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mscclpp._transport import Transport
+
+
+class DeviceType(Enum):
+    """What kind of device memory belongs to."""
+
+    Unknown = 0
+    CPU = 1
+    GPU = 2
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device; ``id`` -1 is the current one.
+
+    >>> str(Device(DeviceType.GPU, 1))
+    'GPU:1'
+    """
+
+    type: DeviceType = DeviceType.Unknown
+    id: int = -1
+
+    def __str__(self) -> str:
+        return self.type.name if self.id < 0 else f"{self.type.name}:{self.id}"
+
+
+@dataclass(frozen=True)
+class EndpointConfig:
+    """One end of a connection: the transport, and the device whose memory it is for (the current GPU if there is one,
+    unless said otherwise). ``max_write_queue_size`` and ``ib`` are taken for programs that give them.
+    """
+
+    transport: Transport = Transport.Unknown
+    device: Device = field(default_factory=Device)
+    max_write_queue_size: int = -1
+    ib: object = None

@@ -1,0 +1,115 @@
+"""Memory of GPUs: as arrays of cupy, and as it is."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from ringfold import _native
+
+from mscclpp._errors import CudaError, told
+from mscclpp._host_memory import dimensions
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+_made: list[type] = []
+
+
+class RawGpuBuffer:
+    """So many bytes of the current GPU's memory, zero-filled. Frameworks take it by DLPack as a row of bytes, without a copy:
+    ``torch.from_dlpack(RawGpuBuffer(n)).view(torch.float32)``.
+    """
+
+    def __init__(self, nbytes: int, device: int | None = None) -> None:
+        if nbytes <= 0:
+            raise ValueError(f"memory of {nbytes} bytes is none")
+        self._native = gpu_memory(nbytes, device)
+
+    def nbytes(self) -> int:
+        """How many bytes."""
+        return self._native.nbytes
+
+    def data(self) -> int:
+        """Their address."""
+        return self._native.address
+
+    def device_id(self) -> int:
+        """The GPU they are on."""
+        return self._native.ordinal
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule."""
+        return self.__dlpack__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._native.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._native.__dlpack_device__()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self._native.__cuda_array_interface__
+
+
+def gpu_memory(nbytes: int, device: int | None) -> _native.CudaMemory:
+    """Memory of a GPU, or words that say why there is none."""
+    with told():
+        why = _native.cuda_why_not()
+        if why is not None:
+            raise CudaError(0, f"there is no GPU that could be used: {why}")
+        return _native.CudaMemory(nbytes, _native.cuda_current() if device is None else device)
+
+
+class NoGpuBuffer:
+    """A zero-filled array on the GPU, as cupy has them. There is no cupy here, so it can't be made;
+    :class:`mscclpp.RawGpuBuffer` needs none.
+    """
+
+    def __init__(
+        self, shape: int | tuple[int, ...], dtype: Any = float, strides: Any = None, order: str = "C"
+    ) -> None:
+        dimensions(shape)
+        raise RuntimeError(
+            "GpuBuffer is an array of cupy, which is not installed (pip install cupy-cuda13x); RawGpuBuffer needs none"
+        )
+
+
+if TYPE_CHECKING:
+    GpuBuffer: TypeAlias = Any
+
+
+def gpu_buffer_class() -> type:
+    """The class ``GpuBuffer``. Making it imports cupy, so that is done when it is asked for first."""
+    if not _made:
+        try:
+            import cupy  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            _made.append(NoGpuBuffer)
+        else:
+            _made.append(_derived(cupy))
+        _made[0].__name__ = _made[0].__qualname__ = "GpuBuffer"
+        _made[0].__module__ = "mscclpp"
+    return _made[0]
+
+
+def _derived(cupy: Any) -> type:
+    class GpuBuffer(cupy.ndarray):  # type: ignore[misc, unused-ignore]
+        """A zero-filled array of cupy in memory of its own, which other processes can open."""
+
+        def __new__(
+            cls, shape: int | tuple[int, ...], dtype: Any = float, strides: Any = None, order: str = "C"
+        ) -> Any:
+            lengths = dimensions(shape)
+            nbytes = math.prod(lengths) * cupy.dtype(dtype).itemsize
+            if strides is not None:
+                # As much as the last element reaches.
+                nbytes = sum((n - 1) * abs(s) for n, s in zip(lengths, strides)) + cupy.dtype(dtype).itemsize
+            device = cupy.cuda.runtime.getDevice()
+            memory = gpu_memory(nbytes, device)
+            unowned = cupy.cuda.UnownedMemory(memory.address, memory.nbytes, memory, device)
+            pointer = cupy.cuda.MemoryPointer(unowned, 0)
+            return super().__new__(cls, lengths, dtype=dtype, memptr=pointer, strides=strides, order=order)
+
+    return GpuBuffer

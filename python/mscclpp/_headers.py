@@ -1,0 +1,42 @@
+"""The device headers, for compilers that want them in files."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+
+from ringfold import _native
+
+from mscclpp._cache import cache_folder, write_whole
+from mscclpp._errors import SysError
+
+
+@cache
+def headers() -> dict[str, str]:
+    """The headers: what they are included as, and their text."""
+    return dict(_native.cuda_headers())
+
+
+@cache
+def headers_digest() -> str:
+    """A number that changes with the headers."""
+    digest = hashlib.sha256()
+    for name, text in sorted(headers().items()):
+        digest.update(f"{name}\0{len(text)}\0{text}".encode())
+    return digest.hexdigest()[:16]
+
+
+def include_path() -> str:
+    """A folder with the device headers, for nvcc: ``nvcc -I$(python -m mscclpp --include) ...``."""
+    folder = cache_folder() / f"include-{headers_digest()}"
+    for name, text in headers().items():
+        path, data = folder / name, text.encode()
+        try:
+            is_there = path.read_bytes() == data
+        except OSError:
+            is_there = False
+        if not is_there and not write_whole(path, data):
+            raise SysError(
+                0, f"the headers can't be written to {folder}; MSCCLPP_CACHE_DIR names another place"
+            )
+    return str(folder)

@@ -1,0 +1,145 @@
+"""Semaphores: a word at each end of a connection, which the other end counts up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from mscclpp._connection import Connection
+from mscclpp._errors import invalid, told
+from mscclpp._handle import DeviceHandle
+
+if TYPE_CHECKING:
+    from ringfold import _native
+
+    from mscclpp._communicator import Communicator
+    from mscclpp._future import Future
+
+# How often the host looks at a word before it gives up, where a number is given; -1 is for ever.
+SPINS = 10_000_000
+
+
+class Semaphore:
+    """A word of this rank that the other end of a connection counts up, and the other way round. It belongs to this object and
+    to those that were made of it, and several may be: :class:`Host2DeviceSemaphore`, :class:`Host2HostSemaphore`,
+    :class:`MemoryDevice2DeviceSemaphore`.
+    """
+
+    def __init__(self, native: _native.PortSemaphore, connection: Connection) -> None:
+        self._native = native
+        self._connection = connection
+
+    @property
+    def native(self) -> _native.PortSemaphore:
+        """The engine's object."""
+        return self._native
+
+    def connection(self) -> Connection:
+        """The connection that it is at the end of."""
+        return self._connection
+
+
+class _Wrapper(Protocol):
+    """What the engine makes of a semaphore."""
+
+    def signal(self) -> None: ...
+    def poll(self) -> bool: ...
+    def wait(self, timeout: float | None, spins: int = -1) -> None: ...
+    @property
+    def handle(self) -> bytes: ...
+
+
+class _View:
+    """One way to use a semaphore, with a count of its own of what it has waited for.
+
+    Made of a :class:`Semaphore`, or of a communicator and a connection: the other rank does the same then, and whatever comes
+    first of what needs it waits for that.
+    """
+
+    def __init__(self, semaphore: Semaphore | Communicator, connection: Connection | None = None) -> None:
+        self._semaphore: Semaphore | None = None
+        self._future: Future[Semaphore] | None = None
+        self._made: _Wrapper | None = None
+        if isinstance(semaphore, Semaphore):
+            self._connection = semaphore.connection()
+            self._semaphore = semaphore
+            return
+        if connection is None or not hasattr(semaphore, "build_semaphore"):
+            raise invalid(
+                f"{type(self).__name__} is made of a semaphore, or of a communicator and a connection"
+            )
+        self._connection = connection
+        self._future = semaphore.build_semaphore(connection)
+
+    def semaphore(self) -> Semaphore:
+        """The semaphore that it was made of."""
+        if self._semaphore is None:
+            assert self._future is not None
+            self._semaphore = self._future.get()
+        return self._semaphore
+
+    def connection(self) -> Connection:
+        """The connection that it is at the end of."""
+        return self._connection
+
+    @property
+    def native(self) -> _Wrapper:
+        """The engine's object."""
+        if self._made is None:
+            self._made = self._make(self.semaphore().native)
+        return self._made
+
+    def _make(self, native: _native.PortSemaphore) -> _Wrapper:
+        raise NotImplementedError
+
+
+class _Host(_View):
+    """A semaphore that the host signals by its connection."""
+
+    def signal(self) -> None:
+        """Counts the other end's word up, behind all that this connection has written."""
+        with told():
+            self.native.signal()
+
+    def poll(self) -> bool:
+        """Whether the other end has signalled once more; if so, that is used up."""
+        with told():
+            return self.native.poll()
+
+    def wait(self, max_spin_count: int = SPINS, *, timeout: float | None = None) -> None:
+        """Waits for one signal of the other end: for so many seconds, or as long as it takes to look so often (-1: for ever)."""
+        with told():
+            self.native.wait(timeout, max_spin_count)
+
+
+class Host2DeviceSemaphore(_Host):
+    """The host signals, and a kernel waits by the device handle; where there is no GPU the host waits, too."""
+
+    def _make(self, native: _native.PortSemaphore) -> _Wrapper:
+        return native.host_to_device()
+
+    def device_handle(self) -> DeviceHandle:
+        """A ``Host2DeviceSemaphoreDeviceHandle``, for kernels."""
+        with told():
+            return DeviceHandle(self.native.handle)
+
+
+class Host2HostSemaphore(_Host):
+    """The host signals, and the host waits."""
+
+    def _make(self, native: _native.PortSemaphore) -> _Wrapper:
+        return native.host_to_host()
+
+
+class MemoryDevice2DeviceSemaphore(_View):
+    """Kernels signal and wait, by the device handle."""
+
+    def _make(self, native: _native.PortSemaphore) -> _Wrapper:
+        return native.memory()
+
+    def device_handle(self) -> DeviceHandle:
+        """A ``MemoryDevice2DeviceSemaphoreDeviceHandle``, for kernels."""
+        with told():
+            return DeviceHandle(self.native.handle)
+
+
+SmDevice2DeviceSemaphore = MemoryDevice2DeviceSemaphore
