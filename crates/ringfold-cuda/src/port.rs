@@ -20,14 +20,15 @@ mod table;
 mod transport;
 pub mod trigger;
 
-pub use channel::PortChannel;
+pub use channel::{PortChannel, Put};
 pub use connection::Connection;
 pub use error::PortError;
 pub use fifo::Fifo;
+pub use patience::Wait;
 pub use proxy::ProxyService;
 pub use registered_memory::{Registrable, RegisteredMemory};
 pub use semaphore::{Semaphore, SemaphoreOffer, WordPlace};
-pub use semaphore_face::{SemaphoreFace, SemaphoreKind, SignalWait};
+pub use semaphore_face::{SemaphoreFace, SemaphoreKind};
 pub use transport::{Transport, TransportFlags};
 
 use abort_page::AbortPage;

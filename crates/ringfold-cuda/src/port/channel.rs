@@ -1,8 +1,9 @@
 //! One end of a way through a proxy: what a program on the host puts and signals with, and what kernels are given.
 
+use crate::port::patience::Wait;
 use crate::port::proxy::Desk;
 use crate::port::trigger::{MemoryId, SemaphoreId, TriggerFields, TriggerKind};
-use crate::port::{PortError, SemaphoreFace, SignalWait};
+use crate::port::{PortError, SemaphoreFace};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -40,35 +41,35 @@ impl PortChannel {
     }
 
     /// Has bytes copied to the other side.
-    pub fn put(&self, put: Put) -> Result<(), PortError> {
-        self.push(TriggerKind::DATA, Some(put)).map(drop)
+    pub fn put(&self, put: Put, wait: Wait<'_>) -> Result<(), PortError> {
+        self.push(TriggerKind::DATA, Some(put), wait).map(drop)
     }
 
     /// Signals to the other side, behind what was put before.
-    pub fn signal(&self) -> Result<(), PortError> {
-        self.push(TriggerKind::FLAG, None).map(drop)
+    pub fn signal(&self, wait: Wait<'_>) -> Result<(), PortError> {
+        self.push(TriggerKind::FLAG, None, wait).map(drop)
     }
 
     /// Has bytes copied, and signals behind them.
-    pub fn put_with_signal(&self, put: Put) -> Result<(), PortError> {
-        self.push(TriggerKind::DATA.and(TriggerKind::FLAG), Some(put)).map(drop)
+    pub fn put_with_signal(&self, put: Put, wait: Wait<'_>) -> Result<(), PortError> {
+        self.push(TriggerKind::DATA.and(TriggerKind::FLAG), Some(put), wait).map(drop)
     }
 
     /// Has bytes copied, signals behind them, and waits until the bytes may be changed.
-    pub fn put_with_signal_and_flush(&self, put: Put, deadline: Instant) -> Result<(), PortError> {
+    pub fn put_with_signal_and_flush(&self, put: Put, wait: Wait<'_>) -> Result<(), PortError> {
         let kind = TriggerKind::DATA.and(TriggerKind::FLAG).and(TriggerKind::SYNC);
-        let at = self.push(kind, Some(put))?;
-        self.settle(at, deadline)
+        let at = self.push(kind, Some(put), wait)?;
+        self.desk.sync(at, wait)
     }
 
     /// Waits until all that was put through the proxy to this rank has left, and its bytes may be changed.
-    pub fn flush(&self, deadline: Instant) -> Result<(), PortError> {
-        let at = self.push(TriggerKind::SYNC, None)?;
-        self.settle(at, deadline)
+    pub fn flush(&self, wait: Wait<'_>) -> Result<(), PortError> {
+        let at = self.push(TriggerKind::SYNC, None, wait)?;
+        self.desk.sync(at, wait)
     }
 
     /// Waits for the next signal of the other side.
-    pub fn wait(&self, wait: SignalWait) -> Result<(), PortError> {
+    pub fn wait(&self, wait: Wait<'_>) -> Result<(), PortError> {
         self.face.wait(wait)
     }
 
@@ -90,12 +91,8 @@ impl PortChannel {
         }
     }
 
-    /// How long a push waits for room, at most: as long as kernels do.
-    fn patience(&self) -> Instant {
-        Instant::now() + self.face.semaphore().connection().port().abort_page().spin()
-    }
-
-    fn push(&self, kind: TriggerKind, put: Option<Put>) -> Result<u64, PortError> {
+    /// Pushes. Waits for room as long as the caller says, or else as long as kernels do.
+    fn push(&self, kind: TriggerKind, put: Option<Put>, wait: Wait<'_>) -> Result<u64, PortError> {
         self.face.semaphore().connection().check()?;
         let mut fields = TriggerFields { kind, semaphore: self.id, ..Default::default() };
         if let Some(Put { target_offset, source_offset, bytes }) = put {
@@ -104,11 +101,9 @@ impl PortChannel {
             })?;
             fields = TriggerFields { target, target_offset, source, source_offset, bytes, ..fields };
         }
-        self.desk.push(&fields, self.patience())
-    }
-
-    fn settle(&self, at: u64, deadline: Instant) -> Result<(), PortError> {
-        self.desk.sync(at, deadline)
+        let spin = self.face.semaphore().connection().port().abort_page().spin();
+        let deadline = wait.deadline.or_else(|| Instant::now().checked_add(spin));
+        self.desk.push(&fields, Wait { deadline, ..wait })
     }
 }
 

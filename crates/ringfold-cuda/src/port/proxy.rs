@@ -15,7 +15,7 @@ use crate::gpu::Gpu;
 use crate::port::device_handle::{BasePortChannelHandle, PortChannelHandle};
 use crate::port::fifo::{FIFO_SIZE_MAX, Fifo};
 use crate::port::idle::{Bed, Idle};
-use crate::port::patience::Patience;
+use crate::port::patience::{Patience, Wait};
 use crate::port::semaphore_face::abort_page;
 use crate::port::table::Table;
 use crate::port::trigger::{
@@ -145,7 +145,7 @@ impl ProxyService {
     pub fn stop_within(&self, patience: Duration) -> Option<Result<(), PortError>> {
         self.desk.stops.store(true, Ordering::Release);
         self.desk.bed.wake();
-        let mut patience = Patience::until(Instant::now().checked_add(patience));
+        let mut patience = Patience::new(Wait::within(patience));
         loop {
             // Not held while it waits: whoever else stops, or starts again, is not to wait for this one.
             let mut thread = self.thread.lock();
@@ -186,17 +186,17 @@ impl core::fmt::Debug for ProxyService {
 }
 
 impl Desk {
-    /// Pushes from the host. Waits for room, until the deadline.
-    pub(crate) fn push(&self, fields: &TriggerFields, deadline: Instant) -> Result<u64, PortError> {
+    /// Pushes from the host. Waits for room.
+    pub(crate) fn push(&self, fields: &TriggerFields, wait: Wait<'_>) -> Result<u64, PortError> {
         let trigger = Trigger::of(fields).map_err(|error| PortError::Argument(error.to_string()))?;
-        let at = self.wait(deadline, || self.for_host.try_push(trigger))?;
+        let at = self.wait(wait, || self.for_host.try_push(trigger))?;
         self.bed.wake();
         Ok(at)
     }
 
     /// Waits until what was pushed at this position is done.
-    pub(crate) fn sync(&self, at: u64, deadline: Instant) -> Result<(), PortError> {
-        self.wait(deadline, || self.for_host.is_popped(at).then_some(()))?;
+    pub(crate) fn sync(&self, at: u64, wait: Wait<'_>) -> Result<(), PortError> {
+        self.wait(wait, || self.for_host.is_popped(at).then_some(()))?;
         self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
@@ -250,8 +250,8 @@ impl Desk {
     }
 
     /// Waits for the thread.
-    fn wait<T>(&self, deadline: Instant, ask: impl Fn() -> Option<T>) -> Result<T, PortError> {
-        let mut patience = Patience::until(Some(deadline));
+    fn wait<T>(&self, wait: Wait<'_>, ask: impl Fn() -> Option<T>) -> Result<T, PortError> {
+        let mut patience = Patience::new(wait);
         loop {
             if let Some(answer) = ask() {
                 return Ok(answer);

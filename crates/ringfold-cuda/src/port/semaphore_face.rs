@@ -4,12 +4,11 @@ use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::port::device_handle::{HostSemaphoreHandle, MemoryChannelHandle, MemorySemaphoreHandle};
 use crate::port::kernel_words::KernelWords;
-use crate::port::patience::Patience;
+use crate::port::patience::{Patience, Wait};
 use crate::port::{Port, PortError, RegisteredMemory, Semaphore};
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Who signals, and who waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,15 +36,6 @@ struct Inner {
     expected: AtomicU64,
     /// How many kernels have; none before a kernel is to see it.
     counter: Mutex<Option<KernelWords>>,
-}
-
-/// How long to wait for a signal.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct SignalWait {
-    /// Until then.
-    pub deadline: Option<Instant>,
-    /// For so many looks.
-    pub looks_max: Option<u64>,
 }
 
 impl SemaphoreFace {
@@ -89,21 +79,18 @@ impl SemaphoreFace {
 
     /// Waits for the next signal. Ends early if the other side is gone or the port is given up; a signal that came before
     /// that still counts.
-    pub fn wait(&self, wait: SignalWait) -> Result<(), PortError> {
+    pub fn wait(&self, wait: Wait<'_>) -> Result<(), PortError> {
         let connection = self.inner.semaphore.connection();
-        let late = || PortError::Timeout { peer: connection.peer(), awaited: "signal".into() };
-        let mut patience = Patience::until(wait.deadline);
-        let mut looks = 0;
+        let mut patience = Patience::new(wait);
         loop {
-            // Asked before the look that it might make in vain: what came before the end has come.
+            // Asked before the look, which may be the last one: what came before the end has come.
             let end = if patience.is_slow() { connection.check() } else { Ok(()) };
             if self.poll()? {
                 return Ok(());
             }
             end?;
-            looks += 1;
-            if wait.looks_max.is_some_and(|most| looks > most) || !patience.pause() {
-                return Err(late());
+            if !patience.pause() {
+                return Err(PortError::Timeout { peer: connection.peer(), awaited: "signal".into() });
             }
         }
     }
