@@ -342,6 +342,18 @@ impl Group {
         }
     }
 
+    /// Has something done once when the group fails, for whatever reason; at once, if it has failed. If this rank leaves
+    /// the group before that, it is never done.
+    ///
+    /// It is done by whichever thread finds out. So it neither waits nor makes calls of the group.
+    pub fn when_over(&self, alarm: impl FnOnce(&Error) + Send + 'static) {
+        match self.core().engine.with(|driver| driver.lobby().clone()) {
+            Ok(lobby) => lobby.when_over(Box::new(alarm)),
+            Err(Error::Left) => {}
+            Err(error) => alarm(&error),
+        }
+    }
+
     /// Takes nothing more: later calls fail with [`Error::Left`]. What was begun runs on in the background, to its end or
     /// its deadline, and then the group is left. Never waits for others; the last handle that is dropped does the same.
     /// A program that ends waits for it with [`finish_retired`].

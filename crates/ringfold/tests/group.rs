@@ -349,3 +349,34 @@ fn a_group_that_is_given_up_is_over_for_everyone() {
         }
     }
 }
+
+#[test]
+fn whoever_wants_to_know_is_told_once_when_a_group_fails_and_never_when_it_is_left() {
+    for media in [Media::Tcp, Media::Auto] {
+        let told = AtomicUsize::new(0);
+        ranks(2, media, |group| {
+            let (say, heard) = std::sync::mpsc::channel();
+            let early = say.clone();
+            group.when_over(move |error| early.send(error.to_string()).unwrap());
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                group.abort();
+            }
+            // Nobody waits in a call of the group.
+            let words = heard.recv_timeout(Duration::from_secs(30)).unwrap();
+            assert!(words.contains("rank 1") && words.contains("gave the group up"), "{words}");
+            group.when_over(move |error| say.send(error.to_string()).unwrap());
+            assert_eq!(heard.try_recv().unwrap(), words, "it has failed already");
+            assert!(heard.recv_timeout(Duration::from_millis(50)).is_err());
+            told.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(told.into_inner(), 2);
+        ranks(2, media, |group| {
+            let (say, heard) = std::sync::mpsc::channel();
+            group.when_over(move |error| say.send(error.to_string()).unwrap());
+            group.barrier().unwrap();
+            group.close();
+            assert!(heard.recv_timeout(Duration::from_secs(30)).is_err(), "it was let go of, or told nothing");
+        });
+    }
+}

@@ -43,7 +43,12 @@ struct State {
     /// What windows talk through; made when a window first needs it.
     endpoint: Option<Endpoint>,
     connections: Connections,
+    /// Who wants to know when the group has failed.
+    alarms: Vec<Alarm>,
 }
+
+/// What someone wants to be done when the group has failed.
+type Alarm = Box<dyn FnOnce(&Error) + Send>;
 
 /// What the driver tells.
 impl Lobby {
@@ -56,6 +61,13 @@ impl Lobby {
             connection.abort(&why);
         }
         self.tell(&mut state);
+        let alarms = core::mem::take(&mut state.alarms);
+        drop(state);
+        // Without the lock: they may end waits, and those who waited ask.
+        let error = Error::Over(Box::new(cause.clone()));
+        for alarm in alarms {
+            alarm(&error);
+        }
     }
 
     /// A rank has left. What it put and signalled before has arrived, or will.
@@ -70,7 +82,8 @@ impl Lobby {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.visitors.clear();
-        let rest = (core::mem::take(&mut state.connections), state.endpoint.take());
+        let alarms = core::mem::take(&mut state.alarms);
+        let rest = (core::mem::take(&mut state.connections), state.endpoint.take(), alarms);
         self.tell(&mut state);
         drop(state);
         // What is queued has a moment to go out.
@@ -115,6 +128,22 @@ impl Lobby {
         match &state.fault {
             Some(cause) => Some(Error::Over(Box::new(cause.clone()))),
             None => state.is_closed.then_some(Error::Left),
+        }
+    }
+
+    /// Has this done when the group fails, or now if it has.
+    pub(crate) fn when_over(&self, alarm: Alarm) {
+        let mut state = self.state.lock();
+        match state.fault.clone() {
+            Some(cause) => {
+                drop(state);
+                alarm(&Error::Over(Box::new(cause)));
+            }
+            None if state.is_closed => {
+                drop(state);
+                drop(alarm);
+            }
+            None => state.alarms.push(alarm),
         }
     }
 

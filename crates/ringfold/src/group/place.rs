@@ -5,10 +5,11 @@ use crate::Error;
 use core::fmt;
 use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::door::Door;
+use ringfold_fabric::host::outward_addresses;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -218,22 +219,6 @@ fn hex(bytes: &[u8]) -> String {
 fn own_addresses() -> Vec<IpAddr> {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     std::iter::once(loopback).chain(outward_addresses()).collect()
-}
-
-/// The addresses that packets to elsewhere would come from. Nothing is sent to find that out.
-pub(super) fn outward_addresses() -> Vec<IpAddr> {
-    // Both are addresses for examples, which nobody has.
-    let elsewhere = [
-        (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))),
-        (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))),
-    ];
-    let from = |(any, there): (IpAddr, IpAddr)| {
-        let socket = UdpSocket::bind((any, 0)).ok()?;
-        socket.connect((there, 9)).ok()?;
-        socket.local_addr().ok().map(|address| address.ip())
-    };
-    let is_outward = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_loopback();
-    elsewhere.into_iter().filter_map(from).filter(is_outward).collect()
 }
 
 #[cfg(test)]

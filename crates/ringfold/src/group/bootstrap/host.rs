@@ -7,9 +7,10 @@ use super::{
 };
 use crate::Error;
 use crate::group::notice::Posted;
-use crate::group::place::{MeetingPlace, outward_addresses};
+use crate::group::place::MeetingPlace;
 use ringfold_fabric::arena::Arena;
 use ringfold_fabric::clock::Clock;
+use ringfold_fabric::host::outward_addresses;
 use ringfold_fabric::knock::Knock;
 use ringfold_fabric::limits::{HANDSHAKE_MAX, KNOCKS_MAX};
 use ringfold_fabric::poller::{Readiness, Token};
