@@ -95,7 +95,7 @@ class Patience {
       : page_(page),
         begunNs_(0),
         looks_(0),
-        maxLooks_(maxSpinCount),
+        maxLooks_(static_cast<uint64_t>(maxSpinCount)),
         lastPage_(0),
         cyclesPerPage_(0),
         error_(error),
@@ -104,45 +104,48 @@ class Patience {
   // After each look in vain: whether to give up. The host knows by then.
   MSCCLPP_DEVICE_INLINE bool isOver() {
     ++looks_;
-    if (maxLooks_ >= 0 && looks_ >= maxLooks_) {
-      detail::report(page_, error_, peer_, 0, begunNs_ == 0 ? 0 : detail::nanoseconds() - begunNs_);
-      return true;
-    }
-    if ((static_cast<uint32_t>(looks_) & (detail::looksPerClock - 1)) != 0) return false;
-    return isOverByTheClock();
+    // A negative bound is above all numbers of looks.
+    const bool isSpent = looks_ >= maxLooks_;
+    if (!isSpent && (static_cast<uint32_t>(looks_) & (detail::looksPerClock - 1)) != 0) return false;
+    return isOverNow(isSpent);
   }
 
   // What was waited for in vain.
   MSCCLPP_DEVICE_INLINE int error() const { return error_; }
 
  private:
-  MSCCLPP_DEVICE_INLINE bool isOverByTheClock() {
-    const uint32_t now = detail::cycles();
-    if (begunNs_ == 0) {
-      begunNs_ = detail::nanoseconds();
+  MSCCLPP_DEVICE_INLINE bool isOverNow(bool isSpent) {
+    if (!isSpent) {
+      const uint32_t now = detail::cycles();
+      if (cyclesPerPage_ == 0) {
+        lastPage_ = now;
+        cyclesPerPage_ = detail::cyclesPerPageFirst;
+      }
+      if (now - lastPage_ < cyclesPerPage_) return false;
       lastPage_ = now;
-      cyclesPerPage_ = detail::cyclesPerPageFirst;
-      return false;
+      if (cyclesPerPage_ < detail::cyclesPerPageMost) cyclesPerPage_ *= 2;
     }
-    if (now - lastPage_ < cyclesPerPage_) return false;
-    lastPage_ = now;
-    if (cyclesPerPage_ < detail::cyclesPerPageMost) cyclesPerPage_ *= 2;
-    const uint64_t waitedNs = detail::nanoseconds() - begunNs_;
-    uint64_t mostNs = 0;
-    if (AbortPage* page = detail::pageOf(page_)) {
-      // Who sets the flag has said why; this wait only ends.
-      if (detail::loadRelaxedSys(&page->flag) != 0) return true;
-      mostNs = detail::loadRelaxedSys(&page->spinNs);
+    // The wall clock begins to count with the first look at it, some microseconds late.
+    const uint64_t nowNs = detail::nanoseconds();
+    if (begunNs_ == 0) begunNs_ = nowNs;
+    const uint64_t waitedNs = nowNs - begunNs_;
+    if (!isSpent) {
+      uint64_t mostNs = 0;
+      if (AbortPage* page = detail::pageOf(page_)) {
+        // Who has set the flag has said why; this wait only ends.
+        if (detail::loadRelaxedSys(&page->flag) != 0) return true;
+        mostNs = detail::loadRelaxedSys(&page->spinNs);
+      }
+      if (waitedNs < (mostNs == 0 ? detail::spinDefaultNs : mostNs)) return false;
     }
-    if (waitedNs < (mostNs == 0 ? detail::spinDefaultNs : mostNs)) return false;
     detail::report(page_, error_, peer_, 0, waitedNs);
     return true;
   }
 
   AbortPage* page_;
   uint64_t begunNs_;
-  int64_t looks_;
-  int64_t maxLooks_;
+  uint64_t looks_;
+  uint64_t maxLooks_;
   uint32_t lastPage_;
   uint32_t cyclesPerPage_;
   int error_;

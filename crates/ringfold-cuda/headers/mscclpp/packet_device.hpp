@@ -192,21 +192,29 @@ MSCCLPP_DEVICE_INLINE int copyFromPackets(char* data, const Packet* packets, uin
   const uint64_t stride = numThreads;
   uint64_t i = threadId;
   if ((reinterpret_cast<uint64_t>(data) & (sizeof(Payload) - 1)) == 0) {
-    // Whole packets. Four are looked at together; those that are not there yet are waited for one after the other.
+    // Whole packets, four at a time: all are looked at, those that are not there yet again and again.
     const uint64_t whole = bytes / sizeof(Payload);
     for (; i < whole; i += flight * stride) {
       Payload payloads[flight];
       bool isMissing[flight];
+      bool isAnyMissing = false;
 #pragma unroll
       for (int k = 0; k < flight; ++k) {
         isMissing[k] = i + k * stride < whole && packets[i + k * stride].readOnce(flag, payloads[k]);
+        isAnyMissing = isAnyMissing || isMissing[k];
+      }
+      Patience patience(page, DeviceError::Packet, peer, maxSpinCount);
+      while (isAnyMissing) {
+        if (patience.isOver()) return patience.error();
+        isAnyMissing = false;
+#pragma unroll
+        for (int k = 0; k < flight; ++k) {
+          isMissing[k] = isMissing[k] && packets[i + k * stride].readOnce(flag, payloads[k]);
+          isAnyMissing = isAnyMissing || isMissing[k];
+        }
       }
 #pragma unroll
       for (int k = 0; k < flight; ++k) {
-        if (isMissing[k]) {
-          const int error = packets[i + k * stride].read(flag, payloads[k], page, peer, maxSpinCount);
-          if (error != DeviceError::None) return error;
-        }
         if (i + k * stride < whole) storeWhole(data + (i + k * stride) * sizeof(Payload), payloads[k]);
       }
     }
