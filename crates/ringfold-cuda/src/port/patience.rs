@@ -38,6 +38,19 @@ impl Wait<'_> {
     pub fn within(patience: Duration) -> Self {
         Self { deadline: Instant::now().checked_add(patience), ..Self::default() }
     }
+
+    /// Asks until there is an answer. None if the wait is over before.
+    pub fn look<T>(self, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+        let mut patience = Patience::new(self);
+        loop {
+            if let Some(answer) = ask() {
+                return Some(answer);
+            }
+            if !patience.pause() {
+                return None;
+            }
+        }
+    }
 }
 
 impl core::fmt::Debug for Wait<'_> {

@@ -15,7 +15,7 @@ use crate::gpu::Gpu;
 use crate::port::device_handle::{BasePortChannelHandle, PortChannelHandle};
 use crate::port::fifo::{FIFO_SIZE_MAX, Fifo};
 use crate::port::idle::{Bed, Idle};
-use crate::port::patience::{Patience, Wait};
+use crate::port::patience::Wait;
 use crate::port::semaphore_face::abort_page;
 use crate::port::table::Table;
 use crate::port::trigger::{
@@ -145,21 +145,17 @@ impl ProxyService {
     pub fn stop_within(&self, patience: Duration) -> Option<Result<(), PortError>> {
         self.desk.stops.store(true, Ordering::Release);
         self.desk.bed.wake();
-        let mut patience = Patience::new(Wait::within(patience));
-        loop {
+        Wait::within(patience).look(|| {
             // Not held while it waits: whoever else stops, or starts again, is not to wait for this one.
             let mut thread = self.thread.lock();
-            if thread.as_ref().is_none_or(JoinHandle::is_finished) {
-                if let Some(thread) = thread.take() {
-                    let _ = thread.join();
-                }
-                return Some(self.failure().map_or(Ok(()), Err));
-            }
-            drop(thread);
-            if !patience.pause() {
+            if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
                 return None;
             }
-        }
+            if let Some(thread) = thread.take() {
+                let _ = thread.join();
+            }
+            Some(self.failure().map_or(Ok(()), Err))
+        })
     }
 
     /// What has failed.
@@ -251,19 +247,13 @@ impl Desk {
 
     /// Waits for the thread.
     fn wait<T>(&self, wait: Wait<'_>, ask: impl Fn() -> Option<T>) -> Result<T, PortError> {
-        let mut patience = Patience::new(wait);
-        loop {
-            if let Some(answer) = ask() {
-                return Ok(answer);
+        wait.look(ask).ok_or_else(|| {
+            if self.runs.load(Ordering::Acquire) {
+                PortError::Timeout { peer: -1, awaited: "take what the proxy has for it".into() }
+            } else {
+                PortError::Argument("nobody takes what was pushed: the proxy is not running".into())
             }
-            if !patience.pause() {
-                return Err(if self.runs.load(Ordering::Acquire) {
-                    PortError::Timeout { peer: -1, awaited: "take what the proxy has for it".into() }
-                } else {
-                    PortError::Argument("nobody takes what was pushed: the proxy is not running".into())
-                });
-            }
-        }
+        })
     }
 
     /// The thread.
