@@ -1,6 +1,7 @@
 """The native part of Ringfold, which `pccl` and `ringfold` stand on. Numbers are those of `pccl.h`."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol, final, type_check_only
 
 from ringfold._error import GroupError
@@ -8,6 +9,9 @@ from ringfold._error import GroupError
 __all__ = [
     "__version__",
     "Communicator",
+    "CudaFunction",
+    "CudaMemory",
+    "CudaModule",
     "Group",
     "GroupWork",
     "Master",
@@ -17,6 +21,15 @@ __all__ = [
     "WindowWork",
     "Work",
     "command",
+    "cuda_arch",
+    "cuda_compile",
+    "cuda_compiler",
+    "cuda_count",
+    "cuda_current",
+    "cuda_device_of",
+    "cuda_headers",
+    "cuda_multiprocessors",
+    "cuda_why_not",
     "finish_retired",
     "has_cuda",
     "interpreter_ends",
@@ -233,7 +246,72 @@ class WindowWork:
     def wait(self, timeout: float | None = None) -> bool: ...
     def done(self) -> bool: ...
 
+@final
+class CudaMemory:
+    """Zeroed memory of a CUDA device. It is freed when this object and all arrays that were made of it are gone."""
+
+    def __new__(cls, nbytes: int, ordinal: int) -> CudaMemory: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def ordinal(self) -> int: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: object | None = None,
+        max_version: object | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]: ...
+
+@final
+class CudaModule:
+    """Code that is loaded into a CUDA device: a cubin, a fatbin, or PTX."""
+
+    def __new__(cls, image: bytes, ordinal: int) -> CudaModule: ...
+    def function(self, name: str) -> CudaFunction: ...
+
+@final
+class CudaFunction:
+    """A kernel of a module."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def attributes(self) -> dict[str, int]: ...
+    def launch(
+        self,
+        params: bytes,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        stream: int,
+    ) -> None: ...
+    def max_active_blocks(self, threads: int, shared: int) -> int: ...
+
 def command(name: str, arguments: Sequence[str], again: Sequence[str]) -> int: ...
+def cuda_arch(ordinal: int) -> str: ...
+def cuda_compile(
+    source: str,
+    name: str,
+    arch: str,
+    defines: dict[str, str],
+    include_dirs: list[str],
+    options: list[str],
+    nvrtc: str | None = None,
+) -> bytes: ...
+def cuda_compiler(nvrtc: str | None = None) -> tuple[Path, tuple[int, int]]: ...
+def cuda_count() -> int: ...
+def cuda_current() -> int: ...
+def cuda_device_of(address: int) -> int | None: ...
+def cuda_headers() -> dict[str, str]: ...
+def cuda_multiprocessors(ordinal: int) -> int: ...
+def cuda_why_not() -> str | None: ...
 def finish_retired(seconds: float) -> int: ...
 def has_cuda() -> bool: ...
 def interpreter_ends() -> None: ...
