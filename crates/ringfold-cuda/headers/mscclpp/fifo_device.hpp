@@ -48,20 +48,29 @@ struct FifoDeviceHandle {
   MSCCLPP_DEVICE_INLINE uint64_t pushTowards(int peer, ProxyTrigger trigger, int64_t maxSpinCount = -1) {
     const uint64_t size = static_cast<uint64_t>(size_);
     const uint64_t position = detail::fetchAddRelaxedGpu(head_, 1);
-    // The tail is in host memory, so it is read only when the one that was seen last leaves no room.
-    if (position >= size + detail::loadAcquireGpu(tailCache_)) {
-      Patience patience(abort_, DeviceError::Room, peer, maxSpinCount);
-      uint64_t tail = detail::loadAcquireSys(tail_);
-      while (position >= size + tail) {
-        if (patience.isOver()) return ~uint64_t(0);
-        tail = detail::loadAcquireSys(tail_);
-      }
-      detail::maxReleaseGpu(tailCache_, tail);
-    }
     const uint64_t lap = position / size;
     const uint64_t snd = (trigger.snd & ~(uint64_t(1) << 63)) | (((lap & 1) ^ 1) << 63);
-    detail::storeReleaseSys16(&triggers_[position - lap * size], trigger.fst, snd);
-    return position;
+    // The tail is in host memory, so it is read only when the one that was seen last leaves no room.
+    uint64_t tail = detail::loadAcquireGpu(tailCache_);
+    Patience patience(abort_, DeviceError::Room, peer, maxSpinCount);
+    int outcome = 0;
+    do {
+      if (position < size + tail) {
+        detail::storeReleaseSys16(&triggers_[position - lap * size], trigger.fst, snd);
+        outcome = 1;
+      } else {
+        tail = detail::loadAcquireSys(tail_);
+        if (position < size + tail) {
+          detail::maxReleaseGpu(tailCache_, tail);
+        } else if (patience.isOver()) {
+          outcome = 2;
+        }
+      }
+      // Hides the outcome from the compiler, so that it leaves the store within the loop: if threads of a warp met
+      // behind the loop first, one that has room would wait there for one that needs its trigger to be popped.
+      asm volatile("" : "+r"(outcome));
+    } while (outcome == 0);
+    return outcome == 1 ? position : ~uint64_t(0);
   }
 
   MSCCLPP_DEVICE_INLINE int syncTowards(int peer, uint64_t position, int64_t maxSpinCount = -1) {
