@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringfold._native import __version__
-
 from mscclpp import comm, npkit, utils
 from mscclpp._bootstrap import Bootstrap, TcpBootstrap, UniqueId
 from mscclpp._channel import BasePortChannel, MemoryChannel, PortChannel, ProxyChannel, SmChannel
@@ -49,6 +47,7 @@ from mscclpp._semaphore import (
 from mscclpp._transport import Transport, TransportFlags
 from mscclpp._types import DataType, PacketType, ReduceOp
 from mscclpp.comm import CommGroup
+from ringfold._native import __version__
 
 if TYPE_CHECKING:
     from mscclpp._collectives import Collectives

@@ -12,12 +12,11 @@ import weakref
 from collections import defaultdict, deque
 from typing import Any, Self
 
-from ringfold import _native
-from ringfold._error import GroupError
-
 from mscclpp._env import env
 from mscclpp._errors import Error, ErrorCode, invalid, told, translated
 from mscclpp._span import Span, span_of, written_span
+from ringfold import _native
+from ringfold._error import GroupError
 
 # How long ranks may meet, unless said otherwise.
 MEETING_SECONDS = 30.0

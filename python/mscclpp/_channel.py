@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringfold import _native
-
 from mscclpp._errors import told
 from mscclpp._handle import DeviceHandle
 from mscclpp._memory import RegisteredMemory
 from mscclpp._semaphore import MemoryDevice2DeviceSemaphore
+from ringfold import _native
 
 if TYPE_CHECKING:
     from mscclpp._proxy import ProxyService

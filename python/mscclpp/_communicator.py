@@ -8,8 +8,6 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from ringfold import _native
-
 from mscclpp._bootstrap import TcpBootstrap
 from mscclpp._connection import Connection
 from mscclpp._device import DeviceType, EndpointConfig
@@ -20,6 +18,7 @@ from mscclpp._mailbox import Mailbox
 from mscclpp._memory import RegisteredMemory
 from mscclpp._semaphore import Semaphore
 from mscclpp._transport import Transport, TransportFlags, no_infiniband
+from ringfold import _native
 
 # How long two ranks may take to connect, once both have asked for it.
 CONNECT_SECONDS = 30.0

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from ringfold import _native
-from ringfold._error import PortError
-
 from mscclpp._errors import invalid, told
 from mscclpp._headers import headers_digest, include_path
+from ringfold import _native
+from ringfold._error import PortError
 
 # How long nvcc may take.
 NVCC_SECONDS = 600.0

@@ -9,9 +9,8 @@ from mscclpp._memory import RegisteredMemory
 from mscclpp._transport import Transport, transport_of
 
 if TYPE_CHECKING:
-    from ringfold import _native
-
     from mscclpp._communicator import Communicator
+    from ringfold import _native
 
 
 class Connection:

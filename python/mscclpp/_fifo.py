@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ringfold import _native
-
 from mscclpp._errors import told
 from mscclpp._handle import DeviceHandle
+from ringfold import _native
 
 FIFO_SIZE = 512
 

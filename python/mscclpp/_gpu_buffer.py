@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from ringfold import _native
-
 from mscclpp._errors import CudaError, told
 from mscclpp._host_memory import dimensions
+from ringfold import _native
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
-from ringfold import _native
-
 from mscclpp._cache import cache_folder, write_whole
 from mscclpp._errors import SysError
+from ringfold import _native
 
 
 @cache

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringfold import _native
-
 from mscclpp._cache import kept
 from mscclpp._compiler import compiled, fingerprint
 from mscclpp._errors import CudaError, invalid, told
+from ringfold import _native
 
 Blocks = int | tuple[int, ...]
 

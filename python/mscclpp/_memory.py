@@ -8,9 +8,8 @@ from mscclpp._errors import told
 from mscclpp._transport import TransportFlags
 
 if TYPE_CHECKING:
-    from ringfold import _native
-
     from mscclpp._communicator import Communicator
+    from ringfold import _native
 
 
 class RegisteredMemory:

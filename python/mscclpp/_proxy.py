@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ringfold import _native
-
 from mscclpp._channel import BasePortChannel, PortChannel
 from mscclpp._errors import invalid, told
 from mscclpp._fifo import FIFO_SIZE
 from mscclpp._memory import RegisteredMemory
 from mscclpp._semaphore import Host2DeviceSemaphore, Semaphore
+from ringfold import _native
 
 
 class ProxyService:

@@ -9,10 +9,9 @@ from mscclpp._errors import invalid, told
 from mscclpp._handle import DeviceHandle
 
 if TYPE_CHECKING:
-    from ringfold import _native
-
     from mscclpp._communicator import Communicator
     from mscclpp._future import Future
+    from ringfold import _native
 
 # How often the host looks at a word before it gives up, where a number is given; -1 is for ever.
 SPINS = 10_000_000

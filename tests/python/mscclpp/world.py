@@ -1,0 +1,182 @@
+"""How tests of mscclpp run a function in several ranks, each a process of its own.
+
+    def sums(factor: int) -> int:                        # in the test's module, at top level
+        group = join()
+        ...
+
+    def test_sums_are_right(world: World) -> None:       # `world` is a fixture of conftest.py
+        assert world.run(3, sums, 2) == [6, 6, 6]
+
+The processes are gone when the test is over. What a function takes and returns is pickled.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from child import Child, python  # noqa: E402
+
+if TYPE_CHECKING:
+    from mscclpp import CommGroup, TcpBootstrap
+
+DEADLINE = 60.0
+
+
+class Running:
+    """Ranks that are under way."""
+
+    def __init__(self, children: list[Child], outcomes: list[Path]) -> None:
+        self.children = children
+        self._outcomes = outcomes
+
+    def results(self, deadline: float = DEADLINE) -> list[Any]:
+        """What the function returned in each rank; fails if it raised in one, or a process ended badly."""
+        until = time.monotonic() + deadline
+        for child in self.children:
+            child.wait(max(until - time.monotonic(), 0.1))
+        bad = [
+            f"--- rank {rank}:\n{child.output}"
+            for rank, child in enumerate(self.children)
+            if child.wait(1) or not self._outcomes[rank].exists()
+        ]
+        assert not bad, "\n".join(bad)
+        return [pickle.loads(path.read_bytes()) for path in self._outcomes]
+
+
+class World:
+    """Starts ranks for one test; a fixture of conftest.py."""
+
+    def __init__(self, folder: Path, start: Callable[..., Child]) -> None:
+        self._folder = folder
+        self._start = start
+        self._runs = 0
+
+    def run(self, size: int, function: Callable[..., Any], *arguments: Any, deadline: float = DEADLINE) -> list[Any]:
+        """Runs a function of the test's module in so many ranks, and gives what each returned."""
+        return self.start(size, function, *arguments).results(deadline)
+
+    def start(
+        self,
+        size: int,
+        function: Callable[..., Any],
+        *arguments: Any,
+        env: dict[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+    ) -> Running:
+        """Begins to run it. With a prefix (``mpirun``) one process is started, which starts the ranks."""
+        self._runs += 1
+        folder = self._folder / f"run{self._runs}"
+        folder.mkdir(parents=True)
+        module = sys.modules[function.__module__].__file__
+        order = pickle.dumps((module, function.__name__, arguments)).hex()
+        children, outcomes = [], []
+        for rank in range(1 if prefix else size):
+            variables = {
+                **(env or {}),
+                **{"WORLD_RANK": str(rank), "WORLD_SIZE_": str(size), "WORLD_FOLDER": str(folder)},
+                "OMP_NUM_THREADS": "1",
+            }
+            children.append(self._start(*prefix, *python(Path(__file__), order), env=variables))
+        outcomes = [folder / f"{rank}.outcome" for rank in range(size)]
+        if prefix:
+            children = children * size
+        return Running(children, outcomes)
+
+
+def rank() -> int:
+    """The number of this process."""
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["WORLD_RANK"])
+
+
+def size() -> int:
+    """How many ranks there are."""
+    return int(os.environ["WORLD_SIZE_"])
+
+
+def unique_id(bootstrap: TcpBootstrap, name: str = "id") -> Any:
+    """The unique id that rank 0 makes, and leaves in a file for the others."""
+    path = Path(os.environ["WORLD_FOLDER"]) / name
+    if bootstrap.get_rank() == 0:
+        made = bootstrap.create_unique_id()
+        path.with_suffix(".new").write_bytes(pickle.dumps(made))
+        path.with_suffix(".new").rename(path)
+        return made
+    until = time.monotonic() + DEADLINE
+    while not path.exists():
+        assert time.monotonic() < until, "rank 0 has left no id"
+        time.sleep(0.002)
+    return pickle.loads(path.read_bytes())
+
+
+def meet(name: str = "id") -> TcpBootstrap:
+    """A bootstrap of all ranks."""
+    from mscclpp import TcpBootstrap
+
+    bootstrap = TcpBootstrap.create(rank(), size())
+    bootstrap.initialize(unique_id(bootstrap, name), timeout_sec=DEADLINE)
+    return bootstrap
+
+
+class _Launcher:
+    """What mpi4py's communicator is to a CommGroup: rank, size, and something that gives rank 0's object to all."""
+
+    def __init__(self, name: str) -> None:
+        self.rank, self.size = rank(), size()
+        self._path = Path(os.environ["WORLD_FOLDER"]) / name
+
+    def bcast(self, made: Any, root: int) -> Any:
+        if self.rank == root:
+            self._path.with_suffix(".new").write_bytes(pickle.dumps(made))
+            self._path.with_suffix(".new").rename(self._path)
+            return made
+        until = time.monotonic() + DEADLINE
+        while not self._path.exists():
+            assert time.monotonic() < until, "rank 0 has left no id"
+            time.sleep(0.002)
+        return pickle.loads(self._path.read_bytes())
+
+
+def join(name: str = "group") -> CommGroup:
+    """A group of all ranks."""
+    from mscclpp import CommGroup
+
+    return CommGroup(_Launcher(name), timeout_sec=DEADLINE)
+
+
+def others() -> list[int]:
+    """All ranks but this one."""
+    return [other for other in range(size()) if other != rank()]
+
+
+def _main() -> None:
+    module, function, arguments = pickle.loads(bytes.fromhex(sys.argv[1]))
+    sys.path.insert(0, str(Path(module).parent))
+    spec = importlib.util.spec_from_file_location(Path(module).stem, module)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[Path(module).stem] = loaded
+    spec.loader.exec_module(loaded)
+    try:
+        value = getattr(loaded, function)(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(1)
+    path = Path(os.environ["WORLD_FOLDER"]) / f"{rank()}.outcome"
+    path.with_suffix(".new").write_bytes(pickle.dumps(value))
+    path.with_suffix(".new").rename(path)
+
+
+if __name__ == "__main__":
+    # Tests import this file by its name, and it shall be there once.
+    sys.modules["world"] = sys.modules["__main__"]
+    _main()
