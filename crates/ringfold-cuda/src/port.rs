@@ -4,11 +4,13 @@ pub mod abort_page;
 mod bytes;
 mod channel;
 mod connection;
+mod cuda_road;
 pub mod device_handle;
 mod error;
 pub mod fifo;
 mod idle;
 mod kernel_words;
+mod landing;
 mod memory_record;
 mod offer;
 mod patience;
@@ -16,7 +18,9 @@ mod proxy;
 mod registered_memory;
 mod semaphore;
 mod semaphore_face;
+mod shared_road;
 mod table;
+mod tcp_road;
 mod transport;
 pub mod trigger;
 
@@ -26,18 +30,34 @@ pub use error::PortError;
 pub use fifo::Fifo;
 pub use patience::Wait;
 pub use proxy::ProxyService;
-pub use registered_memory::{Registrable, RegisteredMemory};
+pub use registered_memory::{RegisteredMemory, Registrable};
 pub use semaphore::{Semaphore, SemaphoreOffer, WordPlace};
 pub use semaphore_face::{SemaphoreFace, SemaphoreKind};
 pub use transport::{Transport, TransportFlags};
 
+use crate::{CudaError, Gpu, relaxed_capture};
 use abort_page::AbortPage;
+use connection::{Link, Road};
+use cuda_road::CudaRoad;
+use landing::{Landing, Target};
 use offer::OfferRecord;
+use parking_lot::Mutex;
+use registered_memory::{Kept, Registration, process, this_host};
+use ringfold_fabric::channel::{ChannelError, Connection as Line, Endpoint, Handle};
+use ringfold_fabric::memory::Memory;
+use ringfold_fabric::rendezvous::{Invitation, Invited, Rendezvous};
+use shared_road::SharedRoad;
+use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
+use tcp_road::TcpRoad;
 
 /// One rank's side of all its connections. Clones are the same port.
+///
+/// If a rank at the other side of a connection dies, or gives its port up, so is this one: all calls fail from then on,
+/// and tell why, and kernels that spin on its [page](AbortPage) leave off. A rank that merely leaves harms nobody.
 #[derive(Clone)]
 pub struct Port {
     inner: Arc<Inner>,
@@ -46,12 +66,22 @@ pub struct Port {
 struct Inner {
     name: String,
     abort_page: Arc<AbortPage>,
+    /// Why it was given up, if that was not this side's wish.
+    cause: Mutex<Option<PortError>>,
+    links: Mutex<Vec<Weak<Link>>>,
+    /// One for each device.
+    landings: Mutex<HashMap<i32, Arc<Landing>>>,
+    // Dropped in this order: nobody comes any more, then what is queued goes out.
+    rendezvous: Rendezvous,
+    endpoint: Arc<Endpoint>,
 }
 
 /// This side's part of a connection to be: the other side gets the [record](Offer::record), and may connect from then
 /// on, for as long as this or the connection lives.
+#[derive(Debug)]
 pub struct Offer {
     record: OfferRecord,
+    invitation: Invitation,
 }
 
 impl Offer {
@@ -59,13 +89,29 @@ impl Offer {
     pub fn record(&self) -> Vec<u8> {
         self.record.encode()
     }
+
+    /// The way that is offered.
+    pub fn transport(&self) -> Transport {
+        self.record.transport
+    }
 }
 
 impl Port {
     /// A port that others know by this name, and that listens at one address of this host, or at all.
     pub fn open(name: &str, host: Option<IpAddr>) -> Result<Self, PortError> {
-        let _ = host;
-        Ok(Self { inner: Arc::new(Inner { name: name.to_owned(), abort_page: AbortPage::open() }) })
+        let failed = |error: io::Error| PortError::system("a port can't be opened", &error);
+        let endpoint = Arc::new(Endpoint::new(name).map_err(failed)?);
+        let rendezvous = Rendezvous::open(endpoint.clone(), host).map_err(failed)?;
+        let inner = Inner {
+            name: name.to_owned(),
+            abort_page: AbortPage::open(),
+            cause: Mutex::default(),
+            links: Mutex::default(),
+            landings: Mutex::default(),
+            rendezvous,
+            endpoint,
+        };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// What others know it by.
@@ -84,20 +130,79 @@ impl Port {
         memory: Registrable,
         transports: TransportFlags,
     ) -> Result<RegisteredMemory, PortError> {
-        let _ = (memory, transports);
-        Err(RegisteredMemory::later())
+        let _capture = relaxed_capture();
+        let failed = |error: io::Error| PortError::system("memory can't be registered", &error);
+        let port = self.inner.rendezvous.id();
+        let is_lined = transports.has(Transport::Ethernet) || transports.has(Transport::SharedMemory);
+        let (memory, file) = match memory {
+            Registrable::Device(memory) => {
+                let (address, bytes) = (memory.address(), memory.len());
+                let gpu = memory.ordinal().map(Gpu::open).transpose()?;
+                let (kept, segment) = match gpu {
+                    Some(gpu) if is_lined => {
+                        let target = Target::new(self.inner.landing(gpu)?, memory);
+                        let segment =
+                            self.inner.endpoint.register_sink(bytes, Arc::new(target)).map_err(failed)?;
+                        let handle = segment.handle();
+                        (Kept::Segment(segment), Some(handle))
+                    }
+                    _ => (Kept::Device(memory), None),
+                };
+                let bytes = bytes as u64;
+                let new = Registration { port, address, bytes, transports, gpu, file: None, segment, kept };
+                return RegisteredMemory::register(new).map_err(failed);
+            }
+            Registrable::Host(memory) => (memory, None),
+            Registrable::Shared(shared) => {
+                let ticket = shared.ticket().map_err(failed)?;
+                let (memory, file) = shared.into_parts();
+                (memory, Some((file, ticket)))
+            }
+        };
+        let (address, bytes) = span(memory.as_slice());
+        let (kept, segment) = if is_lined {
+            self.inner.lay_open(memory).map_err(failed)?
+        } else {
+            (Kept::Memory(memory), None)
+        };
+        let new = Registration { port, address, bytes, transports, gpu: None, file, segment, kept };
+        RegisteredMemory::register(new).map_err(failed)
     }
 
-    /// The memory that another port, or this one, has told of.
+    /// The memory that another port, or this one, has told of. What can't be reached from here can still be written
+    /// over TCP.
     pub fn remote(&self, record: &[u8]) -> Result<RegisteredMemory, PortError> {
-        let _ = record;
-        Err(RegisteredMemory::later())
+        let _capture = relaxed_capture();
+        RegisteredMemory::remote(record)
     }
 
     /// Offers a connection over some way, for memory of a device or of the host.
     pub fn offer(&self, transport: Transport, device: Option<i32>) -> Result<Offer, PortError> {
-        let _ = (transport, device);
-        Err(RegisteredMemory::later())
+        self.check()?;
+        let device = match transport {
+            Transport::Ib(adapter) => {
+                return Err(PortError::Unsupported(format!(
+                    "there is no InfiniBand adapter IB{adapter} that can be used here: take CudaIpc between processes of one \
+                     host, SharedMemory for memory of the host, or Ethernet"
+                )));
+            }
+            Transport::CudaIpc => device.map_or_else(Gpu::current, Gpu::open)?.ordinal(),
+            Transport::Ethernet | Transport::SharedMemory => device.unwrap_or(-1),
+        };
+        let failed = |error: io::Error| PortError::system("a connection can't be offered", &error);
+        let rendezvous = &self.inner.rendezvous;
+        let invitation = rendezvous.invite().map_err(failed)?;
+        let record = OfferRecord {
+            transport,
+            device,
+            host: this_host(),
+            process: process(),
+            port: rendezvous.id(),
+            id: invitation.id(),
+            key: *invitation.key(),
+            addresses: rendezvous.addresses().to_vec(),
+        };
+        Ok(Offer { record, invitation })
     }
 
     /// Connects with whoever made the other offer, and calls it by its rank. The other side need not call this at the
@@ -109,26 +214,172 @@ impl Port {
         peer: i32,
         deadline: Instant,
     ) -> Result<Connection, PortError> {
-        let _ = (mine, theirs, peer, deadline);
-        Err(RegisteredMemory::later())
+        self.check()?;
+        let _capture = relaxed_capture();
+        let theirs = OfferRecord::decode(theirs)
+            .ok_or_else(|| PortError::Argument("these bytes are no offer of a connection".into()))?;
+        let transport = mine.record.transport;
+        if theirs.transport != transport {
+            return Err(PortError::Argument(format!(
+                "rank {peer} offers a connection over {}, and this side one over {transport}",
+                theirs.transport
+            )));
+        }
+        if transport != Transport::Ethernet && theirs.host != this_host() {
+            return Err(PortError::Unsupported(format!(
+                "rank {peer} is on another host, or belongs to another user: {transport} does not get there, Ethernet does"
+            )));
+        }
+        // Who connects with itself needs no line.
+        let line =
+            if theirs.id == mine.record.id { None } else { Some(self.meet(mine, &theirs, peer, deadline)?) };
+        let beside = line.as_ref().map(|line| TcpRoad::new(line, theirs.port, peer));
+        let road = match (transport, beside) {
+            (Transport::CudaIpc, _) => Road::Cuda(CudaRoad::open(&Gpu::open(mine.record.device)?)?),
+            (Transport::Ethernet, Some(road)) => Road::Tcp(road),
+            (_, beside) => Road::Shared(SharedRoad::new(beside)),
+        };
+        let connection = Connection::new(self.clone(), transport, peer, road, line.clone());
+        let mut links = self.inner.links.lock();
+        links.retain(|link| link.strong_count() > 0);
+        links.push(Arc::downgrade(connection.link()));
+        drop(links);
+        if let Some(line) = line {
+            let port = Arc::downgrade(&self.inner);
+            line.when_over(move |error| {
+                if let Some(inner) = port.upgrade() {
+                    inner.lose(peer, error);
+                }
+            });
+        }
+        // It may have been given up meanwhile.
+        self.check()?;
+        Ok(connection)
     }
 
     /// Gives the port up: whoever waits on it, here or in a kernel, leaves off, and the other sides of its connections
     /// are told why.
     pub fn abort(&self, why: &str) {
-        self.inner.abort_page.set(why);
+        self.inner.end(None, why);
+    }
+
+    /// Takes leave of all others, as if the port and all its connections were gone: nothing is wrong, and what was
+    /// written still arrives. For the end of a process that does not get to let go of them.
+    pub fn leave(&self) {
+        for link in self.inner.links() {
+            link.leave();
+        }
     }
 
     /// Why the port is over, if it is: it was given up, a rank is lost, or a kernel waited in vain.
     pub fn failure(&self) -> Option<String> {
-        let page = &self.inner.abort_page;
-        page.reason().or_else(|| page.error().map(|error| error.to_string()))
+        self.check().err().map(|error| match error {
+            PortError::Aborted(why) => why,
+            error => error.to_string(),
+        })
     }
 
     /// Nothing, or why the port is over.
     pub fn check(&self) -> Result<(), PortError> {
-        self.failure().map_or(Ok(()), |why| Err(PortError::Aborted(why)))
+        let page = &self.inner.abort_page;
+        if page.is_set() {
+            let cause = self.inner.cause.lock().clone();
+            let why = || PortError::Aborted(page.reason().unwrap_or_default());
+            return Err(cause.unwrap_or_else(why));
+        }
+        match page.error() {
+            None => Ok(()),
+            Some(error) => Err(PortError::Aborted(error.to_string())),
+        }
     }
+
+    fn meet(
+        &self,
+        mine: &Offer,
+        theirs: &OfferRecord,
+        peer: i32,
+        deadline: Instant,
+    ) -> Result<Line, PortError> {
+        let is_near = theirs.host == this_host();
+        let invited = Invited {
+            host: theirs.port,
+            // Loopback leads nowhere else.
+            addresses: theirs
+                .addresses
+                .iter()
+                .filter(|at| is_near || !at.ip().is_loopback())
+                .copied()
+                .collect(),
+            id: theirs.id,
+            key: theirs.key,
+        };
+        let met = self.inner.rendezvous.meet(&mine.invitation, &invited, &format!("rank {peer}"), deadline);
+        met.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                PortError::Timeout { peer, awaited: "connect".into() }
+            }
+            io::ErrorKind::InvalidInput => PortError::Argument(error.to_string()),
+            _ => PortError::Lost { peer, why: format!("it can't be reached: {error}") },
+        })
+    }
+}
+
+impl Inner {
+    fn links(&self) -> Vec<Arc<Link>> {
+        self.links.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A connection has failed.
+    fn lose(&self, peer: i32, error: &ChannelError) {
+        match error {
+            ChannelError::Lost { has_left: true, .. } => {}
+            ChannelError::Lost { why, .. } => {
+                let lost = PortError::Lost { peer, why: why.clone() };
+                let words = lost.to_string();
+                self.end(Some(lost), &words);
+            }
+            ChannelError::Aborted { why, .. } => self.end(None, why),
+            other => self.end(None, &other.to_string()),
+        }
+    }
+
+    fn end(&self, cause: Option<PortError>, why: &str) {
+        {
+            let mut first = self.cause.lock();
+            if self.abort_page.is_set() {
+                return;
+            }
+            *first = cause;
+            self.abort_page.set(why);
+        }
+        // Those who hear of it from here tell the others in turn, so it is told as it was heard.
+        for link in self.links() {
+            link.abort(why);
+        }
+    }
+
+    /// What memory of a device is written through.
+    fn landing(&self, gpu: Gpu) -> Result<Arc<Landing>, CudaError> {
+        let mut landings = self.landings.lock();
+        if let Some(landing) = landings.get(&gpu.ordinal()) {
+            return Ok(landing.clone());
+        }
+        let landing = Arc::new(Landing::open(gpu)?);
+        landings.insert(gpu.ordinal(), landing.clone());
+        Ok(landing)
+    }
+
+    /// Lets others write memory over TCP.
+    fn lay_open(&self, memory: Memory) -> io::Result<(Kept, Option<Handle>)> {
+        let segment = self.endpoint.register(memory)?;
+        let handle = segment.handle();
+        Ok((Kept::Segment(segment), Some(handle)))
+    }
+}
+
+/// Where bytes lie, for those who use them by their address.
+fn span(bytes: &[u8]) -> (u64, u64) {
+    (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64)
 }
 
 impl core::fmt::Debug for Port {

@@ -205,11 +205,6 @@ impl Connection {
         self.held.shared.act(self.held.id, |line| line.failure().cloned())
     }
 
-    /// Whether the other end let go of it, and nothing went wrong.
-    pub fn has_left(&self) -> bool {
-        self.held.shared.act(self.held.id, |line| line.has_left())
-    }
-
     /// Has something done once when it is lost or the other end gives it up, by whichever thread finds out. It must not
     /// wait.
     pub fn when_over(&self, alarm: impl FnOnce(&ChannelError) + Send + 'static) {
@@ -217,6 +212,11 @@ impl Connection {
         if let Some((alarm, failure)) = failed {
             alarm(&failure);
         }
+    }
+
+    /// Takes leave of the other end, as if everyone here had let go of it. What is queued still goes out.
+    pub fn leave(&self) {
+        self.held.shared.act(self.held.id, line::Line::leave);
     }
 
     /// Gives it up; see [`Channel::abort`].

@@ -18,10 +18,6 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    pub(super) fn byte(&mut self) -> Option<u8> {
-        self.take::<1>().map(|[byte]| byte)
-    }
-
     pub(super) fn half(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }

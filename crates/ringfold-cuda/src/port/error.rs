@@ -49,7 +49,7 @@ impl PortError {
     /// What sort of failure it is, in a word: `cuda`, `argument`, `lost`, `timeout`, `aborted`, `system` or `unsupported`.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Cuda(_) => "cuda",
+            Self::Cuda(error) => error.kind(),
             Self::Argument(_) => "argument",
             Self::Lost { .. } => "lost",
             Self::Timeout { .. } => "timeout",
@@ -62,6 +62,7 @@ impl PortError {
     /// The number that the driver or the operating system gave, or 0.
     pub fn code(&self) -> i32 {
         match self {
+            Self::Cuda(error) => error.code(),
             Self::System { code, .. } => *code,
             _ => 0,
         }

@@ -26,6 +26,8 @@ pub enum ChannelError {
         peer: String,
         /// In words.
         why: String,
+        /// Whether it took its leave, so that nothing went wrong.
+        has_left: bool,
     },
     /// The caller asked for what can't be done. Nothing was sent.
     #[error("{0}")]

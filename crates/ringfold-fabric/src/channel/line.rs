@@ -144,11 +144,6 @@ impl Line {
         self.is_abandoned
     }
 
-    /// Whether the other end has said goodbye.
-    pub fn has_left(&self) -> bool {
-        self.has_left
-    }
-
     /// How it failed, if it did.
     pub fn failure(&self) -> Option<&ChannelError> {
         self.failure.as_ref()
@@ -292,6 +287,13 @@ impl Line {
         (self.has_news, self.is_hungry) = (true, true);
     }
 
+    /// Takes leave: what is queued goes out, and nothing new is sent.
+    pub fn leave(&mut self) {
+        let (by, why) = (self.me.to_string(), "it has left".to_owned());
+        self.end(Some(ChannelError::Aborted { by, why }));
+        self.wind_up();
+    }
+
     /// Closes at once.
     pub fn close(&mut self) {
         self.outbox.clear();
@@ -327,7 +329,7 @@ impl Line {
     }
 
     fn lose(&mut self, why: String) {
-        self.fail(ChannelError::Lost { peer: self.peer.to_string(), why });
+        self.fail(ChannelError::Lost { peer: self.peer.to_string(), why, has_left: self.has_left });
     }
 
     fn fail(&mut self, failure: ChannelError) {
