@@ -185,7 +185,7 @@ impl Api {
 }
 
 /// Why something can't be loaded, in the loader's words.
-fn reason(error: &libloading::Error) -> String {
+pub(crate) fn reason(error: &libloading::Error) -> String {
     core::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 

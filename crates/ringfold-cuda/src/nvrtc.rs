@@ -73,7 +73,7 @@ pub struct Compiler {
 static LOADED: LazyLock<Mutex<HashMap<Option<PathBuf>, &'static Compiler>>> = LazyLock::new(Mutex::default);
 
 impl Compiler {
-    /// The compiler in this library, or the one that is found: one that is loaded already, one on the loader's path, one of
+    /// The compiler in this library, or the one that is found: one that `RINGFOLD_NVRTC` names, one that is loaded already, one on the loader's path, one of
     /// CUDA's toolkit, or one where someone has [hinted](hint) that it might be.
     pub fn load(path: Option<&Path>) -> Result<&'static Self, CompileError> {
         let mut loaded = LOADED.lock();
@@ -128,10 +128,8 @@ impl Compiler {
 
     fn options(&self, job: &Job<'_>) -> Result<Vec<CString>, CompileError> {
         let is_standard = |option: &String| option.starts_with("-std") || option.starts_with("--std");
-        let mut options = vec![
-            format!("--gpu-architecture={}", job.arch),
-            format!("--pre-include={}", stand_ins::PRELUDE),
-        ];
+        let mut options =
+            vec![format!("--gpu-architecture={}", job.arch), format!("--pre-include={}", stand_ins::PRELUDE)];
         if !job.options.iter().any(is_standard) {
             options.push(STANDARD.to_owned());
         }
@@ -161,6 +159,3 @@ fn plain(text: &str) -> Result<CString, CompileError> {
         CompileError::Rejected { name, arch: "any device".into(), log: "there is a zero in the text".into() }
     })
 }
-
-#[cfg(test)]
-mod tests;

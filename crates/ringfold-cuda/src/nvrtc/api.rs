@@ -1,6 +1,7 @@
 //! NVRTC's functions, and a program that it compiles.
 
 use super::CompileError;
+use crate::api::reason;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CString, OsStr};
@@ -28,13 +29,13 @@ macro_rules! functions {
                     let $name = *unsafe {
                         library.get::<unsafe extern "C" fn($($argument),*) -> Code>($symbol.to_bytes_with_nul())
                     }
-                    .map_err(|error| format!("{} is too old, or no NVRTC: {error}", name.display()))?;
+                    .map_err(|error| format!("{} is too old, or no NVRTC: {}", name.display(), reason(&error)))?;
                 )*
                 // SAFETY: as above.
                 let error_text = *unsafe {
                     library.get::<unsafe extern "C" fn(Code) -> *const c_char>(b"nvrtcGetErrorString\0")
                 }
-                .map_err(|error| format!("{} is no NVRTC: {error}", name.display()))?;
+                .map_err(|error| format!("{} is no NVRTC: {}", name.display(), reason(&error)))?;
                 let at = file_of(error_text as *const c_void).unwrap_or_else(|| name.to_owned());
                 Ok(Self { $($name,)* error_text, library: at, _held: library })
             }
@@ -71,9 +72,7 @@ impl Api {
 
     fn open_with(name: &Path, flags: c_int) -> Result<Self, String> {
         // SAFETY: the compiler's library may be loaded anywhere: its initialisers do nothing that others see.
-        let library = unsafe { Library::open(Some(name), flags) }.map_err(|error| {
-            core::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
-        })?;
+        let library = unsafe { Library::open(Some(name), flags) }.map_err(|error| reason(&error))?;
         Self::of(library, name)
     }
 

@@ -10,6 +10,9 @@ const NAMES: [&str; 2] = ["libnvrtc.so.13", "libnvrtc.so.12"];
 /// Where a toolkit is if nothing says otherwise.
 const TOOLKIT: &str = "/usr/local/cuda";
 
+/// The variable that names the library, or the directory that it is in.
+const VARIABLE: &str = "RINGFOLD_NVRTC";
+
 /// A header that only CUDA's own directory has.
 const MARK: &str = "cuda_fp16.h";
 
@@ -27,7 +30,8 @@ pub fn hint(dirs: impl IntoIterator<Item = PathBuf>) {
 
 /// The library at a path (or in a directory), or the one that is found.
 pub(super) fn find(path: Option<&Path>) -> Result<Api, String> {
-    if let Some(path) = path {
+    let said = std::env::var_os(VARIABLE).filter(|said| !said.is_empty()).map(PathBuf::from);
+    if let Some(path) = path.or(said.as_deref()) {
         let file = NAMES.iter().map(|name| path.join(name)).find(|file| file.is_file());
         return Api::open(file.as_deref().unwrap_or(path));
     }
@@ -44,7 +48,8 @@ pub(super) fn find(path: Option<&Path>) -> Result<Api, String> {
         }
     }
     Err(format!(
-        "{}. It comes with CUDA's toolkit (set CUDA_HOME), and with pip's nvidia-cuda-nvrtc",
+        "{}. It comes with CUDA's toolkit (set CUDA_HOME), and with pip's nvidia-cuda-nvrtc; {VARIABLE} may \
+         name it",
         failures.join("; ")
     ))
 }
