@@ -1,0 +1,446 @@
+"""FIFOs, semaphores and proxies on a GPU: kernels push, the proxy of their process does it.
+
+Ranks are processes that share one GPU. Without MPS they take turns on it, so rounds are few and deadlines long.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import struct
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ringfold import _native
+from ringfold._error import PortError
+from world import DEADLINE, World, meet, others, rank
+
+if TYPE_CHECKING:
+    import torch
+    from mscclpp import Communicator
+
+pytestmark = pytest.mark.usefixtures("needs_gpu")
+
+LONG = 2 * DEADLINE
+# How soon waits end that are ended by somebody.
+PROMPT = 10.0
+NBYTES = 1 << 20
+
+SOURCE = r"""
+#include <mscclpp/port_channel_device.hpp>
+using namespace mscclpp;
+using u64 = unsigned long long;
+
+// Each thread pushes so many triggers, and waits for its last one.
+extern "C" __global__ void push_many(FifoDeviceHandle fifo, u64 each, int* errors) {
+  const u64 thread = blockIdx.x * blockDim.x + threadIdx.x;
+  u64 last = 0;
+  for (u64 count = 0; count < each; ++count) {
+    ProxyTrigger trigger;
+    trigger.fst = thread;
+    trigger.snd = count | (count & 1) << 63;
+    const u64 at = fifo.push(trigger);
+    if (at == ~u64(0) || (count > 0 && at <= last)) atomicAdd(errors, 1);
+    last = at;
+  }
+  if (fifo.sync(last) != 0 || !fifo.poll(last)) atomicAdd(errors, 1);
+}
+
+// Tells the other rank something again and again, and checks what it tells. One block.
+extern "C" __global__ void exchange(PortChannelDeviceHandle channel, u64* outbox, const u64* inbox, u64 words,
+                                    u64 rounds, u64 me, u64* errors) {
+  for (u64 round = 0; round < rounds; ++round) {
+    const u64 count = 1 + (round * 977) % words;
+    for (u64 at = threadIdx.x; at < count; at += blockDim.x) outbox[at] = (me << 60) | (round << 32) | at;
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int error = 0;
+      if (round % 3 == 0) {
+        error |= channel.put(0, 8 * count);
+        error |= channel.signal();
+        error |= channel.flush();
+      } else if (round % 3 == 1) {
+        error |= channel.putWithSignal(0, 8 * count);
+        error |= channel.flush();
+      } else {
+        error |= channel.putWithSignalAndFlush(0, 8 * count);
+      }
+      error |= channel.wait();
+      if (error != 0) atomicAdd(errors, 1ull << 32);
+    }
+    __syncthreads();
+    u64 wrong = 0;
+    for (u64 at = threadIdx.x; at < count; at += blockDim.x) {
+      const u64 there = *reinterpret_cast<const volatile u64*>(inbox + at);
+      wrong += there != (((1 - me) << 60) | (round << 32) | at);
+    }
+    if (wrong != 0) atomicAdd(errors, wrong);
+    __syncthreads();
+    // The other side may write again when it hears that this one has read.
+    if (threadIdx.x == 0 && (channel.signal() | channel.wait()) != 0) atomicAdd(errors, 1ull << 32);
+    __syncthreads();
+  }
+}
+
+extern "C" __global__ void wait_once(PortChannelDeviceHandle channel, int* result) { *result = channel.wait(); }
+
+extern "C" __global__ void signal_many(PortChannelDeviceHandle channel, u64 count, u64 flushes, int* errors) {
+  for (u64 signals = 0; signals < count; ++signals) {
+    if (channel.signal() != 0) atomicAdd(errors, 1);
+  }
+  if (flushes != 0 && channel.flush() != 0) atomicAdd(errors, 1);
+}
+
+// One rank puts eight bytes and signals, the other one answers so. What each round trip took is left behind.
+extern "C" __global__ void answer(PortChannelDeviceHandle channel, u64 rounds, u64 me, u64* took, int* errors) {
+  for (u64 round = 0; round < rounds; ++round) {
+    u64 begun, done;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begun)::"memory");
+    int error = 0;
+    if (me == 0) error |= channel.putWithSignal(0, 8);
+    error |= channel.wait();
+    if (me == 1) error |= channel.putWithSignal(0, 8);
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(done)::"memory");
+    took[round] = done - begun;
+    if (error != 0) { atomicAdd(errors, 1); return; }
+  }
+}
+
+extern "C" __global__ void add_one(float* values, u64 count) {
+  for (u64 at = threadIdx.x; at < count; at += blockDim.x) values[at] += 1.0f;
+}
+"""
+
+
+class Kernels:
+    """The kernels above, loaded before any of them runs."""
+
+    NAMES = ("push_many", "exchange", "wait_once", "signal_many", "answer", "add_one")
+
+    def __init__(self) -> None:
+        image = _native.cuda_compile(SOURCE, "proxy.cu", _native.cuda_arch(0), {}, [], ["-std=c++17"])
+        self._module = _native.CudaModule(image, 0)
+        self._functions = {name: self._module.function(name) for name in self.NAMES}
+
+    def launch(
+        self, name: str, stream: torch.cuda.Stream, *arguments: Any, grid: int = 1, block: int = 1
+    ) -> None:
+        """Whole numbers are 64 bits wide, tensors are their address, handles are bytes."""
+        packed = b""
+        for argument in arguments:
+            if isinstance(argument, bytes):
+                packed += argument
+            else:
+                packed += struct.pack("<Q", argument if isinstance(argument, int) else argument.data_ptr())
+        self._functions[name].launch(packed, (grid, 1, 1), (block, 1, 1), 0, stream.cuda_stream)
+
+
+def finish(stream: torch.cuda.Stream, port: _native.Port | None = None, seconds: float = LONG) -> None:
+    """Waits until a stream is idle; if it takes too long, its waits are ended and the test fails."""
+    until = time.monotonic() + seconds
+    while not stream.query():
+        if time.monotonic() > until:
+            if port is not None:
+                port.abort("a test took too long")
+                stream.synchronize()
+            raise AssertionError("a kernel did not end in time")
+        time.sleep(0.0005)
+
+
+@dataclass
+class End:
+    """One of two ranks, connected with the other."""
+
+    communicator: Communicator
+    proxy: _native.PortProxy
+    semaphore: _native.PortSemaphore
+    channel: _native.PortChannel
+    inbox: torch.Tensor
+    outbox: torch.Tensor
+    kernels: Kernels
+    stream: torch.cuda.Stream
+    errors: torch.Tensor
+
+    @property
+    def port(self) -> _native.Port:
+        return self.communicator.port
+
+    def meet(self) -> None:
+        """Everything before is done on both ranks."""
+        import torch
+
+        torch.cuda.synchronize()
+        self.communicator.bootstrap().barrier()
+
+
+def connected(transport: str, fifo_size: int = 128) -> End:
+    """Connects with the other rank. All memory and all code is there before a kernel runs."""
+    import torch
+    from mscclpp import Communicator, RegisteredMemory, Transport
+
+    way, peer = Transport[transport], others()[0]
+    torch.cuda.init()
+    inbox, outbox = (torch.zeros(NBYTES // 8, dtype=torch.int64, device="cuda") for _ in range(2))
+    errors = torch.zeros(64, dtype=torch.int64, device="cuda")
+    communicator = Communicator(meet())
+    port = communicator.port
+    connection = communicator.connect(way, peer).get()
+    building = communicator.build_semaphore(connection, peer)
+    mine = [port.register(box.data_ptr(), NBYTES, way.value, None, box) for box in (inbox, outbox)]
+    communicator.send_memory(RegisteredMemory(mine[0]), peer)
+    theirs = communicator.recv_memory(peer).get().native
+    proxy = _native.PortProxy(port, fifo_size)
+    semaphore = building.get().native
+    channel = proxy.channel(
+        proxy.add_semaphore(semaphore), proxy.add_memory(theirs), proxy.add_memory(mine[1])
+    )
+    assert len(channel.handle) == 96
+    kernels, stream = Kernels(), torch.cuda.Stream()
+    end = End(communicator, proxy, semaphore, channel, inbox, outbox, kernels, stream, errors)
+    end.meet()
+    return end
+
+
+# --- the FIFO ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 7, 512])
+def test_what_many_threads_push_is_polled_once_and_in_order(size: int) -> None:
+    torch = pytest.importorskip("torch", reason="torch brings the memory of these tests")
+    grid, block, each = 4, 64, 20
+    fifo, kernels = _native.PortFifo(size, True), Kernels()
+    stream, errors = torch.cuda.Stream(), torch.zeros(2, dtype=torch.int32, device="cuda")
+    torch.cuda.synchronize()
+    kernels.launch("push_many", stream, fifo.handle, each, errors, grid=grid, block=block)
+    expected, until = [0] * (grid * block), time.monotonic() + LONG
+    while sum(expected) < grid * block * each:
+        found = fifo.poll()
+        if found is None:
+            assert time.monotonic() < until, f"{sum(expected)} triggers have come"
+            continue
+        thread, count = found
+        assert expected[thread] == count
+        expected[thread] += 1
+        assert fifo.pop()
+    finish(stream)
+    assert fifo.poll() is None
+    assert errors[0].item() == 0
+    with pytest.raises(PortError, match="kernels push"):
+        fifo.push(1, 2)
+
+
+# --- two ranks ---------------------------------------------------------------------------------------------------------
+
+
+def exchange_rounds(transport: str, rounds: int) -> tuple[int, str | None]:
+    end = connected(transport)
+    end.proxy.start()
+    arguments = (end.channel.handle, end.outbox, end.inbox, NBYTES // 8, rounds, rank(), end.errors)
+    end.kernels.launch("exchange", end.stream, *arguments, block=256)
+    finish(end.stream, end.port)
+    end.meet()
+    end.proxy.stop()
+    return int(end.errors[0].item()), end.port.failure()
+
+
+@pytest.mark.parametrize("transport", ["CudaIpc", "Ethernet"])
+def test_kernels_find_what_was_put_when_they_are_signalled(world: World, transport: str) -> None:
+    assert world.run(2, exchange_rounds, transport, 30, deadline=2 * LONG) == [(0, None)] * 2
+
+
+def push_and_stop(transport: str) -> tuple[int, int]:
+    end = connected(transport, fifo_size=512)
+    face, heard = end.semaphore.host_to_host(), 0
+    for _ in range(3):
+        end.kernels.launch("signal_many", end.stream, end.channel.handle, 200, 0, end.errors)
+        finish(end.stream, end.port)
+        # Pushed before it was started, or before it was stopped: it is done.
+        end.proxy.start()
+        end.proxy.stop()
+        for _ in range(200):
+            face.wait(LONG)
+            heard += 1
+        end.meet()
+    return heard, int(end.errors[0].item())
+
+
+@pytest.mark.parametrize("transport", ["CudaIpc", "Ethernet"])
+def test_stopping_does_what_kernels_have_pushed(world: World, transport: str) -> None:
+    assert world.run(2, push_and_stop, transport, deadline=2 * LONG) == [(600, 0)] * 2
+
+
+def wait_in_vain(transport: str) -> tuple[int, str | None, float]:
+    end = connected(transport)
+    end.proxy.start()
+    end.port.set_spin_seconds(0.5)
+    begun = time.monotonic()
+    end.kernels.launch("wait_once", end.stream, end.channel.handle, end.errors)
+    finish(end.stream, end.port)
+    took = time.monotonic() - begun
+    end.communicator.bootstrap().barrier()
+    failure = end.port.failure()
+    with pytest.raises(PortError, match="waited"):
+        end.channel.signal()
+    return int(end.errors[0].item()), failure, took
+
+
+@pytest.mark.parametrize("transport", ["CudaIpc", "Ethernet"])
+def test_a_kernel_that_waits_in_vain_ends_and_the_host_says_for_whom(world: World, transport: str) -> None:
+    for number, (result, failure, took) in enumerate(
+        world.run(2, wait_in_vain, transport, deadline=2 * LONG)
+    ):
+        assert result == 1
+        assert failure is not None and "in vain for a signal" in failure
+        assert f"rank {1 - number}" in failure, failure
+        assert 0.4 < took < PROMPT
+
+
+def wait_for_the_dead(transport: str) -> tuple[str | None, float, int]:
+    end = connected(transport)
+    end.proxy.start()
+    end.meet()
+    print("ready", flush=True)
+    if rank() == 0:
+        time.sleep(2 * LONG)
+    end.kernels.launch("wait_once", end.stream, end.channel.handle, end.errors)
+    print("waits", flush=True)
+    begun = time.monotonic()
+    finish(end.stream, end.port)
+    took = time.monotonic() - begun
+    return end.port.failure(), took, int(end.errors[0].item())
+
+
+@pytest.mark.parametrize("transport", ["CudaIpc", "Ethernet"])
+def test_when_a_rank_is_killed_kernels_that_wait_for_it_end(world: World, transport: str) -> None:
+    running = world.start(2, wait_for_the_dead, transport)
+    running.children[0].wait_for("ready", LONG)
+    running.children[1].wait_for("waits", LONG)
+    time.sleep(0.5)
+    os.kill(running.children[0].pid, signal.SIGKILL)
+    running.children, running._outcomes = running.children[1:], running._outcomes[1:]
+    [(failure, took, result)] = running.results(2 * LONG)
+    assert failure is not None and "rank 0" in failure, failure
+    assert took < PROMPT and result == 1
+
+
+def rates(transport: str, triggers: int, rounds: int) -> tuple[float, float, int]:
+    """Triggers a second, and microseconds from a put to its arrival."""
+    import torch
+
+    end = connected(transport, fifo_size=512)
+    end.proxy.start()
+    face, best = end.semaphore.host_to_host(), 0.0
+    times = torch.zeros(rounds, dtype=torch.int64, device="cuda")
+    end.meet()
+    for _ in range(3):
+        if rank() == 0:
+            begun, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begun.record(end.stream)
+            end.kernels.launch("signal_many", end.stream, end.channel.handle, triggers, 1, end.errors)
+            done.record(end.stream)
+            finish(end.stream, end.port)
+            best = max(best, triggers / (begun.elapsed_time(done) / 1e3))
+        end.meet()
+    # What rank 0 has signalled so far is none of the answers: a channel of its own counts from here.
+    semaphore = end.communicator.build_semaphore(_connection(end), others()[0]).get().native
+    channel = end.proxy.channel(end.proxy.add_semaphore(semaphore), 0, 1)
+    handle = channel.handle
+    end.meet()
+    end.kernels.launch("answer", end.stream, handle, rounds, rank(), times, end.errors)
+    finish(end.stream, end.port)
+    end.meet()
+    end.proxy.stop()
+    del face
+    one_way_us = statistics.median(times[rounds // 10 :].tolist()) / 2e3
+    return best, one_way_us, int(end.errors[0].item())
+
+
+def _connection(end: End) -> Any:
+    from mscclpp._connection import Connection
+
+    return Connection(end.semaphore.connection, end.communicator)
+
+
+@pytest.mark.parametrize("transport", ["CudaIpc", "Ethernet"])
+def test_rates_of_the_proxy_are_told(
+    world: World, transport: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    triggers, rounds = (200_000, 200) if transport == "CudaIpc" else (20_000, 100)
+    (rate, one_way_us, errors), (_, _, other_errors) = world.run(
+        2, rates, transport, triggers, rounds, deadline=2 * LONG
+    )
+    assert (errors, other_errors) == (0, 0)
+    with capsys.disabled():
+        print(
+            f"\n{transport}: {rate:,.0f} triggers/s from one thread, {one_way_us:.1f} us from put to arrival"
+        )
+    assert rate > 1000
+
+
+@pytest.mark.parametrize("size", [128])
+def test_rate_of_a_fifo_whose_triggers_cost_nothing_is_told(
+    size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A put of no bytes through a proxy: what is left is FIFO and proxy alone. Rank 0 of a world of one.
+    torch = pytest.importorskip("torch", reason="torch brings the memory of these tests")
+    fifo, kernels = _native.PortFifo(size, True), Kernels()
+    stream, errors = torch.cuda.Stream(), torch.zeros(2, dtype=torch.int32, device="cuda")
+    each, grid, block = 200, 1, 256
+    torch.cuda.synchronize()
+    begun = time.monotonic()
+    kernels.launch("push_many", stream, fifo.handle, each, errors, grid=grid, block=block)
+    count, until = 0, time.monotonic() + LONG
+    while count < each * grid * block:
+        if fifo.pop():
+            count += 1
+        elif time.monotonic() > until:
+            raise AssertionError(f"only {count} triggers came")
+    finish(stream)
+    took = time.monotonic() - begun
+    assert errors[0].item() == 0
+    with capsys.disabled():
+        print(f"\nFIFO polled from Python: {count / took:,.0f} triggers/s")
+
+
+def capture_beside_the_proxy(transport: str) -> tuple[float, int, str | None]:
+    import torch
+
+    end = connected(transport)
+    end.proxy.start()
+    values = torch.zeros(1024, device="cuda")
+    side = torch.cuda.Stream()
+    end.meet()
+    # The proxy's thread copies, sets words and waits for its stream all the while.
+    arguments = (end.channel.handle, end.outbox, end.inbox, 4096, 40, rank(), end.errors)
+    end.kernels.launch("exchange", end.stream, *arguments, block=256)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side, capture_error_mode="global"):
+        for _ in range(50):
+            end.kernels.launch("add_one", torch.cuda.current_stream(), values, 1024, block=256)
+            time.sleep(0.002)
+    for _ in range(3):
+        graph.replay()
+    finish(end.stream, end.port)
+    end.meet()
+    # A channel in a graph: each replay signals and waits once.
+    again = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(again, stream=side, capture_error_mode="global"):
+        stream = torch.cuda.current_stream()
+        end.kernels.launch("signal_many", stream, end.channel.handle, 1, 1, end.errors)
+        end.kernels.launch("wait_once", stream, end.channel.handle, end.errors)
+    end.meet()
+    for _ in range(5):
+        again.replay()
+    finish(torch.cuda.current_stream(), end.port)
+    end.meet()
+    end.proxy.stop()
+    return float(values.sum().item()) / 1024, int(end.errors[0].item()), end.port.failure()
+
+
+@pytest.mark.parametrize("transport", ["CudaIpc", "Ethernet"])
+def test_a_capture_is_not_disturbed_by_the_proxy(world: World, transport: str) -> None:
+    assert world.run(2, capture_beside_the_proxy, transport, deadline=2 * LONG) == [(150.0, 0, None)] * 2

@@ -1,0 +1,433 @@
+"""FIFOs, semaphores, proxies and their channels, as the package ``mscclpp`` uses them: without a GPU, the host pushes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from ringfold import _native
+from ringfold._error import PortError
+from world import DEADLINE, World, meet, others, rank
+
+if TYPE_CHECKING:
+    from mscclpp import Communicator
+
+# Far below any deadline of ours, far above what is waited for.
+PROMPT = 10.0
+NBYTES = 1 << 16
+TRANSPORTS = ("Ethernet", "SharedMemory")
+SIZES = (2, 3)
+
+
+# --- FIFOs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_trigger_stays_until_it_is_popped_and_positions_go_on_over_laps() -> None:
+    fifo = _native.PortFifo(3, False)
+    assert (fifo.size, fifo.poll(), fifo.pop()) == (3, None, False)
+    for number in range(20):
+        assert fifo.push(number, number << 1) == number
+        assert fifo.poll() == fifo.poll() == (number, number << 1)
+        with pytest.raises(PortError, match=f"position {number}"):
+            fifo.sync(number, 0.01)
+        assert fifo.pop()
+        fifo.sync(number, 0.0)
+        assert fifo.poll() is None
+
+
+def test_the_highest_bit_of_a_trigger_is_the_queues_own() -> None:
+    fifo = _native.PortFifo(1, False)
+    for pushed in (1 << 63, 0, (1 << 64) - 1, 7):
+        fifo.push(pushed, pushed)
+        assert fifo.poll() == (pushed, pushed & ~(1 << 63))
+        fifo.pop()
+
+
+def test_a_full_fifo_waits_for_room_and_says_so_if_there_is_none() -> None:
+    fifo = _native.PortFifo(2, False)
+    fifo.push(1, 0)
+    fifo.push(2, 0)
+    with pytest.raises(PortError) as late:
+        fifo.push(3, 0, 0.05)
+    assert late.value.kind == "timeout"
+    popper = threading.Timer(0.05, fifo.pop)
+    popper.start()
+    assert fifo.push(3, 0, PROMPT) == 2
+    popper.join()
+
+
+def test_threads_push_at_once_and_nothing_is_lost() -> None:
+    fifo = _native.PortFifo(7, False)
+    each = 500
+
+    def push(number: int) -> None:
+        for count in range(each):
+            fifo.push(number, count, DEADLINE)
+
+    pushers = [threading.Thread(target=push, args=(number,)) for number in range(3)]
+    for pusher in pushers:
+        pusher.start()
+    expected, until = [0, 0, 0], time.monotonic() + DEADLINE
+    while sum(expected) < 3 * each:
+        found = fifo.poll()
+        if found is None:
+            assert time.monotonic() < until
+            continue
+        number, count = found
+        assert expected[number] == count
+        expected[number] += 1
+        fifo.pop()
+    for pusher in pushers:
+        pusher.join(DEADLINE)
+
+
+@pytest.mark.parametrize("size", [0, (1 << 20) + 1])
+def test_a_fifo_of_no_size_is_refused(size: int) -> None:
+    with pytest.raises(PortError) as refused:
+        _native.PortFifo(size, False)
+    assert refused.value.kind == "argument"
+
+
+# --- handles -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "compute_80"])
+def test_handles_have_the_layout_that_kernels_expect(arch: str) -> None:
+    try:
+        _native.cuda_compiler()
+    except PortError as error:
+        pytest.skip(f"needs NVRTC: {error}")
+    offsets = {
+        "FifoDeviceHandle": ("triggers_", "head_", "tail_", "tailCache_", "abort_", "size_"),
+        "Host2DeviceSemaphoreDeviceHandle": ("inbound_", "expected_", "abort_", "peer_"),
+        "MemoryDevice2DeviceSemaphoreDeviceHandle": (
+            "inbound_",
+            "remoteInbound_",
+            "expected_",
+            "abort_",
+            "peer_",
+        ),
+        "BasePortChannelDeviceHandle": ("semaphoreId_", "semaphore_", "fifo_"),
+        "AbortPage": ("flag", "error", "peer", "line", "spinNs", "waitedNs"),
+    }
+    places = {
+        "FifoDeviceHandle": (0, 8, 16, 24, 32, 40),
+        "Host2DeviceSemaphoreDeviceHandle": (0, 8, 16, 24),
+        "MemoryDevice2DeviceSemaphoreDeviceHandle": (0, 8, 16, 24, 32),
+        "BasePortChannelDeviceHandle": (0, 8, 40),
+        "AbortPage": (0, 4, 8, 12, 16, 24),
+    }
+    sizes = {**_native.port_handle_sizes(), "AbortPage": 64}
+    lines = [f"static_assert(sizeof({name}) == {size});" for name, size in sizes.items()]
+    lines += [f"static_assert(alignof({name}) == 8);" for name in sizes if name != "ProxyTrigger"]
+    lines += [
+        f"static_assert(__builtin_offsetof({name}, {field}) == {place});"
+        for name, fields in offsets.items()
+        for field, place in zip(fields, places[name], strict=True)
+    ]
+    source = "\n".join(
+        [
+            "#include <mscclpp/port_channel_device.hpp>",
+            "#include <mscclpp/memory_channel_device.hpp>",
+            "using namespace mscclpp;",
+            *lines,
+            'extern "C" __global__ void nothing() {}',
+        ]
+    )
+    assert _native.cuda_compile(source, "sizes.cu", arch, {}, [], ["-std=c++17"])
+    wrong = source.replace("sizeof(ProxyTrigger) == 16", "sizeof(ProxyTrigger) == 24")
+    with pytest.raises(PortError, match="static"):
+        _native.cuda_compile(wrong, "sizes.cu", arch, {}, [], ["-std=c++17"])
+
+
+# --- ranks -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Way:
+    """One rank's end of the way to another: the other writes into `inbox`, and gets what is in `outbox`."""
+
+    semaphore: _native.PortSemaphore
+    channel: _native.PortChannel
+    inbox: memoryview
+    outbox: memoryview
+
+
+@dataclass
+class Ends:
+    """All that a rank has."""
+
+    communicator: Communicator
+    proxy: _native.PortProxy
+    ways: dict[int, Way]
+
+    @property
+    def port(self) -> _native.Port:
+        return self.communicator.port
+
+
+def connected(transport: str, fifo_size: int = 32, nbytes: int = NBYTES) -> Ends:
+    """Connects with all other ranks, with a proxy that is not started yet."""
+    from mscclpp import Communicator, RegisteredMemory, Transport
+
+    way = Transport[transport]
+    communicator = Communicator(meet())
+    port = communicator.port
+    coming = {peer: communicator.connect(way, peer) for peer in others()}
+    connections = {peer: future.get() for peer, future in coming.items()}
+    building = {peer: communicator.build_semaphore(connections[peer], peer) for peer in others()}
+
+    def memory() -> tuple[_native.PortMemory, memoryview]:
+        shared = port.shared_memory(nbytes)
+        registered = port.register(shared.address, nbytes, way.value, shared.file, shared)
+        return registered, memoryview(shared).cast("B")
+
+    inboxes = {peer: memory() for peer in others()}
+    for peer in others():
+        communicator.send_memory(RegisteredMemory(inboxes[peer][0]), peer)
+    remote = {peer: communicator.recv_memory(peer) for peer in others()}
+    proxy = _native.PortProxy(port, fifo_size)
+    ways = {}
+    for peer in others():
+        outbox, view = memory()
+        semaphore = building[peer].get().native
+        number = proxy.add_semaphore(semaphore)
+        target, source = proxy.add_memory(remote[peer].get().native), proxy.add_memory(outbox)
+        ways[peer] = Way(semaphore, proxy.channel(number, target, source), inboxes[peer][1], view)
+    return Ends(communicator, proxy, ways)
+
+
+def exchange_many(transport: str, rounds: int) -> int:
+    """All pairs tell each other something, again and again."""
+    ends = connected(transport)
+    ends.proxy.start()
+    checked = 0
+    for number in range(rounds):
+        nbytes = 1 + (number * 977) % NBYTES
+        for peer, way in ends.ways.items():
+            way.outbox[:nbytes] = bytes([(number * 7 + rank() * 31 + peer) % 256]) * nbytes
+            if number % 3 == 0:
+                way.channel.put_with_signal(0, 0, nbytes)
+            elif number % 3 == 1:
+                way.channel.put(0, 0, nbytes // 2)
+                way.channel.put(nbytes // 2, nbytes // 2, nbytes - nbytes // 2)
+                way.channel.signal()
+                way.channel.flush(DEADLINE)
+            else:
+                way.channel.put_with_signal_and_flush(0, 0, nbytes, DEADLINE)
+        for peer, way in ends.ways.items():
+            way.channel.wait(DEADLINE)
+            assert way.inbox[:nbytes] == bytes([(number * 7 + peer * 31 + rank()) % 256]) * nbytes, number
+            checked += 1
+        # Inboxes are written again when all have read them, and outboxes when they have left.
+        for way in ends.ways.values():
+            way.channel.signal()
+        for way in ends.ways.values():
+            way.channel.wait(DEADLINE)
+            way.channel.flush(DEADLINE)
+    ends.proxy.stop()
+    assert not any(way.channel.poll() for way in ends.ways.values())
+    assert ends.port.failure() is None
+    ends.communicator.bootstrap().barrier()
+    return checked
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_all_pairs_find_what_was_put_when_they_are_signalled(world: World, transport: str, size: int) -> None:
+    rounds = 100
+    assert world.run(size, exchange_many, transport, rounds) == [rounds * (size - 1)] * size
+
+
+def stop_and_start(transport: str) -> int:
+    ends = connected(transport, fifo_size=64)
+    peer = 1 - rank()
+    way, waits = ends.ways[peer], 0
+    for number in range(10):
+        way.outbox[:50] = bytes([number]) * 50
+        for at in range(50):
+            way.channel.put_with_signal(at, at, 1)
+        ends.proxy.start()
+        ends.proxy.stop()
+        for _ in range(50):
+            way.channel.wait(DEADLINE)
+            waits += 1
+        assert way.inbox[:50] == bytes([number]) * 50
+        ends.communicator.bootstrap().barrier()
+    return waits
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_stopping_does_what_was_pushed_and_it_may_be_started_again(world: World, transport: str) -> None:
+    assert world.run(2, stop_and_start, transport) == [500, 500]
+
+
+def faces(transport: str) -> None:
+    ends = connected(transport)
+    semaphore = ends.ways[1 - rank()].semaphore
+    first, second = semaphore.host_to_host(), semaphore.host_to_device()
+    for _ in range(3):
+        first.signal()
+    second.signal()
+    for face in (first, second, semaphore.host_to_host()):
+        for _ in range(4):
+            face.wait(DEADLINE)
+        assert not face.poll()
+    del first, second
+    ends.communicator.bootstrap().barrier()
+    latest = semaphore.host_to_host()
+    assert latest.poll() and latest.poll()
+    with pytest.raises(PortError, match="by kernels"):
+        semaphore.memory().signal()
+    ends.communicator.bootstrap().barrier()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_faces_of_one_semaphore_share_its_word_and_count_for_themselves(world: World, transport: str) -> None:
+    world.run(2, faces, transport)
+
+
+def wait_in_vain(transport: str) -> tuple[list[str], float, float]:
+    ends = connected(transport)
+    face = ends.ways[1 - rank()].semaphore.host_to_host()
+    begun = time.monotonic()
+    with pytest.raises(PortError) as late:
+        face.wait(0.3)
+    waited = time.monotonic() - begun
+    with pytest.raises(PortError) as spun:
+        face.wait(None, 2000)
+    with pytest.raises(PortError) as flushed:
+        ends.ways[1 - rank()].channel.flush(0.05)
+    assert "not running" in str(flushed.value)
+    ends.communicator.bootstrap().barrier()
+    return [late.value.kind, spun.value.kind, str(late.value)], waited, time.monotonic() - begun
+
+
+def test_a_wait_ends_in_time_and_names_the_rank(world: World) -> None:
+    for number, (words, waited, all_in_all) in enumerate(world.run(2, wait_in_vain, "SharedMemory")):
+        assert words[:2] == ["timeout", "timeout"]
+        assert f"rank {1 - number}" in words[2]
+        assert 0.3 <= waited < PROMPT and all_in_all < 2 * PROMPT
+
+
+def put_too_far(transport: str) -> list[str]:
+    ends = connected(transport)
+    way = ends.ways[1 - rank()]
+    ends.proxy.start()
+    ends.communicator.bootstrap().barrier()
+    if rank() == 1:
+        time.sleep(0.5)
+        return []
+    way.channel.put(NBYTES - 1, 0, 2)
+    words = []
+    for call in (lambda: way.channel.wait(DEADLINE), way.channel.signal, ends.proxy.stop):
+        with pytest.raises(PortError) as failed:
+            call()
+        words.append(str(failed.value))
+    failure = ends.port.failure()
+    assert failure is not None
+    assert ends.proxy.failure() is not None
+    return [*words, failure]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_put_out_of_bounds_ends_all_waits_and_is_told(world: World, transport: str) -> None:
+    words, _ = world.run(2, put_too_far, transport)
+    assert len(words) == 4
+    assert all("65536" in text for text in words), words
+
+
+def numbers_out_of_range() -> None:
+    ends = connected("SharedMemory")
+    channel = ends.ways[1 - rank()].channel
+    for offsets in ((1 << 32, 0, 1), (0, 1 << 32, 1), (0, 0, 1 << 32)):
+        with pytest.raises(PortError, match="4294967295 at most") as refused:
+            channel.put(*offsets)
+        assert refused.value.kind == "argument"
+    for numbers in ((1, 0, 0), (0, 2, 0), (0, 0, 2)):
+        with pytest.raises(PortError, match="knows no"):
+            ends.proxy.channel(*numbers)
+    base = ends.proxy.base_channel(0)
+    assert (len(base.handle), len(channel.handle)) == (88, 96)
+    with pytest.raises(PortError, match="no memories"):
+        base.put(0, 0, 1)
+    ends.proxy.start()
+    base.signal()
+    base.wait(DEADLINE)
+    ends.proxy.stop()
+    assert ends.port.failure() is None
+    ends.communicator.bootstrap().barrier()
+
+
+def test_numbers_that_no_trigger_can_say_are_refused(world: World) -> None:
+    world.run(2, numbers_out_of_range)
+
+
+def wait_for_the_dead(transport: str) -> tuple[str, str, float]:
+    ends = connected(transport)
+    ends.proxy.start()
+    ends.communicator.bootstrap().barrier()
+    print("ready", flush=True)
+    if rank() == 0:
+        time.sleep(DEADLINE)
+    way = ends.ways[0]
+    begun = time.monotonic()
+    with pytest.raises(PortError) as lost:
+        way.channel.wait(DEADLINE)
+    took = time.monotonic() - begun
+    try:
+        ends.proxy.stop()
+    except PortError:
+        pass
+    return lost.value.kind, f"{lost.value} {ends.port.failure()}", took
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_when_a_rank_is_killed_the_others_hear_who_at_once(world: World, transport: str, size: int) -> None:
+    running = world.start(size, wait_for_the_dead, transport)
+    for child in running.children:
+        child.wait_for("ready", DEADLINE)
+    time.sleep(0.2)
+    os.kill(running.children[0].pid, signal.SIGKILL)
+    running.children = running.children[1:]
+    running._outcomes = running._outcomes[1:]
+    for kind, words, took in running.results():
+        assert kind in ("lost", "aborted")
+        assert "rank 0" in words, words
+        assert took < PROMPT
+
+
+def interrupted() -> str:
+    ends = connected("SharedMemory")
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        ends.ways[1 - rank()].channel.wait(None)
+    assert time.monotonic() - begun < PROMPT
+    ends.communicator.bootstrap().barrier()
+    return "interrupted"
+
+
+def test_a_wait_heeds_signals(world: World) -> None:
+    assert world.run(2, interrupted) == ["interrupted"] * 2
+
+
+def leave_without_stopping() -> None:
+    ends = connected("Ethernet")
+    way = ends.ways[1 - rank()]
+    ends.proxy.start()
+    way.channel.put_with_signal(0, 0, 100)
+    way.channel.wait(DEADLINE)
+    ends.communicator.bootstrap().barrier()
+
+
+def test_a_program_that_does_not_stop_its_proxy_ends_all_the_same(world: World) -> None:
+    begun = time.monotonic()
+    world.run(2, leave_without_stopping)
+    assert time.monotonic() - begun < DEADLINE / 2
