@@ -15,6 +15,7 @@ mod api;
 mod capture;
 mod context;
 mod device;
+pub mod device_arena;
 mod device_buffer;
 mod device_memory;
 mod download;

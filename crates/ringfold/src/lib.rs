@@ -5,6 +5,7 @@ mod all_reduce;
 mod board;
 mod communicator;
 mod data_plane;
+mod device_group;
 mod driver;
 mod element;
 mod engine;
@@ -24,6 +25,7 @@ mod workspace;
 
 pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 pub use communicator::{Communicator, CommunicatorBuilder};
+pub use device_group::{DeviceGroup, KernelSources, Unfit};
 pub use element::Element;
 pub use error::Error;
 pub use group::{

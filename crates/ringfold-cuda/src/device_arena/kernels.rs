@@ -1,0 +1,229 @@
+//! Kernels for one element type, one operation and one world: compiled when they are first needed, kept in memory and on disk.
+
+use super::layout::Layout;
+use crate::error::CudaError;
+use crate::function::Function;
+use crate::gpu::Gpu;
+use crate::headers;
+use crate::module::Module;
+use crate::nvrtc::{Compiler, Job};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+const SOURCE: &str = include_str!("../../kernels/collectives.cu");
+const HEADERS: &[(&str, &str)] = &[
+    ("access.cuh", include_str!("../../kernels/access.cuh")),
+    ("element.cuh", include_str!("../../kernels/element.cuh")),
+];
+const NAME: &str = "collectives.cu";
+
+/// The bits must be those of the processor's kernels: nothing is fused.
+const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17"];
+
+/// What kernels are compiled for. Names are those of `element.cuh`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Specialisation {
+    /// The element: `F32`, say.
+    pub element: &'static str,
+    /// Its size.
+    pub element_bytes: usize,
+    /// The operation: `Sum`, say.
+    pub op: &'static str,
+    /// How many ranks.
+    pub world: usize,
+    /// An all-gather, rather than an all-reduce.
+    pub is_gather: bool,
+}
+
+/// The kernels of a specialisation.
+pub struct FoldKernels {
+    specialisation: Specialisation,
+    small: Function,
+    bulk: Function,
+}
+
+type Loaded = HashMap<(i32, Specialisation), Arc<FoldKernels>>;
+
+/// What this process has loaded. Locked while something is compiled: ranks that are threads of one process want the same.
+static LOADED: LazyLock<Mutex<Loaded>> = LazyLock::new(Mutex::default);
+
+impl FoldKernels {
+    /// Those of a specialisation, if they are loaded.
+    pub fn loaded(gpu: &Gpu, specialisation: &Specialisation) -> Option<Arc<Self>> {
+        LOADED.lock().get(&(gpu.ordinal(), *specialisation)).cloned()
+    }
+
+    /// Those of a specialisation. Loading them may wait for all kernels that run, so nothing of ours may spin then that
+    /// needs this thread to end. With a folder, the code is looked for there and left there.
+    pub fn load(
+        gpu: &Gpu,
+        specialisation: &Specialisation,
+        compiler: &Compiler,
+        cache: Option<&Path>,
+    ) -> Result<Arc<Self>, CudaError> {
+        let mut loaded = LOADED.lock();
+        let key = (gpu.ordinal(), *specialisation);
+        if let Some(kernels) = loaded.get(&key) {
+            return Ok(kernels.clone());
+        }
+        let image = specialisation.image(&gpu.arch(), compiler, cache)?;
+        let module = Module::load(gpu, &image)?;
+        let (small, bulk) = (module.function("ringfold_small")?, module.function("ringfold_bulk")?);
+        let kernels = Arc::new(Self { specialisation: *specialisation, small, bulk });
+        loaded.insert(key, kernels.clone());
+        Ok(kernels)
+    }
+
+    /// What they are for.
+    pub fn specialisation(&self) -> &Specialisation {
+        &self.specialisation
+    }
+
+    pub(super) fn small(&self) -> &Function {
+        &self.small
+    }
+
+    pub(super) fn bulk(&self) -> &Function {
+        &self.bulk
+    }
+}
+
+impl Specialisation {
+    /// The code for a device.
+    pub fn image(&self, arch: &str, compiler: &Compiler, cache: Option<&Path>) -> Result<Vec<u8>, CudaError> {
+        let file = cache.map(|folder| folder.join(self.file_name(arch, compiler.version())));
+        if let Some(image) = file.as_ref().and_then(|file| std::fs::read(file).ok())
+            && image.starts_with(b"\x7fELF")
+        {
+            return Ok(image);
+        }
+        let options: Vec<String> = OPTIONS.iter().map(|option| (*option).to_owned()).collect();
+        let defines = self.macros();
+        let job = Job {
+            source: SOURCE,
+            name: NAME,
+            arch,
+            defines: &defines,
+            include_dirs: &[],
+            headers: HEADERS,
+            options: &options,
+        };
+        let image = compiler.compile(&job).map_err(|error| CudaError::Unsupported(error.to_string()))?;
+        if let Some(file) = file {
+            // A cache that can't be written is none.
+            let _ = keep(&file, &image);
+        }
+        Ok(image)
+    }
+
+    fn macros(&self) -> Vec<(String, String)> {
+        let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut macros = Layout::of(self.world).macros();
+        macros.push(text("RF_WORLD", &self.world.to_string()));
+        macros.push(text("RF_ELEMENT", self.element));
+        macros.push(text("RF_OP", self.op));
+        macros.push(text("RF_GATHER", if self.is_gather { "1" } else { "0" }));
+        macros
+    }
+
+    /// A name that changes with all that the code depends on.
+    fn file_name(&self, arch: &str, version: (i32, i32)) -> String {
+        let mut hash = DefaultHasher::new();
+        (SOURCE, HEADERS, headers::HEADERS, OPTIONS, self.macros(), version).hash(&mut hash);
+        let Self { element, op, world, .. } = self;
+        let what = if self.is_gather { "gather" } else { op };
+        format!("{what}-{element}-{world}-{arch}-{:016x}.cubin", hash.finish())
+    }
+}
+
+/// Writes a file that others see whole or not at all.
+fn keep(file: &Path, image: &[u8]) -> std::io::Result<()> {
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let fresh = PathBuf::from(name);
+    std::fs::write(&fresh, image)?;
+    std::fs::rename(&fresh, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specialisation(element: &'static str, bytes: usize, op: &'static str, world: usize) -> Specialisation {
+        Specialisation {
+            element,
+            element_bytes: bytes,
+            op,
+            world,
+            is_gather: op == "Sum" && element.starts_with('U'),
+        }
+    }
+
+    /// None where there is no compiler.
+    fn compiler() -> Option<&'static Compiler> {
+        let compiler = Compiler::load(None);
+        if let Err(why) = &compiler {
+            eprintln!("skipped: {why}");
+        }
+        compiler.ok()
+    }
+
+    #[test]
+    fn every_element_and_operation_compiles() {
+        let Some(compiler) = compiler() else { return };
+        for (element, bytes, op, world) in [
+            ("U8", 1, "BitXor", 2),
+            ("I8", 1, "Avg", 3),
+            ("U16", 2, "BitAnd", 4),
+            ("I16", 2, "Max", 4),
+            ("U32", 4, "BitOr", 8),
+            ("I32", 4, "Prod", 8),
+            ("U64", 8, "Avg", 2),
+            ("I64", 8, "Min", 5),
+            ("F16", 2, "Avg", 8),
+            ("BF16", 2, "Max", 4),
+            ("F32", 4, "Sum", 16),
+            ("F64", 8, "Prod", 2),
+            ("U32", 4, "Sum", 4),
+        ] {
+            let image = specialisation(element, bytes, op, world).image("sm_90", compiler, None);
+            assert!(image.unwrap().starts_with(b"\x7fELF"), "{element} {op}");
+        }
+        let ptx = specialisation("F32", 4, "Sum", 4).image("compute_80", compiler, None).unwrap();
+        assert!(String::from_utf8_lossy(&ptx).contains("ringfold_bulk"));
+    }
+
+    #[test]
+    fn code_is_kept_on_disk_and_found_again() {
+        let Some(compiler) = compiler() else { return };
+        let folder = std::env::temp_dir().join(format!("ringfold-kernels-{}", std::process::id()));
+        let wanted = specialisation("F32", 4, "Max", 2);
+        let image = wanted.image("sm_90", compiler, Some(&folder)).unwrap();
+        let files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(files.len(), 1);
+        std::fs::write(&files[0], [b"\x7fELF", &image[..9]].concat()).unwrap();
+        let again = wanted.image("sm_90", compiler, Some(&folder)).unwrap();
+        assert_eq!(again.len(), 13, "what is there is taken");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn names_of_files_tell_apart_what_the_code_depends_on() {
+        let base = specialisation("F32", 4, "Sum", 4);
+        let name = |what: Specialisation, arch, version| what.file_name(arch, version);
+        let all = [
+            name(base, "sm_90", (13, 0)),
+            name(base, "sm_80", (13, 0)),
+            name(base, "sm_90", (12, 9)),
+            name(Specialisation { world: 5, ..base }, "sm_90", (13, 0)),
+            name(Specialisation { is_gather: true, ..base }, "sm_90", (13, 0)),
+        ];
+        assert!((0..all.len()).all(|a| (0..a).all(|b| all[a] != all[b])), "{all:?}");
+    }
+}

@@ -1,0 +1,93 @@
+//! What kernels call element types and operations: the one table of both.
+
+use crate::Error;
+use ringfold_proto::dtype::DType;
+use ringfold_proto::reduce_op::ReduceOp;
+
+/// An element as kernels take it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct KernelElement {
+    pub(super) name: &'static str,
+    pub(super) bytes: usize,
+    /// How many of them one element of the type is: complex numbers are added by parts.
+    pub(super) parts: u64,
+}
+
+/// How elements of a type are combined.
+pub(super) fn reduced(dtype: DType) -> KernelElement {
+    let (name, parts) = match dtype {
+        DType::U8 => ("U8", 1),
+        DType::I8 => ("I8", 1),
+        DType::U16 => ("U16", 1),
+        DType::I16 => ("I16", 1),
+        DType::U32 => ("U32", 1),
+        DType::I32 => ("I32", 1),
+        DType::U64 => ("U64", 1),
+        DType::I64 => ("I64", 1),
+        DType::F16 => ("F16", 1),
+        DType::BF16 => ("BF16", 1),
+        DType::F32 => ("F32", 1),
+        DType::F64 => ("F64", 1),
+        DType::C64 => ("F32", 2),
+        DType::C128 => ("F64", 2),
+    };
+    KernelElement { name, bytes: dtype.bytes() / parts as usize, parts }
+}
+
+/// How elements of a type are moved: by their size alone.
+pub(super) fn moved(dtype: DType) -> KernelElement {
+    let (name, bytes) = match dtype.bytes() {
+        1 => ("U8", 1),
+        2 => ("U16", 2),
+        4 => ("U32", 4),
+        _ => ("U64", 8),
+    };
+    KernelElement { name, bytes, parts: (dtype.bytes() / bytes) as u64 }
+}
+
+/// What kernels call an operation.
+pub(super) fn operation(op: ReduceOp, dtype: DType) -> Result<&'static str, Error> {
+    if !op.supports(dtype) {
+        return Err(Error::BadArgument(format!("{op} is not defined for {dtype}")));
+    }
+    Ok(match op {
+        ReduceOp::Sum => "Sum",
+        ReduceOp::Avg => "Avg",
+        ReduceOp::Prod => "Prod",
+        ReduceOp::Max => "Max",
+        ReduceOp::Min => "Min",
+        ReduceOp::BitAnd => "BitAnd",
+        ReduceOp::BitOr => "BitOr",
+        ReduceOp::BitXor => "BitXor",
+        ReduceOp::PremulSum => {
+            return Err(Error::BadArgument(
+                "premultiplied sums are not computed on CUDA devices: multiply first, then sum".into(),
+            ));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_of_kernels_make_up_elements_of_types() {
+        for &dtype in DType::ALL {
+            for element in [reduced(dtype), moved(dtype)] {
+                assert_eq!(element.bytes * element.parts as usize, dtype.bytes(), "{dtype}");
+                assert!(element.name.ends_with(&(element.bytes * 8).to_string()), "{dtype}: {element:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn operations_that_have_no_meaning_are_refused_in_words() {
+        let refused = |op, dtype| operation(op, dtype).unwrap_err().to_string();
+        assert_eq!(refused(ReduceOp::BitAnd, DType::F32), "band is not defined for float32");
+        assert!(refused(ReduceOp::PremulSum, DType::F32).contains("multiply first"));
+        for &op in ReduceOp::ALL.iter().filter(|op| **op != ReduceOp::PremulSum) {
+            assert!(operation(op, DType::I32).is_ok(), "{op}");
+        }
+    }
+}

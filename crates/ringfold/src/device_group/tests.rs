@@ -1,0 +1,36 @@
+use super::*;
+use crate::Bootstrap;
+
+/// Runs a function in several ranks, each a thread.
+fn ranks<T: Send>(world: usize, name: &str, each: impl Fn(Group) -> T + Sync) -> Vec<T> {
+    let file = std::env::temp_dir().join(format!("ringfold-{name}-{}", std::process::id()));
+    let connect = |rank| {
+        let at = Bootstrap::File(file.clone());
+        Group::builder().rank(rank).world(world).bootstrap(at).connect().unwrap()
+    };
+    std::thread::scope(|scope| {
+        let started: Vec<_> =
+            (0..world).map(|rank| scope.spawn(move || each_of(connect(rank), &each))).collect();
+        started.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn each_of<T>(group: Group, each: &(impl Fn(Group) -> T + Sync)) -> T {
+    each(group)
+}
+
+#[test]
+fn all_ranks_say_the_same_if_one_of_them_has_no_device() {
+    let said = ranks(3, "no-device", |group| {
+        let ordinal = (group.rank() != 1).then_some(1000);
+        let opened = DeviceGroup::open(&group, ordinal, &KernelSources::default()).unwrap();
+        // The group itself is as good as before.
+        group.barrier().unwrap();
+        opened.err().map(|unfit| unfit.to_string())
+    });
+    assert_eq!(said[0], said[1]);
+    assert_eq!(said[0], said[2]);
+    let words = said[0].as_deref().unwrap();
+    // Rank 0 is named first: it has no driver here, or no such device.
+    assert!(words.starts_with("rank 0: ") && words.contains("no CUDA d"), "{words}");
+}
