@@ -10,6 +10,7 @@ mod cuda;
 mod cuda_compiler;
 mod cuda_memory;
 mod cuda_module;
+mod device_group;
 mod error;
 mod group;
 mod group_error;
@@ -35,6 +36,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cuda_memory::CudaMemory>()?;
     module.add_class::<cuda_module::CudaFunction>()?;
     module.add_class::<cuda_module::CudaModule>()?;
+    module.add_class::<device_group::DeviceGroup>()?;
     module.add_class::<group::Group>()?;
     module.add_class::<group_work::GroupWork>()?;
     module.add_class::<master::Master>()?;
