@@ -62,7 +62,9 @@ constexpr uint32_t cyclesPerPageFirst = 1u << 14;
 constexpr uint32_t cyclesPerPageMost = 1u << 17;
 
 MSCCLPP_DEVICE_INLINE AbortPage* pageOf(AbortPage* page) {
-  return page != nullptr ? page : reinterpret_cast<AbortPage*>(mscclppAbortPage);
+  if (page != nullptr) return page;
+  // No kernel writes it, so a compiler might take it for a constant.
+  return reinterpret_cast<AbortPage*>(*const_cast<volatile unsigned long long*>(&mscclppAbortPage));
 }
 
 // Tells the host, unless something was told before, and ends all waits.

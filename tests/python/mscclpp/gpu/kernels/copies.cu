@@ -3,6 +3,9 @@
 #include <mscclpp/memory_channel_device.hpp>
 #include <mscclpp/packet_device.hpp>
 
+// The page of waits that have no handle.
+extern "C" __global__ void use_page(uint64_t page) { mscclppAbortPage = page; }
+
 __device__ __forceinline__ uint32_t globalThread() { return blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ uint32_t globalThreads() { return gridDim.x * blockDim.x; }
 

@@ -3,6 +3,9 @@
 #include <mscclpp/memory_channel_device.hpp>
 #include <mscclpp/semaphore_device.hpp>
 
+// The page of waits that have no handle.
+extern "C" __global__ void use_page(uint64_t page) { mscclppAbortPage = page; }
+
 __device__ mscclpp::DeviceSyncer syncer;
 __device__ mscclpp::DeviceSemaphore places(2);
 

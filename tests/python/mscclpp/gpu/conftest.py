@@ -1,0 +1,33 @@
+"""What tests on a machine with a GPU share. Elsewhere they skip by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gpu_device import Page
+
+
+@pytest.fixture(scope="session")
+def needs_gpu() -> None:
+    """Skips where there is no device that can be used."""
+    from ringfold import _native
+
+    why_not = _native.cuda_why_not()
+    if why_not is not None:
+        pytest.skip(f"needs a CUDA device: {why_not}")
+
+
+@pytest.fixture
+def page(needs_gpu: None) -> Iterator[Page]:
+    """The page of waits that have no handle, with nothing on it; handles of a test may have it too."""
+    pytest.importorskip("torch", reason="torch brings the memory of these tests")
+    from gpu_device import process_page, synchronize
+
+    page = process_page()
+    page.reset()
+    yield page
+    synchronize()
