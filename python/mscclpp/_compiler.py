@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
@@ -23,38 +22,8 @@ NVCC_SECONDS = 600.0
 STANDARD = "-std=c++20"
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
-# What NVRTC says of a header of the host that it has not got.
-_NO_HEADER = re.compile(r"(cannot|could not) open source file|No such file", re.IGNORECASE)
-
-
-@cache
-def nvrtc_library() -> str | None:
-    """The NVRTC of a Python package or of CUDA's toolkit, if one is found. The engine looks at the loader's places itself."""
-    for folder in _folders():
-        found = [path for path in folder.glob("libnvrtc*.so*") if _is_nvrtc(path.name)]
-        if found:
-            return str(max(found, key=lambda path: path.name))
-    return None
-
-
-def _is_nvrtc(name: str) -> bool:
-    return "builtins" not in name and ".alt." not in name and "static" not in name
-
-
-def _folders() -> Iterator[Path]:
-    for package, places in (
-        ("nvidia", ("cu13/lib", "cu12/lib", "cuda_nvrtc/lib")),
-        ("torch", ("lib",)),
-    ):
-        try:
-            found = importlib.util.find_spec(package)
-        except (ImportError, ValueError):
-            continue
-        for base in (found.submodule_search_locations or ()) if found is not None else ():
-            for place in places:
-                yield Path(base) / place
-    for base in _toolkits():
-        yield base / "lib64"
+# What NVRTC says of a header of the host that it has not got, and of code for the host.
+_NO_HEADER = re.compile(r"(cannot|could not) open source file|No such file|not allowed in JIT mode", re.IGNORECASE)
 
 
 def _toolkits() -> Iterator[Path]:
@@ -62,6 +31,16 @@ def _toolkits() -> Iterator[Path]:
         if os.environ.get(name):
             yield Path(os.environ[name])
     yield Path("/usr/local/cuda")
+
+
+@cache
+def nvrtc() -> tuple[str, str] | None:
+    """The library of NVRTC and its version, if there is one: of a Python package, or of CUDA's toolkit."""
+    try:
+        path, (major, minor) = _native.cuda_compiler()
+    except PortError:
+        return None
+    return str(path), f"{major}.{minor}"
 
 
 @cache
@@ -80,14 +59,11 @@ def compiled(path: Path, arch: str, defines: Mapping[str, str]) -> bytes:
         source = path.read_text()
     except OSError as error:
         raise invalid(f"the kernel can't be read: {error}") from None
-    library = nvrtc_library()
     try:
-        return _native.cuda_compile(
-            source, str(path), arch, dict(defines), [str(path.parent)], [STANDARD], library
-        )
+        return _native.cuda_compile(source, str(path), arch, dict(defines), [str(path.parent)], [STANDARD])
     except PortError as error:
-        lacks_compiler = error.kind == "unsupported"
-        if nvcc() is not None and (lacks_compiler or _NO_HEADER.search(str(error))):
+        is_ours = error.kind == "argument" and not _NO_HEADER.search(str(error))
+        if nvcc() is not None and not is_ours:
             return _by_nvcc(path, arch, defines)
         with told():
             raise
@@ -132,8 +108,8 @@ def fingerprint(path: Path, arch: str, defines: Mapping[str, str]) -> str:
     add("1", _native.__version__, headers_digest(), arch, STANDARD)
     for name, value in sorted(defines.items()):
         add(name, value)
-    for compiler in (nvrtc_library(), nvcc()):
-        add(_identity(compiler))
+    library, version = nvrtc() or (None, "")
+    add(version, _identity(library), _identity(nvcc()))
     for name, text in _sources(path):
         add(name, text)
     return digest.hexdigest()

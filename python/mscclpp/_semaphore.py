@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from mscclpp._future import Future
     from ringfold import _native
 
-# How often the host looks at a word before it gives up, where a number is given; -1 is for ever.
-SPINS = 10_000_000
-
 
 class Semaphore:
     """A word of this rank that the other end of a connection counts up, and the other way round. It belongs to this object and
@@ -104,8 +101,10 @@ class _Host(_View):
         with told():
             return self.native.poll()
 
-    def wait(self, max_spin_count: int = SPINS, *, timeout: float | None = None) -> None:
-        """Waits for one signal of the other end: for so many seconds, or as long as it takes to look so often (-1: for ever)."""
+    def wait(self, max_spin_count: int = -1, *, timeout: float | None = None) -> None:
+        """Waits for one signal of the other end: as long as it takes to look so often, or so many seconds; for ever if neither is
+        said, for a rank that died ends it.
+        """
         with told():
             self.native.wait(timeout, max_spin_count)
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mscclpp import CommGroup, TcpBootstrap
 
 DEADLINE = 60.0
+Spawn = Callable[..., Child]
+"""Starts a script, or code; a fixture."""
 
 
 class Running:

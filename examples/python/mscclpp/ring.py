@@ -1,0 +1,78 @@
+"""A ring of puts without a GPU: each rank puts an array into its neighbour's memory, round after round.
+
+    python examples/python/mscclpp/ring.py --ranks 4
+    python examples/python/mscclpp/ring.py --transport Ethernet
+
+Started so, it starts its ranks itself. On several machines, each rank is started by hand:
+
+    python examples/python/mscclpp/ring.py --ranks 2 --rank 0 --at 10.0.0.1:50000 --transport Ethernet
+
+Needs numpy.
+"""
+
+import argparse
+import socket
+import subprocess
+import sys
+
+import mscclpp
+import numpy
+
+
+def ring(options: argparse.Namespace) -> None:
+    """This process is a rank."""
+    group = mscclpp.CommGroup(interfaceIpPortTrio=options.at, rank=options.rank, size=options.ranks)
+    rank, ranks = group.my_rank, group.nranks
+    right, left = (rank + 1) % ranks, (rank - 1) % ranks
+    connections = group.make_connection(sorted({left, right}), mscclpp.Transport[options.transport])
+
+    # Two halves: what came from the left, and what goes to the right.
+    memory = mscclpp.HostBuffer((2, options.elements), dtype=numpy.int64)
+    service = mscclpp.ProxyService()
+    channels = group.make_port_channels(service, memory, connections)
+    service.start_proxy()
+
+    memory[1] = rank
+    half = memory[0].nbytes
+    for _ in range(ranks):
+        # From my second half into my neighbour's first.
+        channels[right].put_with_signal_and_flush(0, half, half)
+        channels[left].wait(timeout=60)
+        memory[1] = memory[0]
+        # What I have read may be overwritten now: I tell the left one, and wait until the right one says so.
+        channels[left].signal()
+        channels[right].wait(timeout=60)
+    service.stop_proxy()
+    # What each rank sent has gone around.
+    assert (memory[1] == rank).all()
+    print(f"rank {rank} of {ranks}: {ranks} rounds of {half} bytes by {options.transport}, all right", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Each rank puts an array into its neighbour's memory.")
+    parser.add_argument("--ranks", type=int, default=4, help="how many (%(default)s)")
+    parser.add_argument("--rank", type=int, help="this one; without it all are started here")
+    parser.add_argument("--at", default="", metavar="[INTERFACE:]HOST:PORT", help="where rank 0 listens")
+    parser.add_argument("--transport", default="SharedMemory", choices=["SharedMemory", "Ethernet"])
+    parser.add_argument("--elements", type=int, default=1 << 17, help="of the array (%(default)s)")
+    options = parser.parse_args()
+    if options.ranks < 3:
+        parser.error("a ring has 3 ranks or more")
+    if options.rank is not None:
+        ring(options)
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{free.getsockname()[1]}"
+    words = [sys.executable, *sys.argv, "--ranks", str(options.ranks), "--at", at]
+    started = [subprocess.Popen([*words, "--rank", str(rank)]) for rank in range(options.ranks)]
+    try:
+        sys.exit(max(abs(process.wait()) for process in started))
+    except KeyboardInterrupt:
+        for process in started:
+            process.wait()
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
