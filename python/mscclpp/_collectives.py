@@ -83,7 +83,9 @@ class Collectives:
         source, dtype, item = _tensor(tensor, "tensor")
         target, other, _ = _tensor(output, "output")
         if other != dtype or target.nbytes != source.nbytes * self._group.nranks:
-            raise invalid(f"output has to be of the tensor's type, and as large as {self._group.nranks} of them")
+            raise invalid(
+                f"output has to be of the tensor's type, and as large as {self._group.nranks} of them"
+            )
         with told():
             self._native.all_gather(
                 source.address, target.address, source.nbytes // item, dtype, stream_number(stream)

@@ -23,7 +23,9 @@ STANDARD = "-std=c++20"
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 # What NVRTC says of a header of the host that it has not got, and of code for the host.
-_NO_HEADER = re.compile(r"(cannot|could not) open source file|No such file|not allowed in JIT mode", re.IGNORECASE)
+_NO_HEADER = re.compile(
+    r"(cannot|could not) open source file|No such file|not allowed in JIT mode", re.IGNORECASE
+)
 
 
 def _toolkits() -> Iterator[Path]:

@@ -60,7 +60,9 @@ def main() -> None:
         group.barrier()
 
     service.stop_proxy()
-    print(f"rank {rank} of {ranks}: {options.rounds} rounds of {part * 4} bytes to each, all right", flush=True)
+    print(
+        f"rank {rank} of {ranks}: {options.rounds} rounds of {part * 4} bytes to each, all right", flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,10 @@ def ring(options: argparse.Namespace) -> None:
     service.stop_proxy()
     # What each rank sent has gone around.
     assert (memory[1] == rank).all()
-    print(f"rank {rank} of {ranks}: {ranks} rounds of {half} bytes by {options.transport}, all right", flush=True)
+    print(
+        f"rank {rank} of {ranks}: {ranks} rounds of {half} bytes by {options.transport}, all right",
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -21,7 +21,9 @@ def words(*values: int) -> Any:
 
 
 def register(communicator: Communicator, memory: Any, transports: Any = ETHERNET) -> mscclpp.RegisteredMemory:
-    return communicator.register_memory(ctypes.addressof(memory), ctypes.sizeof(memory), transports, keep=memory)
+    return communicator.register_memory(
+        ctypes.addressof(memory), ctypes.sizeof(memory), transports, keep=memory
+    )
 
 
 def eventually(what: Any, seconds: float = 20.0) -> bool:
@@ -154,7 +156,9 @@ def write_over(transport: str, shared: bool) -> list[int]:
 
 @pytest.mark.parametrize("transport", ["Ethernet", "SharedMemory"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_writes_arrive_in_order_without_the_other_sides_help(world: World, transport: str, shared: bool) -> None:
+def test_writes_arrive_in_order_without_the_other_sides_help(
+    world: World, transport: str, shared: bool
+) -> None:
     assert world.run(2, write_over, transport, shared) == [[0, 0], [0, 0]]
 
 
@@ -164,7 +168,9 @@ def parts_of_one_memory() -> list[int]:
     peer = 1 - rank()
     whole = mscclpp.RawHostBuffer(1 << 16)
     view = (ctypes.c_uint64 * 8192).from_buffer(whole.buffer)
-    parts = [communicator.register_memory(whole.address + at, 4096, SHARED | ETHERNET) for at in (0, 2048, 8192)]
+    parts = [
+        communicator.register_memory(whole.address + at, 4096, SHARED | ETHERNET) for at in (0, 2048, 8192)
+    ]
     value = words(rank() + 1, rank() + 2, rank() + 3)
     source = register(communicator, value, SHARED)
     for part in parts:
@@ -269,7 +275,9 @@ def from_threads() -> int:
     for thread in askers:
         thread.join(DEADLINE)
     assert len({id(one) for one, _ in results}) == 1  # type: ignore[misc]
-    writers = [threading.Thread(target=line.get().update, args=(theirs.get(), 8 * at, at)) for at in range(64)]
+    writers = [
+        threading.Thread(target=line.get().update, args=(theirs.get(), 8 * at, at)) for at in range(64)
+    ]
     for thread in writers:
         thread.start()
     for thread in writers:
@@ -350,7 +358,9 @@ def test_sets_of_transports_behave_as_sets() -> None:
     assert (flags ^ ETHERNET) == Transport.CudaIpc and (flags - Transport.CudaIpc) == ETHERNET
     assert (~flags).has(Transport.IB7) and not (~flags).has(ETHERNET)
     assert TransportFlags().none() and not TransportFlags() and TransportFlags(*Transport).all()
-    assert list(flags) == [Transport.CudaIpc, Transport.Ethernet] and hash(flags) == hash(ETHERNET | Transport.CudaIpc)
+    assert list(flags) == [Transport.CudaIpc, Transport.Ethernet] and hash(flags) == hash(
+        ETHERNET | Transport.CudaIpc
+    )
     flags |= Transport.IB1
     assert Transport.IB1 in flags and flags != ETHERNET
     with pytest.raises(TypeError):

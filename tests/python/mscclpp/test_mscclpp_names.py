@@ -62,12 +62,27 @@ def test_everything_that_is_named_is_there() -> None:
     assert [name for name in mscclpp.__all__ if not hasattr(mscclpp, name) and name != "Collectives"] == []
     bootstrap = mscclpp.TcpBootstrap.create(0, 1)
     at = bootstrap.create_unique_id()
-    group = mscclpp.CommGroup(mpi_comm=type("Alone", (), {"rank": 0, "size": 1, "bcast": lambda _, made, root: made})())
+    group = mscclpp.CommGroup(
+        mpi_comm=type("Alone", (), {"rank": 0, "size": 1, "bcast": lambda _, made, root: made})()
+    )
     assert at and [name for name in GROUP if not hasattr(group, name)] == []
-    for module, name in (("comm", "CommGroup"), ("utils", "GpuBuffer"), ("utils", "KernelBuilder"), ("utils", "pack")):
+    for module, name in (
+        ("comm", "CommGroup"),
+        ("utils", "GpuBuffer"),
+        ("utils", "KernelBuilder"),
+        ("utils", "pack"),
+    ):
         assert getattr(getattr(mscclpp, module), name) is getattr(mscclpp, name)
     assert {code.name for code in ErrorCode} == {
-        *("SystemError", "InternalError", "RemoteError", "InvalidUsage", "Timeout", "Aborted", "ExecutorError")
+        *(
+            "SystemError",
+            "InternalError",
+            "RemoteError",
+            "InvalidUsage",
+            "Timeout",
+            "Aborted",
+            "ExecutorError",
+        )
     }
     types = "int32 uint32 uint8 float16 float32 bfloat16 float8_e4m3fn float8_e5m2"
     assert all(hasattr(mscclpp.DataType, name) for name in types.split())
@@ -169,7 +184,11 @@ def test_devices_and_ends_of_connections_are_plain_values() -> None:
     gpu = mscclpp.Device(mscclpp.DeviceType.GPU, 2)
     assert gpu.id == 2 and mscclpp.Device(mscclpp.DeviceType.CPU).id == -1
     config = mscclpp.EndpointConfig(mscclpp.Transport.CudaIpc, gpu, max_write_queue_size=7)
-    assert config.transport is mscclpp.Transport.CudaIpc and config.device is gpu and config.max_write_queue_size == 7
+    assert (
+        config.transport is mscclpp.Transport.CudaIpc
+        and config.device is gpu
+        and config.max_write_queue_size == 7
+    )
     assert mscclpp.EndpointConfig(mscclpp.Transport.Ethernet).max_write_queue_size == -1
 
 

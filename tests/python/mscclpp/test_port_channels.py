@@ -194,7 +194,10 @@ def test_objects_on_one_semaphore_share_its_word(world: World) -> None:
 def tensors_and_endpoints() -> list[int]:
     """Each rank by a way of its own, and arrays sent by the bootstrap."""
     group = join()
-    ways = {other: Transport.Ethernet if (rank() + other) % 2 else mscclpp.EndpointConfig(Transport.SharedMemory) for other in others()}
+    ways = {
+        other: Transport.Ethernet if (rank() + other) % 2 else mscclpp.EndpointConfig(Transport.SharedMemory)
+        for other in others()
+    }
     connections = group.make_connection(others(), ways)
     memories = group.register_tensor_with_connections(numpy.zeros(4 + rank(), dtype=numpy.int64), connections)
     assert [connections[other].transport() is Transport.Ethernet for other in others()] == [
@@ -241,7 +244,9 @@ def by_torch() -> int:
 
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['WORLD_FOLDER']}/store", rank=rank(), world_size=size())
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ['WORLD_FOLDER']}/store", rank=rank(), world_size=size()
+    )
     group = mscclpp.CommGroup(torch_group=dist.group.WORLD)
     got = group.bootstrap.all_gather(bytes([group.my_rank]))
     dist.barrier()

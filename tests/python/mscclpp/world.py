@@ -39,7 +39,7 @@ class Running:
 
     def __init__(self, children: list[Child], outcomes: list[Path]) -> None:
         self.children = children
-        self._outcomes = outcomes
+        self.outcomes = outcomes
 
     def results(self, deadline: float = DEADLINE) -> list[Any]:
         """What the function returned in each rank; fails if it raised in one, or a process ended badly."""
@@ -49,10 +49,16 @@ class Running:
         bad = [
             f"--- rank {rank}:\n{child.output}"
             for rank, child in enumerate(self.children)
-            if child.wait(1) or not self._outcomes[rank].exists()
+            if child.wait(1) or not self.outcomes[rank].exists()
         ]
         assert not bad, "\n".join(bad)
-        return [pickle.loads(path.read_bytes()) for path in self._outcomes]
+        return [pickle.loads(path.read_bytes()) for path in self.outcomes]
+
+    def outcome(self, rank: int) -> Any:
+        """What one rank returned."""
+        path = self.outcomes[rank]
+        assert path.exists(), self.children[rank].output
+        return pickle.loads(path.read_bytes())
 
 
 class World:
@@ -63,7 +69,9 @@ class World:
         self._start = start
         self._runs = 0
 
-    def run(self, size: int, function: Callable[..., Any], *arguments: Any, deadline: float = DEADLINE) -> list[Any]:
+    def run(
+        self, size: int, function: Callable[..., Any], *arguments: Any, deadline: float = DEADLINE
+    ) -> list[Any]:
         """Runs a function of the test's module in so many ranks, and gives what each returned."""
         return self.start(size, function, *arguments).results(deadline)
 
