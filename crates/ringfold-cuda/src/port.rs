@@ -76,6 +76,33 @@ struct Inner {
     endpoint: Arc<Endpoint>,
 }
 
+/// A port that others hold.
+#[derive(Clone, Debug)]
+pub struct WeakPort {
+    inner: Weak<Inner>,
+}
+
+impl WeakPort {
+    /// The port, if someone still holds it.
+    pub fn upgrade(&self) -> Option<Port> {
+        self.inner.upgrade().map(|inner| Port { inner })
+    }
+}
+
+/// The ports of this process, and the process that opened them.
+static PORTS: Mutex<Vec<(u32, WeakPort)>> = Mutex::new(Vec::new());
+
+/// All ports of this process take leave of all others: see [`Port::leave`].
+pub fn leave_all() {
+    let ports = core::mem::take(&mut *PORTS.lock());
+    // Those that came by a fork speak for another process.
+    for (_, port) in ports.into_iter().filter(|(process, _)| *process == std::process::id()) {
+        if let Some(port) = port.upgrade() {
+            port.leave();
+        }
+    }
+}
+
 /// This side's part of a connection to be: the other side gets the [record](Offer::record), and may connect from then
 /// on, for as long as this or the connection lives.
 #[derive(Debug)]
@@ -111,7 +138,16 @@ impl Port {
             rendezvous,
             endpoint,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let port = Self { inner: Arc::new(inner) };
+        let mut ports = PORTS.lock();
+        ports.retain(|(_, port)| port.inner.strong_count() > 0);
+        ports.push((std::process::id(), port.downgrade()));
+        Ok(port)
+    }
+
+    /// This port, without holding it.
+    pub fn downgrade(&self) -> WeakPort {
+        WeakPort { inner: Arc::downgrade(&self.inner) }
     }
 
     /// What others know it by.
@@ -377,6 +413,12 @@ impl Inner {
     }
 }
 
+impl core::fmt::Debug for Inner {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(out, "Port({:?})", self.name)
+    }
+}
+
 /// Where bytes lie, for those who use them by their address.
 fn span(bytes: &[u8]) -> (u64, u64) {
     (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64)
@@ -384,6 +426,6 @@ fn span(bytes: &[u8]) -> (u64, u64) {
 
 impl core::fmt::Debug for Port {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "Port({:?})", self.inner.name)
+        self.inner.fmt(out)
     }
 }

@@ -19,8 +19,11 @@ mod master;
 mod operands;
 mod owned;
 mod place;
+mod port;
+mod port_connection;
 mod port_error;
 mod port_fifo;
+mod port_memory;
 mod port_wait;
 mod tensor;
 mod window;
@@ -41,7 +44,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group_work::GroupWork>()?;
     module.add_class::<master::Master>()?;
     module.add_class::<place::MeetingPlace>()?;
+    module.add_class::<port::Port>()?;
+    module.add_class::<port_connection::PortConnection>()?;
     module.add_class::<port_fifo::PortFifo>()?;
+    module.add_class::<port_memory::PortMemory>()?;
+    module.add_class::<port::PortOffer>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<window::Window>()?;
     module.add_class::<window::WindowWork>()?;
@@ -60,6 +67,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(has_cuda, module)?)?;
     module.add_function(wrap_pyfunction!(call::interpreter_ends, module)?)?;
     module.add_function(wrap_pyfunction!(start_log, module)?)?;
+    // Before all others, so that it is the last that is done.
+    module.py().import("atexit")?.call_method1("register", (wrap_pyfunction!(port::leave_ports, module)?,))?;
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use ringfold::cuda::CudaError;
+use ringfold::cuda::port::PortError;
 
 /// The class that Python users catch; it is written in Python.
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -27,5 +28,11 @@ pub(crate) fn refused(py: Python<'_>, text: &str) -> PyErr {
 /// The exception that an error of CUDA is.
 #[cold]
 pub(crate) fn of_cuda(py: Python<'_>, error: &CudaError) -> PyErr {
+    of_kind(py, error.kind(), error.code(), &error.to_string())
+}
+
+/// The exception that an error of a port is.
+#[cold]
+pub(crate) fn of_port(py: Python<'_>, error: &PortError) -> PyErr {
     of_kind(py, error.kind(), error.code(), &error.to_string())
 }

@@ -147,7 +147,7 @@ impl WindowWork {
 }
 
 /// The file that an open one is, opened once more.
-fn again(fd: i32) -> std::io::Result<OwnedFd> {
+pub(crate) fn again(fd: i32) -> std::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{fd}");
     File::options().read(true).write(true).open(path).map(OwnedFd::from)
 }
