@@ -55,6 +55,27 @@ impl PortFifo {
         Ok(self.here(py)?.pop())
     }
 
+    /// Consumes so many triggers without looking at them: how many there were in time.
+    #[pyo3(signature = (count, timeout=None))]
+    fn drain(&self, py: Python<'_>, count: u64, timeout: Option<f64>) -> PyResult<u64> {
+        let fifo = self.here(py)?;
+        let mut popped = 0;
+        while popped < count {
+            let wait = watched(py, timeout, None)?;
+            let some = || {
+                let before = popped;
+                while popped < count && fifo.pop() {
+                    popped += 1;
+                }
+                (popped > before).then_some(())
+            };
+            if released(py, || wait.look(some))?.is_none() {
+                break;
+            }
+        }
+        Ok(popped)
+    }
+
     /// What kernels push with.
     #[getter]
     fn handle<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {

@@ -64,27 +64,34 @@ impl Idle {
         *self = Self::new();
     }
 
-    /// Passes some time. `is_something_there` is asked once more before the thread sleeps.
-    pub(crate) fn pass(&mut self, bed: &Bed, for_kernels: bool, is_something_there: impl Fn() -> bool) {
+    /// Passes some time, and says whether there is so much of it that other things can be looked at.
+    /// `is_something_there` is asked once more before the thread sleeps.
+    pub(crate) fn pass(
+        &mut self,
+        bed: &Bed,
+        for_kernels: bool,
+        is_something_there: impl Fn() -> bool,
+    ) -> bool {
         self.looks = self.looks.wrapping_add(1);
         if !self.looks.is_multiple_of(LOOKS) {
             core::hint::spin_loop();
-            return;
+            return false;
         }
         let now = Instant::now();
         let idle = now.duration_since(*self.since.get_or_insert(now));
         let stages = if for_kernels { FOR_KERNELS } else { FOR_HOST };
         if idle < stages.look {
-            return;
+            return false;
         }
         // From now on each look is followed by a pause.
         self.looks = self.looks.wrapping_sub(1);
         if idle < stages.look + stages.offer {
             std::thread::yield_now();
-            return;
+            return true;
         }
         let is_long = idle >= stages.look + stages.offer + stages.doze;
         bed.sleep(if is_long { stages.sleep_max } else { stages.sleep_min }, is_something_there);
+        true
     }
 }
 

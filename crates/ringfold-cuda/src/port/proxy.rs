@@ -31,6 +31,9 @@ use std::time::{Duration, Instant};
 /// How many triggers of one FIFO are done before the other one is looked at.
 const TURN_TRIGGERS: usize = 64;
 
+/// How often an idle proxy looks whether a kernel has given up waiting.
+const PAGES_EVERY: Duration = Duration::from_millis(10);
+
 /// How long a proxy that is dropped waits for its thread, which still does what was pushed.
 const DROP_MAX: Duration = Duration::from_secs(10);
 
@@ -262,6 +265,7 @@ impl Desk {
         self.runs.store(true, Ordering::Release);
         let _capture = relaxed_capture();
         let mut idle = Idle::new();
+        let mut pages_at = Instant::now();
         loop {
             // Asked before the FIFOs are: what was pushed before a stop is done.
             let stops = self.stops.load(Ordering::Acquire);
@@ -271,7 +275,14 @@ impl Desk {
                 break;
             } else {
                 let is_something_there = || self.stops.load(Ordering::Acquire) || self.has_work();
-                idle.pass(&self.bed, self.for_kernels.get().is_some(), is_something_there);
+                let for_kernels = self.for_kernels.get().is_some();
+                if idle.pass(&self.bed, for_kernels, is_something_there) && for_kernels {
+                    let now = Instant::now();
+                    if now >= pages_at {
+                        pages_at = now + PAGES_EVERY;
+                        self.look_at_pages();
+                    }
+                }
             }
         }
         self.runs.store(false, Ordering::Release);
@@ -327,6 +338,19 @@ impl Desk {
             connection.flush(Instant::now() + connection.port().abort_page().spin())?;
         }
         Ok(())
+    }
+
+    /// When a kernel has given up waiting, its port is given up, so that the other ranks hear of it.
+    fn look_at_pages(&self) {
+        for face in self.semaphores.iter() {
+            let port = face.semaphore().connection().port();
+            let page = port.abort_page();
+            if !page.is_set()
+                && let Some(error) = page.error()
+            {
+                port.abort(&format!("{}: {error}", port.name()));
+            }
+        }
     }
 
     /// Nothing more is done, and whoever waits on a port of this proxy leaves off.
