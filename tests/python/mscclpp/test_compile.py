@@ -170,7 +170,7 @@ def test_without_a_device_there_are_words_and_no_crash() -> None:
         lambda: _native.CudaMemory(8, 0),
         lambda: _native.CudaModule(b"x", 0),
         lambda: _native.cuda_arch(0),
-        lambda: _native.cuda_current(),
+        _native.cuda_current,
     ):
         with pytest.raises(PortError) as caught:
             call()

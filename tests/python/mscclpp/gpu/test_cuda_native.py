@@ -401,7 +401,7 @@ def _offset_torch() -> tuple[object, int, int]:
 
 
 def _offset_cupy() -> tuple[object, int, int]:
-    import cupy
+    import cupy  # type: ignore[import-not-found, unused-ignore]
 
     first = cupy.zeros(300, dtype=cupy.uint8)
     second = cupy.zeros(5000, dtype=cupy.uint8)[100:]
@@ -455,7 +455,7 @@ def _share_twice() -> list[int]:
     communicator = group.communicator
     if rank() == 0:
         whole = _native.CudaMemory(4 * MIB, 0)
-        tensor = torch.from_dlpack(whole)
+        tensor = seen(whole.address, whole.nbytes)
         tensor.copy_((torch.arange(4 * MIB, device="cuda") // MIB).to(torch.uint8))
         torch.cuda.synchronize()
         for offset in (MIB, 3 * MIB, MIB):
