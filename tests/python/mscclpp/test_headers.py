@@ -350,6 +350,20 @@ def test_a_compiler_for_hosts_reads_the_headers(tmp_path: Path, header: str, sta
     assert result.returncode == 0, result.stderr
 
 
+def test_the_logic_of_the_headers_holds_among_threads_of_a_host(tmp_path: Path) -> None:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ is not installed")
+    # A directory before the headers' own has the accesses to memory, without PTX.
+    here, program = Path(__file__).parent / "host", tmp_path / "program"
+    words = [compiler, "-std=c++20", "-O1", "-pthread", "-Wno-unknown-pragmas", "-D__CUDACC__"]
+    words += [f"-I{here}", f"-I{HEADERS}", str(here / "headers.cpp"), "-o", str(program)]
+    result = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    result = subprocess.run([program], check=False, capture_output=True, text=True, timeout=120)
+    assert result.stdout == "all of it holds\n", result.stdout
+
+
 @both_standards
 @pytest.mark.parametrize("relocatable", [False, True])
 def test_two_objects_of_nvcc_are_linked_into_one_program(

@@ -41,13 +41,13 @@ static_assert(sizeof(AbortPage) == 64, "the host lays out this page");
 
 // The page of the process, for waits that have no handle; 0 if there is none. Whoever loads a module sets it.
 // It must be found by this name in every module. Where several objects are linked into one, they share it.
-#if defined(__CUDACC_RDC__)
 extern "C" {
+#if defined(__CUDACC_RDC__)
 inline __device__ unsigned long long mscclppAbortPage = 0;
-}
 #else
-extern "C" __device__ unsigned long long mscclppAbortPage = 0;
+__device__ unsigned long long mscclppAbortPage = 0;
 #endif
+}
 
 namespace mscclpp {
 namespace detail {

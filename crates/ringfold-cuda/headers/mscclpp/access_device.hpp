@@ -2,7 +2,8 @@
 //
 // The names say order and scope: `Sys` reaches hosts and other devices, `Gpu` the threads of this device. All of them
 // are volatile and clobber memory, so the compiler keeps them where they are; the memory model of PTX does the rest.
-// Addresses must be in global memory (which device memory, memory of peers and mapped host memory are).
+// Addresses must be in global memory (which device memory, memory of peers and mapped host memory are), but for the
+// plain accesses that say otherwise.
 #ifndef MSCCLPP_ACCESS_DEVICE_HPP_
 #define MSCCLPP_ACCESS_DEVICE_HPP_
 
@@ -198,6 +199,49 @@ MSCCLPP_DEVICE_INLINE void loadPacket(const void* source, uint2& value) {
                : "l"(globalAddress(source))
                : "memory");
 }
+
+// Plain accesses of 1, 4, 8 and 16 bytes. Global ones are a little quicker; the others reach shared memory too.
+template <bool IsGlobal, int Width>
+struct Vector;
+
+#define MSCCLPP_DETAIL_VECTOR(isGlobal, space, width, type, suffix, constraint)                                     \
+  template <>                                                                                                       \
+  struct Vector<isGlobal, width> {                                                                                  \
+    type value;                                                                                                     \
+    MSCCLPP_DEVICE_INLINE void load(const char* at) {                                                               \
+      asm volatile("ld" space suffix " %0, [%1];" : "=" constraint(value) : "l"(at) : "memory");                    \
+    }                                                                                                               \
+    MSCCLPP_DEVICE_INLINE void store(char* at) const {                                                              \
+      asm volatile("st" space suffix " [%0], %1;" ::"l"(at), constraint(value) : "memory");                         \
+    }                                                                                                               \
+  };
+MSCCLPP_DETAIL_VECTOR(true, ".global", 1, unsigned short, ".u8", "h")
+MSCCLPP_DETAIL_VECTOR(true, ".global", 4, uint32_t, ".u32", "r")
+MSCCLPP_DETAIL_VECTOR(true, ".global", 8, unsigned long long, ".u64", "l")
+MSCCLPP_DETAIL_VECTOR(false, "", 1, unsigned short, ".u8", "h")
+MSCCLPP_DETAIL_VECTOR(false, "", 4, uint32_t, ".u32", "r")
+MSCCLPP_DETAIL_VECTOR(false, "", 8, unsigned long long, ".u64", "l")
+#undef MSCCLPP_DETAIL_VECTOR
+
+#define MSCCLPP_DETAIL_VECTOR16(isGlobal, space)                                                                    \
+  template <>                                                                                                       \
+  struct Vector<isGlobal, 16> {                                                                                     \
+    uint4 value;                                                                                                    \
+    MSCCLPP_DEVICE_INLINE void load(const char* at) {                                                               \
+      asm volatile("ld" space ".v4.u32 {%0, %1, %2, %3}, [%4];"                                                     \
+                   : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)                                     \
+                   : "l"(at)                                                                                        \
+                   : "memory");                                                                                     \
+    }                                                                                                               \
+    MSCCLPP_DEVICE_INLINE void store(char* at) const {                                                              \
+      asm volatile("st" space ".v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(value.x), "r"(value.y),              \
+                   "r"(value.z), "r"(value.w)                                                                       \
+                   : "memory");                                                                                     \
+    }                                                                                                               \
+  };
+MSCCLPP_DETAIL_VECTOR16(true, ".global")
+MSCCLPP_DETAIL_VECTOR16(false, "")
+#undef MSCCLPP_DETAIL_VECTOR16
 
 // A clock of this multiprocessor: cheap to read, wraps after seconds.
 MSCCLPP_DEVICE_INLINE uint32_t cycles() {

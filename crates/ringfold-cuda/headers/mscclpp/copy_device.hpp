@@ -2,55 +2,13 @@
 #ifndef MSCCLPP_COPY_DEVICE_HPP_
 #define MSCCLPP_COPY_DEVICE_HPP_
 
+#include <mscclpp/access_device.hpp>
 #include <mscclpp/device.hpp>
 
 #if defined(MSCCLPP_DEVICE_CUDA)
 
 namespace mscclpp {
 namespace detail {
-
-// Plain accesses of 1, 4, 8 and 16 bytes. Global ones are a little quicker; the others reach shared memory too.
-template <bool IsGlobal, int Width>
-struct Vector;
-
-#define MSCCLPP_DETAIL_VECTOR(isGlobal, space, width, type, form, suffix, constraint)                               \
-  template <>                                                                                                       \
-  struct Vector<isGlobal, width> {                                                                                  \
-    type value;                                                                                                     \
-    MSCCLPP_DEVICE_INLINE void load(const char* at) {                                                               \
-      asm volatile("ld" space form suffix " %0, [%1];" : "=" constraint(value) : "l"(at) : "memory");               \
-    }                                                                                                               \
-    MSCCLPP_DEVICE_INLINE void store(char* at) const {                                                              \
-      asm volatile("st" space form suffix " [%0], %1;" ::"l"(at), constraint(value) : "memory");                    \
-    }                                                                                                               \
-  };
-MSCCLPP_DETAIL_VECTOR(true, ".global", 1, unsigned short, "", ".u8", "h")
-MSCCLPP_DETAIL_VECTOR(true, ".global", 4, uint32_t, "", ".u32", "r")
-MSCCLPP_DETAIL_VECTOR(true, ".global", 8, unsigned long long, "", ".u64", "l")
-MSCCLPP_DETAIL_VECTOR(false, "", 1, unsigned short, "", ".u8", "h")
-MSCCLPP_DETAIL_VECTOR(false, "", 4, uint32_t, "", ".u32", "r")
-MSCCLPP_DETAIL_VECTOR(false, "", 8, unsigned long long, "", ".u64", "l")
-#undef MSCCLPP_DETAIL_VECTOR
-
-#define MSCCLPP_DETAIL_VECTOR16(isGlobal, space)                                                                    \
-  template <>                                                                                                       \
-  struct Vector<isGlobal, 16> {                                                                                     \
-    uint4 value;                                                                                                    \
-    MSCCLPP_DEVICE_INLINE void load(const char* at) {                                                               \
-      asm volatile("ld" space ".v4.u32 {%0, %1, %2, %3}, [%4];"                                                     \
-                   : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)                                     \
-                   : "l"(at)                                                                                        \
-                   : "memory");                                                                                     \
-    }                                                                                                               \
-    MSCCLPP_DEVICE_INLINE void store(char* at) const {                                                              \
-      asm volatile("st" space ".v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(value.x), "r"(value.y),              \
-                   "r"(value.z), "r"(value.w)                                                                       \
-                   : "memory");                                                                                     \
-    }                                                                                                               \
-  };
-MSCCLPP_DETAIL_VECTOR16(true, ".global")
-MSCCLPP_DETAIL_VECTOR16(false, "")
-#undef MSCCLPP_DETAIL_VECTOR16
 
 // So many vectors, which are aligned on both sides. A thread has four of them on the way.
 template <bool IsGlobal, int Width>

@@ -7,7 +7,6 @@
 
 #include <mscclpp/abort_device.hpp>
 #include <mscclpp/access_device.hpp>
-#include <mscclpp/copy_device.hpp>
 #include <mscclpp/device.hpp>
 
 namespace mscclpp {
@@ -115,16 +114,24 @@ namespace detail {
 
 // The data of one packet, aligned.
 MSCCLPP_DEVICE_INLINE void loadWhole(const char* at, uint2& data) {
-  asm volatile("ld.v2.u32 {%0, %1}, [%2];" : "=r"(data.x), "=r"(data.y) : "l"(at) : "memory");
+  Vector<false, 8> both;
+  both.load(at);
+  data = make_uint2(static_cast<uint32_t>(both.value), static_cast<uint32_t>(both.value >> 32));
 }
 MSCCLPP_DEVICE_INLINE void loadWhole(const char* at, uint32_t& data) {
-  asm volatile("ld.u32 %0, [%1];" : "=r"(data) : "l"(at) : "memory");
+  Vector<false, 4> word;
+  word.load(at);
+  data = word.value;
 }
 MSCCLPP_DEVICE_INLINE void storeWhole(char* at, uint2 data) {
-  asm volatile("st.v2.u32 [%0], {%1, %2};" ::"l"(at), "r"(data.x), "r"(data.y) : "memory");
+  Vector<false, 8> both;
+  both.value = data.x | (static_cast<uint64_t>(data.y) << 32);
+  both.store(at);
 }
 MSCCLPP_DEVICE_INLINE void storeWhole(char* at, uint32_t data) {
-  asm volatile("st.u32 [%0], %1;" ::"l"(at), "r"(data) : "memory");
+  Vector<false, 4> word;
+  word.value = data;
+  word.store(at);
 }
 
 // The same at any address, and perhaps fewer bytes.

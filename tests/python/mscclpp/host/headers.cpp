@@ -1,0 +1,278 @@
+// The logic of the device headers, by threads of a host: every line of them runs but for the accesses to memory.
+#include <mscclpp/assert_device.hpp>
+#include <mscclpp/concurrency_device.hpp>
+#include <mscclpp/memory_channel_device.hpp>
+#include <mscclpp/poll_device.hpp>
+#include <mscclpp/port_channel_device.hpp>
+
+#include <functional>
+#include <vector>
+
+using namespace mscclpp;
+
+#define CHECK(condition)                                        \
+  do {                                                          \
+    if (!(condition)) {                                         \
+      std::printf("line %d: %s\n", __LINE__, #condition);       \
+      std::_Exit(1);                                            \
+    }                                                           \
+  } while (0)
+
+namespace {
+
+const int sizes[] = {0, 1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 255, 1023, 4096};
+const unsigned threadCounts[] = {1, 3, 32, 100, 1000};
+constexpr char untouched = 0x5a;
+constexpr int edge = 64;
+
+alignas(16) char source[8192];
+alignas(16) char target[8192];
+alignas(16) char packets[20000];
+AbortPage page;
+
+void reset(uint64_t spinNs = 0) {
+  page = AbortPage{};
+  page.peer = -1;
+  page.spinNs = spinNs;
+}
+
+void inThreads(int count, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int number = 0; number < count; ++number) threads.emplace_back(body, number);
+  for (std::thread& thread : threads) thread.join();
+}
+
+bool holdsOnly(const char* room, int at, const char* data, int bytes) {
+  for (int i = 0; i < at + bytes + edge; ++i) {
+    const char wanted = i >= at && i < at + bytes ? data[i - at] : untouched;
+    if (room[i] != wanted) return false;
+  }
+  return true;
+}
+
+template <int Alignment>
+void copiesAreExact() {
+  for (int from = 0; from < 16; ++from) {
+    for (int to = 0; to < 16; ++to) {
+      for (int bytes : sizes) {
+        for (unsigned threads : threadCounts) {
+          std::memset(target, untouched, sizeof target);
+          for (unsigned i = 0; i < threads; ++i) copy<Alignment>(target + edge + to, source + from, bytes, i, threads);
+          CHECK(holdsOnly(target, edge + to, source + from, bytes));
+        }
+      }
+    }
+  }
+}
+
+template <class Packet>
+void packetsAreExact() {
+  for (int from = 0; from < 16; ++from) {
+    const int to = edge + from % 5;
+    for (int bytes : sizes) {
+      for (unsigned threads : threadCounts) {
+        std::memset(target, untouched, sizeof target);
+        std::memset(packets, untouched, sizeof packets);
+        for (unsigned i = 0; i < threads; ++i) {
+          copyToPackets<Packet>(packets + edge, source + from, bytes, i, threads, 77);
+        }
+        const int payload = sizeof(Packet) / 2;
+        const int length = (bytes + payload - 1) / payload * static_cast<int>(sizeof(Packet));
+        for (int i = 0; i < edge; ++i) CHECK(packets[i] == untouched && packets[edge + length + i] == untouched);
+        for (unsigned i = 0; i < threads; ++i) {
+          CHECK(copyFromPackets<Packet>(target + to, packets + edge, bytes, i, threads, 77) == 0);
+        }
+        CHECK(holdsOnly(target, to, source + from, bytes));
+      }
+    }
+  }
+}
+
+void blocksMeet() {
+  static DeviceSyncer syncer;
+  std::vector<std::atomic<uint32_t>> words(16);
+  uint32_t first = 1;
+  for (int blocks : {1, 2, 3, 8, 5, 1, 4}) {
+    inThreads(blocks, [&](int block) {
+      for (uint32_t mark = first; mark < first + 1000; ++mark) {
+        words[block] = mark;
+        CHECK(syncer.sync(blocks) == 0);
+        for (int i = 0; i < blocks; ++i) CHECK(words[i] == mark);
+        CHECK(syncer.sync(blocks) == 0);
+      }
+    });
+    first += 1000;
+  }
+  // Those who give up leave the barrier whole, also if the others come at that very moment.
+  for (int round = 0; round < 50; ++round) {
+    inThreads(4, [&](int) { CHECK(syncer.sync(5, 100) == DeviceError::Syncer); });
+    CHECK(page.flag == 2 && page.error == DeviceError::Syncer);
+    reset();
+    inThreads(3, [&](int block) { syncer.sync(3, block == 0 ? 1 : 1000); });
+    reset();
+    inThreads(3, [&](int) { CHECK(syncer.sync(3) == 0); });
+  }
+}
+
+void semaphoresCountPlaces() {
+  static DeviceSemaphore semaphore(2);
+  std::atomic<int> inside{0};
+  inThreads(6, [&](int) {
+    for (int round = 0; round < 1000; ++round) {
+      CHECK(semaphore.acquire() == 0);
+      CHECK(++inside <= 2);
+      --inside;
+      semaphore.release();
+    }
+  });
+  CHECK(semaphore.acquire() == 0 && semaphore.acquire() == 0);
+  CHECK(semaphore.acquire(10) == DeviceError::Syncer);
+  reset();
+}
+
+void triggersComeOutOnceAndInOrder(int size) {
+  constexpr uint64_t threads = 8, each = 500;
+  std::vector<ProxyTrigger> slots(size);
+  uint64_t head = 0, tail = 0, cache = 0;
+  FifoDeviceHandle fifo{slots.data(), &head, &tail, &cache, &page, size, 0};
+  std::vector<uint64_t> next(threads, 0);
+  std::thread host([&] {
+    for (uint64_t popped = 0; popped < threads * each; ++popped) {
+      const ProxyTrigger& slot = slots[popped % size];
+      while (detail::look(&slot.snd) >> 63 != ((popped / size + 1) & 1)) continue;
+      CHECK((slot.snd & ~(uint64_t(1) << 63)) == next[slot.fst]++);
+      detail::atomic(&tail).store(popped + 1);
+    }
+  });
+  inThreads(threads, [&](int me) {
+    for (uint64_t i = 0; i < each; ++i) {
+      // The last bit is not the user's.
+      const uint64_t position = fifo.push({static_cast<uint64_t>(me), i | uint64_t(i & 1) << 63});
+      CHECK(position != ~uint64_t(0));
+      if (me % 2 == 1) CHECK(fifo.sync(position) == 0 && fifo.poll(position));
+    }
+  });
+  host.join();
+}
+
+void signalsAreCountedAndWaitsEnd() {
+  uint64_t words[4] = {};
+  MemoryDevice2DeviceSemaphoreDeviceHandle one{&words[0], &words[1], &words[2], &page, 1, 0};
+  MemoryDevice2DeviceSemaphoreDeviceHandle other{&words[1], &words[0], &words[3], &page, 4, 0};
+  CHECK(!other.poll() && words[3] == 0);
+  one.signal();
+  one.relaxedSignal();
+  CHECK(other.poll() && words[3] == 1);
+  CHECK(other.wait() == 0 && words[3] == 2);
+  CHECK(!other.poll() && words[3] == 2);
+  // What has not come was not received, and the host hears of it.
+  CHECK(other.wait(5) == DeviceError::Signal && words[3] == 2);
+  CHECK(page.flag == 2 && page.error == DeviceError::Signal && page.peer == 4);
+  reset(20'000'000);
+  CHECK(other.wait() == DeviceError::Signal);
+  CHECK(page.flag == 2 && page.waitedNs >= 20'000'000);
+  // The host's own flag stays, and nobody says anything else.
+  reset();
+  std::thread host([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    detail::atomic(&page.flag).store(1);
+  });
+  CHECK(other.wait() == DeviceError::Signal);
+  host.join();
+  CHECK(page.flag == 1 && page.error == 0);
+  reset();
+  const volatile int zero = 0;
+  POLL_MAYBE_JAILBREAK(zero == 0, 10);
+  CHECK(page.error == DeviceError::Signal);
+  reset();
+  OR_POLL_MAYBE_JAILBREAK(zero == 0, zero == 1, -1);
+  CHECK(page.error == 0);
+}
+
+void portChannelsSayWhatTheyAreAskedFor() {
+  ProxyTrigger slots[4] = {};
+  uint64_t head = 0, tail = 0, cache = 0, words[2] = {};
+  PortChannelDeviceHandle channel{};
+  channel.semaphoreId_ = 0x3ff;
+  channel.semaphore_ = {&words[0], &words[1], &page, 9, 0};
+  channel.fifo_ = {slots, &head, &tail, &cache, &page, 4, 0};
+  channel.dst_ = 0x155;
+  channel.src_ = 0xaa;
+  for (uint64_t wrong : {0, 1, 2}) {
+    const uint64_t large = uint64_t(1) << 32;
+    CHECK(channel.put(wrong == 0 ? large : 0, wrong == 1 ? large : 0, wrong == 2 ? large : 0) == DeviceError::Argument);
+    CHECK(page.error == DeviceError::Argument && page.peer == 9 && head == 0);
+    reset();
+  }
+  CHECK(channel.put(0x11111111, 0x22222222, 0x33333333) == 0);
+  CHECK(slots[0].fst == 0x2222222233333333);
+  CHECK(slots[0].snd == (0x11111111 | uint64_t(0xaa) << 32 | uint64_t(0x155) << 41 | TriggerData << 50 |
+                         uint64_t(0x3ff) << 53 | uint64_t(1) << 63));
+  CHECK(channel.flush(3) == DeviceError::Flush && page.error == DeviceError::Flush && page.peer == 9);
+  reset();
+  CHECK(channel.signal() == 0 && channel.putWithSignal(0, 1) == 0);
+  CHECK(channel.flush(5) == DeviceError::Room && page.error == DeviceError::Room);
+  reset();
+  channel.dst_ = 512;
+  CHECK(channel.putWithSignalAndFlush(0, 1) == DeviceError::Argument);
+  reset();
+}
+
+void packetsAreWholeWhileTheyAreWritten() {
+  constexpr uint64_t bytes = 1000;
+  uint64_t words[4] = {};
+  std::memset(packets, 0, sizeof packets);
+  MemoryChannelDeviceHandle writer{}, reader{};
+  writer.semaphore_ = {&words[0], &words[1], &words[2], &page, 1, 0};
+  writer.dst_ = packets;
+  writer.src_ = source;
+  reader.semaphore_ = {&words[1], &words[0], &words[3], &page, 7, 0};
+  reader.src_ = target;
+  reader.packetBuffer_ = packets;
+  inThreads(2, [&](int rank) {
+    for (uint32_t round = 0; round < 1000; ++round) {
+      const uint64_t at = (round & 1) * 2048;
+      if (rank == 0) {
+        if (round >= 2) CHECK(writer.wait() == 0);
+        std::memset(source, static_cast<int>(round), bytes);
+        writer.putPackets(at, 0, bytes, 0, 1, round + 1);
+      } else {
+        CHECK(reader.unpackPackets(at, 0, bytes, 0, 1, round + 1) == 0);
+        for (uint64_t i = 0; i < bytes; ++i) CHECK(target[i] == static_cast<char>(round));
+        reader.signal();
+      }
+    }
+  });
+  CHECK(reader.unpackPackets(0, 0, bytes, 0, 1, 5000, 10) == DeviceError::Packet);
+  CHECK(page.error == DeviceError::Packet && page.peer == 7);
+  reset();
+}
+
+void assertionsNameTheirLine() {
+  MSCCLPP_ASSERT_DEVICE(page.flag == 0, "nothing is wrong");
+  CHECK(page.flag == 0);
+  MSCCLPP_ASSERT_DEVICE(page.flag != 0, "something is");
+  CHECK(page.flag == 2 && page.error == DeviceError::Assertion && page.line == __LINE__ - 1);
+  reset();
+}
+
+}  // namespace
+
+int main() {
+  for (unsigned i = 0; i < sizeof source; ++i) source[i] = static_cast<char>(i * 131 + i / 251);
+  reset();
+  mscclppAbortPage = reinterpret_cast<unsigned long long>(&page);
+  copiesAreExact<4>();
+  copiesAreExact<8>();
+  copiesAreExact<16>();
+  packetsAreExact<LL16Packet>();
+  packetsAreExact<LL8Packet>();
+  blocksMeet();
+  semaphoresCountPlaces();
+  for (int size : {1, 3, 8, 50}) triggersComeOutOnceAndInOrder(size);
+  signalsAreCountedAndWaitsEnd();
+  portChannelsSayWhatTheyAreAskedFor();
+  packetsAreWholeWhileTheyAreWritten();
+  assertionsNameTheirLine();
+  std::puts("all of it holds");
+}
