@@ -327,6 +327,18 @@ def test_every_kernel_of_this_tree_compiles(nvrtc: None, kernel: Path, arch: str
     )
 
 
+def test_every_kernel_of_the_documentation_compiles(nvrtc: None) -> None:
+    pages = [*(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "README.md"]
+    blocks = [
+        (page, block)
+        for page in pages
+        for block in re.findall(r"```cuda\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    assert blocks
+    for page, block in blocks:
+        compiled(block, name=page.name)
+
+
 def test_the_page_of_the_process_can_be_found_in_a_module(nvrtc: None) -> None:
     ptx = compiled(CALLS, "compute_80").decode()
     assert re.search(r"\.global \.align 8 \.u64 mscclppAbortPage\b", ptx)
