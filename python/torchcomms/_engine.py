@@ -14,6 +14,7 @@ from ringfold._error import GroupError
 from torchcomms import _environment
 from torchcomms._batch import P2POp, P2POpType
 from torchcomms._call import Call
+from torchcomms._device import Device
 from torchcomms._hints import MEDIA
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, seconds
@@ -23,6 +24,7 @@ from torchcomms._task import Task
 from torchcomms._work import Pending, TorchWork
 
 if TYPE_CHECKING:
+    import torch
     from torch._C._distributed_c10d import Store
 
     from torchcomms._window import TorchCommWindow
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 EXIT_SECONDS = 10.0
 # The longest name that the engine takes for a group.
 NAME_BYTES_MAX = 128
+# The line of all that is not a transfer.
+_COLLECTIVES = ("", -1)
 
 
 class Engine:
@@ -38,9 +42,18 @@ class Engine:
     communicator that waits for one, and another one after each.
     """
 
-    def __init__(self, backend: str, options: CommOptions, group: _native.Group | None) -> None:
+    def __init__(
+        self,
+        backend: str,
+        options: CommOptions,
+        group: _native.Group | None,
+        device: torch.device | None = None,
+    ) -> None:
         self._backend = backend
         self._options = options
+        # Where tensors are combined without the host's help; gloo has never been asked for that.
+        self._wanted = None if backend == "gloo" else device
+        self._device: Device | None = None
         self._timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
         self._place: _native.MeetingPlace | None = None
         self._handle: str | None = None
@@ -56,6 +69,14 @@ class Engine:
         self._group = group
         self.rank = -1 if group is None else group.rank
         self.size = 0 if group is None else group.world
+        if self._device is not None:
+            self._device.close()
+        # All ranks come here together. Groups that restore what was in memory can't do that on a device.
+        is_sought = group is not None and self._backend != "gloo" and not self._options.enable_reconfigure
+        is_urgent = bool(self._options.is_high_priority_stream)
+        self._device = (
+            Device.open(group, self._wanted, is_urgent) if group is not None and is_sought else None
+        )
 
     @property
     def name(self) -> str:
@@ -80,6 +101,8 @@ class Engine:
         if group is None:
             raise self._no_group()
         task = Task(call, self.rank, self.size)
+        if self._device is not None and self._device.takes(task):
+            return self._queue(self._device, task, call.async_op)
         if self._is_staging or task.device is not None:
             return self._stage([task], call.async_op)
         order = task.order()
@@ -109,12 +132,25 @@ class Engine:
             work._settle(None)
         return work
 
+    def _queue(self, device: Device, task: Task, async_op: bool) -> TorchWork:
+        """Has the device do it. Collectives on the road through the host's memory come first, as all ranks issued them."""
+        if (line := self._lines.get(_COLLECTIVES)) is not None:
+            line.settle()
+        try:
+            return device.issue(task, async_op)
+        except GroupError as error:
+            return _failed(error)
+
     def _stage(self, tasks: list[Task], async_op: bool) -> TorchWork:
         """Takes the road through the host's memory."""
-        group = self._require_group()
+        group, device = self._require_group(), self._device
         is_urgent = bool(self._options.is_high_priority_stream)
+
+        def run(task: Task) -> None:
+            group.run(*task.order())
+
         # All are looked at before any is begun.
-        jobs = [staged(task, is_urgent, lambda task: group.run(*task.order())) for task in tasks]
+        jobs = [staged(task, is_urgent, run, None if device is None else device.settle) for task in tasks]
         self._is_staging = True
         begun = [self._line(task).begin(job) for task, job in zip(tasks, jobs)]
         work = TorchWork(begun[0] if len(begun) == 1 else _All(begun))
@@ -124,7 +160,7 @@ class Engine:
 
     def _line(self, task: Task) -> Staging:
         """Where a task is done after those before it. Transfers wait for nothing but others the same way."""
-        way = (task.native, task.peer) if task.native in ("send", "recv") else ("", -1)
+        way = (task.native, task.peer) if task.native in ("send", "recv") else _COLLECTIVES
         if way not in self._lines:
             self._lines[way] = Staging()
         return self._lines[way]
@@ -154,7 +190,7 @@ class Engine:
                 f"this rank, {self.rank}, is not in {ranks}; who is not calls with an empty list"
             )
         child = group.split(ranks, _short(name), self._timeout if timeout is None else timeout)
-        engine = type(self)(self._backend, self._options, child)
+        engine = type(self)(self._backend, self._options, child, self._wanted)
         engine._timeout = self._timeout
         return engine
 
@@ -202,7 +238,8 @@ class Engine:
 
     def _retire(self, group: _native.Group) -> None:
         lines, self._lines = self._lines, {}
-        if not lines:
+        device, self._device = self._device, None
+        if not lines and device is None:
             group.retire()
             return
 
@@ -210,6 +247,8 @@ class Engine:
             for line in lines.values():
                 line.settle()
                 line.end()
+            if device is not None:
+                device.close()
             group.retire()
 
         last = Staging()
@@ -222,6 +261,8 @@ class Engine:
         self._timeout = seconds
         if self._group is not None:
             self._group.set_timeout(seconds)
+        if self._device is not None:
+            self._device.set_timeout(seconds)
 
     def can_abort(self) -> bool:
         return True
@@ -249,11 +290,11 @@ class Engine:
         return RuntimeError(f"the communicator has no ranks: {self._why_none}")
 
 
-def new_engine(backend: str, options: CommOptions, store: Store | None) -> Engine:
+def new_engine(backend: str, options: CommOptions, store: Store | None, device: torch.device) -> Engine:
     """Meets the other ranks, unless the options say that it is reconfigured later."""
     kind = _kind(backend)
     if options.enable_reconfigure:
-        return kind(backend, options, None)
+        return kind(backend, options, None, device)
     rank, size = _environment.rank_and_size()
     timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
     # Generated names differ from rank to rank, so a communicator without a name has the same for all.
@@ -273,7 +314,7 @@ def new_engine(backend: str, options: CommOptions, store: Store | None) -> Engin
     finally:
         if at is not None:
             at.close()
-    return kind(backend, options, group)
+    return kind(backend, options, group, device)
 
 
 def _kind(backend: str) -> type[Engine]:

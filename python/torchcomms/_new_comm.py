@@ -89,7 +89,7 @@ def _make(backend: str, device: torch.device, wanted: CommOptions) -> TorchComm:
     elif is_ours:
         from torchcomms._engine import new_engine
 
-        made = new_engine(backend, settled, wanted.store)
+        made = new_engine(backend, settled, wanted.store, device)
     else:
         from torchcomms._fake import FakeBackend
 

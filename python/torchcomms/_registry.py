@@ -31,7 +31,8 @@ def register_backend(name: str, backend: type[TorchCommBackend]) -> None:
 
 def built_backends() -> list[str]:
     """The backends that are part of this package and work. All but ``fake`` are one engine: ``nccl`` and ``ncclx`` stand for
-    CUDA tensors, which it takes through host memory.
+    CUDA tensors. All-reduces and all-gathers of these run on the device, if all ranks are on one host; all else takes them through
+    host memory.
 
     >>> built_backends()
     ['fake', 'gloo', 'nccl', 'ncclx', 'ringfold']

@@ -75,9 +75,12 @@ class Staging:
             staged.run()
 
 
-def staged(task: Task, is_urgent: bool, run: Callable[[Task], None]) -> Callable[[], None]:
+def staged(
+    task: Task, is_urgent: bool, run: Callable[[Task], None], before: Callable[[], None] | None = None
+) -> Callable[[], None]:
     """What has to be done for a task: with tensors of a device it begins with what the current stream has done by now, and
-    ends when the results are in the device's memory. If ``run`` fails, that memory stays as it is.
+    ends when the results are in the device's memory. If ``run`` fails, that memory stays as it is. ``before`` is done first,
+    if there is memory to be allocated.
     """
     device = task.device
     if device is None:
@@ -86,11 +89,13 @@ def staged(task: Task, is_urgent: bool, run: Callable[[Task], None]) -> Callable
         raise RuntimeError(f"tensors on {device} are not supported")
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
-            "operations can't be captured in a CUDA graph yet: tensors go through the host's memory"
+            "this operation can't be captured in a CUDA graph: its tensors go through the host's memory"
         )
     ready = torch.cuda.current_stream(device).record_event()
 
     def job() -> None:
+        if before is not None:
+            before()
         stream = torch.cuda.Stream(device, priority=-1 if is_urgent else 0)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             stream.wait_event(ready)
