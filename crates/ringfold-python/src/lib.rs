@@ -24,6 +24,8 @@ mod port_connection;
 mod port_error;
 mod port_fifo;
 mod port_memory;
+mod port_proxy;
+mod port_semaphore;
 mod port_wait;
 mod tensor;
 mod window;
@@ -49,6 +51,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<port_fifo::PortFifo>()?;
     module.add_class::<port_memory::PortMemory>()?;
     module.add_class::<port::PortOffer>()?;
+    module.add_class::<port_proxy::PortChannel>()?;
+    module.add_class::<port_proxy::PortProxy>()?;
+    module.add_class::<port_semaphore::PortSemaphore>()?;
+    module.add_class::<port_semaphore::PortSemaphoreFace>()?;
+    module.add_class::<port_semaphore::PortSemaphoreOffer>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<window::Window>()?;
     module.add_class::<window::WindowWork>()?;
@@ -66,6 +73,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(group::finish_retired, module)?)?;
     module.add_function(wrap_pyfunction!(has_cuda, module)?)?;
     module.add_function(wrap_pyfunction!(call::interpreter_ends, module)?)?;
+    module.add_function(wrap_pyfunction!(port_semaphore::memory_channel_handle, module)?)?;
+    module.add_function(wrap_pyfunction!(port_proxy::port_handle_sizes, module)?)?;
     module.add_function(wrap_pyfunction!(start_log, module)?)?;
     // Before all others, so that it is the last that is done.
     module.py().import("atexit")?.call_method1("register", (wrap_pyfunction!(port::leave_ports, module)?,))?;
