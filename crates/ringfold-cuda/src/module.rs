@@ -44,8 +44,7 @@ impl Module {
         {
             let stream = &gpu.0.aside;
             // SAFETY: the word is the module's, and no kernel of it runs yet.
-            unsafe { stream.write_word(place, page) }?;
-            stream.synchronize(Instant::now() + ZEROING_MAX)?;
+            unsafe { stream.set(place, &page.to_ne_bytes(), Instant::now() + ZEROING_MAX) }?;
         }
         Ok(module)
     }

@@ -111,10 +111,13 @@ impl Stream {
         {
             // SAFETY: the caller's promise.
             let code = unsafe { write_word(self.handle, address, value, 0) };
-            if code != api::NOT_SUPPORTED {
-                return check(self.context.api, "setting a word by a CUDA stream", code);
+            match code {
+                // Not on this device, after all.
+                api::NOT_SUPPORTED => self.writes_words.store(false, Ordering::Relaxed),
+                // Not into memory of this kind; if it is nobody's, the copy will tell.
+                api::INVALID_VALUE => {}
+                code => return check(self.context.api, "setting a word by a CUDA stream", code),
             }
-            self.writes_words.store(false, Ordering::Relaxed);
         }
         let mut ring = self.ring.lock();
         let ring = match &mut *ring {
@@ -125,6 +128,21 @@ impl Stream {
         // SAFETY: the caller's promise for the word; the ring keeps its own until it was copied.
         let code = unsafe { (self.context.api.copy)(address, from, 8, self.handle) };
         check(self.context.api, "setting a word by a CUDA stream", code)
+    }
+
+    /// Copies a few bytes into a device's memory, and returns when they are there, or it is too late for that.
+    ///
+    /// # Safety
+    /// There is room for so many bytes, which nothing uses that the copy is not ordered with. They are not page-locked.
+    pub(crate) unsafe fn set(&self, to: u64, bytes: &[u8], deadline: Instant) -> Result<(), CudaError> {
+        {
+            let _current = self.context.current()?;
+            // SAFETY: the caller's promise. The driver has read bytes that are not page-locked when it returns.
+            let code =
+                unsafe { (self.context.api.copy_up)(to, bytes.as_ptr().cast(), bytes.len(), self.handle) };
+            check(self.context.api, "copying to a CUDA device", code)?;
+        }
+        self.synchronize(deadline)
     }
 
     /// The event is reached when all that is queued now is done.
@@ -201,3 +219,6 @@ impl Drop for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! They need a device; without, each tells that it was skipped.
+
+#[path = "../../../ringfold-lab/src/skip.rs"]
+#[allow(dead_code, reason = "not all of it is needed here")]
+mod skip;
+
+use super::*;
+use crate::gpu_memory::GpuMemory;
+use crate::host_words::HostWords;
+use crate::limits::WORD_RING_WORDS;
+use std::time::Duration;
+
+fn gpu(test: &str) -> Option<Gpu> {
+    let gpu = Gpu::open(0).map_err(|why| why.to_string());
+    skip::unless(test, gpu.as_ref().map(|_| ()).map_err(Clone::clone)).then_some(gpu.ok()).flatten()
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// Sets one word after the other to its number, and after each another one; the second is never ahead of the first.
+fn words_in_order(gpu: &Gpu, stream: &Stream) {
+    let count = 3 * WORD_RING_WORDS as u64 + 5;
+    let device = GpuMemory::zeroed(gpu, 16).unwrap();
+    let host = HostWords::mapped(gpu, 16).unwrap();
+    for number in 1..=count {
+        // SAFETY: all four words live until the stream is done, below.
+        unsafe {
+            stream.write_word(device.address(), number).unwrap();
+            stream.copy(host.device_address(), device.address(), 8).unwrap();
+            stream.write_word(host.device_address() + 8, number).unwrap();
+        }
+        if number % 97 == 0 {
+            let (second, first) =
+                (host.word(1).load(Ordering::Acquire), host.word(0).load(Ordering::Acquire));
+            assert!(first >= second, "{first} was there before {second}");
+        }
+    }
+    stream.synchronize(soon()).unwrap();
+    assert_eq!((host.word(0).load(Ordering::Acquire), host.word(1).load(Ordering::Acquire)), (count, count));
+}
+
+#[test]
+fn words_that_the_device_sets_arrive_in_order_behind_copies() {
+    let Some(gpu) = gpu("words_that_the_device_sets_arrive_in_order_behind_copies") else { return };
+    let stream = Stream::create(&gpu).unwrap();
+    words_in_order(&gpu, &stream);
+    assert_eq!(stream.ring.lock().is_none(), gpu.writes_words(), "which road was taken");
+}
+
+#[test]
+fn words_that_are_copied_arrive_in_order_behind_copies() {
+    let Some(gpu) = gpu("words_that_are_copied_arrive_in_order_behind_copies") else { return };
+    let stream = Stream::create(&gpu).unwrap();
+    stream.writes_words.store(false, Ordering::Relaxed);
+    words_in_order(&gpu, &stream);
+    assert!(stream.ring.lock().is_some());
+}
+
+#[test]
+fn a_word_that_is_not_aligned_is_refused() {
+    let Some(gpu) = gpu("a_word_that_is_not_aligned_is_refused") else { return };
+    let (stream, memory) = (Stream::create(&gpu).unwrap(), GpuMemory::zeroed(&gpu, 64).unwrap());
+    // SAFETY: the memory lives.
+    let refused = unsafe { stream.write_word(memory.address() + 4, 1) };
+    assert!(refused.unwrap_err().to_string().contains("no multiple of 8"));
+}

@@ -1,0 +1,170 @@
+//! A device, by the driver alone. They need one; without, each tells that it was skipped.
+
+#[path = "../../ringfold-lab/src/skip.rs"]
+#[allow(dead_code, reason = "not all of it is needed here")]
+mod skip;
+
+use ringfold_cuda::nvrtc::{Compiler, Job};
+use ringfold_cuda::{
+    Block, CudaError, Event, Gpu, GpuMemory, Grid, HostWords, IpcMemory, IpcRecord, Module, Stream,
+    buffer_id, relaxed_capture,
+};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const SPIN: &str = r#"
+extern "C" __global__ void spin(volatile unsigned long long* word, unsigned long long* out) {
+  unsigned long long began, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(began));
+  do {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (*word == 0 && now - began < 20000000000ull);
+  *out = *word;
+}
+"#;
+
+const ONE: Grid = Grid { x: 1, y: 1, z: 1 };
+const THREAD: Block = Block { x: 1, y: 1, z: 1 };
+
+fn gpu(test: &str) -> Option<Gpu> {
+    let gpu = Gpu::open(0);
+    let available = gpu.as_ref().map(|_| ()).map_err(ToString::to_string);
+    if skip::unless(test, available) { gpu.ok() } else { None }
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// A copy of the first words of a device's memory.
+fn words_of(memory: &GpuMemory, count: usize) -> Vec<u64> {
+    let (stream, host) =
+        (Stream::create(&memory.gpu()).unwrap(), HostWords::mapped(&memory.gpu(), 8 * count).unwrap());
+    // SAFETY: both live until the stream is done.
+    unsafe { stream.copy(host.device_address(), memory.address(), 8 * count).unwrap() };
+    stream.synchronize(soon()).unwrap();
+    (0..count).map(|index| host.word(index).load(Ordering::Relaxed)).collect()
+}
+
+#[test]
+fn a_device_tells_what_it_is() {
+    let Some(gpu) = gpu("a_device_tells_what_it_is") else { return };
+    assert!(gpu.sms() > 0 && gpu.arch().starts_with("sm_"), "{gpu:?}");
+    assert_eq!(Gpu::with_uuid(gpu.uuid().unwrap()).unwrap(), Some(gpu));
+    assert_eq!(Gpu::current().unwrap().ordinal(), 0);
+    assert_eq!(Gpu::why_not(), None);
+}
+
+#[test]
+fn memory_begins_as_zeros_and_is_copied_both_ways() {
+    let Some(gpu) = gpu("memory_begins_as_zeros_and_is_copied_both_ways") else { return };
+    let memory = GpuMemory::zeroed(&gpu, 1 << 20).unwrap();
+    assert_eq!(Gpu::of_address(memory.address() + 77).unwrap(), Some(gpu));
+    assert!(words_of(&memory, 1 << 17).iter().all(|word| *word == 0));
+    let (stream, host) = (Stream::create(&gpu).unwrap(), HostWords::mapped(&gpu, 64).unwrap());
+    for index in 0..8 {
+        host.word(index).store(index as u64 + 1, Ordering::Relaxed);
+    }
+    // SAFETY: all of them live until the stream is done.
+    unsafe {
+        stream.copy(memory.address() + 64, host.device_address(), 64).unwrap();
+        stream.copy(memory.address(), memory.address() + 64, 32).unwrap();
+        stream.fill(memory.address() + 8, 0xff, 8).unwrap();
+    }
+    stream.synchronize(soon()).unwrap();
+    assert!(stream.is_idle().unwrap() && !stream.is_capturing().unwrap());
+    assert_eq!(words_of(&memory, 10), [1, u64::MAX, 3, 4, 0, 0, 0, 0, 1, 2]);
+}
+
+#[test]
+fn a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile() {
+    let name = "a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile";
+    let Some(gpu) = gpu(name) else { return };
+    let compiler = Compiler::load(None);
+    if !skip::unless(name, compiler.as_ref().map(|_| ()).map_err(ToString::to_string)) {
+        return;
+    }
+    let arch = gpu.arch();
+    let job = Job { source: SPIN, name: "spin.cu", arch: &arch, ..Job::default() };
+    let spin =
+        Module::load(&gpu, &compiler.unwrap().compile(&job).unwrap()).unwrap().function("spin").unwrap();
+    let (word, out) = (HostWords::mapped(&gpu, 8).unwrap(), GpuMemory::zeroed(&gpu, 8).unwrap());
+    let (stream, other) = (Stream::create(&gpu).unwrap(), Stream::create(&gpu).unwrap());
+    let target = GpuMemory::zeroed(&gpu, 64).unwrap();
+    let parameters = [word.device_address().to_ne_bytes(), out.address().to_ne_bytes()].concat();
+    // One on a stream of ours, and one on the default stream.
+    for raw in [stream.raw(), 0] {
+        word.word(0).store(0, Ordering::Release);
+        // SAFETY: the parameters are the kernel's, and what they point to lives until it has ended.
+        unsafe { spin.launch(&parameters, ONE, THREAD, 0, raw).unwrap() };
+        // SAFETY: the stream is the one that was launched on.
+        let launched = unsafe { Stream::borrowed(&gpu, raw) };
+        let began = Instant::now();
+        let late = launched.synchronize(Instant::now() + Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(late, CudaError::Late { .. }), "{late}");
+        assert!(began.elapsed() < Duration::from_secs(5));
+        // SAFETY: the target lives.
+        unsafe { other.write_word(target.address(), 7).unwrap() };
+        other.synchronize(Instant::now() + Duration::from_secs(5)).unwrap();
+        word.word(0).store(9, Ordering::Release);
+        launched.synchronize(soon()).unwrap();
+        assert_eq!(words_of(&out, 1), [9]);
+    }
+}
+
+#[test]
+fn events_order_streams_and_tell_the_time() {
+    let Some(gpu) = gpu("events_order_streams_and_tell_the_time") else { return };
+    let (first, second) = (Stream::create(&gpu).unwrap(), Stream::create(&gpu).unwrap());
+    let (began, ended) = (Event::timed(&gpu).unwrap(), Event::timed(&gpu).unwrap());
+    let memory = GpuMemory::zeroed(&gpu, 64 << 20).unwrap();
+    first.record(&began).unwrap();
+    for value in 0..8 {
+        // SAFETY: the memory lives until both streams are done.
+        unsafe { first.fill(memory.address(), value, memory.len()).unwrap() };
+    }
+    first.record(&ended).unwrap();
+    second.wait(&ended).unwrap();
+    // SAFETY: as above.
+    unsafe { second.fill(memory.address(), 0xaa, 8).unwrap() };
+    second.synchronize(soon()).unwrap();
+    assert!(ended.query().unwrap());
+    let us = ended.elapsed_us(&began).unwrap();
+    assert!(us > 1.0 && us < 1e7, "{us}");
+    assert_eq!(words_of(&memory, 2), [0xaaaa_aaaa_aaaa_aaaa, 0x0707_0707_0707_0707]);
+}
+
+#[test]
+fn records_tell_the_place_in_an_allocation_and_its_own_process_does_not_open_them() {
+    let name = "records_tell_the_place_in_an_allocation_and_its_own_process_does_not_open_them";
+    let Some(gpu) = gpu(name) else { return };
+    let (memory, other) = (GpuMemory::zeroed(&gpu, 8 << 20).unwrap(), GpuMemory::zeroed(&gpu, 64).unwrap());
+    let record = IpcRecord::export(memory.address() + 4096, 512).unwrap();
+    assert_eq!((record.offset, record.bytes, record.gpu), (4096, 512, gpu.uuid().unwrap()));
+    assert!(record.allocation_bytes >= 8 << 20);
+    assert_eq!(IpcRecord::decode(&record.encode()), Some(record));
+    let too_long = IpcRecord::export(memory.address() + 4096, 8 << 20).unwrap_err();
+    assert!(too_long.to_string().contains("do not lie in one allocation"), "{too_long}");
+    let own = IpcMemory::open(&record, &gpu).unwrap_err();
+    assert!(own.to_string().contains("by the process that it belongs to"), "{own}");
+    assert_eq!(buffer_id(memory.address()).unwrap(), buffer_id(memory.address() + 4096).unwrap());
+    assert_ne!(buffer_id(memory.address()).unwrap(), buffer_id(other.address()).unwrap());
+}
+
+#[test]
+fn calls_may_be_made_while_captures_are_left_alone() {
+    let Some(gpu) = gpu("calls_may_be_made_while_captures_are_left_alone") else { return };
+    let guard = relaxed_capture();
+    let inner = relaxed_capture();
+    assert_eq!(GpuMemory::zeroed(&gpu, 100).unwrap().len(), 100);
+    drop(inner);
+    drop(guard);
+}
+
+#[test]
+fn memory_that_is_not_there_is_told() {
+    let Some(gpu) = gpu("memory_that_is_not_there_is_told") else { return };
+    let lacking = GpuMemory::zeroed(&gpu, 1 << 50).unwrap_err();
+    assert_eq!(lacking, CudaError::OutOfMemory { device: 0, bytes: 1 << 50 });
+    assert_eq!((lacking.kind(), lacking.code()), ("cuda", 2));
+}
