@@ -52,6 +52,8 @@ class Communicator:
             name = f"rank {bootstrap.get_rank()}.{os.getpid()}.{next(_counter)}"
             self._port = _native.Port(name, None)
             self._port.watch(group)
+        # Memory that others were told of by its address alone: nothing else may hold the registration.
+        self._told: list[RegisteredMemory] = []
         _latest = weakref.ref(self)
 
     @property
@@ -68,7 +70,12 @@ class Communicator:
     def register_memory(
         self, ptr: int, size: int, transports: TransportFlags | Transport, keep: object = None
     ) -> RegisteredMemory:
-        """Lays memory of this rank open for others, by its address. It has to live as long; ``keep`` is held until then."""
+        """Lays memory of this rank open for others, by its address. It has to live as long as others write it.
+
+        With ``keep``, which is held meanwhile, it is open as long as the object that this gives; without, until the communicator is
+        gone, once another rank was told of it.
+        """
+        self.check()
         flags = TransportFlags(transports)
         _refuse_infiniband(flags)
         if size <= 0:
@@ -78,12 +85,15 @@ class Communicator:
         file, keeper = file_of(int(ptr), int(size))
         with told():
             held = (keep, keeper)
-            return RegisteredMemory(self._port.register(int(ptr), int(size), flags.value, file, held))
+            native = self._port.register(int(ptr), int(size), flags.value, file, held)
+        return RegisteredMemory(native, is_lasting=keep is None)
 
     def send_memory(self, memory: RegisteredMemory, remote_rank: int, tag: int = 0) -> None:
         """Makes memory known to a rank, which calls :meth:`recv_memory`. Does not wait for it."""
         if not isinstance(memory, RegisteredMemory):
             raise invalid(f"send_memory takes a RegisteredMemory, not {type(memory).__name__}")
+        if memory.is_lasting and memory not in self._told:
+            self._told.append(memory)
         self._mailbox.send(remote_rank, tag, "memory", memory.serialize())
 
     def recv_memory(self, remote_rank: int, tag: int = 0) -> Future[RegisteredMemory]:
@@ -187,6 +197,7 @@ class Communicator:
         self, peer: int, tag: int, kind: str, finish: Callable[[bytes, float | None], T]
     ) -> Future[T]:
         """What becomes of the next record of a rank with a tag."""
+        self.check()
         mailbox = self._mailbox
         place = mailbox.expect(peer, tag)
 

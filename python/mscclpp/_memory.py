@@ -19,8 +19,10 @@ class RegisteredMemory:
     another rank's.
     """
 
-    def __init__(self, native: _native.PortMemory) -> None:
+    def __init__(self, native: _native.PortMemory, is_lasting: bool = False) -> None:
         self._native = native
+        self.is_lasting = is_lasting
+        """Whether it stays open, once others were told of it, though this object is gone."""
 
     @property
     def native(self) -> _native.PortMemory:

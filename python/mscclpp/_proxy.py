@@ -43,6 +43,10 @@ class ProxyService:
         self._kept.append(memory)
         return number
 
+    def keep(self, memory: RegisteredMemory) -> None:
+        """Holds memory as long as this lives."""
+        self._kept.append(memory)
+
     def add_semaphore(
         self, semaphore: Semaphore | Host2DeviceSemaphore | object, connection: object = None
     ) -> int:

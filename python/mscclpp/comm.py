@@ -195,6 +195,8 @@ class CommGroup:
         semaphores = self.make_semaphores(connections)
         own = proxy_service.add_memory(self.register_local_memory(tensor, connections))
         scratches = self.register_tensor_with_connections(scratch, connections)
+        # The others write it, though no channel of this rank does.
+        proxy_service.keep(scratches[self.my_rank])
         return {
             rank: proxy_service.port_channel(
                 proxy_service.add_semaphore(Host2DeviceSemaphore(semaphores[rank])),

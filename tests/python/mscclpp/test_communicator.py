@@ -175,8 +175,8 @@ def parts_of_one_memory() -> list[int]:
     source = register(communicator, value, SHARED)
     for part in parts:
         communicator.send_memory(part, peer)
-    line = communicator.connect(SHARED, peer).get()
     theirs = [communicator.recv_memory(peer).get() for _ in parts]
+    line = communicator.connect(SHARED, peer).get()
     for at, part in enumerate(theirs):
         line.write(part, 64, source, 8 * at, 8)
     line.flush()
@@ -267,7 +267,7 @@ def from_threads() -> int:
     memory = words(*[0] * 64)
     own = register(communicator, memory)
     communicator.send_memory(own, peer)
-    line, theirs = communicator.connect(ETHERNET, peer), communicator.recv_memory(peer)
+    theirs, line = communicator.recv_memory(peer), communicator.connect(ETHERNET, peer)
     results: list[object] = []
     askers = [threading.Thread(target=lambda: results.append((line.get(), theirs.get()))) for _ in range(4)]
     for thread in askers:
