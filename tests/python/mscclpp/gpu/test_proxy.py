@@ -164,6 +164,7 @@ class End:
     kernels: Kernels
     stream: torch.cuda.Stream
     errors: torch.Tensor
+    registered: list[_native.PortMemory]
 
     @property
     def port(self) -> _native.Port:
@@ -200,7 +201,7 @@ def connected(transport: str, fifo_size: int = 128) -> End:
     )
     assert len(channel.handle) == 96
     kernels, stream = Kernels(), torch.cuda.Stream()
-    end = End(communicator, proxy, semaphore, channel, inbox, outbox, kernels, stream, errors)
+    end = End(communicator, proxy, semaphore, channel, inbox, outbox, kernels, stream, errors, mine)
     end.meet()
     return end
 
@@ -322,7 +323,7 @@ def test_when_a_rank_is_killed_kernels_that_wait_for_it_end(world: World, transp
     running.children[1].wait_for("waits", LONG)
     time.sleep(0.5)
     os.kill(running.children[0].pid, signal.SIGKILL)
-    running.children, running._outcomes = running.children[1:], running._outcomes[1:]
+    running.children, running.outcomes = running.children[1:], running.outcomes[1:]
     [(failure, took, result)] = running.results(2 * LONG)
     assert failure is not None and "rank 0" in failure, failure
     assert took < PROMPT and result == 1
