@@ -26,6 +26,7 @@ CONNECT_SECONDS = 30.0
 T = TypeVar("T")
 _counter = itertools.count()
 _latest: weakref.ref[Communicator] | None = None
+_living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 def latest() -> Communicator:
@@ -34,6 +35,12 @@ def latest() -> Communicator:
     if found is None:
         raise invalid("there is no communicator that could map this memory")
     return found
+
+
+def check_living() -> None:
+    """Raises if a communicator of this process is over: waits in kernels would end at once."""
+    for communicator in list(_living):
+        communicator.check()
 
 
 class Communicator:
@@ -55,6 +62,7 @@ class Communicator:
         # Memory that others were told of by its address alone: nothing else may hold the registration.
         self._told: list[RegisteredMemory] = []
         _latest = weakref.ref(self)
+        _living.add(self)
 
     @property
     def port(self) -> _native.Port:

@@ -78,7 +78,8 @@ def HostBuffer(shape: int | tuple[int, ...], dtype: Any = float) -> numpy.ndarra
     kind = numpy.dtype(dtype)
     memory = RawHostBuffer(math.prod(lengths) * kind.itemsize)
     # The array keeps the memory by this attribute's owner.
-    return numpy.asarray(memory).view(kind).reshape(lengths)
+    array: numpy.ndarray[Any, Any] = numpy.asarray(memory).view(kind).reshape(lengths)
+    return array
 
 
 def dimensions(shape: int | tuple[int, ...]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mscclpp._cache import kept
+from mscclpp._communicator import check_living
 from mscclpp._compiler import compiled, fingerprint
 from mscclpp._errors import CudaError, invalid, told
 from ringfold import _native
@@ -41,7 +42,11 @@ class Kernel:
         :param nthreads: threads of a block, likewise
         :param shared: bytes of dynamic shared memory
         :param stream: None for the default stream, a stream of cupy or torch, or its number. It may be capturing.
+
+        Raises if a communicator of this process is over, because a rank died, a kernel waited in vain, or somebody aborted: waits in
+        kernels would end at once, and nothing would be right.
         """
+        check_living()
         with told():
             self._function().launch(
                 bytes(params),

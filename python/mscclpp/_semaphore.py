@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mscclpp._connection import Connection
 from mscclpp._errors import invalid, told
@@ -34,16 +34,6 @@ class Semaphore:
         return self._connection
 
 
-class _Wrapper(Protocol):
-    """What the engine makes of a semaphore."""
-
-    def signal(self) -> None: ...
-    def poll(self) -> bool: ...
-    def wait(self, timeout: float | None, spins: int = -1) -> None: ...
-    @property
-    def handle(self) -> bytes: ...
-
-
 class _View:
     """One way to use a semaphore, with a count of its own of what it has waited for.
 
@@ -54,7 +44,7 @@ class _View:
     def __init__(self, semaphore: Semaphore | Communicator, connection: Connection | None = None) -> None:
         self._semaphore: Semaphore | None = None
         self._future: Future[Semaphore] | None = None
-        self._made: _Wrapper | None = None
+        self._made: _native.PortSemaphoreFace | None = None
         if isinstance(semaphore, Semaphore):
             self._connection = semaphore.connection()
             self._semaphore = semaphore
@@ -78,13 +68,13 @@ class _View:
         return self._connection
 
     @property
-    def native(self) -> _Wrapper:
+    def native(self) -> _native.PortSemaphoreFace:
         """The engine's object."""
         if self._made is None:
             self._made = self._make(self.semaphore().native)
         return self._made
 
-    def _make(self, native: _native.PortSemaphore) -> _Wrapper:
+    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreFace:
         raise NotImplementedError
 
 
@@ -112,7 +102,7 @@ class _Host(_View):
 class Host2DeviceSemaphore(_Host):
     """The host signals, and a kernel waits by the device handle; where there is no GPU the host waits, too."""
 
-    def _make(self, native: _native.PortSemaphore) -> _Wrapper:
+    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreFace:
         return native.host_to_device()
 
     def device_handle(self) -> DeviceHandle:
@@ -124,14 +114,14 @@ class Host2DeviceSemaphore(_Host):
 class Host2HostSemaphore(_Host):
     """The host signals, and the host waits."""
 
-    def _make(self, native: _native.PortSemaphore) -> _Wrapper:
+    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreFace:
         return native.host_to_host()
 
 
 class MemoryDevice2DeviceSemaphore(_View):
     """Kernels signal and wait, by the device handle."""
 
-    def _make(self, native: _native.PortSemaphore) -> _Wrapper:
+    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreFace:
         return native.memory()
 
     def device_handle(self) -> DeviceHandle:
