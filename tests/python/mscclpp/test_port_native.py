@@ -396,7 +396,15 @@ def test_what_can_not_be_is_refused_in_words() -> None:
     refused("no offer", "argument", port.connect, port.offer(ETHERNET), b"hello", 1, 1.0)
     refused("no record", "argument", port.remote, b"hello" * 100)
     refused("for one connection", "argument", port.connect, one, two.record, 1, 1.0)
-    refused("shared memory", "argument", port.connect, port.offer(ETHERNET), other.offer(SHARED_MEMORY).record, 1, 1.0)
+    refused(
+        "shared memory",
+        "argument",
+        port.connect,
+        port.offer(ETHERNET),
+        other.offer(SHARED_MEMORY).record,
+        1,
+        1.0,
+    )
     refused("IB3", "unsupported", port.offer, IB3)
     refused("one transport", "argument", port.offer, 3)
     refused("anyone's memory", "argument", port.register, 0, 10, ETHERNET)
