@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -329,7 +331,12 @@ def put_too_far(transport: str) -> list[str]:
         return []
     way.channel.put(NBYTES - 1, 0, 2)
     words = []
-    for call in (lambda: way.channel.wait(DEADLINE), way.channel.signal, ends.proxy.stop):
+    calls: list[Callable[[], None]] = [
+        partial(way.channel.wait, DEADLINE),
+        way.channel.signal,
+        ends.proxy.stop,
+    ]
+    for call in calls:
         with pytest.raises(PortError) as failed:
             call()
         words.append(str(failed.value))

@@ -7,6 +7,7 @@ use super::registered_memory::RegisteredMemory;
 use super::shared_road::SharedRoad;
 use super::tcp_road::{TcpRoad, explain};
 use super::transport::Transport;
+use crate::{CudaError, Gpu};
 use core::sync::atomic::{AtomicU64, Ordering};
 use ringfold_fabric::channel;
 use std::sync::Arc;
@@ -128,6 +129,14 @@ impl Connection {
     /// The way that it takes.
     pub fn transport(&self) -> Transport {
         self.inner.transport
+    }
+
+    /// The device that works for it; if none does, the one that the calling thread has turned to.
+    pub(super) fn gpu(&self) -> Result<Gpu, CudaError> {
+        match &self.inner.road {
+            Road::Cuda(road) => road.gpu(),
+            Road::Tcp(_) | Road::Shared(_) => Gpu::current(),
+        }
     }
 
     /// The rank at the other side.

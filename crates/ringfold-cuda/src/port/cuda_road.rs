@@ -33,6 +33,11 @@ impl CudaRoad {
         Ok(Self { work: Some(Work { stream: Stream::create(gpu)?, held: Mutex::default() }) })
     }
 
+    /// The device whose stream it is.
+    pub(super) fn gpu(&self) -> Result<Gpu, CudaError> {
+        self.work.as_ref().map_or_else(Gpu::current, |work| Gpu::open(work.stream.context.ordinal))
+    }
+
     pub(super) fn write(
         &self,
         dst: &RegisteredMemory,

@@ -200,13 +200,13 @@ impl Inbound {
         let transports = TransportFlags::from(connection.transport());
         match place {
             WordPlace::Device => {
-                let gpu = Gpu::current()?;
+                let gpu = connection.gpu()?;
                 let memory = GpuMemory::zeroed(&gpu, WORD_BYTES)?;
                 let registered = port.register(Registrable::Device(memory.memory()), transports)?;
                 Ok(Self { registered, place: Place::Device { gpu, memory, window: Mutex::new(None) } })
             }
             WordPlace::Mapped => {
-                let words = HostWords::mapped(&Gpu::current()?, WORD_BYTES)?;
+                let words = HostWords::mapped(&connection.gpu()?, WORD_BYTES)?;
                 let (start, device_address) = (words.start(), Some(words.device_address()));
                 // SAFETY: the keeper has the words, which this process only looks at atomically; what the other side
                 // sets is set atomically, too.

@@ -151,6 +151,13 @@ def finish(stream: torch.cuda.Stream, port: _native.Port | None = None, seconds:
         time.sleep(0.0005)
 
 
+def new_stream() -> torch.cuda.Stream:
+    """A stream that waits for no other."""
+    import torch
+
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
 @dataclass
 class End:
     """One of two ranks, connected with the other."""
@@ -184,7 +191,7 @@ def connected(transport: str, fifo_size: int = 128) -> End:
     from mscclpp import Communicator, RegisteredMemory, Transport
 
     way, peer = Transport[transport], others()[0]
-    torch.cuda.init()
+    torch.cuda.set_device(0)
     inbox, outbox = (torch.zeros(NBYTES // 8, dtype=torch.int64, device="cuda") for _ in range(2))
     errors = torch.zeros(64, dtype=torch.int64, device="cuda")
     communicator = Communicator(meet())
@@ -200,7 +207,7 @@ def connected(transport: str, fifo_size: int = 128) -> End:
         proxy.add_semaphore(semaphore), proxy.add_memory(theirs), proxy.add_memory(mine[1])
     )
     assert len(channel.handle) == 96
-    kernels, stream = Kernels(), torch.cuda.Stream()
+    kernels, stream = Kernels(), new_stream()
     end = End(communicator, proxy, semaphore, channel, inbox, outbox, kernels, stream, errors, mine)
     end.meet()
     return end
@@ -340,7 +347,7 @@ def rates(transport: str, triggers: int, rounds: int) -> tuple[float, float, int
     end.meet()
     for _ in range(3):
         if rank() == 0:
-            begun, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begun, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begun.record(end.stream)
             end.kernels.launch("signal_many", end.stream, end.channel.handle, triggers, 1, end.errors)
             done.record(end.stream)
@@ -414,7 +421,7 @@ def capture_beside_the_proxy(transport: str) -> tuple[float, int, str | None]:
     end = connected(transport)
     end.proxy.start()
     values = torch.zeros(1024, device="cuda")
-    side = torch.cuda.Stream()
+    side = new_stream()
     end.meet()
     # The proxy's thread copies, sets words and waits for its stream all the while.
     arguments = (end.channel.handle, end.outbox, end.inbox, 4096, 40, rank(), end.errors)
