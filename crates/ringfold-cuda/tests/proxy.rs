@@ -291,6 +291,25 @@ fn an_abort_ends_a_wait_at_once_and_what_came_before_it_counts() {
 }
 
 #[test]
+fn what_is_meant_for_a_rank_that_has_left_goes_nowhere_and_harms_nobody() {
+    for transport in TRANSPORTS {
+        let [one, other] = pair(transport);
+        let (proxy, channel) = one.proxy(8);
+        for _ in 0..3 {
+            channel.put_with_signal(put(0, 8), for_long()).unwrap();
+        }
+        drop(other);
+        let connection = one.semaphore.connection();
+        assert!(for_long().look(|| connection.is_over().then_some(())).is_some());
+        proxy.start().unwrap();
+        proxy.stop().unwrap();
+        assert_eq!(one.port.failure(), None);
+        assert_eq!(channel.wait(for_long()).unwrap_err().kind(), "lost");
+        assert_eq!(channel.signal(for_long()).unwrap_err().kind(), "lost");
+    }
+}
+
+#[test]
 fn a_fifo_that_nobody_works_off_says_so() {
     let [one, _other] = pair(Transport::SharedMemory);
     let (_proxy, channel) = one.proxy(4);

@@ -7,7 +7,7 @@
 //!
 //! When something fails (a rank is lost, a number stands for nothing, an offset is out of bounds), the port is given up,
 //! so that kernels and programs that wait on it end. What is in the FIFOs afterwards is taken out and not done: whoever
-//! pushes never waits for room in vain.
+//! pushes never waits for room in vain. A rank that takes leave is no failure: what is still pushed for it is not done.
 
 use crate::capture::relaxed_capture;
 use crate::error::CudaError;
@@ -316,9 +316,17 @@ impl Desk {
             return;
         }
         let fields = trigger.fields();
-        if let Err(error) = self.attempt(&fields) {
-            self.fail(fields.semaphore, error);
+        match self.attempt(&fields) {
+            Ok(()) => {}
+            Err(PortError::Lost { .. }) if self.is_port_well(fields.semaphore) => {}
+            Err(error) => self.fail(fields.semaphore, error),
         }
+    }
+
+    /// Whether the port goes on though a connection of it does not: then the other side has left, as it may. What is
+    /// still meant for it goes nowhere, and harms nobody.
+    fn is_port_well(&self, semaphore: SemaphoreId) -> bool {
+        self.semaphore(semaphore).is_ok_and(|face| face.semaphore().connection().port().check().is_ok())
     }
 
     fn attempt(&self, fields: &TriggerFields) -> Result<(), PortError> {
