@@ -487,6 +487,43 @@ def test_the_same_memory_is_opened_twice_and_let_go_of_in_any_order(world: World
     assert world.run(2, _share_twice, deadline=180)[1] == [1, 3, 3]
 
 
+def _share_small() -> list[int]:
+    """Small memories lie side by side in one block of the driver's."""
+    import torch
+    from mscclpp import Transport
+
+    torch.cuda.set_device(0)
+    group = join()
+    communicator = group.communicator
+    if rank() == 0:
+        memories = [_native.CudaMemory(64, 0) for _ in range(8)]
+        for number, memory in enumerate(memories):
+            seen(memory.address, 64).fill_(number + 1)
+        torch.cuda.synchronize()
+        for memory in memories:
+            communicator.send_memory(
+                communicator.register_memory(memory.address + 8, 8, Transport.CudaIpc, memory), 1
+            )
+        group.barrier()
+        group.barrier()
+        return [int(seen(memory.address, 64).sum()) for memory in memories]
+    theirs = [communicator.recv_memory(0).get() for _ in range(8)]
+    group.barrier()
+    values = [int(seen(memory.data(), 8).sum()) for memory in theirs]
+    for memory in theirs:
+        seen(memory.data(), 8).fill_(0)
+    torch.cuda.synchronize()
+    group.barrier()
+    return values
+
+
+def test_small_memories_beside_each_other_are_shared_each_as_itself(world: World) -> None:
+    pytest.importorskip("torch")
+    mine, theirs = world.run(2, _share_small, deadline=180)
+    assert theirs == [8 * number for number in range(1, 9)]
+    assert mine == [56 * number for number in range(1, 9)]
+
+
 def _own_memory() -> bool:
     import torch
     from mscclpp import Transport
