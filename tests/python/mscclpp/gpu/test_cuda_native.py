@@ -509,9 +509,9 @@ def _share_small() -> list[int]:
         return [int(seen(memory.address, 64).sum()) for memory in memories]
     theirs = [communicator.recv_memory(0).get() for _ in range(8)]
     group.barrier()
-    values = [int(seen(memory.data(), 8).sum()) for memory in theirs]
-    for memory in theirs:
-        seen(memory.data(), 8).fill_(0)
+    values = [int(seen(one.data(), 8).sum()) for one in theirs]
+    for one in theirs:
+        seen(one.data(), 8).fill_(0)
     torch.cuda.synchronize()
     group.barrier()
     return values
