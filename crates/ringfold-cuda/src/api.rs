@@ -141,6 +141,8 @@ functions! {
         fill = c"cuMemsetD8Async"(Address, u8, usize, Handle),
         copy = c"cuMemcpyAsync"(Address, Address, usize, Handle),
         mapped_address = c"cuMemHostGetDevicePointer_v2"(*mut Address, *mut c_void, c_uint),
+        lock_pages = c"cuMemHostRegister_v2"(*mut c_void, usize, c_uint),
+        unlock_pages = c"cuMemHostUnregister"(*mut c_void),
         ipc_handle = c"cuIpcGetMemHandle"(*mut IpcHandle, Address),
         ipc_open = c"cuIpcOpenMemHandle_v2"(*mut Address, IpcHandle, c_uint),
         ipc_close = c"cuIpcCloseMemHandle"(Address),

@@ -11,6 +11,7 @@ pub mod fifo;
 mod idle;
 mod kernel_words;
 mod landing;
+mod locked_pages;
 mod memory_record;
 mod offer;
 mod patience;

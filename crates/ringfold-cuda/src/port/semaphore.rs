@@ -12,6 +12,7 @@ use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
 use crate::host_words::HostWords;
+use crate::port::locked_pages::LockedPages;
 use crate::port::{Connection, PortError, RegisteredMemory, Registrable, Transport, TransportFlags};
 use crate::stream::Stream;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +35,7 @@ pub enum WordPlace {
     Device,
     /// In memory of the host that kernels see, too.
     Mapped,
-    /// In memory of the host that processes of the host share.
+    /// In memory of the host that processes of the host share. Kernels see it, too, once there is a handle for them.
     Host,
 }
 
@@ -61,16 +62,19 @@ struct Inner {
 
 /// The word that the other side signals with.
 struct Inbound {
+    // Dropped first: pages are unlocked before they go.
+    place: Place,
     /// Keeps the word.
     registered: RegisteredMemory,
-    place: Place,
 }
 
 enum Place {
     /// The host can look at it.
     Host {
-        /// Where kernels see it, if they do.
+        /// Where kernels see it, if that is known from the beginning.
         device_address: Option<u64>,
+        /// What makes kernels see it, if they are to and did not before.
+        locked: Mutex<Option<LockedPages>>,
     },
     /// A device has to be asked.
     Device { gpu: Gpu, memory: GpuMemory, window: Mutex<Option<Window>> },
@@ -166,13 +170,21 @@ impl Semaphore {
         let Inbound { registered, place } = &*self.inner.inbound;
         match place {
             Place::Device { memory, .. } => Ok(memory.address()),
-            Place::Host { device_address: Some(address) } => Ok(*address),
+            Place::Host { device_address: Some(address), .. } => Ok(*address),
             // Nobody can use the handle where there is no device, but it can be made and looked at.
-            Place::Host { device_address: None } if Gpu::why_not().is_some() => Ok(registered.data()),
-            Place::Host { device_address: None } => Err(PortError::Unsupported(
-                "kernels can't see this semaphore: it was made for the host, where only the host looks at it"
-                    .into(),
-            )),
+            Place::Host { .. } if Gpu::why_not().is_some() => Ok(registered.data()),
+            Place::Host { locked, .. } => {
+                let mut locked = locked.lock();
+                let locked = match &mut *locked {
+                    Some(locked) => locked,
+                    none => {
+                        let start = host_word(registered).as_ptr().expose_provenance();
+                        // SAFETY: the word is in a mapping of its own, which its registration keeps for longer.
+                        none.insert(unsafe { LockedPages::lock(&Gpu::current()?, start, WORD_BYTES) }?)
+                    }
+                };
+                Ok(locked.device_address())
+            }
         }
     }
 
@@ -212,13 +224,13 @@ impl Inbound {
                 // sets is set atomically, too.
                 let memory = unsafe { Memory::kept(start, WORD_BYTES, Box::new(words)) };
                 let registered = port.register(Registrable::Host(memory), transports)?;
-                Ok(Self { registered, place: Place::Host { device_address } })
+                Ok(Self { registered, place: Place::Host { device_address, locked: Mutex::new(None) } })
             }
             WordPlace::Host => {
                 let memory = SharedMemory::create(WORD_BYTES)
                     .map_err(|error| PortError::system("making memory for a semaphore", &error))?;
                 let registered = port.register(Registrable::Shared(memory), transports)?;
-                Ok(Self { registered, place: Place::Host { device_address: None } })
+                Ok(Self { registered, place: Place::Host { device_address: None, locked: Mutex::new(None) } })
             }
         }
     }
