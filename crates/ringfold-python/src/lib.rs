@@ -77,7 +77,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(port_proxy::port_handle_sizes, module)?)?;
     module.add_function(wrap_pyfunction!(start_log, module)?)?;
     // Before all others, so that it is the last that is done.
-    module.py().import("atexit")?.call_method1("register", (wrap_pyfunction!(port::leave_ports, module)?,))?;
+    module
+        .py()
+        .import("atexit")?
+        .call_method1("register", (wrap_pyfunction!(port::leave_ports, module)?,))?;
     Ok(())
 }
 
