@@ -2,16 +2,20 @@
 
 mod suite;
 
-use suite::{Pair, Side};
-
-use ringfold_fabric::channel::Endpoint;
+use ringfold_fabric::channel::{Channel, ChannelError, ChannelId, Connection, Endpoint, Handle, Segment};
+use ringfold_fabric::memory::Memory;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::time::Instant;
+use suite::{Failure, Guarded, Pair, Side};
 
 /// TCP with so many streams between two addresses.
 struct Tcp<const STREAMS: usize, const V6: bool>;
 
 impl<const STREAMS: usize, const V6: bool> Pair for Tcp<STREAMS, V6> {
-    fn pair() -> (Side, Side) {
+    type Side = End;
+
+    fn pair() -> (End, End) {
         let address: SocketAddr = if V6 { "[::1]:0" } else { "127.0.0.1:0" }.parse().unwrap();
         let listener = TcpListener::bind(address).unwrap();
         let (mut dialled, mut accepted) = (Vec::new(), Vec::new());
@@ -24,21 +28,118 @@ impl<const STREAMS: usize, const V6: bool> Pair for Tcp<STREAMS, V6> {
         let (ann, bob) = (Endpoint::new("ann").unwrap(), Endpoint::new("bob").unwrap());
         let to_bob = ann.connect("bob", dialled).unwrap();
         let to_ann = bob.connect("ann", accepted).unwrap();
-        (Side::new(ann, to_bob), Side::new(bob, to_ann))
+        (End { connection: to_bob, endpoint: ann }, End { connection: to_ann, endpoint: bob })
+    }
+}
+
+impl<const STREAMS: usize, const V6: bool> Guarded for Tcp<STREAMS, V6> {
+    fn forged(record: &[u8], bytes: u64) -> Vec<u8> {
+        let mut record = record.to_vec();
+        record[8..].copy_from_slice(&bytes.to_le_bytes());
+        record
+    }
+}
+
+/// An endpoint, and its connection with the other one.
+struct End {
+    // Dropped in this order: the connection ends before its endpoint.
+    connection: Connection,
+    endpoint: Endpoint,
+}
+
+impl End {
+    fn channel(&self, id: u32) -> Channel {
+        self.connection.channel(ChannelId(id))
+    }
+}
+
+impl Side for End {
+    type Memory = Segment;
+    type Remote = Handle;
+
+    fn register(&self, bytes: Vec<u8>) -> Segment {
+        self.endpoint.register(Memory::from(bytes)).unwrap()
+    }
+
+    fn tell(&self, memory: &Segment) -> Vec<u8> {
+        memory.handle().encode().to_vec()
+    }
+
+    fn hear(&self, record: &[u8]) -> Handle {
+        Handle::decode(record.try_into().unwrap())
+    }
+
+    fn read(&self, memory: &Segment, at: usize, into: &mut [u8]) {
+        memory.read(at, into).unwrap();
+    }
+
+    fn write(&self, memory: &Segment, at: usize, from: &[u8]) {
+        memory.write(at, from).unwrap();
+    }
+
+    fn word(&self, memory: &Segment, at: usize) -> u64 {
+        memory.word(at).unwrap()
+    }
+
+    fn put(&self, from: &Segment, range: Range<usize>, to: &Handle, at: u64) -> Result<(), Failure> {
+        Ok(from.part(range).and_then(|part| self.channel(0).put(part, to.at(at)))?)
+    }
+
+    fn set_word(&self, to: &Handle, at: u64, value: u64) -> Result<(), Failure> {
+        Ok(self.channel(0).set_word(to.at(at), value)?)
+    }
+
+    fn signal(&self, channel: u32) -> Result<(), Failure> {
+        Ok(self.channel(channel).signal()?)
+    }
+
+    fn wait(&self, channel: u32, deadline: Instant) -> Result<(), Failure> {
+        Ok(self.channel(channel).wait(deadline)?)
+    }
+
+    fn poll(&self, channel: u32) -> Result<bool, Failure> {
+        Ok(self.channel(channel).poll()?)
+    }
+
+    fn flush(&self, deadline: Instant) -> Result<(), Failure> {
+        Ok(self.channel(0).flush(deadline)?)
+    }
+
+    fn confirm(&self, deadline: Instant) -> Result<(), Failure> {
+        Ok(self.channel(0).confirm(deadline)?)
+    }
+
+    fn abort(&self, why: &str) {
+        self.connection.abort(why);
+    }
+}
+
+impl From<ChannelError> for Failure {
+    fn from(error: ChannelError) -> Self {
+        let words = error.to_string();
+        match error {
+            ChannelError::Deadline { .. } => Self::Late(words),
+            ChannelError::Aborted { .. } => Self::Aborted(words),
+            ChannelError::Lost { .. } => Self::Lost(words),
+            ChannelError::Misuse(_) => Self::Misuse(words),
+            ChannelError::Full { .. } => Self::Other(words),
+        }
     }
 }
 
 suite::every_medium_promises!(tcp_v4, Tcp<1, false>);
 suite::every_medium_promises!(tcp_v6, Tcp<1, true>);
 suite::every_medium_promises!(tcp_four_streams, Tcp<4, false>);
+suite::queueing_media_promise!(tcp_v4_queue, Tcp<1, false>);
+suite::queueing_media_promise!(tcp_four_streams_queue, Tcp<4, false>);
+suite::guarded_media_promise!(tcp_v4_guard, Tcp<1, false>);
+suite::guarded_media_promise!(tcp_four_streams_guard, Tcp<4, false>);
 
 /// An end that writes whatever it likes to a connection with an endpoint.
 mod hostile {
     use super::*;
-    use ringfold_fabric::channel::{Channel, ChannelError, ChannelId};
-    use ringfold_fabric::memory::Memory;
     use std::io::{Read, Write};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     fn victim() -> (TcpStream, Endpoint, Channel) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -154,5 +255,43 @@ mod hostile {
         drop(endpoint);
         assert!(begun.elapsed() < suite::LONG, "{:?}", begun.elapsed());
         drop(stream);
+    }
+
+    #[test]
+    fn words_that_can_not_be_end_the_connection() {
+        is_aborted_for(&head(4, 16, [0, 0, 0]));
+        let why = is_aborted_for(&[head(4, 8, [0, 12345, 0]), vec![1; 8]].concat());
+        assert!(why.contains("not registered"), "{why}");
+        for offset in [4, 60, 64, u64::MAX - 4] {
+            let (mut stream, endpoint, channel) = victim();
+            let segment = endpoint.register(Memory::zeroed(64)).unwrap();
+            let id = u64::from_le_bytes(segment.handle().encode()[..8].try_into().unwrap());
+            stream.write_all(&[head(4, 8, [0, id, offset]), vec![1; 8]].concat()).unwrap();
+            let error = channel.wait(Instant::now() + suite::LONG).unwrap_err();
+            assert!(matches!(error, ChannelError::Aborted { .. }), "{error}");
+            let mut bytes = [0; 64];
+            segment.read(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [0; 64]);
+        }
+    }
+
+    #[test]
+    fn answers_that_nobody_asked_for_end_the_connection() {
+        is_aborted_for(&head(6, 0, [0, 1, 0]));
+        is_aborted_for(&head(6, 0, [0, u64::MAX, 0]));
+    }
+
+    #[test]
+    fn a_flood_of_questions_costs_no_memory_and_is_answered() {
+        let (mut stream, _endpoint, channel) = victim();
+        let flood: Vec<u8> = (0..100_000).flat_map(|number| head(5, 0, [number, number, 0])).collect();
+        stream.write_all(&flood).unwrap();
+        let end = Instant::now() + suite::LONG;
+        let mut answer = [0; 32];
+        while u64::from_le_bytes(answer[16..24].try_into().unwrap()) < 99_999 {
+            assert!(Instant::now() < end && !channel.poll().unwrap());
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(answer[0], 6);
+        }
     }
 }
