@@ -241,9 +241,10 @@ def _device_number(config: EndpointConfig) -> int:
         return -1
     if device.id >= 0:
         return device.id
-    if config.transport is Transport.CudaIpc or _native.cuda_why_not() is None:
+    if config.transport is not Transport.CudaIpc:
+        return -1
+    with told():
         return _native.cuda_current()
-    return -1
 
 
 def _refuse_infiniband(flags: TransportFlags) -> None:

@@ -100,6 +100,8 @@ def translated(error: GroupError | PortError) -> BaseError:
         return SysError(number, words)
     if error.kind == "unsupported" and "InfiniBand" in words:
         return IbError(number, words)
+    if error.kind == "unsupported" and "CUDA" in words:
+        return CudaError(number, words)
     return Error(_CODES.get(error.kind, ErrorCode.InternalError), words)
 
 

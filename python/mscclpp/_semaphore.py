@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from mscclpp._connection import Connection
@@ -45,6 +46,7 @@ class _View:
         self._semaphore: Semaphore | None = None
         self._future: Future[Semaphore] | None = None
         self._made: _native.PortSemaphoreFace | None = None
+        self._lock = threading.Lock()
         if isinstance(semaphore, Semaphore):
             self._connection = semaphore.connection()
             self._semaphore = semaphore
@@ -71,7 +73,11 @@ class _View:
     def native(self) -> _native.PortSemaphoreFace:
         """The engine's object."""
         if self._made is None:
-            self._made = self._make(self.semaphore().native)
+            semaphore = self.semaphore()
+            # One, for it is what counts.
+            with self._lock, told():
+                if self._made is None:
+                    self._made = self._make(semaphore.native)
         return self._made
 
     def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreFace:

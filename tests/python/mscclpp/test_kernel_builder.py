@@ -141,6 +141,10 @@ def test_without_a_gpu_what_needs_one_says_so(source: Path) -> None:
         mscclpp.RawGpuBuffer(16)
     with pytest.raises(ValueError, match="0 bytes"):
         mscclpp.RawGpuBuffer(0)
+    bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+    bootstrap.initialize(bootstrap.create_unique_id())
+    with pytest.raises(mscclpp.CudaError, match="CUDA"):
+        mscclpp.Communicator(bootstrap).connect(mscclpp.Transport.CudaIpc, 0)
     began = time.monotonic()
     assert mscclpp.is_nvls_supported() is False
     assert time.monotonic() - began < 1
