@@ -6,6 +6,7 @@ mod channel;
 mod connection;
 mod cuda_road;
 pub mod device_handle;
+mod device_window;
 mod error;
 pub mod fifo;
 mod idle;

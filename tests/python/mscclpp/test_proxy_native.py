@@ -442,3 +442,27 @@ def test_a_program_that_does_not_stop_its_proxy_ends_all_the_same(world: World) 
     begun = time.monotonic()
     world.run(2, leave_without_stopping)
     assert time.monotonic() - begun < DEADLINE / 2
+
+
+def idle_proxy() -> float:
+    ends = connected("SharedMemory")
+    ends.proxy.start()
+    way = ends.ways[1 - rank()]
+    way.channel.signal()
+    way.channel.wait(DEADLINE)
+    ends.communicator.bootstrap().barrier()
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(1.0)
+    spent = time.process_time() - before
+    ends.communicator.bootstrap().barrier()
+    # It is awake at once all the same.
+    way.channel.put_with_signal_and_flush(0, 0, 8, PROMPT)
+    way.channel.wait(PROMPT)
+    ends.proxy.stop()
+    ends.communicator.bootstrap().barrier()
+    return spent
+
+
+def test_an_idle_proxy_costs_next_to_nothing(world: World) -> None:
+    assert max(world.run(2, idle_proxy)) < 0.2

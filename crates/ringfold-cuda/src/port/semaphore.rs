@@ -8,25 +8,20 @@
 //! One semaphore is signalled either by hosts, which set the word, or by kernels, which add to it; not by both.
 
 use crate::driver::Driver;
-use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
 use crate::host_words::HostWords;
+use crate::port::device_window::DeviceWindow;
 use crate::port::locked_pages::LockedPages;
 use crate::port::{Connection, PortError, RegisteredMemory, Registrable, Transport, TransportFlags};
-use crate::stream::Stream;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use ringfold_fabric::memory::Memory;
 use ringfold_fabric::shared_memory::SharedMemory;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// The size of what is registered for a word: a cache line, so that no two words share one.
 const WORD_BYTES: usize = 64;
-
-/// How long a look at a word of a device may take.
-const LOOK_MAX: Duration = Duration::from_secs(30);
 
 /// Where the word of a semaphore lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,13 +72,7 @@ enum Place {
         locked: Mutex<Option<LockedPages>>,
     },
     /// A device has to be asked.
-    Device { gpu: Gpu, memory: GpuMemory, window: Mutex<Option<Window>> },
-}
-
-/// What words of a device are looked at with.
-struct Window {
-    stream: Stream,
-    words: HostWords,
+    Device { memory: GpuMemory, window: Arc<DeviceWindow> },
 }
 
 impl WordPlace {
@@ -141,14 +130,7 @@ impl Semaphore {
         let Inbound { registered, place } = &*self.inner.inbound;
         match place {
             Place::Host { .. } => Ok(host_word(registered).load(Ordering::Acquire)),
-            Place::Device { gpu, memory, window } => {
-                let mut window = window.lock();
-                let window = match &mut *window {
-                    Some(window) => window,
-                    none => none.insert(Window::open(gpu)?),
-                };
-                Ok(window.look(memory.address())?)
-            }
+            Place::Device { memory, window } => Ok(window.look(memory)?),
         }
     }
 
@@ -160,7 +142,7 @@ impl Semaphore {
     /// The device that its word is on.
     pub(crate) fn gpu(&self) -> Option<Gpu> {
         match &self.inner.inbound.place {
-            Place::Device { gpu, .. } => Some(*gpu),
+            Place::Device { memory, .. } => Some(memory.gpu()),
             Place::Host { .. } => None,
         }
     }
@@ -213,9 +195,11 @@ impl Inbound {
         match place {
             WordPlace::Device => {
                 let gpu = connection.gpu()?;
+                // Made now: what it takes might have to wait for a kernel that runs later, and waits for a signal.
+                let window = DeviceWindow::of(&gpu)?;
                 let memory = GpuMemory::zeroed(&gpu, WORD_BYTES)?;
                 let registered = port.register(Registrable::Device(memory.memory()), transports)?;
-                Ok(Self { registered, place: Place::Device { gpu, memory, window: Mutex::new(None) } })
+                Ok(Self { registered, place: Place::Device { memory, window } })
             }
             WordPlace::Mapped => {
                 let words = HostWords::mapped(&connection.gpu()?, WORD_BYTES)?;
@@ -233,20 +217,6 @@ impl Inbound {
                 Ok(Self { registered, place: Place::Host { device_address: None, locked: Mutex::new(None) } })
             }
         }
-    }
-}
-
-impl Window {
-    fn open(gpu: &Gpu) -> Result<Self, CudaError> {
-        Ok(Self { stream: Stream::create(gpu)?, words: HostWords::mapped(gpu, 8)? })
-    }
-
-    fn look(&self, address: u64) -> Result<u64, CudaError> {
-        // SAFETY: the word is in memory that its semaphore keeps; the copy has ended when this returns, or the stream is
-        // broken and will never write. A copy of one aligned word is not torn.
-        unsafe { self.stream.copy(self.words.device_address(), address, 8) }?;
-        self.stream.synchronize(Instant::now() + LOOK_MAX)?;
-        Ok(self.words.word(0).load(Ordering::Acquire))
     }
 }
 

@@ -255,7 +255,7 @@ def exchange_rounds(transport: str, rounds: int) -> tuple[int, str | None]:
     return int(end.errors[0].item()), end.port.failure()
 
 
-@pytest.mark.parametrize("transport", ["CudaIpc", "Ethernet"])
+@pytest.mark.parametrize("transport", ["CudaIpc", "Ethernet", "SharedMemory"])
 def test_kernels_find_what_was_put_when_they_are_signalled(world: World, transport: str) -> None:
     assert world.run(2, exchange_rounds, transport, 30, deadline=2 * LONG) == [(0, None)] * 2
 
@@ -390,29 +390,23 @@ def test_rates_of_the_proxy_are_told(
     assert rate > 1000
 
 
-@pytest.mark.parametrize("size", [128])
-def test_rate_of_a_fifo_whose_triggers_cost_nothing_is_told(
-    size: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # A put of no bytes through a proxy: what is left is FIFO and proxy alone. Rank 0 of a world of one.
+@pytest.mark.parametrize(("grid", "block"), [(1, 1), (1, 32), (8, 32), (32, 256)])
+def test_rate_of_a_fifo_is_told(grid: int, block: int, capsys: pytest.CaptureFixture[str]) -> None:
     torch = pytest.importorskip("torch", reason="torch brings the memory of these tests")
-    fifo, kernels = _native.PortFifo(size, True), Kernels()
+    fifo, kernels = _native.PortFifo(512, True), Kernels()
     stream, errors = torch.cuda.Stream(), torch.zeros(2, dtype=torch.int32, device="cuda")
-    each, grid, block = 200, 1, 256
+    each = 1 + 500_000 // (grid * block)
     torch.cuda.synchronize()
-    begun = time.monotonic()
-    kernels.launch("push_many", stream, fifo.handle, each, errors, grid=grid, block=block)
-    count, until = 0, time.monotonic() + LONG
-    while count < each * grid * block:
-        if fifo.pop():
-            count += 1
-        elif time.monotonic() > until:
-            raise AssertionError(f"only {count} triggers came")
-    finish(stream)
-    took = time.monotonic() - begun
+    rates = []
+    for _ in range(3):
+        begun = time.monotonic()
+        kernels.launch("push_many", stream, fifo.handle, each, errors, grid=grid, block=block)
+        assert fifo.drain(each * grid * block, LONG) == each * grid * block
+        rates.append(each * grid * block / (time.monotonic() - begun))
+        finish(stream)
     assert errors[0].item() == 0
     with capsys.disabled():
-        print(f"\nFIFO polled from Python: {count / took:,.0f} triggers/s")
+        print(f"\nFIFO, {grid} x {block} threads push: {statistics.median(rates) / 1e6:.2f} M triggers/s")
 
 
 def capture_beside_the_proxy(transport: str) -> tuple[float, int, str | None]:
