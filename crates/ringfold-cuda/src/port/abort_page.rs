@@ -188,7 +188,7 @@ impl AbortPage {
         self.left_behind().or_else(|| if self.is_of_port { process_page().left_behind() } else { None })
     }
 
-    /// How long kernels wait from now on.
+    /// How long kernels wait from now on; no time at all stands for what is usual.
     pub fn set_spin(&self, spin: Duration) {
         {
             let _change = self.change.lock();
@@ -205,7 +205,10 @@ impl AbortPage {
 
     /// How long kernels wait.
     pub fn spin(&self) -> Duration {
-        Duration::from_nanos(self.spin_ns.load(Ordering::Relaxed))
+        match self.spin_ns.load(Ordering::Relaxed) {
+            0 => SPIN_DEFAULT,
+            spin_ns => Duration::from_nanos(spin_ns),
+        }
     }
 
     fn left_behind(&self) -> Option<DeviceError> {

@@ -24,6 +24,7 @@ use crate::port::trigger::{
 use crate::port::{Port, PortChannel, PortError, RegisteredMemory, SemaphoreFace};
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -130,7 +131,13 @@ impl ProxyService {
         self.desk.stops.store(false, Ordering::Release);
         let desk = self.desk.clone();
         let builder = std::thread::Builder::new().name("ringfold-proxy".into());
-        let started = builder.spawn(move || desk.run());
+        let started = builder.spawn(move || {
+            if catch_unwind(AssertUnwindSafe(|| desk.run())).is_err() {
+                // A bug of ours; whoever waits for the thread is not to wait for ever.
+                let what = "the thread of a proxy has panicked".to_owned();
+                desk.fail(None, PortError::System { what, code: 0 });
+            }
+        });
         *thread = Some(started.map_err(|error| PortError::system("starting the thread of a proxy", &error))?);
         Ok(())
     }
@@ -319,7 +326,7 @@ impl Desk {
         match self.attempt(&fields) {
             Ok(()) => {}
             Err(PortError::Lost { .. }) if self.is_port_well(fields.semaphore) => {}
-            Err(error) => self.fail(fields.semaphore, error),
+            Err(error) => self.fail(self.semaphore(fields.semaphore).ok(), error),
         }
     }
 
@@ -362,14 +369,14 @@ impl Desk {
     }
 
     /// Nothing more is done, and whoever waits on a port of this proxy leaves off.
-    fn fail(&self, semaphore: SemaphoreId, error: PortError) {
+    fn fail(&self, whose: Option<&SemaphoreFace>, error: PortError) {
         let words = error.to_string();
         // First of all: whoever is woken by the end of the port finds out why.
         let _ = self.failure.set(error);
-        match (self.semaphore(semaphore), &self.port) {
-            (Ok(face), _) => face.semaphore().connection().port().abort(&words),
-            (Err(_), Some(port)) => port.abort(&words),
-            (Err(_), None) => {
+        match (whose, &self.port) {
+            (Some(face), _) => face.semaphore().connection().port().abort(&words),
+            (None, Some(port)) => port.abort(&words),
+            (None, None) => {
                 for face in self.semaphores.iter() {
                     face.semaphore().connection().port().abort(&words);
                 }
