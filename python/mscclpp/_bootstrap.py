@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict, deque
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from mscclpp._env import env
 from mscclpp._errors import Error, ErrorCode, invalid, told, translated
@@ -24,6 +24,10 @@ MEETING_SECONDS = 30.0
 OPERATION_SECONDS = 1800.0
 # How long the end of the process waits for what is still to be sent.
 EXIT_SECONDS = 10.0
+# And if something was waited for that has not come.
+EXIT_SECONDS_OWED = 1.0
+# Longer than any program runs.
+FOREVER_SECONDS = 10 * 365 * 86400.0
 # What is sent without waiting for its receiver.
 EAGER_BYTES_MAX = 64 << 10
 # Tags from here on are those of records; see the mailbox.
@@ -87,6 +91,8 @@ class TcpBootstrap(Bootstrap):
         self._news = threading.Condition()
         self.records: object = None
         """What the mailboxes on it share."""
+        self.receiving: weakref.WeakSet[Receiving] = weakref.WeakSet()
+        """What was begun, and has not come."""
 
     @classmethod
     def create(cls, rank: int, n_ranks: int) -> Self:
@@ -226,6 +232,17 @@ class TcpBootstrap(Bootstrap):
         with told():
             self._run("recv", peer, tag, [], [(what.address, what.nbytes)], timeout)
 
+    def begin_receive(self, what: Span, peer: int, tag: int) -> Receiving:
+        """Receives with a tag of the engine, and is waited for as long as one likes: that it takes long is no failure."""
+        if peer == self._rank:
+            return _OwnReceiving(self, what, tag)
+        spans = [(what.address, what.nbytes)]
+        with told():
+            work = self._require().submit(
+                "recv", _U8, _SUM, peer, [tag], None, [], spans, FOREVER_SECONDS, what.keep
+            )
+        return _PeerReceiving(self, work)
+
     def _gather_bytes(self, data: bytes) -> list[bytes]:
         lengths = (ctypes.c_uint64 * self._n_ranks)()
         lengths[self._rank] = len(data)
@@ -286,6 +303,50 @@ class TcpBootstrap(Bootstrap):
                 "rank 0 has not made this unique id itself, or has let go of what made it: nobody listens there"
             )
         return place.native
+
+
+class Receiving(Protocol):
+    """A receive that was begun."""
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has come, or comes within a time."""
+
+
+class _PeerReceiving:
+    """From another rank."""
+
+    def __init__(self, bootstrap: TcpBootstrap, work: _native.GroupWork) -> None:
+        self._bootstrap = bootstrap
+        self._work = work
+        bootstrap.receiving.add(self)
+
+    def wait(self, seconds: float) -> bool:
+        with told():
+            is_here = self._work.wait(seconds)
+        if is_here:
+            self._bootstrap.receiving.discard(self)
+        return is_here
+
+
+class _OwnReceiving:
+    """From oneself."""
+
+    def __init__(self, bootstrap: TcpBootstrap, what: Span, tag: int) -> None:
+        self._bootstrap = bootstrap
+        self._what = what
+        self._tag = tag
+
+    def wait(self, seconds: float) -> bool:
+        try:
+            # For the wait's shortest time, which is not the default one.
+            self._bootstrap.receive_tagged(
+                self._what, self._bootstrap.get_rank(), self._tag, max(seconds, 1e-6)
+            )
+        except Error as error:
+            if error.code is ErrorCode.Timeout:
+                return False
+            raise
+        return True
 
 
 def _transfer(
@@ -352,10 +413,14 @@ atexit.register(_native.interpreter_ends)
 @atexit.register
 def _finish() -> None:
     """What was sent is on its way before the process is gone."""
+    seconds = EXIT_SECONDS
     for bootstrap in list(_groups):
         if bootstrap._group is not None:
             bootstrap._group.retire()
-    _native.finish_retired(EXIT_SECONDS)
+        if bootstrap.receiving:
+            # Nobody waits for it any more.
+            seconds = EXIT_SECONDS_OWED
+    _native.finish_retired(seconds)
 
 
 __all__ = ["Bootstrap", "TcpBootstrap", "UniqueId"]

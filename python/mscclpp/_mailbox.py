@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections import defaultdict
+from typing import NamedTuple
 
-from mscclpp._bootstrap import TAGS, TcpBootstrap
+from mscclpp._bootstrap import OPERATION_SECONDS, TAGS, Receiving, TcpBootstrap
 from mscclpp._errors import Error, ErrorCode, invalid
 from mscclpp._span import Span
 
 # A record longer than this was not written by us.
 RECORD_BYTES_MAX = 1 << 20
+LENGTH_BYTES = 8
 _KINDS = {"memory": b"M", "connection": b"C", "semaphore": b"S"}
 _CALLS = {b"M": "send_memory", b"C": "connect", b"S": "build_semaphore"}
 
@@ -39,7 +42,7 @@ class Mailbox:
         whole = _KINDS[kind] + record
         # One after the other on this tag: no other thread's record comes between length and record.
         with self._lock:
-            for part in (len(whole).to_bytes(8, "little"), whole):
+            for part in (len(whole).to_bytes(LENGTH_BYTES, "little"), whole):
                 held = ctypes.create_string_buffer(part, len(part))
                 self._bootstrap.send_tagged(Span(ctypes.addressof(held), len(part), held), peer, tag)
 
@@ -53,13 +56,14 @@ class Mailbox:
 
     def receive(self, peer: int, tag: int, place: int, kind: str, timeout: float | None) -> bytes:
         """Waits for the record at a place in the line."""
+        until = time.monotonic() + (OPERATION_SECONDS if timeout is None else max(timeout, 0.0))
         with self._lock:
             line = self._lines[peer, tag]
-        if not line.lock.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
-            raise Error(ErrorCode.Timeout, f"rank {peer} has not sent a record with tag {tag} in time")
+        if not line.lock.acquire(timeout=until - time.monotonic()):
+            raise _late(peer, tag)
         try:
             while place >= line.count:
-                line.records[line.count] = self._next(peer, TAGS + tag, timeout)
+                line.records[line.count] = self._next(line, peer, tag, until)
                 line.count += 1
             record = line.records[place]
         finally:
@@ -77,18 +81,28 @@ class Mailbox:
         with self._lock:
             self._lines[peer, tag].records.pop(place, None)
 
-    def _next(self, peer: int, tag: int, timeout: float | None) -> bytes:
-        length = ctypes.c_uint64()
-        self._bootstrap.receive_tagged(Span(ctypes.addressof(length), 8, length), peer, tag, timeout)
-        if not 0 < length.value <= RECORD_BYTES_MAX:
-            raise Error(
-                ErrorCode.RemoteError, f"rank {peer} has sent a record of {length.value} bytes, which is none"
-            )
-        record = ctypes.create_string_buffer(length.value)
-        self._bootstrap.receive_tagged(
-            Span(ctypes.addressof(record), length.value, record), peer, tag, timeout
-        )
-        return record.raw
+    def _next(self, line: _Line, peer: int, tag: int, until: float) -> bytes:
+        """The next record of a line, whose length comes first. What has come by then is kept for the next one who asks."""
+        while True:
+            part = line.coming
+            if part is None:
+                part = line.coming = self._begin(peer, tag, LENGTH_BYTES, is_length=True)
+            if not part.work.wait(max(until - time.monotonic(), 0.0)):
+                raise _late(peer, tag)
+            line.coming = None
+            if not part.is_length:
+                return bytes(part.buffer)
+            nbytes = int.from_bytes(part.buffer, "little")
+            if not 0 < nbytes <= RECORD_BYTES_MAX:
+                raise Error(
+                    ErrorCode.RemoteError, f"rank {peer} has sent a record of {nbytes} bytes, which is none"
+                )
+            line.coming = self._begin(peer, tag, nbytes, is_length=False)
+
+    def _begin(self, peer: int, tag: int, nbytes: int, is_length: bool) -> _Part:
+        buffer = (ctypes.c_ubyte * nbytes)()
+        where = Span(ctypes.addressof(buffer), nbytes, buffer)
+        return _Part(self._bootstrap.begin_receive(where, peer, TAGS + tag), buffer, is_length)
 
     def _check(self, peer: int, tag: int) -> int:
         if not 0 <= peer < self._bootstrap.get_n_ranks():
@@ -117,3 +131,16 @@ class _Line:
         self.lock = threading.Lock()
         self.count = 0
         self.records: dict[int, bytes] = {}
+        self.coming: _Part | None = None
+
+
+class _Part(NamedTuple):
+    """Half of a record, on its way: its length, or the record."""
+
+    work: Receiving
+    buffer: ctypes.Array[ctypes.c_ubyte]
+    is_length: bool
+
+
+def _late(peer: int, tag: int) -> Error:
+    return Error(ErrorCode.Timeout, f"rank {peer} has not made its call with tag {tag} in time")

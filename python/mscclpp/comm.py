@@ -74,7 +74,8 @@ class CommGroup:
         self.nranks_per_node: int = self.bootstrap.get_n_ranks_per_node()
 
     def barrier(self) -> None:
-        """Waits until all ranks are here."""
+        """Waits until all ranks are here. Raises if a wait in a kernel ended badly, or the communicator is over."""
+        self.communicator.check()
         self.bootstrap.barrier()
 
     def send(self, tensor: Any, peer: int, tag: int = 0) -> None:

@@ -279,3 +279,55 @@ def test_a_fifo_gives_what_was_pushed_and_is_false_when_empty() -> None:
             fifo.sync(lap * 4 + at, timeout=1)
     assert not fifo.poll()
     assert len(fifo.device_handle().raw) == 48
+
+
+@pytest.mark.parametrize("transport", WAYS)
+def test_threads_of_one_process_may_be_the_ranks_of_a_group(transport: str) -> None:
+    import threading
+
+    from test_bootstrap import free_port
+
+    ranks = 4
+    port = free_port()
+    got: dict[int, list[int]] = {}
+
+    def be(each: int) -> None:
+        group = mscclpp.CommGroup(None, f"127.0.0.1:{port}", each, ranks)
+        connections = group.make_connection([o for o in range(ranks) if o != each], Transport[transport])
+        memory = numpy.zeros(ranks, dtype=numpy.int64)
+        memory[each] = each + 1
+        service = ProxyService()
+        channels = group.make_port_channels(service, memory, connections)
+        service.start_proxy()
+        for channel in channels.values():
+            channel.put_with_signal(8 * each, 8 * each, 8)
+        for channel in channels.values():
+            channel.wait(timeout=DEADLINE)
+        got[each] = memory.tolist()
+        group.barrier()
+        service.stop_proxy()
+
+    threads = [threading.Thread(target=be, args=(each,)) for each in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert got == {each: [1, 2, 3, 4] for each in range(ranks)}
+
+
+def test_collectives_without_a_gpu_say_so(world: World) -> None:
+    from ringfold import _native
+
+    if _native.cuda_why_not() is None:
+        pytest.skip("there is a GPU")
+    assert all("CUDA" in said for said in world.run(2, no_collectives))
+
+
+def no_collectives() -> str:
+    group = join()
+    try:
+        group.collectives()
+    except mscclpp.CudaError as error:
+        group.barrier()
+        return str(error)
+    return ""

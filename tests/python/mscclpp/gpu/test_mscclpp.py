@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,7 @@ def test_nothing_is_launched_while_a_communicator_is_over() -> None:
     with pytest.raises(mscclpp.Error, match="enough of it"):
         scale.launch_kernel(pack(array, 16, 1), 1, 32)
     del communicator
+    gc.collect()
     scale.launch_kernel(pack(array, 16, 1), 1, 32)
     synchronize()
     assert int(array.sum()) == 16
