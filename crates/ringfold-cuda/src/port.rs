@@ -73,6 +73,8 @@ struct Inner {
     links: Mutex<Vec<Weak<Link>>>,
     /// One for each device.
     landings: Mutex<HashMap<i32, Arc<Landing>>>,
+    /// The device whose memory was registered first.
+    gpu: Mutex<Option<Gpu>>,
     // Dropped in this order: nobody comes any more, then what is queued goes out.
     rendezvous: Rendezvous,
     endpoint: Arc<Endpoint>,
@@ -137,6 +139,7 @@ impl Port {
             cause: Mutex::default(),
             links: Mutex::default(),
             landings: Mutex::default(),
+            gpu: Mutex::default(),
             rendezvous,
             endpoint,
         };
@@ -176,6 +179,9 @@ impl Port {
             Registrable::Device(memory) => {
                 let (address, bytes) = (memory.address(), memory.len());
                 let gpu = memory.ordinal().map(Gpu::open).transpose()?;
+                if let Some(gpu) = gpu {
+                    self.inner.prepare(gpu)?;
+                }
                 let (kept, segment) = match gpu {
                     Some(gpu) if is_lined => {
                         let target = Target::new(self.inner.landing(gpu)?, memory);
@@ -282,6 +288,10 @@ impl Port {
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(connection.link()));
         drop(links);
+        let gpu = *self.inner.gpu.lock();
+        if let Some(gpu) = gpu {
+            connection.link().prepare(gpu)?;
+        }
         if let Some(line) = line {
             let port = Arc::downgrade(&self.inner);
             line.when_over(move |error| {
@@ -394,6 +404,13 @@ impl Inner {
         for link in self.links() {
             link.abort(why);
         }
+    }
+
+    /// Memory of a device is about to be registered. What connections need for it is allocated now: later a kernel may
+    /// spin, and allocating may have to wait for it.
+    fn prepare(&self, gpu: Gpu) -> Result<(), CudaError> {
+        let gpu = *self.gpu.lock().get_or_insert(gpu);
+        self.links().iter().try_for_each(|link| link.prepare(gpu))
     }
 
     /// What memory of a device is written through.

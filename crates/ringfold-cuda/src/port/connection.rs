@@ -176,6 +176,14 @@ impl Connection {
 }
 
 impl Link {
+    /// Memory of this device may be written from or into soon.
+    pub(super) fn prepare(&self, gpu: Gpu) -> Result<(), CudaError> {
+        match &self.road {
+            Road::Tcp(road) => road.prepare(gpu),
+            Road::Shared(_) | Road::Cuda(_) => Ok(()),
+        }
+    }
+
     /// Gives it up, and tells the other side why.
     pub(super) fn abort(&self, why: &str) {
         if let Some(line) = &self.line {

@@ -4,11 +4,15 @@ use crate::{CudaError, DeviceMemory, Event, Gpu, HostWords, Stream};
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use ringfold_fabric::channel::Sink;
+use ringfold_fabric::limits::CHANNEL_FRAME_BYTES_MAX;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Frames that may be on their way to the device at once.
 const SLOTS: usize = 16;
+
+/// Bytes of one of them.
+const SLOT_BYTES: usize = CHANNEL_FRAME_BYTES_MAX;
 
 /// How long the device may take for one of them.
 const SLOT_MAX: Duration = Duration::from_secs(10);
@@ -17,20 +21,16 @@ const SLOT_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Landing {
     number: u64,
     stream: Stream,
-    gpu: Gpu,
     slots: Mutex<Slots>,
 }
 
-#[derive(Default)]
+/// Page-locked memory. All of it is there from the beginning: whoever locks pages while a kernel spins may have to wait
+/// for that.
 struct Slots {
-    slots: Vec<Slot>,
-    next: usize,
-}
-
-/// Page-locked memory, and what is reached when it may be written again.
-struct Slot {
     words: HostWords,
-    copied: Event,
+    /// What is reached when the slot may be written again.
+    copied: Vec<Event>,
+    next: usize,
 }
 
 /// Memory of a device as the fabric writes it.
@@ -43,39 +43,28 @@ impl Landing {
     pub(super) fn open(gpu: Gpu) -> Result<Self, CudaError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { number, stream: Stream::create(&gpu)?, gpu, slots: Mutex::default() })
+        let words = HostWords::mapped(&gpu, SLOTS * SLOT_BYTES)?;
+        let copied = (0..SLOTS).map(|_| Event::create(&gpu)).collect::<Result<_, _>>()?;
+        let slots = Mutex::new(Slots { words, copied, next: 0 });
+        Ok(Self { number, stream: Stream::create(&gpu)?, slots })
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CudaError> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
         let mut slots = self.slots.lock();
-        let index = slots.next % SLOTS;
-        slots.next = slots.next.wrapping_add(1);
-        if slots.slots.len() <= index {
-            let slot = self.slot(bytes.len())?;
-            slots.slots.push(slot);
+        for (piece, at) in bytes.chunks(SLOT_BYTES).zip((0..).step_by(SLOT_BYTES)) {
+            slots.next = (slots.next + 1) % SLOTS;
+            let (slot, copied) = (slots.next * SLOT_BYTES, &slots.copied[slots.next]);
+            copied.wait_until(Instant::now() + SLOT_MAX)?;
+            // SAFETY: the slot has so many bytes, and the device is done with them. The copy of what is there ends before
+            // the slot is written again, or freed: its owner waits for the stream. The target is held by who asks.
+            unsafe {
+                core::ptr::copy_nonoverlapping(piece.as_ptr(), slots.words.start().add(slot), piece.len());
+                let from = slots.words.device_address() + slot as u64;
+                self.stream.copy(address + at as u64, from, piece.len())?;
+            }
+            self.stream.record(copied)?;
         }
-        let slot = &mut slots.slots[index];
-        slot.copied.wait_until(Instant::now() + SLOT_MAX)?;
-        if slot.words.len() < bytes.len() {
-            *slot = self.slot(bytes.len())?;
-        }
-        // SAFETY: the slot has so many bytes, and the device is done with them. The copy of what is there ends before the
-        // slot is written again, or freed: its owner waits for the stream. The target is held by who asks.
-        unsafe {
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), slot.words.start(), bytes.len());
-            self.stream.copy(address, slot.words.device_address(), bytes.len())?;
-        }
-        self.stream.record(&slot.copied)
-    }
-
-    fn slot(&self, bytes: usize) -> Result<Slot, CudaError> {
-        Ok(Slot {
-            words: HostWords::mapped(&self.gpu, bytes.next_power_of_two())?,
-            copied: Event::create(&self.gpu)?,
-        })
+        Ok(())
     }
 
     fn settle(&self) -> Result<(), CudaError> {
@@ -87,7 +76,7 @@ impl Drop for Landing {
     fn drop(&mut self) {
         if self.settle().is_err() {
             // The device may still read them.
-            core::mem::forget(core::mem::take(&mut *self.slots.lock()));
+            core::mem::forget(self.slots.lock().words.clone());
         }
     }
 }

@@ -3,19 +3,17 @@
 use super::error::PortError;
 use super::registered_memory::{Place, RegisteredMemory};
 use super::transport::Transport;
-use crate::pinned::Pinned;
-use crate::{CudaError, Gpu, Stream};
+use crate::{CudaError, Gpu, HostWords, Stream};
 use parking_lot::Mutex;
 use ringfold_fabric::channel::{self, Channel, ChannelError, ChannelId, Handle, Mark, Part};
 use ringfold_fabric::memory::View;
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Bytes of a device that are downloaded at once.
-const PIECE_BYTES: usize = 4 << 20;
+const PIECE_BYTES: usize = 1 << 20;
 
 /// Pieces that may be on their way at once.
-const PIECES_MAX: usize = 16;
+const PIECES: usize = 8;
 
 /// How long a write waits until there is room for it.
 const ROOM_MAX: Duration = Duration::from_secs(300);
@@ -32,17 +30,29 @@ pub(super) struct TcpRoad {
     staging: Mutex<Option<Staging>>,
 }
 
-/// What memory of a device goes through.
+/// What memory of a device goes through: page-locked memory, all of which is there from the beginning. Whoever locks pages
+/// while a kernel spins may have to wait for that.
 struct Staging {
     gpu: Gpu,
     stream: Stream,
-    /// Behind the puts of pieces that may be on their way.
-    under_way: VecDeque<Mark>,
+    words: HostWords,
+    /// Behind the put of each piece that may be on its way.
+    under_way: [Option<Mark>; PIECES],
+    next: usize,
 }
 
 impl TcpRoad {
     pub(super) fn new(line: &channel::Connection, port: u128, peer: i32) -> Self {
         Self { channel: line.channel(ChannelId(0)), port, peer, staging: Mutex::default() }
+    }
+
+    /// Sees to it that memory of a device can be written from without allocating anything then.
+    pub(super) fn prepare(&self, gpu: Gpu) -> Result<(), CudaError> {
+        let mut staging = self.staging.lock();
+        if staging.is_none() {
+            *staging = Some(Staging::open(gpu)?);
+        }
+        Ok(())
     }
 
     pub(super) fn write(
@@ -72,15 +82,14 @@ impl TcpRoad {
                 let mut done = 0;
                 while done < bytes {
                     let piece = (bytes - done).min(PIECE_BYTES);
-                    if staging.under_way.len() >= PIECES_MAX
-                        && let Some(mark) = staging.under_way.pop_front()
-                    {
+                    staging.next = (staging.next + 1) % PIECES;
+                    if let Some(mark) = staging.under_way[staging.next] {
                         let left = self.channel.flush_to(mark, Instant::now() + ROOM_MAX);
                         left.map_err(|error| self.explain(error))?;
                     }
                     let view = staging.download(address + done as u64, piece)?;
                     self.put(view.into(), to, dst_offset + done as u64)?;
-                    staging.under_way.push_back(self.channel.mark());
+                    staging.under_way[staging.next] = Some(self.channel.mark());
                     done += piece;
                 }
                 Ok(())
@@ -163,20 +172,21 @@ pub(super) fn explain(error: ChannelError, peer: i32) -> PortError {
 
 impl Staging {
     fn open(gpu: Gpu) -> Result<Self, CudaError> {
-        Ok(Self { gpu, stream: Stream::create(&gpu)?, under_way: VecDeque::new() })
+        let words = HostWords::mapped(&gpu, PIECES * PIECE_BYTES)?;
+        Ok(Self { gpu, stream: Stream::create(&gpu)?, words, under_way: [None; PIECES], next: 0 })
     }
 
-    /// A copy of memory of the device.
+    /// A copy of memory of the device, in the next place. Nothing of what was there is read any more.
     fn download(&self, address: u64, bytes: usize) -> Result<View, CudaError> {
-        let block = Pinned::take(self.gpu.0, bytes)?;
-        // SAFETY: both places have so many bytes: the source is held by the caller, and the block is not let go of
-        // before the copy has ended.
-        unsafe { self.stream.copy(block.start().expose_provenance() as u64, address, bytes) }?;
+        let place = self.next * PIECE_BYTES;
+        // SAFETY: both have so many bytes: the source is held by the caller, and the place by this.
+        unsafe { self.stream.copy(self.words.device_address() + place as u64, address, bytes) }?;
         if let Err(error) = self.stream.synchronize(Instant::now() + DOWNLOAD_MAX) {
-            // The device may write it at any time, so nobody else must ever get it.
-            core::mem::forget(block);
+            // The device may write it at any time, so it is never let go of.
+            core::mem::forget(self.words.clone());
             return Err(error);
         }
-        Ok(block.into_memory().into_view())
+        // SAFETY: the keeper has the memory, and the place is written again only when this was flushed.
+        Ok(unsafe { View::kept(self.words.start().add(place), bytes, Box::new(self.words.clone())) })
     }
 }
