@@ -11,7 +11,7 @@ from typing import TypeVar
 from mscclpp._bootstrap import TcpBootstrap
 from mscclpp._connection import Connection
 from mscclpp._device import DeviceType, EndpointConfig
-from mscclpp._errors import Error, ErrorCode, invalid, told
+from mscclpp._errors import Error, ErrorCode, invalid, told, translated
 from mscclpp._future import Future
 from mscclpp._host_memory import file_of
 from mscclpp._mailbox import Mailbox
@@ -174,8 +174,13 @@ class Communicator:
     def check(self) -> None:
         """Raises if nothing goes on any more."""
         why = self.failure()
-        if why is not None:
-            raise Error(ErrorCode.Aborted, why)
+        if why is None:
+            return
+        lost = self._bootstrap.native.failure()
+        if lost is not None:
+            raise translated(lost)
+        # Whoever was told of it by others knows the words alone.
+        raise Error(ErrorCode.RemoteError if " is lost" in why else ErrorCode.Aborted, why)
 
     def set_spin_seconds(self, seconds: float) -> None:
         """How long a wait in a kernel may take (300 s unless set)."""
