@@ -191,8 +191,13 @@ __device__ bool run_direct(const Params& p, Shared& shared, u32& epoch) {
 // Through the staging areas. A block has a place of its own in each of them, and goes through the chunks that are its.
 // Rank r folds the r-th piece of each chunk.
 __device__ bool run_staged(const Params& p, Shared& shared, u32& epoch) {
+    constexpr u64 GRAIN = VECTOR * WORLD;
     u64 total = p.count * sizeof(Raw);
-    u64 room = RF_STAGING_BYTES / gridDim.x / (VECTOR * WORLD) * (VECTOR * WORLD);
+    u64 share = ((total + gridDim.x - 1) / gridDim.x + GRAIN - 1) / GRAIN * GRAIN;
+    u64 room = RF_STAGING_BYTES / gridDim.x / GRAIN * GRAIN;
+    if (share < room) room = share;
+    // Mail may be overwritten when all have met once more, so a block with nothing to do meets the others, too.
+    if (blockIdx.x * room >= total) return meet(p, shared, ++epoch);
     char* in = p.arenas[p.me] + RF_STAGING + blockIdx.x * room;
     u64 out_offset = RF_STAGING + RF_STAGING_BYTES + blockIdx.x * room;
 #pragma unroll 1

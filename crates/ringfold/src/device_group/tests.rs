@@ -8,15 +8,11 @@ fn ranks<T: Send>(world: usize, name: &str, each: impl Fn(Group) -> T + Sync) ->
         let at = Bootstrap::File(file.clone());
         Group::builder().rank(rank).world(world).bootstrap(at).connect().unwrap()
     };
+    let (connect, each) = (&connect, &each);
     std::thread::scope(|scope| {
-        let started: Vec<_> =
-            (0..world).map(|rank| scope.spawn(move || each_of(connect(rank), &each))).collect();
+        let started: Vec<_> = (0..world).map(|rank| scope.spawn(move || each(connect(rank)))).collect();
         started.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
-}
-
-fn each_of<T>(group: Group, each: &(impl Fn(Group) -> T + Sync)) -> T {
-    each(group)
 }
 
 #[test]
