@@ -176,9 +176,11 @@ impl Shared {
         let mut state = self.lock();
         let line = state.lines.get_mut(&id).expect("a connection is kept as long as someone has it");
         let answer = action(line);
-        let is_news = line.take_news() || line.is_hungry();
+        let (is_news, is_hungry) = (line.take_news(), line.is_hungry());
+        // Who merely moves the sockets need not know what was moved here.
+        let is_awaited = is_news && state.waiters > 0;
         drop(state);
-        if is_news {
+        if is_awaited || is_hungry {
             self.wake();
         }
         answer
