@@ -141,6 +141,15 @@ class Engine:
         except GroupError as error:
             return _failed(error)
 
+    def register_tensor(self, tensor: torch.Tensor) -> None:
+        """Has large all-reduces and all-gathers of this CUDA tensor, or of parts of it, read and write it in place. All ranks call
+        this together, each with a tensor of its own, which is kept until the communicator is finalized.
+        """
+        if self._device is None:
+            raise RuntimeError("the communicator's collectives do not run on a CUDA device")
+        self._settle_lines()
+        self._device.register(tensor)
+
     def _stage(self, tasks: list[Task], async_op: bool) -> TorchWork:
         """Takes the road through the host's memory."""
         group, device = self._require_group(), self._device
@@ -239,17 +248,20 @@ class Engine:
     def _retire(self, group: _native.Group) -> None:
         lines, self._lines = self._lines, {}
         device, self._device = self._device, None
-        if not lines and device is None:
+        if not lines:
             group.retire()
-            return
+            if device is None:
+                return
 
         def leave() -> None:
             for line in lines.values():
                 line.settle()
                 line.end()
+            if lines:
+                group.retire()
+            # Waits for kernels, which whoever leaves does not.
             if device is not None:
                 device.close()
-            group.retire()
 
         last = Staging()
         last.begin(leave)

@@ -16,6 +16,9 @@ pub(super) const THREADS: u32 = 512;
 /// Blocks that fit a multiprocessor beside each other: the kernels are compiled for that.
 pub(super) const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
 
+/// Blocks of a device that are left to others: one that does not fit, for whatever reason, keeps all of them waiting.
+const BLOCKS_SPARED: u32 = 4;
+
 /// Pieces of memory that can be registered.
 pub(super) const SLOTS_MAX: usize = 1024;
 
@@ -86,7 +89,7 @@ impl Layout {
 pub(super) fn blocks_max(ranks: &[([u8; 16], u32)]) -> u32 {
     let share = |(gpu, multiprocessors): &([u8; 16], u32)| {
         let crowd = ranks.iter().filter(|(other, _)| other == gpu).count() as u32;
-        multiprocessors * BLOCKS_PER_MULTIPROCESSOR / crowd
+        (multiprocessors * BLOCKS_PER_MULTIPROCESSOR).saturating_sub(BLOCKS_SPARED) / crowd
     };
     ranks.iter().map(share).min().unwrap_or(1).clamp(1, BLOCKS_MAX)
 }
@@ -98,9 +101,9 @@ mod tests {
     #[test]
     fn blocks_of_all_ranks_together_fit_the_smallest_device() {
         let (large, small) = (([1; 16], 132), ([2; 16], 20));
-        assert_eq!(blocks_max(&[large]), 264);
-        assert_eq!(blocks_max(&[large; 8]), 33);
-        assert_eq!(blocks_max(&[large, small, small, large]), 20);
+        assert_eq!(blocks_max(&[large]), 260);
+        assert_eq!(blocks_max(&[large; 8]), 32);
+        assert_eq!(blocks_max(&[large, small, small, large]), 18);
         assert_eq!(blocks_max(&[([3; 16], 1); 16]), 1);
     }
 

@@ -412,18 +412,22 @@ def threads_of_one_process(world: int) -> None:
             )
             device = _native.DeviceGroup.open(group, 0)
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(stream):
-                for dtype, count in ((torch.float32, 100), (torch.bfloat16, 7), (torch.float32, LARGE)):
-                    tensor = torch.full((count,), number + 1.0, dtype=dtype, device="cuda")
-                    for is_registered in (False, True):
-                        if is_registered and count == LARGE:
-                            stream.synchronize()
-                            device.register(tensor.data_ptr(), tensor.nbytes, tensor)
-                        address = tensor.data_ptr()
-                        device.all_reduce(address, address, count, numbers[dtype], 0, stream.cuda_stream)
-                        stream.synchronize()
-                    expected = math.comb(world + 1, 2) * world
-                    assert torch.equal(tensor.cpu(), torch.full((count,), float(expected), dtype=dtype))
+            cases = ((torch.float32, 100), (torch.bfloat16, 7), (torch.float32, LARGE))
+            # Nothing may be allocated or loaded while another thread's kernel waits for this one's.
+            tensors = [torch.full((n,), number + 1.0, dtype=dtype, device="cuda") for dtype, n in cases]
+            torch.cuda.synchronize()
+            group.run("barrier", 0, 0, -1, None, None, [], [], None)
+            for (dtype, count), tensor in zip(cases, tensors):
+                for is_registered in (False, True):
+                    if is_registered and count == LARGE:
+                        device.register(tensor.data_ptr(), tensor.nbytes, tensor)
+                    address = tensor.data_ptr()
+                    device.all_reduce(address, address, count, numbers[dtype], 0, stream.cuda_stream)
+                    stream.synchronize()
+            group.run("barrier", 0, 0, -1, None, None, [], [], None)
+            for (dtype, count), tensor in zip(cases, tensors):
+                expected = math.comb(world + 1, 2) * world
+                assert torch.equal(tensor.cpu(), torch.full((count,), float(expected), dtype=dtype))
             device.settle(60.0)
             group.run("barrier", 0, 0, -1, None, None, [], [], None)
             device.close()
