@@ -46,6 +46,7 @@ use offer::OfferRecord;
 use parking_lot::Mutex;
 use registered_memory::{Kept, Registration, process, this_host};
 use ringfold_fabric::channel::{ChannelError, Connection as Line, Endpoint, Handle};
+use ringfold_fabric::limits::{FAREWELL_MAX, FAREWELL_PAUSE};
 use ringfold_fabric::memory::Memory;
 use ringfold_fabric::rendezvous::{Invitation, Invited, Rendezvous};
 use shared_road::SharedRoad;
@@ -100,10 +101,20 @@ static PORTS: Mutex<Vec<(u32, WeakPort)>> = Mutex::new(Vec::new());
 pub fn leave_all() {
     let ports = core::mem::take(&mut *PORTS.lock());
     // Those that came by a fork speak for another process.
-    for (_, port) in ports.into_iter().filter(|(process, _)| *process == std::process::id()) {
-        if let Some(port) = port.upgrade() {
-            port.leave();
-        }
+    let ports = ports.into_iter().filter(|(process, _)| *process == std::process::id());
+    let links: Vec<_> =
+        ports.filter_map(|(_, port)| port.upgrade()).flat_map(|port| port.inner.links()).collect();
+    leave(&links);
+}
+
+/// Takes leave by all of them, and waits for a moment until what was written has gone out.
+fn leave(links: &[Arc<Link>]) {
+    for link in links {
+        link.leave();
+    }
+    let end = Instant::now() + FAREWELL_MAX;
+    while Instant::now() < end && !links.iter().all(|link| link.is_closed()) {
+        std::thread::sleep(FAREWELL_PAUSE);
     }
 }
 
@@ -312,11 +323,10 @@ impl Port {
     }
 
     /// Takes leave of all others, as if the port and all its connections were gone: nothing is wrong, and what was
-    /// written still arrives. For the end of a process that does not get to let go of them.
+    /// written still arrives. It is waited for, for a second at most. For the end of a process that does not get to let go
+    /// of them.
     pub fn leave(&self) {
-        for link in self.inner.links() {
-            link.leave();
-        }
+        leave(&self.inner.links());
     }
 
     /// Why the port is over, if it is: it was given up, a rank is lost, or a kernel waited in vain.

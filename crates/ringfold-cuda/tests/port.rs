@@ -277,3 +277,25 @@ fn everything_may_be_let_go_of_in_any_order() {
         }
     }
 }
+
+#[test]
+fn a_port_that_takes_leave_has_sent_all_and_is_not_missed() {
+    for transport in BY_HOST {
+        let (zero, one) = (open("rank 0"), open("rank 1"));
+        let (to_one, to_zero) = connect(transport, &zero, &one);
+        let (source, target) = (host(&zero, 32 << 20), host(&one, 32 << 20));
+        let there = zero.remote(&target.serialize()).unwrap();
+        to_one.write(&there, 0, &source, 0, 32 << 20).unwrap();
+        to_one.update(&there, 0, 5).unwrap();
+        zero.leave();
+        await_word(&target, 0, 5);
+        let end = late();
+        while !to_zero.is_over() {
+            assert!(Instant::now() < end);
+            std::thread::yield_now();
+        }
+        assert_eq!(to_zero.check().unwrap_err().to_string(), "rank 0 is lost: it has left");
+        assert!(one.failure().is_none() && zero.failure().is_none());
+        assert!(to_one.update(&there, 0, 6).is_err());
+    }
+}

@@ -214,6 +214,11 @@ impl Connection {
         }
     }
 
+    /// Whether nothing is under way any more: all has gone out that will, and both ends are done with it.
+    pub fn is_closed(&self) -> bool {
+        self.held.shared.act(self.held.id, |line| line.is_closed())
+    }
+
     /// Takes leave of the other end, as if everyone here had let go of it. What is queued still goes out.
     pub fn leave(&self) {
         self.held.shared.act(self.held.id, line::Line::leave);

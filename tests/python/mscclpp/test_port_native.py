@@ -133,6 +133,11 @@ def test_what_two_processes_write_arrives_and_words_come_behind_it(
     assert world.run(2, write_and_signal, transport, shared) == [shared, shared]
 
 
+def test_where_memory_is_not_to_be_shared_it_is_reached_over_tcp(world: World) -> None:
+    env = {"RINGFOLD_SHARED_MEMORY": "0"}
+    assert world.start(2, write_and_signal, SHARED_MEMORY, True, env=env).results() == [False, False]
+
+
 def write_here_and_there() -> None:
     port, connections = connected(SHARED_MEMORY)
     connection, other = connections[1 - rank()], 1 - rank()
@@ -320,19 +325,21 @@ def test_a_flush_ends_at_its_deadline_and_may_be_repeated(world: World) -> None:
 
 def end_without_a_word(how: str) -> tuple[bool, str]:
     port, connections = connected(ETHERNET)
-    target = Memory(1 << 20)
+    target = Memory(64 << 20)
     there = exchanged(port, target, 1 - rank())
     if rank() == 0:
-        source = Memory(1 << 20)
+        source = Memory(64 << 20)
         kept.append(source.register(port))
-        connections[1].write(there, 0, kept[-1], 0, 1 << 20)
+        # More than the system takes at once: it goes out while the program ends.
+        connections[1].write(there, 0, kept[-1], 0, 64 << 20)
         connections[1].update(there, 0, 4)
         if how == "exception":
             sys.excepthook = lambda *_: None
             sys.last_value = RuntimeError("as an exception that nobody caught leaves it")
         globals()["held"] = (port, connections)
         return False, ""
-    target.await_word(0, 4)
+    if how == "end":
+        target.await_word(0, 4)
     until = time.monotonic() + PROMPT
     while not connections[0].is_over:
         assert time.monotonic() < until

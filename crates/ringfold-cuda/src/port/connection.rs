@@ -191,6 +191,11 @@ impl Link {
         }
     }
 
+    /// Whether nothing is under way on it any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.line.as_ref().is_none_or(channel::Connection::is_closed)
+    }
+
     /// Takes leave of the other side.
     pub(super) fn leave(&self) {
         if let Some(line) = &self.line {

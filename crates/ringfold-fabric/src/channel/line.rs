@@ -290,6 +290,8 @@ impl Line {
     /// Takes leave: what is queued goes out, and nothing new is sent.
     pub fn leave(&mut self) {
         let (by, why) = (self.me.to_string(), "it has left".to_owned());
+        // Whoever leaves knows it.
+        self.alarm = None;
         self.end(Some(ChannelError::Aborted { by, why }));
         self.wind_up();
     }
