@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from ringfold import _native
@@ -158,8 +158,13 @@ class Engine:
         def run(task: Task) -> None:
             group.run(*task.order())
 
+        def settled(task: Task) -> Callable[[], None] | None:
+            # All ranks issue collectives in one order, so kernels that were issued before end by themselves. A kernel may wait
+            # for a rank that waits for a transfer of ours first.
+            return None if device is None or task.native in ("send", "recv") else device.settle
+
         # All are looked at before any is begun.
-        jobs = [staged(task, is_urgent, run, None if device is None else device.settle) for task in tasks]
+        jobs = [staged(task, is_urgent, run, settled(task)) for task in tasks]
         self._is_staging = True
         begun = [self._line(task).begin(job) for task, job in zip(tasks, jobs)]
         work = TorchWork(begun[0] if len(begun) == 1 else _All(begun))
