@@ -50,7 +50,7 @@ class Device:
         """All ranks of the group call this together. None if a rank has no device, or can't use it; the log says why."""
         ordinal = _ordinal(device)
         try:
-            joined = _native.DeviceGroup.open(group, ordinal, _compiler() if ordinal >= 0 else None, _cache())
+            joined = _native.DeviceGroup.open(group, ordinal, None, _cache())
         except PortError as error:
             if ordinal >= 0 and (text := str(error)) not in _told:
                 _told.add(text)
@@ -209,14 +209,6 @@ def _ordinal(device: torch.device | None) -> int:
     if device is None or device.type != "cuda" or not torch.cuda.is_available():
         return -1
     return torch.cuda.current_device() if device.index is None else device.index
-
-
-def _compiler() -> str | None:
-    """The library that compiles kernels; None if it is for the native module to say that there is none."""
-    try:
-        return str(_native.cuda_compiler()[0])
-    except PortError:
-        return None
 
 
 def _cache() -> str | None:

@@ -4,6 +4,7 @@
 //! whoever allocates and frees by streams, as torch does, keeps the bytes there for as long as they are used.
 
 use crate::call::released;
+use crate::cuda_compiler::hint;
 use crate::cuda_memory::let_go;
 use crate::group::{Group, duration};
 use crate::group_error::{raised, refused};
@@ -44,6 +45,7 @@ impl DeviceGroup {
         nvrtc: Option<PathBuf>,
         cache_dir: Option<PathBuf>,
     ) -> PyResult<Self> {
+        hint(py)?;
         let group = group.here(py)?;
         let sources = KernelSources { compiler: nvrtc, cache: cache_dir };
         let device = (ordinal >= 0).then_some(ordinal);
