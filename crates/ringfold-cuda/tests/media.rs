@@ -13,6 +13,7 @@ use ringfold_cuda::port::{
 use ringfold_cuda::{Gpu, GpuMemory, HostWords, Stream};
 use ringfold_fabric::memory::Memory;
 use ringfold_fabric::shared_memory::SharedMemory;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,6 +78,11 @@ impl Rank {
     }
 }
 
+thread_local! {
+    /// What memory of devices is copied with.
+    static TOOLS: RefCell<Option<(Stream, HostWords)>> = const { RefCell::new(None) };
+}
+
 /// Registered memory, and a device's besides.
 struct Laid {
     registered: RegisteredMemory,
@@ -87,14 +93,20 @@ impl Laid {
     /// Copies between the device and the host, and waits for it.
     fn copy(&self, at: usize, bytes: usize, user: impl FnOnce(&HostWords, &dyn Fn(bool))) {
         let Some(memory) = &self.device else { return };
-        let (gpu, address) = (memory.gpu(), memory.address() + at as u64);
-        let (stream, words) = (Stream::create(&gpu).unwrap(), HostWords::mapped(&gpu, bytes).unwrap());
-        user(&words, &|is_down| {
-            let (here, there) = (words.device_address(), address);
-            let (to, from) = if is_down { (here, there) } else { (there, here) };
-            // SAFETY: both have so many bytes, and live until the copy is done.
-            unsafe { stream.copy(to, from, bytes) }.unwrap();
-            stream.synchronize(Instant::now() + suite::LONG).unwrap();
+        let (gpu, there) = (memory.gpu(), memory.address() + at as u64);
+        TOOLS.with_borrow_mut(|tools| {
+            if tools.as_ref().is_none_or(|(_, words)| words.len() < bytes) {
+                let words = HostWords::mapped(&gpu, bytes.next_power_of_two()).unwrap();
+                *tools = Some((Stream::create(&gpu).unwrap(), words));
+            }
+            let (stream, words) = tools.as_ref().unwrap();
+            user(words, &|is_down| {
+                let here = words.device_address();
+                let (to, from) = if is_down { (here, there) } else { (there, here) };
+                // SAFETY: both have so many bytes, and live until the copy is done.
+                unsafe { stream.copy(to, from, bytes) }.unwrap();
+                stream.synchronize(Instant::now() + suite::LONG).unwrap();
+            });
         });
     }
 
