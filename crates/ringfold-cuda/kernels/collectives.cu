@@ -315,7 +315,8 @@ __device__ __forceinline__ uint4* packet_at(char* arena, u32 half, u32 from, u64
     return reinterpret_cast<uint4*>(arena + RF_PACKETS) + (u64(half) * WORLD + from) * RF_PACKETS_MAX + index;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) ringfold_small(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, RF_BLOCKS_PER_SM)
+    ringfold_small(const __grid_constant__ Params p) {
     auto* sequence = reinterpret_cast<volatile u64*>(p.arenas[p.me]);
     auto* ended = reinterpret_cast<u32*>(p.arenas[p.me]) + 2;
     u64 number = *sequence + 1;

@@ -221,7 +221,10 @@ impl DeviceArena {
         if !is_whole || !is_aligned || !is_here || specialisation.world != self.world() {
             return Err(CudaError::Argument(format!("{source:?} and {target:?} do not fit {call:?}")));
         }
-        let is_small = wanted <= PACKET_BYTES_MAX as u64;
+        // Blocks that wait for packets wait for those that send them, so all must fit the devices here, too.
+        let packets = wanted.div_ceil(8);
+        let packet_blocks = packets.div_ceil(u64::from(THREADS));
+        let is_small = wanted <= PACKET_BYTES_MAX as u64 && packet_blocks <= u64::from(self.blocks_max);
         let (source_code, target_code) =
             if is_small { (0, 0) } else { (self.code(source), self.code(target)) };
         let mut parameters = Vec::with_capacity(16 * 8 + self.arenas.len() * 8);
@@ -235,9 +238,8 @@ impl DeviceArena {
             parameters.extend_from_slice(&word.to_ne_bytes());
         }
         let (function, blocks, threads) = if is_small {
-            let packets = wanted.div_ceil(8) as u32;
-            let threads = packets.next_multiple_of(32).min(THREADS);
-            (kernels.small(), packets.div_ceil(threads), threads)
+            let threads = (packets as u32).next_multiple_of(32).min(THREADS);
+            (kernels.small(), packet_blocks as u32, threads)
         } else {
             let mine = if specialisation.is_gather { wanted } else { wanted.div_ceil(world) };
             let blocks = mine.div_ceil(u64::from(THREADS) * 16).clamp(1, u64::from(self.blocks_max));

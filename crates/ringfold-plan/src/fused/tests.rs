@@ -20,8 +20,11 @@ fn all_reduce(count: u64) -> Descriptor {
     Descriptor::all_reduce(count, DType::F32, ReduceOp::Sum)
 }
 
+/// What an element is made of: whose elements, in order; nothing if nobody makes it.
+type Made = Option<Vec<(usize, u64)>>;
+
 /// For each element of each target, what it is made of. Fails if an element is made twice.
-fn elements(folds: &[Vec<Fold>], length: u64) -> Vec<Vec<Option<Vec<(usize, u64)>>>> {
+fn elements(folds: &[Vec<Fold>], length: u64) -> Vec<Vec<Made>> {
     let mut made = vec![vec![None; length as usize]; folds.len()];
     for fold in folds.iter().flatten() {
         for target in &fold.targets {
