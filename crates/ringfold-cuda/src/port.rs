@@ -40,7 +40,7 @@ pub use transport::{Transport, TransportFlags};
 use crate::{CudaError, Gpu, relaxed_capture};
 use abort_page::AbortPage;
 use connection::{Link, Road};
-use cuda_road::CudaRoad;
+use cuda_road::{CudaRoad, is_taking_leave};
 use landing::{Landing, Target};
 use offer::OfferRecord;
 use parking_lot::Mutex;
@@ -113,7 +113,7 @@ fn leave(links: &[Arc<Link>]) {
         link.leave();
     }
     let end = Instant::now() + FAREWELL_MAX;
-    while Instant::now() < end && !links.iter().all(|link| link.is_closed()) {
+    while Instant::now() < end && (is_taking_leave() || !links.iter().all(|link| link.is_closed())) {
         std::thread::sleep(FAREWELL_PAUSE);
     }
 }

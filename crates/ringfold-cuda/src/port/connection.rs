@@ -193,7 +193,11 @@ impl Link {
 
     /// Whether nothing is under way on it any more.
     pub(super) fn is_closed(&self) -> bool {
-        self.line.as_ref().is_none_or(channel::Connection::is_closed)
+        let is_idle = match &self.road {
+            Road::Cuda(road) => road.is_idle(),
+            Road::Tcp(_) | Road::Shared(_) => true,
+        };
+        is_idle && self.line.as_ref().is_none_or(channel::Connection::is_closed)
     }
 
     /// Takes leave of the other side.

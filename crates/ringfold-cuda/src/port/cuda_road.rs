@@ -3,6 +3,7 @@
 use super::error::PortError;
 use super::registered_memory::{Place, Registered, RegisteredMemory};
 use crate::{CudaError, Gpu, Stream};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +16,14 @@ const STEP: Duration = Duration::from_millis(50);
 
 /// Memories that are held for the stream, before those are let go of that it is done with.
 const HELD_MAX: usize = 64;
+
+/// Streams of connections that are gone, whose work is not done.
+static FAREWELLS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether something is under way on connections that are gone.
+pub(super) fn is_taking_leave() -> bool {
+    FAREWELLS.load(Ordering::SeqCst) > 0
+}
 
 /// The way through memory of devices.
 pub(super) struct CudaRoad {
@@ -84,6 +93,11 @@ impl CudaRoad {
         }
     }
 
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.work.as_ref().is_none_or(|work| work.stream.is_idle().unwrap_or(true))
+    }
+
     fn work(&self) -> Result<&Work, PortError> {
         self.work.as_ref().ok_or_else(|| PortError::Aborted("the connection is gone".into()))
     }
@@ -116,13 +130,16 @@ impl Drop for CudaRoad {
         if work.stream.is_idle().unwrap_or(true) {
             return;
         }
+        FAREWELLS.fetch_add(1, Ordering::SeqCst);
         let end = move || {
             if work.stream.synchronize(Instant::now() + FAREWELL_MAX).is_err() {
                 // The device may still use it: it is never let go of.
                 core::mem::forget(work);
             }
+            FAREWELLS.fetch_sub(1, Ordering::SeqCst);
         };
-        // Without a thread it is waited for here.
-        let _ = std::thread::Builder::new().name("ringfold-farewell".into()).spawn(end);
+        if std::thread::Builder::new().name("ringfold-farewell".into()).spawn(end).is_err() {
+            FAREWELLS.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
