@@ -347,7 +347,11 @@ impl Port {
         }
         match page.error() {
             None => Ok(()),
-            Some(error) => Err(PortError::Aborted(error.to_string())),
+            Some(error) => {
+                // The others hear of it, too, also if this process ends with what it has learnt.
+                self.abort(&format!("{}: {error}", self.name()));
+                self.check()
+            }
         }
     }
 
