@@ -8,9 +8,12 @@ host's memory (:mod:`torchcomms._staging`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
 import time
+import weakref
 from pathlib import Path
 
 import torch
@@ -44,6 +47,7 @@ class Device:
         self._size = size
         self._is_urgent = is_urgent
         self._stream: torch.cuda.Stream | None = None
+        _open.add(self)
 
     @classmethod
     def open(cls, group: _native.Group, device: torch.device | None, is_urgent: bool) -> Device | None:
@@ -107,6 +111,7 @@ class Device:
 
     def close(self) -> None:
         """Waits a moment for what was queued, and lets go of the device."""
+        _open.discard(self)
         self._group.close()
 
     def _own_stream(self) -> torch.cuda.Stream:
@@ -142,6 +147,28 @@ class Device:
         with torch.no_grad():
             for part, piece in zip(parts, whole.view(self._size, -1)):
                 part.detach().view(-1).view(torch.uint8).copy_(piece)
+
+
+# Those that are not closed.
+_open: weakref.WeakSet[Device] = weakref.WeakSet()
+
+
+def settle_devices(seconds: float) -> None:
+    """Waits so long for all that was queued on devices of ranks that are not closed, by graphs, too. A process that ends takes its
+    kernels with it, and those of others would wait for them in vain."""
+    devices = {device._device for device in _open}
+    if not devices:
+        return
+
+    def wait() -> None:
+        for device in devices:
+            # A device that has failed has nothing under way.
+            with contextlib.suppress(Exception):
+                torch.cuda.synchronize(device)
+
+    thread = threading.Thread(target=wait, name="torchcomms-end", daemon=True)
+    thread.start()
+    thread.join(seconds)
 
 
 class DeviceWork(TorchWork):

@@ -14,11 +14,11 @@ from ringfold._error import GroupError
 from torchcomms import _environment
 from torchcomms._batch import P2POp, P2POpType
 from torchcomms._call import Call
-from torchcomms._device import Device
+from torchcomms._device import Device, settle_devices
 from torchcomms._hints import MEDIA
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, seconds
-from torchcomms._staging import Staging, staged
+from torchcomms._staging import Staged, Staging, staged
 from torchcomms._store import notice
 from torchcomms._task import Task
 from torchcomms._work import Pending, TorchWork
@@ -31,10 +31,14 @@ if TYPE_CHECKING:
 
 # How long the end of the process waits for what finalized communicators still have to send.
 EXIT_SECONDS = 10.0
+# How long of that for kernels of communicators that are not finalized.
+EXIT_KERNELS_SECONDS = 5.0
 # The longest name that the engine takes for a group.
 NAME_BYTES_MAX = 128
 # The line of all that is not a transfer.
 _COLLECTIVES = ("", -1)
+# Those who leave their groups in the background.
+_leaving: list[Staged] = []
 
 
 class Engine:
@@ -253,23 +257,24 @@ class Engine:
     def _retire(self, group: _native.Group) -> None:
         lines, self._lines = self._lines, {}
         device, self._device = self._device, None
-        if not lines:
+        if not lines and device is None:
             group.retire()
-            if device is None:
-                return
+            return
 
         def leave() -> None:
             for line in lines.values():
                 line.settle()
                 line.end()
-            if lines:
+            # Waits a moment for kernels, which whoever leaves does not. While the group is there, they end if a rank dies.
+            try:
+                if device is not None:
+                    device.close()
+            finally:
                 group.retire()
-            # Waits for kernels, which whoever leaves does not.
-            if device is not None:
-                device.close()
 
         last = Staging()
-        last.begin(leave)
+        _leaving[:] = [one for one in _leaving if not one.done()]
+        _leaving.append(last.begin(leave))
         last.end()
 
     # --- settings, faults, end -------------------------------------------------------------------------------------
@@ -408,4 +413,10 @@ atexit.register(_native.interpreter_ends)
 
 @atexit.register
 def _finish() -> None:
-    _native.finish_retired(EXIT_SECONDS)
+    """Others may still wait for what finalized communicators have to send, and for kernels of this rank."""
+    until = time.monotonic() + EXIT_SECONDS
+    settle_devices(EXIT_KERNELS_SECONDS)
+    for one in _leaving:
+        if not one.ends_within(max(until - time.monotonic(), 0.0)):
+            break
+    _native.finish_retired(max(until - time.monotonic(), 1.0))

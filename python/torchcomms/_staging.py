@@ -41,6 +41,10 @@ class Staged:
         """Waits for the end, however that is."""
         self._is_done.wait()
 
+    def ends_within(self, seconds: float) -> bool:
+        """Waits so long for the end, however that is."""
+        return self._is_done.wait(seconds)
+
     def done(self) -> bool:
         return self._is_done.is_set()
 

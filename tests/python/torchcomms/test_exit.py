@@ -1,0 +1,29 @@
+"""Programs that end right after they have issued something."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torchcomms
+from ranks import Ranks
+from torchcomms import ReduceOp
+
+
+def ends_before_the_others() -> float:
+    comm = torchcomms.new_comm("ringfold", torch.device("cpu"), name="exit")
+    # As if tensors of a device had been seen: all takes the road through the host's memory, on a thread.
+    comm.get_backend_impl()._is_staging = True
+    tensor = torch.full((1000,), comm.get_rank() + 1.0)
+    if comm.get_rank() == 0:
+        comm.all_reduce(tensor, ReduceOp.SUM, True)
+        comm.finalize()
+        return 3.0
+    time.sleep(1.0)
+    comm.all_reduce(tensor, ReduceOp.SUM, False)
+    comm.finalize()
+    return float(tensor[0])
+
+
+def test_what_was_issued_before_the_end_of_a_program_is_done(ranks: Ranks) -> None:
+    assert ranks.run(2, ends_before_the_others) == [3.0, 3.0]
