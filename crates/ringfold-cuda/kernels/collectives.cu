@@ -63,7 +63,6 @@ struct Mail {
 struct Shared {
     const char* sources[WORLD];
     char* targets[WORLD];
-    int is_over;
     int is_staged;
 };
 
@@ -72,9 +71,10 @@ __device__ __forceinline__ u32* flag_at(char* arena, u32 block, u32 from) {
 }
 
 // All ranks' blocks of this number meet. What anyone wrote before is seen by everyone after. False if the wait was given up.
-__device__ bool meet(const Params& p, Shared& shared, u32 epoch) {
+__device__ bool meet(const Params& p, u32 epoch) {
     __syncthreads();
     u32 peer = threadIdx.x;
+    int is_over = 0;
     if (peer < WORLD && peer != p.me) {
         store_release(flag_at(p.arenas[peer], blockIdx.x, p.me), epoch);
         const u32* theirs = flag_at(p.arenas[p.me], blockIdx.x, peer);
@@ -82,13 +82,13 @@ __device__ bool meet(const Params& p, Shared& shared, u32 epoch) {
         // They may be a step ahead already.
         while (int(load_acquire(theirs) - epoch) < 0) {
             if (patience.isOver()) {
-                shared.is_over = 1;
+                is_over = 1;
                 break;
             }
         }
     }
-    __syncthreads();
-    return !shared.is_over;
+    // The barrier carries the answer, so that all threads have the same.
+    return __syncthreads_or(is_over) == 0;
 }
 
 __device__ __forceinline__ bool is_aligned(const void* at, u64 to) {
@@ -185,7 +185,7 @@ __device__ void fold_span(const Shared& shared, u64 bytes, u64 first, u64 step) 
 __device__ bool run_direct(const Params& p, Shared& shared, u32& epoch) {
     u64 first = u64(blockIdx.x) * THREADS + threadIdx.x;
     fold_span(shared, p.fold_count * sizeof(Raw), first, u64(gridDim.x) * THREADS);
-    return meet(p, shared, ++epoch);
+    return meet(p, ++epoch);
 }
 
 // Through the staging areas. A block has a place of its own in each of them, and goes through the chunks that are its.
@@ -197,20 +197,20 @@ __device__ bool run_staged(const Params& p, Shared& shared, u32& epoch) {
     u64 room = RF_STAGING_BYTES / gridDim.x / GRAIN * GRAIN;
     if (share < room) room = share;
     // Mail may be overwritten when all have met once more, so a block with nothing to do meets the others, too.
-    if (blockIdx.x * room >= total) return meet(p, shared, ++epoch);
+    if (blockIdx.x * room >= total) return meet(p, ++epoch);
     char* in = p.arenas[p.me] + RF_STAGING + blockIdx.x * room;
     u64 out_offset = RF_STAGING + RF_STAGING_BYTES + blockIdx.x * room;
 #pragma unroll 1
     for (u64 start = blockIdx.x * room; start < total; start += gridDim.x * room) {
         u64 bytes = total - start < room ? total - start : room;
         copy(in, p.source + start, bytes);
-        if (!meet(p, shared, ++epoch)) return false;
+        if (!meet(p, ++epoch)) return false;
         if constexpr (IS_GATHER) {
 #pragma unroll 1
             for (int rank = 0; rank < WORLD; rank++) {
                 copy(p.target + rank * total + start, p.arenas[rank] + RF_STAGING + blockIdx.x * room, bytes);
             }
-            if (!meet(p, shared, ++epoch)) return false;
+            if (!meet(p, ++epoch)) return false;
         } else {
             u64 piece = ((bytes + WORLD - 1) / WORLD + VECTOR - 1) / VECTOR * VECTOR;
             u64 begin = p.me * piece < bytes ? p.me * piece : bytes;
@@ -222,7 +222,7 @@ __device__ bool run_staged(const Params& p, Shared& shared, u32& epoch) {
             }
             __syncthreads();
             fold_span(shared, end - begin, threadIdx.x, THREADS);
-            if (!meet(p, shared, ++epoch)) return false;
+            if (!meet(p, ++epoch)) return false;
             copy(p.target + start, p.arenas[p.me] + out_offset, bytes);
         }
     }
@@ -232,6 +232,7 @@ __device__ bool run_staged(const Params& p, Shared& shared, u32& epoch) {
 // Tells all where this rank's tensors are, and learns where theirs are.
 __device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
     u32 peer = threadIdx.x;
+    int is_other = 0;
     if (peer < WORLD && peer != p.me) {
         // All blocks write the same here.
         auto* mail = reinterpret_cast<volatile Mail*>(p.arenas[peer] + RF_MAIL) + p.me;
@@ -239,7 +240,7 @@ __device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
         mail->target_code = p.target_code;
         mail->fingerprint = p.fingerprint;
     }
-    if (!meet(p, shared, ++epoch)) return false;
+    if (!meet(p, ++epoch)) return false;
     if (peer < WORLD) {
         u64 source_code = p.source_code, target_code = p.target_code;
         if (peer != p.me) {
@@ -248,7 +249,7 @@ __device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
             target_code = mail->target_code;
             if (mail->fingerprint != p.fingerprint) {
                 mscclpp::detail::report(p.page, DeviceError::Argument, peer, 0, 0);
-                shared.is_over = 1;
+                is_other = 1;
             }
         }
         if (source_code == 0 || target_code == 0) {
@@ -267,8 +268,7 @@ __device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
             if (IS_GATHER && peer == p.me) shared.sources[0] = source + p.fold_source * sizeof(Raw);
         }
     }
-    __syncthreads();
-    return !shared.is_over;
+    return __syncthreads_or(is_other) == 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RF_BLOCKS_PER_SM)
@@ -276,11 +276,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RF_BLOCKS_PER_SM)
     __shared__ Shared shared;
     auto* epochs = reinterpret_cast<u32*>(p.arenas[p.me] + RF_EPOCHS);
     u32 epoch = epochs[blockIdx.x];
-    if (threadIdx.x == 0) {
-        shared.is_over = 0;
-        shared.is_staged = 0;
-    }
-    __syncthreads();
+    // Set by threads that have met the others since.
+    if (threadIdx.x == 0) shared.is_staged = 0;
     if (!exchange(p, shared, epoch)) return;
     if (!(shared.is_staged ? run_staged(p, shared, epoch) : run_direct(p, shared, epoch))) return;
     if (threadIdx.x == 0) epochs[blockIdx.x] = epoch;

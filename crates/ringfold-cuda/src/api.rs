@@ -139,6 +139,7 @@ functions! {
         capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_uint),
         address_range = c"cuMemGetAddressRange_v2"(*mut Address, *mut usize, Address),
         fill = c"cuMemsetD8Async"(Address, u8, usize, Handle),
+        copy_within = c"cuMemcpyDtoDAsync_v2"(Address, Address, usize, Handle),
         copy = c"cuMemcpyAsync"(Address, Address, usize, Handle),
         mapped_address = c"cuMemHostGetDevicePointer_v2"(*mut Address, *mut c_void, c_uint),
         lock_pages = c"cuMemHostRegister_v2"(*mut c_void, usize, c_uint),
@@ -165,6 +166,9 @@ functions! {
         uuid = c"cuDeviceGetUuid_v2"(*mut [u8; 16], Ordinal),
         write_word = c"cuStreamWriteValue64_v2"(Handle, Address, u64, c_uint),
         load_function = c"cuFuncLoad"(Handle),
+        capture_info = c"cuStreamGetCaptureInfo_v2"(
+            Handle, *mut c_uint, *mut u64, *mut Handle, *mut *const Handle, *mut usize,
+        ),
         parameter = c"cuFuncGetParamInfo"(Handle, usize, *mut usize, *mut usize),
     }
 }

@@ -273,6 +273,7 @@ impl DeviceArena {
             core::mem::forget(self.table.clone());
             core::mem::forget(self.page.clone());
             core::mem::forget(core::mem::take(&mut self.arenas));
+            core::mem::forget(core::mem::take(&mut *self.slots.lock()));
         }
     }
 

@@ -80,6 +80,20 @@ impl Stream {
         check(self.context.api, "copying memory of a CUDA device", code)
     }
 
+    /// As `copy`, between two places of devices, which the driver need not find out then.
+    ///
+    /// # Safety
+    /// As for `copy`. Both places are of devices.
+    pub(crate) unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _current = self.context.current()?;
+        // SAFETY: the caller's promise.
+        let code = unsafe { (self.context.api.copy_within)(to, from, bytes, self.handle) };
+        check(self.context.api, "copying memory of a CUDA device", code)
+    }
+
     /// Queues that bytes are overwritten with a value.
     ///
     /// # Safety
@@ -193,6 +207,22 @@ impl Stream {
         let code = unsafe { (self.context.api.is_capturing)(self.handle, &raw mut status) };
         check(self.context.api, "asking whether a CUDA stream is captured", code)?;
         Ok(status != api::CAPTURE_STATUS_NONE)
+    }
+
+    /// The number of the capture that what is queued becomes part of, which no other one of this process has; 0 if the
+    /// driver does not tell. None if it is done instead.
+    pub fn capture(&self) -> Result<Option<u64>, CudaError> {
+        let Some(capture_info) = self.context.api.capture_info else {
+            return Ok(self.is_capturing()?.then_some(0));
+        };
+        let _current = self.context.current()?;
+        let (mut status, mut number) = (api::CAPTURE_STATUS_NONE, 0);
+        let (graph, nodes, count) = (core::ptr::null_mut(), core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: status and number can be written, the rest is not asked for, and the stream exists.
+        let code =
+            unsafe { capture_info(self.handle, &raw mut status, &raw mut number, graph, nodes, count) };
+        check(self.context.api, "asking whether a CUDA stream is captured", code)?;
+        Ok((status != api::CAPTURE_STATUS_NONE).then_some(number))
     }
 
     /// Returns when all that is queued is done, or can't be.

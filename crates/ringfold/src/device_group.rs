@@ -267,10 +267,10 @@ impl DeviceGroup {
             return Ok(());
         }
         let arena = self.arena()?;
-        let is_capturing = stream.is_capturing()?;
+        let capture = stream.capture()?;
         // Held until it is queued: what others of this process queue meanwhile comes after.
         let mut line = self.line.lock();
-        line.join(stream, is_capturing)?;
+        line.join(stream, capture)?;
         if self.group.world() == 1 {
             arena.copy(target, source, stream)?;
         } else {
@@ -283,10 +283,10 @@ impl DeviceGroup {
             let fold = self.folds.of(descriptor)?;
             arena.launch(&kernels, &FoldCall { source, target, count, fold, fingerprint }, stream)?;
         }
-        if !is_capturing {
-            line.push(arena.gpu(), stream, [source.clone(), target.clone()])?;
+        match capture {
+            None => line.push(arena.gpu(), stream, [source.clone(), target.clone()]),
+            Some(capture) => line.push_captured(arena.gpu(), stream, capture),
         }
-        Ok(())
     }
 
     /// The kernels for a call. Loading some may wait for all that runs on the device, with the driver locked; so this rank's

@@ -15,8 +15,8 @@ pub(super) struct Line {
     queued: VecDeque<Queued>,
     /// Events to be used again.
     spare: Vec<Event>,
-    /// The last of all, also if it is done.
-    last_stream: Option<usize>,
+    /// What was captured last: the number of the capture, and the place in it.
+    captured: Option<(u64, Event)>,
 }
 
 struct Queued {
@@ -26,16 +26,20 @@ struct Queued {
 }
 
 impl Line {
-    /// Has what is queued on a stream from now on begin after all that was queued before, wherever. While a stream is
-    /// captured, that can't be said: what was queued outside is none of the graph's business, and whoever replays it
-    /// orders it by the stream that it is replayed on.
-    pub(super) fn join(&mut self, stream: &Stream, is_capturing: bool) -> Result<(), Error> {
+    /// Has what is queued on a stream from now on begin after all that was queued before, wherever: also on the same stream,
+    /// as far as its handle tells, which may be that of a stream that is gone, or of each thread's own one.
+    ///
+    /// In a capture (which has a number), it begins after what was captured before, on whatever branch. What was queued
+    /// outside is none of the graph's business: whoever replays it orders it by the stream that it is replayed on.
+    pub(super) fn join(&mut self, stream: &Stream, capture: Option<u64>) -> Result<(), Error> {
         self.forget_done()?;
-        if let Some(last) = self.queued.back()
-            && !is_capturing
-            && self.last_stream != Some(stream.raw())
-        {
-            stream.wait(&last.end)?;
+        let before = match (capture, &self.captured) {
+            (None, _) => self.queued.back().map(|last| &last.end),
+            (Some(capture), Some((last, place))) if capture == *last && capture != 0 => Some(place),
+            (Some(_), _) => None,
+        };
+        if let Some(before) = before {
+            stream.wait(before)?;
         }
         Ok(())
     }
@@ -47,17 +51,25 @@ impl Line {
         stream: &Stream,
         operands: [DeviceMemory; 2],
     ) -> Result<(), Error> {
-        let end = match self.spare.pop() {
-            Some(event) => event,
-            None => Event::create(gpu)?,
-        };
+        let end = self.event(gpu)?;
         stream.record(&end)?;
-        self.last_stream = Some(stream.raw());
         self.queued.push_back(Queued { end, _operands: operands });
         if self.queued.len() > KEPT_MAX {
             let oldest = &self.queued[0].end;
             oldest.wait_until(Instant::now() + Duration::from_secs(3600))?;
         }
+        Ok(())
+    }
+
+    /// Something was captured on a stream.
+    pub(super) fn push_captured(&mut self, gpu: &Gpu, stream: &Stream, capture: u64) -> Result<(), Error> {
+        // Not one of the spare ones, and never one of them: an event of a capture can't be asked whether it is reached.
+        let place = match self.captured.take() {
+            Some((_, place)) => place,
+            None => Event::create(gpu)?,
+        };
+        stream.record(&place)?;
+        self.captured = Some((capture, place));
         Ok(())
     }
 
@@ -72,6 +84,13 @@ impl Line {
     /// The end of what was queued last, if that may still be under way.
     pub(super) fn last(&self) -> Option<&Event> {
         self.queued.back().map(|queued| &queued.end)
+    }
+
+    fn event(&mut self, gpu: &Gpu) -> Result<Event, Error> {
+        match self.spare.pop() {
+            Some(event) => Ok(event),
+            None => Ok(Event::create(gpu)?),
+        }
     }
 
     fn forget_done(&mut self) -> Result<(), Error> {
