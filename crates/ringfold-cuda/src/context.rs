@@ -3,6 +3,8 @@
 use crate::api::{Api, DEVICE_WRITES_WORDS, Handle};
 use crate::capture::RelaxedCapture;
 use crate::error::{CudaError, check};
+use core::cell::Cell;
+use core::marker::PhantomData;
 
 /// A device's primary context, which is retained for the life of the process.
 #[derive(Clone, Copy)]
@@ -33,11 +35,17 @@ impl Context {
     }
 
     /// Makes the device the one that this thread's calls are for, and those calls none that a capture forbids, until the
-    /// guard is dropped.
+    /// guard is dropped. Within it that costs nothing more.
     pub(crate) fn current(&self) -> Result<Current, CudaError> {
+        let before = HELD.get();
+        if before == self.handle.addr() {
+            return Ok(Current { turned: None, _of_this_thread: PhantomData });
+        }
         // SAFETY: the context is retained.
         check(self.api, "turning to a CUDA device", unsafe { (self.api.push_context)(self.handle) })?;
-        Ok(Current { api: self.api, _capture: RelaxedCapture::begin(self.api) })
+        HELD.set(self.handle.addr());
+        let turned = Turned { api: self.api, before, _capture: RelaxedCapture::begin(self.api) };
+        Ok(Current { turned: Some(turned), _of_this_thread: PhantomData })
     }
 }
 
@@ -50,17 +58,34 @@ pub(crate) fn attribute(api: &Api, ordinal: i32, number: i32) -> Result<i32, Cud
     Ok(value)
 }
 
-/// While it lives, a context is its thread's current one.
+/// While it lives, a context is its thread's current one. Guards of one thread are dropped in the reverse order.
 pub(crate) struct Current {
-    api: &'static Api,
+    /// None if it was current before.
+    turned: Option<Turned>,
     /// Belongs to one thread, as the stack of contexts does.
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+/// What is undone at the end.
+struct Turned {
+    api: &'static Api,
+    /// What the thread held before.
+    before: usize,
     _capture: RelaxedCapture,
+}
+
+thread_local! {
+    /// The context that this thread has turned to within a guard; 0 if there is none.
+    static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Drop for Current {
     fn drop(&mut self) {
-        let mut popped: Handle = core::ptr::null_mut();
-        // SAFETY: the handle can be written, and this thread has pushed what is popped.
-        let _ = unsafe { (self.api.pop_context)(&raw mut popped) };
+        if let Some(Turned { api, before, .. }) = &self.turned {
+            HELD.set(*before);
+            let mut popped: Handle = core::ptr::null_mut();
+            // SAFETY: the handle can be written, and this thread has pushed what is popped.
+            let _ = unsafe { (api.pop_context)(&raw mut popped) };
+        }
     }
 }

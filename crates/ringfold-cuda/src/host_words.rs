@@ -1,6 +1,7 @@
 //! Words of the host's memory that devices see.
 
 use crate::api;
+use crate::cleaner::leave_to_cleaner;
 use crate::context::Context;
 use crate::error::{CudaError, check, check_memory};
 use crate::gpu::Gpu;
@@ -128,10 +129,14 @@ impl Drop for Block {
     fn drop(&mut self) {
         match self.context {
             Some(context) => {
-                if let Ok(_current) = context.current() {
-                    // SAFETY: it was allocated so, and nobody uses it any more.
-                    let _ = unsafe { (context.api.free_pinned)(self.start.as_ptr().cast()) };
-                }
+                let start = self.start.expose_provenance().get();
+                leave_to_cleaner(move || {
+                    if let Ok(_current) = context.current() {
+                        let start = core::ptr::with_exposed_provenance_mut::<c_void>(start);
+                        // SAFETY: it was allocated so, and nobody uses it any more.
+                        let _ = unsafe { (context.api.free_pinned)(start) };
+                    }
+                });
             }
             // SAFETY: it was allocated with this layout, and nobody uses it any more.
             None => unsafe { dealloc(self.start.as_ptr(), plain_layout(self.bytes)) },

@@ -4,11 +4,11 @@
 //! the place in the allocation goes with it.
 
 use crate::api::{self, IpcHandle};
+use crate::cleaner::leave_to_cleaner;
 use crate::driver::Driver;
 use crate::error::{CudaError, check};
 use crate::gpu::Gpu;
-use parking_lot::Mutex;
-use std::collections::HashMap;
+use crate::open_table::OpenTable;
 use std::sync::{Arc, LazyLock};
 
 /// What another process opens memory by.
@@ -151,8 +151,8 @@ impl core::fmt::Debug for IpcMemory {
 /// A device here, and an allocation elsewhere.
 type Key = (i32, [u8; 64]);
 
-/// Allocations of others that are open, where, and how often. A process opens each once.
-static OPEN: LazyLock<Mutex<HashMap<Key, (u64, usize)>>> = LazyLock::new(Mutex::default);
+/// Allocations of others that are open. A process opens each once.
+static OPEN: LazyLock<OpenTable<Key>> = LazyLock::new(OpenTable::new);
 
 /// One use of an allocation that is open.
 struct Opened {
@@ -164,37 +164,22 @@ struct Opened {
 impl Opened {
     fn share(record: &IpcRecord, gpu: &Gpu) -> Result<Arc<Self>, CudaError> {
         let key = (gpu.ordinal(), record.handle);
-        let mut open = OPEN.lock();
-        let address = match open.get_mut(&key) {
-            Some((address, uses)) => {
-                *uses += 1;
-                *address
-            }
-            None => {
-                let address = open_handle(record, gpu)?;
-                open.insert(key, (address, 1));
-                address
-            }
-        };
+        let address = OPEN.open(&key, || open_handle(record, gpu))?;
         Ok(Arc::new(Self { gpu: *gpu, key, address }))
     }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // Locked until it is closed: someone who opens it meanwhile would be closed with it.
-        let mut open = OPEN.lock();
-        let Some((_, uses)) = open.get_mut(&self.key) else { return };
-        *uses -= 1;
-        if *uses > 0 {
-            return;
-        }
-        open.remove(&self.key);
-        let context = self.gpu.context();
-        if let Ok(_current) = context.current() {
-            // SAFETY: it is open, and whoever uses it holds this.
-            let _ = unsafe { (context.api.ipc_close)(self.address) };
-        }
+        let (context, key) = (self.gpu.context(), self.key);
+        leave_to_cleaner(move || {
+            OPEN.close(&key, |address| {
+                if let Ok(_current) = context.current() {
+                    // SAFETY: it is open, and nobody uses it any more.
+                    let _ = unsafe { (context.api.ipc_close)(address) };
+                }
+            });
+        });
     }
 }
 

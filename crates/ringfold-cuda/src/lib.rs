@@ -13,6 +13,7 @@
 
 mod api;
 mod capture;
+mod cleaner;
 mod context;
 mod device;
 pub mod device_arena;
@@ -31,6 +32,7 @@ mod ipc;
 mod limits;
 mod module;
 pub mod nvrtc;
+mod open_table;
 mod pinned;
 pub mod port;
 mod queued;

@@ -37,6 +37,7 @@ pub use semaphore::{Semaphore, SemaphoreOffer, WordPlace};
 pub use semaphore_face::{SemaphoreFace, SemaphoreKind};
 pub use transport::{Transport, TransportFlags};
 
+use crate::cleaner::stop_cleaning;
 use crate::{CudaError, Gpu, relaxed_capture};
 use abort_page::AbortPage;
 use connection::{Link, Road};
@@ -105,6 +106,13 @@ pub fn leave_all() {
     let links: Vec<_> =
         ports.filter_map(|(_, port)| port.upgrade()).flat_map(|port| port.inner.links()).collect();
     leave(&links);
+}
+
+/// The process ends soon. Its proxies do what was pushed, for a moment at most, and end, and from then on no memory is
+/// given back to a driver: that might wait for a kernel, and the system takes it all.
+pub fn wind_up() {
+    proxy::stop_all(FAREWELL_MAX);
+    stop_cleaning();
 }
 
 /// Takes leave by all of them, and waits for a moment until what was written has gone out.

@@ -39,6 +39,7 @@ pub use endpoint::Endpoint;
 pub use error::ChannelError;
 pub use segment::{Handle, Part, Place, Segment, SegmentId, Sink};
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use endpoint::{LineId, Shared};
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,6 +71,7 @@ struct HeldLine {
     shared: Arc<Shared>,
     id: LineId,
     peer: String,
+    has_failed: Arc<AtomicBool>,
 }
 
 impl Channel {
@@ -181,8 +183,8 @@ impl Channel {
 }
 
 impl Connection {
-    fn new(shared: Arc<Shared>, id: LineId, peer: String) -> Self {
-        Self { held: Arc::new(HeldLine { shared, id, peer }) }
+    fn new(shared: Arc<Shared>, id: LineId, peer: String, has_failed: Arc<AtomicBool>) -> Self {
+        Self { held: Arc::new(HeldLine { shared, id, peer, has_failed }) }
     }
 
     /// Who is at the other end.
@@ -202,7 +204,26 @@ impl Connection {
 
     /// How it was lost or given up, if it was.
     pub fn failure(&self) -> Option<ChannelError> {
+        // Asked before everything that is sent, so it costs nothing as long as all is well.
+        if !self.held.has_failed.load(Ordering::Acquire) {
+            return None;
+        }
         self.held.shared.act(self.held.id, |line| line.failure().cloned())
+    }
+
+    /// Waits until something is there that the other end puts, or the connection is lost or given up: then what is there
+    /// still counts. Whoever waits moves the sockets meanwhile, as with [`Channel::wait`].
+    pub fn wait_for(
+        &self,
+        deadline: Instant,
+        mut is_there: impl FnMut() -> bool,
+    ) -> Result<(), ChannelError> {
+        let HeldLine { shared, id, .. } = &*self.held;
+        shared.wait(*id, deadline, "put", |line| match line.failure() {
+            _ if is_there() => Some(Ok(())),
+            Some(failure) => Some(Err(failure.clone())),
+            None => None,
+        })
     }
 
     /// Has something done once when it is lost or the other end gives it up, by whichever thread finds out. It must not

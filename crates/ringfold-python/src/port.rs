@@ -8,7 +8,7 @@ use crate::port_error::{of_port, refused};
 use crate::port_memory::PortMemory;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ringfold::cuda::port::{Offer, Transport, leave_all};
+use ringfold::cuda::port::{Offer, Transport, leave_all, wind_up};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -144,10 +144,13 @@ impl PortOffer {
 /// miss this rank.
 #[pyfunction]
 pub(crate) fn leave_ports(py: Python<'_>) -> PyResult<()> {
-    if py.import("sys")?.getattr_opt("last_value")?.is_none_or(|value| value.is_none()) {
-        released(py, leave_all)?;
-    }
-    Ok(())
+    let is_well = py.import("sys")?.getattr_opt("last_value")?.is_none_or(|value| value.is_none());
+    released(py, || {
+        wind_up();
+        if is_well {
+            leave_all();
+        }
+    })
 }
 
 /// So many seconds; a year at most, which no clock runs out of.

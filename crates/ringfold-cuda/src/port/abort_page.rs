@@ -46,7 +46,9 @@ pub struct AbortPage {
     spin_ns: AtomicU64,
     /// What kernels look at, once there are some.
     mapped: OnceLock<HostWords>,
-    /// Held by whoever makes `mapped` or writes what it must show.
+    /// Held by whoever makes `mapped`. That may take until a kernel has ended, which `set` must not wait for.
+    making: Mutex<()>,
+    /// Held by whoever shows `mapped`, or writes what it must show.
     change: Mutex<()>,
     /// Whether it counts as a port's page in the process's own.
     is_of_port: bool,
@@ -128,6 +130,7 @@ impl AbortPage {
             reason: Mutex::new(None),
             spin_ns: AtomicU64::new(nanoseconds(SPIN_DEFAULT)),
             mapped: OnceLock::new(),
+            making: Mutex::new(()),
             change: Mutex::new(()),
             is_of_port,
         }
@@ -138,11 +141,12 @@ impl AbortPage {
         if let Some(mapped) = self.mapped.get() {
             return Ok(mapped.device_address());
         }
-        let _change = self.change.lock();
+        let _making = self.making.lock();
         if let Some(mapped) = self.mapped.get() {
             return Ok(mapped.device_address());
         }
         let page = HostWords::mapped(&Gpu::current()?, ABORT_PAGE_BYTES)?;
+        let _change = self.change.lock();
         page.half_word(PEER).store(-1_i32 as u32, Ordering::Relaxed);
         page.word(SPIN_NS).store(self.spin_ns.load(Ordering::Relaxed), Ordering::Relaxed);
         page.half_word(FLAG).store(self.is_set.load(Ordering::Acquire).into(), Ordering::Release);

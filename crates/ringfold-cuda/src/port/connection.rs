@@ -144,6 +144,14 @@ impl Connection {
         self.inner.peer
     }
 
+    /// What words of the host come by, if they come over TCP: whoever waits for one moves it.
+    pub(super) fn wire(&self) -> Option<&channel::Connection> {
+        match &self.inner.road {
+            Road::Tcp(_) => self.inner.line.as_ref(),
+            Road::Shared(_) | Road::Cuda(_) => None,
+        }
+    }
+
     /// The port that it belongs to.
     pub fn port(&self) -> &Port {
         &self.inner.port

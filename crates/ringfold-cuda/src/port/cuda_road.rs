@@ -2,6 +2,7 @@
 
 use super::error::PortError;
 use super::registered_memory::{Place, Registered, RegisteredMemory};
+use crate::cleaner::leave_to_cleaner;
 use crate::{CudaError, Gpu, Stream};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
@@ -56,13 +57,19 @@ impl CudaRoad {
         bytes: u64,
     ) -> Result<(), PortError> {
         let work = self.work()?;
-        let (to, from) = (address(dst.place(dst_offset)?), address(src.place(src_offset)?));
+        let (to, from) = (dst.place(dst_offset)?, src.place(src_offset)?);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut held = work.held.lock();
         hold(&mut held, work, &[dst, src]);
         // SAFETY: both have so many bytes from there on, as the caller has checked, and are held until the stream is done.
         // What else uses them is for the user to order.
-        Ok(unsafe { work.stream.copy(to, from, bytes) }?)
+        let copied = unsafe {
+            match (to, from) {
+                (Place::Device(_, to), Place::Device(_, from)) => work.stream.copy_within(to, from, bytes),
+                (to, from) => work.stream.copy(address(to), address(from), bytes),
+            }
+        };
+        Ok(copied?)
     }
 
     pub(super) fn update(&self, dst: &RegisteredMemory, offset: u64, value: u64) -> Result<(), PortError> {
@@ -110,7 +117,9 @@ fn hold(held: &mut Vec<Arc<Registered>>, work: &Work, memories: &[&RegisteredMem
             continue;
         }
         if held.len() >= HELD_MAX && work.stream.is_idle().unwrap_or(false) {
-            held.clear();
+            // This may be the thread that kernels wait for, and what frees memory may wait for kernels.
+            let done_with = core::mem::take(held);
+            leave_to_cleaner(move || drop(done_with));
         }
         held.push(memory.inner.clone());
     }
@@ -131,14 +140,17 @@ impl Drop for CudaRoad {
             return;
         }
         FAREWELLS.fetch_add(1, Ordering::SeqCst);
+        let work = Arc::new(work);
+        let of_thread = work.clone();
         let end = move || {
-            if work.stream.synchronize(Instant::now() + FAREWELL_MAX).is_err() {
+            if of_thread.stream.synchronize(Instant::now() + FAREWELL_MAX).is_err() {
                 // The device may still use it: it is never let go of.
-                core::mem::forget(work);
+                core::mem::forget(of_thread);
             }
             FAREWELLS.fetch_sub(1, Ordering::SeqCst);
         };
         if std::thread::Builder::new().name("ringfold-farewell".into()).spawn(end).is_err() {
+            core::mem::forget(work);
             FAREWELLS.fetch_sub(1, Ordering::SeqCst);
         }
     }

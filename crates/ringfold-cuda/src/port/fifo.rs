@@ -70,6 +70,14 @@ impl Fifo {
         Self { size: size as u64, triggers, tail, taken: AtomicU64::new(0), pushers }
     }
 
+    /// The device whose kernels push to it.
+    pub(crate) fn gpu(&self) -> Option<Gpu> {
+        match &self.pushers {
+            Pushers::Device(KernelWords::Device(memory)) => Some(memory.gpu()),
+            _ => None,
+        }
+    }
+
     /// How many triggers it has room for.
     pub fn size(&self) -> usize {
         self.size as usize

@@ -25,7 +25,7 @@ use crate::port::{Port, PortChannel, PortError, RegisteredMemory, SemaphoreFace}
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,23 @@ const PAGES_EVERY: Duration = Duration::from_millis(10);
 
 /// How long a proxy that is dropped waits for its thread, which still does what was pushed.
 const DROP_MAX: Duration = Duration::from_secs(10);
+
+/// The proxies of this process that were started, and the process that did.
+static PROXIES: Mutex<Vec<(u32, Weak<Desk>)>> = Mutex::new(Vec::new());
+
+/// Stops all proxies of this process, and waits for a while until they have done what was pushed. For the end of a
+/// process that does not get to let go of them: their threads must not use the driver while that ends.
+pub(super) fn stop_all(patience: Duration) {
+    let proxies = core::mem::take(&mut *PROXIES.lock());
+    // Those that came by a fork have no thread here.
+    let proxies = proxies.into_iter().filter(|(process, _)| *process == std::process::id());
+    let desks: Vec<_> = proxies.filter_map(|(_, desk)| desk.upgrade()).collect();
+    for desk in &desks {
+        desk.stops.store(true, Ordering::Release);
+        desk.bed.wake();
+    }
+    Wait::within(patience).look(|| desks.iter().all(|desk| !desk.runs.load(Ordering::Acquire)).then_some(()));
+}
 
 /// A proxy. When it is dropped it stops.
 pub struct ProxyService {
@@ -129,6 +146,7 @@ impl ProxyService {
             return Ok(());
         }
         self.desk.stops.store(false, Ordering::Release);
+        self.desk.runs.store(true, Ordering::Release);
         let desk = self.desk.clone();
         let builder = std::thread::Builder::new().name("ringfold-proxy".into());
         let started = builder.spawn(move || {
@@ -137,8 +155,15 @@ impl ProxyService {
                 let what = "the thread of a proxy has panicked".to_owned();
                 desk.fail(None, PortError::System { what, code: 0 });
             }
+            desk.runs.store(false, Ordering::Release);
         });
-        *thread = Some(started.map_err(|error| PortError::system("starting the thread of a proxy", &error))?);
+        *thread = Some(started.map_err(|error| {
+            self.desk.runs.store(false, Ordering::Release);
+            PortError::system("starting the thread of a proxy", &error)
+        })?);
+        let mut proxies = PROXIES.lock();
+        proxies.retain(|(_, desk)| desk.strong_count() > 0 && !desk.ptr_eq(&Arc::downgrade(&self.desk)));
+        proxies.push((std::process::id(), Arc::downgrade(&self.desk)));
         Ok(())
     }
 
@@ -269,13 +294,20 @@ impl Desk {
     /// The thread.
     fn run(&self) {
         self.bed.enter();
-        self.runs.store(true, Ordering::Release);
         let _capture = relaxed_capture();
+        // Held from when there are kernels to work for: turning to a device and back with each call takes longer than the
+        // calls themselves.
+        let mut current = None;
         let mut idle = Idle::new();
         let mut pages_at = Instant::now();
         loop {
             // Asked before the FIFOs are: what was pushed before a stop is done.
             let stops = self.stops.load(Ordering::Acquire);
+            if current.is_none()
+                && let Some(gpu) = self.for_kernels.get().and_then(Fifo::gpu)
+            {
+                current = gpu.context().current().ok();
+            }
             if self.turn() {
                 idle.end();
             } else if stops {
@@ -292,7 +324,6 @@ impl Desk {
                 }
             }
         }
-        self.runs.store(false, Ordering::Release);
     }
 
     /// Does some of what was pushed. False if there was nothing.

@@ -16,6 +16,7 @@ use crate::port::locked_pages::LockedPages;
 use crate::port::{Connection, PortError, RegisteredMemory, Registrable, Transport, TransportFlags};
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
+use ringfold_fabric::channel;
 use ringfold_fabric::memory::Memory;
 use ringfold_fabric::shared_memory::SharedMemory;
 use std::sync::Arc;
@@ -131,6 +132,14 @@ impl Semaphore {
         match place {
             Place::Host { .. } => Ok(host_word(registered).load(Ordering::Acquire)),
             Place::Device { memory, window } => Ok(window.look(memory)?),
+        }
+    }
+
+    /// What the signals come by, if whoever waits for them can move it.
+    pub(super) fn wire(&self) -> Option<&channel::Connection> {
+        match &self.inner.inbound.place {
+            Place::Host { .. } => self.inner.connection.wire(),
+            Place::Device { .. } => None,
         }
     }
 

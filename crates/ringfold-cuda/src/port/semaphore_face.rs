@@ -5,10 +5,16 @@ use crate::gpu::Gpu;
 use crate::port::device_handle::{HostSemaphoreHandle, MemoryChannelHandle, MemorySemaphoreHandle};
 use crate::port::kernel_words::KernelWords;
 use crate::port::patience::{Patience, Wait};
+use crate::port::tcp_road::explain;
 use crate::port::{Port, PortError, RegisteredMemory, Semaphore};
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
+use ringfold_fabric::channel::{self, ChannelError};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often whoever waits at a wire looks whether there is still something to wait for.
+const WIRE_STEP: Duration = Duration::from_millis(50);
 
 /// Who signals, and who waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +87,9 @@ impl SemaphoreFace {
     /// that still counts.
     pub fn wait(&self, wait: Wait<'_>) -> Result<(), PortError> {
         let connection = self.inner.semaphore.connection();
+        if let Some(wire) = self.inner.semaphore.wire().filter(|_| wait.looks_max.is_none()) {
+            return self.wait_at(wire, wait);
+        }
         let mut patience = Patience::new(wait);
         loop {
             // Asked before the look, which may be the last one: what came before the end has come.
@@ -90,6 +99,28 @@ impl SemaphoreFace {
             }
             end?;
             if !patience.pause() {
+                return Err(PortError::Timeout { peer: connection.peer(), awaited: "signal".into() });
+            }
+        }
+    }
+
+    /// Waits for what comes by a wire, and moves it meanwhile: no other thread has to be woken first.
+    fn wait_at(&self, wire: &channel::Connection, wait: Wait<'_>) -> Result<(), PortError> {
+        let connection = self.inner.semaphore.connection();
+        loop {
+            let step = Instant::now() + WIRE_STEP;
+            let until = wait.deadline.map_or(step, |deadline| deadline.min(step));
+            let error = match wire.wait_for(until, || self.poll().unwrap_or(false)) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            connection.check()?;
+            if !matches!(error, ChannelError::Deadline { .. }) {
+                return Err(explain(error, connection.peer()));
+            }
+            if wait.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+                || wait.watch.is_some_and(|watch| watch())
+            {
                 return Err(PortError::Timeout { peer: connection.peer(), awaited: "signal".into() });
             }
         }

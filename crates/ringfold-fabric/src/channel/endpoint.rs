@@ -78,6 +78,7 @@ impl Endpoint {
         };
         let sockets = streams.into_iter().map(socket).collect::<io::Result<Vec<_>>>()?;
         let line = Line::new(self.shared.name.clone(), peer.into(), sockets);
+        let has_failed = line.has_failed().clone();
         let mut state = self.shared.lock();
         let id = LineId(state.next_line);
         state.next_line += 1;
@@ -85,7 +86,7 @@ impl Endpoint {
         state.lines.insert(id, line);
         // Until there was a connection the thread slept.
         self.shared.thread.notify_one();
-        Ok(Connection::new(self.shared.clone(), id, peer.into()))
+        Ok(Connection::new(self.shared.clone(), id, peer.into(), has_failed))
     }
 }
 

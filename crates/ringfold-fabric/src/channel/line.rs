@@ -10,6 +10,7 @@ use crate::order::Order;
 use crate::poller::Token;
 use crate::slots::SlotPool;
 use crate::socket::Socket;
+use core::sync::atomic::{AtomicBool, Ordering};
 use ringfold_plan::medium::Ticket;
 use std::collections::BTreeMap;
 use std::io;
@@ -28,6 +29,8 @@ pub struct Line {
     pool: SlotPool,
     left: Vec<Ticket>,
     failure: Option<ChannelError>,
+    /// Whether there is a failure, for those who have no lock.
+    has_failed: Arc<AtomicBool>,
     /// Nothing new is sent; it closes at this time at the latest.
     ending: Option<Instant>,
     /// Whether nobody has it any more.
@@ -86,6 +89,7 @@ impl Line {
             pool: SlotPool::default(),
             left: Vec::new(),
             failure: None,
+            has_failed: Arc::default(),
             ending: None,
             is_abandoned: false,
             is_hungry: false,
@@ -142,6 +146,11 @@ impl Line {
     /// Whether nobody has it any more.
     pub fn is_abandoned(&self) -> bool {
         self.is_abandoned
+    }
+
+    /// What is set when it has failed.
+    pub fn has_failed(&self) -> &Arc<AtomicBool> {
+        &self.has_failed
     }
 
     /// How it failed, if it did.
@@ -277,8 +286,8 @@ impl Line {
 
     /// Nobody needs the connection any more: what is queued still goes out.
     pub fn end(&mut self, failure: Option<ChannelError>) {
-        if self.failure.is_none() {
-            self.failure = failure;
+        if let Some(failure) = failure {
+            self.keep_failure(failure);
         }
         if self.ending.is_none() {
             self.outbox.goodbye();
@@ -334,8 +343,14 @@ impl Line {
         self.fail(ChannelError::Lost { peer: self.peer.to_string(), why, has_left: self.has_left });
     }
 
-    fn fail(&mut self, failure: ChannelError) {
+    /// The first one counts.
+    fn keep_failure(&mut self, failure: ChannelError) {
         self.failure.get_or_insert(failure);
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    fn fail(&mut self, failure: ChannelError) {
+        self.keep_failure(failure);
         self.has_news = true;
         self.close();
     }
