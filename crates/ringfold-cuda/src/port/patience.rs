@@ -102,7 +102,10 @@ impl<'a> Patience<'a> {
         if left.is_zero() || self.is_called_off(now) {
             return false;
         }
-        if waited >= OFFER {
+        if self.wait.looks_max.is_some() {
+            // Whoever counts looks means to be done soon: ten millions of them last seconds, but hours with sleeps.
+            self.quick = 0;
+        } else if waited >= OFFER {
             std::thread::sleep(self.sleep.min(left));
             self.sleep = (self.sleep * 5 / 4).min(SLEEP_MAX);
         } else if waited >= LOOK {
@@ -150,6 +153,13 @@ mod tests {
     fn looks_are_counted() {
         assert_eq!(looks(Wait { looks_max: Some(100), ..Wait::default() }), 100);
         assert_eq!(looks(Wait { looks_max: Some(0), ..Wait::default() }), 0);
+    }
+
+    #[test]
+    fn counted_looks_are_not_slept_between() {
+        let begun = Instant::now();
+        assert_eq!(looks(Wait { looks_max: Some(1_000_000), ..Wait::default() }), 1_000_000);
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
 
     #[test]
