@@ -2,7 +2,9 @@
 By device events, medians. Run it under MPS: ``scripts/gpu-suite figures`` does, or start the service yourself.
 
     python bench/gpu.py [--ranks 2,4,8] [--mib 256] [--repeats 15] [--json FILE] [--without-torch] [--without-channels]
+    python bench/gpu.py --quick       our own two figures that matter most, within a minute
 
+Each figure is printed as it comes, and a table at the end. Ranks that do not come to an end show where they are.
 The floor of an all-reduce of n ranks with S bytes each on one GPU is 2·n·S bytes of memory traffic, at the rate of a copy of as many
 bytes in the same run. It needs the packages of this project on the path, and torch.
 """
@@ -10,6 +12,9 @@ bytes in the same run. It needs the packages of this project on the path, and to
 from __future__ import annotations
 
 import argparse
+import contextlib
+import faulthandler
+import functools
 import json
 import os
 import signal
@@ -17,17 +22,26 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# What one job may take; some 10 s are expected, and more if kernels are compiled for the first time.
-LIMIT_S = 170
+# What one job may take; some 10 s are expected. A little earlier its ranks show their stacks, and kernels give up long before.
+LIMIT_S, QUICK_LIMIT_S, STACKS_S, PATIENCE_S = 45.0, 30.0, 3.0, 15.0
 # Calls between two events, and in a captured graph.
 BATCH, CAPTURED = 5, 20
+QUICK_REPEATS = 5
 SMALL_BYTES = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
-MARK = "FIGURES "
+QUICK_BYTES = (1 << 10,)
+MARK = "FIGURE "
+# How much of what a rank that failed has printed is shown.
+SHOWN_CHARS = 4000
+
+Figures = dict[str, float]
+Tell = Callable[[str, float], None]
 
 
 # --- one rank --------------------------------------------------------------------------------------------------------
@@ -75,15 +89,22 @@ def copy_rate(nbytes: int, repeats: int) -> float:
     return 2 * nbytes / spent * 1e6
 
 
-def our_rank(rank: int, world: int, mib: int, repeats: int) -> dict[str, Any]:
+def our_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -> None:
     import torch
     import torchcomms
     from torchcomms import ReduceOp
 
+    repeats = arguments.repeats
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
-    comm = torchcomms.new_comm("nccl", device, "bench", timeout=60.0, abort_process_on_timeout_or_error=False)
+    began = time.monotonic()
+    comm = torchcomms.new_comm(
+        "nccl", device, "bench", timeout=PATIENCE_S, abort_process_on_timeout_or_error=False
+    )
     engine: Any = comm.get_backend_impl()
+    if engine._device is None:
+        raise RuntimeError("collectives do not run on the device; the log says why")
+    tell("open_s", time.monotonic() - began)
 
     def slowest(us: float) -> float:
         everyone = torch.empty(world, dtype=torch.float64)
@@ -94,32 +115,33 @@ def our_rank(rank: int, world: int, mib: int, repeats: int) -> dict[str, Any]:
         # Zeros stay zeros, however often.
         return lambda: comm.all_reduce(tensor, ReduceOp.SUM, False)
 
-    large = torch.zeros(mib * (1 << 20) // 4, device=device)
-    figures: dict[str, Any] = {"staged_us": slowest(batches(reduced(large), BATCH, repeats))}
+    large = torch.zeros(arguments.mib * (1 << 20) // 4, device=device)
+    if not arguments.quick:
+        tell("staged_us", slowest(batches(reduced(large), BATCH, repeats)))
     engine.register_tensor(large)
-    figures["direct_us"] = slowest(batches(reduced(large), BATCH, repeats))
-    half = large.to(torch.bfloat16)
-    engine.register_tensor(half)
-    figures["direct_bf16_us"] = slowest(batches(reduced(half), BATCH, repeats))
-    figures["small_us"] = {}
-    for nbytes in SMALL_BYTES:
+    tell("direct_us", slowest(batches(reduced(large), BATCH, repeats)))
+    if not arguments.quick:
+        half = large.to(torch.bfloat16)
+        engine.register_tensor(half)
+        tell("direct_bf16_us", slowest(batches(reduced(half), BATCH, repeats)))
+        del half
+    for nbytes in QUICK_BYTES if arguments.quick else SMALL_BYTES:
         small = torch.zeros(nbytes // 4, device=device)
-        figures["small_us"][nbytes] = slowest(captured(reduced(small), repeats))
+        tell(f"small_us {nbytes}", slowest(captured(reduced(small), repeats)))
     torch.cuda.synchronize()
     comm.barrier(False)
-    del half
     if rank == 0:
-        figures["copy_bytes_per_s"] = copy_rate(world * mib << 20, repeats)
+        tell("copy_bytes_per_s", copy_rate(world * arguments.mib << 20, repeats))
     comm.barrier(False)
     comm.finalize()
-    return figures
 
 
-def torch_rank(rank: int, world: int, mib: int, repeats: int) -> dict[str, Any]:
+def torch_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -> None:
     import torch
     import torch.distributed as dist
     import torch.distributed._symmetric_memory as symmetric
 
+    repeats = arguments.repeats
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     dist.init_process_group("gloo", rank=rank, world_size=world)
@@ -136,20 +158,33 @@ def torch_rank(rank: int, world: int, mib: int, repeats: int) -> dict[str, Any]:
         dist.all_reduce(told, dist.ReduceOp.MAX)
         return float(told)
 
-    large = shared(mib << 20)
-    figures: dict[str, Any] = {
-        "direct_us": slowest(batches(lambda: ops.two_shot_all_reduce_(large, "sum", name), BATCH, repeats))
-    }
-    figures["small_us"] = {}
+    large = shared(arguments.mib << 20)
+    tell(
+        "direct_us",
+        slowest(batches(lambda: ops.two_shot_all_reduce_(large, "sum", name), BATCH, repeats)),
+    )
     for nbytes in SMALL_BYTES:
         small = shared(nbytes)
-        figures["small_us"][nbytes] = slowest(
-            captured(lambda small=small: ops.one_shot_all_reduce(small, "sum", name), repeats)  # type: ignore[misc]
-        )
+        act = functools.partial(ops.one_shot_all_reduce, small, "sum", name)
+        tell(f"small_us {nbytes}", slowest(captured(act, repeats)))
     torch.cuda.synchronize()
     dist.barrier()
     dist.destroy_process_group()
-    return figures
+
+
+def be_rank(arguments: argparse.Namespace) -> int:
+    """A process of a job. Rank 0 says what it has found as soon as it has."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(max(arguments.limit - STACKS_S, 1.0), exit=True)
+
+    def tell(name: str, value: float) -> None:
+        if rank == 0:
+            print(MARK + json.dumps([name, value]), flush=True)
+
+    (our_rank if arguments.job == "ours" else torch_rank)(rank, world, arguments, tell)
+    faulthandler.cancel_dump_traceback_later()
+    return 0
 
 
 # --- all ranks -------------------------------------------------------------------------------------------------------
@@ -161,82 +196,123 @@ def free_port() -> int:
         return int(door.getsockname()[1])
 
 
-def job(kind: str, world: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What rank 0 has found, or why it has found nothing."""
-    port = free_port()
-    processes = []
-    for rank in range(world):
+class Job:
+    """Ranks that measure something together."""
+
+    def __init__(self, kind: str, world: int, arguments: argparse.Namespace) -> None:
+        self.kind, self.world, self.limit = kind, world, arguments.limit
+        self.figures: Figures = {}
+        self._began = time.monotonic()
+        self._folder = tempfile.TemporaryDirectory(prefix="gpu-bench")
+        settings = ["--job", kind, "--mib", str(arguments.mib), "--repeats", str(arguments.repeats)]
+        settings += ["--limit", str(arguments.limit), *(["--quick"] if arguments.quick else [])]
+        port = free_port()
+        self._ranks = [self._start(rank, port, settings) for rank in range(world)]
+
+    def run(self) -> str:
+        """Why it has not found everything; nothing if it has."""
+        reader = threading.Thread(target=self._read, daemon=True)
+        reader.start()
+        try:
+            why = self._wait()
+        finally:
+            for process in self._ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        reader.join(5.0)
+        if why:
+            self._show(why)
+        self._folder.cleanup()
+        return why
+
+    def _start(self, rank: int, port: int, settings: list[str]) -> subprocess.Popen[str]:
         environment = {
             **os.environ,
-            **{"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)},
+            **{"RANK": str(rank), "WORLD_SIZE": str(self.world), "LOCAL_RANK": str(rank)},
             **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
             "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1",
+            "OMP_NUM_THREADS": "1",
         }
-        settings = ["--mib", str(arguments.mib), "--repeats", str(arguments.repeats)]
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, os.path.abspath(__file__), "--job", kind, *settings],
+        with open(self._log(rank), "w") as log:
+            return subprocess.Popen(
+                [sys.executable, os.path.abspath(__file__), *settings],
                 env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE if rank else None,
+                stdout=subprocess.PIPE if rank == 0 else log,
+                stderr=log,
                 text=True,
                 start_new_session=True,
             )
-        )
-    until = time.monotonic() + LIMIT_S
-    try:
-        out, _ = processes[0].communicate(timeout=LIMIT_S)
-        for process in processes[1:]:
-            process.communicate(timeout=max(until - time.monotonic(), 1.0))
-    except subprocess.TimeoutExpired:
-        return {"why_not": f"not done within {LIMIT_S} s"}
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    for line in out.splitlines():
-        if line.startswith(MARK):
-            found: dict[str, Any] = json.loads(line.removeprefix(MARK))
-            return found
-    return {"why_not": f"rank 0 ended with {processes[0].returncode}"}
+
+    def _wait(self) -> str:
+        until = self._began + self.limit
+        while time.monotonic() < until:
+            codes = [process.poll() for process in self._ranks]
+            if all(code == 0 for code in codes):
+                return ""
+            bad = [f"rank {rank} ended with {code}" for rank, code in enumerate(codes) if code]
+            if bad:
+                # The others have a moment to say what they make of it.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    for process in self._ranks:
+                        process.wait(min(2 * STACKS_S, max(until - time.monotonic(), 0.1)))
+                return bad[0]
+            time.sleep(0.02)
+        return f"not done within {self.limit:.0f} s"
+
+    def _read(self) -> None:
+        out = self._ranks[0].stdout
+        assert out is not None
+        for line in out:
+            if not line.startswith(MARK):
+                print(line, end="", flush=True)
+                continue
+            name, value = json.loads(line.removeprefix(MARK))
+            self.figures[name] = value
+            spent = time.monotonic() - self._began
+            print(f"{spent:6.1f} s  {self.kind}, {self.world} ranks: {name} {value:.6g}", flush=True)
+
+    def _show(self, why: str) -> None:
+        print(f"{self.kind}, {self.world} ranks: {why}", flush=True)
+        for rank in range(self.world):
+            said = Path(self._log(rank)).read_text(errors="replace").strip()
+            if said:
+                print(f"--- rank {rank} has said:\n{said[-SHOWN_CHARS:]}", flush=True)
+
+    def _log(self, rank: int) -> str:
+        return os.path.join(self._folder.name, f"{rank}.log")
 
 
-def table(figures: dict[int, dict[str, Any]], mib: int) -> list[str]:
+def table(found: dict[int, dict[str, Figures]], mib: int) -> list[str]:
     lines = [f"all-reduce of {mib} MiB of float32 each, on one GPU"]
     lines.append(
         f"{'ranks':>5} {'floor':>9} {'registered':>18} {'bfloat16':>18} {'staged':>18} {'torch, two-shot':>18} {'copy':>10}"
     )
-    for world, both in figures.items():
-        ours, peer = both["ours"], both.get("torch", {})
-        if "why_not" in ours:
-            lines.append(f"{world:>5} {ours['why_not']}")
-            continue
-        rate = ours["copy_bytes_per_s"]
-        floor = 2 * world * (mib << 20) / rate * 1e6
+    for world, both in found.items():
+        ours, peer = both.get("ours", {}), both.get("torch", {})
+        rate = ours.get("copy_bytes_per_s")
+        floor = None if rate is None else 2 * world * (mib << 20) / rate * 1e6
 
-        def cell(us: float | None, floor: float = floor) -> str:
-            return "-" if us is None else f"{us:8.0f} us {100 * floor / us:4.0f} %"
+        def cell(us: float | None, part: float = 1.0, floor: float | None = floor) -> str:
+            if us is None:
+                return "-"
+            return f"{us:8.0f} us" + ("" if floor is None else f" {100 * part * floor / us:4.0f} %")
 
-        cells = [cell(ours["direct_us"]), cell(ours["direct_bf16_us"], floor / 2), cell(ours["staged_us"])]
-        cells.append(cell(peer.get("direct_us")))
-        lines.append(
-            f"{world:>5} {floor:6.0f} us {' '.join(f'{text:>18}' for text in cells)} {rate / 1e12:5.2f} TB/s"
-        )
-    lines.append("")
-    lines.append("all-reduce in a captured graph, us a call (torch: one-shot)")
-    lines.append(f"{'bytes':>9} " + " ".join(f"{f'{world} ranks':>9} {'torch':>9}" for world in figures))
+        cells = [cell(ours.get("direct_us")), cell(ours.get("direct_bf16_us"), 0.5)]
+        cells += [cell(ours.get("staged_us")), cell(peer.get("direct_us"))]
+        ends = ("-", "-") if rate is None or floor is None else (f"{floor:.0f} us", f"{rate / 1e12:.2f} TB/s")
+        lines.append(f"{world:>5} {ends[0]:>9} {' '.join(f'{text:>18}' for text in cells)} {ends[1]:>10}")
+    lines += ["", "all-reduce in a captured graph, us a call (torch: one-shot)"]
+    lines.append(f"{'bytes':>9} " + " ".join(f"{f'{world} ranks':>9} {'torch':>9}" for world in found))
     for nbytes in SMALL_BYTES:
-        cells = []
-        for both in figures.values():
-            for who in ("ours", "torch"):
-                found = both.get(who, {}).get("small_us", {}).get(str(nbytes))
-                cells.append("-" if found is None else f"{found:.1f}")
-        lines.append(f"{nbytes:>9} " + " ".join(f"{text:>9}" for text in cells))
-    for world, both in figures.items():
-        for who, found in both.items():
-            if "why_not" in found:
-                lines.append(f"{who}, {world} ranks: {found['why_not']}")
+        row = [
+            both.get(who, {}).get(f"small_us {nbytes}")
+            for both in found.values()
+            for who in ("ours", "torch")
+        ]
+        if any(us is not None for us in row):
+            cells = ["-" if us is None else f"{us:.1f}" for us in row]
+            lines.append(f"{nbytes:>9} " + " ".join(f"{text:>9}" for text in cells))
     return lines
 
 
@@ -246,32 +322,35 @@ def main() -> int:
     )
     parser.add_argument("--ranks", default="2,4,8", help="how many processes, several numbers by commas")
     parser.add_argument("--mib", type=int, default=256, help="how much each rank brings")
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--repeats", type=int)
+    parser.add_argument("--limit", type=float, help="the most seconds that ranks of one number may take")
     parser.add_argument("--json", type=Path, help="where all figures are written")
+    parser.add_argument("--quick", action="store_true", help="only 1 KiB in a graph, and registered memory")
     parser.add_argument("--without-torch", action="store_true")
     parser.add_argument("--without-channels", action="store_true")
     parser.add_argument("--job", choices=["ours", "torch"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    arguments.repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else 15)
+    arguments.limit = arguments.limit or (QUICK_LIMIT_S if arguments.quick else LIMIT_S)
     if arguments.job is not None:
-        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        of_job = our_rank if arguments.job == "ours" else torch_rank
-        try:
-            found = of_job(rank, world, arguments.mib, arguments.repeats)
-        except Exception as error:
-            print(MARK + json.dumps({"why_not": f"rank {rank}: {type(error).__name__}: {error}"}), flush=True)
-            return 1
-        print(MARK + json.dumps(found), flush=True)
-        return 0
-    figures: dict[int, dict[str, Any]] = {}
-    for world in (int(number) for number in arguments.ranks.split(",")):
-        figures[world] = {"ours": job("ours", world, arguments)}
-        if not arguments.without_torch:
-            figures[world]["torch"] = job("torch", world, arguments)
-    print("\n".join(table(figures, arguments.mib)), flush=True)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
-    code = 0 if all("why_not" not in both["ours"] for both in figures.values()) else 1
-    if not arguments.without_channels:
+        return be_rank(arguments)
+    kinds = ["ours"] if arguments.quick or arguments.without_torch else ["ours", "torch"]
+    found: dict[int, dict[str, Figures]] = {}
+    failures: list[str] = []
+    worlds = [int(number) for number in arguments.ranks.split(",")]
+    # Ours first: what is cut off is what others have.
+    for kind in kinds:
+        for world in worlds:
+            job = Job(kind, world, arguments)
+            why = job.run()
+            found.setdefault(world, {})[kind] = job.figures
+            if why:
+                failures.append(f"{kind}, {world} ranks: {why}")
+            if arguments.json is not None:
+                arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    print("\n".join(["", *table(found, arguments.mib), *failures]), flush=True)
+    code = 1 if any(failure.startswith("ours") for failure in failures) else 0
+    if not arguments.quick and not arguments.without_channels:
         print(flush=True)
         channels = Path(__file__).with_name("gpu_channels.py")
         code |= subprocess.run([sys.executable, str(channels)], check=False, timeout=300).returncode
