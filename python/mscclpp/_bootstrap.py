@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 from mscclpp._env import env
 from mscclpp._errors import Error, ErrorCode, invalid, told, translated
 from mscclpp._span import Span, span_of, written_span
+from mscclpp._spelling import also
 from ringfold import _native
 from ringfold._error import GroupError
 
@@ -111,6 +112,7 @@ class TcpBootstrap(Bootstrap):
         """Another name of :meth:`create_unique_id`."""
         return self.create_unique_id()
 
+    @also(unique_id="at", if_ip_port_trio="at", ifIpPortTrio="at")
     def initialize(self, at: UniqueId | bytes | str, timeout_sec: float = MEETING_SECONDS) -> None:
         """Meets the other ranks: at the place of a unique id, or at ``"interface:host:port"`` or ``"host:port"``, where
         rank 0 listens. If they have not all come in time, that is an :class:`Error` with ``ErrorCode.Timeout``.
@@ -281,6 +283,8 @@ class TcpBootstrap(Bootstrap):
     def _meeting(self, at: UniqueId | bytes | str) -> _native.MeetingPlace | str | tuple[str, int] | None:
         if isinstance(at, str) and not at.startswith(f"{_KIND}:"):
             return _address(at)
+        if not isinstance(at, (str, bytes, bytearray)):
+            raise invalid(f"ranks meet by a unique id or at interface:host:port, not by {type(at).__name__}")
         given = at.encode() if isinstance(at, str) else bytes(at)
         try:
             kind, maker, announcement = given.decode().split(":", 2)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mscclpp._errors import told
+from mscclpp._errors import invalid, told
 from mscclpp._handle import DeviceHandle
 from mscclpp._memory import RegisteredMemory
-from mscclpp._semaphore import MemoryDevice2DeviceSemaphore
+from mscclpp._semaphore import MemoryDevice2DeviceSemaphore, Semaphore
+from mscclpp._spelling import also
 from ringfold import _native
 
 if TYPE_CHECKING:
@@ -79,13 +80,21 @@ class MemoryChannel:
     the other rank come in.
     """
 
+    @also(sema="semaphore")
     def __init__(
         self,
-        semaphore: MemoryDevice2DeviceSemaphore,
+        semaphore: MemoryDevice2DeviceSemaphore | Semaphore,
         dst: RegisteredMemory,
         src: RegisteredMemory | int,
         packet_buffer: RegisteredMemory | int | None = None,
     ) -> None:
+        if isinstance(semaphore, Semaphore):
+            semaphore = MemoryDevice2DeviceSemaphore(semaphore)
+        if not isinstance(semaphore, MemoryDevice2DeviceSemaphore):
+            raise invalid(
+                f"a memory channel needs a MemoryDevice2DeviceSemaphore, not {type(semaphore).__name__}"
+            )
+        RegisteredMemory.native_of(dst, "dst")
         self._semaphore = semaphore
         self._dst = dst
         self._src = src

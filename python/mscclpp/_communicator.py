@@ -17,6 +17,7 @@ from mscclpp._host_memory import file_of
 from mscclpp._mailbox import Mailbox
 from mscclpp._memory import RegisteredMemory
 from mscclpp._semaphore import Semaphore
+from mscclpp._spelling import also
 from mscclpp._transport import Transport, TransportFlags, no_infiniband
 from ringfold import _native
 
@@ -25,16 +26,15 @@ CONNECT_SECONDS = 30.0
 
 T = TypeVar("T")
 _counter = itertools.count()
-_latest: weakref.ref[Communicator] | None = None
 _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 def latest() -> Communicator:
     """The communicator that was made last, and lives."""
-    found = None if _latest is None else _latest()
-    if found is None:
-        raise invalid("there is no communicator that could map this memory")
-    return found
+    living = list(_living)
+    if not living:
+        raise invalid("there is no communicator in this process that could map this memory")
+    return max(living, key=lambda communicator: communicator.number)
 
 
 def check_living() -> None:
@@ -51,17 +51,16 @@ class Communicator:
     """
 
     def __init__(self, bootstrap: TcpBootstrap, context: object = None) -> None:
-        global _latest  # noqa: PLW0603
         group = bootstrap.native
         self._bootstrap = bootstrap
         self._mailbox = Mailbox(bootstrap)
         with told():
-            name = f"rank {bootstrap.get_rank()}.{os.getpid()}.{next(_counter)}"
+            self.number = next(_counter)
+            name = f"rank {bootstrap.get_rank()}.{os.getpid()}.{self.number}"
             self._port = _native.Port(name, None)
             self._port.watch(group)
         # Memory that others were told of by its address alone: nothing else may hold the registration.
         self._told: list[RegisteredMemory] = []
-        _latest = weakref.ref(self)
         _living.add(self)
 
     @property
@@ -75,6 +74,7 @@ class Communicator:
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
+    @also(flags="transports")
     def register_memory(
         self, ptr: int, size: int, transports: TransportFlags | Transport, keep: object = None
     ) -> RegisteredMemory:
@@ -96,6 +96,7 @@ class Communicator:
             native = self._port.register(int(ptr), int(size), flags.value, file, held)
         return RegisteredMemory(native, is_lasting=keep is None)
 
+    @also(rank="remote_rank")
     def send_memory(self, memory: RegisteredMemory, remote_rank: int, tag: int = 0) -> None:
         """Makes memory known to a rank, which calls :meth:`recv_memory`. Does not wait for it."""
         if not isinstance(memory, RegisteredMemory):
@@ -104,6 +105,7 @@ class Communicator:
             self._told.append(memory)
         self._mailbox.send(remote_rank, tag, "memory", memory.serialize())
 
+    @also(rank="remote_rank")
     def recv_memory(self, remote_rank: int, tag: int = 0) -> Future[RegisteredMemory]:
         """Memory that a rank makes known by :meth:`send_memory`."""
 
@@ -115,6 +117,7 @@ class Communicator:
 
     # --- connections -----------------------------------------------------------------------------------------------
 
+    @also(cfg="config", local_config="config", rank="remote_rank")
     def connect(
         self,
         config: EndpointConfig | Transport | int,
@@ -146,6 +149,7 @@ class Communicator:
 
     # --- semaphores ------------------------------------------------------------------------------------------------
 
+    @also(rank="remote_rank")
     def build_semaphore(
         self, connection: Connection, remote_rank: int | None = None, tag: int = 0
     ) -> Future[Semaphore]:
@@ -189,16 +193,19 @@ class Communicator:
 
     # --- old names -------------------------------------------------------------------------------------------------
 
+    @also(rank="remote_rank", cfg="config", local_config="config")
     def connect_on_setup(
         self, remote_rank: int, tag: int, config: EndpointConfig | Transport
     ) -> Future[Connection]:
         """Old: :meth:`connect`, with its arguments in another order."""
         return self.connect(config, remote_rank, tag)
 
+    @also(rank="remote_rank")
     def send_memory_on_setup(self, memory: RegisteredMemory, remote_rank: int, tag: int) -> None:
         """Old: :meth:`send_memory`."""
         self.send_memory(memory, remote_rank, tag)
 
+    @also(rank="remote_rank")
     def recv_memory_on_setup(self, remote_rank: int, tag: int) -> Future[RegisteredMemory]:
         """Old: :meth:`recv_memory`."""
         return self.recv_memory(remote_rank, tag)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mscclpp._errors import invalid, told
 from mscclpp._memory import RegisteredMemory
+from mscclpp._spelling import also
 from mscclpp._transport import Transport, transport_of
 
 if TYPE_CHECKING:
@@ -33,25 +34,32 @@ class Connection:
         """Whose it is."""
         return self._communicator
 
+    @also(dstOffset="dst_offset", srcOffset="src_offset")
     def write(
         self, dst: RegisteredMemory, dst_offset: int, src: RegisteredMemory, src_offset: int, size: int
     ) -> None:
         """Writes bytes of this rank's memory into the other rank's."""
         _at_least_zero(dst_offset=dst_offset, src_offset=src_offset, size=size)
+        target, source = RegisteredMemory.native_of(dst, "dst"), RegisteredMemory.native_of(src, "src")
         with told():
-            self._native.write(dst.native, dst_offset, src.native, src_offset, size)
+            self._native.write(target, dst_offset, source, src_offset, size)
 
     def update(self, dst: RegisteredMemory, dst_offset: int, value: int) -> None:
         """Sets a word of 8 bytes, behind all writes before."""
         _at_least_zero(dst_offset=dst_offset)
+        target = RegisteredMemory.native_of(dst, "dst")
         with told():
-            self._native.update(dst.native, dst_offset, value & (1 << 64) - 1)
+            self._native.update(target, dst_offset, value & (1 << 64) - 1)
 
+    @also(dstOffset="dst_offset", src_ptr="src", newValue="new_value")
     def update_and_sync(self, dst: RegisteredMemory, dst_offset: int, src: int, new_value: int) -> None:
         """Sets a word of 8 bytes over there, behind all writes before, and the word of the host at the address ``src``."""
         _at_least_zero(dst_offset=dst_offset)
+        target = RegisteredMemory.native_of(dst, "dst")
+        if not hasattr(src, "__index__"):
+            raise invalid(f"src is the address of a word of the host, not {type(src).__name__}")
         with told():
-            self._native.update_and_sync(dst.native, dst_offset, int(src), new_value & (1 << 64) - 1)
+            self._native.update_and_sync(target, dst_offset, int(src), new_value & (1 << 64) - 1)
 
     def flush(self, timeout_usec: int = -1) -> None:
         """Waits until all writes before have left this rank's memory and lie in the other's; for ever if negative."""

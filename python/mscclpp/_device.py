@@ -31,7 +31,7 @@ class Device:
         return self.type.name if self.id < 0 else f"{self.type.name}:{self.id}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class EndpointConfig:
     """One end of a connection: the transport, and the device whose memory it is for (the current GPU if there is one,
     unless said otherwise). ``max_write_queue_size`` and ``ib`` are taken for programs that give them.

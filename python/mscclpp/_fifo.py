@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mscclpp._errors import told
+from mscclpp._errors import invalid, told
 from mscclpp._handle import DeviceHandle
 from ringfold import _native
 
@@ -41,6 +41,8 @@ class Fifo:
     """
 
     def __init__(self, size: int = FIFO_SIZE, *, on_gpu: bool | None = None) -> None:
+        if size < 1:
+            raise invalid(f"a queue of {size} triggers is none")
         with told():
             self._native = _native.PortFifo(size, on_gpu)
 

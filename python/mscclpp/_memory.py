@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mscclpp._errors import told
+from mscclpp._errors import invalid, told
 from mscclpp._transport import TransportFlags
 
 if TYPE_CHECKING:
@@ -23,6 +23,15 @@ class RegisteredMemory:
         self._native = native
         self.is_lasting = is_lasting
         """Whether it stays open, once others were told of it, though this object is gone."""
+
+    @staticmethod
+    def native_of(memory: object, name: str) -> _native.PortMemory:
+        """The engine's object of an argument that has to be registered memory."""
+        if not isinstance(memory, RegisteredMemory):
+            raise invalid(
+                f"{name} is a RegisteredMemory, not {type(memory).__name__}: Communicator.register_memory makes one"
+            )
+        return memory.native
 
     @property
     def native(self) -> _native.PortMemory:
@@ -52,12 +61,17 @@ class RegisteredMemory:
 
     @staticmethod
     def deserialize(record: bytes, communicator: Communicator | None = None) -> RegisteredMemory:
-        """Another rank's memory, by its record. Without a communicator the one that was made last in this process maps it."""
+        """Another rank's memory, by its record. Without a communicator the one of this process that was made last, and lives,
+        maps it."""
         from mscclpp._communicator import latest
 
+        try:
+            data = bytes(memoryview(record))
+        except TypeError:
+            raise invalid(f"a record is bytes that serialize() gave, not {type(record).__name__}") from None
         port = (communicator or latest()).port
         with told():
-            return RegisteredMemory(port.remote(bytes(record)))
+            return RegisteredMemory(port.remote(data))
 
     def __repr__(self) -> str:
         where = "GPU" if self.is_device() else "host"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from mscclpp._channel import BasePortChannel, PortChannel
+from mscclpp._connection import Connection
 from mscclpp._errors import invalid, told
 from mscclpp._fifo import FIFO_SIZE
 from mscclpp._memory import RegisteredMemory
 from mscclpp._semaphore import Host2DeviceSemaphore, Semaphore
+from mscclpp._spelling import also
 from ringfold import _native
 
 
@@ -38,8 +40,9 @@ class ProxyService:
 
     def add_memory(self, memory: RegisteredMemory) -> int:
         """Makes memory known; gives its id."""
+        native = RegisteredMemory.native_of(memory, "memory")
         with told():
-            number = self._native.add_memory(memory.native)
+            number = self._native.add_memory(native)
         self._kept.append(memory)
         return number
 
@@ -50,15 +53,22 @@ class ProxyService:
     def add_semaphore(
         self, semaphore: Semaphore | Host2DeviceSemaphore | object, connection: object = None
     ) -> int:
-        """Makes a semaphore known; gives its id. It is one of either kind, or a communicator and a connection: the other rank does
-        the same then.
+        """Makes a semaphore known; gives its id. It is a :class:`Semaphore`, a :class:`Host2DeviceSemaphore`, a connection, or a
+        communicator and a connection: for these two the other rank does the same.
         """
         if isinstance(semaphore, Semaphore):
             wrapper = Host2DeviceSemaphore(semaphore)
         elif isinstance(semaphore, Host2DeviceSemaphore):
             wrapper = semaphore
-        else:
+        elif isinstance(semaphore, Connection):
+            wrapper = Host2DeviceSemaphore(semaphore.communicator, semaphore)
+        elif hasattr(semaphore, "build_semaphore") and isinstance(connection, Connection):
             wrapper = Host2DeviceSemaphore(semaphore, connection)  # type: ignore[arg-type]
+        else:
+            raise invalid(
+                "a proxy takes a Semaphore, a Host2DeviceSemaphore, a connection, or a communicator and a connection, not "
+                f"{type(semaphore).__name__}"
+            )
         with told():
             number = self._native.add_semaphore(wrapper.native)
         self._semaphores[number] = wrapper
@@ -68,11 +78,13 @@ class ProxyService:
         """Old: :meth:`add_semaphore` with the same arguments."""
         return self.add_semaphore(communicator, connection)
 
+    @also(id="semaphore_id")
     def port_channel(self, semaphore_id: int, dst: int, src: int) -> PortChannel:
         """A channel from one memory to another, all by their ids."""
         with told():
             return PortChannel(self._native.channel(semaphore_id, dst, src), self)
 
+    @also(id="semaphore_id")
     def base_port_channel(self, semaphore_id: int) -> BasePortChannel:
         """A channel whose memories are named at each call."""
         with told():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mscclpp._connection import Connection
 from mscclpp._errors import invalid, told
 from mscclpp._handle import DeviceHandle
+from mscclpp._spelling import also
 
 if TYPE_CHECKING:
     from mscclpp._communicator import Communicator
@@ -42,6 +43,7 @@ class _View:
     first of what needs it waits for that.
     """
 
+    @also(communicator="semaphore")
     def __init__(self, semaphore: Semaphore | Communicator, connection: Connection | None = None) -> None:
         self._semaphore: Semaphore | None = None
         self._future: Future[Semaphore] | None = None

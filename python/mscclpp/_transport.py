@@ -45,6 +45,9 @@ class Transport(Enum):
     def __xor__(self, other: Transport | TransportFlags) -> TransportFlags:
         return TransportFlags(self) ^ other
 
+    def __sub__(self, other: Transport | TransportFlags) -> TransportFlags:
+        return TransportFlags(self) - other
+
     def __invert__(self) -> TransportFlags:
         return ~TransportFlags(self)
 

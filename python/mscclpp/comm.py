@@ -52,7 +52,7 @@ class CommGroup:
             # The old order: mpi_comm, trio, rank, size.
             old_rank = interfaceIpPortTrio
             torch_group, interfaceIpPortTrio = None, torch_group
-            if isinstance(old_rank, int):
+            if not isinstance(old_rank, str):
                 rank, size = old_rank, size if rank is None else rank
         trio = str(interfaceIpPortTrio)
         if mpi_comm is not None:
@@ -66,6 +66,8 @@ class CommGroup:
                 raise invalid(
                     "a CommGroup needs mpi_comm, torch_group, or interfaceIpPortTrio with rank and size"
                 )
+        # numpy's numbers, too.
+        rank, size = int(rank), int(size)
         self.bootstrap = TcpBootstrap.create(rank, size)
         self.bootstrap.initialize(trio or _agreed(self.bootstrap, give), timeout_sec)
         self.communicator = Communicator(self.bootstrap)
@@ -100,6 +102,8 @@ class CommGroup:
         """Connects with some ranks, which all do the same: by a transport, or one for each."""
         waiting = {}
         for rank in all_ranks:
+            if isinstance(endpoints, Mapping) and rank not in endpoints:
+                raise invalid(f"no endpoint is given for rank {rank}")
             endpoint = endpoints[rank] if isinstance(endpoints, Mapping) else endpoints
             waiting[rank] = self.communicator.connect(endpoint, rank)
         return {rank: future.get() for rank, future in waiting.items()}
