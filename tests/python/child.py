@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 # What the user of the tests has set must not change what they see.
 HIDDEN = ("RINGFOLD_LOG", "PCCL_LOG_LEVEL", "PCCL_JOIN_TOKEN", "PCCL_JOIN_TOKEN_FILE")
@@ -117,3 +118,17 @@ def python(script_or_code: str | Path, *arguments: object) -> list[str]:
     text = str(script_or_code)
     is_script = isinstance(script_or_code, Path) or (text.endswith(".py") and "\n" not in text)
     return [sys.executable, *([text] if is_script else ["-c", text]), *map(str, arguments)]
+
+
+class Spawn(Protocol):
+    """Starts a script, or code, with the interpreter that runs the tests."""
+
+    def __call__(
+        self, script_or_code: str | Path, *arguments: object, env: Mapping[str, str] | None = None
+    ) -> Child: ...
+
+
+class Start(Protocol):
+    """Starts a program."""
+
+    def __call__(self, *words: str | Path, env: Mapping[str, str] | None = None) -> Child: ...

@@ -5,24 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import pytest
-from child import Child, python
-
-
-class Spawn(Protocol):
-    """Starts a script, or code, with the interpreter that runs the tests."""
-
-    def __call__(
-        self, script_or_code: str | Path, *arguments: object, env: Mapping[str, str] | None = None
-    ) -> Child: ...
-
-
-class Start(Protocol):
-    """Starts a program."""
-
-    def __call__(self, *words: str | Path, env: Mapping[str, str] | None = None) -> Child: ...
+from child import Child, Spawn, Start, python
 
 
 @pytest.fixture

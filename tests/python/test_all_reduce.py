@@ -7,7 +7,7 @@ from typing import Any
 
 import pccl
 import pytest
-from conftest import Spawn
+from child import Spawn
 from peers import DEADLINE, begin, connected, join, outcomes, together
 
 Op = pccl.ReduceOp

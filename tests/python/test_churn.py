@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from conftest import Spawn
+from child import Spawn
 
 
 def test_peers_come_and_go_while_one_thread_reduces_and_another_votes(spawn: Spawn) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pccl
 import pytest
-from child import Child
-from conftest import Start
+from child import Child, Start
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 LISTENING = "master listening on "

@@ -23,7 +23,7 @@ import pccl
 import pytest
 import ringfold
 import ringfold.elastic
-from conftest import Spawn
+from child import Spawn
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "python"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import fashion_mnist
 import pytest
-from child import Child
-from conftest import Spawn
+from child import Child, Spawn
 
 pytest.importorskip("numpy")
 

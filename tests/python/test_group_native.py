@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from child import Child
-from conftest import Spawn
+from child import Child, Spawn
 from peers import DEADLINE, outcomes, together
 from ringfold import _native
 from ringfold._error import GroupError

@@ -9,7 +9,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
-from conftest import Start
+from child import Start
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]

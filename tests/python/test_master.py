@@ -9,7 +9,7 @@ import time
 
 import pccl
 import pytest
-from conftest import Spawn
+from child import Spawn
 from peers import DEADLINE, begin, connected, together
 
 

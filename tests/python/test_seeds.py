@@ -14,8 +14,7 @@ from pathlib import Path
 
 import fashion_mnist
 import pytest
-from child import Child, python
-from conftest import Start
+from child import Child, Start, python
 
 pytest.importorskip("numpy")
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import pccl
 import pytest
-from child import Child
-from conftest import Spawn
+from child import Child, Spawn
 from peers import DEADLINE, begin
 
 # The child is "child"; the test is the peer that does not take part.

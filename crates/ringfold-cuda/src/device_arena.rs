@@ -1,7 +1,7 @@
 //! Memory through which ranks on CUDA devices carry out collectives, and the kernels that do.
 //!
 //! Each rank has an arena in its device's memory, which all others have mapped: flags, packets and staging areas, see
-//! `kernels/collectives.cu`. Ranks of other processes open it by its [`IpcRecord`]; ranks that are threads of one
+//! `kernels/collectives.cu`. Ranks of other processes open it by its `IpcRecord`; ranks that are threads of one
 //! process have its address already.
 
 mod kernels;

@@ -376,7 +376,10 @@ fn whoever_wants_to_know_is_told_once_when_a_group_fails_and_never_when_it_is_le
             group.when_over(move |error| say.send(error.to_string()).unwrap());
             group.barrier().unwrap();
             group.close();
-            assert!(heard.recv_timeout(Duration::from_secs(30)).is_err(), "it was let go of, or told nothing");
+            assert!(
+                heard.recv_timeout(Duration::from_secs(30)).is_err(),
+                "it was let go of, or told nothing"
+            );
         });
     }
 }
