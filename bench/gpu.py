@@ -38,7 +38,7 @@ SMALL_BYTES = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 QUICK_BYTES = (1 << 10,)
 MARK = "FIGURE "
 # How much of what a rank that failed has printed is shown.
-SHOWN_CHARS = 4000
+SHOWN_CHARS = 6000
 
 Figures = dict[str, float]
 Tell = Callable[[str, float], None]
@@ -277,7 +277,10 @@ class Job:
         for rank in range(self.world):
             said = Path(self._log(rank)).read_text(errors="replace").strip()
             if said:
-                print(f"--- rank {rank} has said:\n{said[-SHOWN_CHARS:]}", flush=True)
+                # Stacks begin with what is innermost.
+                half = SHOWN_CHARS // 2
+                cut = said if len(said) <= SHOWN_CHARS else f"{said[:half]}\n...\n{said[-half:]}"
+                print(f"--- rank {rank} has said:\n{cut}", flush=True)
 
     def _log(self, rank: int) -> str:
         return os.path.join(self._folder.name, f"{rank}.log")

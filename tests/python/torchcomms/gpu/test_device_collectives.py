@@ -186,7 +186,7 @@ def test_graphs_are_replayed_with_new_data(ranks: Ranks, world: int) -> None:
 def reduces_and_gathers() -> None:
     limit()
     gpu, cpu = device_comm(), processor_comm()
-    rank, size = gpu.get_rank(), gpu.get_size()
+    rank = gpu.get_rank()
     for dtype, op in ((torch.float32, ReduceOp.SUM), (torch.bfloat16, ReduceOp.AVG)):
         for count in COUNTS:
             assert_reduces_alike(gpu, cpu, dtype, op, count)
