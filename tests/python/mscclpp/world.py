@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
+import signal
 import sys
 import time
 import traceback
@@ -45,7 +46,7 @@ class Running:
         """What the function returned in each rank; fails if it raised in one, or a process ended badly."""
         until = time.monotonic() + deadline
         for child in self.children:
-            child.wait(max(until - time.monotonic(), 0.1))
+            self._wait(child, until - time.monotonic())
         bad = [
             f"--- rank {rank}:\n{child.output}"
             for rank, child in enumerate(self.children)
@@ -53,6 +54,30 @@ class Running:
         ]
         assert not bad, "\n".join(bad)
         return [pickle.loads(path.read_bytes()) for path in self.outcomes]
+
+    def result(self, rank: int, deadline: float = DEADLINE) -> Any:
+        """What the function returned in one rank, whatever becomes of the others."""
+        code = self._wait(self.children[rank], deadline)
+        assert code == 0, f"rank {rank} ended with exit code {code}:\n{self.children[rank].output}"
+        return self.outcome(rank)
+
+    def _wait(self, child: Child, seconds: float) -> int:
+        """A rank's exit code. If it does not end in time, all that still run say where they are."""
+        try:
+            return child.wait(max(seconds, 0.1))
+        except AssertionError:
+            pass
+        # Python's own handler of this signal prints the stacks of all threads.
+        for each in self.children:
+            each.signal(signal.SIGABRT)
+        said = []
+        for rank, each in enumerate(self.children):
+            try:
+                each.wait(5)
+            except AssertionError:
+                said.append(f"--- rank {rank} does not even end by SIGABRT")
+            said.append(f"--- rank {rank}:\n{each.output}")
+        raise AssertionError("\n".join([f"{child} has not ended in time", *said]))
 
     def outcome(self, rank: int) -> Any:
         """What one rank returned."""
