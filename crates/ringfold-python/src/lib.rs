@@ -24,6 +24,7 @@ mod port_connection;
 mod port_error;
 mod port_fifo;
 mod port_memory;
+mod port_owned;
 mod port_proxy;
 mod port_semaphore;
 mod port_wait;

@@ -2,10 +2,10 @@
 
 use crate::call::released;
 use crate::group::Group;
-use crate::owned::Owned;
 use crate::port_connection::PortConnection;
 use crate::port_error::{of_port, refused};
 use crate::port_memory::PortMemory;
+use crate::port_owned::PortOwned;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ringfold::cuda::port::{Offer, Transport, leave_all, wind_up};
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 /// One rank's side of all its connections.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct Port {
-    port: Owned<ringfold::cuda::port::Port>,
+    port: PortOwned<ringfold::cuda::port::Port>,
 }
 
 /// This side's part of a connection to be.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortOffer {
-    offer: Owned<Offer>,
+    offer: PortOwned<Offer>,
 }
 
 #[pymethods]
@@ -34,7 +34,7 @@ impl Port {
             .map(|host| host.parse::<IpAddr>().map_err(|error| refused(py, &format!("{host:?}: {error}"))));
         let host = host.transpose()?;
         let port = released(py, || ringfold::cuda::port::Port::open(name, host))?;
-        Ok(Self { port: Owned::new(port.map_err(|error| of_port(py, &error))?) })
+        Ok(Self { port: PortOwned::new(port.map_err(|error| of_port(py, &error))?) })
     }
 
     /// Registers memory of the host or of a device by its address. `file` is where in which file it lies, if it does.
@@ -65,7 +65,7 @@ impl Port {
         let way = Transport::from_bit(transport)
             .ok_or_else(|| refused(py, &format!("{transport} is not the number of one transport")))?;
         let offer = released(py, || port.offer(way, (device >= 0).then_some(device)))?;
-        Ok(PortOffer { offer: Owned::new(offer.map_err(|error| of_port(py, &error))?) })
+        Ok(PortOffer { offer: PortOwned::new(offer.map_err(|error| of_port(py, &error))?) })
     }
 
     /// Connects with whoever made the other offer.

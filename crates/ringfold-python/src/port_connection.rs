@@ -1,10 +1,10 @@
 //! Connections of ports, for Python.
 
 use crate::call::{released, wait_until};
-use crate::owned::Owned;
 use crate::port::patience;
 use crate::port_error::{of_kind, of_port, refused};
 use crate::port_memory::PortMemory;
+use crate::port_owned::PortOwned;
 use pyo3::prelude::*;
 use ringfold::cuda::port::Connection;
 use std::time::Instant;
@@ -12,12 +12,12 @@ use std::time::Instant;
 /// A connection with another rank.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortConnection {
-    connection: Owned<Connection>,
+    connection: PortOwned<Connection>,
 }
 
 impl PortConnection {
     pub(crate) fn of(connection: Connection) -> Self {
-        Self { connection: Owned::new(connection) }
+        Self { connection: PortOwned::new(connection) }
     }
 
     pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&Connection> {

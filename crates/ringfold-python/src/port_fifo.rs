@@ -1,8 +1,8 @@
 //! The queue between kernels and a proxy, for Python programs that poll it themselves.
 
 use crate::call::released;
-use crate::owned::Owned;
 use crate::port_error::{of_cuda, of_kind, refused};
+use crate::port_owned::PortOwned;
 use crate::port_wait::watched;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A queue of triggers.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortFifo {
-    fifo: Owned<Arc<Fifo>>,
+    fifo: PortOwned<Arc<Fifo>>,
     is_on_gpu: bool,
 }
 
@@ -37,7 +37,7 @@ impl PortFifo {
             false => Ok(Fifo::of_host(size)),
         })?;
         let fifo = made.map_err(|error| of_cuda(py, &error))?;
-        Ok(Self { fifo: Owned::new(Arc::new(fifo)), is_on_gpu })
+        Ok(Self { fifo: PortOwned::new(Arc::new(fifo)), is_on_gpu })
     }
 
     #[getter]

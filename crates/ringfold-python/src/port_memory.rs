@@ -1,8 +1,8 @@
 //! Registered memory of ports, for Python.
 
 use crate::call::released;
-use crate::owned::Owned;
 use crate::port_error::{of_cuda, of_port, refused};
+use crate::port_owned::PortOwned;
 use crate::window::again;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -13,12 +13,12 @@ use ringfold::{Memory, SharedMemory};
 /// Registered memory, of this process or of another one.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortMemory {
-    memory: Owned<RegisteredMemory>,
+    memory: PortOwned<RegisteredMemory>,
 }
 
 impl PortMemory {
     pub(crate) fn of(memory: RegisteredMemory) -> Self {
-        Self { memory: Owned::new(memory) }
+        Self { memory: PortOwned::new(memory) }
     }
 
     pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&RegisteredMemory> {

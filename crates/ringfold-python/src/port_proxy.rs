@@ -1,10 +1,10 @@
 //! Proxies and the channels through them, for Python.
 
 use crate::call::{released, wait_until};
-use crate::owned::Owned;
 use crate::port::Port;
 use crate::port_error::{of_kind, of_port, refused};
 use crate::port_memory::PortMemory;
+use crate::port_owned::PortOwned;
 use crate::port_semaphore::{PortSemaphore, PortSemaphoreFace};
 use crate::port_wait::watched;
 use pyo3::prelude::*;
@@ -12,15 +12,11 @@ use pyo3::types::{PyBytes, PyDict};
 use ringfold::cuda::port::device_handle::HANDLE_SIZES;
 use ringfold::cuda::port::trigger::{MemoryId, SemaphoreId};
 use ringfold::cuda::port::{PortError, ProxyService, Put, SemaphoreKind, Wait};
-use std::time::Duration;
 
-/// How long the end of the object waits for the thread.
-const END_MAX: Duration = Duration::from_secs(10);
-
-/// A proxy.
+/// A proxy. It stops with the object.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortProxy {
-    proxy: Owned<ProxyService>,
+    proxy: PortOwned<ProxyService>,
 }
 
 /// What a proxy is given: a semaphore, or a face of one.
@@ -37,7 +33,7 @@ impl PortProxy {
     fn new(py: Python<'_>, port: Option<&Port>, fifo_size: usize) -> PyResult<Self> {
         let port = port.map(|port| port.here(py)).transpose()?.cloned();
         let proxy = ProxyService::new(port, fifo_size).map_err(|error| of_port(py, &error))?;
-        Ok(Self { proxy: Owned::new(proxy) })
+        Ok(Self { proxy: PortOwned::new(proxy) })
     }
 
     /// Makes memory known, and says its number.
@@ -96,19 +92,10 @@ impl PortProxy {
     }
 }
 
-impl Drop for PortProxy {
-    fn drop(&mut self) {
-        // The thread may need the interpreter's lock to let go of something; nobody else is to wait for it meanwhile.
-        if let Some(proxy) = self.proxy.here() {
-            let _ = Python::try_attach(|py| py.detach(|| proxy.stop_within(END_MAX)));
-        }
-    }
-}
-
 /// A channel through a proxy: what the host puts with, and what kernels are given.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortChannel {
-    channel: Owned<ringfold::cuda::port::PortChannel>,
+    channel: PortOwned<ringfold::cuda::port::PortChannel>,
 }
 
 #[pymethods]
@@ -175,7 +162,7 @@ impl PortChannel {
 impl PortChannel {
     fn of(py: Python<'_>, channel: Result<ringfold::cuda::port::PortChannel, PortError>) -> PyResult<Self> {
         let channel = channel.map_err(|error| of_port(py, &error))?;
-        Ok(Self { channel: Owned::new(channel) })
+        Ok(Self { channel: PortOwned::new(channel) })
     }
 
     fn here(&self, py: Python<'_>) -> PyResult<&ringfold::cuda::port::PortChannel> {

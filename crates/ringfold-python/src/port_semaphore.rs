@@ -1,11 +1,11 @@
 //! Semaphores of ports, for Python.
 
 use crate::call::released;
-use crate::owned::Owned;
 use crate::port::Port;
 use crate::port_connection::PortConnection;
 use crate::port_error::{of_port, refused};
 use crate::port_memory::PortMemory;
+use crate::port_owned::PortOwned;
 use crate::port_wait::watched;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -14,14 +14,14 @@ use ringfold::cuda::port::{Semaphore, SemaphoreFace, SemaphoreKind, SemaphoreOff
 /// This side's part of a semaphore to be.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortSemaphoreOffer {
-    offer: Owned<SemaphoreOffer>,
+    offer: PortOwned<SemaphoreOffer>,
     connection: Py<PortConnection>,
 }
 
 /// A semaphore.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortSemaphore {
-    semaphore: Owned<Semaphore>,
+    semaphore: PortOwned<Semaphore>,
     #[pyo3(get)]
     connection: Py<PortConnection>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct PortSemaphore {
 /// One who waits for a semaphore.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortSemaphoreFace {
-    face: Owned<SemaphoreFace>,
+    face: PortOwned<SemaphoreFace>,
 }
 
 #[pymethods]
@@ -52,7 +52,7 @@ impl PortSemaphoreOffer {
             (Some(false), _) => WordPlace::Host,
         };
         let offer = released(py, || SemaphoreOffer::new(way, place))?.map_err(|error| of_port(py, &error))?;
-        Ok(Self { offer: Owned::new(offer), connection: connection.clone().unbind() })
+        Ok(Self { offer: PortOwned::new(offer), connection: connection.clone().unbind() })
     }
 
     /// What the other side has to know.
@@ -65,7 +65,7 @@ impl PortSemaphoreOffer {
     fn join(&self, py: Python<'_>, theirs: &[u8]) -> PyResult<PortSemaphore> {
         let offer = self.here(py)?;
         let semaphore = released(py, || offer.join(theirs))?.map_err(|error| of_port(py, &error))?;
-        Ok(PortSemaphore { semaphore: Owned::new(semaphore), connection: self.connection.clone_ref(py) })
+        Ok(PortSemaphore { semaphore: PortOwned::new(semaphore), connection: self.connection.clone_ref(py) })
     }
 }
 
@@ -96,7 +96,7 @@ impl PortSemaphore {
 impl PortSemaphore {
     pub(crate) fn face(&self, py: Python<'_>, kind: SemaphoreKind) -> PyResult<PortSemaphoreFace> {
         let semaphore = self.semaphore.require().map_err(|failure| refused(py, &failure.text))?;
-        Ok(PortSemaphoreFace { face: Owned::new(SemaphoreFace::new(semaphore, kind)) })
+        Ok(PortSemaphoreFace { face: PortOwned::new(SemaphoreFace::new(semaphore, kind)) })
     }
 }
 
