@@ -87,7 +87,7 @@ impl DeviceGroup {
             Err(why) => return Ok(Err(Unfit(why))),
         };
         let Ok((offer, compiler)) = mine else { return Err(Error::Internal("an offer went astray".into())) };
-        let page = AbortPage::open();
+        let page = AbortPage::alone();
         page.set_spin(group.timeout());
         let arena = DeviceArena::join(offer, &offers, page.clone());
         let told = arena.as_ref().map(|_| Vec::new()).map_err(CudaError::to_string);

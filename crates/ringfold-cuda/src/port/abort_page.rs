@@ -124,6 +124,12 @@ impl AbortPage {
         Arc::new(Self::new(true))
     }
 
+    /// A new page that belongs to no port: neither do waits without a page of their own end with it, nor does what they
+    /// leave behind concern it.
+    pub fn alone() -> Arc<Self> {
+        Arc::new(Self::new(false))
+    }
+
     fn new(is_of_port: bool) -> Self {
         Self {
             is_set: AtomicBool::new(false),
@@ -382,5 +388,9 @@ mod tests {
         drop(other);
         assert!(!process_page().is_set());
         assert_eq!((process_page().reason(), third.reason()), (None, None));
+        // A page of no port is none of the process's business.
+        let alone = AbortPage::alone();
+        alone.set("a collective failed");
+        assert!(alone.is_set() && !process_page().is_set() && !third.is_set());
     }
 }
