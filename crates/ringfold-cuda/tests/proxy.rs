@@ -237,7 +237,11 @@ fn two_proxies_that_signal_through_one_semaphore_never_set_it_back() {
 
 #[test]
 fn faces_of_one_semaphore_count_for_themselves() {
-    let [one, other] = pair(Transport::SharedMemory);
+    TRANSPORTS.into_iter().for_each(faces_count_for_themselves);
+}
+
+fn faces_count_for_themselves(transport: Transport) {
+    let [one, other] = pair(transport);
     let signals = SemaphoreFace::new(&one.semaphore, SemaphoreKind::HostToHost);
     let faces = [SemaphoreKind::HostToHost, SemaphoreKind::HostToDevice]
         .map(|kind| SemaphoreFace::new(&other.semaphore, kind));
@@ -272,22 +276,66 @@ fn kernels_own_their_semaphores() {
 
 #[test]
 fn an_abort_ends_a_wait_at_once_and_what_came_before_it_counts() {
-    let [one, other] = pair(Transport::SharedMemory);
-    let signals = SemaphoreFace::new(&one.semaphore, SemaphoreKind::HostToHost);
-    let waits = SemaphoreFace::new(&other.semaphore, SemaphoreKind::HostToHost);
-    signals.signal().unwrap();
-    std::thread::scope(|scope| {
-        let aborter = scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(50));
-            other.port.abort("rank 7 was lost");
+    for transport in TRANSPORTS {
+        let [one, other] = pair(transport);
+        let signals = SemaphoreFace::new(&one.semaphore, SemaphoreKind::HostToHost);
+        let waits = SemaphoreFace::new(&other.semaphore, SemaphoreKind::HostToHost);
+        signals.signal().unwrap();
+        std::thread::scope(|scope| {
+            let aborter = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                other.port.abort("rank 7 was lost");
+            });
+            waits.wait(for_long()).unwrap();
+            let begun = Instant::now();
+            let end = waits.wait(for_long()).unwrap_err();
+            assert!(end.to_string().contains("rank 7 was lost"), "{end}");
+            assert!(begun.elapsed() < Duration::from_secs(5));
+            aborter.join().unwrap();
         });
-        waits.wait(for_long()).unwrap();
+    }
+}
+
+#[test]
+fn several_threads_wait_at_one_port_and_each_hears_its_own_signals() {
+    const ROUNDS: u32 = 300;
+    for transport in TRANSPORTS {
+        let sides = pair(transport);
         let begun = Instant::now();
-        let end = waits.wait(for_long()).unwrap_err();
-        assert!(end.to_string().contains("rank 7 was lost"), "{end}");
-        assert!(begun.elapsed() < Duration::from_secs(5));
-        aborter.join().unwrap();
-    });
+        std::thread::scope(|scope| {
+            for side in &sides {
+                // Two faces on each side; the first one answers, and the other one only listens.
+                for answers in [true, false] {
+                    let face = SemaphoreFace::new(&side.semaphore, SemaphoreKind::HostToHost);
+                    scope.spawn(move || {
+                        for _ in 0..ROUNDS {
+                            if answers {
+                                face.signal().unwrap();
+                            }
+                            face.wait(for_long()).unwrap();
+                        }
+                        assert!(!face.poll().unwrap());
+                    });
+                }
+            }
+        });
+        println!("{transport}: {:?} for a signal each way", begun.elapsed() / ROUNDS);
+    }
+}
+
+#[test]
+fn a_wait_ends_at_its_deadline_or_when_it_is_called_off_also_where_sockets_are_moved() {
+    for transport in TRANSPORTS {
+        let [_one, other] = pair(transport);
+        let face = SemaphoreFace::new(&other.semaphore, SemaphoreKind::HostToHost);
+        let begun = Instant::now();
+        let late = face.wait(Wait::within(Duration::from_millis(120))).unwrap_err();
+        assert_eq!((late.kind(), late.to_string().contains("rank 0")), ("timeout", true), "{late}");
+        let called_off = face.wait(Wait { watch: Some(&|| true), ..for_long() }).unwrap_err();
+        assert_eq!(called_off.kind(), "timeout");
+        assert_eq!(face.wait(Wait::until(begun)).unwrap_err().kind(), "timeout");
+        assert!(begun.elapsed() < LONG / 2 && begun.elapsed() >= Duration::from_millis(120));
+    }
 }
 
 #[test]
