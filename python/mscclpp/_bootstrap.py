@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import hashlib
+import os
 import socket
 import threading
 import time
@@ -394,7 +395,15 @@ def _address(text: str) -> tuple[str, int]:
         raise invalid(f"{text!r} is no place to meet: interface:host:port or host:port is one")
     if interface and interface not in (names := [name for _, name in socket.if_nameindex()]):
         raise invalid(f"there is no network interface {interface!r} here; there are {', '.join(names)}")
-    return host, int(port)
+    return host, _beside_torchrun(int(port))
+
+
+def _beside_torchrun(port: int) -> int:
+    """torchrun's agent listens at MASTER_PORT itself, and says so: whoever is sent there meets at the next port."""
+    is_taken = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
+    if not is_taken or os.environ.get("MASTER_PORT") != str(port):
+        return port
+    return port + 1 if port + 1 < 1 << 16 else port - 1
 
 
 def _host() -> bytes:
