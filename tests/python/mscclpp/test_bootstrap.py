@@ -151,6 +151,21 @@ def test_a_meeting_ends_at_about_its_limit_and_names_who_is_missing() -> None:
     assert 0.9 < time.monotonic() - began < PROMPT
 
 
+def test_whoever_was_alone_may_try_again() -> None:
+    bootstrap = TcpBootstrap.create(0, 2)
+    made = bootstrap.create_unique_id()
+    late = TcpBootstrap.create(1, 2)
+    with pytest.raises(Error, match="it does not answer"):
+        late.initialize(made, 0.3)
+    with pytest.raises(Error, match="rank 1 did not come"):
+        bootstrap.initialize(made, 0.3)
+    other = threading.Thread(target=late.initialize, args=(made, DEADLINE))
+    other.start()
+    bootstrap.initialize(made, timeout_sec=DEADLINE)
+    other.join(DEADLINE)
+    assert bootstrap.get_n_ranks_per_node() == late.get_n_ranks_per_node() == 2
+
+
 def test_a_bootstrap_that_never_met_anyone_ends_at_once() -> None:
     began = time.monotonic()
     for at in range(10):

@@ -320,6 +320,99 @@ def test_what_can_not_be_is_said_in_words() -> None:
         communicator.register_memory(buffer.address + 4088, 16, ETHERNET)
 
 
+def test_what_is_of_the_wrong_kind_is_said_in_words() -> None:
+    communicator = alone()
+    line = communicator.connect(SHARED, 0).get()
+    memory = words(1, 2)
+    own = register(communicator, memory, SHARED)
+    service = mscclpp.ProxyService()
+    for call in (
+        lambda: line.write(memory, 0, own, 0, 8),
+        lambda: line.write(own, 0, memory, 0, 8),
+        lambda: line.update(memory, 0, 8),
+        lambda: service.add_memory(memory),
+        lambda: communicator.send_memory(memory, 0),
+        lambda: mscclpp.MemoryChannel(
+            mscclpp.MemoryDevice2DeviceSemaphore(communicator, line), memory, own
+        ).device_handle(),
+    ):
+        with pytest.raises(Error, match="RegisteredMemory, not c_"):
+            call()
+    with pytest.raises(Error, match="address of a word"):
+        line.update_and_sync(own, 0, memory, 8)
+    with pytest.raises(Error, match="not Host2HostSemaphore"):
+        service.add_semaphore(mscclpp.Host2HostSemaphore(communicator, line))
+    with pytest.raises(Error, match="MemoryDevice2DeviceSemaphore, not int"):
+        mscclpp.MemoryChannel(3, own, own)
+    with pytest.raises(Error, match="a record is bytes"):
+        mscclpp.RegisteredMemory.deserialize(None)
+    with pytest.raises(Error, match="-1 triggers"):
+        mscclpp.Fifo(-1)
+    with pytest.raises(Error, match="not by NoneType"):
+        mscclpp.TcpBootstrap.create(0, 1).initialize(None)
+
+
+def test_arguments_may_be_named_as_they_were_called_at_any_time() -> None:
+    bootstrap = mscclpp.TcpBootstrap.create(rank=0, n_ranks=1)
+    bootstrap.initialize(unique_id=bootstrap.create_unique_id(), timeout_sec=5)
+    communicator = Communicator(bootstrap=bootstrap)
+    line = communicator.connect(config=EndpointConfig(transport=SHARED), remote_rank=0, tag=3).get()
+    old = communicator.connect_on_setup(remote_rank=0, tag=3, config=SHARED).get()
+    assert communicator.connect(cfg=SHARED, rank=0).get().remote_rank() == old.remote_rank() == 0
+    memory, word = words(7, 0, 0), words(0)
+    own = communicator.register_memory(
+        ptr=ctypes.addressof(memory), size=24, transports=TransportFlags(SHARED)
+    )
+    line.write(dst=own, dstOffset=8, src=own, srcOffset=0, size=8)
+    line.write(dst=own, dst_offset=16, src=own, src_offset=0, size=8)
+    line.update_and_sync(dst=own, dst_offset=0, src_ptr=ctypes.addressof(word), new_value=9)
+    line.flush(timeout_usec=5_000_000)
+    assert list(memory) == [9, 7, 7] and word[0] == 9
+    semaphore = communicator.build_semaphore(connection=line, remote_rank=0, tag=0).get()
+    for kind in (
+        mscclpp.Host2DeviceSemaphore,
+        mscclpp.Host2HostSemaphore,
+        mscclpp.MemoryDevice2DeviceSemaphore,
+    ):
+        kind(semaphore=semaphore)
+        kind(communicator=communicator, connection=line).semaphore()
+    channel = mscclpp.MemoryChannel(semaphore=semaphore, dst=own, src=own, packet_buffer=own)
+    assert len(channel.device_handle().raw) == 64
+    service = mscclpp.ProxyService(fifo_size=8)
+    number = service.add_semaphore(line)
+    assert len(service.port_channel(id=number, dst=service.add_memory(own), src=0).device_handle().raw) == 96
+    with pytest.raises(TypeError, match="twice"):
+        line.write(own, dst_offset=8, dstOffset=8, src=own, src_offset=0, size=8)
+
+
+def test_a_wait_for_so_many_looks_ends_soon() -> None:
+    communicator = alone()
+    semaphore = mscclpp.Host2HostSemaphore(communicator, communicator.connect(SHARED, 0).get())
+    began = time.monotonic()
+    with pytest.raises(Error, match="rank 0"):
+        semaphore.wait(max_spin_count=10_000_000)
+    assert time.monotonic() - began < 30
+    semaphore.signal()
+    semaphore.wait(10_000_000)
+
+
+def test_a_record_is_mapped_by_whichever_communicator_lives() -> None:
+    communicator = alone()
+    own = register(communicator, words(1), SHARED)
+    alone()
+    gc.collect()
+    assert mscclpp.RegisteredMemory.deserialize(own.serialize()).data() == own.data()
+
+
+def test_communicators_of_one_process_fail_each_for_itself() -> None:
+    one, other = alone(), alone()
+    one.abort("enough")
+    line = other.connect(SHARED, 0).get()
+    line.flush()
+    assert other.failure() is None
+    other.check()
+
+
 def test_an_aborted_communicator_says_so_at_every_call() -> None:
     communicator = alone()
     assert communicator.failure() is None

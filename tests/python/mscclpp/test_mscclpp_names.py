@@ -192,6 +192,29 @@ def test_devices_and_ends_of_connections_are_plain_values() -> None:
     assert mscclpp.EndpointConfig(mscclpp.Transport.Ethernet).max_write_queue_size == -1
 
 
+def test_transports_and_their_sets_pickle() -> None:
+    for one in (mscclpp.Transport.IB3, mscclpp.Transport.CudaIpc | mscclpp.Transport.Ethernet):
+        assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_the_environment_has_all_settings_with_their_types() -> None:
+    texts = """debug debug_subsys debug_file hca_devices hostid socket_family socket_ifname comm_id ibv_mode cache_dir
+        npkit_dump_dir"""
+    one = mscclpp.env()
+    assert all(type(getattr(one, name)) is str for name in texts.split())
+    assert type(one.cuda_ipc_use_default_stream) is bool and type(one.ib_gid_index) is int
+    for name in ("debug", "something_new"):
+        with pytest.raises(AttributeError):
+            setattr(one, name, "other")
+
+
+def test_members_of_enumerations_are_there() -> None:
+    assert {member.name for member in mscclpp.DeviceType} == {"Unknown", "CPU", "GPU"}
+    assert {f"IB{n}" for n in range(8)} < {member.name for member in mscclpp.Transport}
+    assert {"SUM", "MIN", "MAX"} <= {member.name for member in mscclpp.ReduceOp}
+    assert {"LL8", "LL16"} <= {member.name for member in mscclpp.PacketType}
+
+
 def test_the_headers_can_be_had_as_files(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "mscclpp", "--include"]
     environment = {"MSCCLPP_CACHE_DIR": str(tmp_path), "PATH": "", "PYTHONPATH": ":".join(sys.path)}
