@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from mscclpp._cache import cache_folder
@@ -28,6 +32,8 @@ _DTYPES = {
     "float32": 10,
     "float64": 11,
 }
+# How long the end of the process waits for what was queued.
+_EXIT_SECONDS = 5.0
 _REDUCTIONS = {"SUM": 0, "AVG": 1, "PRODUCT": 2, "MAX": 3, "MIN": 4}
 
 
@@ -54,6 +60,7 @@ class Collectives:
                     raise CudaError(0, f"collectives on GPUs can't be used: {why}") from error
                 raise
         self._native = native
+        _open.add(self)
         # The engine's group lives as long as its bootstrap.
         self._group = group
 
@@ -115,7 +122,21 @@ class Collectives:
 
     def close(self) -> None:
         """Lets go of the GPU's memory."""
+        _open.discard(self)
         self._native.close()
+
+
+# Those that are not closed.
+_open: weakref.WeakSet[Collectives] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish() -> None:
+    """A process that ends takes its kernels with it, and those of other ranks would wait for them in vain."""
+    until = time.monotonic() + _EXIT_SECONDS
+    for collectives in list(_open):
+        with contextlib.suppress(Exception):
+            collectives._native.settle(max(until - time.monotonic(), 0.0))
 
 
 def _device_span(tensor: Any, name: str) -> Span:
