@@ -67,10 +67,12 @@ class Running:
             return child.wait(max(seconds, 0.1))
         except AssertionError:
             pass
-        # Python's own handler of this signal prints the stacks of all threads.
+        said = [
+            f"--- threads of rank {rank}:\n{_threads(each.pid)}" for rank, each in enumerate(self.children)
+        ]
+        # Python's own handler of this signal prints the stacks of all threads that it knows.
         for each in self.children:
             each.signal(signal.SIGABRT)
-        said = []
         for rank, each in enumerate(self.children):
             try:
                 each.wait(5)
@@ -84,6 +86,21 @@ class Running:
         path = self.outcomes[rank]
         assert path.exists(), self.children[rank].output
         return pickle.loads(path.read_bytes())
+
+
+def _threads(pid: int) -> str:
+    """What each thread of a process does in the system, also those that Python does not know."""
+    said = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            name, state, where, call = (
+                (task / file).read_text().strip() for file in ("comm", "stat", "wchan", "syscall")
+            )
+        except OSError:
+            continue
+        state = state.rpartition(")")[2].split()[0]
+        said.append(f"    {name:16} {state} {where or '-'}, system call {call.split()[0]}")
+    return "\n".join(said)
 
 
 class World:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,13 @@ def needs_gpu() -> None:
     why_not = _native.cuda_why_not()
     if why_not is not None:
         pytest.skip(f"needs a CUDA device: {why_not}")
+
+
+@pytest.fixture(scope="session")
+def warm_gpu(needs_gpu: None) -> None:
+    """Another process has loaded torch and used the device, so that those of the tests start quickly."""
+    code = "import torch; print(torch.zeros(1, device='cuda:0').item())"
+    subprocess.run([sys.executable, "-c", code], timeout=120, check=False, capture_output=True)
 
 
 @pytest.fixture

@@ -1,7 +1,13 @@
-"""Connections between the memories of a GPU that two processes have, through CUDA IPC and over TCP."""
+"""Connections between the memories of a GPU that two processes have, through CUDA IPC and over TCP.
+
+Torch and a device take seconds to start, so a pair of processes plays several scenes, one after the other. All of them
+are in processes of their own: one that hangs says where, and is gone afterwards.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import signal
 import struct
@@ -9,20 +15,55 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import test_port_native
 from ringfold import _native
 from ringfold._error import PortError
-from test_port_native import ETHERNET, PROMPT, SHARED_MEMORY, Memory, connected, hear, kept, tell
-from world import DEADLINE, World, rank
+from test_port_native import ETHERNET, PROMPT, SHARED_MEMORY, Memory, kept
+from world import World, rank
 
 if TYPE_CHECKING:
     import torch
 
-pytestmark = pytest.mark.usefixtures("needs_gpu")
+pytestmark = pytest.mark.usefixtures("needs_gpu", "warm_gpu")
+
+# For one wait, and for a pair of processes with all its scenes.
+DEADLINE = 20.0
+PAIR_DEADLINE = 60.0
 
 CUDA_IPC = 1
 NBYTES = 1 << 20
 # Between the beginnings of two tensors of one allocation.
 GAP = 512
+
+
+# The scene that is played: what one has left for the other is not to be found in the next.
+scene = "only"
+
+
+def play(transport: int, names: list[str]) -> None:
+    """Plays scenes: functions of this module that take the transport."""
+    global scene
+    for scene in names:
+        begun = time.monotonic()
+        print(f"--- {scene}", flush=True)
+        globals()[scene](transport)
+        together("over")
+        print(f"    took {time.monotonic() - begun:.2f} s", flush=True)
+
+
+def tell(name: str, record: bytes) -> None:
+    """Leaves something for the other rank."""
+    test_port_native.tell(f"{scene}-{name}", record)
+
+
+def hear(name: str, of: int) -> bytes:
+    """What the other rank has left."""
+    return test_port_native.hear(f"{scene}-{name}", of)
+
+
+def connected(transport: int) -> tuple[_native.Port, dict[int, _native.PortConnection]]:
+    """A port, and its connection with the other rank."""
+    return test_port_native.connected(transport, f"{scene}-offer")
 
 
 def cuda_tensor(nbytes: int = NBYTES) -> torch.Tensor:
@@ -79,7 +120,7 @@ def together(name: str) -> None:
 # --- writes and words --------------------------------------------------------------------------------------------------
 
 
-def write_and_signal(transport: int) -> int:
+def write_and_signal(transport: int) -> None:
     import torch
 
     port, connections = connected(transport)
@@ -88,6 +129,7 @@ def write_and_signal(transport: int) -> int:
     there, bell_there = exchanged(port, target, "target"), exchanged(port, bell, "bell")
     mine = register(port, source)
     assert mine.is_device and there.is_device and there.nbytes == NBYTES
+    assert there.address != 0, "memory that was registered for CUDA IPC is open here, too"
     for turn in range(1, 11):
         source.copy_(pattern(NBYTES, turn + rank()))
         torch.cuda.synchronize()
@@ -101,13 +143,6 @@ def write_and_signal(transport: int) -> int:
         connection.update(bell_there, 16, turn)
         await_word(bell, 16, turn)
     together("done")
-    return there.address
-
-
-@pytest.mark.parametrize("transport", [CUDA_IPC, ETHERNET, SHARED_MEMORY])
-def test_what_two_processes_write_into_each_others_gpu_memory_arrives(world: World, transport: int) -> None:
-    for address in world.run(2, write_and_signal, transport):
-        assert address != 0, "memory that was registered for CUDA IPC is open here, too"
 
 
 def write_between_host_and_device(transport: int) -> None:
@@ -141,16 +176,11 @@ def write_between_host_and_device(transport: int) -> None:
     together("done")
 
 
-@pytest.mark.parametrize("transport", [CUDA_IPC, ETHERNET, SHARED_MEMORY])
-def test_memory_of_the_host_and_of_a_gpu_are_written_from_each_other(world: World, transport: int) -> None:
-    world.run(2, write_between_host_and_device, transport)
-
-
-def tell_data_and_a_word_of_the_host() -> None:
+def tell_data_and_a_word_of_the_host(transport: int) -> None:
     # The data goes to the GPU by a stream, and the word, which lies in memory of the host, must not overtake it.
     import torch
 
-    port, connections = connected(ETHERNET)
+    port, connections = connected(transport)
     nbytes = 8 << 20
     target, bell = cuda_tensor(nbytes), Memory(64)
     there = exchanged(port, target, "target")
@@ -171,12 +201,8 @@ def tell_data_and_a_word_of_the_host() -> None:
     together("done")
 
 
-def test_a_word_of_the_host_comes_behind_data_for_a_gpu(world: World) -> None:
-    world.run(2, tell_data_and_a_word_of_the_host)
-
-
-def open_twice() -> None:
-    port, connections = connected(CUDA_IPC)
+def open_twice(transport: int) -> None:
+    port, connections = connected(transport)
     block = cuda_tensor(4 * NBYTES)
     parts = [block[:NBYTES], block[NBYTES // 2 : 2 * NBYTES], block[3 * NBYTES :], block]
     for number, part in enumerate(parts):
@@ -199,13 +225,12 @@ def open_twice() -> None:
     together("done")
 
 
-def test_registrations_within_one_allocation_coexist_and_open_it_once(world: World) -> None:
-    world.run(2, open_twice)
-
-
-def write_cupy_memory() -> None:
-    cupy = pytest.importorskip("cupy", reason="cupy brings the memory of this test")
-    port, connections = connected(CUDA_IPC)
+def write_cupy_memory(transport: int) -> None:
+    if importlib.util.find_spec("cupy") is None:
+        print("    cupy is not installed", flush=True)
+        return
+    cupy = importlib.import_module("cupy")
+    port, connections = connected(transport)
     # Cupy's pool gives parts of larger allocations.
     pool = [cupy.zeros(100 + number, dtype=cupy.uint8) for number in range(8)]
     cupy.cuda.Device(0).synchronize()
@@ -226,9 +251,21 @@ def write_cupy_memory() -> None:
     together("done")
 
 
-def test_memory_of_cupys_pool_is_written(world: World) -> None:
-    pytest.importorskip("cupy", reason="cupy brings the memory of this test")
-    world.run(2, write_cupy_memory)
+def refuse_words_of_the_host(transport: int) -> None:
+    # A port that is connected with itself.
+    port = _native.Port("rank 0", "127.0.0.1")
+    offer = port.offer(transport)
+    connection = port.connect(offer, offer.record, 0, PROMPT)
+    memory = Memory(4096)
+    mine = port.register(memory.address, 4096, transport, None, memory)
+    with pytest.raises(PortError) as error:
+        connection.update(mine, 0, 1)
+    assert error.value.kind == "unsupported"
+    tensor = cuda_tensor()
+    there = register(port, tensor)
+    connection.update(there, 8, 4)
+    connection.flush(PROMPT)
+    assert word(tensor, 8) == 4
 
 
 # --- beside kernels ----------------------------------------------------------------------------------------------------
@@ -260,7 +297,7 @@ def write_while_a_kernel_spins(transport: int) -> None:
     torch.cuda.synchronize()
     together("ready")
     # On the legacy default stream, which all ordinary streams wait for.
-    kernel.launch(struct.pack("<QQ", stop.data_ptr(), int(20e9)), (1, 1, 1), (1, 1, 1), 0, 0)
+    kernel.launch(struct.pack("<QQ", stop.data_ptr(), int(15e9)), (1, 1, 1), (1, 1, 1), 0, 0)
     cuda: Any = torch.cuda
     done = cuda.Event()
     done.record(cuda.default_stream())
@@ -282,43 +319,53 @@ def write_while_a_kernel_spins(transport: int) -> None:
     together("done")
 
 
-@pytest.mark.parametrize("transport", [CUDA_IPC, ETHERNET])
-def test_writes_go_on_while_kernels_spin_on_the_default_stream(world: World, transport: int) -> None:
-    world.run(2, write_while_a_kernel_spins, transport)
+def let_go_while_a_kernel_spins(transport: int) -> None:
+    # The driver may not free or close anything before the kernel ends: nobody but its own thread waits for that.
+    import torch
+
+    port, connections = connected(transport)
+    mine, target = cuda_tensor(), cuda_tensor()
+    # So large that it has an allocation of its own, which is closed with it.
+    there, again = exchanged(port, target, "target"), exchanged(port, cuda_tensor(32 * NBYTES), "more")
+    source = register(port, mine)
+    image = _native.cuda_compile(SPIN, "spin.cu", _native.cuda_arch(0), {}, [], [], None)
+    kernel = _native.CudaModule(image, 0).function("spin")
+    stop = torch.zeros(16, dtype=torch.int32).pin_memory()
+    torch.cuda.synchronize()
+    together("ready")
+    kernel.launch(struct.pack("<QQ", stop.data_ptr(), int(15e9)), (1, 1, 1), (1, 1, 1), 0, 0)
+    try:
+        begun = time.monotonic()
+        del again
+        connections[1 - rank()].write(there, 64, source, 0, 4096)
+        connections[1 - rank()].update(there, 8, 3)
+        connections[1 - rank()].flush(DEADLINE)
+        assert time.monotonic() - begun < PROMPT
+        together("written")
+    finally:
+        stop[0] = 1
+    torch.cuda.synchronize()
+    assert word(target, 8) == 3
+    together("done")
+
+
+WRITES = ["write_and_signal", "write_between_host_and_device"]
+SPINS = ["write_while_a_kernel_spins", "let_go_while_a_kernel_spins"]
+SCENES = {
+    CUDA_IPC: [*WRITES, "open_twice", "write_cupy_memory", "refuse_words_of_the_host", *SPINS],
+    ETHERNET: [*WRITES, "tell_data_and_a_word_of_the_host", *SPINS],
+    SHARED_MEMORY: WRITES,
+}
+
+
+@pytest.mark.parametrize("transport", SCENES, ids=["CudaIpc", "Ethernet", "SharedMemory"])
+def test_what_two_processes_write_into_gpu_memory_arrives_in_order_also_while_kernels_spin(
+    world: World, transport: int
+) -> None:
+    world.run(2, play, transport, SCENES[transport], deadline=PAIR_DEADLINE)
 
 
 # --- ends --------------------------------------------------------------------------------------------------------------
-
-
-def wait_for_the_dead() -> tuple[str, str, float]:
-    port, connections = connected(CUDA_IPC)
-    target = cuda_tensor()
-    there = exchanged(port, target, "target")
-    source = cuda_tensor()
-    mine = register(port, source)
-    print("ready", flush=True)
-    hear("killed", 0)
-    begun = time.monotonic()
-    while True:
-        try:
-            connections[0].write(there, 0, mine, 0, NBYTES)
-            connections[0].flush(DEADLINE)
-        except PortError as error:
-            assert port.failure() is not None
-            return error.kind, str(error), time.monotonic() - begun
-        assert time.monotonic() - begun < PROMPT
-        time.sleep(0.001)
-
-
-def test_a_rank_that_is_killed_is_named_at_once(world: World) -> None:
-    running = world.start(2, wait_for_the_dead)
-    for child in running.children:
-        child.wait_for("ready", DEADLINE)
-    os.kill(running.children[0].pid, signal.SIGKILL)
-    (running.outcomes[0].parent / "killed-of0").write_bytes(b"")
-    running.children, running.outcomes = running.children[1:], running.outcomes[1:]
-    [(kind, words, took)] = running.results()
-    assert kind == "lost" and "rank 0" in words and took < PROMPT
 
 
 def leave_at_once() -> None:
@@ -349,20 +396,38 @@ def leave_at_once() -> None:
 
 
 def test_what_was_written_arrives_although_its_rank_has_left(world: World) -> None:
-    world.run(2, leave_at_once)
+    world.run(2, leave_at_once, deadline=PAIR_DEADLINE)
 
 
-def test_words_can_not_be_set_where_a_gpu_does_not_reach() -> None:
-    port = _native.Port("rank 0", "127.0.0.1")
-    offer = port.offer(CUDA_IPC)
-    connection = port.connect(offer, offer.record, 0, PROMPT)
-    memory = Memory(4096)
-    mine = port.register(memory.address, 4096, CUDA_IPC, None, memory)
-    with pytest.raises(PortError) as error:
-        connection.update(mine, 0, 1)
-    assert error.value.kind == "unsupported"
-    tensor = cuda_tensor()
-    there = register(port, tensor)
-    connection.update(there, 8, 4)
-    connection.flush(PROMPT)
-    assert word(tensor, 8) == 4
+# The last one: MPS may be shaken by a client that is killed.
+
+
+def wait_for_the_dead() -> tuple[str, str, float]:
+    port, connections = connected(CUDA_IPC)
+    target = cuda_tensor()
+    there = exchanged(port, target, "target")
+    source = cuda_tensor()
+    mine = register(port, source)
+    print("ready", flush=True)
+    hear("killed", 0)
+    begun = time.monotonic()
+    while True:
+        try:
+            connections[0].write(there, 0, mine, 0, NBYTES)
+            connections[0].flush(DEADLINE)
+        except PortError as error:
+            assert port.failure() is not None
+            return error.kind, str(error), time.monotonic() - begun
+        assert time.monotonic() - begun < PROMPT
+        time.sleep(0.001)
+
+
+def test_a_rank_that_is_killed_is_named_at_once(world: World) -> None:
+    running = world.start(2, wait_for_the_dead)
+    for child in running.children:
+        child.wait_for("ready", 2 * DEADLINE)
+    os.kill(running.children[0].pid, signal.SIGKILL)
+    (running.outcomes[0].parent / "only-killed-of0").write_bytes(b"")
+    running.children, running.outcomes = running.children[1:], running.outcomes[1:]
+    [(kind, words, took)] = running.results(PAIR_DEADLINE)
+    assert kind == "lost" and "rank 0" in words and took < PROMPT
