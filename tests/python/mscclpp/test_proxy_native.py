@@ -444,6 +444,28 @@ def test_a_program_that_does_not_stop_its_proxy_ends_all_the_same(world: World) 
     assert time.monotonic() - begun < DEADLINE / 2
 
 
+never_let_go: list[object] = []
+
+
+def push_and_end() -> int:
+    ends = connected("Ethernet")
+    never_let_go.append(ends)
+    way, heard = ends.ways[1 - rank()], 0
+    ends.proxy.start()
+    ends.communicator.bootstrap().barrier()
+    for _ in range(500):
+        if rank() == 0:
+            way.channel.put_with_signal(0, 0, 1000)
+        else:
+            way.channel.wait(DEADLINE)
+            heard += 1
+    return heard
+
+
+def test_what_was_pushed_when_a_program_ends_still_arrives(world: World) -> None:
+    assert world.run(2, push_and_end) == [0, 500]
+
+
 def idle_proxy() -> float:
     ends = connected("SharedMemory")
     ends.proxy.start()

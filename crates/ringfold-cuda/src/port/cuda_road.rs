@@ -95,7 +95,11 @@ impl CudaRoad {
         loop {
             match work.stream.synchronize(deadline.min(Instant::now() + STEP)) {
                 Err(CudaError::Late { .. }) if Instant::now() < deadline => check()?,
-                other => return Ok(other?),
+                Ok(()) => {
+                    work.let_go();
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -107,6 +111,20 @@ impl CudaRoad {
 
     fn work(&self) -> Result<&Work, PortError> {
         self.work.as_ref().ok_or_else(|| PortError::Aborted("the connection is gone".into()))
+    }
+}
+
+impl Work {
+    /// Lets go of memory that nobody else has any more, if the stream is done with it.
+    fn let_go(&self) {
+        let mut held = self.held.lock();
+        let is_ours = |memory: &Arc<Registered>| Arc::strong_count(memory) == 1;
+        if !held.iter().any(is_ours) || !self.stream.is_idle().unwrap_or(false) {
+            return;
+        }
+        let done_with: Vec<_> = held.extract_if(.., |memory| is_ours(memory)).collect();
+        drop(held);
+        leave_to_cleaner(move || drop(done_with));
     }
 }
 

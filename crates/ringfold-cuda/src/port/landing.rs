@@ -1,5 +1,6 @@
 //! Where memory of a device is written from what comes over TCP: through page-locked memory, by a stream of ours.
 
+use crate::cleaner::leave_to_cleaner;
 use crate::{CudaError, DeviceMemory, Event, Gpu, HostWords, Stream};
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
@@ -112,10 +113,13 @@ impl Sink for Target {
 }
 
 impl Drop for Target {
-    /// The memory is let go of when nothing is on its way to it.
+    /// The memory is let go of when nothing is on its way to it. Who drops this may be the one who moves the sockets.
     fn drop(&mut self) {
-        if self.landing.settle().is_err() {
-            core::mem::forget(self.memory.clone());
-        }
+        let (landing, memory) = (self.landing.clone(), self.memory.clone());
+        leave_to_cleaner(move || {
+            if landing.settle().is_err() {
+                core::mem::forget(memory);
+            }
+        });
     }
 }
