@@ -66,3 +66,27 @@ fn a_word_that_is_not_aligned_is_refused() {
     let refused = unsafe { stream.write_word(memory.address() + 4, 1) };
     assert!(refused.unwrap_err().to_string().contains("no multiple of 8"));
 }
+
+#[test]
+fn a_thread_that_stays_with_a_device_calls_it_as_ever_and_has_left_it_afterwards() {
+    let Some(gpu) = gpu("a_thread_that_stays_with_a_device_calls_it_as_ever_and_has_left_it_afterwards")
+    else {
+        return;
+    };
+    let current = || {
+        let mut handle: Handle = core::ptr::null_mut();
+        // SAFETY: the handle can be written.
+        assert_eq!(unsafe { (gpu.context().api.current_context)(&raw mut handle) }, api::SUCCESS);
+        handle.addr()
+    };
+    let (stream, before) = (Stream::create(&gpu).unwrap(), current());
+    {
+        let _stays = gpu.context().current().unwrap();
+        let held = current();
+        assert_ne!(held, 0);
+        words_in_order(&gpu, &stream);
+        assert_eq!(current(), held);
+    }
+    assert_eq!(current(), before);
+    words_in_order(&gpu, &stream);
+}
