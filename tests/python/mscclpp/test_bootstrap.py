@@ -86,7 +86,7 @@ def send_and_end(nbytes: int) -> bytes:
             bootstrap.send(bytes([tag]) * nbytes, 1, tag)
         assert time.monotonic() - began < PROMPT
         return b""
-    time.sleep(2)
+    time.sleep(1)
     got = b""
     # In another order than they were sent.
     for tag in (2, 0, 1):
@@ -96,7 +96,7 @@ def send_and_end(nbytes: int) -> bytes:
     return got
 
 
-@pytest.mark.parametrize("nbytes", [1, 4096, 60_000])
+@pytest.mark.parametrize("nbytes", [4096, 60_000])
 def test_what_was_sent_arrives_though_its_sender_has_ended(world: World, nbytes: int) -> None:
     assert world.run(2, send_and_end, nbytes)[1] == b"\2\2\0\0\1\1"
 

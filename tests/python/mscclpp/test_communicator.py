@@ -429,7 +429,7 @@ def late() -> int:
     bootstrap = meet()
     communicator = Communicator(bootstrap)
     if rank() == 0:
-        time.sleep(2)
+        time.sleep(1)
         communicator.send_memory(register(communicator, words(1)), 1)
         bootstrap.barrier()
         return 0
