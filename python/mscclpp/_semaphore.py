@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from mscclpp._connection import Connection
@@ -36,7 +37,7 @@ class Semaphore:
         return self._connection
 
 
-class _View:
+class _View(ABC):
     """One way to use a semaphore, with a count of its own of what it has waited for.
 
     Made of a :class:`Semaphore`, or of a communicator and a connection: the other rank does the same then, and whatever comes
@@ -82,8 +83,9 @@ class _View:
                     self._made = self._make(semaphore.native)
         return self._made
 
+    @abstractmethod
     def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreFace:
-        raise NotImplementedError
+        """The engine's object for this way."""
 
 
 class _Host(_View):

@@ -1,13 +1,12 @@
 //! Memory of a device that is ours.
 
-use crate::device::Device;
 use crate::device_memory::DeviceMemory;
 use crate::download::Download;
-use crate::driver::Driver;
 use crate::error::CudaError;
+use crate::gpu::Gpu;
+use crate::gpu_memory::GpuMemory;
 use crate::queued::Queued;
 use crate::upload::{Piece, upload};
-use std::sync::Arc;
 
 /// Memory that is allocated on a device; for programs that have no other library for that.
 #[derive(Debug)]
@@ -18,11 +17,7 @@ pub struct DeviceBuffer {
 impl DeviceBuffer {
     /// On the device with this number, with these bytes.
     pub fn new(ordinal: i32, bytes: &[u8]) -> Result<Self, CudaError> {
-        let device = Driver::loaded()?.device(ordinal)?;
-        // Nothing can't be allocated.
-        let allocation = Allocation { device, address: device.allocate(bytes.len().max(1))? };
-        let address = allocation.address;
-        let buffer = Self { memory: DeviceMemory::owned(device, address, bytes.len(), Arc::new(allocation)) };
+        let buffer = Self { memory: GpuMemory::zeroed(&Gpu::open(ordinal)?, bytes.len())?.memory() };
         buffer.write(bytes)?;
         Ok(buffer)
     }
@@ -45,17 +40,5 @@ impl DeviceBuffer {
     pub fn write(&self, bytes: &[u8]) -> Result<(), CudaError> {
         let queued = Queued::now([&self.memory])?;
         upload(&[Piece { target: &self.memory, offset: 0, bytes }], &queued)
-    }
-}
-
-struct Allocation {
-    device: &'static Device,
-    address: u64,
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated there, and whoever copies from or to it holds it.
-        unsafe { self.device.free(self.address) };
     }
 }
