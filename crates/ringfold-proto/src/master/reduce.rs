@@ -28,6 +28,15 @@ pub(super) struct OpRound {
     pub failed: Option<Cause>,
 }
 
+impl OpRound {
+    /// Those of some members who keep the others waiting: whoever has not started it. If all have, whoever is not done.
+    fn late(&self, members: impl IntoIterator<Item = PeerId>) -> Vec<PeerId> {
+        let missing = self.round.missing(members);
+        let absent: Vec<_> = missing.iter().copied().filter(|p| !self.started.contains_key(p)).collect();
+        if absent.is_empty() { missing } else { absent }
+    }
+}
+
 impl Master {
     /// A peer has been at an operation for a while.
     pub(super) fn handle_started(&mut self, now: Time, peer: PeerId, op: OpId, descriptor: Descriptor) {
@@ -73,10 +82,9 @@ impl Master {
                 self.fail_op(op, Cause::Unable { who });
             }
             Ballot::TimedOut => {
-                let missing = round.round.missing(members);
-                let others: Vec<_> = missing.iter().copied().filter(|late| *late != peer).collect();
+                let others = round.late(members.into_iter().filter(|member| *member != peer));
                 // If all others are done, the one that lost patience waited for its own result.
-                let late = if others.is_empty() { missing } else { others };
+                let late = if others.is_empty() { vec![peer] } else { others };
                 let waited_for = self.named_few(&late);
                 self.fail_op(op, Cause::Timeout { waited_for });
             }
@@ -124,7 +132,7 @@ impl Master {
         for (id, group) in &self.groups {
             let Some(epoch) = group.open_epoch().map(|d| d.id) else { continue };
             for ((tag, seq), op) in group.ops.iter().filter(|(_, op)| op.deadline <= now) {
-                let waited_for = self.named_few(&op.round.missing(self.roster.members(*id)));
+                let waited_for = self.named_few(&op.late(self.roster.members(*id)));
                 expired.push((OpId { epoch, tag: *tag, seq: *seq }, Cause::Timeout { waited_for }));
             }
         }

@@ -27,6 +27,16 @@ fn a_deadline_aborts_the_operation_alone_and_names_who_was_waited_for() {
 }
 
 #[test]
+fn whoever_waits_as_well_is_not_named() {
+    let (mut stage, [ann, bob, cid]) = Stage::with_members();
+    let call = stage.collective(ann, 1, hasty(2_000)).unwrap();
+    stage.collective(bob, 1, hasty(2_000)).unwrap();
+    stage.pass(ms(2_100));
+    let Cause::Timeout { waited_for } = stage.abort_cause(ann, call) else { panic!("timeout") };
+    assert_eq!(waited_for, &[stage.named(cid)]);
+}
+
+#[test]
 fn the_next_operation_of_a_timed_out_tag_works_also_for_those_who_had_not_called() {
     let (mut stage, [ann, bob]) = Stage::with_members();
     let call = stage.collective(ann, 1, hasty(1_000)).unwrap();
