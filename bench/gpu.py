@@ -120,6 +120,9 @@ def our_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -
         tell("staged_us", slowest(batches(reduced(large), BATCH, repeats)))
     engine.register_tensor(large)
     tell("direct_us", slowest(batches(reduced(large), BATCH, repeats)))
+    tell("direct_graph_us", slowest(captured(reduced(large), repeats)))
+    tiny = torch.zeros(256, device=device)
+    tell("eager_us 1024", slowest(batches(reduced(tiny), CAPTURED, repeats)))
     if not arguments.quick:
         half = large.to(torch.bfloat16)
         engine.register_tensor(half)
