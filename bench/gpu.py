@@ -36,6 +36,7 @@ BATCH, CAPTURED = 5, 20
 QUICK_REPEATS = 5
 SMALL_BYTES = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 QUICK_BYTES = (1 << 10,)
+EAGER_BYTES = 1 << 10
 MARK = "FIGURE "
 # How much of what a rank that failed has printed is shown.
 SHOWN_CHARS = 6000
@@ -121,8 +122,6 @@ def our_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -
     engine.register_tensor(large)
     tell("direct_us", slowest(batches(reduced(large), BATCH, repeats)))
     tell("direct_graph_us", slowest(captured(reduced(large), repeats)))
-    tiny = torch.zeros(256, device=device)
-    tell("eager_us 1024", slowest(batches(reduced(tiny), CAPTURED, repeats)))
     if not arguments.quick:
         half = large.to(torch.bfloat16)
         engine.register_tensor(half)
@@ -131,6 +130,8 @@ def our_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -
     for nbytes in QUICK_BYTES if arguments.quick else SMALL_BYTES:
         small = torch.zeros(nbytes // 4, device=device)
         tell(f"small_us {nbytes}", slowest(captured(reduced(small), repeats)))
+    small = torch.zeros(EAGER_BYTES // 4, device=device)
+    tell("eager_us", slowest(batches(reduced(small), CAPTURED, repeats)))
     torch.cuda.synchronize()
     comm.barrier(False)
     if rank == 0:
@@ -292,7 +293,8 @@ class Job:
 def table(found: dict[int, dict[str, Figures]], mib: int) -> list[str]:
     lines = [f"all-reduce of {mib} MiB of float32 each, on one GPU"]
     lines.append(
-        f"{'ranks':>5} {'floor':>9} {'registered':>18} {'bfloat16':>18} {'staged':>18} {'torch, two-shot':>18} {'copy':>10}"
+        f"{'ranks':>5} {'floor':>9} {'registered':>18} {'in a graph':>18} {'bfloat16':>18} {'staged':>18} "
+        f"{'torch, two-shot':>18} {'copy':>10}"
     )
     for world, both in found.items():
         ours, peer = both.get("ours", {}), both.get("torch", {})
@@ -304,7 +306,8 @@ def table(found: dict[int, dict[str, Figures]], mib: int) -> list[str]:
                 return "-"
             return f"{us:8.0f} us" + ("" if floor is None else f" {100 * part * floor / us:4.0f} %")
 
-        cells = [cell(ours.get("direct_us")), cell(ours.get("direct_bf16_us"), 0.5)]
+        cells = [cell(ours.get("direct_us")), cell(ours.get("direct_graph_us"))]
+        cells.append(cell(ours.get("direct_bf16_us"), 0.5))
         cells += [cell(ours.get("staged_us")), cell(peer.get("direct_us"))]
         ends = ("-", "-") if rate is None or floor is None else (f"{floor:.0f} us", f"{rate / 1e12:.2f} TB/s")
         lines.append(f"{world:>5} {ends[0]:>9} {' '.join(f'{text:>18}' for text in cells)} {ends[1]:>10}")
@@ -319,6 +322,9 @@ def table(found: dict[int, dict[str, Figures]], mib: int) -> list[str]:
         if any(us is not None for us in row):
             cells = ["-" if us is None else f"{us:.1f}" for us in row]
             lines.append(f"{nbytes:>9} " + " ".join(f"{text:>9}" for text in cells))
+    for world, both in found.items():
+        if us := both.get("ours", {}).get("eager_us"):
+            lines.append(f"without a graph, {world} ranks, {EAGER_BYTES} bytes: {us:.1f} us a call")
     return lines
 
 

@@ -271,7 +271,7 @@ __device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
     return __syncthreads_or(is_other) == 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RF_BLOCKS_PER_SM)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ringfold_bulk(const __grid_constant__ Params p) {
     __shared__ Shared shared;
     auto* epochs = reinterpret_cast<u32*>(p.arenas[p.me] + RF_EPOCHS);
@@ -312,7 +312,7 @@ __device__ __forceinline__ uint4* packet_at(char* arena, u32 half, u32 from, u64
     return reinterpret_cast<uint4*>(arena + RF_PACKETS) + (u64(half) * WORLD + from) * RF_PACKETS_MAX + index;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RF_BLOCKS_PER_SM)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ringfold_small(const __grid_constant__ Params p) {
     auto* sequence = reinterpret_cast<volatile u64*>(p.arenas[p.me]);
     auto* ended = reinterpret_cast<u32*>(p.arenas[p.me]) + 2;

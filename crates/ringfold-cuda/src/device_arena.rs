@@ -115,7 +115,11 @@ impl DeviceArena {
             arenas.push(if rank == me { Place::Here(own.address()) } else { theirs.memory.open(&gpu)? });
             crowds.push((theirs.memory.gpu(), theirs.multiprocessors));
         }
-        let blocks_max = layout::blocks_max(&crowds);
+        let blocks_max = layout::blocks_max(&crowds).ok_or_else(|| {
+            CudaError::Unsupported(
+                "the kernels of all ranks on a device do not fit it at the same time".into(),
+            )
+        })?;
         let table = GpuMemory::zeroed(&gpu, SLOTS_MAX * world * 8)?;
         let page_address = page.device_address()?;
         let slots = Mutex::new(Vec::new());

@@ -10,14 +10,13 @@ pub const PACKET_BYTES_MAX: usize = 64 << 10;
 /// The most blocks of a kernel, for which there are flags.
 pub const BLOCKS_MAX: u32 = 512;
 
-/// Threads of a block.
-pub(super) const THREADS: u32 = 512;
+/// Threads of a block: as many as a block can have, since there is one on a multiprocessor.
+pub(super) const THREADS: u32 = 1024;
 
-/// Blocks that fit a multiprocessor beside each other: the kernels are compiled for that.
-pub(super) const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
-
-/// Blocks of a device that are left to others: one that does not fit, for whatever reason, keeps all of them waiting.
-const BLOCKS_SPARED: u32 = 4;
+/// Multiprocessors of a device that have none of our blocks. A rank may have to run another kernel (that fills a tensor, say)
+/// before its part of what the others already wait for, and such a kernel may not fit beside ours, however small it is: a
+/// multiprocessor divides its memory anew only while it is empty.
+const MULTIPROCESSORS_SPARED: u32 = 4;
 
 /// Pieces of memory that can be registered.
 pub(super) const SLOTS_MAX: usize = 1024;
@@ -79,19 +78,18 @@ impl Layout {
             number("RF_PACKETS_MAX", PACKETS as u32),
             number("RF_SLOT_SHIFT", SLOT_SHIFT),
             number("RF_THREADS", THREADS),
-            number("RF_BLOCKS_PER_SM", BLOCKS_PER_MULTIPROCESSOR),
         ]
     }
 }
 
 /// How many blocks each rank may have at most, if the ranks are on these devices with so many multiprocessors: blocks that
-/// wait for each other must all be running.
-pub(super) fn blocks_max(ranks: &[([u8; 16], u32)]) -> u32 {
+/// wait for each other must all be running. None if a device is too small for the ranks that are on it.
+pub(super) fn blocks_max(ranks: &[([u8; 16], u32)]) -> Option<u32> {
     let share = |(gpu, multiprocessors): &([u8; 16], u32)| {
         let crowd = ranks.iter().filter(|(other, _)| other == gpu).count() as u32;
-        (multiprocessors * BLOCKS_PER_MULTIPROCESSOR).saturating_sub(BLOCKS_SPARED) / crowd
+        (multiprocessors - MULTIPROCESSORS_SPARED.min(multiprocessors / 2)) / crowd
     };
-    ranks.iter().map(share).min().unwrap_or(1).clamp(1, BLOCKS_MAX)
+    ranks.iter().map(share).min().filter(|blocks| *blocks > 0).map(|blocks| blocks.min(BLOCKS_MAX))
 }
 
 #[cfg(test)]
@@ -101,10 +99,11 @@ mod tests {
     #[test]
     fn blocks_of_all_ranks_together_fit_the_smallest_device() {
         let (large, small) = (([1; 16], 132), ([2; 16], 20));
-        assert_eq!(blocks_max(&[large]), 260);
-        assert_eq!(blocks_max(&[large; 8]), 32);
-        assert_eq!(blocks_max(&[large, small, small, large]), 18);
-        assert_eq!(blocks_max(&[([3; 16], 1); 16]), 1);
+        assert_eq!(blocks_max(&[large]), Some(128));
+        assert_eq!(blocks_max(&[large; 8]), Some(16));
+        assert_eq!(blocks_max(&[large, small, small, large]), Some(8));
+        assert_eq!(blocks_max(&[([3; 16], 1)]), Some(1));
+        assert_eq!(blocks_max(&[([3; 16], 2); 3]), None);
     }
 
     #[test]

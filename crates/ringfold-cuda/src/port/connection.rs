@@ -7,6 +7,7 @@ use super::registered_memory::RegisteredMemory;
 use super::shared_road::SharedRoad;
 use super::tcp_road::{TcpRoad, explain};
 use super::transport::Transport;
+use crate::cleaner::Hold;
 use crate::{CudaError, Gpu};
 use core::sync::atomic::{AtomicU64, Ordering};
 use ringfold_fabric::channel;
@@ -30,6 +31,7 @@ pub(super) struct Link {
     road: Road,
     /// What the two sides know of each other's end by; none if both are one.
     line: Option<channel::Connection>,
+    _hold: Hold,
 }
 
 /// How bytes get to the other side.
@@ -47,7 +49,7 @@ impl Connection {
         road: Road,
         line: Option<channel::Connection>,
     ) -> Self {
-        Self { inner: Arc::new(Link { port, transport, peer, road, line }) }
+        Self { inner: Arc::new(Link { port, transport, peer, road, line, _hold: Hold::new() }) }
     }
 
     pub(super) fn link(&self) -> &Arc<Link> {

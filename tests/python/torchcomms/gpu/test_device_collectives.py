@@ -74,8 +74,20 @@ def random_of(dtype: torch.dtype, count: int, rank: int) -> torch.Tensor:
     return raw
 
 
-def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+
+
+def assert_same_bits(comm: TorchComm, found: torch.Tensor, expected: torch.Tensor, what: str = "") -> None:
+    """Says where bytes are others, if some are, and what has failed, if something has."""
+    one, other = bits(found), bits(expected)
+    if not torch.equal(one, other):
+        places = (one != other).nonzero().flatten()
+        shown = ", ".join(f"{place} ({one[place]}, not {other[place]})" for place in places[:8].tolist())
+        raise AssertionError(
+            f"{what}: {places.numel()} of {one.numel()} bytes differ, up to {places[-1]}: {shown}; "
+            f"failure: {device_of(comm)._group.failure()}"
+        )
 
 
 def assert_reduces_alike(
@@ -88,7 +100,7 @@ def assert_reduces_alike(
     there = (base.view(torch.bool) if dtype is torch.bool else base)[offset:]
     there.copy_(mine)
     gpu.all_reduce(there, op, False)
-    assert bits(there) == bits(expected), f"{dtype}, {op}, {count} elements at {offset}"
+    assert_same_bits(gpu, there, expected, f"{dtype}, {op}, {count} elements at {offset}")
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------
@@ -212,15 +224,15 @@ def assert_gathers_alike(gpu: TorchComm, cpu: TorchComm, dtype: torch.dtype, cou
     cpu.all_gather_single(expected, mine, False)
     whole = torch.zeros(count * size, dtype=dtype, device="cuda")
     gpu.all_gather_single(whole, mine.cuda(), False)
-    assert bits(whole) == bits(expected), f"{dtype}, {count} elements"
+    assert_same_bits(gpu, whole, expected, f"{dtype}, {count} elements")
     # In place, and off by one.
     base = torch.zeros(count * size + 1, dtype=dtype, device="cuda")[1:]
     base[rank * count : (rank + 1) * count].copy_(mine)
     gpu.all_gather_single(base, base[rank * count : (rank + 1) * count], False)
-    assert bits(base) == bits(expected), f"{dtype}, {count} elements, in place"
+    assert_same_bits(gpu, base, expected, f"{dtype}, {count} elements, in place")
     parts = [torch.zeros(count, dtype=dtype, device="cuda") for _ in range(size)]
     gpu.all_gather(parts, mine.cuda(), False)
-    assert bits(torch.cat(parts)) == bits(expected), f"{dtype}, {count} elements, apart"
+    assert_same_bits(gpu, torch.cat(parts), expected, f"{dtype}, {count} elements, apart")
 
 
 def reduce_registered(gpu: TorchComm, cpu: TorchComm) -> None:
@@ -238,11 +250,11 @@ def reduce_registered(gpu: TorchComm, cpu: TorchComm) -> None:
             there = held[offset : offset + LARGE]
             there.copy_(mine)
             gpu.all_reduce(there, ReduceOp.SUM, False)
-            assert bits(there) == bits(expected), f"step {step}, at {offset}"
+            assert_same_bits(gpu, there, expected, f"step {step}, at {offset}")
             there.copy_(mine)
             whole = other[offset : offset + size * LARGE]
             gpu.all_gather_single(whole, there, False)
-            assert bits(whole) == bits(gathered), f"step {step}, at {offset}"
+            assert_same_bits(gpu, whole, gathered, f"step {step}, at {offset}")
     address, nbytes = held.data_ptr(), held.nbytes
     assert device._group.is_registered(address, nbytes)
     assert not device._group.is_registered(address, nbytes + other.nbytes + (1 << 30))
@@ -308,7 +320,7 @@ def reduces_everything() -> None:
     expected, there = mine.clone(), mine.cuda()
     cpu.all_reduce(expected, ReduceOp.AVG, False)
     gpu.all_reduce(there, ReduceOp.AVG, False)
-    assert bits(there) == bits(expected)
+    assert_same_bits(gpu, there, expected)
     assert_reduces_alike(gpu, cpu, torch.bool, ReduceOp.BXOR, 1003)
     assert_reduces_alike(gpu, cpu, torch.float32, ReduceOp.PREMUL_SUM(0.3), 1003)
     gpu.finalize()
