@@ -346,12 +346,19 @@ def main() -> int:
     arguments.limit = arguments.limit or (QUICK_LIMIT_S if arguments.quick else LIMIT_S)
     if arguments.job is not None:
         return be_rank(arguments)
-    kinds = ["ours"] if arguments.quick or arguments.without_torch else ["ours", "torch"]
+    kinds = ["ours"]
+    if not arguments.quick:
+        kinds += [] if arguments.without_channels else ["channels"]
+        kinds += [] if arguments.without_torch else ["torch"]
     found: dict[int, dict[str, Figures]] = {}
     failures: list[str] = []
     worlds = [int(number) for number in arguments.ranks.split(",")]
-    # Ours first: what is cut off is what others have.
+    code = 0
+    # Ours first: what is cut off is what others have, and a rank that must be killed may take MPS with it.
     for kind in kinds:
+        if kind == "channels":
+            code = channels()
+            continue
         for world in worlds:
             job = Job(kind, world, arguments)
             why = job.run()
@@ -361,12 +368,13 @@ def main() -> int:
             if arguments.json is not None:
                 arguments.json.write_text(json.dumps(found, indent=1) + "\n")
     print("\n".join(["", *table(found, arguments.mib), *failures]), flush=True)
-    code = 1 if any(failure.startswith("ours") for failure in failures) else 0
-    if not arguments.quick and not arguments.without_channels:
-        print(flush=True)
-        channels = Path(__file__).with_name("gpu_channels.py")
-        code |= subprocess.run([sys.executable, str(channels)], check=False, timeout=300).returncode
-    return code
+    return 1 if any(failure.startswith("ours") for failure in failures) else code
+
+
+def channels() -> int:
+    """The figures of channels."""
+    file = Path(__file__).with_name("gpu_channels.py")
+    return subprocess.run([sys.executable, str(file)], check=False, timeout=300).returncode
 
 
 if __name__ == "__main__":

@@ -312,6 +312,35 @@ __device__ __forceinline__ uint4* packet_at(char* arena, u32 half, u32 from, u64
     return reinterpret_cast<uint4*>(arena + RF_PACKETS) + (u64(half) * WORLD + from) * RF_PACKETS_MAX + index;
 }
 
+// Waits for everyone's packet of a number. False if the wait was given up.
+__device__ bool receive(const Params& p, u32 half, u64 index, u32 flag, u32 flag_too, uint2 own, uint2 (&operands)[WORLD]) {
+    int waited_for = -1, odd = 0;
+    Patience patience(p.page, DeviceError::Packet, -1, -1);
+    while (true) {
+        int missing = -1;
+        bool is_other = false;
+#pragma unroll
+        for (int rank = 0; rank < WORLD; rank++) {
+            uint4 packet = make_uint4(own.x, flag, own.y, flag_too);
+            if (rank != p.me) packet = load_volatile(packet_at(p.arenas[p.me], half, rank, index));
+            operands[rank] = make_uint2(packet.x, packet.z);
+            if (packet.y != flag || packet.w != flag_too) {
+                missing = rank;
+                is_other = packet.y == flag;
+            }
+        }
+        if (missing < 0) return true;
+        if (missing != waited_for) {
+            waited_for = missing;
+            patience = Patience(p.page, DeviceError::Packet, missing, -1);
+        }
+        // Half a packet does not stay half of one: theirs is the packet of another call.
+        odd = is_other ? odd + 1 : 0;
+        if (odd == ODD_LOOKS_MAX) mscclpp::detail::report(p.page, DeviceError::Argument, missing, 0, 0);
+        if (patience.isOver()) return false;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ringfold_small(const __grid_constant__ Params p) {
     auto* sequence = reinterpret_cast<volatile u64*>(p.arenas[p.me]);
@@ -322,9 +351,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     u32 flag = u32(number) * 2 + 1;
     u32 flag_too = flag ^ u32(p.fingerprint ^ (p.fingerprint >> 32));
     u64 total = p.count * sizeof(Raw);
-    u64 index = u64(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (index * 8 < total) {
-        uint2 operands[WORLD];
+    u64 packets = (total + 7) / 8, first = u64(blockIdx.x) * blockDim.x + threadIdx.x, step = u64(gridDim.x) * blockDim.x;
+#pragma unroll 1
+    for (u64 index = first; index < packets; index += step) {
         uint2 own = load_packet(p.source, index * 8, total);
 #pragma unroll
         for (int rank = 0; rank < WORLD; rank++) {
@@ -332,44 +361,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 store_volatile(packet_at(p.arenas[rank], half, p.me, index), make_uint4(own.x, flag, own.y, flag_too));
             }
         }
-        bool is_good = false;
-        int waited_for = -1, odd = 0;
-        Patience patience(p.page, DeviceError::Packet, -1, -1);
-        while (true) {
-            int missing = -1;
-            bool is_other = false;
+    }
+#pragma unroll 1
+    for (u64 index = first; index < packets; index += step) {
+        uint2 operands[WORLD];
+        if (!receive(p, half, index, flag, flag_too, load_packet(p.source, index * 8, total), operands)) break;
+        if constexpr (IS_GATHER) {
 #pragma unroll
             for (int rank = 0; rank < WORLD; rank++) {
-                uint4 packet = make_uint4(own.x, flag, own.y, flag_too);
-                if (rank != p.me) packet = load_volatile(packet_at(p.arenas[p.me], half, rank, index));
-                operands[rank] = make_uint2(packet.x, packet.z);
-                if (packet.y != flag || packet.w != flag_too) {
-                    missing = rank;
-                    is_other = packet.y == flag;
-                }
+                store_packet(p.target + rank * total, index * 8, total, operands[rank]);
             }
-            if (missing < 0) {
-                is_good = true;
-                break;
-            }
-            if (missing != waited_for) {
-                waited_for = missing;
-                patience = Patience(p.page, DeviceError::Packet, missing, -1);
-            }
-            // Half a packet does not stay half of one: theirs is the packet of another call.
-            odd = is_other ? odd + 1 : 0;
-            if (odd == ODD_LOOKS_MAX) mscclpp::detail::report(p.page, DeviceError::Argument, missing, 0, 0);
-            if (patience.isOver()) break;
-        }
-        if (is_good) {
-            if constexpr (IS_GATHER) {
-#pragma unroll
-                for (int rank = 0; rank < WORLD; rank++) {
-                    store_packet(p.target + rank * total, index * 8, total, operands[rank]);
-                }
-            } else {
-                store_packet(p.target, index * 8, total, fold<Element, Op, WORLD, uint2>(operands));
-            }
+        } else {
+            store_packet(p.target, index * 8, total, fold<Element, Op, WORLD, uint2>(operands));
         }
     }
     __syncthreads();

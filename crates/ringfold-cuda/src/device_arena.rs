@@ -225,10 +225,8 @@ impl DeviceArena {
         if !is_whole || !is_aligned || !is_here || specialisation.world != self.world() {
             return Err(CudaError::Argument(format!("{source:?} and {target:?} do not fit {call:?}")));
         }
-        // Blocks that wait for packets wait for those that send them, so all must fit the devices here, too.
         let packets = wanted.div_ceil(8);
-        let packet_blocks = packets.div_ceil(u64::from(THREADS));
-        let is_small = wanted <= PACKET_BYTES_MAX as u64 && packet_blocks <= u64::from(self.blocks_max);
+        let is_small = wanted <= PACKET_BYTES_MAX as u64;
         let (source_code, target_code) =
             if is_small { (0, 0) } else { (self.code(source), self.code(target)) };
         let mut parameters = Vec::with_capacity(16 * 8 + self.arenas.len() * 8);
@@ -243,7 +241,7 @@ impl DeviceArena {
         }
         let (function, blocks, threads) = if is_small {
             let threads = (packets as u32).next_multiple_of(32).min(THREADS);
-            (kernels.small(), packet_blocks as u32, threads)
+            (kernels.small(), (packets as u32).div_ceil(THREADS).min(self.blocks_max), threads)
         } else {
             let mine = if specialisation.is_gather { wanted } else { wanted.div_ceil(world) };
             let blocks = mine.div_ceil(u64::from(THREADS) * 16).clamp(1, u64::from(self.blocks_max));

@@ -38,7 +38,7 @@ PROMISED = [
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "AbortPage": (
         64,
-        {"flag": 0, "error": 4, "peer": 8, "line": 12, "spinNs": 16, "waitedNs": 24},
+        {"flag": 0, "told": 8, "spinNs": 16, "waitedNs": 24},
     ),
     "ProxyTrigger": (16, {"fst": 0, "snd": 8}),
     "FifoDeviceHandle": (

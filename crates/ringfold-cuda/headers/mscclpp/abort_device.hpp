@@ -23,12 +23,13 @@ struct DeviceError {
 };
 
 // In mapped host memory. The host sets the flag to 1 to end all waits; the first wait that gives up by itself says here
-// what it waited for, and sets the flag to 2, which ends the others.
+// what it waited for, and sets the flag to 2, which ends the others. What it says is one word, since few devices can
+// change words of the host's memory by atomic operations: the error in the lowest 8 bits, the line of the source in the
+// next 24, and the rank, or -1, in the upper half.
 struct AbortPage {
   uint32_t flag;
-  uint32_t error;
-  int32_t peer;
-  uint32_t line;
+  uint32_t reservedToo;
+  uint64_t told;
   uint64_t spinNs;
   uint64_t waitedNs;
   uint64_t reserved[4];
@@ -71,10 +72,11 @@ MSCCLPP_DEVICE_INLINE AbortPage* pageOf(AbortPage* page) {
 MSCCLPP_DEVICE_INLINE void report(AbortPage* page, int error, int peer, uint32_t line, uint64_t waitedNs) {
   page = pageOf(page);
   if (page == nullptr) return;
-  if (swapIfRelaxedSys(&page->error, 0, static_cast<uint32_t>(error)) != 0) return;
-  storeRelaxedSys(reinterpret_cast<uint32_t*>(&page->peer), static_cast<uint32_t>(peer));
-  storeRelaxedSys(&page->line, line);
+  // Of several at once any may stay.
+  if (loadRelaxedSys(&page->told) != 0) return;
   storeRelaxedSys(&page->waitedNs, waitedNs);
+  storeRelaxedSys(&page->told, static_cast<uint64_t>(static_cast<uint32_t>(peer)) << 32 | (line & 0xffffffu) << 8 |
+                                   static_cast<uint32_t>(error));
   // Behind the rest. A flag that the host has set meanwhile means the same to everybody.
   if (loadRelaxedSys(&page->flag) == 0) storeReleaseSys(&page->flag, 2);
 }

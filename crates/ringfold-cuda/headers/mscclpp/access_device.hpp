@@ -139,15 +139,6 @@ MSCCLPP_DEVICE_INLINE int swapIfAcquireGpu(int* word, int expected, int value) {
   return before;
 }
 
-MSCCLPP_DEVICE_INLINE uint32_t swapIfRelaxedSys(uint32_t* word, uint32_t expected, uint32_t value) {
-  uint32_t before;
-  asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], %2, %3;"
-               : "=r"(before)
-               : "l"(globalAddress(word)), "r"(expected), "r"(value)
-               : "memory");
-  return before;
-}
-
 MSCCLPP_DEVICE_INLINE void fenceSys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 // Sixteen bytes, aligned, in one piece and behind everything that was written before.

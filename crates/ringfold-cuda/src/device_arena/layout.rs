@@ -5,7 +5,7 @@ pub const WORLD_MAX: usize = 16;
 
 /// Up to so many bytes a rank's data is pushed to all others in packets. Beyond, two meetings of all ranks cost less than
 /// packets, which are twice as long as what they carry.
-pub const PACKET_BYTES_MAX: usize = 64 << 10;
+pub const PACKET_BYTES_MAX: usize = 256 << 10;
 
 /// The most blocks of a kernel, for which there are flags.
 pub const BLOCKS_MAX: u32 = 512;

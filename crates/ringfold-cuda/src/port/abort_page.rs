@@ -5,9 +5,7 @@
 //!
 //! ```text
 //!  0 u32 flag       0 go on, 1 the host ends all waits, 2 a kernel gave up
-//!  4 u32 error      what that kernel waited for
-//!  8 i32 peer       and for whom, or -1
-//! 12 u32 line       of the source, of an assertion
+//!  8 u64 told       what that kernel waited for (8 bits), the line of an assertion (24), and for whom, or -1 (32)
 //! 16 u64 spin_ns    how long a kernel waits before it gives up
 //! 24 u64 waited_ns  how long it has
 //! ```
@@ -27,12 +25,10 @@ pub const ABORT_PAGE_BYTES: usize = 64;
 /// How long a kernel waits if nothing else is said.
 pub const SPIN_DEFAULT: Duration = Duration::from_secs(300);
 
-/// Words of four bytes.
+/// A word of four bytes.
 const FLAG: usize = 0;
-const ERROR: usize = 1;
-const PEER: usize = 2;
-const LINE: usize = 3;
 /// Words of eight.
+const TOLD: usize = 1;
 const SPIN_NS: usize = 2;
 const WAITED_NS: usize = 3;
 
@@ -153,7 +149,6 @@ impl AbortPage {
         }
         let page = HostWords::mapped(&Gpu::current()?, ABORT_PAGE_BYTES)?;
         let _change = self.change.lock();
-        page.half_word(PEER).store(-1_i32 as u32, Ordering::Relaxed);
         page.word(SPIN_NS).store(self.spin_ns.load(Ordering::Relaxed), Ordering::Relaxed);
         page.half_word(FLAG).store(self.is_set.load(Ordering::Acquire).into(), Ordering::Release);
         Ok(self.mapped.get_or_init(|| page).device_address())
@@ -231,9 +226,7 @@ impl AbortPage {
         *self.reason.lock() = None;
         self.is_set.store(false, Ordering::Release);
         if let Some(mapped) = self.mapped.get() {
-            mapped.half_word(ERROR).store(0, Ordering::Relaxed);
-            mapped.half_word(PEER).store(-1_i32 as u32, Ordering::Relaxed);
-            mapped.half_word(LINE).store(0, Ordering::Relaxed);
+            mapped.word(TOLD).store(0, Ordering::Relaxed);
             mapped.word(WAITED_NS).store(0, Ordering::Relaxed);
             mapped.half_word(FLAG).store(0, Ordering::Release);
         }
@@ -330,15 +323,15 @@ fn read_error(page: &HostWords) -> Option<DeviceError> {
     if page.half_word(FLAG).load(Ordering::Acquire) == 0 {
         return None;
     }
-    let number = page.half_word(ERROR).load(Ordering::Acquire);
-    if number == 0 {
+    let told = page.word(TOLD).load(Ordering::Acquire);
+    if told == 0 {
         return None;
     }
-    let peer = page.half_word(PEER).load(Ordering::Relaxed) as i32;
+    let peer = (told >> 32) as i32;
     Some(DeviceError {
-        what: DeviceWait::of(number),
+        what: DeviceWait::of(told as u32 & 0xff),
         peer: (peer >= 0).then_some(peer),
-        line: page.half_word(LINE).load(Ordering::Relaxed),
+        line: told as u32 >> 8,
         waited: Duration::from_nanos(page.word(WAITED_NS).load(Ordering::Relaxed)),
     })
 }
@@ -354,8 +347,7 @@ mod tests {
     /// What a kernel does that gives up.
     fn give_up(page: &HostWords, number: u32, peer: i32, waited: Duration) {
         page.word(WAITED_NS).store(nanoseconds(waited), Ordering::Relaxed);
-        page.half_word(PEER).store(peer as u32, Ordering::Relaxed);
-        page.half_word(ERROR).store(number, Ordering::Relaxed);
+        page.word(TOLD).store(u64::from(peer as u32) << 32 | u64::from(number), Ordering::Relaxed);
         page.half_word(FLAG).store(2, Ordering::Release);
     }
 
@@ -369,6 +361,9 @@ mod tests {
         give_up(&page, 2, -1, Duration::from_millis(500));
         let error = read_error(&page).unwrap();
         assert_eq!(error.to_string(), "a kernel waited 0.500 s in vain for room in the FIFO of a proxy");
+        give_up(&page, 7 | 1234 << 8, -1, Duration::ZERO);
+        let error = read_error(&page).unwrap();
+        assert_eq!(error.to_string(), "an assertion of a kernel does not hold (line 1234)");
         give_up(&page, 99, -1, Duration::ZERO);
         assert_eq!(read_error(&page).unwrap().what, DeviceWait::Unknown(99));
     }

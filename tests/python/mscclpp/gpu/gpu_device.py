@@ -37,14 +37,14 @@ class Page:
 
     def reset(self, spin_seconds: float = SPIN_SECONDS) -> None:
         """Waits go on again, and so long."""
-        self._bytes[:] = list(struct.pack("<IIiIQQ4Q", 0, 0, -1, 0, int(spin_seconds * 1e9), 0, 0, 0, 0, 0))
+        self._bytes[:] = list(struct.pack("<IIQQQ4Q", 0, 0, 0, int(spin_seconds * 1e9), 0, 0, 0, 0, 0))
 
     def abort(self) -> None:
         """Ends all waits."""
         self._bytes[:4].view("uint32")[0] = 1
 
     def _fields(self) -> tuple[int, ...]:
-        return struct.unpack("<IIiIQQ", self._bytes[:32].tobytes())
+        return struct.unpack("<IIIiQQ", self._bytes[:32].tobytes())
 
     @property
     def flag(self) -> int:
@@ -52,15 +52,15 @@ class Page:
 
     @property
     def error(self) -> int:
-        return self._fields()[1]
+        return self._fields()[2] & 0xFF
 
     @property
     def peer(self) -> int:
-        return self._fields()[2]
+        return self._fields()[3]
 
     @property
     def line(self) -> int:
-        return self._fields()[3]
+        return self._fields()[2] >> 8
 
     @property
     def waited_seconds(self) -> float:

@@ -30,9 +30,12 @@ alignas(16) char target[8192];
 alignas(16) char packets[20000];
 AbortPage page;
 
+int error() { return page.told & 0xff; }
+int peer() { return static_cast<int32_t>(page.told >> 32); }
+int line() { return page.told >> 8 & 0xffffff; }
+
 void reset(uint64_t spinNs = 0) {
   page = AbortPage{};
-  page.peer = -1;
   page.spinNs = spinNs;
 }
 
@@ -106,7 +109,7 @@ void blocksMeet() {
   // Those who give up leave the barrier whole, also if the others come at that very moment.
   for (int round = 0; round < 50; ++round) {
     inThreads(4, [&](int) { CHECK(syncer.sync(5, 100) == DeviceError::Syncer); });
-    CHECK(page.flag == 2 && page.error == DeviceError::Syncer);
+    CHECK(page.flag == 2 && error() == DeviceError::Syncer);
     reset();
     inThreads(3, [&](int block) { syncer.sync(3, block == 0 ? 1 : 1000); });
     reset();
@@ -167,7 +170,7 @@ void signalsAreCountedAndWaitsEnd() {
   CHECK(!other.poll() && words[3] == 2);
   // What has not come was not received, and the host hears of it.
   CHECK(other.wait(5) == DeviceError::Signal && words[3] == 2);
-  CHECK(page.flag == 2 && page.error == DeviceError::Signal && page.peer == 4);
+  CHECK(page.flag == 2 && error() == DeviceError::Signal && peer() == 4);
   reset(20'000'000);
   CHECK(other.wait() == DeviceError::Signal);
   CHECK(page.flag == 2 && page.waitedNs >= 20'000'000);
@@ -179,14 +182,14 @@ void signalsAreCountedAndWaitsEnd() {
   });
   CHECK(other.wait() == DeviceError::Signal);
   host.join();
-  CHECK(page.flag == 1 && page.error == 0);
+  CHECK(page.flag == 1 && error() == 0);
   reset();
   const volatile int zero = 0;
   POLL_MAYBE_JAILBREAK(zero == 0, 10);
-  CHECK(page.error == DeviceError::Signal);
+  CHECK(error() == DeviceError::Signal);
   reset();
   OR_POLL_MAYBE_JAILBREAK(zero == 0, zero == 1, -1);
-  CHECK(page.error == 0);
+  CHECK(error() == 0);
 }
 
 void portChannelsSayWhatTheyAreAskedFor() {
@@ -201,17 +204,17 @@ void portChannelsSayWhatTheyAreAskedFor() {
   for (uint64_t wrong : {0, 1, 2}) {
     const uint64_t large = uint64_t(1) << 32;
     CHECK(channel.put(wrong == 0 ? large : 0, wrong == 1 ? large : 0, wrong == 2 ? large : 0) == DeviceError::Argument);
-    CHECK(page.error == DeviceError::Argument && page.peer == 9 && head == 0);
+    CHECK(error() == DeviceError::Argument && peer() == 9 && head == 0);
     reset();
   }
   CHECK(channel.put(0x11111111, 0x22222222, 0x33333333) == 0);
   CHECK(slots[0].fst == 0x2222222233333333);
   CHECK(slots[0].snd == (0x11111111 | uint64_t(0xaa) << 32 | uint64_t(0x155) << 41 | TriggerData << 50 |
                          uint64_t(0x3ff) << 53 | uint64_t(1) << 63));
-  CHECK(channel.flush(3) == DeviceError::Flush && page.error == DeviceError::Flush && page.peer == 9);
+  CHECK(channel.flush(3) == DeviceError::Flush && error() == DeviceError::Flush && peer() == 9);
   reset();
   CHECK(channel.signal() == 0 && channel.putWithSignal(0, 1) == 0);
-  CHECK(channel.flush(5) == DeviceError::Room && page.error == DeviceError::Room);
+  CHECK(channel.flush(5) == DeviceError::Room && error() == DeviceError::Room);
   reset();
   channel.dst_ = 512;
   CHECK(channel.putWithSignalAndFlush(0, 1) == DeviceError::Argument);
@@ -244,7 +247,7 @@ void packetsAreWholeWhileTheyAreWritten() {
     }
   });
   CHECK(reader.unpackPackets(0, 0, bytes, 0, 1, 5000, 10) == DeviceError::Packet);
-  CHECK(page.error == DeviceError::Packet && page.peer == 7);
+  CHECK(error() == DeviceError::Packet && peer() == 7);
   reset();
 }
 
@@ -252,7 +255,7 @@ void assertionsNameTheirLine() {
   MSCCLPP_ASSERT_DEVICE(page.flag == 0, "nothing is wrong");
   CHECK(page.flag == 0);
   MSCCLPP_ASSERT_DEVICE(page.flag != 0, "something is");
-  CHECK(page.flag == 2 && page.error == DeviceError::Assertion && page.line == __LINE__ - 1);
+  CHECK(page.flag == 2 && error() == DeviceError::Assertion && line() == __LINE__ - 1);
   reset();
 }
 

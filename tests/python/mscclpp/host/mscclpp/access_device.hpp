@@ -59,7 +59,6 @@ T swapIf(T* word, T expected, T value) {
 }
 inline uint64_t swapIfAcqRelGpu(uint64_t* word, uint64_t expected, uint64_t value) { return swapIf(word, expected, value); }
 inline int swapIfAcquireGpu(int* word, int expected, int value) { return swapIf(word, expected, value); }
-inline uint32_t swapIfRelaxedSys(uint32_t* word, uint32_t expected, uint32_t value) { return swapIf(word, expected, value); }
 
 // The word with the lap comes last, so that nobody sees half a trigger.
 inline void storeReleaseSys16(void* target, uint64_t low, uint64_t high) {
