@@ -53,9 +53,11 @@ def round_trips(rank: int, trio: str, rounds: int, repeats: int) -> None:
             file="gpu_channels.cu", kernel_name=name, file_dir=HERE
         ).get_compiled_kernel()
 
-    by_memory = handle_of(group.make_memory_channels(memory, connections)[other])
+    # Kept as long as kernels use their handles.
+    memory_channels = group.make_memory_channels(memory, connections)
     proxy = mscclpp.ProxyService()
-    by_port = handle_of(group.make_port_channels(proxy, memory, connections)[other])
+    port_channels = group.make_port_channels(proxy, memory, connections)
+    by_memory, by_port = handle_of(memory_channels[other]), handle_of(port_channels[other])
     signals, puts = kernel("signals"), kernel("puts")
     proxy.start_proxy()
     cupy.cuda.runtime.deviceSynchronize()
@@ -82,6 +84,7 @@ def round_trips(rank: int, trio: str, rounds: int, repeats: int) -> None:
         )
     proxy.stop_proxy()
     group.barrier()
+    del memory_channels, port_channels
 
 
 def rate(repeats: int) -> None:
