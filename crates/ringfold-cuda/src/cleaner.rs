@@ -1,21 +1,23 @@
-//! A thread that gives memory back to the driver.
+//! A thread that lets go of memory for others.
 //!
 //! The driver may not free memory, or close another process's, before every kernel of the process has ended, and others of
 //! its calls wait meanwhile. Whoever lets go of memory may be the one that a kernel waits for, or may hold a lock that it
-//! needs. So nobody does that himself, and nothing is given back while a connection is open: what is written over it may be
-//! what a kernel waits for.
+//! needs. So nobody does that himself. And nothing is given back to the driver while a connection is open: what is written
+//! over it may be what a kernel waits for.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::LazyLock;
 
-/// How much is kept for connections that are open. Beyond, the oldest is given back, though somebody may have to wait.
+/// How much is kept while connections are open, in pieces and in bytes. Beyond, the oldest is given back, though somebody
+/// may have to wait.
 const KEPT_MAX: usize = 256;
+const KEPT_BYTES_MAX: usize = 1 << 30;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What is to be given back.
+/// What is to be done.
 #[derive(Default)]
 struct Yard {
     heap: Mutex<Heap>,
@@ -24,7 +26,10 @@ struct Yard {
 
 #[derive(Default)]
 struct Heap {
-    jobs: VecDeque<Job>,
+    now: VecDeque<Job>,
+    /// What goes back to the driver, and how many bytes that are.
+    kept: VecDeque<(usize, Job)>,
+    kept_bytes: usize,
     /// How many connections are open.
     holds: usize,
 }
@@ -42,13 +47,23 @@ static STARTED: LazyLock<bool> = LazyLock::new(|| {
 /// Whether the process ends.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// Has something done that may take until all kernels have ended. What is handed over in one order is done in it.
+/// Has something let go of, soon. What is handed over in one order is done in it.
 pub(crate) fn leave_to_cleaner(job: impl FnOnce() + Send + 'static) {
+    leave(job, |heap, job| heap.now.push_back(job));
+}
+
+/// Has so many bytes given back to the driver, as soon as no connection is open.
+pub(crate) fn give_back(bytes: usize, job: impl FnOnce() + Send + 'static) {
+    leave(job, |heap, job| heap.keep(bytes, job));
+}
+
+fn leave(job: impl FnOnce() + Send + 'static, put: impl FnOnce(&mut Heap, Job)) {
     if ENDS.load(Ordering::Relaxed) {
         // The system takes all memory back soon, and the driver may be gone before.
         core::mem::forget(job);
     } else if *STARTED {
-        YARD.push(Box::new(job));
+        put(&mut YARD.heap.lock(), Box::new(job));
+        YARD.change.notify_all();
     } else {
         job();
     }
@@ -59,7 +74,7 @@ pub(crate) fn stop_cleaning() {
     ENDS.store(true, Ordering::Relaxed);
 }
 
-/// Nothing is given back as long as there is one of these.
+/// Nothing is given back to the driver as long as there is one of these.
 pub(crate) struct Hold(&'static Yard);
 
 impl Hold {
@@ -81,12 +96,7 @@ impl Drop for Hold {
 }
 
 impl Yard {
-    fn push(&self, job: Job) {
-        self.heap.lock().jobs.push_back(job);
-        self.change.notify_all();
-    }
-
-    /// The oldest, when it may be done.
+    /// What is to be done next, when there is something.
     fn next(&self) -> Job {
         let mut heap = self.heap.lock();
         loop {
@@ -99,8 +109,22 @@ impl Yard {
 }
 
 impl Heap {
+    fn keep(&mut self, bytes: usize, job: Job) {
+        self.kept_bytes += bytes;
+        self.kept.push_back((bytes, job));
+    }
+
     fn next(&mut self) -> Option<Job> {
-        if self.holds > 0 && self.jobs.len() <= KEPT_MAX { None } else { self.jobs.pop_front() }
+        if let Some(job) = self.now.pop_front() {
+            return Some(job);
+        }
+        let is_too_much = self.kept.len() > KEPT_MAX || self.kept_bytes > KEPT_BYTES_MAX;
+        if self.holds > 0 && !is_too_much {
+            return None;
+        }
+        let (bytes, job) = self.kept.pop_front()?;
+        self.kept_bytes -= bytes;
+        Some(job)
     }
 }
 
@@ -130,19 +154,28 @@ mod tests {
     fn nothing_is_given_back_while_a_connection_is_open_but_what_is_too_much() {
         let yard: &'static Yard = Box::leak(Box::default());
         let (told, heard) = channel();
+        let job = |number: usize| {
+            let told = told.clone();
+            Box::new(move || told.send(number).unwrap())
+        };
         let next = || yard.heap.lock().next().map(|job| job());
         let (one, other) = (Hold::on(yard), Hold::on(yard));
         for number in 0..=KEPT_MAX {
-            let told = told.clone();
-            yard.push(Box::new(move || told.send(number).unwrap()));
+            yard.heap.lock().keep(1, job(number));
         }
-        assert!(next().is_some());
-        assert_eq!(heard.try_recv(), Ok(0));
-        assert!(next().is_none());
+        yard.heap.lock().now.push_back(job(1000));
+        while next().is_some() {}
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1000, 0]);
+        yard.heap.lock().keep(KEPT_BYTES_MAX - 10, job(2000));
         drop(one);
-        assert!(next().is_none());
+        while next().is_some() {}
+        // So many that the rest has no more bytes than may be kept.
+        let given = heard.try_iter().collect::<Vec<_>>();
+        assert_eq!(given, (1..=KEPT_MAX - 10).collect::<Vec<_>>());
         drop(other);
         while next().is_some() {}
-        assert_eq!(heard.try_iter().collect::<Vec<_>>(), (1..=KEPT_MAX).collect::<Vec<_>>());
+        let rest = (KEPT_MAX - 9..=KEPT_MAX).chain([2000]).collect::<Vec<_>>();
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), rest);
+        assert_eq!(yard.heap.lock().kept_bytes, 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Words of the host's memory that devices see.
 
 use crate::api;
-use crate::cleaner::leave_to_cleaner;
+use crate::cleaner::give_back;
 use crate::context::Context;
 use crate::error::{CudaError, check, check_memory};
 use crate::gpu::Gpu;
@@ -130,7 +130,7 @@ impl Drop for Block {
         match self.context {
             Some(context) => {
                 let start = self.start.expose_provenance().get();
-                leave_to_cleaner(move || {
+                give_back(self.bytes, move || {
                     if let Ok(_current) = context.current() {
                         let start = core::ptr::with_exposed_provenance_mut::<c_void>(start);
                         // SAFETY: it was allocated so, and nobody uses it any more.

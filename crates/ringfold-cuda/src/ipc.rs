@@ -4,7 +4,7 @@
 //! the place in the allocation goes with it.
 
 use crate::api::{self, IpcHandle};
-use crate::cleaner::leave_to_cleaner;
+use crate::cleaner::give_back;
 use crate::driver::Driver;
 use crate::error::{CudaError, check};
 use crate::gpu::Gpu;
@@ -148,6 +148,9 @@ impl core::fmt::Debug for IpcMemory {
     }
 }
 
+/// No device has more memory than this, whatever its owner says.
+const ALLOCATION_BYTES_MAX: u64 = 1 << 40;
+
 /// A device here, and an allocation elsewhere.
 type Key = (i32, [u8; 64]);
 
@@ -159,20 +162,23 @@ struct Opened {
     gpu: Gpu,
     key: Key,
     address: u64,
+    /// How many bytes the allocation has, as its owner says.
+    bytes: usize,
 }
 
 impl Opened {
     fn share(record: &IpcRecord, gpu: &Gpu) -> Result<Arc<Self>, CudaError> {
         let key = (gpu.ordinal(), record.handle);
         let address = OPEN.open(&key, || open_handle(record, gpu))?;
-        Ok(Arc::new(Self { gpu: *gpu, key, address }))
+        let bytes = record.allocation_bytes.min(ALLOCATION_BYTES_MAX) as usize;
+        Ok(Arc::new(Self { gpu: *gpu, key, address, bytes }))
     }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
         let (context, key) = (self.gpu.context(), self.key);
-        leave_to_cleaner(move || {
+        give_back(self.bytes, move || {
             OPEN.close(&key, |address| {
                 if let Ok(_current) = context.current() {
                     // SAFETY: it is open, and nobody uses it any more.
