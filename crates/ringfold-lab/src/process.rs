@@ -18,6 +18,8 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 const QUOTED_LINES: usize = 30;
 /// How long a process may take to be gone after it was killed.
 const KILL_MAX: Duration = Duration::from_secs(10);
+/// How long the last output of a process that has ended may take to be read; a grandchild may keep the pipe open.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 /// How often a process that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -178,7 +180,13 @@ impl Process {
             text += &format!("; it has ended: {status}");
         }
         for (title, stream) in [("standard output", &self.stdout), ("standard error", &self.stderr)] {
-            let lines = lock(&stream.lines);
+            let mut lines = lock(&stream.lines);
+            if self.exit.is_some() && !lines.ended {
+                // What it has left in the pipe is being read.
+                let is_unread = |lines: &mut Lines| !lines.ended;
+                let read = stream.changed.wait_timeout_while(lines, LAST_WORDS_MAX, is_unread);
+                lines = read.unwrap_or_else(PoisonError::into_inner).0;
+            }
             text += &format!("\n  last lines of its {title}:");
             for line in lines.kept.iter().skip(lines.kept.len().saturating_sub(QUOTED_LINES)) {
                 text += &format!("\n    {line}");

@@ -6,7 +6,7 @@
 use crate::call::released;
 use crate::cuda_compiler::hint;
 use crate::cuda_memory::let_go;
-use crate::group::{Group, duration};
+use crate::group::{Group, duration, element, reduction};
 use crate::group_error::{raised, refused};
 use crate::owned::Owned;
 use crate::port_error::of_kind;
@@ -14,7 +14,7 @@ use core::any::Any;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use ringfold::cuda::{CudaError, DeviceMemory, Stream};
-use ringfold::{DType, Error, KernelSources, ReduceOp, Unfit};
+use ringfold::{Error, KernelSources, Unfit};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -80,9 +80,7 @@ impl DeviceGroup {
         reduce: u8,
         stream: usize,
     ) -> PyResult<()> {
-        let (group, dtype) = (self.here(py)?, element(py, dtype)?);
-        let op = ReduceOp::from_number(reduce)
-            .ok_or_else(|| refused(py, &format!("{reduce} is no reduce operation")))?;
+        let (group, dtype, op) = (self.here(py)?, element(py, dtype)?, reduction(py, reduce)?);
         let bytes = count * dtype.bytes();
         let (source, target) = (Place { address: source, bytes }, Place { address: target, bytes });
         let call = || {
@@ -192,8 +190,4 @@ fn queue(group: &ringfold::DeviceGroup, raw: usize) -> Result<Stream, Error> {
     let gpu = group.gpu()?;
     // SAFETY: the caller of the Python function promises that it is a stream of the device.
     Ok(unsafe { Stream::borrowed(&gpu, raw) })
-}
-
-fn element(py: Python<'_>, number: u8) -> PyResult<DType> {
-    DType::from_number(number).ok_or_else(|| refused(py, &format!("{number} is no type of elements")))
 }

@@ -239,10 +239,7 @@ impl Drop for Group {
 impl Order<'_> {
     fn understood(self, py: Python<'_>, world: usize) -> PyResult<GroupOp> {
         let Self { op, reduce, peer, counts, others } = self;
-        let reduction = || {
-            ReduceOp::from_number(reduce)
-                .ok_or_else(|| refused(py, &format!("{reduce} is no reduce operation")))
-        };
+        let reduction = || reduction(py, reduce);
         let rank = |what: &str| {
             usize::try_from(peer).ok().filter(|rank| *rank < world).ok_or_else(|| {
                 refused(py, &format!("{what} {peer} is out of range: ranks are 0 to {}", world - 1))
@@ -286,8 +283,14 @@ fn may_be_in_place(op: &GroupOp) -> bool {
     matches!(op, GroupOp::AllReduce(_) | GroupOp::Reduce { .. } | GroupOp::Broadcast { .. })
 }
 
-fn element(py: Python<'_>, number: u8) -> PyResult<DType> {
+/// The type of elements that a number stands for.
+pub(crate) fn element(py: Python<'_>, number: u8) -> PyResult<DType> {
     DType::from_number(number).ok_or_else(|| refused(py, &format!("{number} is no type of elements")))
+}
+
+/// The operation that a number stands for.
+pub(crate) fn reduction(py: Python<'_>, number: u8) -> PyResult<ReduceOp> {
+    ReduceOp::from_number(number).ok_or_else(|| refused(py, &format!("{number} is no reduce operation")))
 }
 
 pub(crate) fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
