@@ -179,10 +179,12 @@ impl Process {
         if let Some(status) = self.exit {
             text += &format!("; it has ended: {status}");
         }
-        for (title, stream) in [("standard output", &self.stdout), ("standard error", &self.stderr)] {
+        let streams = [("standard output", &self.stdout), ("standard error", &self.stderr)];
+        // One that ends has left something in its pipes, which is being read.
+        let ends = self.exit.is_some() || streams.iter().any(|(_, stream)| lock(&stream.lines).ended);
+        for (title, stream) in streams {
             let mut lines = lock(&stream.lines);
-            if self.exit.is_some() && !lines.ended {
-                // What it has left in the pipe is being read.
+            if ends && !lines.ended {
                 let is_unread = |lines: &mut Lines| !lines.ended;
                 let read = stream.changed.wait_timeout_while(lines, LAST_WORDS_MAX, is_unread);
                 lines = read.unwrap_or_else(PoisonError::into_inner).0;
