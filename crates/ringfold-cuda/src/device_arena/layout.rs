@@ -14,8 +14,8 @@ pub const BLOCKS_MAX: u32 = 512;
 pub(super) const THREADS: u32 = 1024;
 
 /// Multiprocessors of a device that have none of our blocks. A rank may have to run another kernel (that fills a tensor, say)
-/// before its part of what the others already wait for, and such a kernel may not fit beside ours, however small it is: a
-/// multiprocessor divides its memory anew only while it is empty.
+/// before its part of what the others already wait for. With a block of ours on every multiprocessor such kernels were seen
+/// not to begin, however small they were; probably because a multiprocessor divides its memory anew only while it is empty.
 const MULTIPROCESSORS_SPARED: u32 = 4;
 
 /// Pieces of memory that can be registered.
