@@ -84,7 +84,6 @@ def round_trips(rank: int, trio: str, rounds: int, repeats: int) -> None:
         )
     proxy.stop_proxy()
     group.barrier()
-    del memory_channels, port_channels
 
 
 def rate(repeats: int) -> None:

@@ -2,8 +2,10 @@
 //!
 //! The driver may not free memory, or close another process's, before every kernel of the process has ended, and others of
 //! its calls wait meanwhile. Whoever lets go of memory may be the one that a kernel waits for, or may hold a lock that it
-//! needs. So nobody does that himself. And nothing is given back to the driver while a connection is open: what is written
-//! over it may be what a kernel waits for.
+//! needs. So nobody closes others' memory, or frees page-locked memory, himself. And nothing of that is given back while a
+//! connection is open: what is written over it may be what a kernel waits for.
+//!
+//! Memory of our own devices ([`crate::GpuMemory`]) is freed by whoever lets go of it, as the driver's users are used to.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Condvar, Mutex};

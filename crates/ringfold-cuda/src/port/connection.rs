@@ -31,6 +31,7 @@ pub(super) struct Link {
     road: Road,
     /// What the two sides know of each other's end by; none if both are one.
     line: Option<channel::Connection>,
+    /// The last to go: until then nothing makes the driver wait for kernels, which may wait for what is written here.
     _hold: Hold,
 }
 
