@@ -7,7 +7,7 @@ use crate::error::{CudaError, check, check_memory};
 use crate::gpu::Gpu;
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU64;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::Arc;
 
@@ -106,16 +106,6 @@ impl HostWords {
         // SAFETY: the word is in the memory, which lives as long as the reference, and is aligned.
         unsafe { AtomicU64::from_ptr(self.start().cast::<u64>().add(index)) }
     }
-
-    /// One of the words of four bytes.
-    ///
-    /// # Panics
-    /// If there are not so many.
-    pub fn half_word(&self, index: usize) -> &AtomicU32 {
-        assert!(index < self.len() / 4, "there is no half word {index} in {} bytes", self.len());
-        // SAFETY: as above.
-        unsafe { AtomicU32::from_ptr(self.start().cast::<u32>().add(index)) }
-    }
 }
 
 impl core::fmt::Debug for HostWords {
@@ -162,10 +152,7 @@ mod tests {
         let same = words.clone();
         same.word(2).store(7 << 32 | 5, Ordering::Relaxed);
         drop(same);
-        assert_eq!(
-            (words.half_word(4).load(Ordering::Relaxed), words.half_word(5).load(Ordering::Relaxed)),
-            (5, 7)
-        );
+        assert_eq!(words.word(2).load(Ordering::Relaxed), 7 << 32 | 5);
     }
 
     #[test]

@@ -36,10 +36,11 @@ PROMISED = [
 
 # Handles as the host lays them out: the size, and where each part begins.
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
-    "AbortPage": (
-        64,
-        {"flag": 0, "told": 8, "spinNs": 16, "waitedNs": 24},
+    "AbortLine": (
+        128,
+        {"flag": 0, "spinNs": 8, "told": 16, "waitedNs": 24},
     ),
+    "AbortPage": (4096, {"lines": 0}),
     "ProxyTrigger": (16, {"fst": 0, "snd": 8}),
     "FifoDeviceHandle": (
         48,

@@ -22,19 +22,27 @@ struct DeviceError {
   };
 };
 
+// What a wait looks at now and then: whether to go on, and how long.
+struct alignas(128) AbortLine {
+  uint64_t flag;
+  uint64_t spinNs;
+  // In the first line of a page only.
+  uint64_t told;
+  uint64_t waitedNs;
+};
+
 // In mapped host memory. The host sets the flag to 1 to end all waits; the first wait that gives up by itself says here
 // what it waited for, and sets the flag to 2, which ends the others. What it says is one word, since few devices can
 // change words of the host's memory by atomic operations: the error in the lowest 8 bits, the line of the source in the
 // next 24, and the rank, or -1, in the upper half.
+//
+// Reads of one line of the host's memory come one after the other, a microsecond each, whoever reads. So there are many
+// lines that say the same, and warps look at different ones.
 struct AbortPage {
-  uint32_t flag;
-  uint32_t reservedToo;
-  uint64_t told;
-  uint64_t spinNs;
-  uint64_t waitedNs;
-  uint64_t reserved[4];
+  static constexpr uint32_t count = 32;
+  AbortLine lines[count];
 };
-static_assert(sizeof(AbortPage) == 64, "the host lays out this page");
+static_assert(sizeof(AbortPage) == 4096, "the host lays out this page");
 
 }  // namespace mscclpp
 
@@ -57,10 +65,10 @@ namespace detail {
 constexpr uint64_t spinDefaultNs = 300ull * 1000 * 1000 * 1000;
 // How many looks at the awaited word go by between looks at the clock. Must be a power of two.
 constexpr uint32_t looksPerClock = 8;
-// How many cycles go by before the page is looked at, at first and at most: about 10 us and 80 us. The page is in host
+// How many cycles go by before the page is looked at, at first and at most: about 10 us and 300 us. The page is in host
 // memory, and thousands of threads may be waiting.
 constexpr uint32_t cyclesPerPageFirst = 1u << 14;
-constexpr uint32_t cyclesPerPageMost = 1u << 17;
+constexpr uint32_t cyclesPerPageMost = 1u << 19;
 
 MSCCLPP_DEVICE_INLINE AbortPage* pageOf(AbortPage* page) {
   if (page != nullptr) return page;
@@ -73,12 +81,15 @@ MSCCLPP_DEVICE_INLINE void report(AbortPage* page, int error, int peer, uint32_t
   page = pageOf(page);
   if (page == nullptr) return;
   // Of several at once any may stay.
-  if (loadRelaxedSys(&page->told) != 0) return;
-  storeRelaxedSys(&page->waitedNs, waitedNs);
-  storeRelaxedSys(&page->told, static_cast<uint64_t>(static_cast<uint32_t>(peer)) << 32 | (line & 0xffffffu) << 8 |
+  AbortLine& first = page->lines[0];
+  if (loadRelaxedSys(&first.told) != 0) return;
+  storeRelaxedSys(&first.waitedNs, waitedNs);
+  storeRelaxedSys(&first.told, static_cast<uint64_t>(static_cast<uint32_t>(peer)) << 32 | (line & 0xffffffu) << 8 |
                                    static_cast<uint32_t>(error));
   // Behind the rest. A flag that the host has set meanwhile means the same to everybody.
-  if (loadRelaxedSys(&page->flag) == 0) storeReleaseSys(&page->flag, 2);
+  if (loadRelaxedSys(&first.flag) != 0) return;
+  fenceSys();
+  for (AbortLine& each : page->lines) storeRelaxedSys(&each.flag, 2);
 }
 
 }  // namespace detail
@@ -137,8 +148,9 @@ class Patience {
       uint64_t mostNs = 0;
       if (AbortPage* page = detail::pageOf(page_)) {
         // Who has set the flag has said why; this wait only ends.
-        if (detail::loadRelaxedSys(&page->flag) != 0) return true;
-        mostNs = detail::loadRelaxedSys(&page->spinNs);
+        uint64_t flag;
+        detail::loadRelaxedSys2(&page->lines[detail::warpNumber() % AbortPage::count].flag, flag, mostNs);
+        if (flag != 0) return true;
       }
       if (waitedNs < (mostNs == 0 ? detail::spinDefaultNs : mostNs)) return false;
     }

@@ -30,10 +30,15 @@ MSCCLPP_DEVICE_INLINE uint64_t loadRelaxedSys(const uint64_t* word) {
   return value;
 }
 
-MSCCLPP_DEVICE_INLINE uint32_t loadRelaxedSys(const uint32_t* word) {
-  uint32_t value;
-  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(globalAddress(word)) : "memory");
-  return value;
+// Two words beside each other, aligned, by one read. Each is whole by itself.
+MSCCLPP_DEVICE_INLINE void loadRelaxedSys2(const uint64_t* words, uint64_t& first, uint64_t& second) {
+  unsigned long long one, two;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(one), "=l"(two)
+               : "l"(globalAddress(words))
+               : "memory");
+  first = one;
+  second = two;
 }
 
 MSCCLPP_DEVICE_INLINE uint64_t loadAcquireGpu(const uint64_t* word) {
@@ -60,12 +65,10 @@ MSCCLPP_DEVICE_INLINE void storeRelaxedSys(uint64_t* word, uint64_t value) {
                : "memory");
 }
 
-MSCCLPP_DEVICE_INLINE void storeRelaxedSys(uint32_t* word, uint32_t value) {
-  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(globalAddress(word)), "r"(value) : "memory");
-}
-
-MSCCLPP_DEVICE_INLINE void storeReleaseSys(uint32_t* word, uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(globalAddress(word)), "r"(value) : "memory");
+MSCCLPP_DEVICE_INLINE void storeReleaseGpu(uint64_t* word, uint64_t value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(globalAddress(word)),
+               "l"(static_cast<unsigned long long>(value))
+               : "memory");
 }
 
 MSCCLPP_DEVICE_INLINE void storeReleaseGpu(int* word, int value) {
@@ -93,12 +96,6 @@ MSCCLPP_DEVICE_INLINE void addReleaseGpu(uint64_t* word, uint64_t value) {
 
 MSCCLPP_DEVICE_INLINE void addReleaseGpu(int* word, int value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(globalAddress(word)), "r"(value) : "memory");
-}
-
-MSCCLPP_DEVICE_INLINE void maxReleaseGpu(uint64_t* word, uint64_t value) {
-  asm volatile("red.release.gpu.global.max.u64 [%0], %1;" ::"l"(globalAddress(word)),
-               "l"(static_cast<unsigned long long>(value))
-               : "memory");
 }
 
 MSCCLPP_DEVICE_INLINE uint64_t fetchAddRelaxedGpu(uint64_t* word, uint64_t value) {
@@ -233,6 +230,21 @@ MSCCLPP_DETAIL_VECTOR(false, "", 8, unsigned long long, ".u64", "l")
 MSCCLPP_DETAIL_VECTOR16(true, ".global")
 MSCCLPP_DETAIL_VECTOR16(false, "")
 #undef MSCCLPP_DETAIL_VECTOR16
+
+// Whether this is the first of the threads of a warp that are here together.
+MSCCLPP_DEVICE_INLINE bool isFirstHere() {
+  uint32_t before;
+  asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(before));
+  return (__activemask() & before) == 0;
+}
+
+// Differs among most warps of a device.
+MSCCLPP_DEVICE_INLINE uint32_t warpNumber() {
+  uint32_t multiprocessor, warp;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+  asm volatile("mov.u32 %0, %%warpid;" : "=r"(warp));
+  return multiprocessor + warp;
+}
 
 // A clock of this multiprocessor: cheap to read, wraps after seconds.
 MSCCLPP_DEVICE_INLINE uint32_t cycles() {

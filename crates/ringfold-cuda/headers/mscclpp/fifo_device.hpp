@@ -28,6 +28,9 @@ static_assert(sizeof(ProxyTrigger) == 16, "the host reads these bytes");
 
 // Slots and tail are in host memory, the head and the last tail that was seen on the device. A slot is never cleared:
 // bit 63 of `snd` is 1 in the first lap, 0 in the second, and so on, and tells the host what is new.
+//
+// Reads of one word of the host's memory come one after the other, a microsecond each, whoever reads. So one thread at a
+// time reads the tail, for all of them; bit 63 of the tail that was seen last says that one does.
 struct FifoDeviceHandle {
 #if defined(MSCCLPP_DEVICE_CUDA)
   // Pushes a trigger, as soon as there is room, behind all that this thread wrote (and others before a barrier that it
@@ -50,8 +53,7 @@ struct FifoDeviceHandle {
     const uint64_t position = detail::fetchAddRelaxedGpu(head_, 1);
     const uint64_t lap = position / size;
     const uint64_t snd = (trigger.snd & ~(uint64_t(1) << 63)) | (((lap & 1) ^ 1) << 63);
-    // The tail is in host memory, so it is read only when the one that was seen last leaves no room.
-    uint64_t tail = detail::loadAcquireGpu(tailCache_);
+    uint64_t tail = detail::loadAcquireGpu(tailCache_) & ~readBit;
     Patience patience(abort_, DeviceError::Room, peer, maxSpinCount);
     int outcome = 0;
     do {
@@ -59,12 +61,8 @@ struct FifoDeviceHandle {
         detail::storeReleaseSys16(&triggers_[position - lap * size], trigger.fst, snd);
         outcome = 1;
       } else {
-        tail = detail::loadAcquireSys(tail_);
-        if (position < size + tail) {
-          detail::maxReleaseGpu(tailCache_, tail);
-        } else if (patience.isOver()) {
-          outcome = 2;
-        }
+        tail = newTail();
+        if (position >= size + tail && patience.isOver()) outcome = 2;
       }
       // Hides the outcome from the compiler, so that it leaves the store within the loop: if threads of a warp met
       // behind the loop first, one that has room would wait there for one that needs its trigger to be popped.
@@ -76,11 +74,26 @@ struct FifoDeviceHandle {
   MSCCLPP_DEVICE_INLINE int syncTowards(int peer, uint64_t position, int64_t maxSpinCount = -1) {
     if (position == ~uint64_t(0)) return DeviceError::Room;
     Patience patience(abort_, DeviceError::Flush, peer, maxSpinCount);
-    while (!poll(position)) {
+    while (newTail() <= position) {
       if (patience.isOver()) return patience.error();
     }
     return DeviceError::None;
   }
+
+ private:
+  static constexpr uint64_t readBit = uint64_t(1) << 63;
+
+  // The tail, as it is or as it was a moment ago.
+  MSCCLPP_DEVICE_INLINE uint64_t newTail() {
+    const uint64_t seen = detail::loadAcquireGpu(tailCache_);
+    if ((seen & readBit) != 0 || !detail::isFirstHere()) return seen & ~readBit;
+    if (detail::swapIfAcqRelGpu(tailCache_, seen, seen | readBit) != seen) return seen;
+    const uint64_t tail = detail::loadAcquireSys(tail_);
+    detail::storeReleaseGpu(tailCache_, tail);
+    return tail;
+  }
+
+ public:
 #endif
 
   ProxyTrigger* triggers_;

@@ -4,11 +4,14 @@
 //! which needs a device, so it is only made when a kernel is to see it.
 //!
 //! ```text
-//!  0 u32 flag       0 go on, 1 the host ends all waits, 2 a kernel gave up
-//!  8 u64 told       what that kernel waited for (8 bits), the line of an assertion (24), and for whom, or -1 (32)
-//! 16 u64 spin_ns    how long a kernel waits before it gives up
+//!  0 u64 flag       0 go on, 1 the host ends all waits, 2 a kernel gave up
+//!  8 u64 spin_ns    how long a kernel waits before it gives up
+//! 16 u64 told       what that kernel waited for (8 bits), the line of an assertion (24), and for whom, or -1 (32)
 //! 24 u64 waited_ns  how long it has
 //! ```
+//!
+//! A device's reads of one line of the host's memory come one after the other, a microsecond each. So the page has many
+//! lines, each with a flag and a time, and warps look at different ones. What was told is in the first.
 
 use crate::error::CudaError;
 use crate::gpu::Gpu;
@@ -19,20 +22,23 @@ use core::time::Duration;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
+/// How many lines a page has, and the words of each.
+const LINES: usize = 32;
+const LINE_WORDS: usize = 16;
+
 /// The size of a page.
-pub const ABORT_PAGE_BYTES: usize = 64;
+pub const ABORT_PAGE_BYTES: usize = LINES * LINE_WORDS * 8;
 
 /// How long a kernel waits if nothing else is said.
 pub const SPIN_DEFAULT: Duration = Duration::from_secs(300);
 
-/// A word of four bytes.
+/// Words of a line.
 const FLAG: usize = 0;
-/// Words of eight.
-const TOLD: usize = 1;
-const SPIN_NS: usize = 2;
+const SPIN_NS: usize = 1;
+const TOLD: usize = 2;
 const WAITED_NS: usize = 3;
 
-const FLAG_BY_HOST: u32 = 1;
+const FLAG_BY_HOST: u64 = 1;
 
 /// The page of a port. All kernels that wait for something of that port look at it.
 pub struct AbortPage {
@@ -149,8 +155,8 @@ impl AbortPage {
         }
         let page = HostWords::mapped(&Gpu::current()?, ABORT_PAGE_BYTES)?;
         let _change = self.change.lock();
-        page.word(SPIN_NS).store(self.spin_ns.load(Ordering::Relaxed), Ordering::Relaxed);
-        page.half_word(FLAG).store(self.is_set.load(Ordering::Acquire).into(), Ordering::Release);
+        write_all(&page, SPIN_NS, self.spin_ns.load(Ordering::Relaxed));
+        write_all(&page, FLAG, self.is_set.load(Ordering::Acquire).into());
         Ok(self.mapped.get_or_init(|| page).device_address())
     }
 
@@ -167,7 +173,7 @@ impl AbortPage {
             let _change = self.change.lock();
             self.is_set.store(true, Ordering::Release);
             if let Some(mapped) = self.mapped.get() {
-                mapped.half_word(FLAG).store(FLAG_BY_HOST, Ordering::Release);
+                write_all(mapped, FLAG, FLAG_BY_HOST);
             }
         }
         if self.is_of_port {
@@ -199,7 +205,7 @@ impl AbortPage {
             let _change = self.change.lock();
             self.spin_ns.store(nanoseconds(spin), Ordering::Relaxed);
             if let Some(mapped) = self.mapped.get() {
-                mapped.word(SPIN_NS).store(nanoseconds(spin), Ordering::Relaxed);
+                write_all(mapped, SPIN_NS, nanoseconds(spin));
             }
         }
         if self.is_of_port {
@@ -228,7 +234,7 @@ impl AbortPage {
         if let Some(mapped) = self.mapped.get() {
             mapped.word(TOLD).store(0, Ordering::Relaxed);
             mapped.word(WAITED_NS).store(0, Ordering::Relaxed);
-            mapped.half_word(FLAG).store(0, Ordering::Release);
+            write_all(mapped, FLAG, 0);
         }
     }
 }
@@ -319,8 +325,15 @@ impl fmt::Display for Seconds {
     }
 }
 
+/// Writes a word of all lines.
+fn write_all(page: &HostWords, word: usize, value: u64) {
+    for line in 0..LINES {
+        page.word(line * LINE_WORDS + word).store(value, Ordering::Release);
+    }
+}
+
 fn read_error(page: &HostWords) -> Option<DeviceError> {
-    if page.half_word(FLAG).load(Ordering::Acquire) == 0 {
+    if page.word(FLAG).load(Ordering::Acquire) == 0 {
         return None;
     }
     let told = page.word(TOLD).load(Ordering::Acquire);
@@ -348,7 +361,7 @@ mod tests {
     fn give_up(page: &HostWords, number: u32, peer: i32, waited: Duration) {
         page.word(WAITED_NS).store(nanoseconds(waited), Ordering::Relaxed);
         page.word(TOLD).store(u64::from(peer as u32) << 32 | u64::from(number), Ordering::Relaxed);
-        page.half_word(FLAG).store(2, Ordering::Release);
+        write_all(page, FLAG, 2);
     }
 
     #[test]

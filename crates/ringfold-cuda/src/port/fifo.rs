@@ -194,21 +194,31 @@ mod tests {
     use std::time::{Duration, Instant};
 
     const LONG: Duration = Duration::from_secs(60);
+    /// Set in the tail that kernels have seen while one of them reads a new one.
+    const READ_BIT: u64 = 1 << 63;
 
     fn trigger(number: u64) -> Trigger {
         // The lap bit of what is pushed does not matter, and a word of zeros is a trigger, too.
         Trigger { fst: number, snd: if number.is_multiple_of(3) { 0 } else { number | LAP_BIT } }
     }
 
-    /// What a kernel does: it takes a position first, then waits for room, and looks at the tail only if it must.
+    /// What a kernel does: it takes a position first, then waits for room. One of those that do reads the tail for all.
     fn push_as_kernels_do(fifo: &Fifo, trigger: Trigger) -> u64 {
         let Pushers::Host(counters) = &fifo.pushers else { unreachable!() };
         let at = counters.word(HEAD).fetch_add(1, Ordering::Relaxed);
         let until = Instant::now() + LONG;
         let seen = counters.word(TAIL_CACHE);
-        while at >= fifo.size + seen.load(Ordering::Relaxed) {
+        loop {
+            let before = seen.load(Ordering::Acquire);
+            if at < fifo.size + (before & !READ_BIT) {
+                break;
+            }
+            let reads = before & READ_BIT == 0
+                && seen.compare_exchange(before, before | READ_BIT, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if reads {
+                seen.store(fifo.tail.word(0).load(Ordering::Acquire), Ordering::Release);
+            }
             assert!(Instant::now() < until, "no room");
-            seen.fetch_max(fifo.tail.word(0).load(Ordering::Acquire), Ordering::Relaxed);
             std::thread::yield_now();
         }
         let (slot, lap) = fifo.place(at);

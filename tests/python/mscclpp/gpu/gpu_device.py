@@ -19,6 +19,8 @@ KERNELS = Path(__file__).parent / "kernels"
 # Longer than anything takes, also under compute-sanitizer; kernels give up by themselves a little earlier.
 DEADLINE_SECONDS = 90.0
 SPIN_SECONDS = 60.0
+# A page of waits: so many lines, each with a flag and a time.
+LINES, LINE_WORDS = 32, 16
 
 Parameter = "int | bytes | torch.Tensor | Page"
 
@@ -30,41 +32,39 @@ class Page:
         import torch
 
         # Page-locked memory has the same address on the device.
-        self._memory = torch.zeros(64, dtype=torch.uint8).pin_memory()
-        self._bytes = self._memory.numpy()
+        self._memory = torch.zeros((LINES, LINE_WORDS), dtype=torch.int64).pin_memory()
+        self._lines = self._memory.numpy()
         self.address = self._memory.data_ptr()
         self.reset(spin_seconds)
 
     def reset(self, spin_seconds: float = SPIN_SECONDS) -> None:
         """Waits go on again, and so long."""
-        self._bytes[:] = list(struct.pack("<IIQQQ4Q", 0, 0, 0, int(spin_seconds * 1e9), 0, 0, 0, 0, 0))
+        self._lines[:] = 0
+        self._lines[:, 1] = int(spin_seconds * 1e9)
 
     def abort(self) -> None:
         """Ends all waits."""
-        self._bytes[:4].view("uint32")[0] = 1
-
-    def _fields(self) -> tuple[int, ...]:
-        return struct.unpack("<IIIiQQ", self._bytes[:32].tobytes())
+        self._lines[:, 0] = 1
 
     @property
     def flag(self) -> int:
-        return self._fields()[0]
+        return int(self._lines[0, 0])
 
     @property
     def error(self) -> int:
-        return self._fields()[2] & 0xFF
+        return int(self._lines[0, 2]) & 0xFF
 
     @property
     def peer(self) -> int:
-        return self._fields()[3]
+        return int(self._lines[0, 2]) >> 32
 
     @property
     def line(self) -> int:
-        return self._fields()[2] >> 8
+        return int(self._lines[0, 2]) >> 8 & 0xFFFFFF
 
     @property
     def waited_seconds(self) -> float:
-        return self._fields()[5] / 1e9
+        return int(self._lines[0, 3]) / 1e9
 
 
 class Kernels:

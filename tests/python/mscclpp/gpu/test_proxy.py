@@ -292,7 +292,7 @@ def fifos() -> list[str]:
     for size in (1, 7, 512):
         print(f"--- size {size}", flush=True)
         push_and_poll(size)
-    return [rate_of_a_fifo(grid, block) for grid, block in [(1, 1), (1, 32), (8, 32), (32, 256)]]
+    return [rate_of_a_fifo(grid, block) for grid, block in [(1, 1), (1, 32), (8, 32), (32, 256), (128, 1024)]]
 
 
 def test_what_many_threads_push_is_polled_once_and_in_order(

@@ -32,13 +32,15 @@ T look(const T* word) {
 
 inline uint64_t loadAcquireSys(const uint64_t* word) { return look(word); }
 inline uint64_t loadRelaxedSys(const uint64_t* word) { return look(word); }
-inline uint32_t loadRelaxedSys(const uint32_t* word) { return look(word); }
+inline void loadRelaxedSys2(const uint64_t* words, uint64_t& first, uint64_t& second) {
+  first = look(words);
+  second = look(words + 1);
+}
 inline uint64_t loadAcquireGpu(const uint64_t* word) { return look(word); }
 inline uint64_t loadRelaxedGpu(const uint64_t* word) { return look(word); }
 inline int loadRelaxedGpu(const int* word) { return look(word); }
 inline void storeRelaxedSys(uint64_t* word, uint64_t value) { atomic(word).store(value); }
-inline void storeRelaxedSys(uint32_t* word, uint32_t value) { atomic(word).store(value); }
-inline void storeReleaseSys(uint32_t* word, uint32_t value) { atomic(word).store(value); }
+inline void storeReleaseGpu(uint64_t* word, uint64_t value) { atomic(word).store(value); }
 inline void storeReleaseGpu(int* word, int value) { atomic(word).store(value); }
 inline void addReleaseSys(uint64_t* word, uint64_t value) { atomic(word).fetch_add(value); }
 inline void addRelaxedSys(uint64_t* word, uint64_t value) { atomic(word).fetch_add(value); }
@@ -46,11 +48,6 @@ inline void addReleaseGpu(uint64_t* word, uint64_t value) { atomic(word).fetch_a
 inline void addReleaseGpu(int* word, int value) { atomic(word).fetch_add(value); }
 inline uint64_t fetchAddRelaxedGpu(uint64_t* word, uint64_t value) { return atomic(word).fetch_add(value); }
 inline uint64_t fetchAddAcqRelGpu(uint64_t* word, uint64_t value) { return atomic(word).fetch_add(value); }
-
-inline void maxReleaseGpu(uint64_t* word, uint64_t value) {
-  uint64_t before = atomic(word).load();
-  while (before < value && !atomic(word).compare_exchange_weak(before, value)) continue;
-}
 
 template <class T>
 T swapIf(T* word, T expected, T value) {
@@ -123,6 +120,12 @@ struct Vector {
     std::abort();
   }
 };
+
+inline void fenceSys() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
+// Every thread is a warp of its own.
+inline bool isFirstHere() { return true; }
+inline uint32_t warpNumber() { return static_cast<uint32_t>(std::hash<std::thread::id>()(std::this_thread::get_id())); }
 
 inline uint64_t nanoseconds() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
