@@ -5,6 +5,37 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libloading::Library;
 
+/// A copy as a graph has it, between two places of devices. The driver's struct describes places of all kinds.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct GraphCopy {
+    from: CopyPlace,
+    to: CopyPlace,
+    bytes: usize,
+    rows: usize,
+    layers: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct CopyPlace {
+    offsets: [usize; 4],
+    kind: c_uint,
+    host: usize,
+    device: Address,
+    array: usize,
+    reserved: usize,
+    pitch: usize,
+    height: usize,
+}
+
+impl GraphCopy {
+    pub(crate) fn new(to: Address, from: Address, bytes: usize) -> Self {
+        let place = |device| CopyPlace { kind: MEMORY_OF_DEVICE, device, ..CopyPlace::default() };
+        Self { from: place(from), to: place(to), bytes, rows: 1, layers: 1 }
+    }
+}
+
 /// What a function of the driver returns.
 pub(crate) type Code = c_int;
 /// A device's number.
@@ -170,6 +201,13 @@ functions! {
             Handle, *mut c_uint, *mut u64, *mut Handle, *mut *const Handle, *mut usize,
         ),
         parameter = c"cuFuncGetParamInfo"(Handle, usize, *mut usize, *mut usize),
+        create_graph = c"cuGraphCreate"(*mut Handle, c_uint),
+        add_copy = c"cuGraphAddMemcpyNode"(*mut Handle, Handle, *const Handle, usize, *const GraphCopy, Handle),
+        instantiate_graph = c"cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64),
+        change_copy = c"cuGraphExecMemcpyNodeSetParams"(Handle, Handle, *const GraphCopy, Handle),
+        launch_graph = c"cuGraphLaunch"(Handle, Handle),
+        destroy_executable = c"cuGraphExecDestroy"(Handle),
+        destroy_graph = c"cuGraphDestroy"(Handle),
     }
 }
 

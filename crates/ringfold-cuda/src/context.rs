@@ -22,6 +22,11 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// The driver's handle.
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+
     pub(crate) fn retain(api: &'static Api, ordinal: i32) -> Result<Self, CudaError> {
         let (mut device, mut handle): (i32, Handle) = (0, core::ptr::null_mut());
         // SAFETY: the device can be written.

@@ -41,3 +41,6 @@ pub(crate) const IMAGE_LOG_BYTES: usize = 16 << 10;
 
 /// No kernel has more parameters.
 pub(crate) const PARAMETERS_MAX: usize = 4096;
+
+/// Up to which size copies within devices go by a graph, whose change takes the longer the larger the copy is.
+pub(crate) const GRAPH_COPY_MAX: usize = 64 << 10;

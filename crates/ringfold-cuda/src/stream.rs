@@ -1,11 +1,15 @@
 //! A queue of copies and kernels.
 
-use crate::api::{self, Handle};
+mod copy_graph;
+
+use crate::api::{self, GraphCopy, Handle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::event::Event;
 use crate::gpu::Gpu;
+use crate::limits::GRAPH_COPY_MAX;
 use crate::word_ring::WordRing;
+use copy_graph::CopyGraph;
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use std::time::Instant;
@@ -19,8 +23,19 @@ pub struct Stream {
     writes_words: AtomicBool,
     /// What words are copied from if it does not; none before the first.
     ring: Mutex<Option<WordRing>>,
+    /// What small copies go by.
+    copies: Mutex<Copies>,
     /// The event of the last wait, for the next one.
     mark: Mutex<Option<Event>>,
+}
+
+/// How small copies are queued.
+enum Copies {
+    /// There was none yet.
+    Untried,
+    Graph(CopyGraph),
+    /// By the driver's call, as large ones.
+    Call,
 }
 
 // SAFETY: streams may be used from any thread; the driver locks what it has to.
@@ -58,7 +73,8 @@ impl Stream {
 
     fn of(context: Context, handle: Handle, is_ours: bool) -> Self {
         let writes_words = AtomicBool::new(context.writes_words);
-        Self { context, handle, is_ours, writes_words, ring: Mutex::new(None), mark: Mutex::new(None) }
+        let (ring, copies, mark) = (Mutex::new(None), Mutex::new(Copies::Untried), Mutex::new(None));
+        Self { context, handle, is_ours, writes_words, ring, copies, mark }
     }
 
     /// The driver's handle.
@@ -80,7 +96,7 @@ impl Stream {
         check(self.context.api, "copying memory of a CUDA device", code)
     }
 
-    /// As `copy`, between two places of devices, which the driver need not find out then.
+    /// As `copy`, between two places of devices, which the driver need not find out then. The stream is not captured.
     ///
     /// # Safety
     /// As for `copy`. Both places are of devices.
@@ -90,8 +106,31 @@ impl Stream {
         }
         let _current = self.context.current()?;
         // SAFETY: the caller's promise.
+        if bytes <= GRAPH_COPY_MAX && unsafe { self.copy_by_graph(&GraphCopy::new(to, from, bytes)) } {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
         let code = unsafe { (self.context.api.copy_within)(to, from, bytes, self.handle) };
         check(self.context.api, "copying memory of a CUDA device", code)
+    }
+
+    /// Queues a copy within devices by a graph, on the current context. False if it can't be done so.
+    ///
+    /// # Safety
+    /// As for `copy_within`.
+    unsafe fn copy_by_graph(&self, copy: &GraphCopy) -> bool {
+        let mut copies = self.copies.lock();
+        if let Copies::Untried = &*copies {
+            *copies = CopyGraph::new(self.context, copy).map_or(Copies::Call, Copies::Graph);
+        }
+        let Copies::Graph(graph) = &mut *copies else { return false };
+        // SAFETY: the caller's promise.
+        let is_queued = unsafe { graph.launch(copy, self.handle) };
+        if !is_queued {
+            // Such memory can't be copied so, and neither will what comes after it.
+            *copies = Copies::Call;
+        }
+        is_queued
     }
 
     /// Queues that bytes are overwritten with a value.

@@ -115,16 +115,14 @@ def test_handles_have_the_layout_that_kernels_expect(arch: str) -> None:
             "peer_",
         ),
         "BasePortChannelDeviceHandle": ("semaphoreId_", "semaphore_", "fifo_"),
-        "AbortPage": ("flag", "told", "spinNs", "waitedNs"),
     }
     places = {
         "FifoDeviceHandle": (0, 8, 16, 24, 32, 40),
         "Host2DeviceSemaphoreDeviceHandle": (0, 8, 16, 24),
         "MemoryDevice2DeviceSemaphoreDeviceHandle": (0, 8, 16, 24, 32),
         "BasePortChannelDeviceHandle": (0, 8, 40),
-        "AbortPage": (0, 8, 16, 24),
     }
-    sizes = {**_native.port_handle_sizes(), "AbortPage": 64}
+    sizes = _native.port_handle_sizes()
     lines = [f"static_assert(sizeof({name}) == {size});" for name, size in sizes.items()]
     lines += [f"static_assert(alignof({name}) == 8);" for name in sizes if name != "ProxyTrigger"]
     # NVRTC has no offsetof; this is what its compiler makes of one.

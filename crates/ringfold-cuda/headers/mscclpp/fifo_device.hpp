@@ -49,19 +49,21 @@ struct FifoDeviceHandle {
 
   // The same, for the sake of this rank.
   MSCCLPP_DEVICE_INLINE uint64_t pushTowards(int peer, ProxyTrigger trigger, int64_t maxSpinCount = -1) {
-    const uint64_t size = static_cast<uint64_t>(size_);
-    const uint64_t position = detail::fetchAddRelaxedGpu(head_, 1);
+    // Read all at once, and not again after each access: a handle is often in memory, where each of them takes a while.
+    const FifoDeviceHandle self = *this;
+    const uint64_t size = static_cast<uint64_t>(self.size_);
+    const uint64_t position = detail::fetchAddRelaxedGpu(self.head_, 1);
     const uint64_t lap = position / size;
     const uint64_t snd = (trigger.snd & ~(uint64_t(1) << 63)) | (((lap & 1) ^ 1) << 63);
-    uint64_t tail = detail::loadAcquireGpu(tailCache_) & ~readBit;
-    Patience patience(abort_, DeviceError::Room, peer, maxSpinCount);
+    uint64_t tail = detail::loadAcquireGpu(self.tailCache_) & ~readBit;
+    Patience patience(self.abort_, DeviceError::Room, peer, maxSpinCount);
     int outcome = 0;
     do {
       if (position < size + tail) {
-        detail::storeReleaseSys16(&triggers_[position - lap * size], trigger.fst, snd);
+        detail::storeReleaseSys16(&self.triggers_[position - lap * size], trigger.fst, snd);
         outcome = 1;
       } else {
-        tail = newTail();
+        tail = self.newTail();
         if (position >= size + tail && patience.isOver()) outcome = 2;
       }
       // Hides the outcome from the compiler, so that it leaves the store within the loop: if threads of a warp met
@@ -73,8 +75,9 @@ struct FifoDeviceHandle {
 
   MSCCLPP_DEVICE_INLINE int syncTowards(int peer, uint64_t position, int64_t maxSpinCount = -1) {
     if (position == ~uint64_t(0)) return DeviceError::Room;
-    Patience patience(abort_, DeviceError::Flush, peer, maxSpinCount);
-    while (newTail() <= position) {
+    const FifoDeviceHandle self = *this;
+    Patience patience(self.abort_, DeviceError::Flush, peer, maxSpinCount);
+    while (self.newTail() <= position) {
       if (patience.isOver()) return patience.error();
     }
     return DeviceError::None;
@@ -84,7 +87,7 @@ struct FifoDeviceHandle {
   static constexpr uint64_t readBit = uint64_t(1) << 63;
 
   // The tail, as it is or as it was a moment ago.
-  MSCCLPP_DEVICE_INLINE uint64_t newTail() {
+  MSCCLPP_DEVICE_INLINE uint64_t newTail() const {
     const uint64_t seen = detail::loadAcquireGpu(tailCache_);
     if ((seen & readBit) != 0 || !detail::isFirstHere()) return seen & ~readBit;
     if (detail::swapIfAcqRelGpu(tailCache_, seen, seen | readBit) != seen) return seen;

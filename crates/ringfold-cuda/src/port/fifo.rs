@@ -214,7 +214,9 @@ mod tests {
                 break;
             }
             let reads = before & READ_BIT == 0
-                && seen.compare_exchange(before, before | READ_BIT, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+                && seen
+                    .compare_exchange(before, before | READ_BIT, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok();
             if reads {
                 seen.store(fifo.tail.word(0).load(Ordering::Acquire), Ordering::Release);
             }

@@ -90,3 +90,28 @@ fn a_thread_that_stays_with_a_device_calls_it_as_ever_and_has_left_it_afterwards
     assert_eq!(current(), before);
     words_in_order(&gpu, &stream);
 }
+
+#[test]
+fn small_copies_within_the_device_go_by_a_graph_each_with_what_was_there_then() {
+    const BYTES: usize = 2 * GRAPH_COPY_MAX;
+    let Some(gpu) = gpu("small_copies_within_the_device_go_by_a_graph_each_with_what_was_there_then") else {
+        return;
+    };
+    let stream = Stream::create(&gpu).unwrap();
+    let memories = [GpuMemory::zeroed(&gpu, BYTES).unwrap(), GpuMemory::zeroed(&gpu, BYTES).unwrap()];
+    let host = HostWords::mapped(&gpu, 8 * 64).unwrap();
+    let sizes = [1, 7, 8, 4096, GRAPH_COPY_MAX, GRAPH_COPY_MAX + 1];
+    for (round, bytes) in sizes.into_iter().cycle().take(60).enumerate() {
+        let (to, from) = (memories[round % 2].address(), memories[1 - round % 2].address());
+        // SAFETY: all of them live until the stream is done, below.
+        unsafe {
+            stream.fill(from + 3, round as u8 + 1, bytes).unwrap();
+            stream.copy_within(to + 5, from + 3, bytes).unwrap();
+            stream.copy(host.device_address() + 8 * round as u64, to + 5 + bytes as u64 - 1, 1).unwrap();
+        }
+    }
+    stream.synchronize(soon()).unwrap();
+    let last: Vec<_> = (0..60).map(|round| host.word(round).load(Ordering::Acquire)).collect();
+    assert_eq!(last, (1..=60).collect::<Vec<u64>>());
+    assert!(matches!(&*stream.copies.lock(), Copies::Graph(_)), "which road was taken");
+}

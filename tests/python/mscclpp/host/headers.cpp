@@ -30,11 +30,11 @@ alignas(16) char target[8192];
 alignas(16) char packets[20000];
 AbortPage page;
 
-AbortLine& first = page.lines[0];
+AbortLine& top = page.lines[0];
 
-int error() { return first.told & 0xff; }
-int peer() { return static_cast<int32_t>(first.told >> 32); }
-int line() { return first.told >> 8 & 0xffffff; }
+int error() { return top.told & 0xff; }
+int peer() { return static_cast<int32_t>(top.told >> 32); }
+int line() { return top.told >> 8 & 0xffffff; }
 
 // What the host does that ends all waits.
 void end() {
@@ -116,7 +116,7 @@ void blocksMeet() {
   // Those who give up leave the barrier whole, also if the others come at that very moment.
   for (int round = 0; round < 50; ++round) {
     inThreads(4, [&](int) { CHECK(syncer.sync(5, 100) == DeviceError::Syncer); });
-    CHECK(first.flag == 2 && error() == DeviceError::Syncer);
+    CHECK(top.flag == 2 && error() == DeviceError::Syncer);
     reset();
     inThreads(3, [&](int block) { syncer.sync(3, block == 0 ? 1 : 1000); });
     reset();
@@ -177,10 +177,10 @@ void signalsAreCountedAndWaitsEnd() {
   CHECK(!other.poll() && words[3] == 2);
   // What has not come was not received, and the host hears of it.
   CHECK(other.wait(5) == DeviceError::Signal && words[3] == 2);
-  CHECK(first.flag == 2 && error() == DeviceError::Signal && peer() == 4);
+  CHECK(top.flag == 2 && error() == DeviceError::Signal && peer() == 4);
   reset(20'000'000);
   CHECK(other.wait() == DeviceError::Signal);
-  CHECK(first.flag == 2 && first.waitedNs >= 20'000'000);
+  CHECK(top.flag == 2 && top.waitedNs >= 20'000'000);
   // The host's own flag stays, and nobody says anything else.
   reset();
   std::thread host([] {
@@ -189,7 +189,7 @@ void signalsAreCountedAndWaitsEnd() {
   });
   CHECK(other.wait() == DeviceError::Signal);
   host.join();
-  CHECK(first.flag == 1 && error() == 0);
+  CHECK(top.flag == 1 && error() == 0);
   reset();
   const volatile int zero = 0;
   POLL_MAYBE_JAILBREAK(zero == 0, 10);
@@ -259,10 +259,10 @@ void packetsAreWholeWhileTheyAreWritten() {
 }
 
 void assertionsNameTheirLine() {
-  MSCCLPP_ASSERT_DEVICE(first.flag == 0, "nothing is wrong");
-  CHECK(first.flag == 0);
-  MSCCLPP_ASSERT_DEVICE(first.flag != 0, "something is");
-  CHECK(first.flag == 2 && error() == DeviceError::Assertion && line() == __LINE__ - 1);
+  MSCCLPP_ASSERT_DEVICE(top.flag == 0, "nothing is wrong");
+  CHECK(top.flag == 0);
+  MSCCLPP_ASSERT_DEVICE(top.flag != 0, "something is");
+  CHECK(top.flag == 2 && error() == DeviceError::Assertion && line() == __LINE__ - 1);
   reset();
 }
 
