@@ -1,5 +1,5 @@
-"""Figures of the GPU: all-reduces among processes on one GPU, beside torch's symmetric memory, and channels (``gpu_channels.py``).
-By device events, medians. Run it under MPS: ``scripts/gpu-suite figures`` does, or start the service yourself.
+"""Figures of the GPU: all-reduces among processes on one GPU, in turns with torch's symmetric memory, and channels
+(``gpu_channels.py``). By device events, medians. Run it under MPS: ``scripts/gpu-suite figures`` does, or start the service yourself.
 
     python bench/gpu.py [--ranks 2,4,8] [--mib 256] [--repeats 15] [--json FILE] [--without-torch] [--without-channels]
     python bench/gpu.py --quick       our own two figures that matter most, within a minute
@@ -36,6 +36,8 @@ CHANNELS_LIMIT_S = 180.0
 # Calls between two events, and in a captured graph.
 BATCH, CAPTURED = 5, 20
 QUICK_REPEATS = 5
+# How often ours and torch's take turns at each size, and how often each is measured then.
+TURNS, TURN_REPEATS = 7, 5
 SMALL_BYTES = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 QUICK_BYTES = (1 << 10,)
 EAGER_BYTES = 1 << 10
@@ -69,8 +71,8 @@ def batches(act: Callable[[], object], calls: int, repeats: int) -> float:
     return statistics.median(spent)
 
 
-def captured(act: Callable[[], object], repeats: int) -> float:
-    """The same, of calls in a graph."""
+def graph_of(act: Callable[[], object]) -> Callable[[], object]:
+    """What replays so many calls."""
     import torch
 
     act()
@@ -79,7 +81,12 @@ def captured(act: Callable[[], object], repeats: int) -> float:
     with torch.cuda.graph(graph):
         for _ in range(CAPTURED):
             act()
-    return batches(graph.replay, 3, repeats) / CAPTURED
+    return graph.replay
+
+
+def captured(act: Callable[[], object], repeats: int) -> float:
+    """The same, of calls in a graph."""
+    return batches(graph_of(act), 3, repeats) / CAPTURED
 
 
 def copy_rate(nbytes: int, repeats: int) -> float:
@@ -92,48 +99,61 @@ def copy_rate(nbytes: int, repeats: int) -> float:
     return 2 * nbytes / spent * 1e6
 
 
-def our_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -> None:
+def open_comm() -> Any:
+    """Our ranks, with collectives on the device."""
     import torch
     import torchcomms
-    from torchcomms import ReduceOp
 
-    repeats = arguments.repeats
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
-    began = time.monotonic()
     comm = torchcomms.new_comm(
         "nccl", device, "bench", timeout=PATIENCE_S, abort_process_on_timeout_or_error=False
     )
     engine: Any = comm.get_backend_impl()
     if engine._device is None:
         raise RuntimeError("collectives do not run on the device; the log says why")
+    return comm
+
+
+def slowest(comm: Any, us: float) -> float:
+    """What the slowest rank took."""
+    import torch
+
+    everyone = torch.empty(comm.get_size(), dtype=torch.float64)
+    comm.all_gather_single(everyone, torch.tensor([us], dtype=torch.float64), False)
+    return float(everyone.max())
+
+
+def reduced(comm: Any, tensor: Any) -> Callable[[], object]:
+    """Our all-reduce. Zeros stay zeros, however often."""
+    from torchcomms import ReduceOp
+
+    return lambda: comm.all_reduce(tensor, ReduceOp.SUM, False)
+
+
+def our_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -> None:
+    import torch
+
+    repeats, began = arguments.repeats, time.monotonic()
+    comm = open_comm()
+    engine = comm.get_backend_impl()
     tell("open_s", time.monotonic() - began)
-
-    def slowest(us: float) -> float:
-        everyone = torch.empty(world, dtype=torch.float64)
-        comm.all_gather_single(everyone, torch.tensor([us], dtype=torch.float64), False)
-        return float(everyone.max())
-
-    def reduced(tensor: torch.Tensor) -> Callable[[], object]:
-        # Zeros stay zeros, however often.
-        return lambda: comm.all_reduce(tensor, ReduceOp.SUM, False)
-
-    large = torch.zeros(arguments.mib * (1 << 20) // 4, device=device)
+    large = torch.zeros(arguments.mib * (1 << 20) // 4, device="cuda")
     if not arguments.quick:
-        tell("staged_us", slowest(batches(reduced(large), BATCH, repeats)))
+        tell("staged_us", slowest(comm, batches(reduced(comm, large), BATCH, repeats)))
     engine.register_tensor(large)
-    tell("direct_us", slowest(batches(reduced(large), BATCH, repeats)))
-    tell("direct_graph_us", slowest(captured(reduced(large), repeats)))
+    tell("direct_us", slowest(comm, batches(reduced(comm, large), BATCH, repeats)))
+    tell("direct_graph_us", slowest(comm, captured(reduced(comm, large), repeats)))
     if not arguments.quick:
         half = large.to(torch.bfloat16)
         engine.register_tensor(half)
-        tell("direct_bf16_us", slowest(batches(reduced(half), BATCH, repeats)))
+        tell("direct_bf16_us", slowest(comm, batches(reduced(comm, half), BATCH, repeats)))
         del half
     for nbytes in QUICK_BYTES if arguments.quick else SMALL_BYTES:
-        small = torch.zeros(nbytes // 4, device=device)
-        tell(f"small_us {nbytes}", slowest(captured(reduced(small), repeats)))
-    small = torch.zeros(EAGER_BYTES // 4, device=device)
-    tell("eager_us", slowest(batches(reduced(small), CAPTURED, repeats)))
+        small = torch.zeros(nbytes // 4, device="cuda")
+        tell(f"small_us {nbytes}", slowest(comm, captured(reduced(comm, small), repeats)))
+    small = torch.zeros(EAGER_BYTES // 4, device="cuda")
+    tell("eager_us", slowest(comm, batches(reduced(comm, small), CAPTURED, repeats)))
     torch.cuda.synchronize()
     comm.barrier(False)
     if rank == 0:
@@ -142,40 +162,43 @@ def our_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -
     comm.finalize()
 
 
-def torch_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -> None:
+def turns_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -> None:
+    """Ours and torch's symmetric memory, in one process and by turns."""
     import torch
     import torch.distributed as dist
     import torch.distributed._symmetric_memory as symmetric
 
-    repeats = arguments.repeats
-    device = torch.device("cuda", 0)
-    torch.cuda.set_device(device)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+    comm = open_comm()
+    dist.init_process_group("gloo", f"file://{arguments.folder}/meeting", rank=rank, world_size=world)
     name = dist.group.WORLD.group_name  # type: ignore[union-attr]
     ops = torch.ops.symm_mem
 
     def shared(nbytes: int) -> torch.Tensor:
-        tensor = symmetric.empty(nbytes // 4, dtype=torch.float32, device=device)
+        tensor = symmetric.empty(nbytes // 4, dtype=torch.float32, device="cuda")
         symmetric.rendezvous(tensor, name)
         return tensor.zero_()
 
-    def slowest(us: float) -> float:
-        told = torch.tensor([us], dtype=torch.float64)
-        dist.all_reduce(told, dist.ReduceOp.MAX)
-        return float(told)
+    def compare(what: str, calls: int, part: int, **acts: Callable[[], object]) -> None:
+        spent: dict[str, list[float]] = {who: [] for who in acts}
+        for _ in range(TURNS):
+            for who, act in acts.items():
+                spent[who].append(slowest(comm, batches(act, calls, TURN_REPEATS) / part))
+        for who, each in spent.items():
+            tell(f"{who} {what}", statistics.median(each))
 
-    large = shared(arguments.mib << 20)
-    tell(
-        "direct_us",
-        slowest(batches(lambda: ops.two_shot_all_reduce_(large, "sum", name), BATCH, repeats)),
-    )
     for nbytes in SMALL_BYTES:
-        small = shared(nbytes)
-        act = functools.partial(ops.one_shot_all_reduce, small, "sum", name)
-        tell(f"small_us {nbytes}", slowest(captured(act, repeats)))
+        mine, theirs = torch.zeros(nbytes // 4, device="cuda"), shared(nbytes)
+        one_shot = functools.partial(ops.one_shot_all_reduce, theirs, "sum", name)
+        acts = {"ours": graph_of(reduced(comm, mine)), "torch": graph_of(one_shot)}
+        compare(str(nbytes), 3, CAPTURED, **acts)
+    mine, theirs = torch.zeros(arguments.mib * (1 << 20) // 4, device="cuda"), shared(arguments.mib << 20)
+    comm.get_backend_impl().register_tensor(mine)
+    two_shot = functools.partial(ops.two_shot_all_reduce_, theirs, "sum", name)
+    compare(str(arguments.mib << 20), BATCH, 1, ours=reduced(comm, mine), torch=two_shot)
     torch.cuda.synchronize()
     dist.barrier()
     dist.destroy_process_group()
+    comm.finalize()
 
 
 def be_rank(arguments: argparse.Namespace) -> int:
@@ -188,7 +211,7 @@ def be_rank(arguments: argparse.Namespace) -> int:
         if rank == 0:
             print(MARK + json.dumps([name, value]), flush=True)
 
-    (our_rank if arguments.job == "ours" else torch_rank)(rank, world, arguments, tell)
+    (our_rank if arguments.job == "ours" else turns_rank)(rank, world, arguments, tell)
     faulthandler.cancel_dump_traceback_later()
     return 0
 
@@ -212,6 +235,7 @@ class Job:
         self._folder = tempfile.TemporaryDirectory(prefix="gpu-bench")
         settings = ["--job", kind, "--mib", str(arguments.mib), "--repeats", str(arguments.repeats)]
         settings += ["--limit", str(arguments.limit), *(["--quick"] if arguments.quick else [])]
+        settings += ["--folder", self._folder.name]
         port = free_port()
         self._ranks = [self._start(rank, port, settings) for rank in range(world)]
 
@@ -295,11 +319,10 @@ class Job:
 def table(found: dict[int, dict[str, Figures]], mib: int) -> list[str]:
     lines = [f"all-reduce of {mib} MiB of float32 each, on one GPU"]
     lines.append(
-        f"{'ranks':>5} {'floor':>9} {'registered':>18} {'in a graph':>18} {'bfloat16':>18} {'staged':>18} "
-        f"{'torch, two-shot':>18} {'copy':>10}"
+        f"{'ranks':>5} {'floor':>9} {'registered':>18} {'in a graph':>18} {'bfloat16':>18} {'staged':>18} {'copy':>10}"
     )
     for world, both in found.items():
-        ours, peer = both.get("ours", {}), both.get("torch", {})
+        ours = both.get("ours", {})
         rate = ours.get("copy_bytes_per_s")
         floor = None if rate is None else 2 * world * (mib << 20) / rate * 1e6
 
@@ -310,24 +333,36 @@ def table(found: dict[int, dict[str, Figures]], mib: int) -> list[str]:
 
         cells = [cell(ours.get("direct_us")), cell(ours.get("direct_graph_us"))]
         cells.append(cell(ours.get("direct_bf16_us"), 0.5))
-        cells += [cell(ours.get("staged_us")), cell(peer.get("direct_us"))]
+        cells.append(cell(ours.get("staged_us")))
         ends = ("-", "-") if rate is None or floor is None else (f"{floor:.0f} us", f"{rate / 1e12:.2f} TB/s")
         lines.append(f"{world:>5} {ends[0]:>9} {' '.join(f'{text:>18}' for text in cells)} {ends[1]:>10}")
-    lines += ["", "all-reduce in a captured graph, us a call (torch: one-shot)"]
-    lines.append(f"{'bytes':>9} " + " ".join(f"{f'{world} ranks':>9} {'torch':>9}" for world in found))
+    lines += ["", "all-reduce in a captured graph, us a call"]
+    lines.append(f"{'bytes':>9} " + " ".join(f"{f'{world} ranks':>9}" for world in found))
     for nbytes in SMALL_BYTES:
-        row = [
-            both.get(who, {}).get(f"small_us {nbytes}")
-            for both in found.values()
-            for who in ("ours", "torch")
-        ]
+        row = [both.get("ours", {}).get(f"small_us {nbytes}") for both in found.values()]
         if any(us is not None for us in row):
             cells = ["-" if us is None else f"{us:.1f}" for us in row]
             lines.append(f"{nbytes:>9} " + " ".join(f"{text:>9}" for text in cells))
     for world, both in found.items():
         if us := both.get("ours", {}).get("eager_us"):
             lines.append(f"without a graph, {world} ranks, {EAGER_BYTES} bytes: {us:.1f} us a call")
-    return lines
+    return lines + turns_table(found, mib)
+
+
+def turns_table(found: dict[int, dict[str, Figures]], mib: int) -> list[str]:
+    lines = []
+    for nbytes in (*SMALL_BYTES, mib << 20):
+        row = []
+        for both in found.values():
+            ours, peer = (both.get("turns", {}).get(f"{who} {nbytes}") for who in ("ours", "torch"))
+            row.append("-" if not ours or not peer else f"{ours:.1f} {peer:8.1f} {peer / ours:6.2f}")
+        if any(cell != "-" for cell in row):
+            lines.append(f"{nbytes:>9} " + " ".join(f"{cell:>26}" for cell in row))
+    if not lines:
+        return []
+    head = f"{'bytes':>9} " + " ".join(f"{f'{world} ranks: us, torch, ratio':>26}" for world in found)
+    what = f"in turns with torch's symmetric memory (one-shot in a graph, two-shot for {mib} MiB), medians of {TURNS}"
+    return ["", what, head, *lines]
 
 
 def main() -> int:
@@ -342,7 +377,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only 1 KiB in a graph, and registered memory")
     parser.add_argument("--without-torch", action="store_true")
     parser.add_argument("--without-channels", action="store_true")
-    parser.add_argument("--job", choices=["ours", "torch"], help=argparse.SUPPRESS)
+    parser.add_argument("--job", choices=["ours", "turns"], help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else 15)
     arguments.limit = arguments.limit or (QUICK_LIMIT_S if arguments.quick else LIMIT_S)
@@ -351,7 +387,7 @@ def main() -> int:
     kinds = ["ours"]
     if not arguments.quick:
         kinds += [] if arguments.without_channels else ["channels"]
-        kinds += [] if arguments.without_torch else ["torch"]
+        kinds += [] if arguments.without_torch else ["turns"]
     found: dict[int, dict[str, Figures]] = {}
     failures: list[str] = []
     worlds = [int(number) for number in arguments.ranks.split(",")]

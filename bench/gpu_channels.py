@@ -75,7 +75,7 @@ def round_trips(rank: int, trio: str, rounds: int, repeats: int) -> None:
     measure("signal, device to device, round trip", lambda: signals.launch_kernel(few, 1, 32, 0, None), 1)
     from ctypes import c_size_t
 
-    for nbytes in (8, 4096, 1 << 20):
+    for nbytes in (8, 4096, 64 << 10, 1 << 20):
         order = pack(by_port, rank, rounds, c_size_t(nbytes))
         measure(
             f"put of {nbytes} bytes, from push to arrival",
