@@ -174,9 +174,10 @@ def turns_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell)
     ops = torch.ops.symm_mem
 
     def shared(nbytes: int) -> torch.Tensor:
-        tensor = symmetric.empty(nbytes // 4, dtype=torch.float32, device="cuda")
+        tensor = symmetric.empty(nbytes // 4, dtype=torch.float32, device=torch.device("cuda", 0))
         symmetric.rendezvous(tensor, name)
-        return tensor.zero_()
+        tensor.zero_()
+        return tensor
 
     def compare(what: str, calls: int, part: int, **acts: Callable[[], object]) -> None:
         spent: dict[str, list[float]] = {who: [] for who in acts}

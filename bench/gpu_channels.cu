@@ -14,12 +14,14 @@ extern "C" __global__ void signals(mscclpp::MemoryChannelDeviceHandle* channel, 
 }
 
 // The same with some bytes before each signal, all through the proxies.
-extern "C" __global__ void puts(mscclpp::PortChannelDeviceHandle* channel, int rank, int rounds, size_t bytes) {
+extern "C" __global__ void puts(mscclpp::PortChannelDeviceHandle* there, int rank, int rounds, size_t bytes) {
   if (threadIdx.x != 0) return;
+  // A handle of one's own is in registers; one in memory is read anew after each wait.
+  mscclpp::PortChannelDeviceHandle channel = *there;
   for (int round = 0; round < rounds; ++round) {
-    if (rank == 0) channel->putWithSignal(0, 0, bytes);
-    channel->wait();
-    if (rank == 1) channel->putWithSignal(0, 0, bytes);
+    if (rank == 0) channel.putWithSignal(0, 0, bytes);
+    channel.wait();
+    if (rank == 1) channel.putWithSignal(0, 0, bytes);
   }
 }
 

@@ -10,6 +10,7 @@ use ringfold_cuda::{
     buffer_id, relaxed_capture,
 };
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const SPIN: &str = r#"
@@ -26,10 +27,14 @@ extern "C" __global__ void spin(volatile unsigned long long* word, unsigned long
 const ONE: Grid = Grid { x: 1, y: 1, z: 1 };
 const THREAD: Block = Block { x: 1, y: 1, z: 1 };
 
-fn gpu(test: &str) -> Option<Gpu> {
+/// One test at a time: memory that one frees has the driver wait for the other's kernel, and nobody else can call it then.
+static DEVICE: Mutex<()> = Mutex::new(());
+
+fn gpu(test: &str) -> Option<(Gpu, MutexGuard<'static, ()>)> {
     let gpu = Gpu::open(0);
     let available = gpu.as_ref().map(|_| ()).map_err(ToString::to_string);
-    if skip::unless(test, available) { gpu.ok() } else { None }
+    let gpu = if skip::unless(test, available) { gpu.ok()? } else { return None };
+    Some((gpu, DEVICE.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 fn soon() -> Instant {
@@ -48,7 +53,7 @@ fn words_of(memory: &GpuMemory, count: usize) -> Vec<u64> {
 
 #[test]
 fn a_device_tells_what_it_is() {
-    let Some(gpu) = gpu("a_device_tells_what_it_is") else { return };
+    let Some((gpu, _alone)) = gpu("a_device_tells_what_it_is") else { return };
     assert!(gpu.sms() > 0 && gpu.arch().starts_with("sm_"), "{gpu:?}");
     assert_eq!(Gpu::with_uuid(gpu.uuid().unwrap()).unwrap(), Some(gpu));
     assert_eq!(Gpu::current().unwrap().ordinal(), 0);
@@ -57,7 +62,7 @@ fn a_device_tells_what_it_is() {
 
 #[test]
 fn memory_begins_as_zeros_and_is_copied_both_ways() {
-    let Some(gpu) = gpu("memory_begins_as_zeros_and_is_copied_both_ways") else { return };
+    let Some((gpu, _alone)) = gpu("memory_begins_as_zeros_and_is_copied_both_ways") else { return };
     let memory = GpuMemory::zeroed(&gpu, 1 << 20).unwrap();
     assert_eq!(Gpu::of_address(memory.address() + 77).unwrap(), Some(gpu));
     assert!(words_of(&memory, 1 << 17).iter().all(|word| *word == 0));
@@ -79,7 +84,7 @@ fn memory_begins_as_zeros_and_is_copied_both_ways() {
 #[test]
 fn a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile() {
     let name = "a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile";
-    let Some(gpu) = gpu(name) else { return };
+    let Some((gpu, _alone)) = gpu(name) else { return };
     let compiler = Compiler::load(None);
     if !skip::unless(name, compiler.as_ref().map(|_| ()).map_err(ToString::to_string)) {
         return;
@@ -114,7 +119,7 @@ fn a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile() {
 
 #[test]
 fn events_order_streams_and_tell_the_time() {
-    let Some(gpu) = gpu("events_order_streams_and_tell_the_time") else { return };
+    let Some((gpu, _alone)) = gpu("events_order_streams_and_tell_the_time") else { return };
     let (first, second) = (Stream::create(&gpu).unwrap(), Stream::create(&gpu).unwrap());
     let (began, ended) = (Event::timed(&gpu).unwrap(), Event::timed(&gpu).unwrap());
     let memory = GpuMemory::zeroed(&gpu, 64 << 20).unwrap();
@@ -137,7 +142,7 @@ fn events_order_streams_and_tell_the_time() {
 #[test]
 fn records_tell_the_place_in_an_allocation_and_its_own_process_does_not_open_them() {
     let name = "records_tell_the_place_in_an_allocation_and_its_own_process_does_not_open_them";
-    let Some(gpu) = gpu(name) else { return };
+    let Some((gpu, _alone)) = gpu(name) else { return };
     let (memory, other) = (GpuMemory::zeroed(&gpu, 8 << 20).unwrap(), GpuMemory::zeroed(&gpu, 64).unwrap());
     let record = IpcRecord::export(memory.address() + 4096, 512).unwrap();
     assert_eq!((record.offset, record.bytes, record.gpu), (4096, 512, gpu.uuid().unwrap()));
@@ -153,7 +158,7 @@ fn records_tell_the_place_in_an_allocation_and_its_own_process_does_not_open_the
 
 #[test]
 fn calls_may_be_made_while_captures_are_left_alone() {
-    let Some(gpu) = gpu("calls_may_be_made_while_captures_are_left_alone") else { return };
+    let Some((gpu, _alone)) = gpu("calls_may_be_made_while_captures_are_left_alone") else { return };
     let guard = relaxed_capture();
     let inner = relaxed_capture();
     assert_eq!(GpuMemory::zeroed(&gpu, 100).unwrap().len(), 100);
@@ -163,7 +168,7 @@ fn calls_may_be_made_while_captures_are_left_alone() {
 
 #[test]
 fn memory_that_is_not_there_is_told() {
-    let Some(gpu) = gpu("memory_that_is_not_there_is_told") else { return };
+    let Some((gpu, _alone)) = gpu("memory_that_is_not_there_is_told") else { return };
     let lacking = GpuMemory::zeroed(&gpu, 1 << 50).unwrap_err();
     assert_eq!(lacking, CudaError::OutOfMemory { device: 0, bytes: 1 << 50 });
     assert_eq!((lacking.kind(), lacking.code()), ("cuda", 2));
