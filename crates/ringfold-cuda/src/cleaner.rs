@@ -1,11 +1,13 @@
 //! A thread that lets go of memory for others.
 //!
 //! The driver may not free memory, or close another process's, before every kernel of the process has ended, and others of
-//! its calls wait meanwhile. Whoever lets go of memory may be the one that a kernel waits for, or may hold a lock that it
-//! needs. So nobody closes others' memory, or frees page-locked memory, himself. And nothing of that is given back while a
-//! connection is open: what is written over it may be what a kernel waits for.
+//! its calls wait meanwhile. While a connection is open, what is written over it may be what a kernel waits for, and whoever
+//! lets go of memory may be the one that would write. So as long as there is one, others' memory is not closed, and
+//! page-locked memory not freed; a thread does so when the last connection is gone.
 //!
-//! Memory of our own devices ([`crate::GpuMemory`]) is freed by whoever lets go of it, as the driver's users are used to.
+//! Without a connection, whoever lets go of memory gives it back himself, as the driver's users are used to: done by a thread
+//! it would surprise the next kernel, which may wait for the host. So does, always, whoever lets go of memory of our own
+//! devices ([`crate::GpuMemory`]).
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Condvar, Mutex};
@@ -51,21 +53,28 @@ static ENDS: AtomicBool = AtomicBool::new(false);
 
 /// Has something let go of, soon. What is handed over in one order is done in it.
 pub(crate) fn leave_to_cleaner(job: impl FnOnce() + Send + 'static) {
-    leave(job, |heap, job| heap.now.push_back(job));
+    leave(job, |heap, job| {
+        heap.now.push_back(job);
+        None
+    });
 }
 
-/// Has so many bytes given back to the driver, as soon as no connection is open.
+/// Has so many bytes given back to the driver, as soon as no connection is open: now, if there is none.
 pub(crate) fn give_back(bytes: usize, job: impl FnOnce() + Send + 'static) {
     leave(job, |heap, job| heap.keep(bytes, job));
 }
 
-fn leave(job: impl FnOnce() + Send + 'static, put: impl FnOnce(&mut Heap, Job)) {
+/// Leaves a job to the thread, or does it here if it comes back.
+fn leave(job: impl FnOnce() + Send + 'static, put: impl FnOnce(&mut Heap, Job) -> Option<Job>) {
     if ENDS.load(Ordering::Relaxed) {
         // The system takes all memory back soon, and the driver may be gone before.
         core::mem::forget(job);
     } else if *STARTED {
-        put(&mut YARD.heap.lock(), Box::new(job));
-        YARD.change.notify_all();
+        let back = put(&mut YARD.heap.lock(), Box::new(job));
+        match back {
+            Some(job) => job(),
+            None => _ = YARD.change.notify_all(),
+        }
     } else {
         job();
     }
@@ -111,9 +120,14 @@ impl Yard {
 }
 
 impl Heap {
-    fn keep(&mut self, bytes: usize, job: Job) {
+    /// Keeps a job while a connection is open; otherwise it comes back.
+    fn keep(&mut self, bytes: usize, job: Job) -> Option<Job> {
+        if self.holds == 0 {
+            return Some(job);
+        }
         self.kept_bytes += bytes;
         self.kept.push_back((bytes, job));
+        None
     }
 
     fn next(&mut self) -> Option<Job> {
@@ -163,12 +177,12 @@ mod tests {
         let next = || yard.heap.lock().next().map(|job| job());
         let (one, other) = (Hold::on(yard), Hold::on(yard));
         for number in 0..=KEPT_MAX {
-            yard.heap.lock().keep(1, job(number));
+            assert!(yard.heap.lock().keep(1, job(number)).is_none());
         }
         yard.heap.lock().now.push_back(job(1000));
         while next().is_some() {}
         assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1000, 0]);
-        yard.heap.lock().keep(KEPT_BYTES_MAX - 10, job(2000));
+        assert!(yard.heap.lock().keep(KEPT_BYTES_MAX - 10, job(2000)).is_none());
         drop(one);
         while next().is_some() {}
         // So many that the rest has no more bytes than may be kept.
@@ -179,5 +193,6 @@ mod tests {
         let rest = (KEPT_MAX - 9..=KEPT_MAX).chain([2000]).collect::<Vec<_>>();
         assert_eq!(heard.try_iter().collect::<Vec<_>>(), rest);
         assert_eq!(yard.heap.lock().kept_bytes, 0);
+        assert!(yard.heap.lock().keep(1, job(3000)).is_some(), "whoever lets go of it gives it back");
     }
 }

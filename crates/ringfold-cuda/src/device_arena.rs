@@ -9,7 +9,7 @@ mod layout;
 mod offer;
 
 pub use kernels::{FoldKernels, Specialisation};
-pub use layout::{BLOCKS_MAX, PACKET_BYTES_MAX, WORLD_MAX};
+pub use layout::{BLOCKS_MAX, WORLD_MAX};
 pub use offer::{ArenaOffer, MemoryOffer};
 
 use crate::device_memory::DeviceMemory;
@@ -226,7 +226,7 @@ impl DeviceArena {
             return Err(CudaError::Argument(format!("{source:?} and {target:?} do not fit {call:?}")));
         }
         let packets = wanted.div_ceil(8);
-        let is_small = wanted <= PACKET_BYTES_MAX as u64;
+        let is_small = wanted <= self.layout.packet_bytes() as u64;
         let (source_code, target_code) =
             if is_small { (0, 0) } else { (self.code(source), self.code(target)) };
         let mut parameters = Vec::with_capacity(16 * 8 + self.arenas.len() * 8);

@@ -3,9 +3,13 @@
 /// The largest world: kernels are compiled for one, and hold an operand of each rank in registers.
 pub const WORLD_MAX: usize = 16;
 
-/// Up to so many bytes a rank's data is pushed to all others in packets. Beyond, two meetings of all ranks cost less than
-/// packets, which are twice as long as what they carry.
-pub const PACKET_BYTES_MAX: usize = 256 << 10;
+/// Up to so many bytes, together, every rank's data is pushed to all others in packets. Beyond, two meetings of all ranks
+/// cost less than packets, which are twice as long as what they carry.
+const PACKET_BYTES_ALL: usize = 16 << 20;
+
+/// What a rank pushes, at least and at most.
+const PACKET_BYTES_MIN: usize = 256 << 10;
+const PACKET_BYTES_MAX: usize = 1 << 20;
 
 /// The most blocks of a kernel, for which there are flags.
 pub const BLOCKS_MAX: u32 = 512;
@@ -34,7 +38,6 @@ const STAGING_BYTES_MAX: usize = 8 << 20;
 const ALIGN: usize = 256;
 const FLAG_STRIDE: usize = WORLD_MAX;
 const MAIL_BYTES: usize = 32;
-const PACKETS: usize = PACKET_BYTES_MAX / 8;
 
 /// Offsets in an arena, for a world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +46,8 @@ pub(super) struct Layout {
     flags: usize,
     mail: usize,
     packets: usize,
+    /// Up to so many bytes a rank's data travels in packets.
+    packet_bytes: usize,
     staging: usize,
     /// Of each of the two staging areas.
     staging_bytes: usize,
@@ -54,9 +59,16 @@ impl Layout {
         let flags = epochs + (BLOCKS_MAX as usize * 4).next_multiple_of(ALIGN);
         let mail = flags + (BLOCKS_MAX as usize * FLAG_STRIDE * 4).next_multiple_of(ALIGN);
         let packets = mail + (world * MAIL_BYTES).next_multiple_of(ALIGN);
-        let staging = packets + 2 * world * PACKETS * 16;
+        let packet_bytes =
+            (PACKET_BYTES_ALL / (world * world)).clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX) & !(ALIGN - 1);
+        let staging = packets + 2 * world * 2 * packet_bytes;
         let both = (STAGING_BYTES_ALL / world).clamp(STAGING_BYTES_MIN, STAGING_BYTES_MAX);
-        Self { epochs, flags, mail, packets, staging, staging_bytes: (both / 2) & !(ALIGN - 1) }
+        let staging_bytes = (both / 2) & !(ALIGN - 1);
+        Self { epochs, flags, mail, packets, packet_bytes, staging, staging_bytes }
+    }
+
+    pub(super) fn packet_bytes(&self) -> usize {
+        self.packet_bytes
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -75,7 +87,7 @@ impl Layout {
             bytes("RF_STAGING", self.staging),
             bytes("RF_STAGING_BYTES", self.staging_bytes),
             number("RF_FLAG_STRIDE", FLAG_STRIDE as u32),
-            number("RF_PACKETS_MAX", PACKETS as u32),
+            number("RF_PACKETS_MAX", (self.packet_bytes / 8) as u32),
             number("RF_SLOT_SHIFT", SLOT_SHIFT),
             number("RF_THREADS", THREADS),
         ]
@@ -114,7 +126,7 @@ mod tests {
                 (layout.epochs, BLOCKS_MAX as usize * 4),
                 (layout.flags, BLOCKS_MAX as usize * FLAG_STRIDE * 4),
                 (layout.mail, world * MAIL_BYTES),
-                (layout.packets, 2 * world * PACKETS * 16),
+                (layout.packets, 2 * world * 2 * layout.packet_bytes),
                 (layout.staging, 2 * layout.staging_bytes),
                 (layout.bytes(), 0),
             ];

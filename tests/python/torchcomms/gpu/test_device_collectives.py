@@ -21,8 +21,9 @@ from torchcomms._device import Device
 # How long kernels wait for a rank, and how long a test may take: some five times as long as it does. Compiling one kind of
 # kernels takes about half a second, and ranks without MPS share the device by turns.
 PATIENCE, DEADLINE = 15.0, 40.0
-# Elements: packets, and beyond; none of them divides evenly. The last one needs several rounds of staging.
-COUNTS = (1, 7, 1003, 40_001, 1_000_003)
+# Elements: packets, what few ranks send in packets, and beyond; none of them divides evenly. The last one needs several
+# rounds of staging.
+COUNTS = (1, 7, 1003, 40_001, 160_001, 1_000_003)
 # Beyond what packets carry, and more than one round of staging.
 LARGE = 3_000_001
 
@@ -260,7 +261,7 @@ def reduce_registered(gpu: TorchComm, cpu: TorchComm) -> None:
     assert not device._group.is_registered(address, nbytes + other.nbytes + (1 << 30))
 
 
-@pytest.mark.parametrize("world", [4, 8, 3])
+@pytest.mark.parametrize("world", [2, 4, 8, 3])
 def test_all_sizes_and_places_give_the_bits_of_the_processor(ranks: Ranks, world: int) -> None:
     ranks.run(world, reduces_and_gathers, deadline=DEADLINE)
 
