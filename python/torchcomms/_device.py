@@ -81,15 +81,15 @@ class Device:
         """Queues a task. Where it is waited for, that is the current stream's business; else a stream of ours does it."""
         if not task.outputs[0].numel():
             return TorchWork()
-        current = torch.cuda.current_stream(self._device)
         # A stream of ours would have to come back to the one that is captured before the capture ends.
         if not async_op or torch.cuda.is_current_stream_capturing():
-            self._queue(task, current)
+            # The number alone, which takes a tenth of the time that the stream would.
+            self._queue(task, torch._C._cuda_getCurrentRawStream(self._device.index))
             return TorchWork()
         stream = self._own_stream()
-        stream.wait_stream(current)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            self._queue(task, stream)
+            self._queue(task, stream.cuda_stream)
             done = stream.record_event()
         for tensor in (*task.inputs, *task.outputs):
             # The allocator does not give it to anybody else before the stream has come to here.
@@ -120,14 +120,14 @@ class Device:
             self._stream = torch.cuda.Stream(self._device, priority=priority)  # type: ignore[no-untyped-call]
         return self._stream
 
-    def _queue(self, task: Task, stream: torch.cuda.Stream) -> None:
+    def _queue(self, task: Task, stream: int) -> None:
         source = task.inputs[0]
         item = _BYTES[task.dtype]
         count = source.nbytes // item
         if task.native == "all_reduce":
             target = task.outputs[0]
             self._group.all_reduce(
-                source.data_ptr(), target.data_ptr(), count, task.dtype, task.reduce, stream.cuda_stream
+                source.data_ptr(), target.data_ptr(), count, task.dtype, task.reduce, stream
             )
             return
         if len(task.outputs) > 1:
@@ -136,14 +136,14 @@ class Device:
         whole = task.outputs[0]
         if _overlap(source, whole) and source.data_ptr() != whole.data_ptr() + self._rank * source.nbytes:
             source = source.clone()
-        self._group.all_gather(source.data_ptr(), whole.data_ptr(), count, task.dtype, stream.cuda_stream)
+        self._group.all_gather(source.data_ptr(), whole.data_ptr(), count, task.dtype, stream)
 
     def _gather_apart(
-        self, task: Task, source: torch.Tensor, parts: Tensors, count: int, stream: torch.cuda.Stream
+        self, task: Task, source: torch.Tensor, parts: Tensors, count: int, stream: int
     ) -> None:
         """Into a tensor for each rank, by way of one that holds all of them."""
         whole = torch.empty(source.nbytes * self._size, dtype=torch.uint8, device=self._device)
-        self._group.all_gather(source.data_ptr(), whole.data_ptr(), count, task.dtype, stream.cuda_stream)
+        self._group.all_gather(source.data_ptr(), whole.data_ptr(), count, task.dtype, stream)
         with torch.no_grad():
             for part, piece in zip(parts, whole.view(self._size, -1)):
                 part.detach().view(-1).view(torch.uint8).copy_(piece)

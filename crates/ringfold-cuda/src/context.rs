@@ -63,8 +63,8 @@ pub(crate) fn attribute(api: &Api, ordinal: i32, number: i32) -> Result<i32, Cud
     Ok(value)
 }
 
-/// While it lives, a context is its thread's current one. Guards of one thread are dropped in the reverse order.
-pub(crate) struct Current {
+/// While it lives, a device is the one that its thread has turned to. Guards of one thread are dropped in the reverse order.
+pub struct Current {
     /// None if it was current before.
     turned: Option<Turned>,
     /// Belongs to one thread, as the stack of contexts does.

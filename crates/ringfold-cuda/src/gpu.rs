@@ -1,7 +1,7 @@
 //! A device, as users choose it.
 
 use crate::capture::relaxed_capture;
-use crate::context::Context;
+use crate::context::{Context, Current};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{CudaError, check};
@@ -35,6 +35,12 @@ impl Gpu {
         let code = unsafe { (api.current_device)(&raw mut ordinal) };
         check(api, "asking for the current CUDA device", code)?;
         Ok(ordinal)
+    }
+
+    /// Has the calling thread turned to this device until the guard is dropped. Everything here does so by itself; whoever
+    /// calls several things one after the other spares them that.
+    pub fn turn_to(&self) -> Result<Current, CudaError> {
+        self.context().current()
     }
 
     /// How many devices there are, or why there can be none.

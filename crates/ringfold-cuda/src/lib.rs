@@ -41,6 +41,7 @@ mod upload;
 mod word_ring;
 
 pub use capture::{RelaxedCapture, relaxed_capture};
+pub use context::Current;
 pub use device_buffer::DeviceBuffer;
 pub use device_memory::DeviceMemory;
 pub use download::Download;

@@ -84,8 +84,11 @@ impl DeviceGroup {
         let bytes = count * dtype.bytes();
         let (source, target) = (Place { address: source, bytes }, Place { address: target, bytes });
         let call = || {
-            let (source, target) = (source.lend(())?, target.lend(())?);
-            group.all_reduce(&source, &target, dtype, op, &queue(&group, stream)?)
+            let _current = group.gpu()?.turn_to()?;
+            let from = source.lend(())?;
+            // Whose memory it is, is asked once.
+            let to = if target.address == source.address { from.clone() } else { target.lend(())? };
+            group.all_reduce(&from, &to, dtype, op, &queue(&group, stream)?)
         };
         released(py, call)?.map_err(|error| raised(py, &error))
     }
@@ -105,6 +108,7 @@ impl DeviceGroup {
         let source = Place { address: source, bytes };
         let target = Place { address: target, bytes: bytes * group.world() };
         let call = || {
+            let _current = group.gpu()?.turn_to()?;
             let (source, target) = (source.lend(())?, target.lend(())?);
             group.all_gather(&source, &target, dtype, &queue(&group, stream)?)
         };

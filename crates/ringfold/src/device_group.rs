@@ -267,6 +267,7 @@ impl DeviceGroup {
             return Ok(());
         }
         let arena = self.arena()?;
+        let _current = arena.gpu().turn_to()?;
         let capture = stream.capture()?;
         // Held until it is queued: what others of this process queue meanwhile comes after.
         let mut line = self.line.lock();
