@@ -95,7 +95,13 @@ impl DeviceGroup {
             return Ok(Err(Unfit(why)));
         }
         let arena = arena.map_err(Error::from)?;
-        group.when_over(move |error| page.set(&error.to_string()));
+        // Not held by the group: its memory is given back with the arena, and not by whoever closes the group.
+        let page = Arc::downgrade(&page);
+        group.when_over(move |error| {
+            if let Some(page) = page.upgrade() {
+                page.set(&error.to_string());
+            }
+        });
         let folds = Folds::new(group.rank(), group.world());
         let (line, cache) = (Mutex::default(), sources.cache.clone());
         Ok(Ok(Self { group: group.clone(), arena: Some(arena), folds, line, compiler, cache }))

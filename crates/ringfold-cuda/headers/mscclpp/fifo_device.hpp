@@ -29,8 +29,8 @@ static_assert(sizeof(ProxyTrigger) == 16, "the host reads these bytes");
 // Slots and tail are in host memory, the head and the last tail that was seen on the device. A slot is never cleared:
 // bit 63 of `snd` is 1 in the first lap, 0 in the second, and so on, and tells the host what is new.
 //
-// Reads of one word of the host's memory come one after the other, a microsecond each, whoever reads. So one thread at a
-// time reads the tail, for all of them; bit 63 of the tail that was seen last says that one does.
+// Reads of one word of the host's memory come one after the other, a microsecond each, whoever reads. So of those that
+// wait one at a time reads the tail, for all of them; bit 63 of the tail that was seen last says that one does.
 struct FifoDeviceHandle {
 #if defined(MSCCLPP_DEVICE_CUDA)
   // Pushes a trigger, as soon as there is room, behind all that this thread wrote (and others before a barrier that it
@@ -63,7 +63,7 @@ struct FifoDeviceHandle {
         detail::storeReleaseSys16(&self.triggers_[position - lap * size], trigger.fst, snd);
         outcome = 1;
       } else {
-        tail = self.newTail();
+        tail = self.newTail(maxSpinCount >= 0);
         if (position >= size + tail && patience.isOver()) outcome = 2;
       }
       // Hides the outcome from the compiler, so that it leaves the store within the loop: if threads of a warp met
@@ -77,7 +77,7 @@ struct FifoDeviceHandle {
     if (position == ~uint64_t(0)) return DeviceError::Room;
     const FifoDeviceHandle self = *this;
     Patience patience(self.abort_, DeviceError::Flush, peer, maxSpinCount);
-    while (self.newTail() <= position) {
+    while (self.newTail(maxSpinCount >= 0) <= position) {
       if (patience.isOver()) return patience.error();
     }
     return DeviceError::None;
@@ -86,13 +86,15 @@ struct FifoDeviceHandle {
  private:
   static constexpr uint64_t readBit = uint64_t(1) << 63;
 
-  // The tail, as it is or as it was a moment ago.
-  MSCCLPP_DEVICE_INLINE uint64_t newTail() const {
+  // The tail, as it was seen a moment ago or, at the latest when nobody else reads it, as it is. A look that is counted
+  // is always one at the tail itself.
+  MSCCLPP_DEVICE_INLINE uint64_t newTail(bool isCounted) const {
     const uint64_t seen = detail::loadAcquireGpu(tailCache_);
-    if ((seen & readBit) != 0 || !detail::isFirstHere()) return seen & ~readBit;
-    if (detail::swapIfAcqRelGpu(tailCache_, seen, seen | readBit) != seen) return seen;
+    const bool isReader = (seen & readBit) == 0 && detail::isFirstHere() &&
+                          detail::swapIfAcqRelGpu(tailCache_, seen, seen | readBit) == seen;
+    if (!isReader && !isCounted) return seen & ~readBit;
     const uint64_t tail = detail::loadAcquireSys(tail_);
-    detail::storeReleaseGpu(tailCache_, tail);
+    if (isReader) detail::storeReleaseGpu(tailCache_, tail);
     return tail;
   }
 

@@ -165,6 +165,19 @@ void triggersComeOutOnceAndInOrder(int size) {
   host.join();
 }
 
+void countedLooksSeeWhatWasPopped() {
+  ProxyTrigger slots[2] = {};
+  // Somebody reads the tail, and has not come to tell what it is.
+  uint64_t head = 2, tail = 1, cache = uint64_t(1) << 63;
+  FifoDeviceHandle fifo{slots, &head, &tail, &cache, &page, 2, 0};
+  CHECK(fifo.sync(0, 1) == 0 && fifo.push({1, 1}, 1) == 2);
+  CHECK(top.flag == 0);
+  CHECK(fifo.sync(1, 3) == DeviceError::Flush && fifo.push({1, 1}, 3) == ~uint64_t(0));
+  for (const AbortLine& each : page.lines) CHECK(each.flag == 2);
+  CHECK(cache == uint64_t(1) << 63);
+  reset();
+}
+
 void signalsAreCountedAndWaitsEnd() {
   uint64_t words[4] = {};
   MemoryDevice2DeviceSemaphoreDeviceHandle one{&words[0], &words[1], &words[2], &page, 1, 0};
@@ -280,6 +293,7 @@ int main() {
   blocksMeet();
   semaphoresCountPlaces();
   for (int size : {1, 3, 8, 50}) triggersComeOutOnceAndInOrder(size);
+  countedLooksSeeWhatWasPopped();
   signalsAreCountedAndWaitsEnd();
   portChannelsSayWhatTheyAreAskedFor();
   packetsAreWholeWhileTheyAreWritten();

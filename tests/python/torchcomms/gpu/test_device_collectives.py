@@ -23,8 +23,10 @@ from torchcomms._device import Device
 PATIENCE, DEADLINE = 15.0, 40.0
 # Elements: packets, what few ranks send in packets, and beyond; none of them divides evenly. The last one needs several
 # rounds of staging.
-COUNTS = (1, 7, 1003, 40_001, 160_001, 1_000_003)
-# Beyond what packets carry, and more than one round of staging.
+COUNTS = (1, 7, 1003, 40_001, 160_001, 1_100_003)
+# Beyond what packets carry.
+BULK = 300_003
+# The same, and more than one round of staging.
 LARGE = 3_000_001
 
 INTEGERS = (
@@ -132,10 +134,10 @@ def test_the_first_operation_of_all_may_be_captured(ranks: Ranks, world: int) ->
 def replays() -> None:
     limit()
     gpu = device_comm()
-    for count, is_registered in ((10, False), (100_003, False), (100_003, True)):
+    for count, is_registered in ((10, False), (100_003, False), (BULK, False), (BULK, True)):
         replay(gpu, count, is_registered)
         say("replayed", count, is_registered)
-    for count in (10, 100_003):
+    for count in (10, BULK):
         replay_branches(gpu, count)
         say("replayed branches", count)
     gpu.finalize()
@@ -314,7 +316,7 @@ def reduces_everything() -> None:
         # Floats are where bits may differ; integers share the operations among them.
         ops = ARITHMETIC if dtype in FLOATS else (ARITHMETIC[number % 5], BITWISE[number % 3])
         for op in ops:
-            for count in (COUNTS[2], COUNTS[3]):
+            for count in (COUNTS[2], COUNTS[-1]):
                 assert_reduces_alike(gpu, cpu, dtype, op, count)
         say("reduced", dtype)
     mine = torch.randn(1003, dtype=torch.complex64, generator=torch.Generator().manual_seed(gpu.get_rank()))
