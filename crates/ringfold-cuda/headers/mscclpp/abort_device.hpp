@@ -89,7 +89,7 @@ MSCCLPP_DEVICE_INLINE void report(AbortPage* page, int error, int peer, uint32_t
   // Behind the rest. A flag that the host has set meanwhile means the same to everybody.
   if (loadRelaxedSys(&first.flag) != 0) return;
   fenceSys();
-  for (uint32_t line = 1; line < AbortPage::count; ++line) storeRelaxedSys(&page->lines[line].flag, 2);
+  for (uint32_t other = 1; other < AbortPage::count; ++other) storeRelaxedSys(&page->lines[other].flag, 2);
   // The host looks at this one, and may clear all of them then.
   fenceSys();
   storeRelaxedSys(&first.flag, 2);

@@ -2,6 +2,8 @@
 //!
 //! All that changes lies behind the addresses, so a handle may be copied. Sizes are multiples of 8, as is every address.
 
+use crate::port::abort_page::ABORT_PAGE_BYTES;
+
 /// The size of a FIFO's handle.
 pub const FIFO_HANDLE_BYTES: usize = 48;
 /// The size of the handle of a semaphore that the host signals.
@@ -140,8 +142,9 @@ impl PortChannelHandle {
     }
 }
 
-/// The name of each handle in the device headers, and its size.
-pub const HANDLE_SIZES: [(&str, usize); 7] = [
+/// The name in the device headers of each handle, and of what it points to, and its size.
+pub const HANDLE_SIZES: [(&str, usize); 8] = [
+    ("AbortPage", ABORT_PAGE_BYTES),
     ("ProxyTrigger", 16),
     ("FifoDeviceHandle", FIFO_HANDLE_BYTES),
     ("Host2DeviceSemaphoreDeviceHandle", HOST_SEMAPHORE_HANDLE_BYTES),
