@@ -4,6 +4,7 @@ use ringfold::{Bootstrap, DType, Error, Group, GroupBuffers, GroupOp, Media, Mem
 use std::cell::Cell;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 static MEETINGS: AtomicUsize = AtomicUsize::new(0);
@@ -64,7 +65,11 @@ fn leave_off(call: impl Fn(&Group) -> Result<(), Error> + Sync) {
             assert!(began.elapsed() >= PATIENCE && began.elapsed() < SOON, "{:?}", began.elapsed());
             is_over.wait();
         } else {
+            // A call before the news is here would only find that rank 0 was in another one.
+            let (told, news) = channel();
+            group.when_over(move |_| told.send(()).unwrap_or_default());
             is_over.wait();
+            news.recv_timeout(SOON).unwrap();
             let began = Instant::now();
             let error = group.barrier().unwrap_err().to_string();
             assert!(error.contains("rank 0 (") && error.contains("gave the group up"), "{error}");
