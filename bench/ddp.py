@@ -1,10 +1,10 @@
-"""torch.distributed over Ringfold and over Gloo, measured in turns in the same processes.
+"""torch.distributed over Ringfold and over Gloo, measured alternately in the same processes.
 
     python bench/ddp.py                      two ranks, a table at the end
     python bench/ddp.py --world 4 --rounds 9 --only small
 
-Each round measures everything once over Gloo and once over Ringfold, so that what else happens on the machine strikes both.
-Printed are medians over the rounds, of the slower rank.
+Each round measures everything once over Gloo and once over Ringfold, so that other load on the machine affects both. The
+table shows medians over the rounds, of the slower rank.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def main() -> int:
 def _parsed() -> argparse.Namespace:
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
-    parser.add_argument("--world", type=int, default=2, help="how many ranks (2)")
+    parser.add_argument("--world", type=int, default=2, help="number of ranks (2)")
     parser.add_argument(
-        "--rounds", type=int, default=7, help="rounds that count (7); one more goes before them"
+        "--rounds", type=int, default=7, help="rounds that count (7), after one warm-up round"
     )
     parser.add_argument("--only", choices=PARTS, action="append", help="a part: small, large or ddp (all)")
     parser.add_argument(
@@ -60,7 +60,7 @@ def _parsed() -> argparse.Namespace:
 
 
 class Rank:
-    """One of the processes: a group of each kind, and what is measured in them."""
+    """One of the processes: a group of each backend, and the measurements."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         import ringfold.torch  # noqa: F401  (registers the backend)
@@ -95,7 +95,7 @@ class Rank:
         dist.destroy_process_group()
 
     def _calls(self) -> dict[str, tuple[int, dict[str, Callable[[], Any]]]]:
-        """What is measured: its name, how often it is called each time, and how over each backend."""
+        """The measurements: name, calls per round, and the call for each backend."""
         import torch
         import torch.distributed as dist
 
@@ -130,7 +130,7 @@ class Rank:
         return calls
 
     def _native(self, data: Any) -> Callable[[], Any]:
-        """What the native module takes for an all-reduce, without torch.distributed."""
+        """The time of an all-reduce of the native module, without torch.distributed."""
         import torch
 
         comm = self.groups["ringfold"]._get_backend(torch.device("cpu")).get_comm()
@@ -139,7 +139,7 @@ class Rank:
         from torchcomms._reduce_op import RedOpType
 
         dtype, reduce = REDUCED[torch.float32, RedOpType.SUM]
-        # The native module is told addresses; the tensor has to live as long as the calls.
+        # The native module takes addresses; the tensor has to live as long as the calls.
         self.kept = data
         span = [(data.data_ptr(), data.nbytes)]
         return lambda: group.run("all_reduce", dtype, reduce, -1, None, None, span, span, None)
@@ -171,7 +171,7 @@ class Rank:
         return step, alone
 
     def _timed(self, call: Callable[[], Any], times: int) -> float:
-        """Microseconds that one call takes, of so many, after some that do not count."""
+        """Microseconds per call, over this number of calls, after some warm-up calls."""
         import torch.distributed as dist
 
         for _ in range(max(times // 10, 1)):
@@ -203,7 +203,7 @@ class Rank:
                     by_name["all_reduce, 4 B"] - by_name["native call, 4 B"],
                 )
             )
-        print(f"{'µs, medians':40} {'gloo':>12} {'ringfold':>12} {'times faster':>13}")
+        print(f"{'µs, medians':40} {'gloo':>12} {'ringfold':>12} {'speedup':>13}")
         for name, gloo, ours in rows:
             ratio = "" if gloo is None else f"{gloo / ours:.2f}"
             print(f"{name:40} {'' if gloo is None else f'{gloo:.1f}':>12} {ours:>12.1f} {ratio:>13}")

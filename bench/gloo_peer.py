@@ -1,7 +1,7 @@
-"""One rank of torch.distributed over Gloo, measured beside Ringfold by ``ringfold bench --against gloo``.
+"""One rank of torch.distributed over Gloo, measured by ``ringfold bench --against gloo``.
 
-The orders come as lines over a Unix socket, the answers go back as lines of JSON; README.md lists them. While no order is
-there the process sleeps in a read, so that whatever is measured meanwhile has the machine to itself.
+Commands arrive as lines over a Unix socket, answers are lines of JSON; README.md lists them. Between commands the process
+sleeps in a read, so that it does not disturb the system that is being measured.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ PR_SET_PDEATHSIG = 1
 
 
 class Unsupported(Exception):
-    """Gloo has no such thing; the message says what."""
+    """Gloo does not support this operation; the message names it."""
 
 
 def resident_bytes(field: str) -> int:
-    """What this process holds (``VmRSS``), or has held at most since the peak was reset (``VmHWM``)."""
+    """The memory of this process (``VmRSS``), or its peak since the last reset (``VmHWM``)."""
     with open("/proc/self/status", encoding="ascii") as status:
         for line in status:
             if line.startswith(field + ":"):
@@ -62,7 +62,7 @@ def resident_bytes(field: str) -> int:
 
 
 def reset_peak() -> None:
-    """Has ``VmHWM`` begin anew. Where that is forbidden the peak is that of the whole life."""
+    """Resets ``VmHWM``. Without permission the peak is that of the whole process."""
     try:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as clear:
             clear.write("5")
@@ -72,7 +72,7 @@ def reset_peak() -> None:
 
 @dataclass(frozen=True)
 class Point:
-    """What is measured. ``count`` is the elements of the whole: of the gathered output, or the input to be scattered."""
+    """One measurement. ``count`` is the elements of the whole: of the gathered output, or the input to be scattered."""
 
     collective: str
     dtype: str
@@ -83,7 +83,7 @@ class Point:
 
 
 class Rank:
-    """This process's part in the group, its buffers, and the call that is measured now."""
+    """This process's rank in the group, its buffers, and the call that is being measured."""
 
     def __init__(self, rank: int, world: int) -> None:
         self.rank = rank
@@ -95,7 +95,7 @@ class Rank:
         self.call: Callable[[], Any] = dist.barrier
 
     def reserve(self, size: int) -> None:
-        """Buffers that are large enough for all points. They are real memory only where they have been touched."""
+        """Buffers that are large enough for all points. Only the touched part takes real memory."""
         self.send = torch.empty(size, dtype=torch.uint8)
         self.recv = torch.empty(size, dtype=torch.uint8)
 
@@ -106,7 +106,7 @@ class Rank:
         return self.send[: sent * width].view(dtype), self.recv[: received * width].view(dtype)
 
     def prepare(self, point: Point) -> str | None:
-        """Makes ready for a point, and says what its check found: ``ok``, what is wrong, or nothing if there was none."""
+        """Prepares a point, and returns the result of its check: ``ok``, the error, or None without a check."""
         if point.dtype not in DTYPES:
             raise Unsupported(f"{point.dtype} is not known to torch.distributed")
         dtype = DTYPES[point.dtype]
@@ -132,12 +132,12 @@ class Rank:
             self.call()
             found = self.verdict(point, send, recv)
         if point.place == "in":
-            # What is summed up again and again shall stay what it is.
+            # Repeated sums must not change the values.
             send.zero_()
         return found
 
     def bound(self, point: Point, send: torch.Tensor, recv: torch.Tensor) -> Callable[[], Any]:
-        """The call with its arguments; whatever can be made ready before is."""
+        """The call with its arguments, prepared as far as possible."""
         if point.collective == "barrier":
             return dist.barrier
         reduces = point.collective in ("all_reduce", "reduce", "reduce_scatter")
@@ -185,7 +185,7 @@ class Rank:
         return call
 
     def verdict(self, point: Point, send: torch.Tensor, recv: torch.Tensor) -> str | None:
-        """Looks at both ends of each part of the result. Every rank has filled its input with its rank and one."""
+        """Checks both ends of each part of the result. Every rank has filled its input with its rank plus one."""
         ranks = [rank + 1 for rank in range(self.world)]
         product = 1
         for value in ranks:
@@ -216,7 +216,7 @@ class Rank:
         return "ok"
 
     def time(self, lead: int, calls: int) -> dict[str, int]:
-        """Makes so many calls, after some that do not count, and tells what they cost."""
+        """Makes this number of calls, after some that do not count, and returns their cost."""
         call = self.call
         dist.barrier()
         for _ in range(lead):
@@ -238,7 +238,7 @@ class Rank:
 
 
 def answer(rank: Rank, words: list[str]) -> dict[str, Any]:
-    """Carries out one order."""
+    """Executes one command."""
     match words:
         case ["reserve", size]:
             rank.reserve(int(size))
@@ -249,7 +249,7 @@ def answer(rank: Rank, words: list[str]) -> dict[str, Any]:
             except (Unsupported, NotImplementedError) as error:
                 return {"unsupported": str(error)}
             except RuntimeError as error:
-                # An operation that a backend lacks is told of in words only.
+                # torch reports a missing operation only by the text of the error.
                 if "nsupported" in str(error) or "not support" in str(error) or "nvalid" in str(error):
                     return {"unsupported": str(error).splitlines()[0]}
                 raise
@@ -257,11 +257,11 @@ def answer(rank: Rank, words: list[str]) -> dict[str, Any]:
             return {"ready": True, "check": found}
         case ["time", lead, calls]:
             return dict(rank.time(int(lead), int(calls)))
-    raise ValueError(f"no such order: {' '.join(words)}")
+    raise ValueError(f"unknown command: {' '.join(words)}")
 
 
 def orders(stream: Iterator[str]) -> Iterator[list[str]]:
-    """Until there are no more, or the last one says so."""
+    """Executes commands until the socket ends or ``end`` arrives."""
     for line in stream:
         words = line.split()
         if words == ["end"]:
@@ -270,15 +270,15 @@ def orders(stream: Iterator[str]) -> Iterator[list[str]]:
 
 
 def main() -> int:
-    """Joins the group, and does what it is told."""
+    """Joins the group and executes commands."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--socket", required=True, help="where orders come from")
+    parser.add_argument("--socket", required=True, help="the Unix socket to read commands from")
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world", type=int, required=True)
-    parser.add_argument("--core", type=int, help="the core to stay on")
-    parser.add_argument("--store", required=True, help="a file that the ranks meet in")
+    parser.add_argument("--core", type=int, help="the core to bind to")
+    parser.add_argument("--store", required=True, help="a file for the rendezvous of the ranks")
     arguments = parser.parse_args()
-    # No rank outlives whoever measures it, whatever it is doing.
+    # A rank never outlives the process that measures it.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if arguments.core is not None:
         os.sched_setaffinity(0, {arguments.core})
@@ -304,10 +304,10 @@ def main() -> int:
             tell({"joined": True})
             for words in orders(stream):
                 tell(answer(rank, words))
-        except Exception as error:  # noqa: BLE001 - whoever measures tells the user
+        except Exception as error:  # noqa: BLE001 - the measuring process reports it
             tell({"error": f"{type(error).__name__}: {error}"})
             return 1
-    # Goodbyes of ranks that end in any order are of no use to anybody.
+    # Skip the shutdown of the group: the ranks end in any order.
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,10 +1,10 @@
-"""Figures of the GPU: all-reduces among processes on one GPU, in turns with torch's symmetric memory, and channels
+"""GPU figures: all-reduces among processes on one GPU, interleaved with torch's symmetric memory, and channels
 (``gpu_channels.py``). By device events, medians. Run it under MPS: ``scripts/gpu-suite figures`` does, or start the service yourself.
 
     python bench/gpu.py [--ranks 2,4,8] [--mib 256] [--repeats 15] [--json FILE] [--without-torch] [--without-channels]
-    python bench/gpu.py --quick       our own two figures that matter most, within a minute
+    python bench/gpu.py --quick       the two most important figures, within a minute
 
-Each figure is printed as it comes, and a table at the end. Ranks that do not come to an end show where they are.
+Each figure is printed when it is measured, and a table at the end. Ranks that do not end print their stacks.
 The floor of an all-reduce of n ranks with S bytes each on one GPU is 2·n·S bytes of memory traffic, at the rate of a copy of as many
 bytes in the same run. It needs the packages of this project on the path, and torch.
 """
@@ -29,20 +29,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# What one job may take; some 10 s are expected. A little earlier its ranks show their stacks, and kernels give up long before.
+# The time limit of one job; about 10 s are expected. Shortly before it the ranks print their stacks. Kernels time out long before.
 LIMIT_S, QUICK_LIMIT_S, STACKS_S, PATIENCE_S = 45.0, 30.0, 3.0, 15.0
-# The same for channels, whose own ranks give up before.
+# The same for channels, whose ranks time out earlier.
 CHANNELS_LIMIT_S = 180.0
 # Calls between two events, and in a captured graph.
 BATCH, CAPTURED = 5, 20
 QUICK_REPEATS = 5
-# How often ours and torch's take turns at each size, and how often each is measured then.
+# How often Ringfold and torch alternate at each size, and how often each is measured per turn.
 TURNS, TURN_REPEATS = 7, 5
 SMALL_BYTES = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 QUICK_BYTES = (1 << 10,)
 EAGER_BYTES = 1 << 10
 MARK = "FIGURE "
-# How much of what a rank that failed has printed is shown.
+# How much of a failed rank's output is shown.
 SHOWN_CHARS = 6000
 
 Figures = dict[str, float]
@@ -53,7 +53,7 @@ Tell = Callable[[str, float], None]
 
 
 def batches(act: Callable[[], object], calls: int, repeats: int) -> float:
-    """The median time of a call, in µs. The call before the first event has all ranks begin together."""
+    """The median time of a call, in µs. The call before the first event synchronizes the ranks."""
     import torch
 
     spent: list[float] = []
@@ -72,7 +72,7 @@ def batches(act: Callable[[], object], calls: int, repeats: int) -> float:
 
 
 def graph_of(act: Callable[[], object]) -> Callable[[], object]:
-    """What replays so many calls."""
+    """Returns a function that replays this number of calls."""
     import torch
 
     act()
@@ -85,7 +85,7 @@ def graph_of(act: Callable[[], object]) -> Callable[[], object]:
 
 
 def captured(act: Callable[[], object], repeats: int) -> float:
-    """The same, of calls in a graph."""
+    """The same for calls in a graph."""
     return batches(graph_of(act), 3, repeats) / CAPTURED
 
 
@@ -100,7 +100,7 @@ def copy_rate(nbytes: int, repeats: int) -> float:
 
 
 def open_comm() -> Any:
-    """Our ranks, with collectives on the device."""
+    """Ringfold's ranks, with collectives on the device."""
     import torch
     import torchcomms
 
@@ -116,7 +116,7 @@ def open_comm() -> Any:
 
 
 def slowest(comm: Any, us: float) -> float:
-    """What the slowest rank took."""
+    """The time of the slowest rank."""
     import torch
 
     everyone = torch.empty(comm.get_size(), dtype=torch.float64)
@@ -125,7 +125,7 @@ def slowest(comm: Any, us: float) -> float:
 
 
 def reduced(comm: Any, tensor: Any) -> Callable[[], object]:
-    """Our all-reduce. Zeros stay zeros, however often."""
+    """Ringfold's all-reduce. Zeros stay zeros after any number of calls."""
     from torchcomms import ReduceOp
 
     return lambda: comm.all_reduce(tensor, ReduceOp.SUM, False)
@@ -163,7 +163,7 @@ def our_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -
 
 
 def turns_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell) -> None:
-    """Ours and torch's symmetric memory, in one process and by turns."""
+    """Ringfold and torch's symmetric memory, alternately in one process."""
     import torch
     import torch.distributed as dist
     import torch.distributed._symmetric_memory as symmetric
@@ -203,7 +203,7 @@ def turns_rank(rank: int, world: int, arguments: argparse.Namespace, tell: Tell)
 
 
 def be_rank(arguments: argparse.Namespace) -> int:
-    """A process of a job. Rank 0 says what it has found as soon as it has."""
+    """A process of a job. Rank 0 prints each figure as soon as it has it."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(arguments.limit - STACKS_S, 1.0), exit=True)
@@ -227,7 +227,7 @@ def free_port() -> int:
 
 
 class Job:
-    """Ranks that measure something together."""
+    """The ranks of one measurement."""
 
     def __init__(self, kind: str, world: int, arguments: argparse.Namespace) -> None:
         self.kind, self.world, self.limit = kind, world, arguments.limit
@@ -241,7 +241,7 @@ class Job:
         self._ranks = [self._start(rank, port, settings) for rank in range(world)]
 
     def run(self) -> str:
-        """Why it has not found everything; nothing if it has."""
+        """Why figures are missing; None if all are there."""
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
         try:
@@ -283,7 +283,7 @@ class Job:
                 return ""
             bad = [f"rank {rank} ended with {code}" for rank, code in enumerate(codes) if code]
             if bad:
-                # The others have a moment to say what they make of it.
+                # The other ranks have a moment to report their errors.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     for process in self._ranks:
                         process.wait(min(2 * STACKS_S, max(until - time.monotonic(), 0.1)))
@@ -308,10 +308,10 @@ class Job:
         for rank in range(self.world):
             said = Path(self._log(rank)).read_text(errors="replace").strip()
             if said:
-                # Stacks begin with what is innermost.
+                # Stacks begin with the innermost frame.
                 half = SHOWN_CHARS // 2
                 cut = said if len(said) <= SHOWN_CHARS else f"{said[:half]}\n...\n{said[-half:]}"
-                print(f"--- rank {rank} has said:\n{cut}", flush=True)
+                print(f"--- output of rank {rank}:\n{cut}", flush=True)
 
     def _log(self, rank: int) -> str:
         return os.path.join(self._folder.name, f"{rank}.log")
@@ -370,11 +370,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ranks", default="2,4,8", help="how many processes, several numbers by commas")
-    parser.add_argument("--mib", type=int, default=256, help="how much each rank brings")
+    parser.add_argument("--ranks", default="2,4,8", help="numbers of processes, separated by commas")
+    parser.add_argument("--mib", type=int, default=256, help="MiB per rank")
     parser.add_argument("--repeats", type=int)
-    parser.add_argument("--limit", type=float, help="the most seconds that ranks of one number may take")
-    parser.add_argument("--json", type=Path, help="where all figures are written")
+    parser.add_argument("--limit", type=float, help="time limit in seconds for each number of ranks")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--quick", action="store_true", help="only 1 KiB in a graph, and registered memory")
     parser.add_argument("--without-torch", action="store_true")
     parser.add_argument("--without-channels", action="store_true")
@@ -393,7 +393,7 @@ def main() -> int:
     failures: list[str] = []
     worlds = [int(number) for number in arguments.ranks.split(",")]
     code = 0
-    # Ours first: what is cut off is what others have, and a rank that must be killed may take MPS with it.
+    # Ringfold first: a time limit then cuts off the others, and a rank that must be killed may take MPS with it.
     for kind in kinds:
         if kind == "channels":
             code = channels()
@@ -411,7 +411,7 @@ def main() -> int:
 
 
 def channels() -> int:
-    """The figures of channels. If they do not come, those that are there are shown all the same."""
+    """The figures of channels. If they are missing, the other figures are still shown."""
     file = Path(__file__).with_name("gpu_channels.py")
     try:
         return subprocess.run([sys.executable, str(file)], check=False, timeout=CHANNELS_LIMIT_S).returncode

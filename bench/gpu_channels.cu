@@ -1,9 +1,9 @@
-// What bench/gpu_channels.py measures: round trips of signals and of puts, and how fast triggers go through a FIFO.
+// The kernels of bench/gpu_channels.py: round trips of signals and of puts, and the rate of triggers through a FIFO.
 #include <mscclpp/fifo_device.hpp>
 #include <mscclpp/memory_channel_device.hpp>
 #include <mscclpp/port_channel_device.hpp>
 
-// Signals to and fro between two ranks, from device memory to device memory.
+// Round trips of signals between two ranks, from device memory to device memory.
 extern "C" __global__ void signals(mscclpp::MemoryChannelDeviceHandle* channel, int rank, int rounds) {
   if (threadIdx.x != 0) return;
   for (int round = 0; round < rounds; ++round) {
@@ -16,7 +16,7 @@ extern "C" __global__ void signals(mscclpp::MemoryChannelDeviceHandle* channel, 
 // The same with some bytes before each signal, all through the proxies.
 extern "C" __global__ void puts(mscclpp::PortChannelDeviceHandle* there, int rank, int rounds, size_t bytes) {
   if (threadIdx.x != 0) return;
-  // A handle of one's own is in registers; one in memory is read anew after each wait.
+  // A local copy of the handle is in registers; a handle in memory is read again after each wait.
   mscclpp::PortChannelDeviceHandle channel = *there;
   for (int round = 0; round < rounds; ++round) {
     if (rank == 0) channel.putWithSignal(0, 0, bytes);
@@ -25,7 +25,7 @@ extern "C" __global__ void puts(mscclpp::PortChannelDeviceHandle* there, int ran
   }
 }
 
-// Every thread pushes so many triggers; the host takes them out.
+// Every thread pushes this number of triggers; the host pops them.
 extern "C" __global__ void triggers(mscclpp::FifoDeviceHandle fifo, int each) {
   mscclpp::ProxyTrigger trigger;
   trigger.fst = threadIdx.x + 1;

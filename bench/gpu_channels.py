@@ -17,13 +17,13 @@ from collections.abc import Callable
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# The whole is expected to take some 10 s.
+# The whole measurement is expected to take about 10 s.
 LIMIT_S = 120
 
 
 def device_us(cupy: Any, launch: Callable[[], None], repeats: int, meet: Callable[[], None]) -> list[float]:
-    """How long each of so many launches took, in µs. All ranks begin together."""
-    # Whoever waits sleeps: a thread that asks the driver again and again keeps the proxy's from it.
+    """The time of each of these launches, in µs. All ranks start together."""
+    # Sleep while waiting: a thread that polls the driver blocks the proxy's calls.
     begin, end = cupy.cuda.Event(block=True), cupy.cuda.Event(block=True)
     spent = []
     for _ in range(repeats):
@@ -88,7 +88,7 @@ def round_trips(rank: int, trio: str, rounds: int, repeats: int) -> None:
 
 
 def rate(repeats: int) -> None:
-    """How many triggers a second go through a FIFO that a loop in Python empties."""
+    """Triggers per second through a FIFO that a loop in Python empties."""
     import cupy
     import mscclpp
     from mscclpp.utils import KernelBuilder, pack

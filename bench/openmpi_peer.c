@@ -1,10 +1,9 @@
-/* One rank of Open MPI, measured beside Ringfold by `ringfold bench --against openmpi`.
+/* One rank of Open MPI, measured by `ringfold bench --against openmpi`.
  *
  *   openmpi_peer SOCKET
  *
- * The orders come as lines over a Unix socket, the answers go back as lines of JSON; README.md lists them. While no order
- * is there every rank sleeps in a read of its own: an MPI call would spin, and take the machine from whatever is
- * measured meanwhile. */
+ * Commands arrive as lines over a Unix socket, answers are lines of JSON; README.md lists them. Between commands every
+ * rank sleeps in a read: an MPI call would spin, and disturb the system that is being measured. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <stdint.h>
@@ -19,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* No order takes longer; who is stuck is ended by the alarm clock. */
+/* No command takes longer; SIGALRM ends a stuck rank. */
 enum { PATIENCE_S = 1200 };
 
 struct dtype {
@@ -38,7 +37,7 @@ static FILE *line_in, *line_out;
 static unsigned char *send_bytes, *recv_bytes;
 static size_t touched_send, touched_recv, base_bytes;
 
-/* The call that is measured now. */
+/* The call that is being measured. */
 static struct {
     enum { BARRIER, ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, GATHER, SCATTER, ALL_TO_ALL, TRANSFER } kind;
     int in_place;
@@ -56,7 +55,7 @@ static int64_t now_ns(clockid_t clock) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* A field of /proc/self/status: VmRSS is what this process holds, VmHWM what it has held at most. */
+/* A field of /proc/self/status: VmRSS is the memory of this process, VmHWM its peak. */
 static size_t resident_bytes(const char *field) {
     char text[256];
     size_t kib = 0;
@@ -67,7 +66,7 @@ static size_t resident_bytes(const char *field) {
     return kib * 1024;
 }
 
-/* Has VmHWM begin anew. Where that is forbidden the peak is that of the whole life. */
+/* Resets VmHWM. Without permission the peak is that of the whole process. */
 static void reset_peak(void) {
     FILE *clear = fopen("/proc/self/clear_refs", "w");
     if (!clear) return;
@@ -154,7 +153,7 @@ static void make_call(void) {
     }
 }
 
-/* Elements as numbers, whatever their type. */
+/* Elements of any type as numbers. */
 static void put(unsigned char *to, const char *dtype, long index, int value) {
     switch (dtype[0] == 'f' ? (dtype[1] == '3' ? 'f' : 'd') : dtype[1]) {
     case 'f': ((float *)to)[index] = (float)value; break;
@@ -177,7 +176,7 @@ static double get(const unsigned char *from, const char *dtype, long index) {
     }
 }
 
-/* Looks at both ends of each part of the result. Every rank has filled its input with its rank and one. */
+/* Checks both ends of each part of the result. Every rank has filled its input with its rank plus one. */
 static void verdict(const struct point *point, char *text, size_t size) {
     double reduced = 0;
     int parts = 1, root = rank == 0;
@@ -249,7 +248,7 @@ static int prepare(const struct point *point) {
         make_call();
         verdict(point, found, sizeof found);
     }
-    /* What is summed up again and again shall stay what it is. */
+    /* Repeated sums must not change the values. */
     if (call.in_place) memset(send_bytes, 0, sent);
     reset_peak();
     snprintf(text, sizeof text, "{\"ready\": true, \"check\": %s}", found);
@@ -312,7 +311,7 @@ int main(int argc, char **argv) {
         alarm(PATIENCE_S);
         if (!strcmp(text, "end\n")) break;
         if (sscanf(text, "reserve %zu", &size) == 1) {
-            /* Memory that has not been touched is none. */
+            /* Untouched memory does not count. */
             free(send_bytes);
             free(recv_bytes);
             send_bytes = malloc(size + 64);

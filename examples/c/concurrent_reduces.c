@@ -1,8 +1,8 @@
 /*
- * Many gradients at once, in C: each tensor is reduced under a tag of its own, a few at a time, and what a dying
- * peer aborts is reduced again.
+ * Many gradients at once, in C: each tensor is reduced with its own tag, a few at a time, and operations that a
+ * dying peer aborts are repeated.
  *
- *   concurrent_reduces [IP:PORT]      the master's address; 127.0.0.1:48148 if nothing is said
+ *   concurrent_reduces [IP:PORT]      the master's address (default 127.0.0.1:48148)
  *
  * Start a master and two or more of these. Each ends with exit code 0 after the last step.
  */
@@ -12,9 +12,9 @@
 #define STEPS 4
 #define TENSORS 16
 #define ELEMENTS 50000
-#define IN_FLIGHT_MAX 4 /* Peers need not agree on this one. */
+#define IN_FLIGHT_MAX 4 /* May differ between peers. */
 
-/* One step's gradients; every peer has the same here, so that the average is known. */
+/* The gradients of one step; they are the same on every peer, so that the average is known. */
 static float gradients[TENSORS][ELEMENTS];
 
 static float gradient_of(uint64_t step, size_t tensor) {
@@ -41,7 +41,7 @@ static pcclResult_t reduce(pcclComm_t *comm, pcclReduceInfo_t *info) {
 
 int main(int argc, char **argv) {
     pcclComm_t *comm = join(argc > 1 ? argv[1] : "127.0.0.1:48148");
-    uint64_t done = 0; /* Steps, as all peers know them. */
+    uint64_t done = 0; /* Steps done; the same on all peers. */
     pcclTensorInfo_t tensor = {.name = "steps", .data = &done, .count = 1, .datatype = pcclUint64};
     pcclSharedState_t state = {.revision = 0, .count = 1, .infos = &tensor};
     bool admitted = world_of(comm) > 1;
@@ -57,11 +57,11 @@ int main(int argc, char **argv) {
         compute(state.revision);
         pcclReduceInfo_t info;
         pcclResult_t result = reduce(comm, &info);
-        if (result == pcclTooFewPeers) continue; /* Wait for others, and do the step again. */
+        if (result == pcclTooFewPeers) continue; /* Wait for other peers, then repeat the step. */
         CHECK(result);
         for (size_t i = 0; i < TENSORS; i++) {
             if (gradients[i][ELEMENTS - 1] != gradient_of(state.revision, i)) {
-                fprintf(stderr, "a wrong average\n");
+                fprintf(stderr, "wrong average\n");
                 return 1;
             }
         }

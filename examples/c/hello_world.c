@@ -1,7 +1,7 @@
 /*
- * A training loop in miniature, in C: join, admit others, agree on the state, reduce; five steps.
+ * A small training loop in C: join, admit other peers, sync the state, reduce; five steps.
  *
- *   hello_world [IP:PORT]      the master's address; 127.0.0.1:48148 if nothing is said
+ *   hello_world [IP:PORT]      the master's address (default 127.0.0.1:48148)
  *
  * Start a master and two or more of these. Each ends with exit code 0 after the last step.
  */
@@ -10,7 +10,7 @@
 
 #define STEPS 5
 
-/* Admits whoever waits, until there are two. */
+/* Admits waiting peers until there are two peers. */
 static void admit_until_two(pcclComm_t *comm) {
     admit(comm);
     while (world_of(comm) < 2) {
@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
     pcclTensorInfo_t tensor = {.name = "weights", .data = weights, .count = 8, .datatype = pcclFloat};
     pcclSharedState_t state = {.revision = 0, .count = 1, .infos = &tensor};
 
-    /* Who was just admitted was so by the others' vote, and goes on with them; all others vote at each step. */
+    /* A new peer was admitted by the others' vote, and continues with them; all other peers vote at each step. */
     bool admitted = world_of(comm) > 1;
     while (state.revision < STEPS) {
         if (!admitted) admit_until_two(comm);
@@ -41,11 +41,11 @@ int main(int argc, char **argv) {
             .count = 8, .op = pcclAvg, .src_descriptor = {.datatype = pcclFloat}};
         pcclReduceInfo_t info;
         pcclResult_t result;
-        /* In place: after a failure the gradient is as it was, so it is simply reduced again. */
+        /* In place: after a failure the gradient is restored, so it can be reduced again. */
         while ((result = pcclAllReduce(gradient, gradient, &average, comm, &info)) == pcclRankConnectionLost) {
             fprintf(stderr, "the reduce was aborted: %s\n", pcclGetLastError());
         }
-        if (result == pcclTooFewPeers) continue; /* The others are gone: wait for new ones, and do the step again. */
+        if (result == pcclTooFewPeers) continue; /* No other peer is left: wait for new peers, then repeat the step. */
         CHECK(result);
 
         for (int i = 0; i < 8; i++) weights[i] += gradient[i];

@@ -1,8 +1,8 @@
 /*
- * A run that peers join while it goes on, in C. The first one trains alone; who comes later receives the weights and
- * the step that the others are at, and goes on with them. All end with the same weights.
+ * A run that peers join while it is running, in C. The first peer trains alone; a later peer receives the weights and
+ * the current step, and continues with the others. All end with the same weights.
  *
- *   joining_late [IP:PORT [STEPS]]      127.0.0.1:48148 and 60 steps if nothing is said
+ *   joining_late [IP:PORT [STEPS]]      defaults: 127.0.0.1:48148 and 60 steps
  *
  * Start a master, one of these, and a second or two later others. Each ends with exit code 0 after the last step.
  */
@@ -13,7 +13,7 @@
 
 static float weights[ELEMENTS], gradient[ELEMENTS];
 
-/* Lets in whoever waits. Asking first is cheaper than voting for a topology that does not change. */
+/* Admits waiting peers. Asking first is cheaper than a vote on a topology that does not change. */
 static void admit_if_anyone_waits(pcclComm_t *comm) {
     bool pending = false;
     pcclResult_t result;
@@ -24,7 +24,7 @@ static void admit_if_anyone_waits(pcclComm_t *comm) {
     if (pending) admit(comm);
 }
 
-/* The average of all peers' gradients; alone, this peer's own. */
+/* The average of all peers' gradients; without other peers, this peer's own. */
 static void reduce(pcclComm_t *comm) {
     pcclReduceDescriptor_t average = {
         .count = ELEMENTS, .op = pcclAvg, .src_descriptor = {.datatype = pcclFloat}};

@@ -1,4 +1,4 @@
-/* What the C examples share: results that end the program, the master's address, and votes that are cast again. */
+/* Shared by the C examples: error handling that ends the program, the master's address, and votes with retries. */
 #ifndef EXAMPLES_PEER_H
 #define EXAMPLES_PEER_H
 
@@ -22,7 +22,7 @@ static ccoip_socket_address_t address_of(const char *text) {
     ccoip_socket_address_t address = {.inet = {.protocol = inetIPv4}};
     unsigned a, b, c, d, port;
     if (sscanf(text, "%3u.%3u.%3u.%3u:%5u", &a, &b, &c, &d, &port) != 5 || (a | b | c | d) > 255 || port > 65535) {
-        fprintf(stderr, "%s is no address; 127.0.0.1:48148 is one\n", text);
+        fprintf(stderr, "%s is not an address; expected IP:PORT, e.g. 127.0.0.1:48148\n", text);
         exit(2);
     }
     address.inet.ipv4 = (ccoip_ipv4_address_t) {{(uint8_t) a, (uint8_t) b, (uint8_t) c, (uint8_t) d}};
@@ -36,7 +36,7 @@ static int world_of(const pcclComm_t *comm) {
     return world;
 }
 
-/* Admits whoever waits. A failed vote is voted on again, a lost master ends the program. */
+/* Admits waiting peers. A failed vote is repeated; a lost master ends the program. */
 static void admit(pcclComm_t *comm) {
     pcclResult_t result;
     while ((result = pcclUpdateTopology(comm)) == pcclUpdateTopologyFailed) {
@@ -50,7 +50,7 @@ static void pause_ms(long milliseconds) {
     nanosleep(&pause, NULL);
 }
 
-/* A peer of the run, once the others have let it in. */
+/* Joins the run; returns when the others have admitted this peer. */
 static pcclComm_t *join(const char *master) {
     pcclCommCreateParams_t params = {.master_address = address_of(master)};
     pcclComm_t *comm = NULL;

@@ -1,7 +1,7 @@
-// Many gradients at once: each tensor is reduced under a tag of its own, a few at a time, and what a dying peer
-// aborts is reduced again.
+// Many gradients at once: each tensor is reduced with its own tag, a few at a time, and operations that a dying peer
+// aborts are repeated.
 //
-//   concurrent_reduces [IP:PORT]      the master's address; 127.0.0.1:48148 if nothing is said
+//   concurrent_reduces [IP:PORT]      the master's address (default 127.0.0.1:48148)
 //
 // Start a master and two or more of these. Each ends with exit code 0 after the last step.
 #include "peer.hpp"
@@ -14,9 +14,9 @@
 static constexpr uint64_t STEPS = 4;
 static constexpr size_t TENSORS = 16;
 static constexpr size_t ELEMENTS = 50'000;
-static constexpr int IN_FLIGHT_MAX = 4; // Peers need not agree on this one.
+static constexpr int IN_FLIGHT_MAX = 4; // May differ between peers.
 
-// One step's gradients; every peer has the same here, so that the average is known.
+// The gradients of one step; they are the same on every peer, so that the average is known.
 static std::vector<std::vector<float>> gradients(uint64_t step) {
     std::vector<std::vector<float>> tensors;
     for (size_t i = 0; i < TENSORS; i++) tensors.emplace_back(ELEMENTS, float(step + i));
@@ -33,7 +33,7 @@ static pcclReduceDescriptor_t average(uint64_t tag) {
 }
 
 static void run(const Peer &peer) {
-    uint64_t done = 0; // Steps, as all peers know them.
+    uint64_t done = 0; // Steps done; the same on all peers.
     pcclTensorInfo_t tensor{"steps", &done, 1, pcclUint64, pcclDeviceCpu, false};
     pcclSharedState_t state{0, 1, &tensor};
     bool admitted = peer.world() > 1;
@@ -54,10 +54,10 @@ static void run(const Peer &peer) {
         pcclReduceInfo_t info{};
         const auto result = pcclAllReduceMultipleWithRetry(operations.data(), operations.size(), peer.get(), &info,
                                                            IN_FLIGHT_MAX);
-        if (result == pcclTooFewPeers) continue; // Wait for others, and do the step again.
+        if (result == pcclTooFewPeers) continue; // Wait for other peers, then repeat the step.
         check(result);
         for (size_t i = 0; i < tensors.size(); i++) {
-            if (tensors[i].back() != float(state.revision + i)) throw std::runtime_error("a wrong average");
+            if (tensors[i].back() != float(state.revision + i)) throw std::runtime_error("wrong average");
         }
         done++;
         state.revision++;

@@ -1,7 +1,6 @@
-// A training loop in miniature, in C++: join, admit others, take the best ring, agree on the state, reduce; five
-// steps.
+// A small training loop in C++: join, admit other peers, optimize the ring, sync the state, reduce; five steps.
 //
-//   hello_world [IP:PORT]      the master's address; 127.0.0.1:48148 if nothing is said
+//   hello_world [IP:PORT]      the master's address (default 127.0.0.1:48148)
 //
 // Start a master and two or more of these. Each ends with exit code 0 after the last step.
 #include "peer.hpp"
@@ -17,7 +16,7 @@ static void run(const Peer &peer) {
     pcclTensorInfo_t tensor{"weights", weights, 8, pcclFloat, pcclDeviceCpu, false};
     pcclSharedState_t state{0, 1, &tensor};
 
-    // Who was just admitted was so by the others' vote, and goes on with them; all others vote at each step.
+    // A new peer was admitted by the others' vote, and continues with them; all other peers vote at each step.
     bool admitted = peer.world() > 1;
     while (state.revision < STEPS) {
         if (!admitted) peer.admit();
@@ -31,7 +30,7 @@ static void run(const Peer &peer) {
         while ((result = pcclOptimizeTopology(peer.get())) == pcclOptimizeTopologyFailed) {
             std::cerr << "the topology could not be optimised: " << pcclGetLastError() << '\n';
         }
-        if (result == pcclInvalidUsage) continue; // The others have gone.
+        if (result == pcclInvalidUsage) continue; // The other peers have left.
         check(result);
 
         pcclSharedStateSyncInfo_t moved{};
@@ -44,11 +43,11 @@ static void run(const Peer &peer) {
         average.op = pcclAvg;
         average.src_descriptor.datatype = pcclFloat;
         pcclReduceInfo_t info{};
-        // In place: after a failure the gradient is as it was, so it is simply reduced again.
+        // In place: after a failure the gradient is restored, so it can be reduced again.
         while ((result = pcclAllReduce(gradient, gradient, &average, peer.get(), &info)) == pcclRankConnectionLost) {
             std::cerr << "the reduce was aborted: " << pcclGetLastError() << '\n';
         }
-        if (result == pcclTooFewPeers) continue; // Wait for others, and do the step again.
+        if (result == pcclTooFewPeers) continue; // Wait for other peers, then repeat the step.
         check(result);
 
         for (int i = 0; i < 8; i++) weights[i] += gradient[i];

@@ -1,7 +1,7 @@
-// A run that peers join while it goes on. The first one trains alone; who comes later receives the weights and the
-// step that the others are at, and goes on with them. All end with the same weights.
+// A run that peers join while it is running. The first peer trains alone; a later peer receives the weights and the
+// current step, and continues with the others. All end with the same weights.
 //
-//   joining_late [IP:PORT [STEPS]]      127.0.0.1:48148 and 60 steps if nothing is said
+//   joining_late [IP:PORT [STEPS]]      defaults: 127.0.0.1:48148 and 60 steps
 //
 // Start a master, one of these, and a second or two later others. Each ends with exit code 0 after the last step.
 #include "peer.hpp"
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-// Lets in whoever waits. Asking first is cheaper than voting for a topology that does not change.
+// Admits waiting peers. Asking first is cheaper than a vote on a topology that does not change.
 static void admit_if_anyone_waits(const Peer &peer) {
     bool pending = false;
     pcclResult_t result;
@@ -51,7 +51,7 @@ static void run(const Peer &peer, uint64_t steps) {
                pcclRankConnectionLost) {
             std::cerr << "the reduce was aborted: " << pcclGetLastError() << '\n';
         }
-        if (result != pcclTooFewPeers) check(result); // Alone, the gradient is this peer's own.
+        if (result != pcclTooFewPeers) check(result); // Without other peers, the gradient is this peer's own.
 
         for (size_t i = 0; i < weights.size(); i++) weights[i] += gradient[i];
         state.revision++;

@@ -1,5 +1,4 @@
-// What the C++ examples share: results as exceptions, and a communicator that leaves the run when it goes out of
-// scope.
+// Shared by the C++ examples: results as exceptions, and a communicator that leaves the run when it goes out of scope.
 #ifndef EXAMPLES_PEER_HPP
 #define EXAMPLES_PEER_HPP
 
@@ -20,7 +19,7 @@ inline ccoip_socket_address_t address_of(const char *text) {
     unsigned a, b, c, d, port;
     if (std::sscanf(text, "%3u.%3u.%3u.%3u:%5u", &a, &b, &c, &d, &port) != 5 || (a | b | c | d) > 255 ||
         port > 65535) {
-        throw std::invalid_argument(std::string(text) + " is no address; 127.0.0.1:48148 is one");
+        throw std::invalid_argument(std::string(text) + " is not an address; expected IP:PORT, e.g. 127.0.0.1:48148");
     }
     const auto byte = [](unsigned value) { return static_cast<uint8_t>(value); };
     return {{inetIPv4, {{byte(a), byte(b), byte(c), byte(d)}}, {}}, static_cast<uint16_t>(port)};
@@ -52,7 +51,7 @@ public:
         return world;
     }
 
-    // Admits whoever waits. A failed vote is voted on again, a lost master is an error.
+    // Admits waiting peers. A failed vote is repeated; a lost master is an error.
     void admit() const {
         pcclResult_t result;
         while ((result = pcclUpdateTopology(comm_)) == pcclUpdateTopologyFailed) {

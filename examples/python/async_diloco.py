@@ -1,11 +1,11 @@
-"""Overlapped DiLoCo: what a phase has learnt is averaged while the next one computes.
+"""Overlapped DiLoCo: the progress of one phase is averaged while the next phase computes.
 
-Start a master (`pccl_master`), then this program twice or more, also while it runs:
+Start a master (`pccl_master`), then this program twice or more. More peers may join while it runs:
 
     python examples/python/async_diloco.py
 
-Nobody waits for a line that moves the model once in the time of a phase. The price is that peers learn from
-each other one phase later than in diloco.py.
+No peer waits for the network as long as it can transfer the model once per phase. The cost: peers receive each
+other's progress one phase later than in diloco.py.
 """
 
 import argparse
@@ -26,15 +26,15 @@ def main() -> int:
     )
     parser.add_argument("--phases", type=int, default=20, help="phases of the run (%(default)s)")
     parser.add_argument(
-        "--inner", type=int, default=12, help="steps of a phase; peers may differ (%(default)s)"
+        "--inner", type=int, default=12, help="steps per phase; peers may differ (%(default)s)"
     )
     parser.add_argument(
-        "--batch", type=int, default=32, help="sequences a step; peers may differ (%(default)s)"
+        "--batch", type=int, default=32, help="sequences per step; peers may differ (%(default)s)"
     )
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
-    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="PyTorch threads (%(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
@@ -51,21 +51,21 @@ def main() -> int:
                 inner_optimizer.zero_grad()
                 model.loss(language.sample(options.batch)).backward()
                 inner_optimizer.step()
-            # Only says that the phase is over; the average of the one before has arrived meanwhile.
+            # Only marks the end of the phase. The average of the previous phase has arrived meanwhile.
             diloco.step(run, weight=options.inner * options.batch)
-            # This is the peer's own model. All are equal again when the last phase has been averaged.
+            # This is the peer's local model. All peers are equal again after the average of the last phase.
             done = f"phase {phase + 1}/{options.phases}"
             print(f"{done}: loss {evaluate(model, language):.4f}, {run.world_size} peers")
     if run.was_stopped:
         print(f"stopped in phase {run.revision}")
         return 0
     loss = evaluate(model, language)
-    print(f"done: loss {loss:.4f}, nobody gets below {language.floor:.4f}, model {fingerprint(model)}")
+    print(f"done: loss {loss:.4f}, lower bound {language.floor:.4f}, model {fingerprint(model)}")
     return 0
 
 
 def outer_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Outer gradients are one phase old here, so they get less momentum than in diloco.py."""
+    """Outer gradients are one phase old here, so they use less momentum than in diloco.py."""
     return torch.optim.SGD(parameters, lr=0.7, momentum=0.5, nesterov=True)
 
 

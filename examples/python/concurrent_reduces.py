@@ -1,10 +1,10 @@
-"""Many tensors reduced at once, each under its tag, launched in another order on each peer; peers may die.
+"""Many tensors reduced at once, each with its own tag, launched in a different order on each peer; peers may die.
 
 Start a master (`pccl_master`), then this program twice or more, and kill one if you like:
 
     python examples/python/concurrent_reduces.py
 
-Even rounds retry by hand, odd rounds leave it to all_reduce_multiple_with_retry. Each result is checked.
+Even rounds retry by hand, odd rounds use all_reduce_multiple_with_retry. Each result is checked.
 """
 
 import argparse
@@ -25,20 +25,16 @@ def main() -> int:
     parser.add_argument(
         "--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s"
     )
+    parser.add_argument("--rounds", type=int, default=20, help="number of rounds of the run (%(default)s)")
+    parser.add_argument("--tensors", type=int, default=12, help="tensors per round (%(default)s)")
+    parser.add_argument("--elements", type=int, default=50_000, help="elements per tensor (%(default)s)")
+    parser.add_argument("--pace", type=float, default=0.0, help="minimum seconds per round (%(default)s)")
     parser.add_argument(
-        "--rounds", type=int, default=20, help="the run ends after so many rounds (%(default)s)"
-    )
-    parser.add_argument("--tensors", type=int, default=12, help="tensors a round (%(default)s)")
-    parser.add_argument("--elements", type=int, default=50_000, help="of each tensor (%(default)s)")
-    parser.add_argument(
-        "--pace", type=float, default=0.0, help="seconds a round takes at least (%(default)s)"
-    )
-    parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
     options = parser.parse_args()
 
-    # The state tells newcomers how far the run is, and shows that all peers had the same results.
+    # The state gives new peers the current round, and shows that all peers had the same results.
     digest = np.zeros(options.tensors, dtype=np.float64)
     with ringfold.Run(
         options.master, state={"digest": digest}, wait_timeout=options.patience, connect_attempts=15
@@ -50,7 +46,7 @@ def main() -> int:
             by_hand = number % 2 == 0
             (reduce_by_hand if by_hand else reduce_with_retry)(run.communicator, tensors, order)
             for tag, tensor in enumerate(tensors):
-                # So many peers took part. If one died meanwhile, the tensors of a round need not agree on it.
+                # The number of peers in this result. If a peer died, it may differ between the tensors of a round.
                 peers = tensor[0] / (tag + 1)
                 if peers < 1 or peers != int(peers) or not (tensor == tensor[0]).all():
                     print(f"tensor {tag} is wrong: {tensor}", file=sys.stderr)
@@ -68,7 +64,7 @@ def main() -> int:
 
 
 def reduce_by_hand(comm: pccl.Communicator, tensors: list[Vector], order: list[int]) -> None:
-    """Launches all at once, in place, and launches again what failed; alone, all is done."""
+    """Launches all tensors at once, in place, and repeats those that failed. Returns at once if no other peer is left."""
     todo = set(order)
     while todo and comm.world_size >= 2:
         handles = []
@@ -82,7 +78,7 @@ def reduce_by_hand(comm: pccl.Communicator, tensors: list[Vector], order: list[i
         except pccl.PCCLError as error:
             if not error.is_retryable:
                 raise
-        # All that was launched is awaited before anything is launched again.
+        # Wait for all launched operations before any of them is repeated.
         for tag, handle in handles:
             is_success, _, _ = handle.wait()
             if is_success:
@@ -90,11 +86,11 @@ def reduce_by_hand(comm: pccl.Communicator, tensors: list[Vector], order: list[i
             elif handle.error is not None and not handle.error.is_retryable:
                 raise handle.error
         if todo:
-            print(f"{len(todo)} of {len(order)} reduces failed; once more")
+            print(f"{len(todo)} of {len(order)} reduces failed; retrying")
 
 
 def reduce_with_retry(comm: pccl.Communicator, tensors: list[Vector], order: list[int]) -> None:
-    """The same, left to the library: at most four are in flight at a time."""
+    """The same, done by the library: at most four operations are in flight at a time."""
     descriptors = [
         pccl.ReduceOpDescriptor.from_numpy(
             tensors[tag],

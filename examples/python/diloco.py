@@ -1,10 +1,10 @@
-"""DiLoCo: each peer trains a small transformer for a while, then all peers average what they have learnt.
+"""DiLoCo: each peer trains a small transformer for a while, then all peers average their progress.
 
-Start a master (`pccl_master`), then this program twice or more, also while it runs:
+Start a master (`pccl_master`), then this program twice or more. More peers may join while it runs:
 
     python examples/python/diloco.py
 
-The network is needed once a phase and not once a step, so slow lines between far places are enough.
+The network is used once per phase, not once per step, so slow links between distant sites are enough.
 """
 
 import argparse
@@ -23,15 +23,15 @@ def main() -> int:
     )
     parser.add_argument("--phases", type=int, default=20, help="phases of the run (%(default)s)")
     parser.add_argument(
-        "--inner", type=int, default=12, help="steps of a phase; peers may differ (%(default)s)"
+        "--inner", type=int, default=12, help="steps per phase; peers may differ (%(default)s)"
     )
     parser.add_argument(
-        "--batch", type=int, default=32, help="sequences a step; peers may differ (%(default)s)"
+        "--batch", type=int, default=32, help="sequences per step; peers may differ (%(default)s)"
     )
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
-    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="PyTorch threads (%(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
@@ -39,7 +39,7 @@ def main() -> int:
     model = TinyTransformer()
     print(f"loss {evaluate(model, language):.4f} before the first phase")
     inner_optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
-    # The outer optimiser is SGD with Nesterov momentum if nothing else is said.
+    # The outer optimizer is SGD with Nesterov momentum by default.
     diloco = ringfold.DiLoCo(model)
     with ringfold.Run(
         options.master, state=diloco, wait_timeout=options.patience, connect_attempts=15
@@ -49,7 +49,7 @@ def main() -> int:
                 inner_optimizer.zero_grad()
                 model.loss(language.sample(options.batch)).backward()
                 inner_optimizer.step()
-            # Who has seen more sequences has more to say.
+            # A peer that has seen more sequences has more weight.
             diloco.step(run, weight=options.inner * options.batch)
             # From here to the next phase the model is the same on all peers.
             done = f"phase {phase + 1}/{options.phases}"
@@ -58,7 +58,7 @@ def main() -> int:
         print(f"stopped in phase {run.revision}")
         return 0
     loss = evaluate(model, language)
-    print(f"done: loss {loss:.4f}, nobody gets below {language.floor:.4f}, model {fingerprint(model)}")
+    print(f"done: loss {loss:.4f}, lower bound {language.floor:.4f}, model {fingerprint(model)}")
     return 0
 
 

@@ -1,6 +1,6 @@
-"""The whole loop of an elastic run, with NumPy: join, let others in, agree on the state, reduce, retry.
+"""The whole loop of an elastic run, with NumPy: join, admit other peers, sync the state, reduce, retry.
 
-Start a master (`pccl_master`), then this program twice or more, also while it runs:
+Start a master (`pccl_master`), then this program twice or more. More peers may join while it runs:
 
     python examples/python/hello_world.py
 """
@@ -23,7 +23,7 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=5, help="the run ends at this revision (%(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
     options = parser.parse_args()
 
@@ -37,17 +37,17 @@ def main() -> int:
             if not gather(comm, is_newcomer, options.patience):
                 print(f"nobody else came within {options.patience:g} s", file=sys.stderr)
                 return 3
-            # Whoever is behind receives the others' weights and revision; the rest only compare hashes.
+            # An outdated peer receives the weights and the revision; all others only compare hashes.
             sync = comm.sync_shared_state(state)
             if sync.rx_bytes and not is_newcomer:
-                print("our weights had drifted from the others'", file=sys.stderr)
+                print("the weights of this peer had drifted from the others'", file=sys.stderr)
                 return 1
             is_newcomer = False
 
             gradient = np.arange(1, 9, dtype=np.float32)
             info = average(comm, gradient)
             if info is None:
-                continue  # All others are gone. Wait for new ones, then do this step again.
+                continue  # No other peer is left. Wait for new peers, then repeat this step.
             weights += gradient
             state.revision += 1
             print(f"revision {state.revision}: {info.world_size} peers, weights {weights.tolist()}")
@@ -56,9 +56,9 @@ def main() -> int:
 
 
 def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
-    """Lets in whoever waits to join, until there are two peers; False if there are not in time."""
+    """Admits waiting peers until there are two peers. Returns False if that takes too long."""
     deadline = time.monotonic() + patience
-    # A newcomer was let in by the others' update_topology, and goes on with them.
+    # A new peer was admitted by the others' update_topology, and continues with them.
     while not is_newcomer or comm.world_size < 2:
         is_newcomer = False
         try:
@@ -66,7 +66,7 @@ def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
         except pccl.PCCLError as error:
             if not error.is_retryable:
                 raise
-            print(f"{error}; once more")
+            print(f"{error}; retrying")
             continue
         if comm.world_size >= 2:
             break
@@ -78,15 +78,15 @@ def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
 
 
 def average(comm: pccl.Communicator, gradient: Vector) -> pccl.ReduceInfo | None:
-    """Averages over all peers in place, once more whenever one of them is lost; None if all of them are."""
+    """Averages over all peers in place; retries when a peer is lost. Returns None if no other peer is left."""
     while comm.world_size >= 2:
         try:
             return comm.all_reduce(gradient, gradient, op=pccl.ReduceOp.AVG)
         except pccl.PCCLError as error:
-            # After a failure the gradient is as it was, so it is simply reduced again.
+            # After a failure the gradient is restored, so it can be reduced again.
             if not error.is_retryable:
                 raise
-            print(f"{error}; once more")
+            print(f"{error}; retrying")
     return None
 
 

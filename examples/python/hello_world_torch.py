@@ -20,14 +20,14 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=20, help="the run ends at this revision (%(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
     parser.add_argument(
         "--device", default="cuda" if pccl.cuda.is_available() else "cpu", help="default: %(default)s"
     )
     options = parser.parse_args()
 
-    # A line to be found: y = 3 x + 1. Each peer begins elsewhere and sees other points.
+    # The line to find: y = 3 x + 1. Each peer starts with its own parameters and sees its own points.
     model = torch.nn.Linear(1, 1).to(options.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     # Parameters in a shared state are written in place.
@@ -48,7 +48,7 @@ def main() -> int:
             optimizer.zero_grad()
             loss.backward()
             if not average(comm, [p.grad for p in model.parameters() if p.grad is not None]):
-                continue  # All others are gone. Wait for new ones, then do this step again.
+                continue  # No other peer is left. Wait for new peers, then repeat this step.
             optimizer.step()
             state.revision += 1
             print(f"revision {state.revision}: {comm.world_size} peers, loss {loss.item():.6f}")
@@ -58,9 +58,9 @@ def main() -> int:
 
 
 def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
-    """Lets in whoever waits to join, until there are two peers; False if there are not in time."""
+    """Admits waiting peers until there are two peers. Returns False if that takes too long."""
     deadline = time.monotonic() + patience
-    # A newcomer was let in by the others' update_topology, and goes on with them.
+    # A new peer was admitted by the others' update_topology, and continues with them.
     while not is_newcomer or comm.world_size < 2:
         is_newcomer = False
         try:
@@ -68,7 +68,7 @@ def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
         except pccl.PCCLError as error:
             if not error.is_retryable:
                 raise
-            print(f"{error}; once more")
+            print(f"{error}; retrying")
             continue
         if comm.world_size >= 2:
             break
@@ -80,7 +80,7 @@ def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
 
 
 def average(comm: pccl.Communicator, gradients: list[torch.Tensor]) -> bool:
-    """Averages all gradients at once, each under its tag; what failed is reduced again. False when alone."""
+    """Averages all gradients at once, each with its own tag, and repeats those that failed. False without other peers."""
     todo = dict(enumerate(gradients))
     while todo and comm.world_size >= 2:
         handles = {}

@@ -1,11 +1,11 @@
 """Data-parallel training that peers may join and leave at any time: MNIST, or Fashion-MNIST in its place.
 
-Start a master (`pccl_master`), then this program twice or more, also while it runs, also kill some:
+Start a master (`pccl_master`), then this program twice or more. Start or kill peers while it runs:
 
     python examples/python/mnist_ddp.py
 
-The shared state is the model and Adam's moments and step counts, so a peer that comes late goes on exactly
-where the others are. All peers end with the same bits, and print the accuracy and a fingerprint of the model.
+The shared state is the model and Adam's moments and step counts, so a late peer continues exactly where the
+others are. All peers end with the same bits, and print the accuracy and a fingerprint of the model.
 """
 
 import argparse
@@ -48,20 +48,20 @@ def main() -> int:
             if is_newcomer:
                 print(f"joined {comm.world_size} peers at step {state.revision}, received {received} bytes")
             elif received:
-                print(f"our state had drifted from the others': {received} bytes", file=sys.stderr)
+                print(f"the state of this peer had drifted: {received} bytes received", file=sys.stderr)
                 return 1
             is_newcomer = False
 
-            # Nobody has a rank here, so each peer draws its own examples.
+            # Peers have no ranks, so each peer draws its own examples.
             drawn = torch.randint(len(images), (options.batch,))
             x, y = images[drawn].to(options.device), labels[drawn].to(options.device)
             buffer.zero_()
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             buffer[-1] = loss.detach()
-            # The average is over examples, not over peers: who draws more of them weighs more.
+            # The average is over examples, not over peers: a peer with a larger batch has more weight.
             if not average(comm, buffer, options.batch):
-                continue  # All others are gone. Wait for new ones, then do this step again.
+                continue  # No other peer is left. Wait for new peers, then repeat this step.
             optimizer.step()
             state.revision += 1
 
@@ -81,22 +81,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--data",
         type=Path,
-        help=f"folder of the four files, maybe .gz (first of {', '.join(map(str, FOLDERS))})",
+        help=f"folder of the four files, plain or .gz (first of {', '.join(map(str, FOLDERS))})",
     )
     parser.add_argument(
         "--steps", type=int, default=500, help="steps of the run, not of this peer (%(default)s)"
     )
     parser.add_argument(
-        "--batch", type=int, default=128, help="examples a step; peers may differ (%(default)s)"
+        "--batch", type=int, default=128, help="examples per step; peers may differ (%(default)s)"
     )
     parser.add_argument(
-        "--pace", type=float, default=0.0, help="seconds a step takes at least, to watch it (%(default)s)"
+        "--pace", type=float, default=0.0, help="minimum seconds per step, to watch it (%(default)s)"
     )
     parser.add_argument("--report", type=int, default=25, help="steps between progress lines (%(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
-    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="PyTorch threads (%(default)s)")
     parser.add_argument(
         "--device", default="cuda" if pccl.cuda.is_available() else "cpu", help="default: %(default)s"
     )
@@ -122,7 +122,7 @@ def load(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def gradients_and_loss(model: nn.Module) -> torch.Tensor:
-    """All gradients and a place for the loss in one tensor, for one reduce; each .grad is a view of it."""
+    """One tensor for all gradients and the loss, for one reduce; each .grad is a view of it."""
     parameters = list(model.parameters())
     sizes = [p.numel() for p in parameters]
     buffer = torch.zeros(sum(sizes) + 1, device=parameters[0].device)
@@ -132,7 +132,7 @@ def gradients_and_loss(model: nn.Module) -> torch.Tensor:
 
 
 def shared_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> pccl.SharedState:
-    """The parameters and all that the optimiser knows about them."""
+    """The parameters and the optimizer's state."""
     optimizer.step()  # With gradients of zero: changes no parameter, but makes Adam's state.
     entries = []
     for name, parameter in model.named_parameters():
@@ -143,9 +143,9 @@ def shared_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> pccl.Sha
 
 
 def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
-    """Lets in whoever waits to join, until there are two peers; False if there are not in time."""
+    """Admits waiting peers until there are two peers. Returns False if that takes too long."""
     deadline = time.monotonic() + patience
-    # A newcomer was let in by the others' update_topology, and goes on with them.
+    # A new peer was admitted by the others' update_topology, and continues with them.
     while not is_newcomer or comm.world_size < 2:
         is_newcomer = False
         try:
@@ -153,7 +153,7 @@ def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
         except pccl.PCCLError as error:
             if not error.is_retryable:
                 raise
-            print(f"{error}; once more")
+            print(f"{error}; retrying")
             continue
         if comm.world_size >= 2:
             break
@@ -165,22 +165,22 @@ def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
 
 
 def average(comm: pccl.Communicator, tensor: torch.Tensor, weight: float) -> bool:
-    """Averages over all peers in place, once more whenever one of them is lost; False if all of them are."""
+    """Averages over all peers in place; retries when a peer is lost. Returns False if no other peer is left."""
     while comm.world_size >= 2:
         try:
             comm.all_reduce(tensor, tensor, op=pccl.ReduceOp.AVG, weight=weight)
             return True
         except pccl.PCCLError as error:
-            # After a failure the tensor is as it was, so it is simply reduced again.
+            # After a failure the tensor is restored, so it can be reduced again.
             if not error.is_retryable:
                 raise
-            print(f"{error}; once more")
+            print(f"{error}; retrying")
     return False
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, options: argparse.Namespace) -> float:
-    """Per cent of the test images that the model names rightly."""
+    """The percentage of test images that the model classifies correctly."""
     images, labels = load(options.data, "t10k")
     guesses = model(images.to(options.device)).argmax(dim=1).cpu()
     return 100 * float((guesses == labels).float().mean())

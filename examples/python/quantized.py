@@ -1,11 +1,11 @@
-"""Gradients that travel as one byte a value: all-reduce with uint8 MinMax quantisation, step after step.
+"""Gradients sent as one byte per value: all-reduce with uint8 MinMax quantization, step after step.
 
 Start a master (`pccl_master`), then this program twice or more:
 
     python examples/python/quantized.py --steps 1000
 
-Quantisation loses precision, never agreement: all peers get the same bits. This program proves it by adding
-up all results in the shared state, whose hashes are compared at each step.
+Quantization loses precision, but all peers still get the same bits. This program proves it by adding up all
+results in the shared state, whose hashes are compared at each step.
 """
 
 import argparse
@@ -20,17 +20,17 @@ UINT8 = pccl.QuantizationOptions(pccl.DataType.UINT8, pccl.QuantizationAlgorithm
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Quantised all-reduces; start two peers or more.")
+    parser = argparse.ArgumentParser(description="Quantized all-reduces; start two peers or more.")
     parser.add_argument(
         "--master", default="127.0.0.1:48148", metavar="HOST:PORT", help="default: %(default)s"
     )
+    parser.add_argument("--steps", type=int, default=200, help="number of steps of the run (%(default)s)")
     parser.add_argument(
-        "--steps", type=int, default=200, help="the run ends after so many steps (%(default)s)"
+        "--elements", type=int, default=100_000, help="elements of the gradient (%(default)s)"
     )
-    parser.add_argument("--elements", type=int, default=100_000, help="of the gradient (%(default)s)")
     parser.add_argument("--report", type=int, default=50, help="steps between progress lines (%(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for company (%(default)s)"
+        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
     options = parser.parse_args()
 
@@ -43,7 +43,7 @@ def main() -> int:
         is_first = True
         for step in run.steps(until=options.steps):
             if run.synced is not None and run.synced.rx_bytes and not is_first:
-                print("our results differ from the others'", file=sys.stderr)
+                print("the results of this peer differ from the others'", file=sys.stderr)
                 return 1
             is_first = False
 
@@ -51,7 +51,7 @@ def main() -> int:
             small = run.reduce(gradient, op=pccl.ReduceOp.AVG, into=coarse, quantization=UINT8)
             total += coarse
 
-            # All peers are at the same step, so all of them agree on when to look.
+            # All peers are at the same step, so all of them measure at the same steps.
             if (step + 1) % options.report == 0 or step + 1 == options.steps:
                 large = run.reduce(gradient, op=pccl.ReduceOp.AVG, into=exact)
                 sent = f"sent {small.tx_bytes} bytes instead of {large.tx_bytes}"

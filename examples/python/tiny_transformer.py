@@ -18,7 +18,7 @@ class Language:
 
     def __init__(self, seed: int = 1) -> None:
         generator = torch.Generator().manual_seed(seed)
-        # After each pair of symbols a few are likely and the rest are rare.
+        # After each pair of symbols a few symbols are likely and the rest are rare.
         scores = 3.0 * torch.randn(SYMBOLS, SYMBOLS, SYMBOLS, generator=generator)
         self._next = scores.softmax(dim=2)
         sample = self.sample(256, generator)
@@ -26,7 +26,7 @@ class Language:
         self.floor = -chances.gather(2, sample[:, 2:, None]).log().mean().item()
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> torch.Tensor:
-        """So many sequences of CONTEXT + 1 symbols."""
+        """Returns this number of sequences of CONTEXT + 1 symbols."""
         sequences = torch.randint(SYMBOLS, (count, CONTEXT + 1), generator=generator)
         for i in range(2, CONTEXT + 1):
             chances = self._next[sequences[:, i - 2], sequences[:, i - 1]]
@@ -53,12 +53,12 @@ class TinyTransformer(nn.Module):
         return scores
 
     def loss(self, sequences: torch.Tensor) -> torch.Tensor:
-        """How badly each next symbol is foretold, on average."""
+        """The mean loss of the prediction of each next symbol."""
         return F.cross_entropy(self(sequences[:, :-1]).flatten(0, 1), sequences[:, 1:].flatten())
 
 
 class Block(nn.Module):
-    """Attention, then a small network, each added to what came in."""
+    """Attention, then a small network, each with a residual connection."""
 
     def __init__(self, width: int, heads: int = 2) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""An all-reduce of one's own, in forty lines of CUDA: by packets through memory channels, in a captured graph.
+"""An all-reduce in forty lines of CUDA: by packets through memory channels, in a captured graph.
 
     python examples/python/mscclpp/all_reduce.py --ranks 4
 
-It starts its ranks itself; they may share a GPU. Needs a GPU and cupy. The tutorial goes through it line by line:
+It starts its ranks itself; they may share a GPU. Needs a GPU and cupy. The tutorial explains it line by line:
 docs/python/mscclpp-tutorial.md.
 """
 
@@ -19,7 +19,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def sums(parts: list[int], calls: int) -> numpy.float32:
-    """What each element is after so many calls, to the last bit: the kernel adds in the order of ranks."""
+    """The exact value of each element after this number of calls: the kernel adds in rank order."""
     values = [numpy.float32(part) for part in parts]
     for _ in range(calls):
         total = numpy.float32(0)
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     others = [other for other in range(ranks) if other != rank]
     connections = group.make_connection(others, mscclpp.Transport.CudaIpc)
 
-    # Packets take twice the room of their data; each rank has a place for each, two times.
+    # Packets take twice the space of their data; each rank has two slots for every rank.
     data = mscclpp.GpuBuffer(options.elements, dtype=cupy.float32)
     scratch = mscclpp.GpuBuffer(2 * ranks * 2 * options.elements, dtype=cupy.float32)
     channels = group.make_memory_channels_with_scratch(data, scratch, connections)
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
             graph.launch(stream)
             end.record()
             stream.synchronize()
-            # Says who was waited for in vain, if anyone was.
+            # Raises if a wait in the kernel failed, and names the rank.
             group.communicator.check()
             expected = sums([turn + other for other in range(ranks)], options.calls)
             assert bool((data == expected).all()), f"{data[:4]} is not {expected}"
@@ -77,9 +77,9 @@ def run(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="An all-reduce by packets, in a captured graph.")
-    parser.add_argument("--ranks", type=int, default=2, help="how many (%(default)s)")
+    parser.add_argument("--ranks", type=int, default=2, help="number of ranks (%(default)s)")
     parser.add_argument("--elements", type=int, default=256, help="floats, an even number (%(default)s)")
-    parser.add_argument("--calls", type=int, default=10, help="in the graph (%(default)s)")
+    parser.add_argument("--calls", type=int, default=10, help="calls in the graph (%(default)s)")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--at", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -89,7 +89,7 @@ def main() -> None:
         run(options)
         return
     if importlib.util.find_spec("cupy") is None:
-        sys.exit("this needs a GPU and cupy (pip install cupy-cuda13x); ring.py beside it needs neither")
+        sys.exit("this program needs a GPU and cupy (pip install cupy-cuda13x); ring.py needs neither")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         at = f"127.0.0.1:{free.getsockname()[1]}"

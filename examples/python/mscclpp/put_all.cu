@@ -1,7 +1,7 @@
-// Every rank puts its part of an array into all others' arrays, and waits until theirs have come.
+// Every rank puts its part of an array into the arrays of all other ranks, and waits until theirs have arrived.
 #include <mscclpp/port_channel_device.hpp>
 
-// channels[rank] is zeros: it is there so that channels can be counted by rank.
+// channels[rank] is zeros, so that channels can be indexed by rank.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     put_all(mscclpp::PortChannelDeviceHandle* channels, int rank, int ranks, int elements) {
   int other = threadIdx.x;

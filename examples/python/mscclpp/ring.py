@@ -3,7 +3,7 @@
     python examples/python/mscclpp/ring.py --ranks 4
     python examples/python/mscclpp/ring.py --transport Ethernet
 
-Started so, it starts its ranks itself. On several machines, each rank is started by hand:
+In this form it starts its ranks itself. On several machines, start each rank by hand:
 
     python examples/python/mscclpp/ring.py --ranks 2 --rank 0 --at 10.0.0.1:50000 --transport Ethernet
 
@@ -26,7 +26,7 @@ def ring(options: argparse.Namespace) -> None:
     right, left = (rank + 1) % ranks, (rank - 1) % ranks
     connections = group.make_connection(sorted({left, right}), mscclpp.Transport[options.transport])
 
-    # Two halves: what came from the left, and what goes to the right.
+    # Two halves: the data from the left neighbour, and the data for the right neighbour.
     memory = mscclpp.HostBuffer((2, options.elements), dtype=numpy.int64)
     service = mscclpp.ProxyService()
     channels = group.make_port_channels(service, memory, connections)
@@ -35,15 +35,15 @@ def ring(options: argparse.Namespace) -> None:
     memory[1] = rank
     half = memory[0].nbytes
     for _ in range(ranks):
-        # From my second half into my neighbour's first.
+        # From this rank's second half into the neighbour's first.
         channels[right].put_with_signal_and_flush(0, half, half)
         channels[left].wait(timeout=60)
         memory[1] = memory[0]
-        # What I have read may be overwritten now: I tell the left one, and wait until the right one says so.
+        # The data has been read and may be overwritten: signal the left neighbour, and wait for the right neighbour.
         channels[left].signal()
         channels[right].wait(timeout=60)
     service.stop_proxy()
-    # What each rank sent has gone around.
+    # The data of each rank has passed through the whole ring.
     assert (memory[1] == rank).all()
     print(
         f"rank {rank} of {ranks}: {ranks} rounds of {half} bytes by {options.transport}, all right",
@@ -53,11 +53,15 @@ def ring(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Each rank puts an array into its neighbour's memory.")
-    parser.add_argument("--ranks", type=int, default=4, help="how many (%(default)s)")
-    parser.add_argument("--rank", type=int, help="this one; without it all are started here")
-    parser.add_argument("--at", default="", metavar="[INTERFACE:]HOST:PORT", help="where rank 0 listens")
+    parser.add_argument("--ranks", type=int, default=4, help="number of ranks (%(default)s)")
+    parser.add_argument(
+        "--rank", type=int, help="the rank of this process; without it all ranks are started here"
+    )
+    parser.add_argument(
+        "--at", default="", metavar="[INTERFACE:]HOST:PORT", help="the address on which rank 0 listens"
+    )
     parser.add_argument("--transport", default="SharedMemory", choices=["SharedMemory", "Ethernet"])
-    parser.add_argument("--elements", type=int, default=1 << 17, help="of the array (%(default)s)")
+    parser.add_argument("--elements", type=int, default=1 << 17, help="elements of the array (%(default)s)")
     options = parser.parse_args()
     if options.ranks < 3:
         parser.error("a ring has 3 ranks or more")

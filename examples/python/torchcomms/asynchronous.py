@@ -1,4 +1,4 @@
-"""Work in the background: a transfer and a sum are under way while the rank computes.
+"""Asynchronous work: a transfer and a sum are in flight while the rank computes.
 
 python examples/python/torchcomms/asynchronous.py
 torchrun --nproc-per-node 2 examples/python/torchcomms/asynchronous.py
@@ -13,13 +13,13 @@ import torchcomms
 
 def main() -> None:
     options = start.arguments(
-        argparse.ArgumentParser(description="A transfer and a sum behind a computation.")
+        argparse.ArgumentParser(description="A transfer and a sum overlapped with a computation.")
     )
     device = torch.device(options.device)
     comm = torchcomms.new_comm("ringfold", device, name="asynchronous")
     rank, world = comm.get_rank(), comm.get_size()
 
-    # Everyone sends to the next rank, and receives from the one before.
+    # Every rank sends to the next rank and receives from the previous one.
     sent = torch.full((1_000_000,), float(rank), device=device)
     received = torch.empty_like(sent)
     total = torch.full((1_000_000,), 1.0, device=device)
@@ -28,7 +28,7 @@ def main() -> None:
         works.append(comm.send(sent, dst=(rank + 1) % world, async_op=True))
         works.append(comm.recv(received, src=(rank - 1) % world, async_op=True))
 
-    # All three are under way. Nothing that they use may be written to meanwhile.
+    # All three are in flight. Do not write to their tensors meanwhile.
     matrix = torch.randn(500, 500, device=device)
     norm = (matrix @ matrix.T).norm().item()
 

@@ -3,7 +3,7 @@
     python examples/python/torchcomms/basic.py --ranks 3
     torchrun --nproc-per-node 2 examples/python/torchcomms/basic.py
 
-With ``--store FILE`` the ranks meet by a file that all of them can reach, and need RANK and WORLD_SIZE alone.
+With ``--store FILE`` the rendezvous uses a file that all ranks can access. Only RANK and WORLD_SIZE are needed then.
 """
 
 import argparse
@@ -16,7 +16,9 @@ import torchcomms
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="All ranks add up their tensors.")
-    parser.add_argument("--store", metavar="FILE", help="meet by this file instead of MASTER_ADDR")
+    parser.add_argument(
+        "--store", metavar="FILE", help="use this file for the rendezvous instead of MASTER_ADDR"
+    )
     options = start.arguments(parser)
 
     device = torch.device(options.device)

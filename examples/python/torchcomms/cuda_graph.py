@@ -23,7 +23,7 @@ def main() -> None:
     tensor = torch.ones(10, device=device) * (rank + 1)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        # It is not waited for while the graph is captured.
+        # Do not wait for the work while the graph is captured.
         comm.all_reduce(tensor, torchcomms.ReduceOp.AVG, async_op=True)
     for _ in range(10):
         graph.replay()

@@ -1,4 +1,4 @@
-"""A communicator with a timeout, hints, and errors that are raised; and one call with a timeout of its own.
+"""A communicator with a timeout, hints, and errors that are raised; and one call with its own timeout.
 
 python examples/python/torchcomms/custom_options.py
 torchrun --nproc-per-node 2 examples/python/torchcomms/custom_options.py --backend ncclx --device cuda:0
@@ -30,7 +30,7 @@ def main() -> None:
     comm.all_reduce(tensor, torchcomms.ReduceOp.MAX, async_op=False, timeout=5.0)
     print(f"rank {rank}: the last rank is {tensor.item():g}")
 
-    # The others never call this, so it fails, and the error says whom it waited for.
+    # The other ranks never make this call, so it fails, and the error names the ranks it waited for.
     if rank == 0 and comm.get_size() > 1:
         try:
             comm.barrier(async_op=False, timeout=0.5)

@@ -1,4 +1,4 @@
-"""Looking on: a hook that counts calls, a log of signatures, and the flight recorder.
+"""Observe a communicator: a hook that counts calls, a log of signatures, and the flight recorder.
 
 python examples/python/torchcomms/hooks.py
 torchrun --nproc-per-node 2 examples/python/torchcomms/hooks.py

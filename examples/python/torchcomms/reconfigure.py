@@ -1,8 +1,8 @@
-"""A rank is killed in the middle, and the others go on without it.
+"""A rank is killed in the middle, and the others continue without it.
 
     python examples/python/torchcomms/reconfigure.py --ranks 3
 
-torchrun ends all ranks when one of them dies, so start them by hand, or by something that does not.
+torchrun ends all ranks when one of them dies, so start them by hand or with another launcher.
 """
 
 import argparse
@@ -19,15 +19,15 @@ PATIENCE_S = 1.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A rank is killed, and the others go on.")
+    parser = argparse.ArgumentParser(description="A rank is killed, and the others continue.")
     parser.add_argument("--steps", type=int, default=10, help="default: %(default)s")
     parser.add_argument("--victim", type=int, default=1, help="the rank that dies; -1 for none (%(default)s)")
-    parser.add_argument("--store", metavar="FILE", help="where ranks find each other; new for each run")
+    parser.add_argument("--store", metavar="FILE", help="the file for the rendezvous; a new one for each run")
     options = start.arguments(parser)
     path = options.store or f"{os.environ[start.FOLDER]}/store"
     me, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
-    # The place where ranks find each other must outlive any of them: a file does.
+    # The rendezvous must outlive any rank: a file does.
     store = torch.distributed.FileStore(path, -1)
     comm = torchcomms.new_comm(
         "ringfold", torch.device(options.device), name="training", enable_reconfigure=True, timeout=30.0
@@ -44,12 +44,12 @@ def main() -> None:
         try:
             comm.all_reduce(gradient, torchcomms.ReduceOp.AVG, async_op=False)
         except RuntimeError as error:
-            # The gradient is what it was before the call. Do this step again, with those who are left.
+            # The gradient is restored. Repeat this step with the remaining ranks.
             print(f"rank {me}, step {step}: {error}", flush=True)
             round += 1
             alive = survivors(store, round, me, alive)
             comm.reconfigure(round, handles(store, alive)).wait()
-            # Some may have ended the step just before: all go on from the earliest.
+            # Some ranks may have finished the step just before: all continue from the earliest.
             earliest = torch.tensor([step], device=options.device)
             comm.all_reduce(earliest, torchcomms.ReduceOp.MIN, async_op=False)
             step = int(earliest.item())
@@ -60,12 +60,12 @@ def main() -> None:
 
 
 def handles(store: torch.distributed.Store, ranks: list[int]) -> list[str]:
-    """The handles by which these ranks are reached. Their order is the order of the new ranks."""
+    """The handles of these ranks. Their order is the order of the new ranks."""
     return [store.get(f"handle/{rank}").decode() for rank in ranks]
 
 
 def survivors(store: torch.distributed.Store, round: int, me: int, before: list[int]) -> list[int]:
-    """Who goes on: whoever comes within a second. The first that has counted decides for all."""
+    """The ranks that report within a second continue. The first rank to store its list decides for all."""
     store.set(f"{round}/{me}", "here")
     deadline = time.monotonic() + PATIENCE_S
     here = [me]

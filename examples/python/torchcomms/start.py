@@ -1,4 +1,4 @@
-"""What the examples of torchcomms share: how they become several ranks. Import this, then call :func:`arguments`."""
+"""Starts the ranks of the torchcomms examples. Import this, then call :func:`arguments`."""
 
 import argparse
 import os
@@ -7,15 +7,17 @@ import subprocess
 import sys
 import tempfile
 
-# Where ranks that were started by hand can leave files for each other.
+# A folder for files that ranks started by hand exchange.
 FOLDER = "TORCHCOMMS_EXAMPLE_FOLDER"
 
 
 def arguments(parser: argparse.ArgumentParser, device: str = "cpu") -> argparse.Namespace:
-    """What the user says. Under torchrun, mpirun or srun this process is a rank, and goes on. Started by hand, it starts
-    the ranks itself, on this machine, and ends when they have ended."""
-    parser.add_argument("--device", default=device, help="where the tensors are (%(default)s)")
-    parser.add_argument("--ranks", type=int, default=2, help="processes, if started by hand (%(default)s)")
+    """Parses the arguments. Under torchrun, mpirun or srun this process is a rank, and the call returns. Started by hand,
+    it starts the ranks itself, on this machine, and exits when they have ended."""
+    parser.add_argument("--device", default=device, help="the device of the tensors (%(default)s)")
+    parser.add_argument(
+        "--ranks", type=int, default=2, help="number of processes, if started by hand (%(default)s)"
+    )
     options = parser.parse_args()
     if any(name in os.environ for name in ("RANK", "TORCHCOMM_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")):
         return options
@@ -33,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser, device: str = "cpu") -> argparse.
             }
             ranks.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **place, **who}))
         try:
-            # One that was killed has a code below zero, and does not count.
+            # A killed rank has a negative exit code, which is ignored.
             sys.exit(max(rank.wait() for rank in ranks))
         except KeyboardInterrupt:
             for rank in ranks:

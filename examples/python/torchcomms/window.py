@@ -1,4 +1,4 @@
-"""One-sided puts: each rank writes into the next one's memory and rings its bell. Nobody calls receive.
+"""One-sided puts: each rank writes into the next rank's memory and signals it. No rank calls receive.
 
 python examples/python/torchcomms/window.py --ranks 3
 torchrun --nproc-per-node 2 examples/python/torchcomms/window.py
@@ -20,7 +20,7 @@ def main() -> None:
     rank, world = comm.get_rank(), comm.get_size()
     right, left = (rank + 1) % world, (rank - 1) % world
 
-    # Room for one row from each rank. All ranks register theirs together.
+    # One row for each rank. Registering is collective.
     table = torch.zeros(world, 4, device=device)
     window = comm.new_window()
     window.tensor_register(table)
@@ -31,7 +31,7 @@ def main() -> None:
     window.wait_signal(left, async_op=False)
     print(f"rank {rank}: {table.tolist()} ({window.get_attr(left).access_type.name})")
 
-    # Nobody lets go of memory that others still write to.
+    # No rank deregisters memory while others still write to it.
     comm.barrier(async_op=False)
     window.tensor_deregister()
     comm.finalize()
