@@ -1,8 +1,6 @@
 //! The promises of `ringfold bench`.
 
-mod process;
-
-use process::{Process, RINGFOLD, command, eventually, lives, output};
+use crate::process::{Process, RINGFOLD, command, eventually, lives, output};
 use rustix::process::Signal;
 use std::path::PathBuf;
 use std::process::Output;

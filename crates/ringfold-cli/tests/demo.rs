@@ -1,8 +1,6 @@
 //! The promises of `ringfold demo`.
 
-mod process;
-
-use process::{Process, RINGFOLD, eventually, lives, output};
+use crate::process::{Process, RINGFOLD, eventually, lives, output};
 use rustix::process::Signal;
 
 const SMALL: [&str; 7] = ["demo", "--size", "1MiB", "--compute-ms", "10", "--steps", "9"];

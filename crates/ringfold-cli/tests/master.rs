@@ -1,8 +1,6 @@
 //! The promises of `ccoip_master` and `ringfold master`.
 
-mod process;
-
-use process::{CCOIP_MASTER, Process, RINGFOLD, output};
+use crate::process::{CCOIP_MASTER, Process, RINGFOLD, output};
 use rustix::process::Signal;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 

@@ -1,9 +1,6 @@
 //! Kernels are compiled where there is NVRTC; no device is needed. Without, each test tells that it was skipped.
 
-#[path = "../../ringfold-lab/src/skip.rs"]
-#[allow(dead_code, reason = "not all of it is needed here")]
-mod skip;
-
+use crate::skip;
 use ringfold_cuda::headers::HEADERS;
 use ringfold_cuda::nvrtc::{CompileError, Compiler, Job, stand_ins};
 use std::path::PathBuf;

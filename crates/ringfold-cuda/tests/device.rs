@@ -1,9 +1,6 @@
 //! A device, by the driver alone. They need one; without, each tells that it was skipped.
 
-#[path = "../../ringfold-lab/src/skip.rs"]
-#[allow(dead_code, reason = "not all of it is needed here")]
-mod skip;
-
+use crate::skip;
 use ringfold_cuda::nvrtc::{Compiler, Job};
 use ringfold_cuda::{
     Block, CudaError, Event, Gpu, GpuMemory, Grid, HostWords, IpcMemory, IpcRecord, Module, Stream,

@@ -3,8 +3,7 @@
 //! Both sides are threads of one process here, where told memory is the very memory. So that mapping is tried too, one pair
 //! takes what it is told for another process's. What processes open of each other's devices is tried from Python.
 
-#[path = "../../ringfold-fabric/tests/suite/mod.rs"]
-mod suite;
+use crate::{skip, suite};
 
 use ringfold_cuda::port::{
     Connection, Port, PortError, RegisteredMemory, Registrable, SemaphoreFace, SemaphoreKind, SemaphoreOffer,
@@ -274,7 +273,7 @@ fn has_device() -> bool {
     match Gpu::why_not() {
         None => true,
         Some(why) => {
-            println!("skipped: needs a CUDA device: {why}");
+            skip::tell("media of CUDA devices", &why.to_string());
             false
         }
     }

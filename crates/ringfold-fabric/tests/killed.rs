@@ -1,8 +1,6 @@
 //! A process that shares memory with another one is killed.
 
-mod node;
-
-use node::{LONG, drive, epoch, two};
+use crate::node::{LONG, drive, epoch, two};
 use ringfold_fabric::link::{Arrival, Link};
 use ringfold_fabric::memory::Lease;
 use ringfold_fabric::poller::Readiness;
@@ -68,7 +66,7 @@ fn a_process_that_is_killed_ends_its_link_and_leaves_what_it_sent() {
         return send_for_ever(to.parse().unwrap());
     }
     let mut a = two(1).0.sharing(HOST);
-    let test = "a_process_that_is_killed_ends_its_link_and_leaves_what_it_sent";
+    let test = "killed::a_process_that_is_killed_ends_its_link_and_leaves_what_it_sent";
     let mut other = Other(
         Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture"])

@@ -1,13 +1,12 @@
 //! What every medium promises, tried on each.
 
-mod suite;
-
+use crate::suite;
+use crate::suite::{Failure, Guarded, Pair, Side};
 use ringfold_fabric::channel::{Channel, ChannelError, ChannelId, Connection, Endpoint, Handle, Segment};
 use ringfold_fabric::memory::Memory;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::time::Instant;
-use suite::{Failure, Guarded, Pair, Side};
 
 /// TCP with so many streams between two addresses.
 struct Tcp<const STREAMS: usize, const V6: bool>;

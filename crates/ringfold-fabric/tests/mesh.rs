@@ -1,8 +1,6 @@
 //! Meshes, doors and links with real sockets, several in one thread, so that chance decides who acts when.
 
-mod node;
-
-use node::{Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, drive, epoch, idle, two};
+use crate::node::{Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, drive, epoch, idle, two};
 use ringfold_fabric::knock;
 use ringfold_fabric::limits;
 use ringfold_fabric::link::{Arrival, Link};

@@ -1,8 +1,7 @@
 //! Peers of one host agree on memory when they make a link, or on nothing but the stream.
 
-mod node;
-
-use node::{KEY, LONG, Node, assert_one_link, both_up, drive, epoch, two};
+use crate::node;
+use crate::node::{KEY, LONG, Node, assert_one_link, both_up, drive, epoch, two};
 use ringfold_fabric::knock;
 use ringfold_fabric::limits;
 use ringfold_fabric::random;

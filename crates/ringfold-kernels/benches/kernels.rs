@@ -2,9 +2,9 @@
 //!
 //! Each group's `plain` entry is the yardstick: the simplest loop, compiled for the same instructions. Throughput
 //! counts the bytes of one tensor (the accumulator, the floats, or what is hashed).
-#![allow(missing_docs)]
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+mod stopwatch;
+
 use ringfold_kernels::{
     Level, Side, convert, dequantize, dequantize_reduce, divide, quantize, reduce_at, reduce_into_at,
     tree_hash, wire_bytes,
@@ -13,6 +13,7 @@ use ringfold_proto::dtype::DType;
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use std::hint::black_box;
+use stopwatch::measure;
 
 const SIZES: [(&str, usize); 2] = [("64KiB", 64 << 10), ("64MiB", 64 << 20)];
 
@@ -83,14 +84,13 @@ fn tensor(dtype: DType, bytes: usize) -> Vec<u8> {
     data
 }
 
-fn reductions(c: &mut Criterion) {
+fn reductions() {
     for (size, bytes) in SIZES {
-        let mut group = c.benchmark_group(format!("reduce_{size}"));
-        group.throughput(Throughput::Bytes(bytes as u64));
+        let row = |name: &str| format!("reduce_{size}/{name}");
         for level in Level::available() {
             let (mut accumulator, other) = (floats(bytes), floats(bytes));
-            group.bench_function(BenchmarkId::new("plain", level), |b| {
-                b.iter(|| plain_sum(level, black_box(&mut accumulator), black_box(&other)));
+            measure(&row(&format!("plain/{level}")), Some(bytes), || {
+                plain_sum(level, black_box(&mut accumulator), black_box(&other))
             });
             for (dtype, op) in [
                 (DType::F32, ReduceOp::Sum),
@@ -104,47 +104,39 @@ fn reductions(c: &mut Criterion) {
                 (DType::U8, ReduceOp::Max),
             ] {
                 let (mut accumulator, other) = (tensor(dtype, bytes), tensor(dtype, bytes));
-                group.bench_function(BenchmarkId::new(format!("{dtype}_{op}"), level), |b| {
-                    b.iter(|| {
-                        reduce_into_at(level, dtype, op, black_box(&mut accumulator), black_box(&other))
-                    });
+                measure(&row(&format!("{dtype}_{op}/{level}")), Some(bytes), || {
+                    reduce_into_at(level, dtype, op, black_box(&mut accumulator), black_box(&other))
                 });
             }
             let (left, right, mut out) =
                 (tensor(DType::F32, bytes), tensor(DType::F32, bytes), vec![1; bytes]);
-            group.bench_function(BenchmarkId::new("float32_sum_out_of_place", level), |b| {
-                b.iter(|| {
-                    reduce_at(
-                        level,
-                        DType::F32,
-                        ReduceOp::Sum,
-                        black_box(&left),
-                        black_box(&right),
-                        black_box(&mut out),
-                    );
-                });
+            measure(&row(&format!("float32_sum_out_of_place/{level}")), Some(bytes), || {
+                reduce_at(
+                    level,
+                    DType::F32,
+                    ReduceOp::Sum,
+                    black_box(&left),
+                    black_box(&right),
+                    black_box(&mut out),
+                );
             });
         }
-        group.finish();
     }
 }
 
-fn hashes(c: &mut Criterion) {
+fn hashes() {
     for (size, bytes) in SIZES {
-        let mut group = c.benchmark_group(format!("hash_{size}"));
-        group.throughput(Throughput::Bytes(bytes as u64));
+        let row = |name: &str| format!("hash_{size}/{name}");
         let words: Vec<u64> = (0..bytes as u64 / 8).collect();
-        group.bench_function("plain", |b| b.iter(|| plain_read(Level::detect(), black_box(&words))));
+        measure(&row("plain"), Some(bytes), || plain_read(Level::detect(), black_box(&words)));
         let data = tensor(DType::F32, bytes);
-        group.bench_function("tree_hash", |b| b.iter(|| tree_hash(black_box(&data))));
-        group.finish();
+        measure(&row("tree_hash"), Some(bytes), || tree_hash(black_box(&data)));
     }
 }
 
-fn quantizations(c: &mut Criterion) {
+fn quantizations() {
     for (size, bytes) in SIZES {
-        let mut group = c.benchmark_group(format!("quantize_{size}"));
-        group.throughput(Throughput::Bytes(bytes as u64));
+        let row = |name: &str| format!("quantize_{size}/{name}");
         for (algorithm, integer) in [
             (QuantizationAlgorithm::MinMax, DType::U8),
             (QuantizationAlgorithm::MinMax, DType::U16),
@@ -155,37 +147,30 @@ fn quantizations(c: &mut Criterion) {
             let mut wire = vec![0; wire_bytes(quantization, bytes / 4)];
             let mut out = vec![1; bytes];
             let name = format!("{algorithm:?}_{integer}");
-            group.bench_function(format!("{name}_there"), |b| {
-                b.iter(|| quantize(quantization, DType::F32, black_box(&data), black_box(&mut wire)));
+            measure(&row(&format!("{name}_there")), Some(bytes), || {
+                quantize(quantization, DType::F32, black_box(&data), black_box(&mut wire))
             });
-            group.bench_function(format!("{name}_back"), |b| {
-                b.iter(|| dequantize(quantization, DType::F32, black_box(&wire), black_box(&mut out)));
+            measure(&row(&format!("{name}_back")), Some(bytes), || {
+                dequantize(quantization, DType::F32, black_box(&wire), black_box(&mut out))
             });
-            group.bench_function(format!("{name}_there_and_back"), |b| {
-                b.iter(|| {
-                    quantize(quantization, DType::F32, black_box(&data), black_box(&mut wire));
-                    dequantize(quantization, DType::F32, black_box(&wire), black_box(&mut out));
-                });
+            measure(&row(&format!("{name}_there_and_back")), Some(bytes), || {
+                quantize(quantization, DType::F32, black_box(&data), black_box(&mut wire));
+                dequantize(quantization, DType::F32, black_box(&wire), black_box(&mut out));
             });
-            group.bench_function(format!("{name}_back_and_sum"), |b| {
-                b.iter(|| {
-                    let (wire, out) = (black_box(&wire), black_box(&mut out));
-                    dequantize_reduce(quantization, DType::F32, ReduceOp::Sum, wire, out, Side::Left);
-                });
+            measure(&row(&format!("{name}_back_and_sum")), Some(bytes), || {
+                let (wire, out) = (black_box(&wire), black_box(&mut out));
+                dequantize_reduce(quantization, DType::F32, ReduceOp::Sum, wire, out, Side::Left);
             });
         }
-        group.finish();
     }
 }
 
-fn others(c: &mut Criterion) {
+fn others() {
     let (size, bytes) = SIZES[0];
-    let mut group = c.benchmark_group(format!("others_{size}"));
-    group.throughput(Throughput::Bytes(bytes as u64));
+    let row = |name: &str| format!("others_{size}/{name}");
     for dtype in [DType::F32, DType::BF16, DType::I32, DType::I64] {
         let mut data = tensor(dtype, bytes);
-        group
-            .bench_function(format!("divide_{dtype}"), |b| b.iter(|| divide(dtype, black_box(&mut data), 3)));
+        measure(&row(&format!("divide_{dtype}")), Some(bytes), || divide(dtype, black_box(&mut data), 3));
     }
     for (from, to) in [
         (DType::F32, DType::BF16),
@@ -195,12 +180,15 @@ fn others(c: &mut Criterion) {
     ] {
         let data = tensor(from, bytes);
         let mut out = vec![0; bytes / from.bytes() * to.bytes()];
-        group.bench_function(format!("convert_{from}_to_{to}"), |b| {
-            b.iter(|| convert(from, to, black_box(&data), black_box(&mut out)));
+        measure(&row(&format!("convert_{from}_to_{to}")), Some(bytes), || {
+            convert(from, to, black_box(&data), black_box(&mut out))
         });
     }
-    group.finish();
 }
 
-criterion_group!(benches, reductions, hashes, quantizations, others);
-criterion_main!(benches);
+fn main() {
+    reductions();
+    hashes();
+    quantizations();
+    others();
+}

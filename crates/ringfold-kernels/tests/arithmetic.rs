@@ -1,9 +1,8 @@
 //! Divisions, multiples and conversions, at every level, against naive code.
 
-mod oracle;
-
+use crate::oracle;
+use crate::oracle::{Misaligned, Random};
 use half::{bf16, f16};
-use oracle::{Misaligned, Random};
 use ringfold_kernels::{Level, convert_at, divide_at, scale_at, scale_in_place_at};
 use ringfold_proto::dtype::DType;
 

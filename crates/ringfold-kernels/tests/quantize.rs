@@ -1,9 +1,7 @@
 //! Quantisation: what users are promised, at every level.
 
-mod oracle;
-
+use crate::oracle::Random;
 use half::{bf16, f16};
-use oracle::Random;
 use proptest::prelude::*;
 use ringfold_kernels::{
     Level, Side, dequantize, dequantize_at, dequantize_reduce_at, quantize, quantize_at, reduce_into_at,

@@ -1,8 +1,7 @@
 //! Reductions, at every level, against the oracle.
 
-mod oracle;
-
-use oracle::{Misaligned, Random};
+use crate::oracle;
+use crate::oracle::{Misaligned, Random};
 use ringfold_kernels::{Level, reduce, reduce_at, reduce_into_at, reduce_into_left, reduce_into_right};
 use ringfold_proto::dtype::{DType, Kind};
 use ringfold_proto::reduce_op::ReduceOp;

@@ -1,5 +1,4 @@
 //! Peers come and are killed all the time, and the others train on with the same bits.
-#![forbid(unsafe_code)]
 
 use ringfold_lab::churn::Churn;
 use std::path::Path;

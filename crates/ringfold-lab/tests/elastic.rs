@@ -1,11 +1,10 @@
 //! Runs of real processes on the loopback: peers come, die, stop and leave in every phase.
-#![forbid(unsafe_code)]
 
-mod stage;
-
+use crate::stage::{
+    SOON, accepted, answers, assert_same, assert_steps_agree, do_all, master, peer, tell_all,
+};
 use ringfold_lab::cast::Peer;
 use ringfold_lab::usage::descriptors;
-use stage::{SOON, accepted, answers, assert_same, assert_steps_agree, do_all, master, peer, tell_all};
 use std::time::{Duration, Instant};
 
 #[test]

@@ -1,8 +1,6 @@
 //! Whoever can reach a port of a run may send what it likes: the run goes on.
-#![forbid(unsafe_code)]
 
-mod stage;
-
+use crate::stage::{SOON, admit, assert_steps_agree, master_with, peer_with, tell_all};
 use ringfold_lab::Answer;
 use ringfold_lab::cast::{Master, Peer};
 use ringfold_lab::socket::listening_ports;
@@ -10,7 +8,6 @@ use ringfold_lab::usage::descriptors;
 use ringfold_proto::handshake::{Dialler, HandshakeError, Identity, Secret, Target};
 use ringfold_proto::hello::{Nonce, Purpose};
 use ringfold_proto::id::{EpochId, GroupId, Incarnation, PeerId, RunId};
-use stage::{SOON, admit, assert_steps_agree, master_with, peer_with, tell_all};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;

@@ -1,14 +1,11 @@
 //! Peers that differ, leave early, stop for a while, or have no business here: nobody else pays for it.
-#![forbid(unsafe_code)]
 
-mod stage;
-
-use ringfold_lab::Answer;
-use ringfold_lab::cast::Peer;
-use stage::{
+use crate::stage::{
     SOON, accepted, admit, answers, assert_same, assert_steps_agree, do_all, let_in, master, master_with,
     peer, peer_with, tell_all,
 };
+use ringfold_lab::Answer;
+use ringfold_lab::cast::Peer;
 use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,5 +1,4 @@
 //! The network of namespaces does what it says.
-#![forbid(unsafe_code)]
 
 use ringfold_lab::usage::is_alive;
 use ringfold_lab::{Host, Network, Process, skip};

@@ -1,13 +1,10 @@
 //! Runs on hosts whose cables are pulled and whose ways to each other are cut.
-#![forbid(unsafe_code)]
 
-mod stage;
-
-use ringfold_lab::cast::{Master, Peer};
-use ringfold_lab::{Host, Network, skip};
-use stage::{
+use crate::stage::{
     SOON, admit, answers, assert_same, assert_steps_agree, do_all, let_in, master_on, peer_on, tell_all,
 };
+use ringfold_lab::cast::{Master, Peer};
+use ringfold_lab::{Host, Network, skip};
 use std::net::{IpAddr, SocketAddr};
 
 /// A network whose host 0 has the master and whose other hosts have a peer each, all accepted; or the name of

@@ -1,9 +1,6 @@
 //! Masters that die: the run goes on with the next one.
-#![forbid(unsafe_code)]
 
-mod stage;
-
-use stage::{
+use crate::stage::{
     SOON, accepted, answers, assert_same, assert_steps_agree, do_all, master, master_with, tell_all,
 };
 

@@ -1,11 +1,10 @@
 //! Shared state that is too large to arrive at once: those who give it and those who fetch it die half-way.
-#![forbid(unsafe_code)]
 
-mod stage;
-
+use crate::stage::{
+    SOON, accepted, admit, answers, assert_same, do_all, let_in, master, peer, peer_with, tell_all,
+};
 use ringfold_lab::cast::Peer;
 use ringfold_lab::socket::{listening_ports, sockets};
-use stage::{SOON, accepted, admit, answers, assert_same, do_all, let_in, master, peer, peer_with, tell_all};
 use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};

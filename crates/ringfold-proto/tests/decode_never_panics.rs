@@ -3,9 +3,7 @@
 //! whatever lies in `tests/corpus`. A case that ever failed is put there (`# why`, then hex); seeds of
 //! failed random cases land in `tests/corpus/proptest-regressions.txt` by themselves.
 
-mod draw;
-
-use draw::Draw;
+use crate::draw::Draw;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use ringfold_proto::bounded::Bounded;

@@ -2,8 +2,7 @@
 //! where it is meant, raise the version, and bless it with `RINGFOLD_BLESS=1 cargo test -p
 //! ringfold-proto --test golden_bytes`.
 
-mod examples;
-
+use crate::examples;
 use ringfold_proto::bounded::Bounded;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::frame::{

@@ -1,11 +1,7 @@
 //! What exact tours promise.
 
-#[path = "matrices/brute_force.rs"]
-mod brute_force;
-mod matrices;
-
-use brute_force::best_keys;
-use matrices::Shape;
+use crate::brute_force::best_keys;
+use crate::matrices::Shape;
 use ringfold_topology::{
     BandwidthMatrix, Edge, Effort, ExactError, Link, NoTour, NodeCount, NodeIndex, Objective, Progress,
     Proof, Seed, Solver, Tour, exact_tour, solve,

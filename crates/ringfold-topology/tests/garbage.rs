@@ -1,7 +1,5 @@
 //! What is promised to whoever feeds this crate nonsense.
 
-mod matrices;
-
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use ringfold_topology::limits::{BANDWIDTH_BYTES_PER_SECOND_MAX, NODES_MAX};

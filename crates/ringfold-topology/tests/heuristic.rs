@@ -1,8 +1,6 @@
 //! What the anytime search promises.
 
-mod matrices;
-
-use matrices::Shape;
+use crate::matrices::Shape;
 use ringfold_topology::{
     BandwidthMatrix, Edge, Effort, Link, Margin, NoTour, NodeCount, NodeIndex, Objective, Progress, Seed,
     Solver, Tour, exact_tour, improves, solve,

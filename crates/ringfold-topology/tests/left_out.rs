@@ -1,8 +1,6 @@
 //! What is promised when there is no ring through all.
 
-mod matrices;
-
-use matrices::Shape;
+use crate::matrices::Shape;
 use ringfold_topology::{
     BandwidthMatrix, Edge, Effort, Link, NodeCount, NodeIndex, Objective, Seed, Tour, TourError, exact_tour,
     fewest_left_out,

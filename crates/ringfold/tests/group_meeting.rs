@@ -352,14 +352,7 @@ fn belongings() -> (usize, usize) {
 
 #[test]
 fn many_splits_leave_nothing_behind() {
-    // In a process of its own: other tests open and close what they like.
-    const MARK: &str = "RINGFOLD_TEST_ALONE";
-    if std::env::var_os(MARK).is_none() {
-        let alone = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "many_splits_leave_nothing_behind", "--nocapture"])
-            .env(MARK, "1")
-            .status();
-        assert!(alone.unwrap().success());
+    if !crate::alone::is_alone("group_meeting::many_splits_leave_nothing_behind") {
         return;
     }
     let steps = Barrier::new(3);

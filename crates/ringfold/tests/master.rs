@@ -579,7 +579,7 @@ fn child_crashes_at_the_second_commit() {
 
 #[test]
 fn without_descriptors_it_waits_and_does_not_spin() {
-    let process = Process::start("child_serves", "ulimit -n 40;");
+    let process = Process::start("master::child_serves", "ulimit -n 40;");
     let mut member = Client::found(process.address);
     let crowd: Vec<_> = (0..60).map(|_| connect(process.address)).collect();
     std::thread::sleep(Duration::from_millis(300));
@@ -596,7 +596,7 @@ fn without_descriptors_it_waits_and_does_not_spin() {
 
 #[test]
 fn a_crash_between_two_words_is_a_crash_between_two_words() {
-    let mut process = Process::start("child_crashes_at_the_second_commit", "ulimit -c 0;");
+    let mut process = Process::start("master::child_crashes_at_the_second_commit", "ulimit -c 0;");
     let (mut first, mut second, epoch) = pair(process.address);
     let mut told = 0;
     for seq in 0..2 {

@@ -439,7 +439,7 @@ fn processes(media: &str, do_what: [&str; 2]) -> [Process; 3] {
     let Bootstrap::File(file) = meeting() else { unreachable!() };
     let start = |rank: usize, does: &str| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["a_rank_does_as_it_is_told", "--exact", "--nocapture", "--test-threads=1"]);
+        command.args(["window::a_rank_does_as_it_is_told", "--exact", "--nocapture", "--test-threads=1"]);
         command.env(ROLE, format!("{rank} {media} {does} {}", file.display()));
         Process::spawn(format!("rank {rank}"), command).unwrap()
     };

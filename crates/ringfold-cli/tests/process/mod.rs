@@ -1,5 +1,4 @@
 //! Processes of a test: they end with it, and every wait for them has a deadline.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};

@@ -1,5 +1,4 @@
 //! Peers that make links, driven by whoever tests them.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::door::Door;

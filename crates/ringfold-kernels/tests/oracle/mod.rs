@@ -1,5 +1,4 @@
 //! What the kernels must give: naive code, one element at a time, that shares nothing with them.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use half::{bf16, f16};
 use ringfold_proto::dtype::DType;

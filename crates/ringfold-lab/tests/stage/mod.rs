@@ -1,5 +1,4 @@
 //! Where masters and peers play: this machine's loopback, or the hosts of a network.
-#![allow(dead_code, reason = "each test file uses some of it")]
 
 use ringfold_lab::cast::{Master, Peer};
 use ringfold_lab::{Answer, Host, Parts};

@@ -1,9 +1,9 @@
 //! Aborts: memory comes back as it was, slots come back when their writers say so (R4, R5).
 
-use crate::data_flow::{sums, values};
-use crate::memory::Memory;
-use crate::net::{Move, Net, op, tuning};
-use crate::plans::{descriptor, exchange, one_way, ring};
+use super::data_flow::{sums, values};
+use super::memory::Memory;
+use super::net::{Move, Net, op, tuning};
+use super::plans::{descriptor, exchange, one_way, ring};
 use ringfold_proto::link_message::LinkMessage;
 use std::collections::BTreeSet;
 
@@ -168,8 +168,8 @@ fn closing_an_epoch_aborts_what_is_left_in_it() {
         net.stir();
     }
     for rank in 0..3 {
-        net.peers[rank].executor.close_epoch(crate::net::epoch(1));
-        net.peers[rank].wire.retire(crate::net::epoch(1));
+        net.peers[rank].executor.close_epoch(super::net::epoch(1));
+        net.peers[rank].wire.retire(super::net::epoch(1));
         net.poll(rank);
     }
     net.settle();

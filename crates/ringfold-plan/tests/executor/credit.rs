@@ -1,9 +1,9 @@
 //! Slots: nobody deadlocks, nobody hoards (R3).
 
-use crate::data_flow::{sums, values};
-use crate::memory::Memory;
-use crate::net::{Item, Net, op, tuning};
-use crate::plans::{descriptor, exchange, one_way, ring};
+use super::data_flow::{sums, values};
+use super::memory::Memory;
+use super::net::{Item, Net, op, tuning};
+use super::plans::{descriptor, exchange, one_way, ring};
 use ringfold_proto::link_message::LinkMessage;
 
 fn run_in_opposite_orders(frames: usize, seed: u64) {

@@ -1,8 +1,8 @@
 //! Plans run to the right end.
 
-use crate::memory::Memory;
-use crate::net::{Net, op, tuning};
-use crate::plans::{descriptor, exchange, one_way, ring};
+use super::memory::Memory;
+use super::net::{Net, op, tuning};
+use super::plans::{descriptor, exchange, one_way, ring};
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::plan::Plan;
 use ringfold_plan::step::{Place, Region, Step};
@@ -75,7 +75,7 @@ fn a_fenced_step_waits_for_frames_before_it_and_not_for_those_after_it() {
         Step::copy(region(Place::Source, 1), source.at(Place::Target)).fenced(),
         Step::send(Rank(1), region(Place::Source, 2)).after(1),
     ];
-    let plan = Arc::new(Plan::new(Algorithm::Direct, crate::plans::FINGERPRINT, 0, steps));
+    let plan = Arc::new(Plan::new(Algorithm::Direct, super::plans::FINGERPRINT, 0, steps));
     let mut net = Net::open(2, tuning(4, 4), 0);
     let memory = Memory::in_place(vec![1, 2, 3], 0);
     net.start(0, op(1, 0), descriptor(3), plan, &memory);

@@ -1,9 +1,9 @@
 //! What comes before its operation or its epoch is kept; what comes after it is thrown away (R2).
 
-use crate::data_flow::{sums, values};
-use crate::memory::Memory;
-use crate::net::{Net, epoch, op, tuning};
-use crate::plans::{descriptor, exchange, one_way};
+use super::data_flow::{sums, values};
+use super::memory::Memory;
+use super::net::{Net, epoch, op, tuning};
+use super::plans::{descriptor, exchange, one_way};
 use ringfold_proto::id::OpId;
 use ringfold_proto::link_message::LinkMessage;
 

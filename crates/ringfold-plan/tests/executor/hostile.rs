@@ -1,9 +1,9 @@
 //! Peers that differ, and peers that misbehave.
 
-use crate::data_flow::values;
-use crate::memory::Memory;
-use crate::net::{Net, epoch, op, peer, tuning};
-use crate::plans::{FINGERPRINT, descriptor, exchange, exchange_as, ring};
+use super::data_flow::values;
+use super::memory::Memory;
+use super::net::{Net, epoch, op, peer, tuning};
+use super::plans::{FINGERPRINT, descriptor, exchange, exchange_as, ring};
 use proptest::prelude::*;
 use ringfold_plan::event::{ExecutorEvent, Violation};
 use ringfold_plan::executor::Verdict;
@@ -259,7 +259,7 @@ fn feed(net: &mut Net, input: Input) {
             net.peers[0].wire.retire(epoch(counter));
         }
         Input::Timeout => {
-            net.now = net.now + crate::net::STALL_AFTER;
+            net.now = net.now + super::net::STALL_AFTER;
             net.peers[0].executor.handle_timeout(net.now);
         }
     }

@@ -1,9 +1,9 @@
 //! Links that are lost, and links on which nothing moves (R9).
 
-use crate::data_flow::{sums, values};
-use crate::memory::Memory;
-use crate::net::{Net, STALL_AFTER, op, peer, tuning};
-use crate::plans::{descriptor, exchange, one_way, ring};
+use super::data_flow::{sums, values};
+use super::memory::Memory;
+use super::net::{Net, STALL_AFTER, op, peer, tuning};
+use super::plans::{descriptor, exchange, one_way, ring};
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::Direction;

@@ -1,6 +1,6 @@
 //! Peers, and links on which frames leave and arrive in any order that the test chooses.
 
-use crate::memory::{Memory, Payload};
+use super::memory::{Memory, Payload};
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership, Verdict};
 use ringfold_plan::medium::{Medium, SlotId, Ticket};

@@ -1,9 +1,9 @@
 //! Sizes that only the two ends of a pair know, and who is waited for.
 
-use crate::data_flow::values;
-use crate::memory::Memory;
-use crate::net::{Net, op, peer};
-use crate::plans::descriptor;
+use super::data_flow::values;
+use super::memory::Memory;
+use super::net::{Net, op, peer};
+use super::plans::descriptor;
 use ringfold_plan::choice::plan;
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::layout::Layout;

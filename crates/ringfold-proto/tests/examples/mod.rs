@@ -1,6 +1,5 @@
 //! An example of every variant of everything that travels. The matches have no wildcard, so a new
 //! variant does not compile until it has an example here.
-#![allow(dead_code, reason = "each test that includes this uses the examples that it needs")]
 
 use ringfold_proto::cause::{Cause, Departure, PeerName, StateRejection, Waiting};
 use ringfold_proto::data_header::DataHeader;

@@ -1,6 +1,6 @@
 //! Every wait ends, and says whom it was for.
 
-use crate::stage::{OpState, Stage, ms, secs, sum_of};
+use super::stage::{OpState, Stage, ms, secs, sum_of};
 use ringfold_proto::cause::Cause;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::event::Event;

@@ -1,6 +1,6 @@
 //! Who comes in, and when.
 
-use crate::stage::{Stage, secs};
+use super::stage::{Stage, secs};
 use ringfold_proto::peer::{Completion, Failure};
 
 #[test]
@@ -100,7 +100,7 @@ fn nothing_can_be_called_before_connect_has_returned() {
             stage.peer(who).update_topology(now, None),
             stage.peer(who).are_peers_pending(now, None),
             stage.peer(who).optimize_topology(now, None),
-            stage.collective(who, 1, crate::stage::sum_of(1)),
+            stage.collective(who, 1, super::stage::sum_of(1)),
         ];
         for failure in failures {
             assert!(matches!(failure, Err(Failure::Misuse(_))), "{failure:?}");

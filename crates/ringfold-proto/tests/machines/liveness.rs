@@ -1,6 +1,6 @@
 //! Who is alive, and which links hold.
 
-use crate::stage::{Stage, Who, ms, secs};
+use super::stage::{Stage, Who, ms, secs};
 use ringfold_proto::cause::Cause;
 use ringfold_proto::epoch::MissingPair;
 use ringfold_proto::id::Rank;

@@ -1,7 +1,7 @@
 //! Whatever a remote says: nobody panics, and it harms itself alone.
 
+use super::stage::{Stage, Who, secs, sum_of};
 use crate::draw::Draw;
-use crate::stage::{Stage, Who, secs, sum_of};
 use ringfold_proto::bounded::Bounded;
 use ringfold_proto::cause::{Cause, Departure};
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member};
@@ -397,7 +397,7 @@ fn whatever_a_master_says_no_peer_panics_and_every_call_ends_once() {
             let called = match chance.below(6) {
                 0 => peer.update_topology(now, None),
                 1 => peer.are_peers_pending(now, None),
-                2 => peer.sync_shared_state(now, None, crate::sharing_state::offer(0, &[1])),
+                2 => peer.sync_shared_state(now, None, super::sharing_state::offer(0, &[1])),
                 _ => peer.collective(now, Tag(chance.below(3)), sum_of(1)),
             };
             open += usize::from(called.is_ok());

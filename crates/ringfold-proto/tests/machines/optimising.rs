@@ -1,6 +1,6 @@
 //! A better ring: measured, sought, adopted.
 
-use crate::stage::{ProbeAsked, Stage, Who, secs};
+use super::stage::{ProbeAsked, Stage, Who, secs};
 use ringfold_proto::id::CallId;
 use ringfold_proto::peer::{Completion, Failure};
 use std::collections::BTreeSet;

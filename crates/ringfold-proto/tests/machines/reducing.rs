@@ -1,6 +1,6 @@
 //! Collectives: one outcome for all.
 
-use crate::stage::{OpState, Stage, ms, secs, sum_of};
+use super::stage::{OpState, Stage, ms, secs, sum_of};
 use ringfold_proto::cause::{Cause, Departure};
 use ringfold_proto::id::{Seq, Tag};
 use ringfold_proto::message::ToMaster;

@@ -1,6 +1,6 @@
 //! A master that restarts takes up the run from what its members bring back.
 
-use crate::stage::{OpState, Stage, ms, secs, sum_of};
+use super::stage::{OpState, Stage, ms, secs, sum_of};
 use ringfold_proto::cause::{Cause, Departure};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::peer::{Completion, Failure};

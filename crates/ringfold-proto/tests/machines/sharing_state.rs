@@ -1,6 +1,6 @@
 //! One content for all, fetched from whoever holds it.
 
-use crate::stage::{Stage, Who, secs};
+use super::stage::{Stage, Who, secs};
 use ringfold_proto::cause::{Cause, StateRejection};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::{CallId, Revision};

@@ -1,6 +1,6 @@
 //! Votes on the topology and on pending peers, and what world sizes are when.
 
-use crate::stage::{Stage, secs, sum_of};
+use super::stage::{Stage, secs, sum_of};
 use ringfold_proto::cause::Cause;
 use ringfold_proto::peer::{Completion, Failure};
 
@@ -128,7 +128,7 @@ fn the_order_of_contradicting_calls_does_not_matter() {
 fn different_votes_fail_at_once_and_name_both() {
     let (mut stage, [ann, bob]) = Stage::with_members();
     let now = stage.now;
-    let offer = crate::sharing_state::offer(0, &[1]);
+    let offer = super::sharing_state::offer(0, &[1]);
     let syncing = stage.peer(ann).sync_shared_state(now, None, offer).unwrap();
     let voting = stage.update_topology(bob);
     stage.settle();
@@ -152,7 +152,7 @@ fn a_group_may_share_its_state_while_another_waits_in_a_topology_vote() {
     let voting = stage.update_topology(ann);
     stage.settle();
     let now = stage.now;
-    let offer = crate::sharing_state::offer(0, &[1]);
+    let offer = super::sharing_state::offer(0, &[1]);
     let syncing = stage.peer(bob).sync_shared_state(now, None, offer).unwrap();
     stage.settle();
     assert!(stage.result(bob, syncing).is_some_and(Result::is_ok));

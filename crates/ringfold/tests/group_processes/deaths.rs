@@ -1,6 +1,6 @@
 //! Ranks that are killed or stopped.
 
-use crate::stage::{MANY, MEDIA, Rank, SOON, group, now_ns};
+use super::stage::{MANY, MEDIA, Rank, SOON, group, now_ns};
 use std::time::Duration;
 
 /// Kills the last rank; all others say soon that it is gone, and end.

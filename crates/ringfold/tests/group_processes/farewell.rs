@@ -1,6 +1,6 @@
 //! Ranks that leave, and what they leave to others.
 
-use crate::stage::{MEDIA, Rank, group};
+use super::stage::{MEDIA, Rank, group};
 use std::time::Duration;
 
 #[test]

@@ -1,6 +1,6 @@
 //! How ranks find each other, or don't.
 
-use crate::stage::{MEDIA, Place, Rank, SOON, address};
+use super::stage::{MEDIA, Place, Rank, SOON, address};
 use std::time::{Duration, Instant};
 
 /// Starts a rank that meets the others somewhere.

@@ -1,6 +1,6 @@
 //! What groups leave behind: nothing.
 
-use crate::stage::{MEDIA, Place, Rank, SOON, group};
+use super::stage::{MEDIA, Place, Rank, SOON, group};
 use ringfold_lab::usage::descriptors;
 use std::time::Instant;
 

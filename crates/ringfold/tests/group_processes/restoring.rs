@@ -1,6 +1,6 @@
 //! Ranks that are killed while results are put back.
 
-use crate::stage::{MEDIA, Rank, group};
+use super::stage::{MEDIA, Rank, group};
 use std::time::Duration;
 
 #[test]

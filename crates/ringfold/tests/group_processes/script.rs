@@ -1,6 +1,6 @@
 //! A rank that takes its commands from standard input, one per line, and answers each on standard output.
 
-use crate::stage::now_ns;
+use super::stage::now_ns;
 use ringfold::{Bootstrap, Error, Group, GroupBuilder, Media, ReduceOp, Tuning};
 use ringfold_lab::Usage;
 use std::collections::HashMap;

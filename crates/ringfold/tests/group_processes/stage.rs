@@ -66,7 +66,12 @@ impl Rank {
     /// As [`Rank::start`], with variables in its environment.
     pub fn start_in(name: impl Into<String>, variables: &[(&str, String)]) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["a_rank_does_as_it_is_told", "--exact", "--nocapture", "--test-threads=1"]);
+        command.args([
+            "group_processes::a_rank_does_as_it_is_told",
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
         command.env(IS_RANK, "1").envs(variables.iter().map(|(key, value)| (key, value)));
         Self { process: Process::spawn(name, command).expect("a process") }
     }

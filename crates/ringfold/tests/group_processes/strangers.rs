@@ -1,6 +1,6 @@
 //! Whoever else comes to where ranks meet.
 
-use crate::stage::{Place, Rank, address};
+use super::stage::{Place, Rank, address};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

@@ -3,9 +3,6 @@
 //! specification.
 
 mod deadlines;
-#[path = "../draw/mod.rs"]
-#[allow(dead_code, reason = "other tests draw what these do not")]
-mod draw;
 mod joining;
 mod liveness;
 mod misbehaving;

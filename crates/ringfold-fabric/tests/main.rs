@@ -1,0 +1,9 @@
+//! All integration tests of this crate, as one program: it is linked once. A new file needs a line here.
+
+mod killed;
+mod media;
+mod mesh;
+mod node;
+mod probe;
+mod sharing;
+mod suite;
