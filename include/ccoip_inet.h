@@ -15,24 +15,24 @@ typedef enum ccoip_inet_protocol_t {
 } ccoip_inet_protocol_t;
 
 /* An IPv4 address in the order in which it is written: {127, 0, 0, 1}. */
-typedef struct ccoip_ipv4_address_t {
+typedef struct ccoip_ipv4_address {
     uint8_t data[4];
 } ccoip_ipv4_address_t;
 
 /* An IPv6 address in network order: ::1 is fifteen zeros and a one. */
-typedef struct ccoip_ipv6_address_t {
+typedef struct ccoip_ipv6_address {
     uint8_t data[16];
 } ccoip_ipv6_address_t;
 
 /* An address of one of the two families; the other one is ignored and may be left out of an initialiser. */
-typedef struct ccoip_inet_address_t {
+typedef struct ccoip_inet_address {
     ccoip_inet_protocol_t protocol;
     ccoip_ipv4_address_t ipv4;
     ccoip_ipv6_address_t ipv6;
 } ccoip_inet_address_t;
 
 /* An address and a port. The port is an ordinary number (host byte order): 48148. */
-typedef struct ccoip_socket_address_t {
+typedef struct ccoip_socket_address {
     ccoip_inet_address_t inet;
     uint16_t port;
 } ccoip_socket_address_t;

@@ -50,6 +50,16 @@
 
 #include "ccoip_inet.h"
 
+/* Marks the functions that the library exports. */
+#if defined(__GNUC__) || defined(__clang__)
+#define PCCL_EXPORT __attribute__((visibility("default")))
+#else
+#define PCCL_EXPORT
+#endif
+
+/* Marks pointers that may be null; for readers only. */
+#define PCCL_NULLABLE
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -87,11 +97,12 @@ typedef enum pcclResult_t {
     pcclTopologyOptimizationFailed = 12,
     /* This peer's shared state was rejected, or the vote on it failed. */
     pcclSharedStateSyncFailed = 13,
+    /* Another peer failed. For programs that name it; no call returns it at present. */
+    pcclRemoteError = 14,
 
     /* Other names for the same. */
     pcclOptimizeTopologyFailed = pcclTopologyOptimizationFailed,
-    pcclSystemError = pcclInternalError,
-    pcclRemoteError = pcclInternalError
+    pcclSystemError = pcclInternalError
 } pcclResult_t;
 
 /* The type of a tensor's elements. */
@@ -150,7 +161,7 @@ typedef enum pcclSharedStateSyncStrategy_t {
     PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY = 2
 } pcclSharedStateSyncStrategy_t;
 
-/* What the values to be quantised look like. */
+/* What the values to be quantised look like. Unused at present: quantisation measures the range of the values. */
 typedef enum pcclDistributionHint_t {
     pcclDistributionNone = 0,
     pcclDistributionNormal = 1,
@@ -176,8 +187,11 @@ typedef struct pcclComm_t pcclComm_t;
 /* A master. */
 typedef struct pcclMasterInstance_t pcclMasterInstance_t;
 
+/* What is known of a peer. For programs that name it; no function takes or returns one at present. */
+typedef struct pcclRankInfo_t pcclRankInfo_t;
+
 /* What pcclCreateCommunicator needs to know. */
-typedef struct pcclCommCreateParams_t {
+typedef struct pcclCommCreateParams {
     /* Where the master listens. */
     ccoip_socket_address_t master_address;
     /* Peers reduce and synchronise with those that name the same group. */
@@ -187,19 +201,20 @@ typedef struct pcclCommCreateParams_t {
 } pcclCommCreateParams_t;
 
 /* What the elements of a reduction are. */
-typedef struct pcclReduceOperandDescriptor_t {
+typedef struct pcclReduceOperandDescriptor {
     pcclDataType_t datatype;
+    /* Must be one of the hints, and changes nothing at present. */
     pcclDistributionHint_t distribution_hint;
 } pcclReduceOperandDescriptor_t;
 
 /* How they travel. All zero means: as they are. With pcclQuantNone the type is ignored. */
-typedef struct pcclQuantizationOptions_t {
+typedef struct pcclQuantizationOptions {
     pcclDataType_t quantized_datatype;
     pcclQuantizationAlgorithm_t algorithm;
 } pcclQuantizationOptions_t;
 
 /* One all-reduce. All peers of the group must give the same under one tag. */
-typedef struct pcclReduceDescriptor_t {
+typedef struct pcclReduceDescriptor {
     /* Elements, not bytes. 0 is legal and does nothing, once all peers agree that it does. */
     size_t count;
     pcclRedOp_t op;
@@ -210,20 +225,20 @@ typedef struct pcclReduceDescriptor_t {
 } pcclReduceDescriptor_t;
 
 /* One all-reduce of several, with its buffers. */
-typedef struct pcclReduceOpDescriptor_t {
+typedef struct pcclReduceOpDescriptor {
     void *sendbuf;
     void *recvbuf;
     pcclReduceDescriptor_t descriptor;
 } pcclReduceOpDescriptor_t;
 
 /* An all-reduce in flight. A plain value: copies name the same operation. */
-typedef struct pcclAsyncReduceOp_t {
+typedef struct pcclAsyncReduceOp {
     pcclComm_t *comm;
     uint64_t tag;
 } pcclAsyncReduceOp_t;
 
 /* What an all-reduce reports. */
-typedef struct pcclReduceInfo_t {
+typedef struct pcclReduceInfo {
     /* Peers that took part. */
     uint32_t local_world_size;
     /* Payload bytes that this peer sent and received. */
@@ -232,7 +247,7 @@ typedef struct pcclReduceInfo_t {
 } pcclReduceInfo_t;
 
 /* One tensor of a shared state. */
-typedef struct pcclTensorInfo_t {
+typedef struct pcclTensorInfo {
     /* The key: UTF-8, at most 256 bytes, each only once in a state. */
     const char *name;
     void *data;
@@ -245,7 +260,7 @@ typedef struct pcclTensorInfo_t {
 } pcclTensorInfo_t;
 
 /* What all peers of a group shall hold alike. */
-typedef struct pcclSharedState_t {
+typedef struct pcclSharedState {
     /* Must grow by exactly one from one successful synchronisation to the next. */
     uint64_t revision;
     /* Entries of `infos`. */
@@ -254,18 +269,18 @@ typedef struct pcclSharedState_t {
 } pcclSharedState_t;
 
 /* What a synchronisation reports: bytes of tensors that this peer sent and received. */
-typedef struct pcclSharedStateSyncInfo_t {
+typedef struct pcclSharedStateSyncInfo {
     uint64_t tx_bytes;
     uint64_t rx_bytes;
 } pcclSharedStateSyncInfo_t;
 
 /* A peer's id. */
-typedef struct pcclRankUuid_t {
+typedef struct pcclRankUuid {
     uint8_t data[16];
 } pcclRankUuid_t;
 
 /* What the library can do here: CUDA if there are a driver and a device. */
-typedef struct pcclBuildInfo_t {
+typedef struct pcclBuildInfo {
     bool has_cuda_support;
 } pcclBuildInfo_t;
 
@@ -276,23 +291,23 @@ typedef struct pcclBuildInfo_t {
 /*
  * Makes the library ready. Call it before any communicator function, as often as you like.
  */
-pcclResult_t pcclInit(void);
+PCCL_EXPORT pcclResult_t pcclInit(void);
 
 /*
  * Tells what this build of the library can do. Needs no pcclInit.
  */
-pcclResult_t pcclGetBuildInfo(pcclBuildInfo_t *build_info_out);
+PCCL_EXPORT pcclResult_t pcclGetBuildInfo(pcclBuildInfo_t *build_info_out);
 
 /*
  * (Ringfold) What a result means, as a sentence. Never null; valid for ever.
  */
-const char *pcclGetErrorString(pcclResult_t result);
+PCCL_EXPORT const char *pcclGetErrorString(pcclResult_t result);
 
 /*
  * (Ringfold) Why the last call of this thread that failed did so: names the argument, the peer or the address
  * that is to blame. Never null, empty if no call failed. Valid until the next call of this thread that fails.
  */
-const char *pcclGetLastError(void);
+PCCL_EXPORT const char *pcclGetLastError(void);
 
 /* ------------------------------------------------------------------------------------------------------ */
 /* Communicators.                                                                                          */
@@ -304,14 +319,14 @@ const char *pcclGetLastError(void);
  *   pcclInvalidArgument   null, an address that can't be a master's (port 0, no such protocol), or a join
  *                         token file that can't be read
  */
-pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *params, pcclComm_t **comm_out);
+PCCL_EXPORT pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *params, pcclComm_t **comm_out);
 
 /*
  * Leaves the run and frees the communicator. Operations in flight fail, calls in other threads return, and
  * nothing of the library touches a buffer any more when it returns. Fine if never connected. Never blocks
  * for ever.
  */
-pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
+PCCL_EXPORT pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
 
 /*
  * Registers with the master and blocks until this peer is accepted. The first peer of a run is accepted at
@@ -320,7 +335,7 @@ pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
  *   pcclMasterConnectionFailed  no master is there, or it turned this peer away (wrong token). May be retried.
  *   pcclInvalidUsage            connected before
  */
-pcclResult_t pcclConnect(pcclComm_t *communicator);
+PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
 
 /*
  * Admits whoever waits to join. Called together by every accepted peer of the run.
@@ -330,7 +345,7 @@ pcclResult_t pcclConnect(pcclComm_t *communicator);
  *   pcclMasterConnectionFailed  the master is gone, or this peer was removed; a retry can't help
  *   pcclInvalidUsage            not connected
  */
-pcclResult_t pcclUpdateTopology(pcclComm_t *communicator);
+PCCL_EXPORT pcclResult_t pcclUpdateTopology(pcclComm_t *communicator);
 
 /*
  * Tells whether anyone waits to join. Called together by every accepted peer of the run, all of whom get the
@@ -339,10 +354,10 @@ pcclResult_t pcclUpdateTopology(pcclComm_t *communicator);
  *   pcclRankConnectionLost      the vote failed; retry
  *   pcclInvalidUsage            not connected
  */
-pcclResult_t pcclArePeersPending(const pcclComm_t *communicator, bool *peers_pending_out);
+PCCL_EXPORT pcclResult_t pcclArePeersPending(const pcclComm_t *communicator, bool *peers_pending_out);
 
 /* Another name of pcclArePeersPending. */
-pcclResult_t pcclAreNewPeersPending(const pcclComm_t *communicator, bool *peers_pending_out);
+PCCL_EXPORT pcclResult_t pcclAreNewPeersPending(const pcclComm_t *communicator, bool *peers_pending_out);
 
 /*
  * Measures the bandwidth between peers that have not been measured yet, and takes the ring whose slowest link
@@ -352,7 +367,7 @@ pcclResult_t pcclAreNewPeersPending(const pcclComm_t *communicator, bool *peers_
  *   pcclPendingAsyncOps             an asynchronous all-reduce has not been awaited
  *   pcclInvalidUsage                not connected, or there is no other peer
  */
-pcclResult_t pcclOptimizeTopology(const pcclComm_t *communicator);
+PCCL_EXPORT pcclResult_t pcclOptimizeTopology(const pcclComm_t *communicator);
 
 /*
  * Tells a world size. Asks nobody: the value changes by pcclConnect, pcclUpdateTopology, pcclOptimizeTopology
@@ -360,7 +375,8 @@ pcclResult_t pcclOptimizeTopology(const pcclComm_t *communicator);
  *
  *   pcclMasterConnectionFailed  an earlier call found that this peer is no longer part of the run
  */
-pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t attribute, int *p_attribute_out);
+PCCL_EXPORT pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t attribute,
+                                          int *p_attribute_out);
 
 /* ------------------------------------------------------------------------------------------------------ */
 /* All-reduce.                                                                                             */
@@ -385,23 +401,26 @@ pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t at
  *   pcclInvalidArgument         null, no such enum value, tag in flight, overlap, a count beyond the address
  *                               space, a quantisation that does not exist for this type and operation
  */
-pcclResult_t pcclAllReduce(const void *sendbuf, void *recvbuf, const pcclReduceDescriptor_t *descriptor,
-                           const pcclComm_t *communicator, pcclReduceInfo_t *reduce_info_out);
+PCCL_EXPORT pcclResult_t pcclAllReduce(const void *sendbuf, void *recvbuf, const pcclReduceDescriptor_t *descriptor,
+                                       const pcclComm_t *communicator,
+                                       pcclReduceInfo_t *PCCL_NULLABLE reduce_info_out);
 
 /*
  * The same without blocking. Many may be in flight, each with a tag of its own; different peers may launch
  * them in different orders. Everything but pcclRankConnectionLost is reported here, the rest by
  * pcclAwaitAsyncReduce. The tag is in flight until that has returned.
  */
-pcclResult_t pcclAllReduceAsync(const void *sendbuf, void *recvbuf, const pcclReduceDescriptor_t *descriptor,
-                                const pcclComm_t *communicator, pcclAsyncReduceOp_t *reduce_handle_out);
+PCCL_EXPORT pcclResult_t pcclAllReduceAsync(const void *sendbuf, void *recvbuf,
+                                            const pcclReduceDescriptor_t *descriptor,
+                                            const pcclComm_t *communicator, pcclAsyncReduceOp_t *reduce_handle_out);
 
 /*
  * Blocks until the operation has ended, and tells how: see pcclAllReduce. `reduce_info_out` may be null.
  *
  *   pcclInvalidArgument         null, awaited before, never launched, or its communicator was destroyed
  */
-pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, pcclReduceInfo_t *reduce_info_out);
+PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle,
+                                              pcclReduceInfo_t *PCCL_NULLABLE reduce_info_out);
 
 /*
  * Runs several all-reduces, at most `max_in_flight` at a time, and runs those that were aborted again, until
@@ -412,9 +431,10 @@ pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, pccl
  *   pcclInvalidArgument         null, count 0, max_in_flight below 1, a tag that occurs twice, a receive
  *                               buffer that overlaps another operation's buffer, and what pcclAllReduce says
  */
-pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *descriptors, size_t count,
-                                            const pcclComm_t *communicator, pcclReduceInfo_t *reduce_info_out,
-                                            int max_in_flight);
+PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *descriptors, size_t count,
+                                                        const pcclComm_t *communicator,
+                                                        pcclReduceInfo_t *PCCL_NULLABLE reduce_info_out,
+                                                        int max_in_flight);
 
 /* ------------------------------------------------------------------------------------------------------ */
 /* Shared state.                                                                                           */
@@ -425,8 +445,9 @@ pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *desc
  *
  * The contents are hashed; peers whose content was not elected receive the tensors in which they differ,
  * in place, and `revision` is set to the elected one. While nobody has synchronised, the first caller's revision
- * is taken; afterwards the next one is the last one plus one. A peer with an older revision receives, one with a
- * revision beyond is rejected. Two tensors may be one and the same memory; parts of it may not overlap.
+ * is taken; afterwards the next one is the last one plus one. A peer with a revision beyond that is rejected. A peer
+ * with an older revision is not rejected, unlike in PCCL's documents: it receives the elected content and revision.
+ * Two tensors may be one and the same memory; parts of it may not overlap.
  * On failure `revision` and `sync_info_out` are not written. `sync_info_out` may be null.
  *
  * With three arguments the strategy is ENFORCE_POPULAR:
@@ -446,64 +467,70 @@ pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *desc
  *                               tensors that overlap, a CUDA tensor without CUDA support, or whose
  *                               data is not in the memory of a CUDA device
  */
-pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
-                                        pcclSharedStateSyncStrategy_t strategy,
-                                        pcclSharedStateSyncInfo_t *sync_info_out);
+PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
+                                                    pcclSharedStateSyncStrategy_t strategy,
+                                                    pcclSharedStateSyncInfo_t *PCCL_NULLABLE sync_info_out);
 
 /* ------------------------------------------------------------------------------------------------------ */
 /* Masters.                                                                                                */
 /* ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Makes a master for this address. It does not listen before pcclRunMaster. Needs no pcclInit.
+ * Makes a master, and binds it to this address, so that pcclGetMasterAddress tells its port. Peers that connect before
+ * pcclRunMaster wait for it. If the address is not available yet, the master is made all the same, and pcclRunMaster
+ * tries again. Needs no pcclInit.
+ *
+ *   pcclInvalidArgument         null, no such protocol, or a join token file that can't be read
  */
-pcclResult_t pcclCreateMaster(ccoip_socket_address_t listen_address, pcclMasterInstance_t **p_master_handle_out);
+PCCL_EXPORT pcclResult_t pcclCreateMaster(ccoip_socket_address_t listen_address,
+                                          pcclMasterInstance_t **p_master_handle_out);
 
 /*
- * Binds the address and starts to serve, on a thread of the library. Returns at once.
+ * Starts to serve, on a thread of the library, and binds the address if pcclCreateMaster could not. Returns at once.
  *
  *   pcclInvalidUsage            the address can't be listened on: it is in use, or not of this machine
  *   pcclInvalidArgument         run before
  */
-pcclResult_t pcclRunMaster(pcclMasterInstance_t *master_instance);
+PCCL_EXPORT pcclResult_t pcclRunMaster(pcclMasterInstance_t *master_instance);
 
 /*
- * (Ringfold) Tells where a running master listens; useful if it was made for port 0, which means any free port.
+ * (Ringfold) Tells where a master listens; useful if it was made for port 0, which means any free port.
  *
- *   pcclInvalidUsage            not run
+ *   pcclInvalidUsage            not bound: the address was not available, and the master was not run
  */
-pcclResult_t pcclGetMasterAddress(const pcclMasterInstance_t *master_instance, ccoip_socket_address_t *address_out);
+PCCL_EXPORT pcclResult_t pcclGetMasterAddress(const pcclMasterInstance_t *master_instance,
+                                              ccoip_socket_address_t *address_out);
 
 /*
  * Tells the master to stop, and does not wait for it. May be called again, and from any thread.
  */
-pcclResult_t pcclInterruptMaster(pcclMasterInstance_t *master_instance);
+PCCL_EXPORT pcclResult_t pcclInterruptMaster(pcclMasterInstance_t *master_instance);
 
 /*
  * Blocks until the master has stopped: for as long as it takes somebody to interrupt it.
  *
  *   pcclInvalidUsage            never run
  */
-pcclResult_t pcclMasterAwaitTermination(pcclMasterInstance_t *master_instance);
+PCCL_EXPORT pcclResult_t pcclMasterAwaitTermination(pcclMasterInstance_t *master_instance);
 
 /*
  * Frees the master. One that still runs is interrupted and waited for first. The port can be bound again when it
  * returns.
  */
-pcclResult_t pcclDestroyMaster(pcclMasterInstance_t *master_instance);
+PCCL_EXPORT pcclResult_t pcclDestroyMaster(pcclMasterInstance_t *master_instance);
 
 #ifdef __cplusplus
 } /* extern "C" */
 
 inline pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
-                                               pcclSharedStateSyncInfo_t *sync_info_out) {
+                                               pcclSharedStateSyncInfo_t *PCCL_NULLABLE sync_info_out) {
     return pcclSynchronizeSharedState(communicator, shared_state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR,
                                       sync_info_out);
 }
 #else
 static inline pcclResult_t pcclSynchronizePopularState_(const pcclComm_t *communicator,
                                                         pcclSharedState_t *shared_state,
-                                                        pcclSharedStateSyncInfo_t *sync_info_out) {
+                                                        pcclSharedStateSyncInfo_t *PCCL_NULLABLE sync_info_out) {
     return pcclSynchronizeSharedState(communicator, shared_state, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR,
                                       sync_info_out);
 }

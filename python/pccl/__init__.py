@@ -19,8 +19,9 @@ fails on all peers alike, and is made again with those who are left::
             if not error.is_retryable or comm.world_size < 2:
                 raise
 
-A master is started by the command ``pccl_master``, or by :class:`MasterNode`. ``ringfold.Run`` does what most training
-loops do with this API. ``Result`` lists how calls end.
+A master is started by the command ``pccl_master`` (or ``python -m pccl.master``), or by :class:`MasterNode`. ``ringfold.Run`` does what most training
+loops do with this API. ``Result`` lists how calls end; each failure is also a class of its own, such as
+``pccl.UpdateTopologyFailed``, a subclass of ``PCCLError``.
 
 numpy and torch are optional, and either alone is enough. ``PCCL_LOG_LEVEL`` (TRACE, DEBUG, INFO, WARN, ERROR, OFF) says
 what is logged, to standard error.
@@ -46,8 +47,23 @@ from pccl._enums import (
 from pccl._enums import DeviceType as DeviceType
 from pccl._master import MasterNode
 from pccl._tensors import SharedState, SharedStateSyncInfo, TensorInfo
+from ringfold._error import InternalError as InternalError
+from ringfold._error import InvalidArgument as InvalidArgument
+from ringfold._error import InvalidUsage as InvalidUsage
+from ringfold._error import MasterConnectionFailed as MasterConnectionFailed
+from ringfold._error import NoSharedStateAvailable as NoSharedStateAvailable
+from ringfold._error import NotInitialized as NotInitialized
+from ringfold._error import OptimizeTopologyFailed as OptimizeTopologyFailed
 from ringfold._error import PCCLError
+from ringfold._error import PendingAsyncOps as PendingAsyncOps
+from ringfold._error import RankConnectionFailed as RankConnectionFailed
+from ringfold._error import RankConnectionLost as RankConnectionLost
+from ringfold._error import RemoteError as RemoteError
 from ringfold._error import Result as Result
+from ringfold._error import SharedStateSyncFailed as SharedStateSyncFailed
+from ringfold._error import TooFewPeers as TooFewPeers
+from ringfold._error import TopologyOptimizationFailed as TopologyOptimizationFailed
+from ringfold._error import UpdateTopologyFailed as UpdateTopologyFailed
 from ringfold._native import __version__ as __version__
 from ringfold._native import start_log
 

@@ -13,27 +13,36 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReduceOperandDescriptor:
-    """What the elements of a tensor are."""
+    """What the elements of a tensor are. The hint changes nothing at present."""
 
     datatype: DataType
     distribution_hint: DistributionHint = DistributionHint.NONE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class QuantizationOptions:
-    """How elements travel. With ``QuantizationAlgorithm.NONE`` they travel as they are, whatever the type says."""
+    """How elements travel. ``QuantizationOptions()`` means no compression.
 
-    quantized_datatype: DataType = DataType.UINT8
-    algorithm: QuantizationAlgorithm = QuantizationAlgorithm.MIN_MAX
+    With ``QuantizationAlgorithm.NONE`` elements travel as they are, whatever the type says. A type without an algorithm
+    means ``MIN_MAX``, an algorithm without a type means ``UINT8``.
+    """
+
+    quantized_datatype: DataType
+    algorithm: QuantizationAlgorithm
+
+    def __init__(
+        self, quantized_datatype: DataType | None = None, algorithm: QuantizationAlgorithm | None = None
+    ) -> None:
+        if algorithm is None:
+            is_plain = quantized_datatype is None
+            algorithm = QuantizationAlgorithm.NONE if is_plain else QuantizationAlgorithm.MIN_MAX
+        self.quantized_datatype = DataType.UINT8 if quantized_datatype is None else quantized_datatype
+        self.algorithm = algorithm
 
 
-def _as_they_are() -> QuantizationOptions:
-    return QuantizationOptions(DataType.UINT8, QuantizationAlgorithm.NONE)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReduceDescriptor:
     """What one of several all-reduces is asked to do. All peers give the same."""
 
@@ -41,10 +50,10 @@ class ReduceDescriptor:
     op: ReduceOp = ReduceOp.SUM
     tag: int = 0
     operand_descriptor: ReduceOperandDescriptor | None = None
-    quantization_options: QuantizationOptions | None = field(default_factory=_as_they_are)
+    quantization_options: QuantizationOptions | None = field(default_factory=QuantizationOptions)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReduceOpDescriptor:
     """One all-reduce of several: the tensors, and what to do with them.
 

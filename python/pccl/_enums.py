@@ -44,7 +44,7 @@ class DeviceType(Enum):
 
 
 class DistributionHint(Enum):
-    """How values are spread; a hint for quantisation."""
+    """How values are spread. Unused at present: quantisation measures the range of the values."""
 
     NONE = 0
     NORMAL = 1

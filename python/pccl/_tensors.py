@@ -89,11 +89,11 @@ class TensorInfo:
 
     @classmethod
     def from_numpy(
-        cls, array: numpy.ndarray[Any, Any], name: str, *, allow_content_inequality: bool = False
+        cls, tensor: numpy.ndarray[Any, Any], name: str, *, allow_content_inequality: bool = False
     ) -> TensorInfo:
         """A numpy array."""
-        require_numpy(array, repr(name))
-        return cls(name, data=array, allow_content_inequality=allow_content_inequality)
+        require_numpy(tensor, repr(name))
+        return cls(name, data=tensor, allow_content_inequality=allow_content_inequality)
 
     @property
     def numel(self) -> int:
@@ -128,8 +128,16 @@ class SharedState:
 
     __slots__ = ("infos", "revision")
 
-    def __init__(self, infos: Sequence[TensorInfo]) -> None:
-        self.infos = list(infos)
+    def __init__(
+        self,
+        tensor_infos: Sequence[TensorInfo] | None = None,
+        *,
+        infos: Sequence[TensorInfo] | None = None,
+    ) -> None:
+        given = infos if tensor_infos is None else tensor_infos
+        if given is None or (infos is not None and tensor_infos is not None):
+            raise TypeError("a shared state needs tensor_infos, or infos, which is another name of it")
+        self.infos = list(given)
         for info in self.infos:
             if not isinstance(info, TensorInfo):
                 raise TypeError(f"a shared state is made of TensorInfo, and not of {type(info).__name__}")

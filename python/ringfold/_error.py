@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import ClassVar
 
 
 class Result(IntEnum):
@@ -36,6 +37,9 @@ class Result(IntEnum):
     OPTIMIZE_TOPOLOGY_FAILED = 12
     SHARED_STATE_SYNC_FAILED = 13
     """The shared state was rejected, or the vote on it failed."""
+    REMOTE_ERROR = 14
+    """Another peer failed. No call ends so at present."""
+    SYSTEM_ERROR = 2
 
 
 _RETRYABLE = frozenset(
@@ -54,19 +58,36 @@ class PCCLError(Exception):
     """A call failed.
 
     ``result`` says how, as a :class:`Result`; the text begins with the result's name and says who was waited for, in
-    which operation, and why it failed.
+    which operation, and why it failed. Each result has a subclass, so that ``except`` can name it: an error with
+    ``Result.UPDATE_TOPOLOGY_FAILED`` is a ``pccl.UpdateTopologyFailed``.
 
         >>> error = PCCLError(Result.RANK_CONNECTION_LOST, "peer b left")
         >>> error.result.name, error.is_retryable
         ('RANK_CONNECTION_LOST', True)
         >>> print(error)
         RANK_CONNECTION_LOST: peer b left
+        >>> type(error).__name__
+        'RankConnectionLost'
     """
+
+    _of_result: ClassVar[dict[Result, type[PCCLError]]] = {}
 
     result: Result
     text: str
     is_retryable: bool
     """Whether the same call may succeed if it is made again on the same communicator. Not if peers disagree on it."""
+
+    def __init_subclass__(cls, result: Result | None = None) -> None:
+        super().__init_subclass__()
+        if result is not None:
+            cls._of_result[result] = cls
+            # Users know it by this name, and tracebacks say it.
+            cls.__module__ = "pccl"
+
+    def __new__(cls, result: int, *_: object) -> PCCLError:
+        """Makes an instance of the result's own class."""
+        own = cls._of_result.get(Result(result), cls) if cls is PCCLError else cls
+        return super().__new__(own)
 
     def __init__(self, result: int, text: str = "", is_retryable: bool | None = None) -> None:
         self.result = Result(result)
@@ -77,6 +98,74 @@ class PCCLError(Exception):
 
     def __str__(self) -> str:
         return f"{self.result.name}: {self.text}" if self.text else self.result.name
+
+    @staticmethod
+    def check(result: int, text: str = "") -> None:
+        """Raises the error of this result, unless it is ``Result.SUCCESS``.
+
+        >>> PCCLError.check(Result.SUCCESS)
+        """
+        if result != Result.SUCCESS:
+            raise PCCLError(result, text)
+
+
+class NotInitialized(PCCLError, result=Result.NOT_INITIALIZED):
+    """The library was not made ready."""
+
+
+class InternalError(PCCLError, result=Result.INTERNAL_ERROR):
+    """The operating system refused something, or a bug."""
+
+
+class InvalidArgument(PCCLError, result=Result.INVALID_ARGUMENT):
+    """An argument is invalid."""
+
+
+class InvalidUsage(PCCLError, result=Result.INVALID_USAGE):
+    """The call is not possible now."""
+
+
+class TooFewPeers(PCCLError, result=Result.TOO_FEW_PEERS):
+    """A collective needs two peers, and there is one."""
+
+
+class MasterConnectionFailed(PCCLError, result=Result.MASTER_CONNECTION_FAILED):
+    """The master could not be reached, or this peer is no longer part of the run."""
+
+
+class RankConnectionFailed(PCCLError, result=Result.RANK_CONNECTION_FAILED):
+    """A peer could not be reached."""
+
+
+class RankConnectionLost(PCCLError, result=Result.RANK_CONNECTION_LOST):
+    """The operation was aborted for all peers of the group."""
+
+
+class NoSharedStateAvailable(PCCLError, result=Result.NO_SHARED_STATE_AVAILABLE):
+    """No peer has the shared state that all wait for."""
+
+
+class PendingAsyncOps(PCCLError, result=Result.PENDING_ASYNC_OPS):
+    """Asynchronous operations have to be awaited first."""
+
+
+class UpdateTopologyFailed(PCCLError, result=Result.UPDATE_TOPOLOGY_FAILED):
+    """The topology could not be updated. Retry."""
+
+
+class TopologyOptimizationFailed(PCCLError, result=Result.TOPOLOGY_OPTIMIZATION_FAILED):
+    """The topology could not be optimised. Retry."""
+
+
+class SharedStateSyncFailed(PCCLError, result=Result.SHARED_STATE_SYNC_FAILED):
+    """The shared state was rejected, or the vote on it failed."""
+
+
+class RemoteError(PCCLError, result=Result.REMOTE_ERROR):
+    """Another peer failed. Nothing raises it at present."""
+
+
+OptimizeTopologyFailed = TopologyOptimizationFailed
 
 
 class GroupError(RuntimeError):

@@ -13,8 +13,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-import torch.distributed as dist
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as error:  # pragma: no cover - tested in an environment without torch
+    raise ImportError(
+        "ringfold.torch is a backend of torch.distributed, and PyTorch is not installed: pip install torch. "
+        "(ringfold.Run and pccl work without it.)"
+    ) from error
 
 __all__ = ["register"]
 

@@ -104,7 +104,12 @@ def test_nothing_at_all_is_reduced_by_all(master: str) -> None:
         (floats(1, 2), floats(1, 2, 3), {}, {}),
         (floats(1, 2), array("i", [1, 2]), {}, {}),
         (floats(1, 2), floats(1, 2), {"op": Op.SUM}, {"op": Op.MAX}),
-        (floats(1, 2), floats(1, 2), {}, {"quantization_options": pccl.QuantizationOptions()}),
+        (
+            floats(1, 2),
+            floats(1, 2),
+            {},
+            {"quantization_options": pccl.QuantizationOptions(pccl.DataType.UINT8)},
+        ),
     ],
     ids=["count", "type", "operation", "quantisation"],
 )

@@ -46,7 +46,8 @@ VALUES: dict[type[Enum], str] = {
     pccl.SharedStateSyncStrategy: "ENFORCE_POPULAR RECEIVE_ONLY SEND_ONLY",
     pccl.Result: "SUCCESS NOT_INITIALIZED INTERNAL_ERROR INVALID_ARGUMENT INVALID_USAGE TOO_FEW_PEERS "
     "MASTER_CONNECTION_FAILED RANK_CONNECTION_FAILED RANK_CONNECTION_LOST NO_SHARED_STATE_AVAILABLE "
-    "PENDING_ASYNC_OPS UPDATE_TOPOLOGY_FAILED TOPOLOGY_OPTIMIZATION_FAILED SHARED_STATE_SYNC_FAILED",
+    "PENDING_ASYNC_OPS UPDATE_TOPOLOGY_FAILED TOPOLOGY_OPTIMIZATION_FAILED SHARED_STATE_SYNC_FAILED "
+    "REMOTE_ERROR",
 }
 
 
@@ -73,6 +74,7 @@ def test_attributes_have_the_values_of_the_header_and_the_names_of_all_times() -
     assert (of.NUM_DISTINCT_PEER_GROUPS.value, of.LARGEST_PEER_GROUP_WORLD_SIZE.value) == (3, 4)
     results: Any = pccl.Result
     assert results.OPTIMIZE_TOPOLOGY_FAILED is results.TOPOLOGY_OPTIMIZATION_FAILED
+    assert results.SYSTEM_ERROR is results.INTERNAL_ERROR
 
 
 LIBRARY = {"FLOAT": "float32", "DOUBLE": "float64"}
@@ -117,11 +119,32 @@ def test_an_error_says_its_result_and_its_words() -> None:
     assert (pccl.PCCLError.__module__, pccl.PCCLError.__qualname__) == ("pccl", "PCCLError")
 
 
+@pytest.mark.parametrize("result", [result for result in pccl.Result if result], ids=lambda r: r.name)
+def test_every_failure_is_a_class_that_except_can_name(result: pccl.Result) -> None:
+    own: Any = getattr(pccl, result.name.title().replace("_", ""))
+    with pytest.raises(own, match=f"^{result.name}: why$") as caught:
+        raise pccl.PCCLError(result, "why")
+    assert type(caught.value) is own and issubclass(own, pccl.PCCLError) and own is not pccl.PCCLError
+    assert own.__module__ == "pccl" and caught.value.result is result
+    with pytest.raises(own):
+        pccl.PCCLError.check(result.value)
+
+
+def test_calls_raise_the_class_of_their_result_and_check_raises_nothing_for_success() -> None:
+    with pytest.raises(pccl.InvalidUsage):
+        pccl.Communicator("127.0.0.1:1").update_topology()
+    with pytest.raises(pccl.InvalidArgument):
+        pccl.MasterNode("nonsense").run()
+    pccl.PCCLError.check(pccl.Result.SUCCESS)
+    pccl.PCCLError.check(0)
+    assert pccl.OptimizeTopologyFailed is pccl.TopologyOptimizationFailed
+
+
 @pytest.mark.parametrize("again", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy])
 def test_an_error_survives_pickling(again: Any) -> None:
     error = pccl.PCCLError(pccl.Result.RANK_CONNECTION_LOST, "they differ", False)
     twin = again(error)
-    assert type(twin) is pccl.PCCLError and str(twin) == str(error)
+    assert type(twin) is pccl.RankConnectionLost and str(twin) == str(error)
     assert twin.result is error.result and twin.is_retryable is False
 
 
@@ -130,7 +153,7 @@ def test_descriptors_are_made_by_position_and_by_keyword() -> None:
     assert operand == pccl.ReduceOperandDescriptor(
         datatype=pccl.DataType.FLOAT, distribution_hint=pccl.DistributionHint.NONE
     )
-    options = pccl.QuantizationOptions()
+    options = pccl.QuantizationOptions(pccl.DataType.UINT8)
     assert (options.quantized_datatype, options.algorithm) == (
         pccl.DataType.UINT8,
         pccl.QuantizationAlgorithm.MIN_MAX,
@@ -138,6 +161,8 @@ def test_descriptors_are_made_by_position_and_by_keyword() -> None:
     assert options == pccl.QuantizationOptions(
         quantized_datatype=pccl.DataType.UINT8, algorithm=pccl.QuantizationAlgorithm.MIN_MAX
     )
+    assert options == pccl.QuantizationOptions(algorithm=pccl.QuantizationAlgorithm.MIN_MAX)
+    assert pccl.QuantizationOptions().algorithm is pccl.QuantizationAlgorithm.NONE
     what = pccl.ReduceDescriptor(8, pccl.ReduceOp.AVG, 3, operand, options)
     assert what == pccl.ReduceDescriptor(
         count=8, op=pccl.ReduceOp.AVG, tag=3, operand_descriptor=operand, quantization_options=options
@@ -145,6 +170,18 @@ def test_descriptors_are_made_by_position_and_by_keyword() -> None:
     assert (what.count, what.op, what.tag) == (8, pccl.ReduceOp.AVG, 3)
     info = pccl.ReduceInfo(local_world_size=2, tx_bytes=3, rx_bytes=4)
     assert info == pccl.ReduceInfo(2, 3, 4) and info.world_size == 2
+
+
+def test_descriptors_can_be_changed_after_they_were_made() -> None:
+    options = pccl.QuantizationOptions()
+    options.quantized_datatype, options.algorithm = pccl.DataType.INT8, pccl.QuantizationAlgorithm.MIN_MAX
+    operand = pccl.ReduceOperandDescriptor(pccl.DataType.FLOAT)
+    operand.distribution_hint = pccl.DistributionHint.NORMAL
+    what = pccl.ReduceDescriptor(8)
+    what.count, what.tag, what.quantization_options = 9, 1, options
+    item = pccl.ReduceOpDescriptor(None, None, what)
+    item.reduce_descriptor.op = pccl.ReduceOp.MAX
+    assert (what.count, what.tag, what.op, what.quantization_options) == (9, 1, pccl.ReduceOp.MAX, options)
 
 
 def test_operations_are_made_from_numpy_and_from_torch() -> None:
@@ -166,6 +203,7 @@ def test_a_shared_state_is_made_in_the_forms_of_all_times() -> None:
     array = np.zeros((2, 3), np.float32)
     seed = pccl.TensorInfo(name="array", data=array, allow_content_inequality=False)
     assert pccl.TensorInfo.from_numpy(array, "array").data_ptr == seed.data_ptr == array.ctypes.data
+    assert pccl.TensorInfo.from_numpy(tensor=array, name="array").data_ptr == seed.data_ptr
     by_address = pccl.TensorInfo(
         "array",
         array.ctypes.data,
@@ -186,6 +224,7 @@ def test_a_shared_state_is_made_in_the_forms_of_all_times() -> None:
     assert state.revision == 1
     state.revision = 7
     assert pccl.SharedState(infos=[seed]).revision == 0 and state.revision == 7
+    assert pccl.SharedState(tensor_infos=[seed]).infos == [seed]
 
 
 @pytest.mark.parametrize(
@@ -198,6 +237,8 @@ def test_a_shared_state_is_made_in_the_forms_of_all_times() -> None:
         lambda: pccl.TensorInfo("x", data=[1.0, 2.0]),
         lambda: pccl.TensorInfo("x", data=bytearray(3), dtype=pccl.DataType.FLOAT),
         lambda: pccl.SharedState([bytearray(3)]),  # type: ignore[list-item]
+        pccl.SharedState,
+        lambda: pccl.SharedState([], infos=[]),
     ],
 )
 def test_a_state_of_something_else_is_a_type_error(make: Any) -> None:

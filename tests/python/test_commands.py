@@ -87,6 +87,12 @@ def test_a_demo_that_is_interrupted_leaves_nothing_behind(start: Start) -> None:
     assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
+def test_python_m_pccl_master_is_the_command_pccl_master(start: Start) -> None:
+    help = start(sys.executable, "-m", "pccl.master", "--help").succeed(DEADLINE)
+    assert help == start(SCRIPTS / "pccl_master", "--help").succeed(DEADLINE)
+    assert "Usage: pccl_master" in help and "--listen-address" in help and "--log" in help
+
+
 def test_python_m_ringfold_is_the_command_ringfold(start: Start) -> None:
     help = start(sys.executable, "-m", "ringfold", "--help").succeed(DEADLINE)
     assert help == start(SCRIPTS / "ringfold", "--help").succeed(DEADLINE)

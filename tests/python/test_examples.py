@@ -56,6 +56,16 @@ def losses(output: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", output)]
 
 
+def test_every_example_is_in_the_list() -> None:
+    folder, listed = EXAMPLES.parent, (EXAMPLES.parent / "README.md").read_text()
+    listed = re.sub(r"^```.*?^```$", "", listed, flags=re.MULTILINE | re.DOTALL)
+    files = [path for path in folder.rglob("*") if path.suffix in {".py", ".cu", ".c", ".cpp", ".h", ".hpp"}]
+    rust = [path.stem for path in (folder.parent / "crates" / "ringfold" / "examples").glob("*.rs")]
+    assert len(files) > 20 and len(rust) > 5
+    words = set(re.findall(r"[\w.]+", " ".join(re.findall(r"`([^`]+)`", listed))))
+    assert not {*(path.name for path in files), *rust} - words
+
+
 def test_every_example_tells_what_it_takes(spawn: Spawn) -> None:
     others = {"tiny_transformer.py", "ddp_ten_lines.py"}
     names = sorted(path for path in EXAMPLES.glob("*.py") if path.name not in others)

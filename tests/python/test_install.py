@@ -62,6 +62,7 @@ NO_TORCH = """
 explained("torch", lambda: pccl.TensorInfo.from_torch(object(), "weights"))
 explained("torch", lambda: pccl.DataType.FLOAT.to_torch_dtype())
 explained("torch", lambda: ringfold.DiLoCo)
+explained("torch", lambda: importlib.import_module("ringfold.torch"))
 """
 
 

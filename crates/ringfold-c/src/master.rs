@@ -18,7 +18,7 @@ fn find(handle: *const MasterInstance) -> Result<Arc<Master>, Failure> {
     MASTERS.find(handle).ok_or_else(|| Failure::argument("this is no master, or a destroyed one"))
 }
 
-/// Makes a master, which does not listen yet.
+/// Makes a master, and binds its address if that is available.
 ///
 /// # Safety
 /// As `pccl.h` says: the pointer is null or valid for writing.
@@ -36,20 +36,24 @@ pub unsafe extern "C" fn pcclCreateMaster(
         if let Some(token) = join_token::from_environment()? {
             builder = builder.token(token);
         }
-        let handle = MASTERS.issue(builder.build());
+        let master = builder.build();
+        if let Err(error) = master.bind() {
+            tracing::debug!("{error}; pcclRunMaster tries again");
+        }
+        let handle = MASTERS.issue(master);
         // SAFETY: it is not null, and the caller promises that it can be written.
         unsafe { p_master_handle_out.write(handle) };
         Ok(())
     })
 }
 
-/// Binds, and serves on a thread of its own.
+/// Serves on a thread of its own; binds first if that is still to be done.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclRunMaster(master_instance: *mut MasterInstance) -> ResultCode {
     guarded(|| find(master_instance)?.run().map_err(|e| Failure::of(&e, During::Master)))
 }
 
-/// Tells where a running master listens.
+/// Tells where a master listens.
 ///
 /// # Safety
 /// As `pccl.h` says: the pointer is null or valid for writing.
@@ -64,7 +68,10 @@ pub unsafe extern "C" fn pcclGetMasterAddress(
             return Err(Failure::null("address_out"));
         }
         let Some(address) = master.addresses().first().copied() else {
-            return Err(Failure::new(ResultCode::InvalidUsage, "this master does not run"));
+            return Err(Failure::new(
+                ResultCode::InvalidUsage,
+                "this master is not bound: its address was not available, and it was not run",
+            ));
         };
         // SAFETY: it is not null, and the caller promises that it can be written.
         unsafe { address_out.write(address.into()) };

@@ -53,6 +53,7 @@ fn sentence(result: c_int) -> &'static CStr {
         11 => c"the topology could not be updated; retry",
         12 => c"the topology could not be optimised; retry",
         13 => c"the shared state was rejected, or the vote on it failed",
+        14 => c"another peer failed",
         _ => c"no result of this library",
     }
 }
@@ -69,9 +70,9 @@ mod tests {
 
     #[test]
     fn every_result_has_a_sentence_and_anything_else_too() {
-        for number in -1..=14 {
+        for number in -1..=15 {
             assert!(!sentence(number).is_empty());
         }
-        assert_eq!(sentence(14), sentence(c_int::MIN));
+        assert_eq!(sentence(15), sentence(c_int::MIN));
     }
 }

@@ -7,7 +7,7 @@ use crate::invocation::Invocation;
 use crate::serve::Serve;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use ringfold_face::log::{self, Level};
+use ringfold_face::log;
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -27,13 +27,7 @@ struct Ringfold {
 #[derive(Subcommand)]
 enum Task {
     /// Run a master, which peers meet at
-    Master {
-        #[command(flatten)]
-        serve: Serve,
-        /// What to log: trace, debug, info, warn, error, off [default: RINGFOLD_LOG, PCCL_LOG_LEVEL, or warn]
-        #[arg(long, value_name = "LEVEL")]
-        log: Option<Level>,
-    },
+    Master(Serve),
     /// Watch a run on this machine survive the loss of a peer and take in a new one
     Demo(Demo),
     /// Measure collectives on this machine, beside other libraries if they are there
@@ -48,7 +42,7 @@ enum Task {
 
 /// The master of a run: peers meet at it, and it decides for all of them.
 ///
-/// Ends cleanly on SIGINT and SIGTERM. PCCL_LOG_LEVEL or RINGFOLD_LOG say what is logged (default: warnings).
+/// Ends cleanly on SIGINT and SIGTERM.
 #[derive(Parser)]
 #[command(version)]
 struct MasterAlone {
@@ -70,10 +64,7 @@ pub fn named(name: &str, arguments: Vec<OsString>, again: &Invocation) -> Option
 /// The command `ringfold`.
 pub fn ringfold(arguments: Vec<OsString>, again: &Invocation) -> i32 {
     run("ringfold", arguments, |Ringfold { task }| match task {
-        Task::Master { serve, log } => {
-            log::start(log);
-            serve.run().map(|()| SUCCESS)
-        }
+        Task::Master(serve) => serve.run().map(|()| SUCCESS),
         Task::Demo(demo) => {
             log::start(None);
             demo.run(again)
@@ -104,7 +95,6 @@ pub fn pccl_master(arguments: Vec<OsString>) -> i32 {
 }
 
 fn master_alone(arguments: MasterAlone) -> Result<i32> {
-    log::start(None);
     arguments.serve.run().map(|()| SUCCESS)
 }
 

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use ringfold::{MASTER_PORT, Master};
 use ringfold_face::join_token;
+use ringfold_face::log::{self, Level};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -29,14 +30,18 @@ pub struct Serve {
     /// A file with a tuning, as `ringfold bench --tune` writes it; all peers take it
     #[arg(long, value_name = "PATH")]
     tuning: Option<PathBuf>,
+    /// What to log: trace, debug, info, warn, error, off [default: RINGFOLD_LOG, PCCL_LOG_LEVEL, or warn]
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<Level>,
     /// End when standard input is closed
     #[arg(long, hide = true)]
     end_with_stdin: bool,
 }
 
 impl Serve {
-    /// Serves until SIGINT or SIGTERM.
+    /// Starts the log, and serves until SIGINT or SIGTERM.
     pub fn run(&self) -> Result<()> {
+        log::start(self.log);
         let token = match self.token_file.as_deref() {
             Some(path) => Some(token(path)?),
             None => join_token::from_environment().map_err(|failure| anyhow!(failure.text))?,

@@ -1,6 +1,7 @@
 //! The promises of `ccoip_master` and `ringfold master`.
 
 use crate::process::{CCOIP_MASTER, Process, RINGFOLD, output};
+use ringfold::Communicator;
 use rustix::process::Signal;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -78,15 +79,36 @@ fn a_token_that_can_not_be_had_ends_the_master_before_it_listens() {
 }
 
 #[test]
+fn a_join_with_a_wrong_token_is_logged_with_its_address_and_the_reason() {
+    let token = std::env::temp_dir().join(format!("ringfold-master-token-{}", std::process::id()));
+    std::fs::write(&token, "sesame").unwrap();
+    let arguments = ["--listen", "127.0.0.1:0", "--token-file", token.to_str().unwrap()];
+    let mut master = Process::start(CCOIP_MASTER, &arguments);
+    let address = address(&master.line_with(LISTENING));
+    std::fs::remove_file(&token).unwrap();
+    // A client that says nothing is not worth a warning.
+    drop(TcpStream::connect(address).unwrap());
+    let peer = Communicator::builder(address.to_string()).token("open").build().unwrap();
+    peer.connect().expect_err("the token is wrong");
+    master.signal(Signal::TERM);
+    let (status, complaints) = master.end();
+    assert_eq!(status.code(), Some(0), "{complaints}");
+    let rejections: Vec<_> = complaints.lines().filter(|line| line.contains("rejected connection")).collect();
+    assert_eq!(rejections.len(), 1, "{complaints}");
+    let line = rejections[0];
+    assert!(line.contains("WARN") && line.contains("from 127.0.0.1:") && line.contains("token"), "{line}");
+}
+
+#[test]
 fn an_open_master_without_a_token_warns_unless_told_to_be_quiet() {
-    for (level, warns) in [(None, true), (Some("error"), false)] {
-        let mut arguments = vec!["master", "--listen", "0.0.0.0:0"];
-        arguments.extend(level.iter().flat_map(|level| ["--log", level]));
-        let mut master = Process::start(RINGFOLD, &arguments);
-        master.line_with(LISTENING);
-        master.signal(Signal::TERM);
-        let (status, complaints) = master.end();
-        assert_eq!(status.code(), Some(0));
-        assert_eq!(complaints.contains("WARN"), warns, "{complaints}");
+    for (program, command) in [(CCOIP_MASTER, &[][..]), (RINGFOLD, &["master"])] {
+        for (level, warns) in [(&[][..], true), (&["--log", "error"], false)] {
+            let mut master = Process::start(program, &[command, &["--listen", "0.0.0.0:0"], level].concat());
+            master.line_with(LISTENING);
+            master.signal(Signal::TERM);
+            let (status, complaints) = master.end();
+            assert_eq!(status.code(), Some(0), "{complaints}");
+            assert_eq!(complaints.contains("WARN"), warns, "{complaints}");
+        }
     }
 }

@@ -120,7 +120,7 @@ fn may_pass(error: &Error, during: During) -> bool {
             matches!(why, StateRejection::NobodyHasIt { .. } | StateRejection::HoldersGone)
         }
         // A communicator that could not connect may try again, one that was not let in may not.
-        Error::MasterLost(_) => during == During::Connect,
+        Error::MasterUnreachable(_) | Error::MasterLost(_) => during == During::Connect,
         Error::VoteFailed(_) => during != During::Connect,
         other => other.is_retryable(),
     }
@@ -144,7 +144,8 @@ fn code_of(error: &Error, during: During) -> ResultCode {
             ResultCode::NoSharedStateAvailable
         }
         Error::StateRejected(_) => ResultCode::SharedStateSyncFailed,
-        Error::MasterLost(_)
+        Error::MasterUnreachable(_)
+        | Error::MasterLost(_)
         | Error::TurnedAway(_)
         | Error::Removed(_)
         | Error::Left

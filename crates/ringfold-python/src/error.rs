@@ -13,7 +13,8 @@ pub(crate) fn raised(py: Python<'_>, failure: &Failure) -> PyErr {
     match CLASS.import(py, "ringfold._error", "PCCLError") {
         Ok(class) => {
             let arguments = (failure.code as i32, failure.text.clone(), failure.is_retryable);
-            PyErr::from_type(class.clone(), arguments)
+            // The class makes an instance of the subclass that belongs to the result.
+            class.call1(arguments).map_or_else(|error| error, PyErr::from_value)
         }
         Err(error) => error,
     }

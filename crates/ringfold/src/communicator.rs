@@ -91,7 +91,7 @@ impl Communicator {
         };
         let patience = self.config.connect_patience();
         let connected = vote(&engine, |peer, now| peer.connect(now, patience));
-        if let Err(Error::MasterLost(_) | Error::TurnedAway(_)) = &connected {
+        if let Err(Error::MasterUnreachable(_) | Error::MasterLost(_) | Error::TurnedAway(_)) = &connected {
             *self.engine.lock() = None;
             engine.close();
         }

@@ -29,7 +29,10 @@ pub enum Error {
     /// The shared state was not taken, or could not be had.
     #[error("{0}")]
     StateRejected(StateRejection),
-    /// The master can't be reached.
+    /// The master was never reached; its address, and why.
+    #[error("could not reach the master at {0}")]
+    MasterUnreachable(String),
+    /// The master was reached before, and is lost.
     #[error("the master is lost: {0}")]
     MasterLost(String),
     /// The master does not let this peer in, and will not.
@@ -98,6 +101,7 @@ impl From<Failure> for Error {
             Failure::Aborted(cause) => Self::Aborted(cause),
             Failure::VoteFailed(cause) => Self::VoteFailed(cause),
             Failure::StateRejected(why) => Self::StateRejected(why),
+            Failure::MasterUnreachable(why) => Self::MasterUnreachable(why),
             Failure::MasterLost(why) => Self::MasterLost(why),
             Failure::TurnedAway(why) => Self::TurnedAway(why),
             Failure::Removed(why) => Self::Removed(why),

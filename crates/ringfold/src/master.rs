@@ -56,6 +56,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
+    /// What `bind` has opened for `run`.
+    bound: Option<(Arc<Poller>, Entrance)>,
     /// What the thread sleeps in; none before it was started.
     poller: Option<Arc<Poller>>,
     addresses: Vec<SocketAddr>,
@@ -73,6 +75,25 @@ impl Master {
         Self { plan, shared: Arc::default() }
     }
 
+    /// Binds the addresses, so that [`Master::addresses`] tells the ports. Peers that connect wait for [`Master::run`],
+    /// which binds by itself if this was not called, or failed.
+    pub fn bind(&self) -> Result<(), Error> {
+        let mut state = self.shared.state.lock();
+        if state.poller.is_none() && state.bound.is_none() {
+            let bound = self.open()?;
+            state.addresses = bound.1.addresses();
+            state.bound = Some(bound);
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> Result<(Arc<Poller>, Entrance), Error> {
+        let poller = Poller::new().map_err(|e| Error::system("a poller for the master", &e))?;
+        let poller = Arc::new(poller);
+        let entrance = Entrance::open(&self.plan.addresses()?, &poller)?;
+        Ok((poller, entrance))
+    }
+
     /// Listens, and serves from a thread of its own. If it can't listen it may be tried again; once it has
     /// been started it can't be started another time. One that was interrupted before ends at once.
     pub fn run(&self) -> Result<(), Error> {
@@ -80,9 +101,7 @@ impl Master {
         if state.poller.is_some() {
             return Err(Error::BadArgument("this master has been run before".into()));
         }
-        let poller = Poller::new().map_err(|e| Error::system("a poller for the master", &e))?;
-        let poller = Arc::new(poller);
-        let entrance = Entrance::open(&self.plan.addresses()?, &poller)?;
+        let (poller, entrance) = state.bound.take().map_or_else(|| self.open(), Ok)?;
         let addresses = entrance.addresses();
         self.plan.warn_if_unguarded(&addresses);
         let server = Server::new(&self.plan, poller.clone(), entrance)?;
@@ -101,11 +120,11 @@ impl Master {
             })
             .map_err(|e| Error::system("the master's thread", &e))?;
         tracing::info!(target: "ringfold::master", ?addresses, "the master listens");
-        *state = State { poller: Some(poller), addresses, thread: Some(thread), outcome: None };
+        *state = State { poller: Some(poller), addresses, thread: Some(thread), ..State::default() };
         Ok(())
     }
 
-    /// Where it listens, once it does; ports are those that were chosen for port 0.
+    /// Where it listens, once it is bound; ports are those that were chosen for port 0.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.shared.state.lock().addresses.clone()
     }

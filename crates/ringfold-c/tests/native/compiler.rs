@@ -1,6 +1,8 @@
 //! The C and C++ compilers, and what they make of the programs beside these tests.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
@@ -128,6 +130,17 @@ pub fn succeed(command: &mut Command) -> String {
 /// Where cargo puts the library when it builds these tests: beside them.
 pub fn libraries() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+/// A directory that holds the library under the name that programs ask for when they start.
+pub fn runtime_libraries() -> PathBuf {
+    let folder = scratch().join("runtime");
+    fs::create_dir_all(&folder).unwrap();
+    let name = concat!("libpccl.so.", env!("CARGO_PKG_VERSION_MAJOR"));
+    match symlink(library("libpccl.so"), folder.join(name)) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => panic!("cannot link {name}: {error}"),
+        _ => folder,
+    }
 }
 
 /// A file of the library.

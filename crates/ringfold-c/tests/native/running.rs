@@ -25,7 +25,7 @@ impl Running {
         let (output, errors) = (log("out"), log("err"));
         let child = Command::new(program)
             .args(arguments)
-            .env("LD_LIBRARY_PATH", compiler::libraries())
+            .env("LD_LIBRARY_PATH", compiler::runtime_libraries())
             .env("PCCL_LOG_LEVEL", "INFO")
             .env_remove("PCCL_JOIN_TOKEN")
             .env_remove("PCCL_JOIN_TOKEN_FILE")

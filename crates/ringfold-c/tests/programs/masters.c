@@ -2,7 +2,7 @@
 #include "check.h"
 
 static void misuse(void) {
-    ccoip_socket_address_t address = loopback(0);
+    ccoip_socket_address_t address = loopback(0), taken;
     pcclMasterInstance_t *master = NULL, *other = NULL;
     EXPECT(pcclInvalidArgument, pcclCreateMaster(address, NULL));
     EXPECT(pcclInvalidArgument, pcclRunMaster(NULL));
@@ -15,16 +15,17 @@ static void misuse(void) {
 
     OK(pcclCreateMaster(address, &master));
     EXPECT(pcclInvalidUsage, pcclMasterAwaitTermination(master));
-    EXPECT(pcclInvalidUsage, pcclGetMasterAddress(master, &address));
-    OK(pcclRunMaster(master));
-    EXPECT(pcclInvalidArgument, pcclRunMaster(master));
+    /* Creating binds: the port is known, and nobody else can take it. */
     OK(pcclGetMasterAddress(master, &address));
     HOLDS(address.port != 0 && address.inet.protocol == inetIPv4 && address.inet.ipv4.data[0] == 127);
-
-    /* Creating does not bind, running does. */
     OK(pcclCreateMaster(address, &other));
+    EXPECT(pcclInvalidUsage, pcclGetMasterAddress(other, &taken));
     EXPECT(pcclInvalidUsage, pcclRunMaster(other));
-    OK(pcclDestroyMaster(other));
+    OK(pcclRunMaster(master));
+    EXPECT(pcclInvalidArgument, pcclRunMaster(master));
+    OK(pcclGetMasterAddress(master, &taken));
+    HOLDS(taken.port == address.port);
+    EXPECT(pcclInvalidUsage, pcclRunMaster(other));
 
     OK(pcclInterruptMaster(master));
     OK(pcclInterruptMaster(master));
@@ -33,6 +34,15 @@ static void misuse(void) {
     EXPECT(pcclInvalidArgument, pcclRunMaster(master));
     OK(pcclDestroyMaster(master));
     EXPECT(pcclInvalidArgument, pcclDestroyMaster(master));
+
+    /* One that found its address taken binds when it runs, and one that never runs gives its address back. */
+    OK(pcclRunMaster(other));
+    OK(pcclDestroyMaster(other));
+    OK(pcclCreateMaster(address, &master));
+    OK(pcclDestroyMaster(master));
+    OK(pcclCreateMaster(address, &other));
+    OK(pcclGetMasterAddress(other, &taken));
+    OK(pcclDestroyMaster(other));
 }
 
 static void cycles(int with_a_peer) {

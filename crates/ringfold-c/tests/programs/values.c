@@ -10,8 +10,8 @@ HOLDS(results, pcclSuccess == 0 && pcclNotInitialized == 1 && pcclInternalError 
                    pcclRankConnectionFailed == 7 && pcclRankConnectionLost == 8 && pcclNoSharedStateAvailable == 9 &&
                    pcclPendingAsyncOps == 10 && pcclUpdateTopologyFailed == 11 &&
                    pcclTopologyOptimizationFailed == 12);
-HOLDS(aliases, (int) pcclOptimizeTopologyFailed == 12 && (int) pcclSystemError == 2 && (int) pcclRemoteError == 2 &&
-                   pcclSharedStateSyncFailed > 12);
+HOLDS(aliases, (int) pcclOptimizeTopologyFailed == 12 && (int) pcclSystemError == 2 && pcclRemoteError == 14 &&
+                   pcclSharedStateSyncFailed == 13);
 HOLDS(types, pcclUint8 == 0 && pcclInt8 == 1 && pcclInt16 == 2 && pcclUint16 == 3 && pcclUint32 == 4 &&
                  pcclInt32 == 5 && pcclUint64 == 6 && pcclInt64 == 7 && pcclFloat16 == 8 && pcclBFloat16 == 9 &&
                  pcclFloat == 10 && pcclDouble == 11);
@@ -48,6 +48,35 @@ SIZE(pcclRankUuid_t, 16);
 SIZE(pcclBuildInfo_t, 1);
 #endif
 
+/* Programs name structs by their tags, and mark what they export and what may be null. */
+struct pcclReduceInfo by_tag;
+struct ccoip_socket_address address_by_tag;
+PCCL_EXPORT int own(const pcclRankInfo_t *PCCL_NULLABLE info);
+
+int own(const pcclRankInfo_t *PCCL_NULLABLE info) {
+    return info == NULL ? 0 : 1;
+}
+
+/* The results that the documents name can all be told apart. */
+static int told_apart(pcclResult_t result) {
+    switch (result) {
+        case pcclSuccess: return 0;
+        case pcclNotInitialized: return 1;
+        case pcclInvalidArgument: return 2;
+        case pcclInvalidUsage: return 3;
+        case pcclMasterConnectionFailed: return 4;
+        case pcclRankConnectionFailed: return 5;
+        case pcclRankConnectionLost: return 6;
+        case pcclUpdateTopologyFailed: return 7;
+        case pcclTopologyOptimizationFailed: return 8;
+        case pcclSystemError: return 9;
+        case pcclRemoteError: return 10;
+        default: return 11;
+    }
+}
+
 int main(void) {
-    return 0;
+    pcclReduceInfo_t *info = &by_tag;
+    ccoip_socket_address_t *address = &address_by_tag;
+    return info->local_world_size == 0 && address->port == 0 ? told_apart(pcclSuccess) + own(NULL) : 1;
 }

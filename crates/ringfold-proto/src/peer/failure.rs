@@ -26,7 +26,10 @@ pub enum Failure {
     /// The shared state was not taken, or could not be had.
     #[error("{0}")]
     StateRejected(StateRejection),
-    /// The master can't be reached.
+    /// The master was never reached; its address, and why.
+    #[error("could not reach the master at {0}")]
+    MasterUnreachable(String),
+    /// The master was reached before, and is lost.
     #[error("the master is lost: {0}")]
     MasterLost(String),
     /// The master does not let this peer in, and will not.
@@ -46,7 +49,11 @@ impl Failure {
         match self {
             Self::Aborted(_) | Self::VoteFailed(_) | Self::StateRejected(_) | Self::TooFewPeers => true,
             Self::Misuse(_) | Self::BadArgument(_) | Self::PendingOperations(_) => false,
-            Self::MasterLost(_) | Self::TurnedAway(_) | Self::Removed(_) | Self::Left => false,
+            Self::MasterUnreachable(_)
+            | Self::MasterLost(_)
+            | Self::TurnedAway(_)
+            | Self::Removed(_)
+            | Self::Left => false,
         }
     }
 }

@@ -61,7 +61,7 @@ impl Peer {
         self.line = Line::Down { redial_at: Some(now + self.config.timing.redial) };
         if self.away_since.is_none() {
             // Never reached: the caller decides whether to try again.
-            self.go(Failure::MasterLost(reason.to_owned()));
+            self.go(Failure::MasterUnreachable(reason.to_owned()));
         }
     }
 

@@ -114,7 +114,7 @@ fn without_a_master_connect_fails_at_once() {
     stage.crash_master();
     let ann = stage.come("ann", 0);
     let call = stage.actors[ann.0].connecting.unwrap();
-    assert!(matches!(stage.failure(ann, call), Failure::MasterLost(_)));
+    assert!(matches!(stage.failure(ann, call), Failure::MasterUnreachable(_)));
 }
 
 #[test]

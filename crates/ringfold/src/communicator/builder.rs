@@ -211,7 +211,7 @@ impl Config {
         let addresses: Vec<_> = self
             .master
             .to_socket_addrs()
-            .map_err(|error| Error::MasterLost(format!("{} can't be resolved: {error}", self.master)))?
+            .map_err(|error| Error::MasterUnreachable(format!("{}: {error}", self.master)))?
             .collect();
         let poller = Arc::new(Poller::new().map_err(system)?);
         let door = Door::open_in(self.bind, self.ports.clone(), &poller).map_err(|error| {

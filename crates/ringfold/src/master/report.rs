@@ -13,6 +13,7 @@ pub(super) fn report(event: &Event) {
         | Event::Refused(..)
         | Event::EdgeDistrusted(..)
         | Event::StillWaiting(..)
+        | Event::StateRejected(..)
         | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{words}"),
         Event::Registered(_)
         | Event::Accepted(..)
@@ -32,8 +33,7 @@ pub(super) fn report(event: &Event) {
         | Event::RoundFailed(..)
         | Event::ProbeAssigned(..)
         | Event::Probed(..)
-        | Event::StateElected(..)
-        | Event::StateRejected(..) => tracing::debug!(target: "ringfold::master", "{words}"),
+        | Event::StateElected(..) => tracing::debug!(target: "ringfold::master", "{words}"),
     }
 }
 

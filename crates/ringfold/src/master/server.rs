@@ -190,6 +190,8 @@ impl Server {
             return;
         }
         let Some(knock) = self.knocks.remove(&token) else { return };
+        // Clients that only open a connection (port scans, health checks) were not rejected.
+        let is_rejection = knock.failed().is_some();
         let socket = knock.into_socket();
         match step {
             Ok(Some(established)) => match Line::new(socket) {
@@ -198,8 +200,14 @@ impl Server {
             },
             Ok(None) => {}
             Err(rejected) => {
-                let from = socket.peer_address().map_or_else(|_| "someone".into(), |a| a.to_string());
-                tracing::debug!(target: "ringfold::master", "{from} is turned away: {}", rejected.why);
+                let from =
+                    socket.peer_address().map_or_else(|_| "an unknown address".into(), |a| a.to_string());
+                let why = rejected.why;
+                if is_rejection {
+                    tracing::warn!(target: "ringfold::master", "rejected connection from {from}: {why}");
+                } else {
+                    tracing::debug!(target: "ringfold::master", "no handshake with {from}: {why}");
+                }
                 self.farewells.bid(now, socket);
             }
         }

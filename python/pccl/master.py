@@ -1,0 +1,8 @@
+"""``python -m pccl.master`` is the command ``pccl_master``: a master that serves until SIGINT or SIGTERM."""
+
+import sys
+
+from ringfold._cli import pccl_master
+
+if __name__ == "__main__":
+    sys.exit(pccl_master())
