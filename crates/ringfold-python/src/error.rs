@@ -12,7 +12,7 @@ static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 pub(crate) fn raised(py: Python<'_>, failure: &Failure) -> PyErr {
     match CLASS.import(py, "ringfold._error", "PCCLError") {
         Ok(class) => {
-            let arguments = (failure.code as i32, failure.text.clone(), failure.is_retryable);
+            let arguments = (failure.code as i32, failure.text.clone(), failure.is_retryable, failure.kind);
             PyErr::from_type(class.clone(), arguments)
         }
         Err(error) => error,
