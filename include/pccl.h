@@ -387,19 +387,22 @@ PCCL_EXPORT pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAt
  * together, under one tag, by every accepted peer of the group. Blocks.
  *
  * In place if sendbuf and recvbuf are equal; otherwise they may not overlap. The outcome is the same for all:
- * success, or pcclRankConnectionLost. On failure an in-place buffer holds what it held before, so that a retry
+ * success, or an abort with the same code. On failure an in-place buffer holds what it held before, so that a retry
  * counts nothing twice; out of place, sendbuf is never written and recvbuf is undefined after a failure.
  * `reduce_info_out` may be null, and is written on success only. The buffers may be null if count is 0.
  *
  * Both may be in the memory of a CUDA device. What was queued on its default stream before is waited for, and
  * the result is in place on return; after a failure the device holds what it held.
  *
- *   pcclRankConnectionLost      aborted for the whole group: a peer was lost, or peers asked for different things
- *                               under this tag, or did not call in time; pcclGetLastError says which
+ *   pcclRankConnectionLost      aborted for the whole group: a peer was lost, or peers did not call in time;
+ *                               pcclGetLastError says which. Retry
  *   pcclTooFewPeers             there is no other peer in the group
  *   pcclInvalidUsage            not connected
  *   pcclInvalidArgument         null, no such enum value, tag in flight, overlap, a count beyond the address
- *                               space, a quantisation that does not exist for this type and operation
+ *                               space, a quantisation that does not exist for this type and operation; or aborted
+ *                               for the whole group because peers asked for different things under this tag.
+ *                               A retry fails again
+ *   pcclInternalError           aborted for the whole group because a peer can't run it
  */
 PCCL_EXPORT pcclResult_t pcclAllReduce(const void *sendbuf, void *recvbuf, const pcclReduceDescriptor_t *descriptor,
                                        const pcclComm_t *communicator,
@@ -407,7 +410,7 @@ PCCL_EXPORT pcclResult_t pcclAllReduce(const void *sendbuf, void *recvbuf, const
 
 /*
  * The same without blocking. Many may be in flight, each with a tag of its own; different peers may launch
- * them in different orders. Everything but pcclRankConnectionLost is reported here, the rest by
+ * them in different orders. Invalid arguments of this peer are reported here, an abort by
  * pcclAwaitAsyncReduce. The tag is in flight until that has returned.
  */
 PCCL_EXPORT pcclResult_t pcclAllReduceAsync(const void *sendbuf, void *recvbuf,

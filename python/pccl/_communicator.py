@@ -295,9 +295,9 @@ class AsyncReduceHandle:
         end = self._work.wait(timeout)
         if end is None:
             raise TimeoutError(f"the all-reduce has not ended within {timeout} s")
-        status, text, is_retryable, world, tx, rx = end
+        status, text, is_retryable, kind, world, tx, rx = end
         if status != Result.SUCCESS:
-            self._error = PCCLError(status, text, is_retryable)
+            self._error = PCCLError(status, text, is_retryable, kind)
         return status == Result.SUCCESS, status, ReduceInfo(world, tx, rx)
 
     def done(self) -> bool:

@@ -15,7 +15,7 @@ class Result(IntEnum):
     INTERNAL_ERROR = 2
     """The operating system refused something, or a bug."""
     INVALID_ARGUMENT = 3
-    """An argument can't be used."""
+    """An argument is invalid, or peers asked for different things. Not retryable."""
     INVALID_USAGE = 4
     """The call can't be made now."""
     TOO_FEW_PEERS = 5
@@ -76,6 +76,8 @@ class PCCLError(Exception):
     text: str
     is_retryable: bool
     """Whether the same call may succeed if it is made again on the same communicator. Not if peers disagree on it."""
+    kind: str
+    """What went wrong, in a word to decide by: ``"mismatch"``, ``"timeout"``, ``"peer-lost"`` and so on."""
 
     def __init_subclass__(cls, result: Result | None = None) -> None:
         super().__init_subclass__()
@@ -89,12 +91,15 @@ class PCCLError(Exception):
         own = cls._of_result.get(Result(result), cls) if cls is PCCLError else cls
         return super().__new__(own)
 
-    def __init__(self, result: int, text: str = "", is_retryable: bool | None = None) -> None:
+    def __init__(
+        self, result: int, text: str = "", is_retryable: bool | None = None, kind: str = ""
+    ) -> None:
         self.result = Result(result)
         self.text = text
         self.is_retryable = self.result in _RETRYABLE if is_retryable is None else is_retryable
+        self.kind = kind
         # All of them, so that it can be pickled.
-        super().__init__(self.result, text, self.is_retryable)
+        super().__init__(self.result, text, self.is_retryable, kind)
 
     def __str__(self) -> str:
         return f"{self.result.name}: {self.text}" if self.text else self.result.name

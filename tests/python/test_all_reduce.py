@@ -123,6 +123,7 @@ def test_peers_that_differ_are_both_told_who_differs(
             assert isinstance(error, pccl.PCCLError), error
             assert "all_reduce" in str(error) and "a waits in" in str(error) and "b waits in" in str(error)
             assert not error.is_retryable, "a loop that retries would never end"
+            assert error.result is pccl.Result.INVALID_ARGUMENT and error.kind == "mismatch"
         assert (bytes(mine), bytes(its)) == before
         # It was that operation alone.
         one, other = floats(1), floats(2)

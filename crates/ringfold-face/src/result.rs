@@ -1,7 +1,7 @@
 //! Results: how an error becomes a code.
 
 use core::fmt;
-use ringfold::{Cause, Error, StateRejection};
+use ringfold::{Error, FailureKind};
 
 /// `pcclResult_t`, as functions return it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +44,8 @@ pub struct Failure {
     pub code: ResultCode,
     /// The words.
     pub text: String,
+    /// The name of the [`FailureKind`], or "internal": programs decide by it.
+    pub kind: &'static str,
     /// Whether the same call may succeed if it is made again.
     pub is_retryable: bool,
 }
@@ -87,7 +89,13 @@ impl fmt::Display for During {
 impl Failure {
     /// This code, with these words; the same call would end so again.
     pub fn new(code: ResultCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into(), is_retryable: false }
+        let kind = match code {
+            ResultCode::InvalidArgument => "bad-argument",
+            ResultCode::PendingAsyncOps => "pending-operations",
+            ResultCode::InternalError => "internal",
+            _ => "misuse",
+        };
+        Self { code, text: text.into(), kind, is_retryable: false }
     }
 
     /// An argument can't be used.
@@ -102,93 +110,140 @@ impl Failure {
 
     /// The failure that an error of `ringfold` is to the user of this call.
     pub fn of(error: &Error, during: During) -> Self {
-        let is_retryable = may_pass(error, during);
-        Self { is_retryable, ..Self::new(code_of(error, during), format!("{during}{error}")) }
+        Self {
+            code: code_of(error, during),
+            text: format!("{during}{error}"),
+            kind: error.kind().map_or("internal", FailureKind::name),
+            is_retryable: error.is_retryable(),
+        }
     }
 }
 
-/// Whether the same call may succeed the next time. Not if peers disagree: they would again, and a program that retries
-/// in a loop would never end.
-fn may_pass(error: &Error, during: During) -> bool {
-    match error {
-        Error::Aborted(cause) | Error::VoteFailed(cause)
-            if matches!(**cause, Cause::Mismatch { .. } | Cause::Unable { .. }) =>
-        {
-            false
-        }
-        Error::StateRejected(why) => {
-            matches!(why, StateRejection::NobodyHasIt { .. } | StateRejection::HoldersGone)
-        }
-        // A communicator that could not connect may try again, one that was not let in may not.
-        Error::MasterUnreachable(_) | Error::MasterLost(_) => during == During::Connect,
-        Error::VoteFailed(_) => during != During::Connect,
-        other => other.is_retryable(),
-    }
-}
-
+/// The code of an error. Every documented retry loop goes by codes, so an error that is not retryable must not have
+/// a code that such a loop retries; `RETRIED` in the tests lists those.
 fn code_of(error: &Error, during: During) -> ResultCode {
-    match error {
-        Error::Misuse(_) => ResultCode::InvalidUsage,
-        Error::BadArgument(_) => ResultCode::InvalidArgument,
-        Error::TooFewPeers if during == During::OptimizeTopology => ResultCode::InvalidUsage,
-        Error::TooFewPeers => ResultCode::TooFewPeers,
-        Error::PendingOperations(_) => ResultCode::PendingAsyncOps,
-        Error::Aborted(_) | Error::VoteFailed(_) => match during {
-            During::UpdateTopology => ResultCode::UpdateTopologyFailed,
-            During::OptimizeTopology => ResultCode::TopologyOptimizationFailed,
-            During::Sync => ResultCode::SharedStateSyncFailed,
-            During::Connect => ResultCode::MasterConnectionFailed,
-            _ => ResultCode::RankConnectionLost,
-        },
-        Error::StateRejected(StateRejection::NobodyHasIt { .. } | StateRejection::HoldersGone) => {
+    let failure = match error {
+        Error::Misuse(_) => return ResultCode::InvalidUsage,
+        Error::BadArgument(_) => return ResultCode::InvalidArgument,
+        Error::Left | Error::Interrupted => return ResultCode::MasterConnectionFailed,
+        Error::Bind(_) | Error::NoGroup(_) => return ResultCode::InvalidUsage,
+        Error::Failed(failure) => failure,
+        // Errors of the system, and bugs.
+        _ => return ResultCode::InternalError,
+    };
+    match failure.kind() {
+        FailureKind::Misuse => ResultCode::InvalidUsage,
+        FailureKind::BadArgument | FailureKind::Mismatch => ResultCode::InvalidArgument,
+        FailureKind::TooFewPeers if during == During::OptimizeTopology => ResultCode::InvalidUsage,
+        FailureKind::TooFewPeers => ResultCode::TooFewPeers,
+        FailureKind::PendingOperations => ResultCode::PendingAsyncOps,
+        FailureKind::PeerLost | FailureKind::LinkLost | FailureKind::Timeout | FailureKind::EpochEnded => {
+            match during {
+                During::UpdateTopology => ResultCode::UpdateTopologyFailed,
+                During::OptimizeTopology => ResultCode::TopologyOptimizationFailed,
+                During::Sync => ResultCode::SharedStateSyncFailed,
+                During::Connect => ResultCode::MasterConnectionFailed,
+                _ => ResultCode::RankConnectionLost,
+            }
+        }
+        FailureKind::Unable | FailureKind::GivenUp => ResultCode::InternalError,
+        FailureKind::NoState | FailureKind::StateOrphaned | FailureKind::HoldersGone => {
             ResultCode::NoSharedStateAvailable
         }
-        Error::StateRejected(_) => ResultCode::SharedStateSyncFailed,
-        Error::MasterUnreachable(_)
-        | Error::MasterLost(_)
-        | Error::TurnedAway(_)
-        | Error::Removed(_)
-        | Error::Left
-        | Error::Interrupted => ResultCode::MasterConnectionFailed,
-        Error::Bind(_) | Error::NoGroup(_) => ResultCode::InvalidUsage,
-        // The system's refusals and our own bugs; also whatever error comes to be later.
-        _ => ResultCode::InternalError,
+        FailureKind::RevisionIncrementViolation
+        | FailureKind::StateLayout
+        | FailureKind::LostElection
+        | FailureKind::StrategyConflict => ResultCode::SharedStateSyncFailed,
+        FailureKind::MasterUnreachable
+        | FailureKind::NotAccepted
+        | FailureKind::MasterLost
+        | FailureKind::ProtocolViolation
+        | FailureKind::TurnedAway
+        | FailureKind::Removed
+        | FailureKind::Left => ResultCode::MasterConnectionFailed,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfold::Cause;
+    use ringfold::{Cause, Failure as CallFailure, MasterLoss, PeerName, Removal, StateRejection};
 
-    #[test]
-    fn a_failed_vote_has_the_code_of_its_call() {
-        let failed = Error::VoteFailed(Box::new(Cause::EpochEnded));
-        assert_eq!(code_of(&failed, During::UpdateTopology), ResultCode::UpdateTopologyFailed);
-        assert_eq!(code_of(&failed, During::OptimizeTopology), ResultCode::TopologyOptimizationFailed);
-        assert_eq!(code_of(&failed, During::Sync), ResultCode::SharedStateSyncFailed);
-        let aborted = Error::Aborted(Box::new(Cause::EpochEnded));
-        assert_eq!(code_of(&aborted, During::Reduce), ResultCode::RankConnectionLost);
+    /// The codes that the loops in README, docs and examples retry.
+    const RETRIED: [ResultCode; 3] = [
+        ResultCode::RankConnectionLost,
+        ResultCode::UpdateTopologyFailed,
+        ResultCode::TopologyOptimizationFailed,
+    ];
+    const EVERY_CALL: [During; 6] = [
+        During::Connect,
+        During::UpdateTopology,
+        During::OptimizeTopology,
+        During::PendingVote,
+        During::Reduce,
+        During::Sync,
+    ];
+
+    fn aborted(cause: Cause) -> Error {
+        CallFailure::Aborted(Box::new(cause)).into()
+    }
+
+    fn vote_failed(cause: Cause) -> Error {
+        CallFailure::VoteFailed(Box::new(cause)).into()
+    }
+
+    fn mismatch() -> Cause {
+        let waiting = |name: &str| ringfold::Waiting {
+            who: PeerName { peer: Default::default(), name: name.into() },
+            call: "all-reduce".into(),
+        };
+        Cause::Mismatch { one: waiting("a"), other: waiting("b") }
     }
 
     #[test]
-    fn what_peers_disagree_on_is_no_reason_to_try_again() {
-        let retryable = |error: &Error, during| Failure::of(error, during).is_retryable;
-        assert!(retryable(&Error::Aborted(Box::new(Cause::EpochEnded)), During::Reduce));
-        let differs = Error::StateRejected(StateRejection::Layout { key: "x".into() });
-        assert!(!retryable(&differs, During::Sync));
-        assert!(retryable(&Error::StateRejected(StateRejection::HoldersGone), During::Sync));
-        let gone = Error::MasterLost("x".into());
-        assert!(retryable(&gone, During::Connect) && !retryable(&gone, During::UpdateTopology));
-        assert!(!retryable(&Error::TurnedAway("x".into()), During::Connect));
+    fn a_failed_vote_has_the_code_of_its_call() {
+        let failed = vote_failed(Cause::EpochEnded);
+        assert_eq!(code_of(&failed, During::UpdateTopology), ResultCode::UpdateTopologyFailed);
+        assert_eq!(code_of(&failed, During::OptimizeTopology), ResultCode::TopologyOptimizationFailed);
+        assert_eq!(code_of(&failed, During::Sync), ResultCode::SharedStateSyncFailed);
+        assert_eq!(code_of(&aborted(Cause::EpochEnded), During::Reduce), ResultCode::RankConnectionLost);
+    }
+
+    #[test]
+    fn what_peers_disagree_on_has_no_code_that_a_loop_retries() {
+        let who = PeerName { peer: Default::default(), name: "a".into() };
+        let lasting = [mismatch(), Cause::Unable { who: who.clone() }, Cause::GivenUp { who: who.clone() }];
+        let layout = CallFailure::StateRejected(StateRejection::Layout { key: "x".into() });
+        for during in EVERY_CALL {
+            for cause in &lasting {
+                for error in [aborted(cause.clone()), vote_failed(cause.clone())] {
+                    let failure = Failure::of(&error, during);
+                    assert!(!error.is_retryable() && !failure.is_retryable, "{error}");
+                    assert!(!RETRIED.contains(&failure.code), "{error} in {during:?}");
+                }
+            }
+            assert_eq!(code_of(&aborted(mismatch()), during), ResultCode::InvalidArgument);
+            assert!(!Failure::of(&layout.clone().into(), during).is_retryable);
+        }
+        assert!(Failure::of(&aborted(Cause::EpochEnded), During::Reduce).is_retryable);
+        let gone = CallFailure::StateRejected(StateRejection::HoldersGone);
+        assert!(Failure::of(&gone.into(), During::Sync).is_retryable);
     }
 
     #[test]
     fn the_loss_of_the_master_never_looks_like_something_to_retry_in_a_loop() {
-        for during in [During::UpdateTopology, During::OptimizeTopology, During::Reduce, During::Sync] {
-            for error in [Error::MasterLost("x".into()), Error::Removed("x".into()), Error::Left] {
+        let removed = Removal::Refused(ringfold::JoinRefusal::TooLate);
+        let lost = [MasterLoss::NotReturned, MasterLoss::NoAnswer].map(CallFailure::MasterLost);
+        for during in EVERY_CALL {
+            let ended = [CallFailure::Removed(removed.clone()), CallFailure::Left];
+            for failure in lost.iter().cloned().chain(ended) {
+                let error = Error::from(failure);
                 assert_eq!(code_of(&error, during), ResultCode::MasterConnectionFailed);
+                assert!(!Failure::of(&error, during).is_retryable);
             }
         }
+        let unreachable = CallFailure::MasterLost(MasterLoss::Unreachable("refused".into()));
+        assert!(Failure::of(&unreachable.into(), During::Connect).is_retryable);
+        assert!(!Failure::of(&CallFailure::TurnedAway("x".into()).into(), During::Connect).is_retryable);
     }
 }

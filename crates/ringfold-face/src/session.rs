@@ -3,7 +3,7 @@
 use crate::in_flight::InFlight;
 use crate::result::{During, Failure, ResultCode};
 use parking_lot::Mutex;
-use ringfold::{Communicator, Error};
+use ringfold::{Communicator, Error, Failure as CallFailure};
 use std::time::Duration;
 
 /// How long an abandoned operation may take to let go of its buffers; it is told to, so it takes milliseconds.
@@ -28,8 +28,12 @@ impl Session {
     /// The failure that an error of a call is; the end of this peer's part in the run is remembered.
     pub fn failed(&self, error: &Error, during: During) -> Failure {
         let failure = Failure::of(error, during);
-        let over =
-            matches!(error, Error::MasterLost(_) | Error::Removed(_) | Error::Left | Error::Interrupted);
+        let over = matches!(
+            error,
+            Error::Failed(CallFailure::MasterLost(_) | CallFailure::Removed(_))
+                | Error::Left
+                | Error::Interrupted
+        );
         if over && during != During::Connect {
             *self.lost.lock() = Some(failure.clone());
         }

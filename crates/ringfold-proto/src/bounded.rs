@@ -3,7 +3,7 @@
 //! The codec asks on both sides. A sender that would exceed a bound learns it from its own error, and a
 //! receiver can count on the bounds of [`crate::limits`] in whatever a frame contained.
 
-use crate::cause::{Cause, Departure, PeerName, StateRejection, Waiting};
+use crate::cause::{Cause, Departure, PeerName, Removal, StateRejection, Waiting};
 use crate::descriptor::{Descriptor, Weight};
 use crate::epoch::{EpochDescription, Member};
 use crate::limits;
@@ -93,7 +93,9 @@ impl Bounded for Numbered<ToPeer> {
             },
             ToPeer::Probe { addresses, .. } => check_addresses(addresses),
             ToPeer::SyncElected { verdict, .. } => check_verdict(verdict),
-            ToPeer::Removed { reason } => check_text(reason),
+            ToPeer::Removed { reason: Removal::Departed(how) } => check_departure(how),
+            ToPeer::Removed { reason: Removal::Refused(_) } => Ok(()),
+            ToPeer::Removed { reason: Removal::Disconnected(why) } => check_text(why),
             ToPeer::Registered { .. }
             | ToPeer::Rebound { .. }
             | ToPeer::Restoring { .. }
@@ -229,15 +231,7 @@ fn check_cause(cause: &Cause) -> Result<(), Excess> {
     match cause {
         Cause::PeerLost { who, how } => {
             check_name(&who.name)?;
-            match how {
-                Departure::Kicked(why) | Departure::Misbehaved(why) => check_text(why),
-                Departure::Left
-                | Departure::ConnectionLost
-                | Departure::Silent
-                | Departure::Unreachable
-                | Departure::NotReturned
-                | Departure::Died => Ok(()),
-            }
+            check_departure(how)
         }
         Cause::LinkLost { from, to } => {
             check_name(&from.name)?;
@@ -253,6 +247,21 @@ fn check_cause(cause: &Cause) -> Result<(), Excess> {
         }
         Cause::Unable { who } | Cause::GivenUp { who } => check_name(&who.name),
         Cause::EpochEnded => Ok(()),
+    }
+}
+
+fn check_departure(how: &Departure) -> Result<(), Excess> {
+    match how {
+        Departure::Kicked(why) => check_text(why),
+        Departure::Left
+        | Departure::ConnectionLost
+        | Departure::Silent
+        | Departure::Unreachable
+        | Departure::Misbehaved(_)
+        | Departure::NotReturned
+        | Departure::Died
+        | Departure::NotEstablished
+        | Departure::LeftBehind => Ok(()),
     }
 }
 

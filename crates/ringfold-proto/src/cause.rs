@@ -1,6 +1,8 @@
 //! Why something did not succeed, in words that name whom we waited for.
 
-use crate::id::{PeerId, Revision};
+use crate::id::{OpId, PeerId, Revision, Seq};
+use crate::limits;
+use crate::message::Phase;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -28,16 +30,20 @@ pub enum Departure {
     ConnectionLost,
     /// Nobody had a byte from it for too long.
     Silent,
-    /// It was put out, for this reason.
+    /// An operator evicted it, for this reason.
     Kicked(String),
     /// No ring through all members is left, and it is the newest of those that stand in the way.
     Unreachable,
     /// It broke the protocol, in this way.
-    Misbehaved(String),
+    Misbehaved(ProtocolViolation),
     /// It did not come back after the master restarted.
     NotReturned,
     /// Its connections broke without a goodbye.
     Died,
+    /// It did not report in time that it has a link with every neighbour.
+    NotEstablished,
+    /// An earlier life of the master had evicted it.
+    LeftBehind,
 }
 
 impl fmt::Display for Departure {
@@ -46,13 +52,155 @@ impl fmt::Display for Departure {
             Self::Left => write!(f, "left"),
             Self::ConnectionLost => write!(f, "lost its connection to the master"),
             Self::Silent => write!(f, "was silent for too long"),
-            Self::Kicked(why) => write!(f, "was put out: {why}"),
+            Self::Kicked(why) => write!(f, "was evicted: {why}"),
             Self::Unreachable => {
                 write!(f, "could not be reached by its neighbours, and no other ring was left")
             }
             Self::Misbehaved(why) => write!(f, "broke the protocol: {why}"),
             Self::NotReturned => write!(f, "did not return after the master restarted"),
             Self::Died => write!(f, "died, or its connection broke"),
+            Self::NotEstablished => write!(f, "was evicted: it did not reach its neighbours in time"),
+            Self::LeftBehind => write!(f, "was evicted: the run went on without it"),
+        }
+    }
+}
+
+/// How one side of a control connection broke the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ProtocolViolation {
+    /// The numbers of its messages are not in sequence.
+    Numbering,
+    /// It acknowledges no message.
+    NothingAcknowledged,
+    /// It voted in a round that is not the next one.
+    Round {
+        /// The phase.
+        phase: Phase,
+        /// The round that it voted in.
+        voted: u64,
+        /// How many rounds are complete.
+        completed: u64,
+    },
+    /// It started an operation that is not the next one of its tag.
+    Sequence {
+        /// The operation.
+        op: OpId,
+        /// The sequence number that comes next.
+        next: Seq,
+    },
+    /// It has too many operations in flight.
+    TooManyOperations,
+    /// It sent an invalid description of an epoch.
+    Epoch,
+    /// It returned with counters that no run can reach.
+    Counters,
+    /// It committed an operation that this peer has not done.
+    PrematureCommit,
+    /// It assigned an entry that the shared state does not have.
+    Assignment,
+}
+
+impl fmt::Display for ProtocolViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Numbering => write!(f, "message numbers out of sequence"),
+            Self::NothingAcknowledged => write!(f, "no message is acknowledged"),
+            Self::Round { phase, voted, completed } => {
+                write!(f, "vote in round {voted} of {phase}, but {completed} rounds are complete")
+            }
+            Self::Sequence { op, next } => write!(f, "{op} is out of sequence, {next} is next"),
+            Self::TooManyOperations => {
+                write!(f, "more than {} operations in flight", limits::OPS_IN_FLIGHT_MAX)
+            }
+            Self::Epoch => write!(f, "invalid description of an epoch"),
+            Self::Counters => write!(f, "invalid counters: no run can reach them"),
+            Self::PrematureCommit => write!(f, "commit of an operation that is not done"),
+            Self::Assignment => write!(f, "assignment of an unknown entry of the shared state"),
+        }
+    }
+}
+
+/// Why the master does not let a peer join or return.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum JoinRefusal {
+    /// A peer with this id is part of the run.
+    AlreadyMember,
+    /// The run has as many peers as it can have.
+    RunFull,
+    /// The run has had as many groups as the master remembers.
+    TooManyGroups,
+    /// It listens on too many addresses.
+    TooManyAddresses,
+    /// It returns, and was removed before.
+    WasRemoved,
+    /// It returns to a restarted master after the run went on.
+    TooLate,
+    /// It broke the protocol.
+    Misbehaved(ProtocolViolation),
+}
+
+impl fmt::Display for JoinRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyMember => write!(f, "it is already part of the run"),
+            Self::RunFull => write!(f, "the run is full: it has {} peers", limits::WORLD_MAX),
+            Self::TooManyGroups => {
+                write!(f, "the run has had {} groups, which is the maximum", limits::GROUPS_MAX)
+            }
+            Self::TooManyAddresses => {
+                write!(f, "it listens on more than {} addresses", limits::ADDRESSES_MAX)
+            }
+            Self::WasRemoved => write!(f, "it was removed from the run"),
+            Self::TooLate => write!(f, "the run went on without it after the master restarted"),
+            Self::Misbehaved(how) => write!(f, "broke the protocol: {how}"),
+        }
+    }
+}
+
+/// Why the master says that a peer is not, or no longer, part of the run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Removal {
+    /// It was a member, or waited to be accepted.
+    Departed(Departure),
+    /// It was not let in.
+    Refused(JoinRefusal),
+    /// The master's driver closed its connection, for this reason: an invalid message, or a limit that was exceeded.
+    Disconnected(String),
+}
+
+impl fmt::Display for Removal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Departed(how) => how.fmt(f),
+            Self::Refused(why) => why.fmt(f),
+            Self::Disconnected(why) => f.write_str(why),
+        }
+    }
+}
+
+/// How a peer lost its master. Stays on the peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MasterLoss {
+    /// It was never reached: no connection, or none that passed the handshake.
+    Unreachable(String),
+    /// It did not accept this peer within the deadline of connect.
+    NotAccepted,
+    /// The connection was lost, and the master did not come back in time.
+    NotReturned,
+    /// It did not end a call within the deadline and the grace time after it.
+    NoAnswer,
+    /// It broke the protocol.
+    Misbehaved(ProtocolViolation),
+}
+
+impl fmt::Display for MasterLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(why) => write!(f, "could not reach the master at {why}"),
+            Self::NotAccepted => write!(f, "the master did not accept this peer in time"),
+            Self::NotReturned => write!(f, "the master is lost: it did not come back in time"),
+            Self::NoAnswer => write!(f, "the master is lost: it does not answer in time"),
+            Self::Misbehaved(how) => write!(f, "the master is lost: it broke the protocol: {how}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Every decision of a machine, typed. Simulator log, tracing, metrics and flight recorder read this
 //! one stream.
 
-use crate::cause::{Cause, Departure, PeerName, StateRejection};
+use crate::cause::{Cause, Departure, JoinRefusal, PeerName, StateRejection};
 use crate::id::{EpochId, GroupId, Incarnation, OpId, Revision};
 use crate::message::{Direction, Outcome, Phase};
 use core::fmt;
@@ -11,8 +11,8 @@ use core::fmt;
 pub enum Event {
     /// A newcomer waits to be accepted.
     Registered(PeerName),
-    /// Someone was turned away.
-    Refused(PeerName, String),
+    /// A peer was not let in.
+    Refused(PeerName, JoinRefusal),
     /// A peer became a member.
     Accepted(PeerName, GroupId),
     /// A peer is no longer part of the run.

@@ -19,7 +19,7 @@ mod restore;
 mod roster;
 mod sync;
 
-use crate::cause::{Departure, PeerName};
+use crate::cause::{Departure, PeerName, ProtocolViolation};
 use crate::epoch::Attributes;
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, PeerId};
@@ -183,7 +183,7 @@ impl Master {
                     Receipt::Fresh => self.handle_said(now, peer, said),
                     Receipt::Repeat => {}
                     Receipt::Impossible => {
-                        self.remove(peer, Departure::Misbehaved("its messages are numbered wrongly".into()));
+                        self.remove(peer, Departure::Misbehaved(ProtocolViolation::Numbering));
                     }
                 }
             }
@@ -223,7 +223,7 @@ impl Master {
         self.advance(now);
     }
 
-    /// Puts a peer out of the run.
+    /// Evicts a peer.
     pub fn kick(&mut self, now: Time, peer: PeerId, reason: &str) {
         let reason = admission::clipped(reason, crate::limits::TEXT_BYTES_MAX / 2);
         self.remove(peer, Departure::Kicked(reason));

@@ -1,6 +1,6 @@
 //! What peers and the master say to each other on a control connection.
 
-use crate::cause::Cause;
+use crate::cause::{Cause, Removal};
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, MissingPair};
 use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
@@ -414,8 +414,8 @@ pub enum ToPeer {
     },
     /// The peer is no longer part of the run, for this reason.
     Removed {
-        /// The reason, in words.
-        reason: String,
+        /// The reason.
+        reason: Removal,
     },
     /// The master is alive.
     Heartbeat,

@@ -11,7 +11,7 @@ mod ops;
 mod syncs;
 mod upstream;
 
-pub use failure::Failure;
+pub use failure::{Failure, FailureKind};
 
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, Member};

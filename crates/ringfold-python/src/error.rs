@@ -12,7 +12,7 @@ static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 pub(crate) fn raised(py: Python<'_>, failure: &Failure) -> PyErr {
     match CLASS.import(py, "ringfold._error", "PCCLError") {
         Ok(class) => {
-            let arguments = (failure.code as i32, failure.text.clone(), failure.is_retryable);
+            let arguments = (failure.code as i32, failure.text.clone(), failure.is_retryable, failure.kind);
             // The class makes an instance of the subclass that belongs to the result.
             class.call1(arguments).map_or_else(|error| error, PyErr::from_value)
         }

@@ -18,8 +18,9 @@ pub(crate) struct Work {
     end: Mutex<Option<Result<ReduceInfo, Failure>>>,
 }
 
-/// How it ended: the result's number and words, whether to try again, the world, and the bytes sent and received.
-type End = (i32, String, bool, u32, u64, u64);
+/// How it ended: the result's number, its text, whether it is retryable, the kind of failure, the world, and the bytes
+/// sent and received.
+type End = (i32, String, bool, &'static str, u32, u64, u64);
 
 impl Work {
     /// Of the operation that was launched under this tag.
@@ -73,8 +74,8 @@ impl Work {
         let until = patience.and_then(Result::ok).and_then(|patience| Instant::now().checked_add(patience));
         let end = blocking(py, || self.wait_until(until))?;
         Ok(end.map(|end| match end {
-            Ok(info) => (0, String::new(), false, info.world, info.tx_bytes, info.rx_bytes),
-            Err(failure) => (failure.code as i32, failure.text, failure.is_retryable, 0, 0, 0),
+            Ok(info) => (0, String::new(), false, "", info.world, info.tx_bytes, info.rx_bytes),
+            Err(failure) => (failure.code as i32, failure.text, failure.is_retryable, failure.kind, 0, 0, 0),
         }))
     }
 

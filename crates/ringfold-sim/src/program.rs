@@ -274,10 +274,6 @@ impl Program {
 fn is_final(why: &Failure) -> bool {
     matches!(
         why,
-        Failure::MasterUnreachable(_)
-            | Failure::MasterLost(_)
-            | Failure::TurnedAway(_)
-            | Failure::Removed(_)
-            | Failure::Left
+        Failure::MasterLost(_) | Failure::TurnedAway(_) | Failure::Removed(_) | Failure::Left
     )
 }

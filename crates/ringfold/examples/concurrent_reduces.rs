@@ -33,7 +33,7 @@ fn main() -> Result<(), Error> {
     for (layer, reduce) in pending {
         let (mut gradients, mut result) = reduce.wait();
         // What was aborted comes back as it was.
-        while result.as_ref().is_err_and(|e| e.is_retryable() && *e != Error::TooFewPeers) {
+        while result.as_ref().is_err_and(|e| e.is_retryable() && !e.is_alone()) {
             println!("layer {layer} is tried again");
             result = peer.all_reduce(&mut gradients, AllReduce::avg().tag(layer));
         }

@@ -26,7 +26,7 @@ fn main() -> Result<(), Error> {
         let mut numbers = [1.0_f32, 2.0, 3.0, 4.0];
         match peer.all_reduce(&mut numbers, AllReduce::sum()) {
             Ok(info) => println!("round {round}: the sum of {} peers is {numbers:?}", info.world),
-            Err(Error::TooFewPeers) => {
+            Err(error) if error.is_alone() => {
                 println!("the others have left");
                 break;
             }

@@ -37,7 +37,8 @@ fn main() -> Result<(), Error> {
         let mut gradients = vec![1.0_f32; weights.len()];
         loop {
             match peer.all_reduce(&mut gradients, AllReduce::avg()) {
-                Ok(_) | Err(Error::TooFewPeers) => break,
+                Ok(_) => break,
+                Err(error) if error.is_alone() => break,
                 Err(error) if error.is_retryable() => println!("once more: {error}"),
                 Err(error) => return Err(error),
             }

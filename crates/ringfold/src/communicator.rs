@@ -15,12 +15,11 @@ use crate::{Element, Error};
 use builder::Config;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, lend, lend_mut};
-use ringfold_proto::cause::Cause;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::Attributes;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, Revision, Tag};
-use ringfold_proto::peer::{Completion, Failure, Peer};
+use ringfold_proto::peer::{Completion, Failure, FailureKind, Peer};
 use ringfold_proto::shared_state::{SyncOffer, SyncStrategy};
 use ringfold_proto::time::Time;
 use std::collections::VecDeque;
@@ -91,7 +90,7 @@ impl Communicator {
         };
         let patience = self.config.connect_patience();
         let connected = vote(&engine, |peer, now| peer.connect(now, patience));
-        if let Err(Error::MasterUnreachable(_) | Error::MasterLost(_) | Error::TurnedAway(_)) = &connected {
+        if let Err(Error::Failed(Failure::MasterLost(_) | Failure::TurnedAway(_))) = &connected {
             *self.engine.lock() = None;
             engine.close();
         }
@@ -222,8 +221,10 @@ impl Communicator {
                         info.tx_bytes += done.tx_bytes;
                         info.rx_bytes += done.rx_bytes;
                     }
-                    (Err(Error::Aborted(cause)), Some(buffers)) if is_transient(&cause) => {
-                        tracing::debug!(%cause, "an all-reduce is tried again");
+                    (Err(Error::Failed(failure @ Failure::Aborted(_))), Some(buffers))
+                        if is_transient(&failure) =>
+                    {
+                        tracing::debug!(%failure, "an all-reduce is tried again");
                         // Before all that comes later: whatever the limits of the peers are, all of them always have the
                         // first one in flight that is not done, and so it ends.
                         let place = todo.partition_point(|other| other.options.tag < options.tag);
@@ -302,8 +303,8 @@ impl Drop for Communicator {
 }
 
 /// Whether an abort was nobody's mistake: the same operation may succeed with those who are left.
-fn is_transient(cause: &Cause) -> bool {
-    matches!(cause, Cause::PeerLost { .. } | Cause::LinkLost { .. } | Cause::EpochEnded)
+fn is_transient(failure: &Failure) -> bool {
+    failure.is_retryable() && failure.kind() != FailureKind::Timeout
 }
 
 /// Makes a call of the machine's and waits for its answer.

@@ -1,8 +1,8 @@
 //! How a call fails, and whose fault it is.
 
 use ringfold_cuda::CudaError;
-use ringfold_proto::cause::{Cause, StateRejection};
-use ringfold_proto::peer::Failure;
+use ringfold_proto::cause::Cause;
+use ringfold_proto::peer::{Failure, FailureKind};
 
 /// Why a call failed. The text names the peers that are to blame, or that were waited for.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -14,33 +14,9 @@ pub enum Error {
     /// The caller's fault: an argument can't be used.
     #[error("{0}")]
     BadArgument(String),
-    /// A collective needs at least two peers in the group.
-    #[error("there is no other peer in the group; update_topology lets in whoever waits")]
-    TooFewPeers,
-    /// Operations are in flight and must be awaited first.
-    #[error("{0} asynchronous operations have not been awaited")]
-    PendingOperations(usize),
-    /// A collective was aborted, for all of the group.
-    #[error("the operation was aborted for all: {0}")]
-    Aborted(Box<Cause>),
-    /// A vote failed.
-    #[error("the vote failed: {0}")]
-    VoteFailed(Box<Cause>),
-    /// The shared state was not taken, or could not be had.
-    #[error("{0}")]
-    StateRejected(StateRejection),
-    /// The master was never reached; its address, and why.
-    #[error("could not reach the master at {0}")]
-    MasterUnreachable(String),
-    /// The master was reached before, and is lost.
-    #[error("the master is lost: {0}")]
-    MasterLost(String),
-    /// The master does not let this peer in, and will not.
-    #[error("the master turned this peer away: {0}")]
-    TurnedAway(String),
-    /// The master has put this peer out.
-    #[error("this peer is not part of the run: {0}")]
-    Removed(String),
+    /// A call of an elastic run failed. Misuse, invalid arguments and calls after leaving have variants of their own.
+    #[error(transparent)]
+    Failed(Failure),
     /// The communicator was closed.
     #[error("the communicator was closed")]
     Left,
@@ -73,7 +49,23 @@ pub enum Error {
 impl Error {
     /// Whether the same call may succeed if it is made again on the same communicator.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Aborted(_) | Self::VoteFailed(_) | Self::StateRejected(_) | Self::TooFewPeers)
+        matches!(self, Self::Failed(failure) if failure.is_retryable())
+    }
+
+    /// The kind of a failed call of an elastic run; none for errors of groups and of the system.
+    pub fn kind(&self) -> Option<FailureKind> {
+        match self {
+            Self::Failed(failure) => Some(failure.kind()),
+            Self::Misuse(_) => Some(FailureKind::Misuse),
+            Self::BadArgument(_) => Some(FailureKind::BadArgument),
+            Self::Left => Some(FailureKind::Left),
+            _ => None,
+        }
+    }
+
+    /// Whether the call failed because this peer is alone in its group.
+    pub fn is_alone(&self) -> bool {
+        *self == Self::Failed(Failure::TooFewPeers)
     }
 
     /// A failed system call, and what it was for.
@@ -96,16 +88,8 @@ impl From<Failure> for Error {
         match failure {
             Failure::Misuse(why) => Self::Misuse(why),
             Failure::BadArgument(why) => Self::BadArgument(why),
-            Failure::TooFewPeers => Self::TooFewPeers,
-            Failure::PendingOperations(count) => Self::PendingOperations(count),
-            Failure::Aborted(cause) => Self::Aborted(cause),
-            Failure::VoteFailed(cause) => Self::VoteFailed(cause),
-            Failure::StateRejected(why) => Self::StateRejected(why),
-            Failure::MasterUnreachable(why) => Self::MasterUnreachable(why),
-            Failure::MasterLost(why) => Self::MasterLost(why),
-            Failure::TurnedAway(why) => Self::TurnedAway(why),
-            Failure::Removed(why) => Self::Removed(why),
             Failure::Left => Self::Left,
+            failure => Self::Failed(failure),
         }
     }
 }

@@ -36,9 +36,12 @@ pub use master::{MASTER_PORT, Master, MasterBuilder};
 pub use ringfold_cuda as cuda;
 pub use ringfold_fabric::memory::{Memory, View};
 pub use ringfold_fabric::shared_memory::SharedMemory;
-pub use ringfold_proto::cause::{Cause, Departure, PeerName, StateRejection};
+pub use ringfold_proto::cause::{
+    Cause, Departure, JoinRefusal, MasterLoss, PeerName, ProtocolViolation, Removal, StateRejection, Waiting,
+};
 pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;
+pub use ringfold_proto::peer::{Failure, FailureKind};
 pub use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 pub use ringfold_proto::reduce_op::ReduceOp;
 pub use ringfold_proto::shared_state::SyncStrategy;

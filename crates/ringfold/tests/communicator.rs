@@ -1,8 +1,8 @@
 //! A communicator does what it promises: in one process, over real sockets.
 
 use ringfold::{
-    AllReduce, Buffers, Communicator, DType, Error, Master, Memory, Quantization, QuantizationAlgorithm,
-    Reduction, SharedState, SyncStrategy,
+    AllReduce, Buffers, Communicator, DType, Error, Failure, FailureKind, Master, Memory, Quantization,
+    QuantizationAlgorithm, Reduction, SharedState, SyncStrategy,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,11 +146,41 @@ fn the_topology_is_optimised() {
     });
 }
 
+/// The loop that README shows: a failed call is made again while that may help.
+fn persist<T>(mut call: impl FnMut() -> Result<T, Error>) -> (u32, Result<T, Error>) {
+    let mut rounds = 0;
+    loop {
+        rounds += 1;
+        let outcome = call();
+        match &outcome {
+            Err(error) if error.is_retryable() && rounds < 1000 => {}
+            _ => return (rounds, outcome),
+        }
+    }
+}
+
+#[test]
+fn a_loop_that_retries_ends_when_peers_disagree() {
+    with_peers(2, |peer, number| {
+        let mut data = vec![1.0_f32; 4 + number as usize];
+        let (rounds, outcome) = persist(|| peer.all_reduce(&mut data, AllReduce::sum()));
+        assert_eq!((rounds, outcome.unwrap_err().kind()), (1, Some(FailureKind::Mismatch)));
+        let mut weights = [number as f32; 4];
+        let (rounds, outcome) = persist(|| {
+            let mut state = SharedState::new(0).add(&format!("w{number}"), &mut weights);
+            peer.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)
+        });
+        if let Err(error) = outcome {
+            assert_eq!((rounds, error.kind()), (1, Some(FailureKind::StateLayout)));
+        }
+    });
+}
+
 #[test]
 fn a_lone_peer_is_told_that_it_is_alone() {
     let (_master, address) = master();
     let peer = join(&address, "lone", 1);
-    assert_eq!(peer.all_reduce(&mut [1.0f32], AllReduce::sum()), Err(Error::TooFewPeers));
+    assert_eq!(peer.all_reduce(&mut [1.0f32], AllReduce::sum()), Err(Error::Failed(Failure::TooFewPeers)));
     assert!(matches!(peer.optimize_topology(), Err(Error::Misuse(_))));
     assert!(matches!(peer.connect(), Err(Error::Misuse(_))));
 }

@@ -6,8 +6,8 @@
 use half::bf16;
 use ringfold::cuda::{CudaError, DeviceBuffer, DeviceMemory, Download, Driver, Queued};
 use ringfold::{
-    AllReduce, Buffers, Cause, Communicator, DType, Element, Error, Master, Memory, Reduction, StateMemory,
-    StateTensor, SyncInfo, SyncStrategy,
+    AllReduce, Buffers, Cause, Communicator, DType, Element, Error, Failure, Master, Memory, Reduction,
+    StateMemory, StateTensor, SyncInfo, SyncStrategy,
 };
 use ringfold_lab::skip;
 use std::sync::mpsc;
@@ -237,7 +237,7 @@ fn a_launch_takes_its_tag_and_holds_up_votes_until_it_has_ended() {
         if number == 0 {
             let again = peer.all_reduce_memory(DType::F32, tensor.in_place(), AllReduce::sum()).map(drop);
             assert_eq!(again, Err(Error::BadArgument("tag 0 is already in flight".into())));
-            assert_eq!(peer.update_topology(), Err(Error::PendingOperations(1)));
+            assert_eq!(peer.update_topology(), Err(Error::Failed(Failure::PendingOperations(1))));
             assert_eq!(work.wait_for(Duration::from_millis(50)), None);
             assert!(!work.is_done());
             go.lock().take();
@@ -264,13 +264,15 @@ fn after_an_abort_the_device_holds_what_it_held() {
             .expect("it starts");
         for failed in [peer.reduce(reduction::<f32>(blocking.in_place(), AllReduce::sum())), work.wait()] {
             match failed {
-                Err(Error::Aborted(cause)) => assert!(matches!(*cause, Cause::PeerLost { .. }), "{cause}"),
+                Err(Error::Failed(Failure::Aborted(cause))) => {
+                    assert!(matches!(*cause, Cause::PeerLost { .. }), "{cause}")
+                }
                 other => panic!("{other:?}"),
             }
         }
         assert!(blocking.values::<f32>() == input && launched.values::<f32>() == input);
         let alone = peer.all_reduce_memory(DType::F32, launched.in_place(), AllReduce::sum()).map(drop);
-        assert_eq!(alone, Err(Error::TooFewPeers));
+        assert_eq!(alone, Err(Error::Failed(Failure::TooFewPeers)));
     });
 }
 

@@ -14,9 +14,6 @@ import pccl
 
 # How often a reduction is tried again although nobody has gone: links may break and heal.
 _FRUITLESS_MAX = 6
-# What errors say that no retry cures: peers that disagree will disagree again. The first to give up would leave, and
-# the other one would then go on alone, as if nothing had been wrong.
-_LASTING = ("no answer in time from ",)
 
 
 @dataclass(frozen=True)
@@ -181,8 +178,9 @@ class Reducing:
 
 def may_pass(error: pccl.PCCLError) -> bool:
     """Whether the same call of all peers may succeed the next time: a peer or a link was lost, and it was nobody's
-    mistake."""
-    return error.is_retryable and not any(words in error.text for words in _LASTING)
+    mistake. A timeout is not retried: the first peer to give up would leave, and the other one would go on alone, as
+    if nothing had been wrong."""
+    return error.is_retryable and error.kind != "timeout"
 
 
 def _keep_own(operand: Operand) -> None:

@@ -25,7 +25,16 @@ _POLL_MAX_SECONDS = 1.0
 _POLL_OTHERS_SECONDS = 0.01
 # A wait that is longer than this is told even to those who have not asked for a log.
 _PATIENCE_SECONDS = 30.0
-_REJECTIONS = (pccl.Result.SHARED_STATE_SYNC_FAILED, pccl.Result.NO_SHARED_STATE_AVAILABLE)
+# Kinds of errors that say that the state was rejected, which no retry cures here.
+_REJECTIONS = {
+    "revision-increment-violation",
+    "state-layout",
+    "lost-election",
+    "strategy-conflict",
+    "no-state",
+    "state-orphaned",
+    "holders-gone",
+}
 # Tags from here up are used by this package; those below are the user's.
 OWN_TAGS = 1 << 62
 
@@ -426,9 +435,8 @@ class Run:
                     synced = self._communicator.sync_shared_state(shared, strategy)
                 break
             except pccl.PCCLError as error:
-                # A vote that failed has the same code as a state that was rejected, which no retry cures.
-                if error.result in _REJECTIONS and "the vote failed" not in error.text:
-                    raise Rejected(error.result, _why_rejected(error.text, offered), False) from error
+                if error.kind in _REJECTIONS:
+                    raise Rejected(error.result, _why_rejected(error, offered), False, error.kind) from error
                 if not may_pass(error) or attempt == _VOTES_MAX:
                     raise
                 logger.info("the state is synchronised once more: %s", error)
@@ -502,19 +510,19 @@ def _each(tensors: Any) -> list[Any]:
     return list(tensors)
 
 
-def _why_rejected(text: str, offered: int) -> str:
+def _why_rejected(error: pccl.PCCLError, offered: int) -> str:
     """The same in plain words, with what to do about it."""
-    if "RevisionIncrementViolation" in text:
+    if error.kind == "revision-increment-violation":
         hint = (
             f"This peer came with revision {offered}, ahead of the run. Start it with revision=0 to take over the state "
             "that the run has, or restart the run from this peer's checkpoint."
         )
-    elif "layout differs" in text:
+    elif error.kind == "state-layout":
         hint = (
             "This peer's state has other names, shapes or types than that of the run: it is another program, or another "
             "version of it."
         )
-    elif "everyone who held" in text:
+    elif error.kind in ("state-orphaned", "holders-gone"):
         hint = (
             "Nobody who has the state is left. To go on from a checkpoint, start the peer that has it with "
             "strategy=SEND_ONLY and the revision of the checkpoint, and all others with strategy=RECEIVE_ONLY; or "
@@ -522,4 +530,4 @@ def _why_rejected(text: str, offered: int) -> str:
         )
     else:
         hint = "All peers that begin together must use the same strategy."
-    return f"the run did not take this peer's state: {text}. {hint}"
+    return f"the run did not take this peer's state: {error.text}. {hint}"

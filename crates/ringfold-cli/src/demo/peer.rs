@@ -189,7 +189,7 @@ impl<'a> Peer<'a> {
                     let (world, tx_bytes) = (info.world, info.tx_bytes);
                     return Ok(Reduced::Done { world, took: begin.elapsed(), retries, tx_bytes });
                 }
-                Err(Error::TooFewPeers) => return Ok(Reduced::Alone),
+                Err(error) if error.is_alone() => return Ok(Reduced::Alone),
                 Err(error) if error.is_retryable() => tell(Event::Aborted { step, why: error.to_string() })?,
                 Err(error) => return Err(error).context("the all-reduce failed"),
             }

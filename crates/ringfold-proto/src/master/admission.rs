@@ -2,7 +2,7 @@
 
 use super::roster::{PeerRecord, Standing};
 use super::{Master, MasterAction};
-use crate::cause::Departure;
+use crate::cause::{Departure, JoinRefusal, Removal};
 use crate::event::Event;
 use crate::id::{ConnId, PeerId};
 use crate::limits;
@@ -38,9 +38,10 @@ impl Master {
         self.notify(Event::Registered(self.named(peer)));
     }
 
-    /// Turns a connection away with a reason.
-    pub(super) fn refuse(&mut self, conn: ConnId, reason: String) {
-        let message = Box::new(Numbered { number: 0, acknowledged: 0, message: ToPeer::Removed { reason } });
+    /// Rejects a connection with a reason.
+    pub(super) fn refuse(&mut self, conn: ConnId, why: JoinRefusal) {
+        let message = ToPeer::Removed { reason: Removal::Refused(why) };
+        let message = Box::new(Numbered { number: 0, acknowledged: 0, message });
         self.actions.push_back(MasterAction::Send { conn, message });
         self.actions.push_back(MasterAction::Close { conn });
     }
@@ -88,18 +89,18 @@ impl Master {
         !pending.is_empty()
     }
 
-    fn objection(&self, peer: PeerId, join: &Join) -> Option<String> {
+    fn objection(&self, peer: PeerId, join: &Join) -> Option<JoinRefusal> {
         if self.roster.get(peer).is_some() {
-            return Some("it is already part of the run".into());
+            return Some(JoinRefusal::AlreadyMember);
         }
         if self.roster.len() >= limits::WORLD_MAX {
-            return Some(format!("the run is full: it has {} peers", limits::WORLD_MAX));
+            return Some(JoinRefusal::RunFull);
         }
         if self.groups.len() >= limits::GROUPS_MAX && !self.groups.contains_key(&join.group) {
-            return Some(format!("the run has had {} groups, and remembers all of them", limits::GROUPS_MAX));
+            return Some(JoinRefusal::TooManyGroups);
         }
         if join.addresses.len() > limits::ADDRESSES_MAX {
-            return Some(format!("it listens on more than {} addresses", limits::ADDRESSES_MAX));
+            return Some(JoinRefusal::TooManyAddresses);
         }
         None
     }

@@ -1,7 +1,7 @@
 //! How a peer stops being part of the run, whatever the reason, and what follows for the others.
 
 use super::{Master, MasterAction};
-use crate::cause::{Cause, Departure};
+use crate::cause::{Cause, Departure, Removal};
 use crate::event::Event;
 use crate::id::{PeerId, Revision};
 use crate::message::ToPeer;
@@ -15,7 +15,7 @@ impl Master {
         let name = self.named(peer);
         if let Some(conn) = self.roster.get(peer).and_then(|r| r.conn) {
             if how != Departure::Left {
-                self.send(peer, ToPeer::Removed { reason: how.to_string() });
+                self.send(peer, ToPeer::Removed { reason: Removal::Departed(how.clone()) });
             }
             self.actions.push_back(MasterAction::Close { conn });
             self.roster.disconnect(conn);

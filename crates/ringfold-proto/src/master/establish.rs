@@ -92,8 +92,7 @@ impl Master {
                 }
                 Stage::Proposed { round, deadline, .. } if *deadline <= now => {
                     for peer in round.missing(self.roster.members(id)) {
-                        let why = "it did not reach its neighbours in time".to_owned();
-                        self.remove(peer, Departure::Kicked(why));
+                        self.remove(peer, Departure::NotEstablished);
                     }
                 }
                 _ => {}

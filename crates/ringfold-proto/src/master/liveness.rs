@@ -1,7 +1,7 @@
 //! Who is alive. A peer is silent only if neither the master nor any neighbour had a byte from it (R9).
 
 use super::{Master, MasterAction};
-use crate::cause::Departure;
+use crate::cause::{Departure, ProtocolViolation};
 use crate::event::Event;
 use crate::id::PeerId;
 use crate::message::{Phase, ToPeer};
@@ -102,7 +102,7 @@ impl Master {
         }
         let behind: Vec<_> = self.roster.iter().filter(|r| r.session.is_overfull()).map(|r| r.peer).collect();
         for peer in behind {
-            self.remove(peer, Departure::Misbehaved("it acknowledges nothing".into()));
+            self.remove(peer, Departure::Misbehaved(ProtocolViolation::NothingAcknowledged));
         }
     }
 

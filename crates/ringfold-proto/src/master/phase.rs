@@ -3,7 +3,7 @@
 use super::Master;
 use super::optimise::OptimiseRound;
 use super::sync::SyncRound;
-use crate::cause::{Cause, Departure};
+use crate::cause::{Cause, Departure, ProtocolViolation};
 use crate::event::Event;
 use crate::id::{CallId, GroupId, PeerId};
 use crate::message::{Answer, Phase, Request, ToPeer};
@@ -59,7 +59,7 @@ impl Master {
             return self.answer(peer, call, phase, round, self.last_answer(peer, phase, group));
         }
         if round != completed + 1 {
-            let why = format!("it votes in {phase} {round}, but {completed} are complete");
+            let why = ProtocolViolation::Round { phase, voted: round, completed };
             return self.remove(peer, Departure::Misbehaved(why));
         }
         let patience = match deadline_ms {

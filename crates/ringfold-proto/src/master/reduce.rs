@@ -3,7 +3,7 @@
 
 use super::Master;
 use super::group::Group;
-use crate::cause::{Cause, Departure, Waiting};
+use crate::cause::{Cause, Departure, ProtocolViolation, Waiting};
 use crate::descriptor::Descriptor;
 use crate::event::Event;
 use crate::id::{GroupId, OpId, PeerId, Seq, Tag};
@@ -183,15 +183,13 @@ impl Master {
             return false;
         }
         if op.seq > next {
-            let why = format!("{op} can't be next, {next} is");
-            self.remove(peer, Departure::Misbehaved(why));
+            self.remove(peer, Departure::Misbehaved(ProtocolViolation::Sequence { op, next }));
             return false;
         }
         if group.ops.len() >= limits::OPS_IN_FLIGHT_MAX
             && group.in_flight(peer, op) >= limits::OPS_IN_FLIGHT_MAX
         {
-            let why = format!("it has more than {} operations in flight", limits::OPS_IN_FLIGHT_MAX);
-            self.remove(peer, Departure::Misbehaved(why));
+            self.remove(peer, Departure::Misbehaved(ProtocolViolation::TooManyOperations));
             return false;
         }
         let known = group.decided.contains_key(&op.tag) || group.ops.contains_key(&(op.tag, op.seq));

@@ -7,7 +7,7 @@ use super::group::{Group, Stage};
 use super::reduce::OpRound;
 use super::roster::{PeerRecord, Standing};
 use super::{Master, MasterAction};
-use crate::cause::{Cause, Departure, PeerName};
+use crate::cause::{Cause, Departure, JoinRefusal, PeerName, ProtocolViolation};
 use crate::epoch::EpochDescription;
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
@@ -32,7 +32,7 @@ impl Master {
         if resume.incarnation == self.incarnation {
             return match self.roster.get(peer).is_some() {
                 true => self.rebind(now, conn, peer, resume.received),
-                false => self.refuse(conn, "it was removed from the run".into()),
+                false => self.refuse(conn, JoinRefusal::WasRemoved),
             };
         }
         if self.restored && self.roster.is_accepted(peer) && self.has_acknowledged_nothing(peer) {
@@ -40,19 +40,19 @@ impl Master {
         }
         let too_late = self.started.is_some_and(|s| s + self.config.timing.restore_window <= now);
         if self.restored || too_late {
-            return self.refuse(conn, "the run went on without it after the master restarted".into());
+            return self.refuse(conn, JoinRefusal::TooLate);
         }
         let sound =
             |r: &EpochRecord| r.description.is_sound(peer) && r.description.id.group == resume.join.group;
         if !resume.epochs.iter().all(sound) || !resume.epochs.iter().any(|r| r.opened) {
-            return self.refuse(conn, "it returned with an epoch that can't be".into());
+            return self.refuse(conn, JoinRefusal::Misbehaved(ProtocolViolation::Epoch));
         }
         if !is_plausible(&resume) {
-            return self.refuse(conn, "it returned with numbers that no run can reach".into());
+            return self.refuse(conn, JoinRefusal::Misbehaved(ProtocolViolation::Counters));
         }
         let returned = self.restoration.as_ref().map(|r| &r.returned);
         if returned.is_some_and(|r| r.len() >= limits::WORLD_MAX && !r.contains_key(&peer)) {
-            return self.refuse(conn, format!("the run is full: it has {} peers", limits::WORLD_MAX));
+            return self.refuse(conn, JoinRefusal::RunFull);
         }
         if self.restoration.is_none() {
             self.begin_restoration(now, resume.incarnation);
@@ -209,7 +209,7 @@ impl Master {
             returned.iter().filter(|(p, r)| !is_member(**p, r)).map(|(p, _)| *p).collect();
         for peer in outsiders {
             returned.remove(&peer);
-            self.remove(peer, Departure::Kicked("the run went on without it".into()));
+            self.remove(peer, Departure::LeftBehind);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The user's calls: what may be called when, and how each is carried to its end.
 
 use super::{Completion, Failure, Peer, PeerAction, Stage};
-use crate::cause::StateRejection;
+use crate::cause::{MasterLoss, StateRejection};
 use crate::descriptor::Descriptor;
 use crate::id::{CallId, OpId, Tag};
 use crate::limits;
@@ -215,7 +215,7 @@ impl Peer {
                     CallKind::Reduce(ReduceCall { progress: Progress::Releasing { .. }, .. })
                 );
                 if !releasing {
-                    return self.go(Failure::MasterLost("it does not answer in time".into()));
+                    return self.go(Failure::MasterLost(MasterLoss::NoAnswer));
                 }
             } else if call.deadline <= now {
                 self.expire_call(id);
@@ -227,7 +227,7 @@ impl Peer {
         let Some(call) = self.calls.get_mut(&id) else { return };
         match &mut call.kind {
             CallKind::Vote { .. } => {}
-            CallKind::Connect => self.go(Failure::MasterLost("it did not accept this peer in time".into())),
+            CallKind::Connect => self.go(Failure::MasterLost(MasterLoss::NotAccepted)),
             CallKind::Reduce(reduce) => match reduce.progress.clone() {
                 Progress::Waiting => {
                     let cause = crate::cause::Cause::Timeout { waited_for: Vec::new() };

@@ -2,7 +2,7 @@
 
 use super::calls::{CallKind, Progress};
 use super::{Completion, Failure, Peer, PeerAction, Stage};
-use crate::cause::Cause;
+use crate::cause::{Cause, ProtocolViolation};
 use crate::epoch::{EpochDescription, Member, MissingPair};
 use crate::id::{EpochId, PeerId, Seq, Tag};
 use crate::message::{Ballot, Direction, Outcome, Request, RoundNumbers, ToMaster};
@@ -63,7 +63,7 @@ impl LinkState {
 impl Peer {
     pub(super) fn handle_proposed(&mut self, now: Time, description: EpochDescription, ended: Cause) {
         if !description.is_sound(self.id()) || description.id.group != self.config.join.group {
-            return self.go(Failure::MasterLost("it proposed an epoch that can't be".into()));
+            return self.go(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
         self.end_open_epoch(&ended);
         let me = description.rank_of(self.id()).unwrap_or_default();
@@ -101,7 +101,7 @@ impl Peer {
         let Some(proposal) = self.proposal.take_if(|p| p.description.id == epoch) else { return };
         let description = EpochDescription { missing, ..proposal.description };
         if !description.is_sound(self.id()) {
-            return self.go(Failure::MasterLost("it opened an epoch that can't be".into()));
+            return self.go(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
         self.actions.push_back(PeerAction::OpenEpoch(Box::new(description.clone())));
         self.open = Some(OpenEpoch { description, tags: BTreeMap::new(), ended: false });

@@ -1,6 +1,7 @@
-//! How a call ends badly, and whose fault it is.
+//! How a call fails: whose fault it is, and whether the same call may succeed later.
 
-use crate::cause::{Cause, StateRejection};
+use crate::cause::{Cause, MasterLoss, ProtocolViolation, Removal, StateRejection};
+use core::fmt;
 
 /// Why a call failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -8,11 +9,11 @@ pub enum Failure {
     /// The caller's fault: the call can't be made now.
     #[error("{0}")]
     Misuse(String),
-    /// The caller's fault: an argument can't be used.
+    /// The caller's fault: an argument is invalid.
     #[error("{0}")]
     BadArgument(String),
     /// A collective needs at least two peers in the group.
-    #[error("there is no other peer in the group")]
+    #[error("there is no other peer in the group; update_topology lets in pending peers")]
     TooFewPeers,
     /// Operations are in flight and must be awaited first.
     #[error("{0} asynchronous operations have not been awaited")]
@@ -26,34 +27,174 @@ pub enum Failure {
     /// The shared state was not taken, or could not be had.
     #[error("{0}")]
     StateRejected(StateRejection),
-    /// The master was never reached; its address, and why.
-    #[error("could not reach the master at {0}")]
-    MasterUnreachable(String),
-    /// The master was reached before, and is lost.
-    #[error("the master is lost: {0}")]
-    MasterLost(String),
+    /// The master was not reached, or was lost.
+    #[error("{0}")]
+    MasterLost(MasterLoss),
     /// The master does not let this peer in, and will not.
     #[error("the master turned this peer away: {0}")]
     TurnedAway(String),
-    /// The master has put this peer out, or does not let it in.
+    /// The master has evicted this peer, or does not let it in.
     #[error("this peer is not part of the run: {0}")]
-    Removed(String),
+    Removed(Removal),
     /// The peer itself has left.
     #[error("the communicator was closed")]
     Left,
 }
 
 impl Failure {
+    /// What kind of failure it is, without its details.
+    pub fn kind(&self) -> FailureKind {
+        match self {
+            Self::Misuse(_) => FailureKind::Misuse,
+            Self::BadArgument(_) => FailureKind::BadArgument,
+            Self::TooFewPeers => FailureKind::TooFewPeers,
+            Self::PendingOperations(_) => FailureKind::PendingOperations,
+            Self::Aborted(cause) | Self::VoteFailed(cause) => FailureKind::of_cause(cause),
+            Self::StateRejected(why) => FailureKind::of_rejection(why),
+            Self::MasterLost(MasterLoss::Unreachable(_)) => FailureKind::MasterUnreachable,
+            Self::MasterLost(MasterLoss::NotAccepted) => FailureKind::NotAccepted,
+            Self::MasterLost(MasterLoss::NotReturned | MasterLoss::NoAnswer) => FailureKind::MasterLost,
+            Self::MasterLost(MasterLoss::Misbehaved(_)) => FailureKind::ProtocolViolation,
+            Self::TurnedAway(_) => FailureKind::TurnedAway,
+            Self::Removed(_) => FailureKind::Removed,
+            Self::Left => FailureKind::Left,
+        }
+    }
+
     /// Whether the same call may succeed if it is made again on the same communicator.
     pub fn is_retryable(&self) -> bool {
+        self.kind().is_retryable()
+    }
+
+    /// The protocol violation that ended this peer's part in the run, the master's or its own.
+    pub fn protocol_violation(&self) -> Option<ProtocolViolation> {
+        use crate::cause::{Departure, JoinRefusal};
         match self {
-            Self::Aborted(_) | Self::VoteFailed(_) | Self::StateRejected(_) | Self::TooFewPeers => true,
-            Self::Misuse(_) | Self::BadArgument(_) | Self::PendingOperations(_) => false,
-            Self::MasterUnreachable(_)
-            | Self::MasterLost(_)
-            | Self::TurnedAway(_)
-            | Self::Removed(_)
-            | Self::Left => false,
+            Self::MasterLost(MasterLoss::Misbehaved(how))
+            | Self::Removed(
+                Removal::Departed(Departure::Misbehaved(how))
+                | Removal::Refused(JoinRefusal::Misbehaved(how)),
+            ) => Some(*how),
+            _ => None,
         }
+    }
+
+    pub(super) fn master_misbehaved(how: ProtocolViolation) -> Self {
+        Self::MasterLost(MasterLoss::Misbehaved(how))
+    }
+}
+
+macro_rules! failure_kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $retryable:literal;)*) => {
+        /// What went wrong, without details: programs and language bindings decide by this, never by the text.
+        ///
+        /// The table in this file is the only place that says which failures are retryable.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum FailureKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl FailureKind {
+            /// All kinds.
+            pub const ALL: &'static [Self] = &[$(Self::$kind),*];
+
+            /// The name that language bindings use.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$kind => $name),* }
+            }
+
+            /// Whether the same call may succeed if it is made again on the same communicator.
+            ///
+            /// False where the peers disagree: they would disagree again, and a program that retries in a loop
+            /// would never end.
+            pub fn is_retryable(self) -> bool {
+                match self { $(Self::$kind => $retryable),* }
+            }
+        }
+    };
+}
+
+failure_kinds! {
+    /// The call can't be made now.
+    Misuse = "misuse", false;
+    /// An argument is invalid.
+    BadArgument = "bad-argument", false;
+    /// A collective needs two peers: retry after update_topology.
+    TooFewPeers = "too-few-peers", true;
+    /// Operations must be awaited first.
+    PendingOperations = "pending-operations", false;
+    /// A member departed.
+    PeerLost = "peer-lost", true;
+    /// Two members can't reach each other; the ring is rebuilt.
+    LinkLost = "link-lost", true;
+    /// Peers asked for different things.
+    Mismatch = "mismatch", false;
+    /// Live peers did not take part in time.
+    Timeout = "timeout", true;
+    /// A member can't run the operation.
+    Unable = "unable", false;
+    /// The membership changed.
+    EpochEnded = "epoch-ended", true;
+    /// A member's user gave the group up.
+    GivenUp = "given-up", false;
+    /// The offered revision is beyond the next one.
+    RevisionIncrementViolation = "revision-increment-violation", false;
+    /// The layout of the state differs from the elected one.
+    StateLayout = "state-layout", false;
+    /// Another sender's content was elected.
+    LostElection = "lost-election", false;
+    /// The strategies of the peers exclude each other.
+    StrategyConflict = "strategy-conflict", false;
+    /// No peer offers the state that comes next.
+    NoState = "no-state", true;
+    /// No peer offers the state that comes next, and everyone who held it is gone.
+    StateOrphaned = "state-orphaned", true;
+    /// Every holder departed during the transfer.
+    HoldersGone = "holders-gone", true;
+    /// The master was never reached.
+    MasterUnreachable = "master-unreachable", true;
+    /// The master did not accept this peer in time.
+    NotAccepted = "not-accepted", true;
+    /// The master was lost.
+    MasterLost = "master-lost", false;
+    /// The master broke the protocol.
+    ProtocolViolation = "protocol-violation", false;
+    /// The handshake failed for good.
+    TurnedAway = "turned-away", false;
+    /// The master evicted this peer, or did not let it join.
+    Removed = "removed", false;
+    /// This peer has left.
+    Left = "left", false;
+}
+
+impl FailureKind {
+    fn of_cause(cause: &Cause) -> Self {
+        match cause {
+            Cause::PeerLost { .. } => Self::PeerLost,
+            Cause::LinkLost { .. } => Self::LinkLost,
+            Cause::Mismatch { .. } => Self::Mismatch,
+            Cause::Timeout { .. } => Self::Timeout,
+            Cause::Unable { .. } => Self::Unable,
+            Cause::EpochEnded => Self::EpochEnded,
+            Cause::GivenUp { .. } => Self::GivenUp,
+        }
+    }
+
+    fn of_rejection(why: &StateRejection) -> Self {
+        match why {
+            StateRejection::RevisionIncrementViolation { .. } => Self::RevisionIncrementViolation,
+            StateRejection::Layout { .. } => Self::StateLayout,
+            StateRejection::LostElection { .. } => Self::LostElection,
+            StateRejection::StrategyConflict { .. } => Self::StrategyConflict,
+            StateRejection::NobodyHasIt { orphaned: false, .. } => Self::NoState,
+            StateRejection::NobodyHasIt { orphaned: true, .. } => Self::StateOrphaned,
+            StateRejection::HoldersGone => Self::HoldersGone,
+        }
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }

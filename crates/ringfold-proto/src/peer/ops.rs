@@ -2,6 +2,7 @@
 
 use super::calls::{CallKind, Progress, ReduceCall};
 use super::{Completion, Failure, Peer, PeerAction};
+use crate::cause::ProtocolViolation;
 use crate::id::{OpId, PeerId, Seq};
 use crate::limits;
 use crate::message::{Ballot, Outcome, ToMaster};
@@ -65,7 +66,7 @@ impl Peer {
             Outcome::Committed if done => (Ok(world), PeerAction::CommitOp(op)),
             // The master never commits what a living member has not done.
             Outcome::Committed => {
-                return self.go(Failure::MasterLost("it committed what was not done".into()));
+                return self.go(Failure::master_misbehaved(ProtocolViolation::PrematureCommit));
             }
             Outcome::Aborted(cause) => (Err(Failure::Aborted(Box::new(cause))), PeerAction::AbortOp(op)),
         };

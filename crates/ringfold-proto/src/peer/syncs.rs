@@ -2,7 +2,7 @@
 
 use super::calls::{Call, CallKind};
 use super::{Failure, Peer, PeerAction};
-use crate::cause::StateRejection;
+use crate::cause::{ProtocolViolation, StateRejection};
 use crate::id::CallId;
 use crate::message::{Request, ToMaster};
 use crate::shared_state::SyncVerdict;
@@ -20,7 +20,7 @@ impl Peer {
             SyncVerdict::Elected(assignment) => {
                 let entries = offer.entries.len();
                 if assignment.fetch.iter().any(|f| f.entry as usize >= entries) {
-                    return self.go(Failure::MasterLost("it assigned an entry that is not there".into()));
+                    return self.go(Failure::master_misbehaved(ProtocolViolation::Assignment));
                 }
                 *rejected = None;
                 self.assignments += 1;

@@ -2,7 +2,7 @@
 
 use super::calls::{CallKind, Progress};
 use super::{Failure, Peer, PeerAction, Stage};
-use crate::cause::Cause;
+use crate::cause::{Cause, MasterLoss, ProtocolViolation};
 use crate::id::{ConnId, Incarnation};
 use crate::limits;
 use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Outcome, Resume, ToMaster, ToPeer};
@@ -61,7 +61,7 @@ impl Peer {
         self.line = Line::Down { redial_at: Some(now + self.config.timing.redial) };
         if self.away_since.is_none() {
             // Never reached: the caller decides whether to try again.
-            self.go(Failure::MasterUnreachable(reason.to_owned()));
+            self.go(Failure::MasterLost(MasterLoss::Unreachable(reason.to_owned())));
         }
     }
 
@@ -86,7 +86,7 @@ impl Peer {
         }
         let timing = self.config.timing;
         if self.away_since.is_some_and(|since| since + timing.master_return_max <= now) {
-            return self.go(Failure::MasterLost("it did not come back in time".into()));
+            return self.go(Failure::MasterLost(MasterLoss::NotReturned));
         }
         let beats = self.next_beat <= now;
         if beats {
@@ -129,7 +129,7 @@ impl Peer {
             Receipt::Fresh => true,
             Receipt::Repeat => false,
             Receipt::Impossible => {
-                self.go(Failure::MasterLost("its messages are numbered wrongly".into()));
+                self.go(Failure::master_misbehaved(ProtocolViolation::Numbering));
                 false
             }
         }

@@ -1,7 +1,9 @@
 //! Valid messages out of arbitrary bytes: the bytes decide which variant, which value, how long a list.
 //! When they are used up, everything is zero and short, so fewer bytes make simpler messages.
 
-use ringfold_proto::cause::{Cause, Departure, PeerName, StateRejection, Waiting};
+use ringfold_proto::cause::{
+    Cause, Departure, JoinRefusal, PeerName, ProtocolViolation, Removal, StateRejection, Waiting,
+};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
@@ -93,7 +95,7 @@ impl Draw<'_> {
                 key: self.key(),
             },
             10 => ToPeer::SyncElected { round: self.u64(), verdict: self.verdict() },
-            11 => ToPeer::Removed { reason: self.text(200) },
+            11 => ToPeer::Removed { reason: self.removal() },
             _ => ToPeer::Heartbeat,
         };
         Numbered { number: self.u64(), acknowledged: self.u64(), message }
@@ -371,14 +373,37 @@ impl Draw<'_> {
     }
 
     fn departure(&mut self) -> Departure {
-        match self.below(7) {
+        match self.below(9) {
             0 => Departure::Left,
             1 => Departure::ConnectionLost,
             2 => Departure::Silent,
             3 => Departure::Kicked(self.text(100)),
             4 => Departure::Unreachable,
-            5 => Departure::Misbehaved(self.text(100)),
+            5 => Departure::Misbehaved(self.violation()),
+            6 => Departure::NotEstablished,
+            7 => Departure::LeftBehind,
             _ => Departure::NotReturned,
+        }
+    }
+
+    fn violation(&mut self) -> ProtocolViolation {
+        match self.below(4) {
+            0 => ProtocolViolation::Numbering,
+            1 => {
+                let phase = Phase::ALL[self.below(4)];
+                ProtocolViolation::Round { phase, voted: self.u64(), completed: self.u64() }
+            }
+            2 => ProtocolViolation::Sequence { op: self.op(), next: Seq(self.u64()) },
+            _ => ProtocolViolation::TooManyOperations,
+        }
+    }
+
+    fn removal(&mut self) -> Removal {
+        match self.below(4) {
+            0 => Removal::Departed(self.departure()),
+            1 => Removal::Refused(JoinRefusal::RunFull),
+            2 => Removal::Disconnected(self.text(200)),
+            _ => Removal::Refused(JoinRefusal::Misbehaved(self.violation())),
         }
     }
 

@@ -1,7 +1,9 @@
 //! An example of every variant of everything that travels. The matches have no wildcard, so a new
 //! variant does not compile until it has an example here.
 
-use ringfold_proto::cause::{Cause, Departure, PeerName, StateRejection, Waiting};
+use ringfold_proto::cause::{
+    Cause, Departure, JoinRefusal, PeerName, ProtocolViolation, Removal, StateRejection, Waiting,
+};
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
@@ -120,7 +122,7 @@ examples! { to_peer_messages: ToPeer {
         ToPeer::Probe { probe: 8, peer: B, addresses: join().addresses, epoch: EPOCH, key: [0xab; 32] };
     "sync-elected", ToPeer::SyncElected { .. } =>
         ToPeer::SyncElected { round: 4, verdict: SyncVerdict::Elected(assignment()) };
-    "removed", ToPeer::Removed { .. } => ToPeer::Removed { reason: "the run is full".into() };
+    "removed", ToPeer::Removed { .. } => ToPeer::Removed { reason: Removal::Refused(JoinRefusal::RunFull) };
     "heartbeat", ToPeer::Heartbeat => ToPeer::Heartbeat;
 } }
 
@@ -155,9 +157,40 @@ examples! { departures: Departure {
     "silent", Departure::Silent => Departure::Silent;
     "kicked", Departure::Kicked(_) => Departure::Kicked("by hand".into());
     "unreachable", Departure::Unreachable => Departure::Unreachable;
-    "misbehaved", Departure::Misbehaved(_) => Departure::Misbehaved("bad frame".into());
+    "misbehaved", Departure::Misbehaved(_) => Departure::Misbehaved(ProtocolViolation::Numbering);
     "not-returned", Departure::NotReturned => Departure::NotReturned;
     "died", Departure::Died => Departure::Died;
+    "not-established", Departure::NotEstablished => Departure::NotEstablished;
+    "left-behind", Departure::LeftBehind => Departure::LeftBehind;
+} }
+
+examples! { violations: ProtocolViolation {
+    "numbering", ProtocolViolation::Numbering => ProtocolViolation::Numbering;
+    "nothing-acknowledged", ProtocolViolation::NothingAcknowledged => ProtocolViolation::NothingAcknowledged;
+    "round", ProtocolViolation::Round { .. } =>
+        ProtocolViolation::Round { phase: Phase::Sync, voted: 9, completed: 4 };
+    "sequence", ProtocolViolation::Sequence { .. } => ProtocolViolation::Sequence { op: OP, next: Seq(2) };
+    "too-many-operations", ProtocolViolation::TooManyOperations => ProtocolViolation::TooManyOperations;
+    "epoch", ProtocolViolation::Epoch => ProtocolViolation::Epoch;
+    "counters", ProtocolViolation::Counters => ProtocolViolation::Counters;
+    "premature-commit", ProtocolViolation::PrematureCommit => ProtocolViolation::PrematureCommit;
+    "assignment", ProtocolViolation::Assignment => ProtocolViolation::Assignment;
+} }
+
+examples! { refusals: JoinRefusal {
+    "already-member", JoinRefusal::AlreadyMember => JoinRefusal::AlreadyMember;
+    "run-full", JoinRefusal::RunFull => JoinRefusal::RunFull;
+    "too-many-groups", JoinRefusal::TooManyGroups => JoinRefusal::TooManyGroups;
+    "too-many-addresses", JoinRefusal::TooManyAddresses => JoinRefusal::TooManyAddresses;
+    "was-removed", JoinRefusal::WasRemoved => JoinRefusal::WasRemoved;
+    "too-late", JoinRefusal::TooLate => JoinRefusal::TooLate;
+    "misbehaved", JoinRefusal::Misbehaved(_) => JoinRefusal::Misbehaved(ProtocolViolation::Counters);
+} }
+
+examples! { removals: Removal {
+    "departed", Removal::Departed(_) => Removal::Departed(Departure::Silent);
+    "refused", Removal::Refused(_) => Removal::Refused(JoinRefusal::RunFull);
+    "disconnected", Removal::Disconnected(_) => Removal::Disconnected("bad frame".into());
 } }
 
 examples! { rejections: StateRejection {
@@ -308,6 +341,9 @@ pub fn vocabulary() -> Vec<(String, Vec<u8>)> {
         cause: causes();
         departure: departures();
         rejection: rejections();
+        violation: violations();
+        refusal: refusals();
+        removal: removals();
     }
 }
 

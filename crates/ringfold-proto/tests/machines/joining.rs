@@ -1,6 +1,7 @@
 //! Who comes in, and when.
 
 use super::stage::{Stage, secs};
+use ringfold_proto::cause::MasterLoss;
 use ringfold_proto::peer::{Completion, Failure};
 
 #[test]
@@ -114,7 +115,7 @@ fn without_a_master_connect_fails_at_once() {
     stage.crash_master();
     let ann = stage.come("ann", 0);
     let call = stage.actors[ann.0].connecting.unwrap();
-    assert!(matches!(stage.failure(ann, call), Failure::MasterUnreachable(_)));
+    assert!(matches!(stage.failure(ann, call), Failure::MasterLost(MasterLoss::Unreachable(_))));
 }
 
 #[test]

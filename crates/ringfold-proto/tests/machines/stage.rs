@@ -8,7 +8,7 @@ mod wires;
 
 pub use crew::{Actor, OpState, ProbeAsked, Who};
 
-use ringfold_proto::cause::{Cause, PeerName};
+use ringfold_proto::cause::{Cause, Departure, PeerName, Removal};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::EpochDescription;
@@ -257,10 +257,10 @@ impl Stage {
 
     /// Why connect, or whatever else was called, says that this peer is not part of the run.
     #[track_caller]
-    pub fn removal(&mut self, who: Who) -> String {
+    pub fn removal(&mut self, who: Who) -> Departure {
         let now = self.now;
         match self.peer(who).are_peers_pending(now, None) {
-            Err(Failure::Removed(reason)) => reason,
+            Err(Failure::Removed(Removal::Departed(how))) => how,
             other => panic!("{} was not removed: {other:?}", self.name(who)),
         }
     }

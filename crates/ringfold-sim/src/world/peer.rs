@@ -533,13 +533,11 @@ impl World {
                 }
                 _ => return,
             },
-            Err(Failure::MasterLost(why))
-                if why.contains("wrongly") || why.contains("can't be") || why.contains("not done") =>
-            {
-                why.clone()
-            }
-            Err(Failure::Removed(why)) if why.contains("broke the protocol") => why.clone(),
-            _ => return,
+            Err(failure) => match failure.protocol_violation() {
+                Some(how) => how.to_string(),
+                None => return,
+            },
+            Ok(_) => return,
         };
         self.oracle.accuse(
             self.now,

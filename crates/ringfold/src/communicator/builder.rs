@@ -13,10 +13,11 @@ use ringfold_fabric::host;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
+use ringfold_proto::cause::MasterLoss;
 use ringfold_proto::id::{GroupId, PeerId};
 use ringfold_proto::limits::NAME_BYTES_MAX;
 use ringfold_proto::message::Join;
-use ringfold_proto::peer::PeerConfig;
+use ringfold_proto::peer::{Failure, PeerConfig};
 use ringfold_proto::timing::Timing;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -211,7 +212,8 @@ impl Config {
         let addresses: Vec<_> = self
             .master
             .to_socket_addrs()
-            .map_err(|error| Error::MasterUnreachable(format!("{}: {error}", self.master)))?
+            .map_err(|error| MasterLoss::Unreachable(format!("{}: {error}", self.master)))
+            .map_err(Failure::MasterLost)?
             .collect();
         let poller = Arc::new(Poller::new().map_err(system)?);
         let door = Door::open_in(self.bind, self.ports.clone(), &poller).map_err(|error| {

@@ -13,6 +13,7 @@ use ringfold_fabric::clock::Clock;
 use ringfold_fabric::knock::Knock;
 use ringfold_fabric::poller::{Poller, Readiness, Token};
 use ringfold_fabric::random;
+use ringfold_proto::cause::Removal;
 use ringfold_proto::handshake::{Acceptor, Established, Identity, Secret};
 use ringfold_proto::hello::{Hello, Purpose, Refusal};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
@@ -322,7 +323,8 @@ impl Server {
     fn dismiss(&mut self, now: Time, conn: ConnId, reason: String) {
         let Some(mut line) = self.forget(conn) else { return };
         tracing::warn!(target: "ringfold::master", "{} is turned away: {reason}", line.from);
-        let farewell = Numbered { number: 0, acknowledged: 0, message: ToPeer::Removed { reason } };
+        let message = ToPeer::Removed { reason: Removal::Disconnected(reason) };
+        let farewell = Numbered { number: 0, acknowledged: 0, message };
         if line.say(&farewell).is_ok() {
             self.farewells.bid(now, line.socket);
         }

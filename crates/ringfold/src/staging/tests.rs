@@ -2,7 +2,7 @@
 
 use crate::all_reduce::HostBuffers;
 use crate::engine::Engine;
-use crate::{AllReduce, Cause, Communicator, DType, Error, Master};
+use crate::{AllReduce, Cause, Communicator, DType, Error, Failure, Master};
 use ringfold_fabric::memory::{Memory, View};
 use ringfold_proto::id::{CallId, Tag};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn a_tag_is_in_flight_before_its_buffers_are_here() {
         one.all_reduce(&mut [1_u8], AllReduce::sum().tag(7)).unwrap_err(),
         launch(&mine, 7).unwrap_err()
     );
-    assert_eq!(one.update_topology(), Err(Error::PendingOperations(1)));
+    assert_eq!(one.update_topology(), Err(Error::Failed(Failure::PendingOperations(1))));
     thread::scope(|scope| {
         let theirs = scope.spawn(|| {
             let mut data = [10_u8, 20, 30, 40];
@@ -87,8 +87,8 @@ fn buffers_that_never_come_abort_the_operation_for_all_and_the_next_one_runs() {
             let call = launch(&mine, 0).unwrap();
             thread::sleep(supplied_at);
             supply(&mine, call, None);
-            assert!(matches!(mine.wait(call).result, Err(Error::Aborted(_))));
-            assert!(matches!(theirs.join().unwrap(), Err(Error::Aborted(_))));
+            assert!(matches!(mine.wait(call).result, Err(Error::Failed(Failure::Aborted(_)))));
+            assert!(matches!(theirs.join().unwrap(), Err(Error::Failed(Failure::Aborted(_)))));
         });
         thread::scope(|scope| {
             let theirs = scope.spawn(|| other.all_reduce(&mut [9_u8; 4], AllReduce::sum()));
@@ -109,13 +109,15 @@ fn an_operation_whose_buffers_are_on_their_way_ends_when_a_peer_is_lost() {
     thread::sleep(Duration::from_millis(20));
     other.leave();
     match mine.wait(call).result {
-        Err(Error::Aborted(cause)) => assert!(matches!(*cause, Cause::PeerLost { .. }), "{cause}"),
+        Err(Error::Failed(Failure::Aborted(cause))) => {
+            assert!(matches!(*cause, Cause::PeerLost { .. }), "{cause}")
+        }
         ended => panic!("{ended:?}"),
     }
     assert!(began.elapsed() < Duration::from_secs(20));
     // They come too late, and are let go.
     supply(&mine, call, Some([1; 4]));
-    assert_eq!(launch(&mine, 0), Err(Error::TooFewPeers));
+    assert_eq!(launch(&mine, 0), Err(Error::Failed(Failure::TooFewPeers)));
 }
 
 #[test]

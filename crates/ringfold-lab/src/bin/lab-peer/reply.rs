@@ -1,6 +1,6 @@
 //! One line of answer.
 
-use ringfold::Error;
+use ringfold::{Error, Failure};
 use std::fmt::{Display, Write as _};
 use std::io::Write as _;
 use std::time::Instant;
@@ -25,16 +25,19 @@ impl Reply {
 
     /// The library said no.
     pub fn failed(command: &str, error: &Error, began: Instant) -> Self {
-        let debug = format!("{error:?}");
+        let debug = match error {
+            Error::Failed(failure) => format!("{failure:?}"),
+            error => format!("{error:?}"),
+        };
         let kind = word(&debug);
         let reply = Self::wrong(command, &error.to_string(), began)
             .with("kind", kind)
             .with("retryable", error.is_retryable());
         match error {
-            Error::Aborted(cause) | Error::VoteFailed(cause) => {
+            Error::Failed(Failure::Aborted(cause) | Failure::VoteFailed(cause)) => {
                 reply.with("cause", word(&format!("{cause:?}")))
             }
-            Error::StateRejected(why) => reply.with("cause", word(&format!("{why:?}"))),
+            Error::Failed(Failure::StateRejected(why)) => reply.with("cause", word(&format!("{why:?}"))),
             _ => reply,
         }
     }

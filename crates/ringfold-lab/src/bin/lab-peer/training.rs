@@ -130,7 +130,7 @@ impl Loop<'_> {
                 match outcome {
                     Ok(one) => drop(done.insert(reduce.tag, one)),
                     Err(Trouble::Broken(what)) => return Err(End::Broken(what)),
-                    Err(Trouble::Failed(Error::TooFewPeers)) => alone = true,
+                    Err(Trouble::Failed(error)) if error.is_alone() => alone = true,
                     Err(Trouble::Failed(error)) if error.is_retryable() => {
                         self.aborts += 1;
                         self.failed_at.get_or_insert_with(SystemTime::now);
