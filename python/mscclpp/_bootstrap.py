@@ -157,7 +157,7 @@ class TcpBootstrap(Bootstrap):
     def barrier(self) -> None:
         """Waits until all ranks are here."""
         with told():
-            self._run("barrier", -1, None, [], [])
+            self._run("barrier", -1, 0, [], [])
 
     def all_gather(self, data: Any, size: int | None = None) -> Any:
         """Gives every rank what each one brought.
@@ -180,9 +180,7 @@ class TcpBootstrap(Bootstrap):
         own = ctypes.create_string_buffer(max(part, 1))
         ctypes.memmove(own, whole.address + part * self._rank, part)
         with told():
-            self._run(
-                "all_gather", -1, None, [(ctypes.addressof(own), part)], [(whole.address, whole.nbytes)]
-            )
+            self._run("all_gather", -1, 0, [(ctypes.addressof(own), part)], [(whole.address, whole.nbytes)])
         return data
 
     def send(self, data: Any, *to: int, peer: int | None = None, tag: int | None = None) -> None:
@@ -219,7 +217,7 @@ class TcpBootstrap(Bootstrap):
             copy = ctypes.create_string_buffer(max(what.nbytes, 1))
             ctypes.memmove(copy, what.address, what.nbytes)
             spans = [(ctypes.addressof(copy), what.nbytes)]
-            self._require().submit("send", _U8, _SUM, peer, [tag], None, spans, [], None, copy)
+            self._require().submit("send", _U8, _SUM, peer, None, None, spans, [], None, tag, copy)
 
     def receive_tagged(self, what: Span, peer: int, tag: int, timeout: float | None = None) -> None:
         """Receives with a tag of the engine."""
@@ -242,7 +240,7 @@ class TcpBootstrap(Bootstrap):
         spans = [(what.address, what.nbytes)]
         with told():
             work = self._require().submit(
-                "recv", _U8, _SUM, peer, [tag], None, [], spans, FOREVER_SECONDS, what.keep
+                "recv", _U8, _SUM, peer, None, None, [], spans, FOREVER_SECONDS, tag, what.keep
             )
         return _PeerReceiving(self, work)
 
@@ -255,7 +253,7 @@ class TcpBootstrap(Bootstrap):
         whole = ctypes.create_string_buffer(max(sum(counts), 1))
         with told():
             inputs, outputs = [(ctypes.addressof(own), len(data))], [(ctypes.addressof(whole), sum(counts))]
-            self._run("all_gather_v", -1, None, inputs, outputs, counts=counts)
+            self._run("all_gather_v", -1, 0, inputs, outputs, counts=counts)
         parts, at = [], 0
         for count in counts:
             parts.append(whole.raw[at : at + count])
@@ -266,15 +264,13 @@ class TcpBootstrap(Bootstrap):
         self,
         op: str,
         peer: int,
-        tag: int | None,
+        tag: int,
         inputs: list[tuple[int, int]],
         outputs: list[tuple[int, int]],
         timeout: float | None = None,
         counts: list[int] | None = None,
     ) -> None:
-        if tag is not None:
-            counts = [tag]
-        self._require().run(op, _U8, _SUM, peer, counts, None, inputs, outputs, timeout)
+        self._require().run(op, _U8, _SUM, peer, counts, None, inputs, outputs, timeout, tag)
 
     def _require(self) -> _native.Group:
         if self._group is None:

@@ -7,6 +7,7 @@ from typing import Protocol, final, type_check_only
 from ringfold._error import GroupError
 
 __all__ = [
+    "OPERATIONS",
     "__version__",
     "Communicator",
     "CudaFunction",
@@ -50,6 +51,10 @@ __all__ = [
 ]
 
 __version__: str
+
+OPERATIONS: dict[str, tuple[str, ...]]
+"""The operations of a :class:`Group` by name, with the arguments that each takes beside its buffers: ``root``, ``src`` or
+``dst`` (given as ``peer``), ``reduce``, ``counts``, ``others``, ``root_counts`` (``counts`` of the root alone), ``tag``."""
 
 @type_check_only
 class Order(Protocol):
@@ -199,6 +204,7 @@ class Group:
         inputs: list[tuple[int, int]],
         outputs: list[tuple[int, int]],
         timeout: float | None,
+        tag: int = 0,
     ) -> None: ...
     def submit(
         self,
@@ -211,6 +217,7 @@ class Group:
         inputs: list[tuple[int, int]],
         outputs: list[tuple[int, int]],
         timeout: float | None,
+        tag: int,
         keep: object,
     ) -> GroupWork: ...
     def split(self, ranks: list[int], name: str, timeout: float) -> Group: ...

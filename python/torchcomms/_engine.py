@@ -165,7 +165,7 @@ class Engine:
         def settled(task: Task) -> Callable[[], None] | None:
             # All ranks issue collectives in one order, so kernels that were issued before end by themselves. A kernel may wait
             # for a rank that waits for a transfer of ours first.
-            return None if device is None or task.native in ("send", "recv") else device.settle
+            return None if device is None or task.is_transfer else device.settle
 
         # All are looked at before any is begun.
         jobs = [staged(task, is_urgent, run, settled(task)) for task in tasks]
@@ -178,7 +178,7 @@ class Engine:
 
     def _line(self, task: Task) -> Staging:
         """Where a task is done after those before it. Transfers wait for nothing but others the same way."""
-        way = (task.native, task.peer) if task.native in ("send", "recv") else _COLLECTIVES
+        way = (task.native, task.peer) if task.is_transfer else _COLLECTIVES
         if way not in self._lines:
             self._lines[way] = Staging()
         return self._lines[way]

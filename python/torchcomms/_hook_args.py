@@ -7,7 +7,7 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
-from torchcomms._call import Call
+from torchcomms._call import FIELDS, Call
 from torchcomms._op_name import OpName
 from torchcomms._reduce_op import ReduceOp
 from torchcomms._work import TorchWork
@@ -215,36 +215,13 @@ class FinalizePostHookArgs(_Args):
     pass
 
 
-# Which fields of a call each kind of arguments takes, beside `async_op`: in the order of its own fields.
-_FIELDS: dict[OpName, tuple[type[PreHookArgs], tuple[str, ...]]] = {
-    OpName.send: (SendPreHookArgs, ("input", "peer")),
-    OpName.recv: (RecvPreHookArgs, ("output", "peer")),
-    OpName.broadcast: (BroadcastPreHookArgs, ("output", "peer")),
-    OpName.all_reduce: (AllReducePreHookArgs, ("output", "reduce")),
-    OpName.reduce: (ReducePreHookArgs, ("output", "peer", "reduce")),
-    OpName.all_gather: (AllGatherPreHookArgs, ("input", "output")),
-    OpName.all_gather_v: (AllGatherVPreHookArgs, ("input", "output")),
-    OpName.all_gather_single: (AllGatherSinglePreHookArgs, ("input", "output")),
-    OpName.reduce_scatter: (ReduceScatterPreHookArgs, ("input", "output", "reduce")),
-    OpName.reduce_scatter_v: (ReduceScatterVPreHookArgs, ("input", "output", "reduce")),
-    OpName.reduce_scatter_single: (ReduceScatterSinglePreHookArgs, ("input", "output", "reduce")),
-    OpName.all_to_all_single: (AllToAllSinglePreHookArgs, ("input", "output")),
-    OpName.all_to_all_v_single: (
-        AllToAllVSinglePreHookArgs,
-        ("input", "output", "input_split_sizes", "output_split_sizes"),
-    ),
-    OpName.all_to_all: (AllToAllPreHookArgs, ("input", "output")),
-    OpName.barrier: (BarrierPreHookArgs, ()),
-    OpName.scatter: (ScatterPreHookArgs, ("input", "output", "peer")),
-    OpName.gather: (GatherPreHookArgs, ("input", "output", "peer")),
-    OpName.gather_single: (GatherSinglePreHookArgs, ("input", "output", "peer")),
-    OpName.all_gather_p_init: (AllGatherPInitPreHookArgs, ("output",)),
-    OpName.all_gather_p_exec: (AllGatherPExecPreHookArgs, ("input", "output")),
-    OpName.all_gather_p_free: (AllGatherPFreePreHookArgs, ("output",)),
-}
+def _kind_of(op: OpName) -> type[PreHookArgs]:
+    """The class whose name is the operation's."""
+    kind: type[PreHookArgs] = globals()[op.name.title().replace("_", "") + "PreHookArgs"]
+    return kind
 
 
-_TAKEN = {op: (kind, attrgetter("async_op", *fields)) for op, (kind, fields) in _FIELDS.items()}
+_TAKEN = {op: (_kind_of(op), attrgetter("async_op", *fields)) for op, fields in FIELDS.items()}
 
 
 def of_call(call: Call) -> Any:

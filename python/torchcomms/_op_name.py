@@ -8,9 +8,6 @@ from enum import Enum, auto
 class OpName(Enum):
     """What a hook is told has been called. ``str()`` ends in the member's name."""
 
-    # Members are the only objects of their value, and each call looks something up by one of them.
-    __hash__ = object.__hash__
-
     send = auto()
     recv = auto()
     broadcast = auto()

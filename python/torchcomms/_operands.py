@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from ringfold._native import OPERATIONS
 
 from torchcomms._call import Call
 from torchcomms._op_name import OpName
@@ -27,16 +28,20 @@ class Operands(NamedTuple):
     """How many come from each, where ``counts`` says how many go to it."""
 
 
-class Shape(NamedTuple):
-    """What an operation looks like to the engine."""
+class Shape:
+    """What an operation looks like to the engine. What it takes beside its tensors is known by its native name."""
 
-    native: str
-    """What it is called there."""
-    operands: Callable[[Call, int, int], Operands]
-    """Finds its tensors, for a rank and a number of ranks."""
-    peer: str = ""
-    """What the other rank is: a root, a source or a destination."""
-    reduces: bool = False
+    __slots__ = ("is_transfer", "native", "operands", "peer", "reduces")
+
+    def __init__(self, native: str, operands: Callable[[Call, int, int], Operands]) -> None:
+        takes = OPERATIONS[native]
+        self.native = native
+        self.operands = operands
+        """Finds its tensors, for a rank and a number of ranks."""
+        self.peer = next((role for role in takes if role in ("root", "src", "dst")), "")
+        """What the other rank is: a root, a source or a destination."""
+        self.reduces = "reduce" in takes
+        self.is_transfer = "tag" in takes
 
 
 def _send(call: Call, rank: int, size: int) -> Operands:
@@ -152,25 +157,25 @@ def _gather_single(call: Call, rank: int, size: int) -> Operands:
 
 
 SHAPES: dict[OpName, Shape] = {
-    OpName.send: Shape("send", _send, "dst"),
-    OpName.recv: Shape("recv", _recv, "src"),
-    OpName.broadcast: Shape("broadcast", _in_place, "root"),
-    OpName.all_reduce: Shape("all_reduce", _in_place, reduces=True),
-    OpName.reduce: Shape("reduce", _in_place, "root", reduces=True),
+    OpName.send: Shape("send", _send),
+    OpName.recv: Shape("recv", _recv),
+    OpName.broadcast: Shape("broadcast", _in_place),
+    OpName.all_reduce: Shape("all_reduce", _in_place),
+    OpName.reduce: Shape("reduce", _in_place),
     OpName.all_gather: Shape("all_gather", _all_gather),
     OpName.all_gather_v: Shape("all_gather_v", _all_gather_v),
     OpName.all_gather_single: Shape("all_gather", _all_gather_single),
     OpName.all_gather_p_exec: Shape("all_gather", _all_gather_single),
-    OpName.reduce_scatter: Shape("reduce_scatter", _reduce_scatter, reduces=True),
-    OpName.reduce_scatter_v: Shape("reduce_scatter_v", _reduce_scatter_v, reduces=True),
-    OpName.reduce_scatter_single: Shape("reduce_scatter", _reduce_scatter_single, reduces=True),
+    OpName.reduce_scatter: Shape("reduce_scatter", _reduce_scatter),
+    OpName.reduce_scatter_v: Shape("reduce_scatter_v", _reduce_scatter_v),
+    OpName.reduce_scatter_single: Shape("reduce_scatter", _reduce_scatter_single),
     OpName.all_to_all_single: Shape("all_to_all", _all_to_all_single),
     OpName.all_to_all_v_single: Shape("all_to_all_v", _all_to_all_v_single),
     OpName.all_to_all: Shape("all_to_all_v", _all_to_all),
     OpName.barrier: Shape("barrier", _nothing),
-    OpName.scatter: Shape("scatter", _scatter, "root"),
-    OpName.gather: Shape("gather", _gather, "root"),
-    OpName.gather_single: Shape("gather", _gather_single, "root"),
+    OpName.scatter: Shape("scatter", _scatter),
+    OpName.gather: Shape("gather", _gather),
+    OpName.gather_single: Shape("gather", _gather_single),
 }
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from torchcomms._batch import P2POp, P2POpType
-from torchcomms._call import Call
+from torchcomms._call import FIELDS, Call
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions
 from torchcomms._reduce_op import ReduceOp
@@ -137,28 +136,18 @@ class TorchCommBackend:
         return RuntimeError(f"{what} not implemented by the backend {type(self).__name__}")
 
 
-# The arguments of each operation, in the order in which a backend gets them; `async_op` follows.
-_ARGUMENTS: dict[OpName, Callable[[Call], tuple[Any, ...]]] = {
-    OpName.send: lambda c: (c.input, c.peer),
-    OpName.recv: lambda c: (c.output, c.peer),
-    OpName.broadcast: lambda c: (c.output, c.peer),
-    OpName.all_reduce: lambda c: (c.output, c.reduce),
-    OpName.reduce: lambda c: (c.output, c.peer, c.reduce),
-    OpName.all_gather: lambda c: (c.output, c.input),
-    OpName.all_gather_v: lambda c: (c.output, c.input),
-    OpName.all_gather_single: lambda c: (c.output, c.input),
-    OpName.reduce_scatter: lambda c: (c.output, c.input, c.reduce),
-    OpName.reduce_scatter_v: lambda c: (c.output, c.input, c.reduce),
-    OpName.reduce_scatter_single: lambda c: (c.output, c.input, c.reduce),
-    OpName.all_to_all_single: lambda c: (c.output, c.input),
-    OpName.all_to_all_v_single: lambda c: (c.output, c.input, c.output_split_sizes, c.input_split_sizes),
-    OpName.all_to_all: lambda c: (c.output, c.input),
-    OpName.barrier: lambda c: (),
-    OpName.scatter: lambda c: (c.output, c.input, c.peer),
-    OpName.gather: lambda c: (c.output, c.input, c.peer),
-    OpName.gather_single: lambda c: (c.output, c.input, c.peer),
-    OpName.all_gather_p_exec: lambda c: (c.output, c.input),
+_OTHER_SIDE = {
+    **{"input": "output", "output": "input"},
+    **{"input_split_sizes": "output_split_sizes", "output_split_sizes": "input_split_sizes"},
 }
+
+
+def _arguments(call: Call) -> list[Any]:
+    """What a backend is given, before ``async_op``: of two sides the output first."""
+    fields = FIELDS[call.op]
+    return [
+        getattr(call, _OTHER_SIDE[field] if _OTHER_SIDE.get(field) in fields else field) for field in fields
+    ]
 
 
 class PythonBackend:
@@ -194,7 +183,7 @@ class PythonBackend:
 
     def issue(self, call: Call) -> TorchWork:
         op = OpName.all_gather_single if call.op is OpName.all_gather_p_exec else call.op
-        return _work_of([getattr(self._impl, op.name)(*_ARGUMENTS[op](call), call.async_op)])
+        return _work_of([getattr(self._impl, op.name)(*_arguments(call), call.async_op)])
 
     def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
         # All are begun before any is waited for: each may need the others.

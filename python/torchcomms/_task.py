@@ -9,28 +9,29 @@ import torch
 from torchcomms._call import Call
 from torchcomms._dtypes import MOVED, REDUCED, SUM, U8, not_reduced
 from torchcomms._hints import TAG
-from torchcomms._op_name import OpName
 from torchcomms._operands import SHAPES, Counts, check_peer
 from torchcomms._options import seconds
 from torchcomms._reduce_op import RedOpType, ReduceOp
 
 Tensors = Sequence[torch.Tensor]
-TRANSFERS = frozenset({OpName.send, OpName.recv})
 Spans = list[tuple[int, int]]
-# What the native module is asked for: operation, type, reduction, peer, counts, others, inputs, outputs, timeout.
-Order = tuple[str, int, int, int, Counts, Counts, Spans, Spans, float | None]
+# What the native module is asked for: operation, type, reduction, peer, counts, others, inputs, outputs, timeout,
+# tag.
+Order = tuple[str, int, int, int, Counts, Counts, Spans, Spans, float | None, int]
 
 
 class Task:
     """What is to be done, with which tensors. Where an operation works in place, ``inputs is outputs``."""
 
     __slots__ = (
-        *("counts", "device", "dtype", "inputs", "native", "others", "outputs", "peer", "reduce", "timeout"),
+        *("counts", "device", "dtype", "inputs", "is_transfer", "native"),
+        *("others", "outputs", "peer", "reduce", "tag", "timeout"),
     )
 
     def __init__(self, call: Call, rank: int, size: int) -> None:
         shape = SHAPES[call.op]
         self.native = shape.native
+        self.is_transfer = shape.is_transfer
         self.peer = call.peer
         if shape.peer:
             check_peer(shape.peer, call.peer, rank, size)
@@ -44,8 +45,7 @@ class Task:
             self._reduce_by(call.reduce)
         elif self.inputs or self.outputs:
             self._move()
-        if call.hints is not None and call.op in TRANSFERS:
-            self.counts = _tag(call.hints)
+        self.tag = _tag(call.hints) if shape.is_transfer and call.hints is not None else 0
 
     def order(self) -> Order:
         """What the native module is asked for. The tensors have to live until the end."""
@@ -61,6 +61,7 @@ class Task:
             inputs,
             outputs,
             self.timeout,
+            self.tag,
         )
 
     def _reduce_by(self, op: ReduceOp | None) -> None:
@@ -122,14 +123,12 @@ def _spans(tensors: Tensors) -> Spans:
     return spans
 
 
-def _tag(hints: dict[str, str]) -> Counts:
-    """Which receive a send is meant for, in the place of counts."""
-    tag = hints.get(TAG)
-    if tag is None:
-        return None
+def _tag(hints: dict[str, str]) -> int:
+    """Which receive a send is meant for."""
+    tag = hints.get(TAG, "0")
     if not tag.isdecimal():
         raise RuntimeError(f"the tag {tag!r} is no number from 0 on")
-    return [int(tag)]
+    return int(tag)
 
 
 def _factor(op: ReduceOp) -> float:

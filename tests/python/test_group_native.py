@@ -45,14 +45,15 @@ def run(group: Group, op: str, inputs: Spans, outputs: Spans, dtype: int = I32, 
         inputs,
         outputs,
         more.get("timeout"),
+        more.get("tag", 0),
     )
 
 
 def submit(
     group: Group, op: str, inputs: Spans, outputs: Spans, keep: object, **more: Any
 ) -> _native.GroupWork:
-    reduce, peer = more.get("reduce", SUM), more.get("peer", -1)
-    return group.submit(op, I32, reduce, peer, more.get("counts"), None, inputs, outputs, None, keep)
+    reduce, peer, tag = more.get("reduce", SUM), more.get("peer", -1), more.get("tag", 0)
+    return group.submit(op, I32, reduce, peer, more.get("counts"), None, inputs, outputs, None, tag, keep)
 
 
 def barrier(group: Group, timeout: float | None = None) -> None:
@@ -149,6 +150,14 @@ def test_transfers_go_from_one_rank_to_another(pair: list[Group]) -> None:
     assert work.wait(DEADLINE) and work.done() and received == sent
 
 
+def test_a_receive_takes_what_was_sent_with_its_tag(pair: list[Group]) -> None:
+    sent, received = [array("i", [tag]) for tag in range(3)], [array("i", [-1]) for _ in range(3)]
+    works = [submit(pair[0], "send", [span(one)], [], one, peer=1, tag=tag) for tag, one in enumerate(sent)]
+    for tag in (2, 0, 1):
+        run(pair[1], "recv", [], [span(received[tag])], peer=0, tag=tag)
+    assert all(work.wait(DEADLINE) for work in works) and received == sent
+
+
 @pytest.mark.parametrize("in_background", [False, True])
 def test_an_input_that_is_a_part_of_the_output_is_understood(pair: list[Group], in_background: bool) -> None:
     def gather(group: Group) -> list[int]:
@@ -240,7 +249,8 @@ def test_arguments_that_make_no_sense_are_refused_and_disturb_nobody(pair: list[
         ("needed", lambda: run(pair[0], "all_gather", [span(one)], [span(one)])),
         ("99 is no type", lambda: run(pair[0], "barrier", [], [], dtype=99)),
         ("99 is no reduce", lambda: run(pair[0], "all_reduce", [span(one)], [span(one)], reduce=99)),
-        ('"fly" is no operation', lambda: run(pair[0], "fly", [], [])),
+        ('unknown operation "fly"', lambda: run(pair[0], "fly", [], [])),
+        ("tag 2147483648 is out", lambda: run(pair[0], "send", [span(one)], [], peer=1, tag=1 << 31)),
         ("counts", lambda: run(pair[0], "all_gather_v", [span(one)], [span(two)])),
         ("memory", lambda: run(pair[0], "all_reduce", [(0, 4)], [(0, 4)])),
         ("needed", lambda: submit(pair[0], "all_gather", [span(one)], [span(one)], one)),
@@ -406,7 +416,7 @@ spans = [(address, 4 * count)]
 def run(op, inputs=[], outputs=[], peer=-1):
     group.run(op, 5, 0, peer, None, None, inputs, outputs, None)
 def begin(op, inputs=[], outputs=[], peer=-1):
-    return group.submit(op, 5, 0, peer, None, None, inputs, outputs, None, data)
+    return group.submit(op, 5, 0, peer, None, None, inputs, outputs, None, 0, data)
 def told(call):
     try:
         call()

@@ -2,7 +2,7 @@
 
 use crate::types::ReduceDescriptor;
 use core::ffi::c_void;
-use ringfold::cuda::{CudaError, DeviceMemory, Driver};
+use ringfold::cuda::{CudaError, DeviceMemory, Gpu};
 use ringfold::{AllReduce, Buffers, Memory, Reduction, View};
 use ringfold_face::number;
 use ringfold_face::operands::Operands;
@@ -73,7 +73,7 @@ impl Request {
 
 /// Whether bytes are in the memory of a CUDA device. A process that does not use the driver has none there.
 fn is_on_device(span: Span) -> bool {
-    span.bytes > 0 && Driver::in_use().is_some_and(|driver| driver.is_on_device(span.start as u64))
+    span.bytes > 0 && Gpu::is_on_device(span.start as u64)
 }
 
 /// # Safety

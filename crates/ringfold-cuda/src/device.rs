@@ -2,9 +2,12 @@
 
 use crate::api::{self, Address, Api};
 use crate::context::{self, Context};
-use crate::error::{CudaError, check_memory};
+use crate::driver::Driver;
+use crate::error::{CudaError, check, check_memory};
 use crate::stream::Stream;
+use core::ffi::{c_int, c_uint, c_void};
 use core::ops::Deref;
+use parking_lot::Mutex;
 
 /// A device whose primary context is retained.
 pub(crate) struct Device {
@@ -19,8 +22,26 @@ pub(crate) struct Device {
     pub(crate) capability: (i32, i32),
 }
 
+/// The devices that are open, by number. A device's context takes hundreds of megabytes there.
+static OPEN: Mutex<Vec<Option<&'static Device>>> = Mutex::new(Vec::new());
+
 impl Device {
-    pub(crate) fn open(api: &'static Api, ordinal: i32) -> Result<Self, CudaError> {
+    /// The device with this number, with its primary context retained for the life of the process: it is the one
+    /// that all libraries of the process share.
+    pub(crate) fn with_ordinal(driver: &'static Driver, ordinal: i32) -> Result<&'static Self, CudaError> {
+        let mut devices = OPEN.lock();
+        devices.resize(driver.device_count(), None);
+        let slot = usize::try_from(ordinal).ok().and_then(|index| devices.get_mut(index));
+        let slot = slot.ok_or(CudaError::NoDevice(ordinal))?;
+        if let Some(device) = slot {
+            return Ok(device);
+        }
+        let device = Box::leak(Box::new(Self::open(&driver.api, ordinal)?));
+        *slot = Some(device);
+        Ok(device)
+    }
+
+    fn open(api: &'static Api, ordinal: i32) -> Result<Self, CudaError> {
         let context = Context::retain(api, ordinal)?;
         let ask = |number| context::attribute(api, ordinal, number);
         let multiprocessors = u32::try_from(ask(api::DEVICE_MULTIPROCESSORS)?).unwrap_or(0);
@@ -54,6 +75,30 @@ impl Device {
             // SAFETY: the caller's promise. At the end of a process the driver may be gone already, and the memory too.
             let _ = unsafe { (self.api.free)(address) };
         }
+    }
+}
+
+/// The device whose memory an address is in.
+pub(crate) fn ordinal_of(driver: &'static Driver, address: u64) -> Result<i32, CudaError> {
+    let (mut kind, mut managed, mut ordinal): (c_uint, c_uint, c_int) = (0, 0, -1);
+    let mut names = [api::ATTRIBUTE_MEMORY_TYPE, api::ATTRIBUTE_IS_MANAGED, api::ATTRIBUTE_DEVICE_ORDINAL];
+    let mut places: [*mut c_void; 3] =
+        [(&raw mut kind).cast(), (&raw mut managed).cast(), (&raw mut ordinal).cast()];
+    // SAFETY: there are as many names as places, and each place has room for what is asked for: numbers of four
+    // bytes, and a flag of at most four. Any address may be asked about.
+    let mut ask =
+        || unsafe { (driver.api.pointer_attributes)(3, names.as_mut_ptr(), places.as_mut_ptr(), address) };
+    let mut code = ask();
+    if code == api::INVALID_CONTEXT {
+        // Some drivers answer only a thread that has turned to a device, whichever.
+        let _current = Device::with_ordinal(driver, 0)?.current()?;
+        code = ask();
+    }
+    check(&driver.api, "asking whose memory an address is in", code)?;
+    if (kind == api::MEMORY_OF_DEVICE || managed & 0xff != 0) && ordinal >= 0 {
+        Ok(ordinal)
+    } else {
+        Err(CudaError::NotOnDevice(address))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Memory of a device that someone lends us.
 
-use crate::device::Device;
+use crate::device::{Device, ordinal_of};
 use crate::driver::Driver;
 use crate::error::CudaError;
 use core::any::Any;
@@ -36,7 +36,7 @@ impl DeviceMemory {
             None
         } else {
             let driver = Driver::loaded()?;
-            Some(driver.device(driver.ordinal_of(address)?)?)
+            Some(Device::with_ordinal(driver, ordinal_of(driver, address)?)?)
         };
         Ok(Self { device, address, bytes, _keeper: Arc::new(keeper) })
     }

@@ -126,7 +126,7 @@ impl Download {
     }
 
     fn end_piece(pieces: &mut Vec<Piece>, device: &'static Device, end: usize) -> Result<(), CudaError> {
-        pieces.push(Piece { end, event: Event::after(&device.down)? });
+        pieces.push(Piece { end, event: device.down.mark()? });
         Ok(())
     }
 

@@ -1,17 +1,14 @@
 //! The driver, loaded once per process.
 
 use crate::api::{self, Api};
-use crate::device::Device;
 use crate::error::{CudaError, check};
 use core::ffi::{c_int, c_uint, c_void};
-use parking_lot::Mutex;
 use std::sync::OnceLock;
 
 /// The CUDA driver of this machine.
 pub struct Driver {
     pub(crate) api: Api,
-    /// None until someone needs it: a device's context takes hundreds of megabytes there.
-    devices: Mutex<Vec<Option<&'static Device>>>,
+    device_count: usize,
 }
 
 static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
@@ -38,12 +35,7 @@ impl Driver {
 
     /// How many devices it knows.
     pub fn device_count(&self) -> usize {
-        self.devices.lock().len()
-    }
-
-    /// Whether an address is in a device's memory.
-    pub fn is_on_device(&'static self, address: u64) -> bool {
-        self.ordinal_of(address).is_ok()
+        self.device_count
     }
 
     fn load() -> Result<Self, CudaError> {
@@ -60,22 +52,7 @@ impl Driver {
         if code != api::SUCCESS {
             return Err(no_driver(code));
         }
-        let devices = vec![None; usize::try_from(count).unwrap_or(0)];
-        Ok(Self { api, devices: Mutex::new(devices) })
-    }
-
-    /// The device with this number, with its primary context retained for the life of the process: it is the one
-    /// that all libraries of the process share.
-    pub(crate) fn device(&'static self, ordinal: i32) -> Result<&'static Device, CudaError> {
-        let mut devices = self.devices.lock();
-        let slot = usize::try_from(ordinal).ok().and_then(|index| devices.get_mut(index));
-        let slot = slot.ok_or(CudaError::NoDevice(ordinal))?;
-        if let Some(device) = slot {
-            return Ok(device);
-        }
-        let device = Box::leak(Box::new(Device::open(&self.api, ordinal)?));
-        *slot = Some(device);
-        Ok(device)
+        Ok(Self { api, device_count: usize::try_from(count).unwrap_or(0) })
     }
 
     /// Something of an allocation that is told in eight bytes or fewer. The context of some device is current.
@@ -91,31 +68,6 @@ impl Driver {
             unsafe { (self.api.pointer_attributes)(1, names.as_mut_ptr(), places.as_mut_ptr(), address) };
         check(&self.api, "asking about memory of a CUDA device", code)?;
         Ok(value)
-    }
-
-    /// The device whose memory an address is in.
-    pub(crate) fn ordinal_of(&'static self, address: u64) -> Result<i32, CudaError> {
-        let (mut kind, mut managed, mut ordinal): (c_uint, c_uint, c_int) = (0, 0, -1);
-        let mut names =
-            [api::ATTRIBUTE_MEMORY_TYPE, api::ATTRIBUTE_IS_MANAGED, api::ATTRIBUTE_DEVICE_ORDINAL];
-        let mut places: [*mut c_void; 3] =
-            [(&raw mut kind).cast(), (&raw mut managed).cast(), (&raw mut ordinal).cast()];
-        // SAFETY: there are as many names as places, and each place has room for what is asked for: numbers of four
-        // bytes, and a flag of at most four. Any address may be asked about.
-        let mut ask =
-            || unsafe { (self.api.pointer_attributes)(3, names.as_mut_ptr(), places.as_mut_ptr(), address) };
-        let mut code = ask();
-        if code == api::INVALID_CONTEXT {
-            // Some drivers answer only a thread that has turned to a device, whichever.
-            let _current = self.device(0)?.current()?;
-            code = ask();
-        }
-        check(&self.api, "asking whose memory an address is in", code)?;
-        if (kind == api::MEMORY_OF_DEVICE || managed & 0xff != 0) && ordinal >= 0 {
-            Ok(ordinal)
-        } else {
-            Err(CudaError::NotOnDevice(address))
-        }
     }
 }
 

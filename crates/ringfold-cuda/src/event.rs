@@ -3,9 +3,7 @@
 use crate::api::{self, Handle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
-use crate::gpu::Gpu;
 use crate::limits::{SPIN, WAIT_STEP_MAX, WAIT_STEP_MIN};
-use crate::stream::Stream;
 use std::time::Instant;
 
 /// A place in a stream's queue.
@@ -21,15 +19,6 @@ unsafe impl Sync for Event {}
 
 impl Event {
     /// One that a stream can record, again and again. Before that it is reached.
-    pub fn create(gpu: &Gpu) -> Result<Self, CudaError> {
-        Self::open(gpu.context(), api::EVENT_DISABLE_TIMING)
-    }
-
-    /// One that tells the time, too.
-    pub fn timed(gpu: &Gpu) -> Result<Self, CudaError> {
-        Self::open(gpu.context(), api::EVENT_TIMED)
-    }
-
     pub(crate) fn open(context: Context, flags: u32) -> Result<Self, CudaError> {
         let _current = context.current()?;
         let mut handle: Handle = core::ptr::null_mut();
@@ -37,13 +26,6 @@ impl Event {
         let code = unsafe { (context.api.create_event)(&raw mut handle, flags) };
         check(context.api, "making a CUDA event", code)?;
         Ok(Self { context, handle })
-    }
-
-    /// After all that is queued now.
-    pub(crate) fn after(stream: &Stream) -> Result<Self, CudaError> {
-        let event = Self::open(stream.context, api::EVENT_BLOCKING_SYNC | api::EVENT_DISABLE_TIMING)?;
-        stream.record(&event)?;
-        Ok(event)
     }
 
     /// Whether all before it is done.

@@ -4,7 +4,7 @@ use crate::api::{self, Handle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::limits::PARAMETERS_MAX;
-use crate::module::Loaded;
+use crate::loaded_module::LoadedModule;
 use core::ffi::c_void;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct FunctionAttributes {
 
 /// A kernel of a module, which stays loaded for it.
 pub struct Function {
-    module: Arc<Loaded>,
+    module: Arc<LoadedModule>,
     handle: Handle,
     name: String,
     attributes: FunctionAttributes,
@@ -64,7 +64,7 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    pub(crate) fn new(module: Arc<Loaded>, handle: Handle, name: &str) -> Result<Self, CudaError> {
+    pub(crate) fn new(module: Arc<LoadedModule>, handle: Handle, name: &str) -> Result<Self, CudaError> {
         let context = module.gpu.context();
         let _current = context.current()?;
         if let Some(load) = context.api.load_function {

@@ -1,10 +1,14 @@
 //! A device, as users choose it.
 
+use crate::api;
 use crate::capture::relaxed_capture;
 use crate::context::{Context, Current};
-use crate::device::Device;
+use crate::device::{Device, ordinal_of};
 use crate::driver::Driver;
 use crate::error::{CudaError, check};
+use crate::event::Event;
+use crate::host_words::HostWords;
+use crate::stream::Stream;
 
 /// A CUDA device that is open in this process: its primary context, which all libraries share, is retained.
 #[derive(Clone, Copy)]
@@ -13,7 +17,7 @@ pub struct Gpu(pub(crate) &'static Device);
 impl Gpu {
     /// The device with this number, counted as the driver does.
     pub fn open(ordinal: i32) -> Result<Self, CudaError> {
-        Driver::loaded()?.device(ordinal).map(Self)
+        Device::with_ordinal(Driver::loaded()?, ordinal).map(Self)
     }
 
     /// The device that the calling thread has turned to, or the first one.
@@ -57,6 +61,11 @@ impl Gpu {
         }
     }
 
+    /// Whether an address is in a device's memory. Opens nothing.
+    pub fn is_on_device(address: u64) -> bool {
+        Driver::in_use().is_some_and(|driver| ordinal_of(driver, address).is_ok())
+    }
+
     /// The device whose memory an address is in; none if it is the host's, or nobody's.
     pub fn of_address(address: u64) -> Result<Option<Self>, CudaError> {
         // Nobody can have memory of a device in a process that never used one.
@@ -64,8 +73,8 @@ impl Gpu {
             return Ok(None);
         };
         let _capture = relaxed_capture();
-        match driver.ordinal_of(address) {
-            Ok(ordinal) => driver.device(ordinal).map(|device| Some(Self(device))),
+        match ordinal_of(driver, address) {
+            Ok(ordinal) => Self::open(ordinal).map(Some),
             Err(CudaError::NotOnDevice(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -111,6 +120,34 @@ impl Gpu {
     /// Whether a stream of it can set words by itself.
     pub fn writes_words(&self) -> bool {
         self.0.writes_words
+    }
+
+    /// A new stream of this device.
+    pub fn create_stream(&self) -> Result<Stream, CudaError> {
+        Stream::open(self.context())
+    }
+
+    /// A stream that others made, by its handle; 0 is the default stream.
+    ///
+    /// # Safety
+    /// It is a stream of this device, for as long as the value lives.
+    pub unsafe fn borrow_stream(&self, raw: usize) -> Stream {
+        Stream::borrowed(self.context(), raw)
+    }
+
+    /// A new event. Before a stream has recorded it, it is reached.
+    pub fn create_event(&self) -> Result<Event, CudaError> {
+        Event::open(self.context(), api::EVENT_DISABLE_TIMING)
+    }
+
+    /// A new event that tells the time, too.
+    pub fn create_timed_event(&self) -> Result<Event, CudaError> {
+        Event::open(self.context(), api::EVENT_TIMED)
+    }
+
+    /// Zeroed, page-locked memory of the host of at least so many bytes, which all devices see.
+    pub fn map_host_words(&self, bytes: usize) -> Result<HostWords, CudaError> {
+        HostWords::mapped(self.context(), bytes)
     }
 
     pub(crate) fn context(&self) -> Context {

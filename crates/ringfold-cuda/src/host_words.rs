@@ -4,7 +4,6 @@ use crate::api;
 use crate::cleaner::give_back;
 use crate::context::Context;
 use crate::error::{CudaError, check, check_memory};
-use crate::gpu::Gpu;
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
@@ -36,11 +35,7 @@ const PLAIN_ALIGN: usize = 4096;
 
 impl HostWords {
     /// Page-locked memory of at least so many bytes, which all devices see.
-    pub fn mapped(gpu: &Gpu, bytes: usize) -> Result<Self, CudaError> {
-        Self::mapped_in(gpu.context(), bytes)
-    }
-
-    pub(crate) fn mapped_in(context: Context, bytes: usize) -> Result<Self, CudaError> {
+    pub(crate) fn mapped(context: Context, bytes: usize) -> Result<Self, CudaError> {
         let (api, bytes) = (context.api, bytes.max(1).next_multiple_of(8));
         let _current = context.current()?;
         let (mut start, mut address): (*mut c_void, u64) = (core::ptr::null_mut(), 0);

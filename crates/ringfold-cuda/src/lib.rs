@@ -30,6 +30,7 @@ pub mod headers;
 mod host_words;
 mod ipc;
 mod limits;
+mod loaded_module;
 mod module;
 pub mod nvrtc;
 mod open_table;

@@ -5,6 +5,7 @@ use crate::error::{CudaError, check};
 use crate::function::Function;
 use crate::gpu::Gpu;
 use crate::limits::{IMAGE_LOG_BYTES, ZEROING_MAX};
+use crate::loaded_module::LoadedModule;
 use crate::port::abort_page;
 use core::ffi::{CStr, c_void};
 use std::ffi::CString;
@@ -17,18 +18,8 @@ const ABORT_PAGE: &CStr = c"mscclppAbortPage";
 /// Code that is loaded into a device. It is unloaded when this and all functions of it are gone.
 #[derive(Clone)]
 pub struct Module {
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedModule>,
 }
-
-pub(crate) struct Loaded {
-    pub(crate) gpu: Gpu,
-    handle: Handle,
-}
-
-// SAFETY: modules may be used from any thread.
-unsafe impl Send for Loaded {}
-// SAFETY: as above.
-unsafe impl Sync for Loaded {}
 
 impl Module {
     /// Loads a cubin, a fatbin, or PTX, which the driver compiles. Spins of its kernels end when those of this process
@@ -38,7 +29,7 @@ impl Module {
             return Err(CudaError::Argument("there is no code in no bytes".into()));
         }
         let handle = load(gpu, image)?;
-        let module = Self { loaded: Arc::new(Loaded { gpu: *gpu, handle }) };
+        let module = Self { loaded: Arc::new(LoadedModule { gpu: *gpu, handle }) };
         if let (Some(page), Some((place, 8))) =
             (abort_page::process_page_address(), module.global(ABORT_PAGE)?)
         {
@@ -91,16 +82,6 @@ impl Module {
 impl core::fmt::Debug for Module {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "a module of {:?}", self.gpu())
-    }
-}
-
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        let context = self.gpu.context();
-        if let Ok(_current) = context.current() {
-            // SAFETY: it is loaded, and nobody can launch its kernels any more. The driver waits for those that run.
-            let _ = unsafe { (context.api.unload_module)(self.handle) };
-        }
     }
 }
 

@@ -17,7 +17,7 @@ impl Queued {
         let mut marks: Vec<Event> = Vec::new();
         for device in memories.into_iter().filter_map(DeviceMemory::device) {
             if marks.iter().all(|mark| mark.context.ordinal != device.ordinal) {
-                marks.push(Event::after(&Stream::legacy(device.context()))?);
+                marks.push(Stream::legacy(device.context()).mark()?);
             }
         }
         Ok(Self { marks })

@@ -6,7 +6,6 @@ use crate::api::{self, GraphCopy, Handle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::event::Event;
-use crate::gpu::Gpu;
 use crate::limits::GRAPH_COPY_MAX;
 use crate::word_ring::WordRing;
 use copy_graph::CopyGraph;
@@ -44,19 +43,6 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A new one.
-    pub fn create(gpu: &Gpu) -> Result<Self, CudaError> {
-        Self::open(gpu.context())
-    }
-
-    /// Somebody else's stream, by its handle; 0 is the default stream.
-    ///
-    /// # Safety
-    /// It is a stream of this device, for as long as the value lives.
-    pub unsafe fn borrowed(gpu: &Gpu, raw: usize) -> Self {
-        Self::of(gpu.context(), core::ptr::without_provenance_mut(raw), false)
-    }
-
     pub(crate) fn open(context: Context) -> Result<Self, CudaError> {
         let _current = context.current()?;
         let mut handle: Handle = core::ptr::null_mut();
@@ -68,7 +54,12 @@ impl Stream {
 
     /// The stream that queues what names no stream.
     pub(crate) fn legacy(context: Context) -> Self {
-        Self::of(context, core::ptr::without_provenance_mut(api::LEGACY_STREAM), false)
+        Self::borrowed(context, api::LEGACY_STREAM)
+    }
+
+    /// A stream by its handle, which exists for as long as the value; 0 is the default stream.
+    pub(crate) fn borrowed(context: Context, raw: usize) -> Self {
+        Self::of(context, core::ptr::without_provenance_mut(raw), false)
     }
 
     fn of(context: Context, handle: Handle, is_ours: bool) -> Self {
@@ -177,7 +168,7 @@ impl Stream {
             Some(ring) => ring,
             none => none.insert(WordRing::open(self.context)?),
         };
-        let from = ring.place(value, self)?;
+        let from = ring.place(value, |event| self.record(event))?;
         // SAFETY: the caller's promise for the word; the ring keeps its own until it was copied.
         let code = unsafe { (self.context.api.copy)(address, from, 8, self.handle) };
         check(self.context.api, "setting a word by a CUDA stream", code)
@@ -204,6 +195,13 @@ impl Stream {
         // SAFETY: event and stream exist, on one device.
         let code = unsafe { (self.context.api.record_event)(event.handle, self.handle) };
         check(self.context.api, "marking a CUDA stream", code)
+    }
+
+    /// An event that is reached when all that is queued now is done.
+    pub(crate) fn mark(&self) -> Result<Event, CudaError> {
+        let event = Event::open(self.context, api::EVENT_BLOCKING_SYNC | api::EVENT_DISABLE_TIMING)?;
+        self.record(&event)?;
+        Ok(event)
     }
 
     /// What is queued from now on begins after the event.

@@ -28,7 +28,7 @@ pub fn upload(pieces: &[Piece<'_>], after: &Queued) -> Result<(), CudaError> {
     let mut devices: Vec<&'static Device> = Vec::new();
     let result = pieces.iter().try_for_each(|piece| queue(piece, after, &mut devices));
     let result = result.and_then(|()| {
-        let ends = devices.iter().map(|device| Event::after(&device.up));
+        let ends = devices.iter().map(|device| device.up.mark());
         let ends = ends.collect::<Result<Vec<_>, _>>()?;
         ends.iter().try_for_each(Event::wait)
     });

@@ -3,8 +3,7 @@
 use crate::skip;
 use ringfold_cuda::nvrtc::{Compiler, Job};
 use ringfold_cuda::{
-    Block, CudaError, Event, Gpu, GpuMemory, Grid, HostWords, IpcMemory, IpcRecord, Module, Stream,
-    buffer_id, relaxed_capture,
+    Block, CudaError, Gpu, GpuMemory, Grid, IpcMemory, IpcRecord, Module, buffer_id, relaxed_capture,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,7 +40,7 @@ fn soon() -> Instant {
 /// A copy of the first words of a device's memory.
 fn words_of(memory: &GpuMemory, count: usize) -> Vec<u64> {
     let (stream, host) =
-        (Stream::create(&memory.gpu()).unwrap(), HostWords::mapped(&memory.gpu(), 8 * count).unwrap());
+        (memory.gpu().create_stream().unwrap(), memory.gpu().map_host_words(8 * count).unwrap());
     // SAFETY: both live until the stream is done.
     unsafe { stream.copy(host.device_address(), memory.address(), 8 * count).unwrap() };
     stream.synchronize(soon()).unwrap();
@@ -63,7 +62,7 @@ fn memory_begins_as_zeros_and_is_copied_both_ways() {
     let memory = GpuMemory::zeroed(&gpu, 1 << 20).unwrap();
     assert_eq!(Gpu::of_address(memory.address() + 77).unwrap(), Some(gpu));
     assert!(words_of(&memory, 1 << 17).iter().all(|word| *word == 0));
-    let (stream, host) = (Stream::create(&gpu).unwrap(), HostWords::mapped(&gpu, 64).unwrap());
+    let (stream, host) = (gpu.create_stream().unwrap(), gpu.map_host_words(64).unwrap());
     for index in 0..8 {
         host.word(index).store(index as u64 + 1, Ordering::Relaxed);
     }
@@ -90,8 +89,8 @@ fn a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile() {
     let job = Job { source: SPIN, name: "spin.cu", arch: &arch, ..Job::default() };
     let spin =
         Module::load(&gpu, &compiler.unwrap().compile(&job).unwrap()).unwrap().function("spin").unwrap();
-    let (word, out) = (HostWords::mapped(&gpu, 8).unwrap(), GpuMemory::zeroed(&gpu, 8).unwrap());
-    let (stream, other) = (Stream::create(&gpu).unwrap(), Stream::create(&gpu).unwrap());
+    let (word, out) = (gpu.map_host_words(8).unwrap(), GpuMemory::zeroed(&gpu, 8).unwrap());
+    let (stream, other) = (gpu.create_stream().unwrap(), gpu.create_stream().unwrap());
     let target = GpuMemory::zeroed(&gpu, 64).unwrap();
     let parameters = [word.device_address().to_ne_bytes(), out.address().to_ne_bytes()].concat();
     // One on a stream of ours, and one on the default stream.
@@ -100,7 +99,7 @@ fn a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile() {
         // SAFETY: the parameters are the kernel's, and what they point to lives until it has ended.
         unsafe { spin.launch(&parameters, ONE, THREAD, 0, raw).unwrap() };
         // SAFETY: the stream is the one that was launched on.
-        let launched = unsafe { Stream::borrowed(&gpu, raw) };
+        let launched = unsafe { gpu.borrow_stream(raw) };
         let began = Instant::now();
         let late = launched.synchronize(Instant::now() + Duration::from_millis(50)).unwrap_err();
         assert!(matches!(late, CudaError::Late { .. }), "{late}");
@@ -117,8 +116,8 @@ fn a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile() {
 #[test]
 fn events_order_streams_and_tell_the_time() {
     let Some((gpu, _alone)) = gpu("events_order_streams_and_tell_the_time") else { return };
-    let (first, second) = (Stream::create(&gpu).unwrap(), Stream::create(&gpu).unwrap());
-    let (began, ended) = (Event::timed(&gpu).unwrap(), Event::timed(&gpu).unwrap());
+    let (first, second) = (gpu.create_stream().unwrap(), gpu.create_stream().unwrap());
+    let (began, ended) = (gpu.create_timed_event().unwrap(), gpu.create_timed_event().unwrap());
     let memory = GpuMemory::zeroed(&gpu, 64 << 20).unwrap();
     first.record(&began).unwrap();
     for value in 0..8 {

@@ -95,8 +95,8 @@ impl Laid {
         let (gpu, there) = (memory.gpu(), memory.address() + at as u64);
         TOOLS.with_borrow_mut(|tools| {
             if tools.as_ref().is_none_or(|(_, words)| words.len() < bytes) {
-                let words = HostWords::mapped(&gpu, bytes.next_power_of_two()).unwrap();
-                *tools = Some((Stream::create(&gpu).unwrap(), words));
+                let words = gpu.map_host_words(bytes.next_power_of_two()).unwrap();
+                *tools = Some((gpu.create_stream().unwrap(), words));
             }
             let (stream, words) = tools.as_ref().unwrap();
             user(words, &|is_down| {

@@ -11,6 +11,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::time::Duration;
 use std::sync::Arc;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes that only its holder reads and writes.
 pub struct Memory {
@@ -37,7 +38,12 @@ struct Span {
 }
 
 /// What keeps bytes alive: nothing but a promise, or their owner.
-struct Keeper(#[expect(dead_code, reason = "held for its drop")] Option<Box<dyn Any + Send + Sync>>);
+struct Keeper(Option<Box<dyn Any + Send + Sync>>);
+
+/// Elements that any bytes are, and that are nothing but bytes.
+pub trait Plain: FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
+
+impl<T: FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
 
 // SAFETY: a span is an address. Who may read and write it when is ruled by the types around it: a `Memory` is
 // not cloned and hands out `&mut` by `&mut self`, views are never written.
@@ -49,6 +55,35 @@ impl Memory {
     /// Memory of our own, zeroed.
     pub fn zeroed(bytes: usize) -> Self {
         Self { span: Span::owned(vec![0; bytes]) }
+    }
+
+    /// Memory of a vector, which is not copied; [`Memory::into_vec`] returns it.
+    pub fn from_vec<T: Plain>(data: Vec<T>) -> Self {
+        Self { span: Span::owned(data) }
+    }
+
+    /// The elements: the vector that the memory was made from, if nothing else holds a part of it, or a copy.
+    ///
+    /// ```
+    /// use ringfold_fabric::memory::Memory;
+    ///
+    /// let data = vec![1_u32, 2];
+    /// let start = data.as_ptr();
+    /// let back: Vec<u32> = Memory::from_vec(data).into_vec();
+    /// assert_eq!((back.as_ptr(), back), (start, vec![1, 2]));
+    /// ```
+    pub fn into_vec<T: Plain>(mut self) -> Vec<T> {
+        let (start, bytes) = (self.span.start.as_ptr(), self.span.bytes);
+        if let Some(Keeper(Some(owner))) = Arc::get_mut(&mut self.span.keeper)
+            && let Some(data) = owner.downcast_mut::<Vec<T>>()
+            && data.as_mut_ptr().cast() == start
+            && size_of_val(&data[..]) == bytes
+        {
+            return core::mem::take(data);
+        }
+        // Memory need not be aligned for the elements.
+        let elements = self.as_slice().chunks_exact(size_of::<T>());
+        elements.filter_map(|element| T::read_from_bytes(element).ok()).collect()
     }
 
     /// Memory of someone else's.
@@ -272,10 +307,9 @@ impl Drop for Return {
 }
 
 impl Span {
-    fn owned(bytes: Vec<u8>) -> Self {
-        let mut bytes = bytes.into_boxed_slice();
-        let start = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        Self { start, bytes: bytes.len(), keeper: Arc::new(Keeper(Some(Box::new(bytes)))) }
+    fn owned<T: Plain>(mut data: Vec<T>) -> Self {
+        let (start, bytes) = (data.as_mut_ptr().cast(), size_of_val(&data[..]));
+        Self::kept(start, bytes, Some(Box::new(data)))
     }
 
     fn borrowed(start: *mut u8, bytes: usize) -> Self {

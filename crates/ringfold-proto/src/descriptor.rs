@@ -51,6 +51,24 @@ pub enum Collective {
     },
 }
 
+impl Collective {
+    /// Its number in fingerprints, its name in messages, and its root.
+    fn row(self) -> (u64, &'static str, Option<Rank>) {
+        match self {
+            Self::AllReduce => (1, "all-reduce", None),
+            Self::ReduceScatter => (2, "reduce-scatter", None),
+            Self::AllGather => (3, "all-gather", None),
+            Self::Broadcast { root } => (4, "broadcast from", Some(root)),
+            Self::Barrier => (5, "barrier", None),
+            Self::Reduce { root } => (6, "reduce to", Some(root)),
+            Self::Gather { root } => (7, "gather to", Some(root)),
+            Self::Scatter { root } => (8, "scatter from", Some(root)),
+            Self::AllToAll => (9, "all-to-all", None),
+            Self::Transfer { .. } => (10, "transfer", None),
+        }
+    }
+}
+
 /// A share in a weighted average. Kept as bits, so that descriptors compare and hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Weight(u64);
@@ -137,17 +155,10 @@ impl Descriptor {
 
     /// What every data frame carries: 64 bits over all that must be equal for bytes to fit together.
     pub fn fingerprint(&self, algorithm: Algorithm, chunk_bytes: u32) -> u64 {
+        let (number, _, root) = self.collective.row();
         let root = match self.collective {
-            Collective::AllReduce => 1 << 16,
-            Collective::ReduceScatter => 2 << 16,
-            Collective::AllGather => 3 << 16,
-            Collective::Broadcast { root } => 4 << 16 | u64::from(root.0),
-            Collective::Barrier => 5 << 16,
-            Collective::Reduce { root } => 6 << 16 | u64::from(root.0),
-            Collective::Gather { root } => 7 << 16 | u64::from(root.0),
-            Collective::Scatter { root } => 8 << 16 | u64::from(root.0),
-            Collective::AllToAll => 9 << 16,
             Collective::Transfer { from, to } => 1 << 32 | u64::from(from.0) << 16 | u64::from(to.0),
+            _ => number << 16 | root.map_or(0, |root| u64::from(root.0)),
         };
         let quantization =
             self.quantization.map_or(0, |q| 1 << 16 | (q.algorithm as u64) << 8 | u64::from(q.dtype as u8));
@@ -162,17 +173,11 @@ impl Descriptor {
 
 impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.collective {
-            Collective::AllReduce => write!(f, "all-reduce")?,
-            Collective::ReduceScatter => write!(f, "reduce-scatter")?,
-            Collective::AllGather => write!(f, "all-gather")?,
-            Collective::Broadcast { root } => write!(f, "broadcast from {root}")?,
-            Collective::Barrier => return write!(f, "barrier"),
-            Collective::Reduce { root } => write!(f, "reduce to {root}")?,
-            Collective::Gather { root } => write!(f, "gather to {root}")?,
-            Collective::Scatter { root } => write!(f, "scatter from {root}")?,
-            Collective::AllToAll => write!(f, "all-to-all")?,
-            Collective::Transfer { from, to } => write!(f, "transfer from {from} to {to}")?,
+        match (self.collective, self.collective.row()) {
+            (Collective::Barrier, (_, name, _)) => return f.write_str(name),
+            (Collective::Transfer { from, to }, (_, name, _)) => write!(f, "{name} from {from} to {to}")?,
+            (_, (_, name, Some(root))) => write!(f, "{name} {root}")?,
+            (_, (_, name, None)) => f.write_str(name)?,
         }
         // The sum of the weights travels as one more element, which is no business of the user's.
         let count = self.count.saturating_sub(u64::from(self.weight.is_some()));

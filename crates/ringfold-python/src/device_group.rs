@@ -193,5 +193,5 @@ impl Place {
 fn queue(group: &ringfold::DeviceGroup, raw: usize) -> Result<Stream, Error> {
     let gpu = group.gpu()?;
     // SAFETY: the caller of the Python function promises that it is a stream of the device.
-    Ok(unsafe { Stream::borrowed(&gpu, raw) })
+    Ok(unsafe { gpu.borrow_stream(raw) })
 }

@@ -7,8 +7,8 @@ use crate::operands::Operands;
 use crate::owned::Owned;
 use crate::place::bootstrap;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
-use ringfold::{DType, GroupOp, Media, Operation, ReduceOp, TransferTag};
+use pyo3::types::{PyDict, PyList, PyTuple};
+use ringfold::{DType, GroupOp, Media, OPERATIONS, OpArguments, Operation, ReduceOp, TransferTag};
 use std::time::Duration;
 
 /// A group.
@@ -17,15 +17,6 @@ pub(crate) struct Group {
     group: Owned<ringfold::Group>,
     rank: usize,
     world: usize,
-}
-
-/// What an operation is asked to do, as Python tells it.
-struct Order<'a> {
-    op: &'a str,
-    reduce: u8,
-    peer: i64,
-    counts: Option<Vec<usize>>,
-    others: Option<Vec<usize>>,
 }
 
 #[pymethods]
@@ -98,6 +89,7 @@ impl Group {
     }
 
     /// Carries an operation out.
+    #[pyo3(signature = (op, dtype, reduce, peer, counts, others, inputs, outputs, timeout, tag=0))]
     #[expect(
         clippy::too_many_arguments,
         reason = "this is called for each operation, and an object would cost time"
@@ -114,13 +106,15 @@ impl Group {
         inputs: &Bound<'_, PyList>,
         outputs: &Bound<'_, PyList>,
         timeout: Option<f64>,
+        tag: u64,
     ) -> PyResult<()> {
         let group = self.here(py)?;
         let dtype = element(py, dtype)?;
-        let order = Order { op, reduce, peer, counts, others }.understood(py, self.world)?;
-        let operands = Operands::of(inputs, outputs, may_be_in_place(&order))?;
+        let (reduce, tag) = (reduction(py, reduce)?, self::tag(py, tag)?);
+        let op = named(py, op, OpArguments { reduce, peer, counts, others, tag })?;
+        let operands = Operands::of(inputs, outputs, op.may_be_in_place())?;
         let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
-        let call = || operands.lend(|slices| group.run_slices(order, dtype, slices, timeout));
+        let call = || operands.lend(|slices| group.run_slices(op, dtype, slices, timeout));
         released(py, call)?.map_err(|error| raised(py, &error))
     }
 
@@ -138,12 +132,14 @@ impl Group {
         inputs: &Bound<'_, PyList>,
         outputs: &Bound<'_, PyList>,
         timeout: Option<f64>,
+        tag: u64,
         keep: Py<PyAny>,
     ) -> PyResult<GroupWork> {
         let group = self.here(py)?;
         let dtype = element(py, dtype)?;
-        let op = Order { op, reduce, peer, counts, others }.understood(py, self.world)?;
-        let operands = Operands::of(inputs, outputs, may_be_in_place(&op))?;
+        let (reduce, tag) = (reduction(py, reduce)?, self::tag(py, tag)?);
+        let op = named(py, op, OpArguments { reduce, peer, counts, others, tag })?;
+        let operands = Operands::of(inputs, outputs, op.may_be_in_place())?;
         let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
         let (buffers, then) = operands.keep(keep);
         let operation = Operation { op, dtype, buffers, timeout };
@@ -174,8 +170,8 @@ impl Group {
     }
 
     /// A rank that has begun to send something with this tag which is not received here yet.
-    fn sender(&self, py: Python<'_>, tag: usize) -> PyResult<Option<usize>> {
-        let (group, tag) = (self.here(py)?, self::tag(py, Some(vec![tag]))?);
+    fn sender(&self, py: Python<'_>, tag: u64) -> PyResult<Option<usize>> {
+        let (group, tag) = (self.here(py)?, self::tag(py, tag)?);
         released(py, || group.sender(tag))?.map_err(|error| raised(py, &error))
     }
 
@@ -236,51 +232,23 @@ impl Drop for Group {
     }
 }
 
-impl Order<'_> {
-    fn understood(self, py: Python<'_>, world: usize) -> PyResult<GroupOp> {
-        let Self { op, reduce, peer, counts, others } = self;
-        let reduction = || reduction(py, reduce);
-        let rank = |what: &str| {
-            usize::try_from(peer).ok().filter(|rank| *rank < world).ok_or_else(|| {
-                refused(py, &format!("{what} {peer} is out of range: ranks are 0 to {}", world - 1))
-            })
-        };
-        let given = |counts: Option<Vec<usize>>| {
-            counts.ok_or_else(|| refused(py, &format!("{op} needs the counts of all ranks")))
-        };
-        Ok(match op {
-            "all_reduce" => GroupOp::AllReduce(reduction()?),
-            "barrier" => GroupOp::Barrier,
-            "broadcast" => GroupOp::Broadcast { root: rank("root")? },
-            "reduce" => GroupOp::Reduce { root: rank("root")?, op: reduction()? },
-            "all_gather" => GroupOp::AllGather,
-            "all_gather_v" => GroupOp::AllGatherV(given(counts)?),
-            "reduce_scatter" => GroupOp::ReduceScatter(reduction()?),
-            "reduce_scatter_v" => GroupOp::ReduceScatterV(given(counts)?, reduction()?),
-            "all_to_all" => GroupOp::AllToAll,
-            "all_to_all_v" => GroupOp::AllToAllV { send: given(counts)?, receive: given(others)? },
-            "gather" => GroupOp::Gather { root: rank("root")? },
-            "gather_v" => GroupOp::GatherV { root: rank("root")?, counts: counts.unwrap_or_default() },
-            "scatter" => GroupOp::Scatter { root: rank("root")? },
-            "scatter_v" => GroupOp::ScatterV { root: rank("root")?, counts: counts.unwrap_or_default() },
-            "send" => GroupOp::Send { to: rank("rank")?, tag: tag(py, counts)? },
-            "recv" => GroupOp::Recv { from: rank("rank")?, tag: tag(py, counts)? },
-            other => return Err(refused(py, &format!("{other:?} is no operation"))),
-        })
+/// All operations by name, with the arguments that each takes beside its buffers.
+pub(crate) fn operations(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let table = PyDict::new(py);
+    for (name, takes) in OPERATIONS {
+        table.set_item(name, PyTuple::new(py, *takes)?)?;
     }
+    Ok(table)
 }
 
-/// The tag of a transfer, which takes the place of counts.
-fn tag(py: Python<'_>, counts: Option<Vec<usize>>) -> PyResult<TransferTag> {
-    let number = counts.and_then(|counts| counts.first().copied()).unwrap_or(0);
+fn named(py: Python<'_>, op: &str, arguments: OpArguments) -> PyResult<GroupOp> {
+    GroupOp::from_name(op, arguments).map_err(|error| raised(py, &error))
+}
+
+fn tag(py: Python<'_>, number: u64) -> PyResult<TransferTag> {
     u32::try_from(number).ok().and_then(TransferTag::new).ok_or_else(|| {
         refused(py, &format!("tag {number} is out of range: tags are 0 to {}", TransferTag::MAX))
     })
-}
-
-/// Whether one buffer may be what an operation reads and what it writes.
-fn may_be_in_place(op: &GroupOp) -> bool {
-    matches!(op, GroupOp::AllReduce(_) | GroupOp::Reduce { .. } | GroupOp::Broadcast { .. })
 }
 
 /// The type of elements that a number stands for.

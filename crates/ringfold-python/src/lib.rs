@@ -38,6 +38,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("OPERATIONS", group::operations(module.py())?)?;
     module.add_class::<communicator::Communicator>()?;
     module.add_class::<cuda_memory::CudaMemory>()?;
     module.add_class::<cuda_module::CudaFunction>()?;

@@ -166,8 +166,8 @@ impl Communicator {
         data: Vec<T>,
         options: AllReduce,
     ) -> Result<Pending<T>, Error> {
-        let memory = Memory::from(data.as_bytes().to_vec());
-        self.all_reduce_memory(T::DTYPE, Buffers::InPlace(memory), options).map(Pending::new)
+        let buffers = Buffers::InPlace(Memory::from_vec(data));
+        self.all_reduce_memory(T::DTYPE, buffers, options).map(Pending::new)
     }
 
     /// Starts to reduce memory of any kind.

@@ -14,6 +14,7 @@ mod operation;
 mod place;
 mod retired;
 mod split;
+mod vocabulary;
 mod work;
 
 pub(crate) use lobby::{Connections, Lobby};
@@ -24,6 +25,7 @@ pub use notice::Notice;
 pub use operation::{GroupBuffers, GroupOp, GroupSlices, Operation, TransferTag};
 pub use place::MeetingPlace;
 pub use retired::finish_retired;
+pub use vocabulary::{OPERATIONS, OpArguments};
 pub use work::GroupWork;
 
 use self::core::Core;

@@ -30,7 +30,7 @@ pub use element::Element;
 pub use error::Error;
 pub use group::{
     Bootstrap, Group, GroupBuffers, GroupBuilder, GroupOp, GroupSlices, GroupWork, Media, MeetingPlace,
-    Notice, Operation, TransferTag, finish_retired,
+    Notice, OPERATIONS, OpArguments, Operation, TransferTag, finish_retired,
 };
 pub use master::{MASTER_PORT, Master, MasterBuilder};
 pub use ringfold_cuda as cuda;

@@ -132,15 +132,10 @@ impl<T: Element> Pending<T> {
     /// Waits for the end. The vector holds the result, or what it held before.
     pub fn wait(self) -> (Vec<T>, Result<ReduceInfo, Error>) {
         let (result, buffers) = self.work.finish();
-        let data = match &buffers {
-            Some(Buffers::InPlace(memory)) => elements_of(memory.as_slice()),
+        let data = match buffers {
+            Some(Buffers::InPlace(memory)) => memory.into_vec(),
             _ => Vec::new(),
         };
         (data, result)
     }
-}
-
-/// A copy of the bytes as elements. Memory of bytes need not be aligned for them.
-fn elements_of<T: Element>(bytes: &[u8]) -> Vec<T> {
-    bytes.chunks_exact(size_of::<T>()).filter_map(|chunk| T::read_from_bytes(chunk).ok()).collect()
 }

@@ -83,6 +83,20 @@ fn tags_may_be_launched_in_any_order() {
 }
 
 #[test]
+fn an_asynchronous_reduce_returns_the_vector_that_it_was_given() {
+    with_peers(2, |peer, number| {
+        for count in [1, 1000, 300_000] {
+            let data = vec![f64::from(number) + 1.0; count];
+            let start = data.as_ptr();
+            let (data, result) = peer.all_reduce_async(data, AllReduce::sum()).expect("it starts").wait();
+            result.expect("it succeeds");
+            assert!(data.iter().all(|x| *x == 3.0));
+            assert_eq!(data.as_ptr(), start, "{count} elements were copied");
+        }
+    });
+}
+
+#[test]
 fn many_may_be_listed_in_any_order_with_any_number_in_flight() {
     with_peers(3, |peer, number| {
         let reduction = |tag: u64| Reduction {

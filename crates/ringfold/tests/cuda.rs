@@ -4,7 +4,7 @@
 //! `ringfold-cuda`, so that no toolkit is needed.
 
 use half::bf16;
-use ringfold::cuda::{CudaError, DeviceBuffer, DeviceMemory, Download, Driver, Queued};
+use ringfold::cuda::{CudaError, DeviceBuffer, DeviceMemory, Download, Driver, Gpu, Queued};
 use ringfold::{
     AllReduce, Buffers, Cause, Communicator, DType, Element, Error, Failure, Master, Memory, Reduction,
     StateMemory, StateTensor, SyncInfo, SyncStrategy,
@@ -125,10 +125,10 @@ fn addresses_of_the_host_are_refused_even_if_pages_are_locked() {
         // SAFETY: the bytes live until after the value is gone.
         let refused = unsafe { DeviceMemory::borrowed(address, host.len(), Box::new(())) };
         assert_eq!(refused.unwrap_err(), CudaError::NotOnDevice(address));
-        assert!(!Driver::in_use().unwrap().is_on_device(address));
+        assert!(!Gpu::is_on_device(address));
     }
     let address = tensor.memory().address();
-    assert!(Driver::in_use().unwrap().is_on_device(address + 100));
+    assert!(Gpu::is_on_device(address + 100));
     // SAFETY: the tensor lives until after the value is gone.
     let part = unsafe { DeviceMemory::borrowed(address + 16, 32, Box::new(())) }.unwrap();
     assert_eq!((part.ordinal(), part.len()), (Some(0), 32));

@@ -153,7 +153,7 @@ impl AbortPage {
         if let Some(mapped) = self.mapped.get() {
             return Ok(mapped.device_address());
         }
-        let page = HostWords::mapped(&Gpu::current()?, ABORT_PAGE_BYTES)?;
+        let page = Gpu::current()?.map_host_words(ABORT_PAGE_BYTES)?;
         let _change = self.change.lock();
         write_all(&page, SPIN_NS, self.spin_ns.load(Ordering::Relaxed));
         write_all(&page, FLAG, self.is_set.load(Ordering::Acquire).into());

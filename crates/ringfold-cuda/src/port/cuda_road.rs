@@ -40,7 +40,7 @@ struct Work {
 
 impl CudaRoad {
     pub(super) fn open(gpu: &Gpu) -> Result<Self, CudaError> {
-        Ok(Self { work: Some(Work { stream: Stream::create(gpu)?, held: Mutex::default() }) })
+        Ok(Self { work: Some(Work { stream: gpu.create_stream()?, held: Mutex::default() }) })
     }
 
     /// The device whose stream it is.

@@ -34,7 +34,7 @@ impl DeviceWindow {
         if let Some(window) = windows.get(&gpu.ordinal()) {
             return Ok(window.clone());
         }
-        let inner = Inner { stream: Stream::create(gpu)?, words: HostWords::mapped(gpu, 8)? };
+        let inner = Inner { stream: gpu.create_stream()?, words: gpu.map_host_words(8)? };
         let window = Arc::new(Self { inner: Mutex::new(inner) });
         windows.insert(gpu.ordinal(), window.clone());
         Ok(window)

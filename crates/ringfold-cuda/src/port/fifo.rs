@@ -61,7 +61,7 @@ impl Fifo {
     /// # Panics
     /// As [`Self::of_host`].
     pub fn of_device(gpu: &Gpu, size: usize) -> Result<Self, CudaError> {
-        let (triggers, tail) = (HostWords::mapped(gpu, bytes(size))?, HostWords::mapped(gpu, 8)?);
+        let (triggers, tail) = (gpu.map_host_words(bytes(size))?, gpu.map_host_words(8)?);
         let counters = KernelWords::open(Some(*gpu), COUNTERS_BYTES)?;
         Ok(Self::over(size, triggers, tail, Pushers::Device(counters)))
     }

@@ -44,10 +44,10 @@ impl Landing {
     pub(super) fn open(gpu: Gpu) -> Result<Self, CudaError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let words = HostWords::mapped(&gpu, SLOTS * SLOT_BYTES)?;
-        let copied = (0..SLOTS).map(|_| Event::create(&gpu)).collect::<Result<_, _>>()?;
+        let words = gpu.map_host_words(SLOTS * SLOT_BYTES)?;
+        let copied = (0..SLOTS).map(|_| gpu.create_event()).collect::<Result<_, _>>()?;
         let slots = Mutex::new(Slots { words, copied, next: 0 });
-        Ok(Self { number, stream: Stream::create(&gpu)?, slots })
+        Ok(Self { number, stream: gpu.create_stream()?, slots })
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CudaError> {

@@ -10,7 +10,6 @@
 use crate::driver::Driver;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
-use crate::host_words::HostWords;
 use crate::port::device_window::DeviceWindow;
 use crate::port::locked_pages::LockedPages;
 use crate::port::{Connection, PortError, RegisteredMemory, Registrable, Transport, TransportFlags};
@@ -211,7 +210,7 @@ impl Inbound {
                 Ok(Self { registered, place: Place::Device { memory, window } })
             }
             WordPlace::Mapped => {
-                let words = HostWords::mapped(&connection.gpu()?, WORD_BYTES)?;
+                let words = connection.gpu()?.map_host_words(WORD_BYTES)?;
                 let (start, device_address) = (words.start(), Some(words.device_address()));
                 // SAFETY: the keeper has the words, which this process only looks at atomically; what the other side
                 // sets is set atomically, too.

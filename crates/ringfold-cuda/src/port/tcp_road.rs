@@ -172,8 +172,8 @@ pub(super) fn explain(error: ChannelError, peer: i32) -> PortError {
 
 impl Staging {
     fn open(gpu: Gpu) -> Result<Self, CudaError> {
-        let words = HostWords::mapped(&gpu, PIECES * PIECE_BYTES)?;
-        Ok(Self { gpu, stream: Stream::create(&gpu)?, words, under_way: [None; PIECES], next: 0 })
+        let words = gpu.map_host_words(PIECES * PIECE_BYTES)?;
+        Ok(Self { gpu, stream: gpu.create_stream()?, words, under_way: [None; PIECES], next: 0 })
     }
 
     /// A copy of memory of the device, in the next place. Nothing of what was there is read any more.

@@ -5,8 +5,8 @@
 mod skip;
 
 use super::*;
+use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
-use crate::host_words::HostWords;
 use crate::limits::WORD_RING_WORDS;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn soon() -> Instant {
 fn words_in_order(gpu: &Gpu, stream: &Stream) {
     let count = 3 * WORD_RING_WORDS as u64 + 5;
     let device = GpuMemory::zeroed(gpu, 16).unwrap();
-    let host = HostWords::mapped(gpu, 16).unwrap();
+    let host = gpu.map_host_words(16).unwrap();
     for number in 1..=count {
         // SAFETY: all four words live until the stream is done, below.
         unsafe {
@@ -44,7 +44,7 @@ fn words_in_order(gpu: &Gpu, stream: &Stream) {
 #[test]
 fn words_that_the_device_sets_arrive_in_order_behind_copies() {
     let Some(gpu) = gpu("words_that_the_device_sets_arrive_in_order_behind_copies") else { return };
-    let stream = Stream::create(&gpu).unwrap();
+    let stream = gpu.create_stream().unwrap();
     words_in_order(&gpu, &stream);
     assert_eq!(stream.ring.lock().is_none(), gpu.writes_words(), "which road was taken");
 }
@@ -52,7 +52,7 @@ fn words_that_the_device_sets_arrive_in_order_behind_copies() {
 #[test]
 fn words_that_are_copied_arrive_in_order_behind_copies() {
     let Some(gpu) = gpu("words_that_are_copied_arrive_in_order_behind_copies") else { return };
-    let stream = Stream::create(&gpu).unwrap();
+    let stream = gpu.create_stream().unwrap();
     stream.writes_words.store(false, Ordering::Relaxed);
     words_in_order(&gpu, &stream);
     assert!(stream.ring.lock().is_some());
@@ -61,7 +61,7 @@ fn words_that_are_copied_arrive_in_order_behind_copies() {
 #[test]
 fn a_word_that_is_not_aligned_is_refused() {
     let Some(gpu) = gpu("a_word_that_is_not_aligned_is_refused") else { return };
-    let (stream, memory) = (Stream::create(&gpu).unwrap(), GpuMemory::zeroed(&gpu, 64).unwrap());
+    let (stream, memory) = (gpu.create_stream().unwrap(), GpuMemory::zeroed(&gpu, 64).unwrap());
     // SAFETY: the memory lives.
     let refused = unsafe { stream.write_word(memory.address() + 4, 1) };
     assert!(refused.unwrap_err().to_string().contains("no multiple of 8"));
@@ -79,7 +79,7 @@ fn a_thread_that_stays_with_a_device_calls_it_as_ever_and_has_left_it_afterwards
         assert_eq!(unsafe { (gpu.context().api.current_context)(&raw mut handle) }, api::SUCCESS);
         handle.addr()
     };
-    let (stream, before) = (Stream::create(&gpu).unwrap(), current());
+    let (stream, before) = (gpu.create_stream().unwrap(), current());
     {
         let _stays = gpu.context().current().unwrap();
         let held = current();
@@ -97,9 +97,9 @@ fn small_copies_within_the_device_go_by_a_graph_each_with_what_was_there_then() 
     let Some(gpu) = gpu("small_copies_within_the_device_go_by_a_graph_each_with_what_was_there_then") else {
         return;
     };
-    let stream = Stream::create(&gpu).unwrap();
+    let stream = gpu.create_stream().unwrap();
     let memories = [GpuMemory::zeroed(&gpu, BYTES).unwrap(), GpuMemory::zeroed(&gpu, BYTES).unwrap()];
-    let host = HostWords::mapped(&gpu, 8 * 64).unwrap();
+    let host = gpu.map_host_words(8 * 64).unwrap();
     let sizes = [1, 7, 8, 4096, GRAPH_COPY_MAX, GRAPH_COPY_MAX + 1];
     for (round, bytes) in sizes.into_iter().cycle().take(60).enumerate() {
         let (to, from) = (memories[round % 2].address(), memories[1 - round % 2].address());

@@ -66,7 +66,7 @@ impl Line {
         // Not one of the spare ones, and never one of them: an event of a capture can't be asked whether it is reached.
         let place = match self.captured.take() {
             Some((_, place)) => place,
-            None => Event::create(gpu)?,
+            None => gpu.create_event()?,
         };
         stream.record(&place)?;
         self.captured = Some((capture, place));
@@ -89,7 +89,7 @@ impl Line {
     fn event(&mut self, gpu: &Gpu) -> Result<Event, Error> {
         match self.spare.pop() {
             Some(event) => Ok(event),
-            None => Ok(Event::create(gpu)?),
+            None => Ok(gpu.create_event()?),
         }
     }
 

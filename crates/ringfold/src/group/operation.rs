@@ -86,6 +86,14 @@ pub enum GroupOp {
     },
 }
 
+impl GroupOp {
+    /// Whether one buffer may hold the input and the output.
+    pub fn may_be_in_place(&self) -> bool {
+        use GroupOp::{AllReduce, Broadcast, Recv, Reduce, Send};
+        matches!(self, AllReduce(_) | Reduce { .. } | Broadcast { .. } | Send { .. } | Recv { .. })
+    }
+}
+
 /// What tells transfers between two ranks apart. Those of different tags wait for each other nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct TransferTag(pub(super) u32);
@@ -211,15 +219,8 @@ impl Standing {
         };
         let (count, layout, needs) = self.measure(op, input, output)?;
         let side = self.side(op);
-        let takes_one_buffer = matches!(
-            collective,
-            Collective::AllReduce
-                | Collective::Reduce { .. }
-                | Collective::Broadcast { .. }
-                | Collective::Transfer { .. }
-        );
-        if in_place && !takes_one_buffer {
-            return Err(bad(format!("{} needs an output of its own", name(op))));
+        if in_place && !op.may_be_in_place() {
+            return Err(bad(format!("{} needs an output of its own", op.name())));
         }
         for (what, has, needed, counts) in [
             ("input", input, needs.input, side != Side::Output),
@@ -228,7 +229,7 @@ impl Standing {
             if counts && has != needed {
                 return Err(bad(format!(
                     "the {what} of {} has {has} elements, but {needed} are needed",
-                    name(op)
+                    op.name()
                 )));
             }
         }
@@ -271,7 +272,7 @@ impl Standing {
             return Ok(());
         }
         let what = if is_input_fit { "output" } else { "input" };
-        Err(bad(format!("the {what} of {} is neither one buffer nor one for each rank's part", name(op))))
+        Err(bad(format!("the {what} of {} is neither one buffer nor one for each rank's part", op.name())))
     }
 
     fn collective(&self, op: &GroupOp) -> Result<(Collective, Option<ReduceOp>), Error> {
@@ -425,26 +426,4 @@ impl Standing {
 
 fn bad(why: String) -> Error {
     Error::BadArgument(why)
-}
-
-/// What users call an operation.
-pub(super) fn name(op: &GroupOp) -> &'static str {
-    match op {
-        GroupOp::Barrier => "barrier",
-        GroupOp::AllReduce(_) => "all_reduce",
-        GroupOp::Reduce { .. } => "reduce",
-        GroupOp::Broadcast { .. } => "broadcast",
-        GroupOp::AllGather => "all_gather",
-        GroupOp::AllGatherV(_) => "all_gather_v",
-        GroupOp::ReduceScatter(_) => "reduce_scatter",
-        GroupOp::ReduceScatterV(..) => "reduce_scatter_v",
-        GroupOp::Gather { .. } => "gather",
-        GroupOp::GatherV { .. } => "gather_v",
-        GroupOp::Scatter { .. } => "scatter",
-        GroupOp::ScatterV { .. } => "scatter_v",
-        GroupOp::AllToAll => "all_to_all",
-        GroupOp::AllToAllV { .. } => "all_to_all_v",
-        GroupOp::Send { .. } => "send",
-        GroupOp::Recv { .. } => "recv",
-    }
 }
