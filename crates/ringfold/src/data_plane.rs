@@ -4,12 +4,12 @@
 //! them; the elastic layer makes one epoch after the other, fixed ranks have one.
 
 use crate::all_reduce::HostBuffers;
-use crate::spin::Outlook;
 use crate::workspace::{Pool, TensorWorkspace};
 use core::time::Duration;
 use ringfold_fabric::link::Link;
 use ringfold_fabric::medium::{Heard, LinkMedium};
 use ringfold_fabric::poller::Token;
+use ringfold_fabric::spin::Outlook;
 use ringfold_plan::choice;
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership};
@@ -27,6 +27,7 @@ use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, LazyLock};
+use std::time::Instant;
 
 /// Plans that are kept, per epoch.
 const PLANS_MAX: usize = 256;
@@ -229,9 +230,9 @@ impl DataPlane {
         self.medium.detach(peer);
     }
 
-    /// Sends the rest, for as long as that may take, and closes all links.
-    pub(crate) fn close_links(&mut self) {
-        self.medium.close();
+    /// Sends the rest on all links and closes them, by the deadline at the latest.
+    pub(crate) fn close_links(&mut self, deadline: Instant) {
+        self.medium.close(deadline);
     }
 
     /// Members that an operation waits for.

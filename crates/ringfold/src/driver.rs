@@ -10,8 +10,6 @@ pub(crate) use note::{Note, NoteSender, Notes};
 
 use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::data_plane::{DataPlane, PlaneEvent};
-use crate::engine::Drive;
-use crate::spin::Outlook;
 use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkNews};
 use crate::{Error, limits};
@@ -21,6 +19,8 @@ use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::probe;
 use ringfold_fabric::random;
+use ringfold_fabric::reactor::{Drive, Outcomes};
+use ringfold_fabric::spin::Outlook;
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::Attributes;
@@ -33,7 +33,7 @@ use ringfold_proto::time::Time;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The driver.
 pub(crate) struct Driver {
@@ -473,9 +473,12 @@ impl Driver {
 
 impl Drive for Driver {
     type Ended = Ended;
+    type Error = Error;
 
-    fn take_ended(&mut self) -> std::vec::Drain<'_, (CallId, Ended)> {
-        self.ended.drain(..)
+    const LINGER: Duration = limits::LINGER;
+
+    fn report(&mut self, outcomes: &mut Outcomes<Ended>) {
+        self.ended.drain(..).for_each(|(call, ended)| outcomes.end(call, ended));
     }
 
     fn stirs(&self) -> bool {
@@ -498,9 +501,9 @@ impl Drive for Driver {
         self.plane.in_flight() > 0
     }
 
-    fn patience(&self) -> Duration {
+    fn patience(&self) -> Option<Duration> {
         if self.plane.has_unread() {
-            return Duration::ZERO;
+            return Some(Duration::ZERO);
         }
         let timeouts = [
             self.machine.poll_timeout(),
@@ -509,7 +512,7 @@ impl Drive for Driver {
             self.uplink.poll_timeout(),
         ];
         let next = timeouts.into_iter().flatten().min();
-        next.map_or(limits::IDLE_MAX, |at| at.since(self.clock.now()).min(limits::IDLE_MAX))
+        next.map(|at| at.since(self.clock.now()))
     }
 
     fn turn(&mut self, ready: &Readiness) {
@@ -536,6 +539,10 @@ impl Drive for Driver {
         self.machine.leave();
         let now = self.clock.now();
         self.pump(now);
+    }
+
+    fn finish(mut self, deadline: Instant) {
+        self.uplink.finish(deadline);
     }
 
     fn failed(error: Error) -> Ended {

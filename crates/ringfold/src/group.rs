@@ -345,7 +345,8 @@ impl Group {
     /// Has something done once when the group fails, for whatever reason; at once, if it has failed. If this rank leaves
     /// the group before that, it is never done.
     ///
-    /// It is done by whichever thread finds out. So it neither waits nor makes calls of the group.
+    /// It is done by the thread that finds out, without any lock, so it may call the group. It should return soon:
+    /// that thread is not available for anything else meanwhile.
     pub fn when_over(&self, alarm: impl FnOnce(&Error) + Send + 'static) {
         match self.core().engine.with(|driver| driver.lobby().clone()) {
             Ok(lobby) => lobby.when_over(Box::new(alarm)),

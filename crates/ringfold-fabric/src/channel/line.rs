@@ -158,15 +158,12 @@ impl Line {
         self.failure.as_ref()
     }
 
-    /// Has this done when it fails; it is returned if it has failed.
-    pub fn set_alarm(&mut self, alarm: Alarm) -> Option<(Alarm, ChannelError)> {
-        match &self.failure {
-            Some(failure) => Some((alarm, failure.clone())),
-            None => {
-                self.alarm = Some(alarm);
-                None
-            }
+    /// Takes something to be done when it fails. If it has failed, the alarm is left, and the failure returned.
+    pub fn set_alarm(&mut self, alarm: &mut Option<Alarm>) -> Option<ChannelError> {
+        if self.failure.is_none() {
+            self.alarm = alarm.take();
         }
+        self.failure.clone()
     }
 
     /// What is to be done now that it has failed.

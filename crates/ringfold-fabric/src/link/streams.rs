@@ -142,15 +142,9 @@ impl StreamLink {
         Ok(())
     }
 
-    /// Sends the rest, for as long as that may take; nothing more will come.
-    pub fn say_last(&mut self) {
-        // A stream that is broken is so for its reader, too.
-        self.streams.iter_mut().for_each(|stream| drop(stream.socket.say_last()));
-    }
-
-    /// After the last words: waits for a while until they have arrived, and closes.
-    pub fn close(self) {
-        self.streams.into_iter().for_each(|stream| stream.socket.close_when_heard());
+    /// Sends the rest and ends the streams. Returns true when the peer's system has acknowledged everything.
+    pub fn poll_closed(&mut self) -> bool {
+        self.streams.iter_mut().fold(true, |is_closed, stream| stream.socket.poll_acknowledged() && is_closed)
     }
 
     /// Puts that will never be sent, when the link is given up.

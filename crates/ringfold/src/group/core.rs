@@ -8,10 +8,12 @@ use super::retired;
 use super::work::GroupWork;
 use crate::all_reduce::HostBuffers;
 use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
-use crate::engine::{Engine, Watch};
+use crate::engine::Watch;
 use crate::{Error, limits};
+use core::any::Any;
 use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::memory::{Memory, View, lend, lend_all, lend_all_mut, lend_mut};
+use ringfold_fabric::reactor::{Reactor, panic_text};
 use ringfold_proto::cause::{Cause, Waiting};
 use ringfold_proto::descriptor::Collective;
 use ringfold_proto::dtype::DType;
@@ -29,7 +31,7 @@ pub(super) struct Core {
     pub(super) members: Vec<String>,
     pub(super) tuning: Tuning,
     pub(super) timeout: Mutex<Duration>,
-    pub(super) engine: Engine<GroupDriver>,
+    pub(super) engine: Reactor<GroupDriver>,
     /// Whether it has failed. The driver knows why.
     pub(super) is_over: Arc<AtomicBool>,
     /// What callers that wait look at now and then.
@@ -69,7 +71,7 @@ impl GroupSlices<'_> {
 }
 
 impl Core {
-    pub(super) fn engine(&self) -> &Engine<GroupDriver> {
+    pub(super) fn engine(&self) -> &Reactor<GroupDriver> {
         &self.engine
     }
 
@@ -217,9 +219,9 @@ impl Core {
             if let Some(operation) = job.take() {
                 let carry_out = || self.carry_out(operation, job.deadline);
                 let (result, buffers) = catch_unwind(AssertUnwindSafe(carry_out))
-                    .unwrap_or_else(|_| (Err(self.break_down()), None));
+                    .unwrap_or_else(|panic| (Err(self.break_down(&*panic)), None));
                 // Whatever comes next in order may want what is still to be done.
-                job.complete(&result, buffers.as_ref());
+                let result = job.complete(result, buffers.as_ref());
                 self.lane.passed();
                 job.finish(result, buffers);
             } else {
@@ -235,7 +237,7 @@ impl Core {
     /// The line is worked off. What else was begun ends by its deadline at the latest.
     fn take_leave(&self) {
         if let Ok(call) = self.engine.with_waiter(GroupDriver::when_quiet) {
-            self.engine.wait_to_the_end(call);
+            self.engine.wait(call);
         }
         drop(self.board.as_ref().map(Mutex::lock));
         self.close();
@@ -274,9 +276,9 @@ impl Core {
     }
 
     /// An operation has panicked. Nobody who waits for it, here or elsewhere, shall wait for ever.
-    fn break_down(&self) -> Error {
+    fn break_down(&self, panic: &(dyn Any + Send)) -> Error {
         self.give_up();
-        Error::Internal("an operation of the group panicked".into())
+        Error::Internal(format!("an operation of the group panicked: {}", panic_text(panic)))
     }
 
     fn carry_out(
@@ -379,7 +381,7 @@ impl Core {
     fn guarded(&self, request: &Request, run: impl FnOnce() -> Result<(), BoardError>) -> Result<(), Error> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(result) => result.map_err(|error| self.explain(request, error)),
-            Err(_) => Err(self.break_down()),
+            Err(panic) => Err(self.break_down(&*panic)),
         }
     }
 
@@ -459,14 +461,14 @@ impl Core {
 
     /// Waits for the end of a call; whoever has to leave off gives the group up, which ends it.
     fn wait_watched(&self, call: CallId, watch: Option<&Watch>) -> GroupEnded {
-        let Some(watch) = watch else { return self.engine.wait_to_the_end(call) };
+        let Some(watch) = watch else { return self.engine.wait(call) };
         loop {
             if let Some(ended) = self.engine.wait_until(call, Some(Instant::now() + watch.every)) {
                 return ended;
             }
             if (watch.must_end)() {
                 self.give_up();
-                return GroupEnded { result: Err(Error::Interrupted), ..self.engine.wait_to_the_end(call) };
+                return GroupEnded { result: Err(Error::Interrupted), ..self.engine.wait(call) };
             }
         }
     }

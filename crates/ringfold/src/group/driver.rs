@@ -12,13 +12,13 @@ use super::notes::Notes;
 use super::operation::{Request, TransferTag};
 use crate::all_reduce::HostBuffers;
 use crate::data_plane::{DataPlane, PlaneEvent};
-use crate::engine::Drive;
-use crate::spin::Outlook;
 use crate::{Error, limits};
 use core::time::Duration;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::Readiness;
+use ringfold_fabric::reactor::{Callback, Drive, Outcomes};
+use ringfold_fabric::spin::Outlook;
 use ringfold_proto::cause::{Cause, Departure, PeerName, Waiting};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::epoch::EpochDescription;
@@ -58,6 +58,8 @@ pub(crate) struct GroupDriver {
     alarm: Alarm,
     lobby: Arc<Lobby>,
     ended: Vec<(CallId, GroupEnded)>,
+    /// What the user wants to be done because the group has failed.
+    callbacks: Vec<Callback>,
 }
 
 struct Running {
@@ -129,6 +131,7 @@ impl GroupDriver {
             alarm,
             lobby: Arc::default(),
             ended: Vec::new(),
+            callbacks: Vec::new(),
         })
     }
 
@@ -307,7 +310,7 @@ impl GroupDriver {
         }
         tracing::debug!(%cause, "the group has failed");
         (self.alarm)(&cause);
-        self.lobby.fail(&cause);
+        self.callbacks.extend(self.lobby.fail(&cause));
         for rank in self.others() {
             let peer = self.description.members[rank.index()].peer;
             self.plane.tell_abort(peer, self.description.id, cause.clone());
@@ -468,12 +471,15 @@ impl GroupDriver {
 impl Drop for GroupDriver {
     /// However it ends, nobody waits for it any longer.
     fn drop(&mut self) {
-        self.lobby.close();
+        self.lobby.close(Instant::now());
     }
 }
 
 impl Drive for GroupDriver {
     type Ended = GroupEnded;
+    type Error = Error;
+
+    const LINGER: Duration = limits::LINGER;
 
     fn turn(&mut self, ready: &Readiness) {
         let now = self.clock.now();
@@ -501,9 +507,9 @@ impl Drive for GroupDriver {
         self.pump(now);
     }
 
-    fn patience(&self) -> Duration {
+    fn patience(&self) -> Option<Duration> {
         if self.plane.has_unread() {
-            return Duration::ZERO;
+            return Some(Duration::ZERO);
         }
         // After a failure operations end as soon as nothing reads their memory.
         let working = self.running.values().filter(|running| running.stage == Stage::Working);
@@ -513,7 +519,7 @@ impl Drive for GroupDriver {
         let deadline = due.min().filter(|_| self.fault.is_none());
         let due = [self.plane.poll_timeout(), self.mesh.poll_timeout(), deadline, self.doubts_until()];
         let next = due.into_iter().flatten().min();
-        next.map_or(limits::IDLE_MAX, |at| at.since(self.clock.now()).min(limits::IDLE_MAX))
+        next.map(|at| at.since(self.clock.now()))
     }
 
     fn stirs(&self) -> bool {
@@ -532,8 +538,9 @@ impl Drive for GroupDriver {
         self.plane.in_flight() > 0
     }
 
-    fn take_ended(&mut self) -> std::vec::Drain<'_, (CallId, GroupEnded)> {
-        self.ended.drain(..)
+    fn report(&mut self, outcomes: &mut Outcomes<GroupEnded>) {
+        self.ended.drain(..).for_each(|(call, ended)| outcomes.end(call, ended));
+        self.callbacks.drain(..).for_each(|callback| outcomes.call_back(callback));
     }
 
     /// Nobody is waited for, but what was sent goes out.
@@ -548,7 +555,11 @@ impl Drive for GroupDriver {
             self.plane.say_goodbye(peer, self.description.id);
         }
         self.pump(now);
-        self.plane.close_links();
+    }
+
+    fn finish(mut self, deadline: Instant) {
+        self.plane.close_links(deadline);
+        self.lobby.close(deadline);
     }
 
     fn failed(error: Error) -> GroupEnded {
