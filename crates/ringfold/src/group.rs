@@ -1,12 +1,15 @@
 //! Groups of fixed ranks: collectives and transfers among processes that start together and end together.
 
 mod aside;
+mod board_path;
 mod bootstrap;
+mod buffers;
 mod builder;
 mod core;
 mod driver;
 mod environment;
 mod lane;
+mod link_path;
 mod lobby;
 mod notes;
 mod notice;
