@@ -107,7 +107,7 @@ impl Channel {
                 to.handle.bytes()
             )));
         }
-        self.connection.held.shared.act(self.connection.held.id, |line| line.send(put, signal))
+        self.connection.held.shared.act(self.connection.held.id, |line| line.send(put, signal))?
     }
 
     /// Sets an aligned word of the other end's, behind all puts so far. Whoever reads it there sees the old value or the
@@ -118,13 +118,13 @@ impl Channel {
             let words = format!("a word at {at} does not fit into a segment of {bytes} bytes");
             return Err(ChannelError::Misuse(words));
         }
-        self.connection.held.shared.act(self.connection.held.id, |line| line.send_word(to, value))
+        self.connection.held.shared.act(self.connection.held.id, |line| line.send_word(to, value))?
     }
 
     /// Waits until all so far is where it belongs: the other end tells, without anyone calling anything there.
     pub fn confirm(&self, deadline: Instant) -> Result<(), ChannelError> {
         let HeldLine { shared, id, .. } = &*self.connection.held;
-        let number = shared.act(*id, line::Line::ask)?;
+        let number = shared.act(*id, line::Line::ask)??;
         shared.wait(*id, deadline, "take what was put", |line| line.answered(number))
     }
 
@@ -137,15 +137,14 @@ impl Channel {
     /// Takes the other end's next signal, if it is here.
     pub fn poll(&self) -> Result<bool, ChannelError> {
         let HeldLine { shared, id, .. } = &*self.connection.held;
-        match shared.poll(*id, |line| line.take_signal(self.id.0)) {
-            Some(result) => result.map(|()| true),
-            None => Ok(false),
-        }
+        Ok(shared.poll(*id, |line| line.take_signal(self.id.0))?.is_some())
     }
 
     /// Forgets the other end's signals that nobody has waited for.
     pub fn forget_signals(&self) {
-        self.connection.held.shared.act(self.connection.held.id, |line| line.forget_signals(self.id.0));
+        // After the end there are none.
+        let _ =
+            self.connection.held.shared.act(self.connection.held.id, |line| line.forget_signals(self.id.0));
     }
 
     /// Waits until the puts so far no longer read our memory. They may not have arrived yet; whether they have
@@ -157,7 +156,7 @@ impl Channel {
     /// A mark behind the puts so far.
     pub fn mark(&self) -> Mark {
         let HeldLine { shared, id, .. } = &*self.connection.held;
-        Mark(shared.act(*id, |line| line.last_put()))
+        Mark(shared.act(*id, |line| line.last_put()).unwrap_or_default())
     }
 
     /// As [`Channel::flush`], for the puts before a mark.
@@ -169,10 +168,7 @@ impl Channel {
     /// Whether the puts before a mark no longer read our memory.
     pub fn is_flushed(&self, mark: Mark) -> Result<bool, ChannelError> {
         let HeldLine { shared, id, .. } = &*self.connection.held;
-        match shared.poll(*id, |line| line.flushed(mark.0)) {
-            Some(result) => result.map(|()| true),
-            None => Ok(false),
-        }
+        Ok(shared.poll(*id, |line| line.flushed(mark.0))?.is_some())
     }
 
     /// Gives up the connection and all its channels. Everyone who waits on it, here and at the other end, is
@@ -199,7 +195,7 @@ impl Connection {
 
     /// Whether it was lost or given up.
     pub fn is_over(&self) -> bool {
-        self.held.shared.act(self.held.id, |line| line.is_over())
+        self.held.shared.act(self.held.id, |line| line.is_over()).unwrap_or(true)
     }
 
     /// How it was lost or given up, if it was.
@@ -208,7 +204,7 @@ impl Connection {
         if !self.held.has_failed.load(Ordering::Acquire) {
             return None;
         }
-        self.held.shared.act(self.held.id, |line| line.failure().cloned())
+        self.held.shared.act(self.held.id, |line| line.failure().cloned()).unwrap_or_else(Some)
     }
 
     /// Waits until something is there that the other end puts, or the connection is lost or given up: then what is there
@@ -226,28 +222,29 @@ impl Connection {
         })
     }
 
-    /// Has something done once when it is lost or the other end gives it up, by whichever thread finds out. It must not
-    /// wait.
+    /// Has something done once when it is lost or the other end gives it up, by the thread that finds out, without a lock. It
+    /// should return soon: that thread is not available for anything else meanwhile.
     pub fn when_over(&self, alarm: impl FnOnce(&ChannelError) + Send + 'static) {
-        let failed = self.held.shared.act(self.held.id, |line| line.set_alarm(Box::new(alarm)));
-        if let Some((alarm, failure)) = failed {
+        let mut alarm: Option<line::Alarm> = Some(Box::new(alarm));
+        let failed = self.held.shared.act(self.held.id, |line| line.set_alarm(&mut alarm));
+        if let (Some(alarm), Some(failure)) = (alarm, failed.unwrap_or_else(Some)) {
             alarm(&failure);
         }
     }
 
     /// Whether nothing is under way any more: all has gone out that will, and both ends are done with it.
     pub fn is_closed(&self) -> bool {
-        self.held.shared.act(self.held.id, |line| line.is_closed())
+        self.held.shared.act(self.held.id, |line| line.is_closed()).unwrap_or(true)
     }
 
     /// Takes leave of the other end, as if everyone here had let go of it. What is queued still goes out.
     pub fn leave(&self) {
-        self.held.shared.act(self.held.id, line::Line::leave);
+        let _ = self.held.shared.act(self.held.id, line::Line::leave);
     }
 
     /// Gives it up; see [`Channel::abort`].
     pub fn abort(&self, why: &str) {
-        self.held.shared.act(self.held.id, |line| line.abort(why));
+        let _ = self.held.shared.act(self.held.id, |line| line.abort(why));
     }
 }
 

@@ -99,3 +99,12 @@ pub const SHARED_CELLS_HELD_MAX: usize = 48;
 
 /// How often a link that is being closed looks whether its last words were taken.
 pub const FAREWELL_PAUSE: Duration = Duration::from_micros(200);
+
+/// The longest that a reactor sleeps when nothing is due.
+pub const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// How often a reactor's background thread looks whether callers that wait still need no help.
+pub const STAND_BY: Duration = Duration::from_millis(10);
+
+/// How often a thread that spins looks at memory before it looks at the clock and at sockets.
+pub const LOOKS: usize = 16;

@@ -119,18 +119,11 @@ impl Link {
         }
     }
 
-    /// Sends what is left, for as long as that may take, where that goes by itself from then on.
-    pub fn say_last(&mut self) {
-        if let Self::Streams(link) = self {
-            link.say_last();
-        }
-    }
-
-    /// After [`Link::say_last`]: waits for a while until all has arrived, and closes.
-    pub fn close(self) {
+    /// Sends what is left and ends the link. Returns true when that is done, or the link is broken.
+    pub fn poll_closed(&mut self) -> bool {
         match self {
-            Self::Streams(link) => link.close(),
-            Self::Shared(link) => link.close(),
+            Self::Streams(link) => link.poll_closed(),
+            Self::Shared(link) => link.poll_closed(),
         }
     }
 

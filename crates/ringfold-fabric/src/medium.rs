@@ -5,6 +5,7 @@ use crate::memory::Lease;
 use crate::poller::Token;
 use crate::shared_link::SharedLink;
 use crate::slots::{SlotBuffer, SlotPool};
+use crate::socket::close_all;
 use core::marker::PhantomData;
 use ringfold_plan::executor::Verdict;
 use ringfold_plan::medium::{Medium, SlotId, Ticket};
@@ -14,6 +15,7 @@ use ringfold_proto::id::{EpochId, PeerId};
 use ringfold_proto::link_message::LinkMessage;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::time::Instant;
 
 /// All links of this peer.
 #[derive(Debug)]
@@ -134,15 +136,11 @@ impl<W> LinkMedium<W> {
         link.drain_unsent(&mut self.flushed);
     }
 
-    /// Sends the rest on all links, for as long as that may take, and closes them.
-    pub fn close(&mut self) {
+    /// Sends the rest on all links and closes them, by the deadline at the latest.
+    pub fn close(&mut self, deadline: Instant) {
         self.by_token.clear();
         self.shared.clear();
-        // All are on their way before one is waited for.
-        self.links.values_mut().for_each(Link::say_last);
-        for (_, link) in core::mem::take(&mut self.links) {
-            link.close();
-        }
+        close_all(core::mem::take(&mut self.links).into_values(), deadline, Link::poll_closed);
     }
 
     /// An epoch is over: nobody will read its slots.
@@ -250,5 +248,52 @@ impl<W: Workspace<Payload = Lease, Frame = [u8]>> Medium for LinkMedium<W> {
         if let Some(buffer) = self.slots.remove(&slot) {
             self.pool.give_back(buffer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits;
+    use crate::poller::Poller;
+    use crate::socket::{Intake, Socket};
+    use ringfold_proto::id::OpId;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+
+    #[test]
+    fn links_whose_peers_do_not_read_are_closed_by_one_deadline() {
+        const LINKS: u128 = 6;
+        const FRAME: usize = 1 << 20;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let poller = Arc::new(Poller::new().unwrap());
+        let mut medium = LinkMedium::<()>::default();
+        let mut silent = Vec::new();
+        for peer in 0..LINKS {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            silent.push(listener.accept().unwrap().0);
+            let mut link = Link::new(vec![Socket::new(stream, &poller, Intake::Frames).unwrap()]);
+            for chunk in 0..32 {
+                let (op, length) = (OpId::default(), FRAME as u32);
+                let header = DataHeader {
+                    op,
+                    fingerprint: 0,
+                    chunk,
+                    offset: 0,
+                    length,
+                    slot: 0,
+                    eager: true,
+                    checksum: None,
+                };
+                link.put(&header, Lease::from(vec![0; FRAME]), Ticket(0));
+            }
+            medium.add(PeerId(peer), link);
+        }
+        let began = Instant::now();
+        medium.close(began + limits::FAREWELL_MAX);
+        let took = began.elapsed();
+        assert!(took >= limits::FAREWELL_MAX, "the peers do read: {took:?}");
+        assert!(took < limits::FAREWELL_MAX * LINKS as u32, "one after the other: {took:?}");
+        assert!(medium.links.is_empty());
     }
 }

@@ -1,10 +1,11 @@
-//! The order of frames that travel on several streams.
+//! The order of frames that travel on several streams, of a link or of a channel's connection.
 //!
 //! On one stream places only rise. So a stream that has brought a frame which is ahead of its turn can't bring
 //! the one that is due, and may be left alone for a while; one that has not is always read. Nothing else is
 //! needed to bound what is held, however far the streams drift apart.
 
 use crate::limits;
+use crate::socket::Socket;
 use std::collections::VecDeque;
 use std::io;
 
@@ -36,8 +37,17 @@ impl<T> Order<T> {
         place == self.next
     }
 
-    /// Whether a stream may bring more.
-    pub fn has_room(&self, stream: usize) -> bool {
+    /// Whether a stream may be read. One that is far ahead waits until the others have caught up; the poller does not
+    /// report its input meanwhile.
+    pub fn may_read(&self, stream: usize, socket: &mut Socket) -> io::Result<bool> {
+        let has_room = self.has_room(stream);
+        if !has_room {
+            socket.set_awaits_input(false)?;
+        }
+        Ok(has_room)
+    }
+
+    fn has_room(&self, stream: usize) -> bool {
         self.lanes[stream].early.len() < limits::EARLY_FRAMES_PER_STREAM_MAX
     }
 
@@ -52,14 +62,29 @@ impl<T> Order<T> {
     pub fn pass(&mut self, stream: usize, place: u64) -> io::Result<()> {
         self.check(stream, place)?;
         if place != self.next {
-            return Err(io::Error::other("a frame came twice"));
+            return Err(violation("a frame came twice"));
         }
         self.next += 1;
         Ok(())
     }
 
-    /// The frame whose turn it is, and the stream that brought it.
-    pub fn pop(&mut self) -> Option<(usize, T)> {
+    /// The frame whose turn it is, and the stream that brought it, which may be read again. It is an error if the frame
+    /// can no longer come.
+    pub fn next<'s>(
+        &mut self,
+        socket: impl FnOnce(usize) -> &'s mut Socket,
+    ) -> io::Result<Option<(usize, T)>> {
+        match self.pop() {
+            Some((stream, frame)) => {
+                socket(stream).set_awaits_input(true)?;
+                Ok(Some((stream, frame)))
+            }
+            None if self.has_gap() => Err(violation("frames are missing")),
+            None => Ok(None),
+        }
+    }
+
+    fn pop(&mut self) -> Option<(usize, T)> {
         let due = self.next;
         for (stream, lane) in self.lanes.iter_mut().enumerate() {
             if let Some((_, frame)) = lane.early.pop_front_if(|(place, _)| *place == due) {
@@ -71,18 +96,23 @@ impl<T> Order<T> {
     }
 
     /// Whether the frame that is due can no longer come.
-    pub fn has_gap(&self) -> bool {
+    fn has_gap(&self) -> bool {
         self.lanes.iter().all(|lane| lane.early.front().is_some_and(|(place, _)| *place != self.next))
     }
 
     fn check(&mut self, stream: usize, place: u64) -> io::Result<()> {
         let lane = &mut self.lanes[stream];
         if place < self.next || place < lane.least {
-            return Err(io::Error::other("a frame came twice, or out of order"));
+            return Err(violation("a frame came twice, or out of order"));
         }
-        lane.least = place.checked_add(1).ok_or_else(|| io::Error::other("a frame has an absurd place"))?;
+        lane.least = place.checked_add(1).ok_or_else(|| violation("a frame has an absurd place"))?;
         Ok(())
     }
+}
+
+/// The other end did what it may not do.
+fn violation(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 #[cfg(test)]

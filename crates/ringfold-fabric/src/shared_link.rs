@@ -30,7 +30,6 @@ use ringfold_proto::link_message::LinkMessage;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 use way::{Way, Word};
 
 /// A link through memory.
@@ -296,17 +295,12 @@ impl SharedLink {
         self.left.drain(..).chain(waiting)
     }
 
-    /// Sends the rest, for as long as that may take, and closes. What is in the memory can be read after that.
-    pub fn close(mut self) {
-        let end = Instant::now() + limits::FAREWELL_MAX;
-        while self.flush(&mut Vec::new()).is_ok()
-            && !self.backlog.is_empty()
-            && self.end.is_none()
-            && Instant::now() < end
-        {
-            std::thread::sleep(limits::FAREWELL_PAUSE);
-        }
-        self.bell.close();
+    /// Sends the rest and ends the output. Returns true when that is done, or the link is broken. What is in the memory
+    /// can be read after that.
+    pub fn poll_closed(&mut self) -> bool {
+        let is_sending =
+            self.flush(&mut Vec::new()).is_ok() && !self.backlog.is_empty() && self.end.is_none();
+        !is_sending && self.bell.poll_finish()
     }
 
     /// The poller tells of the bell: it rang, or the other end is gone.

@@ -312,47 +312,42 @@ impl Socket {
         })
     }
 
-    /// Sends the rest, for as long as that may take, and closes.
-    pub fn close(mut self) {
-        // Whoever does not read it has missed it; there is nobody left to tell.
-        let _ = self.say_last();
+    /// Sends the rest, for [`limits::FAREWELL_MAX`] at most, and closes.
+    pub fn close(self) {
+        close_all([self], Instant::now() + limits::FAREWELL_MAX, Self::poll_finish);
     }
 
-    /// Sends the rest, for as long as that may take; nothing more will come.
-    pub fn say_last(&mut self) -> io::Result<()> {
-        let _ = self.poller.remove(&self.stream);
-        self.stream.set_nonblocking(false)?;
-        self.stream.set_write_timeout(Some(limits::FAREWELL_MAX))?;
-        self.awaits_room = false;
-        while !self.output.is_empty() {
-            self.sent += self.write()?;
-            self.drop_sent(&mut Vec::new());
+    /// Sends what is left, and then ends the output. Returns true when that is done, or the connection is broken.
+    pub fn poll_finish(&mut self) -> bool {
+        if self.flush(&mut Vec::new()).is_err() {
+            return true;
         }
-        self.stream.shutdown(Shutdown::Write)
+        let is_sent = self.output.is_empty();
+        if is_sent {
+            // A connection that is broken has nothing to end.
+            let _ = self.finish();
+        }
+        is_sent
     }
 
-    /// After the last words: waits for a while until the other end's system has all of them, and closes. A connection
-    /// that is closed while something is unread takes back what is still on its way.
-    pub fn close_when_heard(mut self) {
-        let end = Instant::now() + limits::FAREWELL_MAX;
-        if self.stream.set_nonblocking(true).is_err() {
-            return;
+    /// As [`Socket::poll_finish`], but returns true only when the peer's system has acknowledged everything. Input is
+    /// discarded: a connection that is closed with unread input is reset, and that discards what is still in flight.
+    pub fn poll_acknowledged(&mut self) -> bool {
+        if !self.poll_finish() {
+            return false;
         }
-        while Instant::now() < end {
+        loop {
             match (&self.stream).read(&mut self.input) {
-                Ok(1..) => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                _ => return,
+                Ok(1..) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                _ => return true,
             }
-            if !self.unheard_bytes().is_ok_and(|bytes| bytes > 0) {
-                return;
-            }
-            std::thread::sleep(limits::FAREWELL_PAUSE);
         }
+        !self.unacknowledged_bytes().is_ok_and(|bytes| bytes > 0)
     }
 
-    /// Bytes that were handed to the system and that the other end's has not acknowledged.
-    fn unheard_bytes(&self) -> io::Result<usize> {
+    /// Bytes that were handed to the system and that the peer's system has not acknowledged.
+    fn unacknowledged_bytes(&self) -> io::Result<usize> {
         let mut bytes: libc::c_int = 0;
         // SAFETY: this request writes one number to the place that it is given.
         let result = unsafe { libc::ioctl(self.stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
@@ -383,6 +378,22 @@ impl Socket {
             self.input.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
         }
+    }
+}
+
+/// Polls connections until all of them are closed, or the deadline has passed. One deadline holds for all of them.
+pub fn close_all<T>(
+    open: impl IntoIterator<Item = T>,
+    deadline: Instant,
+    mut poll_closed: impl FnMut(&mut T) -> bool,
+) {
+    let mut open: Vec<T> = open.into_iter().collect();
+    loop {
+        open.retain_mut(|connection| !poll_closed(connection));
+        if open.is_empty() || Instant::now() >= deadline {
+            return;
+        }
+        std::thread::sleep(limits::FAREWELL_PAUSE);
     }
 }
 

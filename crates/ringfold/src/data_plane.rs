@@ -4,12 +4,14 @@
 //! them; the elastic layer makes one epoch after the other, fixed ranks have one.
 
 use crate::all_reduce::HostBuffers;
-use crate::spin::Outlook;
 use crate::workspace::{Pool, TensorWorkspace};
 use core::time::Duration;
+use ringfold_fabric::clock::Clock;
 use ringfold_fabric::link::Link;
 use ringfold_fabric::medium::{Heard, LinkMedium};
+use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::Token;
+use ringfold_fabric::spin::Outlook;
 use ringfold_plan::choice;
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership};
@@ -20,13 +22,16 @@ use ringfold_plan::shape::GroupShape;
 use ringfold_proto::cause::Cause;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{EpochId, OpId, PeerId, Rank};
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::Direction;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
+use std::net::TcpStream;
 use std::sync::{Arc, LazyLock};
+use std::time::Instant;
 
 /// Plans that are kept, per epoch.
 const PLANS_MAX: usize = 256;
@@ -39,6 +44,7 @@ const LAST_TURNS_MAX: usize = 4096;
 
 /// The data plane of one peer.
 pub(crate) struct DataPlane {
+    mesh: Mesh,
     executor: Executor<TensorWorkspace>,
     medium: LinkMedium<TensorWorkspace>,
     pool: Pool,
@@ -65,6 +71,12 @@ pub(crate) enum PlaneEvent {
     Done { op: OpId, tx_bytes: u64, rx_bytes: u64 },
     /// Nothing touches the memory of the operation any more.
     Released { op: OpId, buffers: HostBuffers },
+    /// A link was made.
+    LinkUp { peer: PeerId },
+    /// No link could be made.
+    NoLink { peer: PeerId },
+    /// A member connected for another purpose than data.
+    Visitor { peer: PeerId, purpose: Purpose, stream: TcpStream },
     /// A peer runs something else under the same name.
     Mismatch { op: OpId, peer: PeerId },
     /// Nothing moves on a link that owes something.
@@ -81,8 +93,9 @@ pub(crate) enum PlaneEvent {
 
 impl DataPlane {
     /// Without epochs and links.
-    pub(crate) fn new(stall_after: Duration, restores: bool) -> Self {
+    pub(crate) fn new(mesh: Mesh, stall_after: Duration, restores: bool) -> Self {
         Self {
+            mesh,
             executor: Executor::new(stall_after),
             medium: LinkMedium::default(),
             pool: Pool::default(),
@@ -173,8 +186,27 @@ impl DataPlane {
         self.executor.decided(op);
     }
 
-    /// There is a link with a peer.
-    pub(crate) fn link_up(&mut self, now: Time, peer: PeerId, link: Link) {
+    /// What makes the links.
+    pub(crate) fn mesh(&mut self) -> &mut Mesh {
+        &mut self.mesh
+    }
+
+    /// What the mesh has to tell.
+    fn next_of_mesh(&mut self, now: Time) -> Option<PlaneEvent> {
+        Some(match self.mesh.next_news()? {
+            MeshNews::Up(peer, link) => {
+                self.link_up(now, peer, link);
+                PlaneEvent::LinkUp { peer }
+            }
+            MeshNews::Failed(peer, why) => {
+                tracing::warn!(peer = peer.short(), why, "no link can be made");
+                PlaneEvent::NoLink { peer }
+            }
+            MeshNews::Visitor { peer, purpose, stream } => PlaneEvent::Visitor { peer, purpose, stream },
+        })
+    }
+
+    fn link_up(&mut self, now: Time, peer: PeerId, link: Link) {
         tracing::debug!(peer = peer.short(), shared = link.is_shared(), "a link is made");
         self.medium.add(peer, link);
         self.executor.handle_link_up(now, peer);
@@ -229,9 +261,9 @@ impl DataPlane {
         self.medium.detach(peer);
     }
 
-    /// Sends the rest, for as long as that may take, and closes all links.
-    pub(crate) fn close_links(&mut self) {
-        self.medium.close();
+    /// Sends the rest on all links and closes them, by the deadline at the latest.
+    pub(crate) fn close_links(&mut self, deadline: Instant) {
+        self.medium.close(deadline);
     }
 
     /// Members that an operation waits for.
@@ -245,10 +277,17 @@ impl DataPlane {
     }
 
     /// Something can be done with a socket: whose link is to be read, if it belongs to one.
-    pub(crate) fn handle_ready(&mut self, token: Token) -> Option<PeerId> {
-        let peer = self.medium.peer_of(token)?;
-        self.medium.handle_ready(peer);
-        Some(peer)
+    pub(crate) fn handle_ready(&mut self, now: Time, token: Token) -> Option<PeerId> {
+        match self.medium.peer_of(token) {
+            Some(peer) => {
+                self.medium.handle_ready(peer);
+                Some(peer)
+            }
+            None => {
+                self.mesh.handle_ready(now, token);
+                None
+            }
+        }
     }
 
     /// Hands over what arrived on a link. Each frame is worked on while it is still in the cache, and what comes of
@@ -342,9 +381,12 @@ impl DataPlane {
         !self.unread.is_empty()
     }
 
-    /// Lets the executor do all that it can do now. What came of it is to be asked for.
+    /// Lets mesh and executor do all that they can do now. What came of it is to be asked for.
     pub(crate) fn pump(&mut self, now: Time) -> Option<PlaneEvent> {
         loop {
+            if let Some(event) = self.next_of_mesh(now) {
+                return Some(event);
+            }
             self.executor.poll(now, &mut self.medium);
             if let Some(peer) = self.flush(now) {
                 // What its other end said before counts, but for one that talks for ever. A stream that was read to its
@@ -407,14 +449,24 @@ impl DataPlane {
         self.executor.in_flight()
     }
 
-    /// When to call [`DataPlane::handle_timeout`] at the latest.
-    pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.executor.poll_timeout()
+    /// After which time something is due, here or at one of these times.
+    pub(crate) fn patience<const N: usize>(&self, clock: &Clock, due: [Option<Time>; N]) -> Option<Duration> {
+        if self.has_unread() {
+            return Some(Duration::ZERO);
+        }
+        let own = [self.executor.poll_timeout(), self.mesh.poll_timeout()];
+        let next = own.into_iter().chain(due).flatten().min();
+        next.map(|at| at.since(clock.now()))
     }
 
     /// Time has passed.
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
-        self.executor.handle_timeout(now);
+    pub(crate) fn handle_time(&mut self, now: Time) {
+        if self.executor.poll_timeout().is_some_and(|at| at <= now) {
+            self.executor.handle_timeout(now);
+        }
+        if self.mesh.poll_timeout().is_some_and(|at| at <= now) {
+            self.mesh.handle_timeout(now);
+        }
     }
 }
 

@@ -10,17 +10,17 @@ pub(crate) use note::{Note, NoteSender, Notes};
 
 use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::data_plane::{DataPlane, PlaneEvent};
-use crate::engine::Drive;
-use crate::spin::Outlook;
 use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkNews};
 use crate::{Error, limits};
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::knock;
-use ringfold_fabric::mesh::{Mesh, MeshNews};
+use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::probe;
 use ringfold_fabric::random;
+use ringfold_fabric::reactor::{Drive, Outcomes};
+use ringfold_fabric::spin::Outlook;
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::Attributes;
@@ -33,14 +33,13 @@ use ringfold_proto::time::Time;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The driver.
 pub(crate) struct Driver {
     clock: Clock,
     machine: Peer,
     plane: DataPlane,
-    mesh: Mesh,
     uplink: Uplink,
     notes: Notes,
     directory: Arc<Directory>,
@@ -94,8 +93,7 @@ impl Driver {
         Self {
             clock: Clock::start(),
             machine: Peer::new(config),
-            plane: DataPlane::new(stall_after, true),
-            mesh,
+            plane: DataPlane::new(mesh, stall_after, true),
             uplink,
             notes,
             directory,
@@ -202,19 +200,14 @@ impl Driver {
         if is_due(self.machine.poll_timeout()) {
             self.machine.handle_timeout(now);
         }
-        if is_due(self.plane.poll_timeout()) {
-            self.plane.handle_timeout(now);
-        }
-        if is_due(self.mesh.poll_timeout()) {
-            self.mesh.handle_timeout(now);
-        }
+        self.plane.handle_time(now);
     }
 
     fn hear_master(&mut self, now: Time) {
         while let Some(news) = self.uplink.next_news() {
             match news {
                 UplinkNews::Connected(conn, run) => {
-                    self.mesh.set_run(run);
+                    self.plane.mesh().set_run(run);
                     self.directory.set_run(run);
                     self.machine.handle_connected(now, conn);
                 }
@@ -226,22 +219,6 @@ impl Driver {
                     tracing::warn!("the connection to the master is lost");
                     self.machine.handle_lost(now, conn);
                 }
-            }
-        }
-    }
-
-    fn make_links(&mut self, now: Time) {
-        while let Some(news) = self.mesh.next_news() {
-            match news {
-                MeshNews::Up(peer, link) => {
-                    self.plane.link_up(now, peer, link);
-                    self.machine.handle_link_up(peer);
-                }
-                MeshNews::Failed(peer, why) => {
-                    tracing::warn!(peer = peer.short(), why, "no link can be made");
-                    self.machine.handle_link_failed(peer);
-                }
-                MeshNews::Visitor { peer, purpose, stream } => self.receive(peer, purpose, stream),
             }
         }
     }
@@ -299,7 +276,6 @@ impl Driver {
     fn pump(&mut self, now: Time) {
         loop {
             self.hear_master(now);
-            self.make_links(now);
             if let Some(event) = self.plane.pump(now) {
                 self.note_event(now, event);
             } else if let Some(action) = self.machine.poll_action() {
@@ -338,6 +314,9 @@ impl Driver {
                 }
                 self.machine.handle_op_released(op);
             }
+            PlaneEvent::LinkUp { peer } => self.machine.handle_link_up(peer),
+            PlaneEvent::NoLink { peer } => self.machine.handle_link_failed(peer),
+            PlaneEvent::Visitor { peer, purpose, stream } => self.receive(peer, purpose, stream),
             PlaneEvent::Mismatch { op, peer } => self.machine.handle_op_mismatch(op, peer),
             PlaneEvent::Stalled { peer, direction } => {
                 tracing::warn!(peer = peer.short(), ?direction, "a link makes no progress");
@@ -360,15 +339,15 @@ impl Driver {
             PeerAction::Link { member, .. } if self.plane.has_link(member.peer) => {
                 self.machine.handle_link_up(member.peer);
             }
-            PeerAction::Link { member, epoch, key } => self.mesh.wish(now, member, epoch, &key),
+            PeerAction::Link { member, epoch, key } => self.plane.mesh().wish(now, member, epoch, &key),
             PeerAction::Unlink(peer) => {
-                self.mesh.forget(peer);
+                self.plane.mesh().forget(peer);
                 self.plane.unlink(peer);
             }
             PeerAction::Ping(peer) => self.plane.ping(peer),
             PeerAction::OpenEpoch(description) => {
                 let members: Vec<_> = description.members.iter().map(|member| member.peer).collect();
-                self.mesh.admit(description.id, &description.key, members);
+                self.plane.mesh().admit(description.id, &description.key, members);
                 self.directory.set_epoch(&description);
                 if let Err(why) = self.plane.open_epoch(&description, self.machine.id()) {
                     tracing::error!(why, "an epoch can't be opened");
@@ -473,9 +452,12 @@ impl Driver {
 
 impl Drive for Driver {
     type Ended = Ended;
+    type Error = Error;
 
-    fn take_ended(&mut self) -> std::vec::Drain<'_, (CallId, Ended)> {
-        self.ended.drain(..)
+    const LINGER: Duration = limits::LINGER;
+
+    fn report(&mut self, outcomes: &mut Outcomes<Ended>) {
+        self.ended.drain(..).for_each(|(call, ended)| outcomes.end(call, ended));
     }
 
     fn stirs(&self) -> bool {
@@ -498,18 +480,8 @@ impl Drive for Driver {
         self.plane.in_flight() > 0
     }
 
-    fn patience(&self) -> Duration {
-        if self.plane.has_unread() {
-            return Duration::ZERO;
-        }
-        let timeouts = [
-            self.machine.poll_timeout(),
-            self.plane.poll_timeout(),
-            self.mesh.poll_timeout(),
-            self.uplink.poll_timeout(),
-        ];
-        let next = timeouts.into_iter().flatten().min();
-        next.map_or(limits::IDLE_MAX, |at| at.since(self.clock.now()).min(limits::IDLE_MAX))
+    fn patience(&self) -> Option<Duration> {
+        self.plane.patience(&self.clock, [self.machine.poll_timeout(), self.uplink.poll_timeout()])
     }
 
     fn turn(&mut self, ready: &Readiness) {
@@ -521,10 +493,8 @@ impl Drive for Driver {
             if self.uplink.token() == Some(token) {
                 self.uplink.handle_ready(now);
                 self.hear_master(now);
-            } else if let Some(peer) = self.plane.handle_ready(token) {
+            } else if let Some(peer) = self.plane.handle_ready(now, token) {
                 self.read_link(now, peer);
-            } else {
-                self.mesh.handle_ready(now, token);
             }
         }
         self.take_notes();
@@ -536,6 +506,10 @@ impl Drive for Driver {
         self.machine.leave();
         let now = self.clock.now();
         self.pump(now);
+    }
+
+    fn finish(mut self, deadline: Instant) {
+        self.uplink.finish(deadline);
     }
 
     fn failed(error: Error) -> Ended {

@@ -1,12 +1,15 @@
 //! Groups of fixed ranks: collectives and transfers among processes that start together and end together.
 
 mod aside;
+mod board_path;
 mod bootstrap;
+mod buffers;
 mod builder;
 mod core;
 mod driver;
 mod environment;
 mod lane;
+mod link_path;
 mod lobby;
 mod notes;
 mod notice;
@@ -347,7 +350,8 @@ impl Group {
     /// Has something done once when the group fails, for whatever reason; at once, if it has failed. If this rank leaves
     /// the group before that, it is never done.
     ///
-    /// It is done by whichever thread finds out. So it neither waits nor makes calls of the group.
+    /// It is done by the thread that finds out, without any lock, so it may call the group. It should return soon:
+    /// that thread is not available for anything else meanwhile.
     pub fn when_over(&self, alarm: impl FnOnce(&Error) + Send + 'static) {
         match self.core().engine.with(|driver| driver.lobby().clone()) {
             Ok(lobby) => lobby.when_over(Box::new(alarm)),

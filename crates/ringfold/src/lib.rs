@@ -15,7 +15,6 @@ mod limits;
 mod master;
 mod process_name;
 mod shared_state;
-mod spin;
 mod staging;
 mod transfer;
 mod uplink;

@@ -2,9 +2,6 @@
 
 use core::time::Duration;
 
-/// The longest that the driver sleeps when nothing is due.
-pub(crate) const IDLE_MAX: Duration = Duration::from_secs(10);
-
 /// Probes that a peer answers at the same time.
 pub(crate) const PROBES_ANSWERED_MAX: usize = 8;
 
@@ -24,9 +21,6 @@ pub(crate) const LINGER: Duration = Duration::from_millis(3);
 
 /// The stack of a thread that stages an all-reduce. There may be many of them, and they call nothing deep.
 pub(crate) const STAGING_STACK_BYTES: usize = 512 << 10;
-
-/// How often the background thread looks whether the foreground still needs no help.
-pub(crate) const STAND_BY: Duration = Duration::from_millis(10);
 
 /// How long an operation of a group of fixed ranks may take, where nothing else is said or can be counted.
 pub(crate) const OPERATION_MAX: Duration = Duration::from_secs(600);
@@ -57,9 +51,6 @@ pub(crate) const GOODBYE_MAX: Duration = Duration::from_millis(20);
 
 /// Bytes that a group that restores keeps at hand for the next operation.
 pub(crate) const SPARE_BYTES_MAX: usize = 256 << 20;
-
-/// How often a thread that looks out looks at memory before it looks at the clock and at sockets.
-pub(crate) const LOOKS: usize = 16;
 
 /// How long one attempt to connect two ranks' windows may take, for the one that dials...
 pub(crate) const WINDOW_DIAL_MAX: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@ use core::mem;
 use ringfold_fabric::knock::{Knock, Rejected, nobody};
 use ringfold_fabric::poller::{Poller, Token};
 use ringfold_fabric::random;
-use ringfold_fabric::socket::{Intake, Socket};
+use ringfold_fabric::socket::{Intake, Socket, close_all};
 use ringfold_proto::frame::{ControlDecoder, encode_control_into};
 use ringfold_proto::handshake::{Dialler, Identity, Secret, Target};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The line, up or down.
 pub(crate) struct Uplink {
@@ -28,6 +29,8 @@ pub(crate) struct Uplink {
     conns: u64,
     /// Connections on which the master fell silent, not watched any more; the machine says when they end.
     stale: Vec<(ConnId, Box<Socket>)>,
+    /// Closed connections that still send.
+    closing: Vec<Box<Socket>>,
     encoded: Vec<u8>,
     news: VecDeque<UplinkNews>,
 }
@@ -74,6 +77,7 @@ impl Uplink {
             state: State::Down,
             conns: 0,
             stale: Vec::new(),
+            closing: Vec::new(),
             encoded: Vec::new(),
             news: VecDeque::new(),
         }
@@ -146,6 +150,7 @@ impl Uplink {
 
     /// Sends what the connection takes.
     pub(crate) fn flush(&mut self) {
+        self.closing.retain_mut(|socket| !socket.poll_finish());
         if let State::Up { conn, socket, .. } = &mut self.state
             && socket.flush(&mut Vec::new()).is_err()
         {
@@ -154,14 +159,22 @@ impl Uplink {
         }
     }
 
-    /// Sends the rest and closes.
+    /// Closes a connection once the rest is sent. Does not wait for that.
     pub(crate) fn close(&mut self, which: ConnId) {
         self.stale.retain(|(conn, _)| *conn != which);
         if matches!(&self.state, State::Up { conn, .. } if *conn == which)
-            && let State::Up { socket, .. } = mem::replace(&mut self.state, State::Down)
+            && let State::Up { mut socket, .. } = mem::replace(&mut self.state, State::Down)
+            && !socket.poll_finish()
         {
-            socket.close();
+            // Nobody takes what comes, so the poller shall not report it. If that fails, the socket is broken.
+            let _ = socket.set_awaits_input(false);
+            self.closing.push(socket);
         }
+    }
+
+    /// Closes what is to be closed, by the deadline at the latest.
+    pub(crate) fn finish(&mut self, deadline: Instant) {
+        close_all(self.closing.drain(..), deadline, |socket| socket.poll_finish());
     }
 
     /// Moves on whatever can be moved.

@@ -383,3 +383,48 @@ fn whoever_wants_to_know_is_told_once_when_a_group_fails_and_never_when_it_is_le
         });
     }
 }
+
+#[test]
+fn a_callback_of_a_group_that_fails_may_call_the_group() {
+    for media in [Media::Tcp, Media::Auto] {
+        ranks(2, media, |group| {
+            let (say, heard) = std::sync::mpsc::channel();
+            let of_callback = group.clone();
+            group.when_over(move |error| {
+                let barrier = of_callback.barrier();
+                of_callback.abort();
+                say.send((error.clone(), of_callback.failure(), barrier)).unwrap();
+            });
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                let group = group.clone();
+                std::thread::spawn(move || group.abort());
+            }
+            let (error, failure, barrier) = heard.recv_timeout(Duration::from_secs(30)).unwrap();
+            assert_eq!((failure.as_ref(), barrier.as_ref()), (Some(&error), Err(&error)));
+        });
+    }
+}
+
+#[test]
+fn a_closure_that_panics_after_an_operation_fails_that_operation_alone() {
+    for media in [Media::Tcp, Media::Auto] {
+        ranks(2, media, |group| {
+            let sum = || Operation {
+                op: GroupOp::AllReduce(ReduceOp::Sum),
+                dtype: ringfold::DType::U8,
+                buffers: GroupBuffers::InPlace(Memory::from(vec![1; 3])),
+                timeout: None,
+            };
+            let broken = group.submit_then(sum(), |_| panic!("no room for the result")).unwrap();
+            let next = group.submit(sum()).unwrap();
+            let error = broken.wait_for(Duration::from_secs(30)).expect("an end").unwrap_err();
+            assert!(
+                matches!(&error, Error::Internal(why) if why.contains("no room for the result")),
+                "{error}"
+            );
+            next.wait_for(Duration::from_secs(30)).expect("an end").unwrap();
+            group.barrier().unwrap();
+        });
+    }
+}

@@ -1,22 +1,18 @@
-//! Whoever takes part: its memory, its connections, and who moves them.
-//!
-//! To move the sockets is a role that one thread has at a time. Whoever waits takes it, if it is free; if
-//! nobody has waited for a moment, a thread of the endpoint does, and lets go of it when someone waits.
+//! One participant: its registered memory, its connections, and the reactor that moves them.
 
-use super::line::{Alarm, Line};
+use super::line::Line;
 use super::segment::{Segment, Segments, Sink};
 use super::{ChannelError, Connection};
 use crate::limits;
 use crate::memory::Memory;
 use crate::poller::{Poller, Readiness, Token};
-use crate::socket::{Intake, Socket};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use crate::reactor::{Drive, Outcomes, Reactor, Stopped};
+use crate::socket::{Intake, Socket, close_all};
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// One who has registered memory and connections with others.
@@ -25,35 +21,16 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Endpoint {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Endpoint {
     /// An endpoint with this name, under which others know who aborted.
     pub fn new(name: &str) -> io::Result<Self> {
-        let state = State {
-            lines: HashMap::new(),
-            by_token: HashMap::new(),
-            next_line: 0,
-            waiters: 0,
-            role: Role::Free,
-            last_wait: Instant::now(),
-            closing: None,
-            ready: Readiness::default(),
-            alarms: Vec::new(),
-        };
-        let shared = Arc::new(Shared {
-            name: name.into(),
-            poller: Arc::new(Poller::new()?),
-            segments: Arc::default(),
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-            thread: Condvar::new(),
-        });
-        let of_thread = shared.clone();
-        let thread =
-            std::thread::Builder::new().name("ringfold-channel".into()).spawn(move || of_thread.run())?;
-        Ok(Self { shared, thread: Some(thread) })
+        let (name, poller) = (Arc::<str>::from(name), Arc::new(Poller::new()?));
+        let lines = Lines { name: name.clone(), ..Lines::default() };
+        let segments = lines.segments.clone();
+        let reactor = Reactor::start(lines, poller.clone(), "ringfold-channel")?;
+        Ok(Self { shared: Arc::new(Shared { name, poller, segments, reactor }) })
     }
 
     /// Lets others put something into this memory, if they are given the handle.
@@ -79,35 +56,19 @@ impl Endpoint {
         let sockets = streams.into_iter().map(socket).collect::<io::Result<Vec<_>>>()?;
         let line = Line::new(self.shared.name.clone(), peer.into(), sockets);
         let has_failed = line.has_failed().clone();
-        let mut state = self.shared.lock();
-        let id = LineId(state.next_line);
-        state.next_line += 1;
-        state.by_token.extend(line.tokens().map(|token| (token, id)));
-        state.lines.insert(id, line);
-        // Until there was a connection the thread slept.
-        self.shared.thread.notify_one();
+        let id = self.shared.reactor.with(|lines| lines.add(line)).map_err(io::Error::other)?;
         Ok(Connection::new(self.shared.clone(), id, peer.into(), has_failed))
+    }
+
+    /// Ends its connections. What is queued still goes out, until the deadline at the latest.
+    pub fn close(self, deadline: Instant) {
+        self.shared.reactor.close_by(deadline);
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.closing = Some(Instant::now() + limits::FAREWELL_MAX);
-        let (by, why) = (self.shared.name.to_string(), "its endpoint was closed".to_owned());
-        for line in state.lines.values_mut() {
-            line.end(Some(ChannelError::Aborted { by: by.clone(), why: why.clone() }));
-        }
-        drop(state);
-        self.shared.wake();
-        self.shared.thread.notify_one();
-        if let Some(thread) = self.thread.take()
-            // What is done when a connection fails may let go of the endpoint, on its own thread.
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // If it panicked, that has been told.
-            let _ = thread.join();
-        }
+        self.shared.reactor.close();
     }
 }
 
@@ -135,34 +96,7 @@ pub struct Shared {
     name: Arc<str>,
     poller: Arc<Poller>,
     segments: Arc<Segments>,
-    state: Mutex<State>,
-    /// Something happened, or the role is free.
-    changed: Condvar,
-    /// The endpoint's thread may have something to do.
-    thread: Condvar,
-}
-
-struct State {
-    lines: HashMap<LineId, Line>,
-    by_token: HashMap<Token, LineId>,
-    next_line: u64,
-    waiters: usize,
-    role: Role,
-    /// When someone waited last.
-    last_wait: Instant,
-    /// The endpoint is gone, and the thread ends at this time at the latest.
-    closing: Option<Instant>,
-    ready: Readiness,
-    /// What is to be done without the lock, because of connections that have failed.
-    alarms: Vec<(Alarm, ChannelError)>,
-}
-
-/// Who moves the sockets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Role {
-    Free,
-    Waiter,
-    Thread,
+    reactor: Reactor<Lines>,
 }
 
 impl core::fmt::Debug for Shared {
@@ -173,18 +107,19 @@ impl core::fmt::Debug for Shared {
 
 impl Shared {
     /// Does something with a connection that does not wait.
-    pub fn act<T>(&self, id: LineId, action: impl FnOnce(&mut Line) -> T) -> T {
-        let mut state = self.lock();
-        let line = state.lines.get_mut(&id).expect("a connection is kept as long as someone has it");
-        let answer = action(line);
-        let (is_news, is_hungry) = (line.take_news(), line.is_hungry());
-        // Who merely moves the sockets need not know what was moved here.
-        let is_awaited = is_news && state.waiters > 0;
-        drop(state);
-        if is_awaited || is_hungry {
-            self.wake();
+    pub fn act<T>(&self, id: LineId, action: impl FnOnce(&mut Line) -> T) -> Result<T, ChannelError> {
+        let acted = self.reactor.with_waiter(|lines| {
+            let line = lines.get(id);
+            let answer = action(line);
+            let (has_news, is_hungry) = (line.take_news(), line.is_hungry());
+            lines.has_news |= has_news;
+            (answer, is_hungry)
+        });
+        let (answer, is_hungry) = acted.map_err(|why| self.over(&why))?;
+        if is_hungry {
+            self.poller.kick();
         }
-        answer
+        Ok(answer)
     }
 
     /// Waits until `ready` has an answer.
@@ -195,153 +130,80 @@ impl Shared {
         awaited: &'static str,
         mut ready: impl FnMut(&mut Line) -> Option<Result<T, ChannelError>>,
     ) -> Result<T, ChannelError> {
-        let mut state = self.lock();
-        state.waiters += 1;
-        let result = loop {
-            let line = state.lines.get_mut(&id).expect("a connection is kept as long as someone has it");
-            if let Some(result) = ready(line) {
-                break result;
+        match self.reactor.wait_for(deadline, |lines| ready(lines.get(id))) {
+            Ok(Some(result)) => result,
+            Ok(None) => {
+                let peer = self.act(id, |line| line.peer().to_string())?;
+                Err(ChannelError::Deadline { peer, awaited })
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break Err(ChannelError::Deadline { peer: line.peer().to_string(), awaited });
-            }
-            if state.role == Role::Free {
-                state = self.turn(state, Role::Waiter, left);
-                continue;
-            }
-            if state.role == Role::Thread {
-                self.poller.kick();
-            }
-            self.changed.wait_for(&mut state, left);
-        };
-        state.waiters -= 1;
-        state.last_wait = Instant::now();
-        if state.waiters > 0 {
-            self.changed.notify_all();
+            Err(why) => Err(self.over(&why)),
         }
-        result
     }
 
-    /// Looks whether `ready` has an answer, and moves the sockets if nobody else does.
-    pub fn poll<T>(&self, id: LineId, mut ready: impl FnMut(&mut Line) -> Option<T>) -> Option<T> {
-        let mut state = self.lock();
-        state.last_wait = Instant::now();
-        for is_last in [false, true] {
-            let answer = state.lines.get_mut(&id).and_then(&mut ready);
-            if answer.is_some() || is_last || state.role != Role::Free {
-                return answer;
-            }
-            state = self.turn(state, Role::Waiter, Duration::ZERO);
-        }
-        None
+    /// Looks whether `ready` has an answer, and moves the sockets if no other thread does.
+    pub fn poll<T>(
+        &self,
+        id: LineId,
+        mut ready: impl FnMut(&mut Line) -> Option<Result<T, ChannelError>>,
+    ) -> Result<Option<T>, ChannelError> {
+        let polled = self.reactor.poll(|lines| ready(lines.get(id)));
+        polled.map_err(|why| self.over(&why))?.transpose()
     }
 
     /// Nobody has a connection any more.
     pub fn forget(&self, id: LineId) {
-        let mut state = self.lock();
-        if let Some(line) = state.lines.get_mut(&id) {
+        // After the end there is nothing to forget.
+        let _ = self.act(id, |line| {
             line.end(None);
             line.abandon();
-        }
-        drop(state);
-        self.wake();
+        });
     }
 
-    fn wake(&self) {
-        self.poller.kick();
-        self.changed.notify_all();
-    }
-
-    /// Moves the sockets once, after waiting for them without the lock.
-    fn turn<'s>(
-        &'s self,
-        mut state: MutexGuard<'s, State>,
-        role: Role,
-        patience: Duration,
-    ) -> MutexGuard<'s, State> {
-        state.role = role;
-        let patience = state.patience(patience);
-        let mut ready = core::mem::take(&mut state.ready);
-        // Whoever wants the lock has it now: with data always ready, we would otherwise have it again at once, for ever.
-        MutexGuard::unlock_fair(state);
-        if self.poller.wait(&mut ready, patience).is_err() {
-            // It can't be; but if it could, it would be so again at once.
-            std::thread::sleep(limits::PROGRESS_GRACE);
-        }
-        let mut state = self.lock();
-        state.role = Role::Free;
-        state.move_on(&ready, &self.segments);
-        state.ready = ready;
-        let alarms = core::mem::take(&mut state.alarms);
-        if !alarms.is_empty() {
-            drop(state);
-            for (alarm, failure) in alarms {
-                alarm(&failure);
-            }
-            state = self.lock();
-        }
-        if state.waiters > usize::from(role == Role::Waiter) {
-            self.changed.notify_all();
-        }
-        state
-    }
-
-    /// What the endpoint's thread does.
-    fn run(&self) {
-        let mut state = self.lock();
-        loop {
-            if let Some(end) = state.closing
-                && (Instant::now() >= end || state.lines.values().all(Line::is_closed))
-            {
-                state.lines.values_mut().for_each(Line::close);
-                return;
-            }
-            let is_needed = !state.lines.is_empty() && state.waiters == 0 && state.role == Role::Free;
-            if is_needed && (state.closing.is_some() || state.last_wait.elapsed() >= limits::PROGRESS_GRACE) {
-                state = self.turn(state, Role::Thread, Duration::from_secs(1));
-                continue;
-            }
-            let nap = if state.lines.is_empty() { Duration::from_secs(60) } else { limits::PROGRESS_GRACE };
-            let nap = if state.waiters > 0 { nap * 5 } else { nap };
-            self.thread.wait_for(&mut state, nap);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    /// How connections fail once there is no endpoint.
+    fn over(&self, why: &Stopped) -> ChannelError {
+        let why = if *why == Stopped::Closed { CLOSED.to_owned() } else { why.to_string() };
+        ChannelError::Aborted { by: self.name.to_string(), why }
     }
 }
 
-impl State {
-    /// How long the sockets may be waited for.
-    fn patience(&self, patience: Duration) -> Duration {
-        if self.lines.values().any(Line::is_hungry) {
-            return Duration::ZERO;
-        }
-        let ends = self.lines.values().filter(|line| !line.is_closed()).filter_map(Line::ending);
-        let end = ends.chain(self.closing).min();
-        end.map_or(patience, |end| patience.min(end.saturating_duration_since(Instant::now())))
+const CLOSED: &str = "its endpoint was closed";
+
+/// The connections of an endpoint.
+#[derive(Default)]
+pub struct Lines {
+    name: Arc<str>,
+    segments: Arc<Segments>,
+    lines: HashMap<LineId, Line>,
+    by_token: HashMap<Token, LineId>,
+    next_line: u64,
+    /// Whether something happened that someone may wait for.
+    has_news: bool,
+    /// Connections that have failed and have an alarm.
+    alarmed: Vec<LineId>,
+    /// Connections to be dropped without the lock: their alarms are user code.
+    swept: Vec<Line>,
+}
+
+impl Lines {
+    fn add(&mut self, line: Line) -> LineId {
+        let id = LineId(self.next_line);
+        self.next_line += 1;
+        self.by_token.extend(line.tokens().map(|token| (token, id)));
+        self.lines.insert(id, line);
+        id
     }
 
-    fn move_on(&mut self, ready: &Readiness, segments: &Segments) {
-        let hungry: Vec<_> =
-            self.lines.iter().filter(|(_, line)| line.is_hungry()).map(|(id, _)| *id).collect();
-        for token in ready.tokens() {
-            if let Some(id) = self.by_token.get(&token)
-                && let Some(line) = self.lines.get_mut(id)
-            {
-                line.turn(Some(token), segments);
-                self.alarms.extend(line.take_alarm());
-            }
+    fn get(&mut self, id: LineId) -> &mut Line {
+        self.lines.get_mut(&id).expect("a connection is kept as long as someone has it")
+    }
+
+    fn turn_line(&mut self, id: LineId, token: Option<Token>) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        line.turn(token, &self.segments);
+        self.has_news |= line.take_news();
+        if line.failure().is_some() {
+            self.alarmed.push(id);
         }
-        for id in hungry {
-            if let Some(line) = self.lines.get_mut(&id) {
-                line.turn(None, segments);
-                self.alarms.extend(line.take_alarm());
-            }
-        }
-        self.sweep();
     }
 
     /// Closes what had time enough to end, and forgets what is closed and nobody has.
@@ -355,8 +217,73 @@ impl State {
                 line.close();
             }
         }
-        self.lines.retain(|_, line| !(line.is_closed() && line.is_abandoned()));
+        let is_over = |line: &Line| line.is_closed() && line.is_abandoned();
+        self.swept.extend(self.lines.extract_if(|_, line| is_over(line)).map(|(_, line)| line));
         let lines = &self.lines;
         self.by_token.retain(|_, id| lines.contains_key(id));
     }
+}
+
+impl Drive for Lines {
+    type Ended = ();
+    type Error = Stopped;
+
+    const LINGER: Duration = limits::PROGRESS_GRACE;
+
+    fn turn(&mut self, ready: &Readiness) {
+        let hungry: Vec<_> =
+            self.lines.iter().filter(|(_, line)| line.is_hungry()).map(|(id, _)| *id).collect();
+        for token in ready.tokens() {
+            if let Some(id) = self.by_token.get(&token) {
+                self.turn_line(*id, Some(token));
+            }
+        }
+        for id in hungry {
+            self.turn_line(id, None);
+        }
+        self.sweep();
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        if self.lines.values().any(Line::is_hungry) {
+            return Some(Duration::ZERO);
+        }
+        let ends = self.lines.values().filter(|line| !line.is_closed()).filter_map(Line::ending);
+        ends.min().map(|end| end.saturating_duration_since(Instant::now()))
+    }
+
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    fn report(&mut self, outcomes: &mut Outcomes<()>) {
+        if core::mem::take(&mut self.has_news) {
+            outcomes.notify();
+        }
+        for id in self.alarmed.drain(..) {
+            if let Some((alarm, failure)) = self.lines.get_mut(&id).and_then(Line::take_alarm) {
+                outcomes.call_back(Box::new(move || alarm(&failure)));
+            }
+        }
+        if !self.swept.is_empty() {
+            let swept = core::mem::take(&mut self.swept);
+            outcomes.call_back(Box::new(move || drop(swept)));
+        }
+    }
+
+    fn leave(&mut self) {
+        for (id, line) in &mut self.lines {
+            line.end(Some(ChannelError::Aborted { by: self.name.to_string(), why: CLOSED.into() }));
+            self.alarmed.push(*id);
+        }
+    }
+
+    fn finish(self, deadline: Instant) {
+        close_all(self.lines.into_values(), deadline, |line| {
+            line.turn(None, &self.segments);
+            line.is_closed()
+        });
+    }
+
+    fn failed(_: Stopped) {}
 }

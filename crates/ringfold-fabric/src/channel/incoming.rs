@@ -24,6 +24,7 @@ impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Self::Ended,
+            io::ErrorKind::InvalidData => Self::Violation(error.to_string()),
             _ => Self::Lost(error.to_string()),
         }
     }

@@ -158,15 +158,12 @@ impl Line {
         self.failure.as_ref()
     }
 
-    /// Has this done when it fails; it is returned if it has failed.
-    pub fn set_alarm(&mut self, alarm: Alarm) -> Option<(Alarm, ChannelError)> {
-        match &self.failure {
-            Some(failure) => Some((alarm, failure.clone())),
-            None => {
-                self.alarm = Some(alarm);
-                None
-            }
+    /// Takes something to be done when it fails. If it has failed, the alarm is left, and the failure returned.
+    pub fn set_alarm(&mut self, alarm: &mut Option<Alarm>) -> Option<ChannelError> {
+        if self.failure.is_none() {
+            self.alarm = alarm.take();
         }
+        self.failure.clone()
     }
 
     /// What is to be done now that it has failed.
@@ -400,15 +397,14 @@ impl Line {
 
     /// Reads frames of one stream, as many as one turn takes.
     fn read(&mut self, index: usize, segments: &Segments) -> Result<(), Trouble> {
-        let is_out_of_order = |error: io::Error| Trouble::Violation(error.to_string());
         let mut budget = limits::CHANNEL_TURN_BYTES / limits::CHANNEL_FRAME_BYTES_MAX;
         loop {
             let Stream { socket, incoming, is_over, .. } = &mut self.streams[index];
             if *is_over {
                 return socket.take_error()?.map_or(Ok(()), |error| Err(error.into()));
             }
-            if !self.early.has_room(index) {
-                return Ok(socket.set_awaits_input(false)?);
+            if !self.early.may_read(index, socket)? {
+                return Ok(());
             }
             if budget == 0 {
                 self.is_hungry |= socket.has_input();
@@ -427,22 +423,22 @@ impl Line {
             match whole {
                 None => return Ok(()),
                 Some(Whole::Placed(place)) => {
-                    self.early.pass(index, place).map_err(is_out_of_order)?;
+                    self.early.pass(index, place)?;
                     budget -= 1;
                 }
                 Some(Whole::Held(place, held)) => {
-                    self.early.insert(index, place, Early::Put(held)).map_err(is_out_of_order)?;
+                    self.early.insert(index, place, Early::Put(held))?;
                     budget -= 1;
                 }
                 Some(Whole::Signal { place, channel, count }) => {
                     let signal = Early::Signal { channel, count };
-                    self.early.insert(index, place, signal).map_err(is_out_of_order)?;
+                    self.early.insert(index, place, signal)?;
                 }
                 Some(Whole::Ask { place, number }) => {
-                    self.early.insert(index, place, Early::Ask { number }).map_err(is_out_of_order)?;
+                    self.early.insert(index, place, Early::Ask { number })?;
                 }
                 Some(Whole::Goodbye { place }) => {
-                    self.early.insert(index, place, Early::Goodbye).map_err(is_out_of_order)?;
+                    self.early.insert(index, place, Early::Goodbye)?;
                 }
                 Some(Whole::Answer { number }) => {
                     if number > self.asked {
@@ -458,11 +454,9 @@ impl Line {
 
     /// Hands over what is due.
     fn deliver(&mut self, segments: &Segments) -> Result<(), Trouble> {
-        while let Some((stream, early)) = self.early.pop() {
-            // What it has read, and what it was not let read, is taken up again.
-            let socket = &mut self.streams[stream].socket;
-            socket.set_awaits_input(true)?;
-            self.is_hungry |= socket.has_input();
+        while let Some((stream, early)) = self.early.next(|stream| &mut self.streams[stream].socket)? {
+            // What it has read is taken up again, too.
+            self.is_hungry |= self.streams[stream].socket.has_input();
             match early {
                 Early::Put(held) => self.place(held, segments).map_err(Trouble::Violation)?,
                 Early::Ask { number } => {
@@ -487,9 +481,6 @@ impl Line {
                     self.has_news = true;
                 }
             }
-        }
-        if self.early.has_gap() {
-            return Err(Trouble::Violation("frames are missing".into()));
         }
         Ok(())
     }

@@ -142,15 +142,9 @@ impl StreamLink {
         Ok(())
     }
 
-    /// Sends the rest, for as long as that may take; nothing more will come.
-    pub fn say_last(&mut self) {
-        // A stream that is broken is so for its reader, too.
-        self.streams.iter_mut().for_each(|stream| drop(stream.socket.say_last()));
-    }
-
-    /// After the last words: waits for a while until they have arrived, and closes.
-    pub fn close(self) {
-        self.streams.into_iter().for_each(|stream| stream.socket.close_when_heard());
+    /// Sends the rest and ends the streams. Returns true when the peer's system has acknowledged everything.
+    pub fn poll_closed(&mut self) -> bool {
+        self.streams.iter_mut().fold(true, |is_closed, stream| stream.socket.poll_acknowledged() && is_closed)
     }
 
     /// Puts that will never be sent, when the link is given up.
@@ -169,25 +163,20 @@ impl StreamLink {
             return Ok(stream.next(false, pool, &judge)?.map(|(_, arrival)| arrival));
         }
         loop {
-            if let Some((stream, arrival)) = self.early.pop() {
-                self.streams[stream].socket.set_awaits_input(true)?;
+            if let Some((_, arrival)) = self.early.next(|stream| &mut self.streams[stream].socket)? {
                 return Ok(Some(arrival));
             }
             let mut moved = false;
             for (index, stream) in self.streams.iter_mut().enumerate() {
-                // A stream that is far ahead waits until the others have caught up.
-                if !self.early.has_room(index) {
-                    stream.socket.set_awaits_input(false)?;
-                } else if let Some((place, arrival)) = stream.next(true, pool, &judge)? {
+                if self.early.may_read(index, &mut stream.socket)?
+                    && let Some((place, arrival)) = stream.next(true, pool, &judge)?
+                {
                     if place == OUT_OF_ORDER {
                         return Ok(Some(arrival));
                     }
                     moved = true;
                     self.early.insert(index, place, arrival)?;
                 }
-            }
-            if self.early.has_gap() {
-                return Err(io::Error::other("frames are missing"));
             }
             if !moved {
                 return Ok(None);

@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::poller::{Poller, Readiness};
-use crate::socket::Intake;
+use crate::socket::{Intake, close_all};
 use core::time::Duration;
 use ringfold_proto::id::{OpId, Seq};
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
 use std::net::{TcpListener, TcpStream};
+use std::time::Instant;
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -251,7 +252,8 @@ fn what_was_sent_before_the_end_comes_before_it() {
     for number in 0..40 {
         a.put(number, 150_000);
     }
-    let closing = std::thread::spawn(move || a.link.close());
+    let closing =
+        std::thread::spawn(move || close_all([a.link], Instant::now() + LONG, SharedLink::poll_closed));
     let mut number = 0;
     let error = loop {
         b.is_rung(Duration::from_millis(1));

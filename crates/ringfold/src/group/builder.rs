@@ -8,7 +8,7 @@ use super::lane::Lane;
 use super::operation::Standing;
 use super::{Group, Handle};
 use crate::board::Board;
-use crate::engine::{Engine, Watch};
+use crate::engine::Watch;
 use crate::process_name::process_name;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
@@ -19,6 +19,7 @@ use ringfold_fabric::host;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
+use ringfold_fabric::reactor::Reactor;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::id::{PeerId, Rank};
 use ringfold_proto::limits::{NAME_BYTES_MAX, WORLD_MAX};
@@ -245,7 +246,7 @@ impl GroupBuilder {
         let tuning = met.description.tuning;
         let members = met.description.members.iter().map(|member| member.name.clone()).collect();
         let driver = GroupDriver::new(mesh, me, met.description, alarm, self.restoring)?;
-        let engine = Engine::start(driver, poller, None).map_err(system)?;
+        let engine = Reactor::start(driver, poller, "ringfold-progress").map_err(system)?;
         let core = Arc::new(Core {
             standing,
             name: self.name.clone(),
@@ -327,7 +328,7 @@ fn link(core: &Core, vigil: &Vigil, until: Instant) -> Result<(), Error> {
         let left_off = vigil.check().err();
         if now >= until || left_off.is_some() {
             core.engine.with(GroupDriver::give_up_linking)?;
-            let ended = core.engine.wait_to_the_end(call);
+            let ended = core.engine.wait(call);
             return left_off.map_or(ended.result, Err);
         }
     }

@@ -12,13 +12,13 @@ use super::notes::Notes;
 use super::operation::{Request, TransferTag};
 use crate::all_reduce::HostBuffers;
 use crate::data_plane::{DataPlane, PlaneEvent};
-use crate::engine::Drive;
-use crate::spin::Outlook;
 use crate::{Error, limits};
 use core::time::Duration;
 use ringfold_fabric::clock::Clock;
-use ringfold_fabric::mesh::{Mesh, MeshNews};
+use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
+use ringfold_fabric::reactor::{Callback, Drive, Outcomes};
+use ringfold_fabric::spin::Outlook;
 use ringfold_proto::cause::{Cause, Departure, PeerName, Waiting};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::epoch::EpochDescription;
@@ -37,7 +37,6 @@ pub(super) type Alarm = Box<dyn Fn(&Cause) + Send>;
 pub(crate) struct GroupDriver {
     clock: Clock,
     plane: DataPlane,
-    mesh: Mesh,
     me: Rank,
     description: EpochDescription,
     /// Members without a link, while links are being made, and the call that waits for them.
@@ -58,6 +57,8 @@ pub(crate) struct GroupDriver {
     alarm: Alarm,
     lobby: Arc<Lobby>,
     ended: Vec<(CallId, GroupEnded)>,
+    /// What the user wants to be done because the group has failed.
+    callbacks: Vec<Callback>,
 }
 
 struct Running {
@@ -101,20 +102,19 @@ pub(crate) struct GroupEnded {
 impl GroupDriver {
     /// A group whose links have yet to be made.
     pub(super) fn new(
-        mut mesh: Mesh,
+        mesh: Mesh,
         me: Rank,
         description: EpochDescription,
         alarm: Alarm,
         restores: bool,
     ) -> Result<Self, Error> {
-        let mut plane = DataPlane::new(limits::STALL_AFTER, restores);
+        let mut plane = DataPlane::new(mesh, limits::STALL_AFTER, restores);
         let peers = description.members.iter().map(|member| member.peer).collect();
-        mesh.admit(description.id, &description.key, peers);
+        plane.mesh().admit(description.id, &description.key, peers);
         plane.open_epoch(&description, description.members[me.index()].peer).map_err(Error::NoGroup)?;
         Ok(Self {
             clock: Clock::start(),
             plane,
-            mesh,
             me,
             description,
             linking: None,
@@ -129,6 +129,7 @@ impl GroupDriver {
             alarm,
             lobby: Arc::default(),
             ended: Vec::new(),
+            callbacks: Vec::new(),
         })
     }
 
@@ -140,7 +141,7 @@ impl GroupDriver {
             self.others().map(|rank| self.description.members[rank.index()].clone()).collect();
         self.linking = Some((call, others.iter().map(|member| member.peer).collect()));
         for member in others {
-            self.mesh.wish(now, member, self.description.id, &self.description.key);
+            self.plane.mesh().wish(now, member, self.description.id, &self.description.key);
         }
         self.pump(now);
         call
@@ -307,7 +308,7 @@ impl GroupDriver {
         }
         tracing::debug!(%cause, "the group has failed");
         (self.alarm)(&cause);
-        self.lobby.fail(&cause);
+        self.callbacks.extend(self.lobby.fail(&cause));
         for rank in self.others() {
             let peer = self.description.members[rank.index()].peer;
             self.plane.tell_abort(peer, self.description.id, cause.clone());
@@ -361,32 +362,12 @@ impl GroupDriver {
         }
     }
 
-    fn make_links(&mut self, now: Time) {
-        while let Some(news) = self.mesh.next_news() {
-            match news {
-                MeshNews::Up(peer, link) => {
-                    self.plane.link_up(now, peer, link);
-                    if let Some((call, missing)) = &mut self.linking {
-                        missing.remove(&peer);
-                        if missing.is_empty() {
-                            let ended = GroupEnded { result: Ok(()), buffers: None };
-                            self.ended.push((*call, ended));
-                            self.linking = None;
-                        }
-                    }
-                }
-                MeshNews::Failed(peer, why) => {
-                    tracing::warn!(peer = peer.short(), why, "no link can be made");
-                    if let Some(rank) = self.description.rank_of(peer) {
-                        let cause = Cause::LinkLost { from: self.name(self.me), to: self.name(rank) };
-                        self.fail(now, cause);
-                    }
-                }
-                MeshNews::Visitor { peer, purpose: Purpose::Window, stream } => {
-                    self.lobby.receive(peer, stream);
-                }
-                // Nobody fetches a state or measures a line here.
-                MeshNews::Visitor { .. } => {}
+    fn note_link(&mut self, peer: PeerId) {
+        if let Some((call, missing)) = &mut self.linking {
+            missing.remove(&peer);
+            if missing.is_empty() {
+                self.ended.push((*call, GroupEnded { result: Ok(()), buffers: None }));
+                self.linking = None;
             }
         }
     }
@@ -413,9 +394,7 @@ impl GroupDriver {
     }
 
     fn pump(&mut self, now: Time) {
-        loop {
-            self.make_links(now);
-            let Some(event) = self.plane.pump(now) else { return };
+        while let Some(event) = self.plane.pump(now) {
             self.note(now, event);
         }
     }
@@ -431,6 +410,18 @@ impl GroupDriver {
                 }
                 self.check_quiet();
             }
+            PlaneEvent::LinkUp { peer } => self.note_link(peer),
+            PlaneEvent::NoLink { peer } => {
+                if let Some(rank) = self.description.rank_of(peer) {
+                    let cause = Cause::LinkLost { from: self.name(self.me), to: self.name(rank) };
+                    self.fail(now, cause);
+                }
+            }
+            PlaneEvent::Visitor { peer, purpose: Purpose::Window, stream } => {
+                self.lobby.receive(peer, stream);
+            }
+            // Nobody fetches a state or measures a link here.
+            PlaneEvent::Visitor { .. } => {}
             PlaneEvent::Mismatch { op, peer } => {
                 let asked = self.running.get(&op).map_or_else(String::new, |r| r.descriptor.to_string());
                 if let Some(rank) = self.description.rank_of(peer) {
@@ -468,12 +459,15 @@ impl GroupDriver {
 impl Drop for GroupDriver {
     /// However it ends, nobody waits for it any longer.
     fn drop(&mut self) {
-        self.lobby.close();
+        self.lobby.close(Instant::now());
     }
 }
 
 impl Drive for GroupDriver {
     type Ended = GroupEnded;
+    type Error = Error;
+
+    const LINGER: Duration = limits::LINGER;
 
     fn turn(&mut self, ready: &Readiness) {
         let now = self.clock.now();
@@ -481,39 +475,27 @@ impl Drive for GroupDriver {
             self.read(now, peer);
         }
         for token in ready.tokens() {
-            match self.plane.handle_ready(token) {
-                Some(peer) => self.read(now, peer),
-                None => drop(self.mesh.handle_ready(now, token)),
+            if let Some(peer) = self.plane.handle_ready(now, token) {
+                self.read(now, peer);
             }
         }
-        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        if is_due(self.plane.poll_timeout()) {
-            self.plane.handle_timeout(now);
-        }
-        if is_due(self.mesh.poll_timeout()) {
-            self.mesh.handle_timeout(now);
-        }
+        self.plane.handle_time(now);
         self.check_deadlines(now);
         self.show_waiting(now);
-        if is_due(self.doubts_until()) {
+        if self.doubts_until().is_some_and(|at| at <= now) {
             self.end_doubt(now);
         }
         self.pump(now);
     }
 
-    fn patience(&self) -> Duration {
-        if self.plane.has_unread() {
-            return Duration::ZERO;
-        }
+    fn patience(&self) -> Option<Duration> {
         // After a failure operations end as soon as nothing reads their memory.
         let working = self.running.values().filter(|running| running.stage == Stage::Working);
         let due = working.map(|running| {
             if running.is_collective() { running.deadline.min(running.next_sign) } else { running.deadline }
         });
         let deadline = due.min().filter(|_| self.fault.is_none());
-        let due = [self.plane.poll_timeout(), self.mesh.poll_timeout(), deadline, self.doubts_until()];
-        let next = due.into_iter().flatten().min();
-        next.map_or(limits::IDLE_MAX, |at| at.since(self.clock.now()).min(limits::IDLE_MAX))
+        self.plane.patience(&self.clock, [deadline, self.doubts_until()])
     }
 
     fn stirs(&self) -> bool {
@@ -532,8 +514,9 @@ impl Drive for GroupDriver {
         self.plane.in_flight() > 0
     }
 
-    fn take_ended(&mut self) -> std::vec::Drain<'_, (CallId, GroupEnded)> {
-        self.ended.drain(..)
+    fn report(&mut self, outcomes: &mut Outcomes<GroupEnded>) {
+        self.ended.drain(..).for_each(|(call, ended)| outcomes.end(call, ended));
+        self.callbacks.drain(..).for_each(|callback| outcomes.call_back(callback));
     }
 
     /// Nobody is waited for, but what was sent goes out.
@@ -548,7 +531,11 @@ impl Drive for GroupDriver {
             self.plane.say_goodbye(peer, self.description.id);
         }
         self.pump(now);
-        self.plane.close_links();
+    }
+
+    fn finish(mut self, deadline: Instant) {
+        self.plane.close_links(deadline);
+        self.lobby.close(deadline);
     }
 
     fn failed(error: Error) -> GroupEnded {

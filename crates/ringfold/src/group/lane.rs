@@ -7,7 +7,9 @@ use super::core::Core;
 use super::operation::{GroupBuffers, Operation};
 use crate::Error;
 use parking_lot::{Condvar, Mutex};
+use ringfold_fabric::reactor::panic_text;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -63,12 +65,19 @@ impl Job {
         self.operation.lock().take()
     }
 
-    /// Does what is to be done when it has succeeded, if it has.
-    pub(super) fn complete(&self, result: &Result<(), Error>, buffers: Option<&GroupBuffers>) {
+    /// Does what is to be done when it has succeeded, if it has. If that panics, this operation fails on this rank alone:
+    /// the others have their result.
+    pub(super) fn complete(
+        &self,
+        result: Result<(), Error>,
+        buffers: Option<&GroupBuffers>,
+    ) -> Result<(), Error> {
         let then = self.then.lock().take();
-        if let (Ok(()), Some(buffers), Some(then)) = (result, buffers, then) {
-            then(buffers);
-        }
+        let (Some(buffers), Some(then)) = (buffers.filter(|_| result.is_ok()), then) else { return result };
+        catch_unwind(AssertUnwindSafe(|| then(buffers))).map_err(|panic| {
+            let what = panic_text(&*panic);
+            Error::Internal(format!("the closure that follows an operation panicked: {what}"))
+        })
     }
 
     /// It has ended. Its memory is kept until someone takes it, or nobody can any more.

@@ -7,6 +7,7 @@ use crate::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ringfold_fabric::bells::Bells;
 use ringfold_fabric::channel::{Connection, Endpoint};
+use ringfold_fabric::reactor::Callback;
 use ringfold_proto::cause::{Cause, Departure, PeerName};
 use ringfold_proto::id::{PeerId, Rank};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,8 +53,8 @@ type Alarm = Box<dyn FnOnce(&Error) + Send>;
 
 /// What the driver tells.
 impl Lobby {
-    /// The group is over.
-    pub(super) fn fail(&self, cause: &Cause) {
+    /// The group is over. What the user wants to be done then is returned: the driver's caller holds a lock.
+    pub(super) fn fail(&self, cause: &Cause) -> impl Iterator<Item = Callback> + use<> {
         let mut state = self.state.lock();
         state.fault.get_or_insert_with(|| cause.clone());
         let why = format!("the group is over: {cause}");
@@ -62,12 +63,11 @@ impl Lobby {
         }
         self.tell(&mut state);
         let alarms = core::mem::take(&mut state.alarms);
-        drop(state);
-        // Without the lock: they may end waits, and those who waited ask.
         let error = Error::Over(Box::new(cause.clone()));
-        for alarm in alarms {
-            alarm(&error);
-        }
+        alarms.into_iter().map(move |alarm| {
+            let error = error.clone();
+            Box::new(move || alarm(&error)) as Callback
+        })
     }
 
     /// A rank has left. What it put and signalled before has arrived, or will.
@@ -77,17 +77,20 @@ impl Lobby {
         self.tell(&mut state);
     }
 
-    /// This rank leaves.
-    pub(super) fn close(&self) {
+    /// This rank leaves. What windows have queued has until the deadline to go out.
+    pub(super) fn close(&self, deadline: Instant) {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.visitors.clear();
         let alarms = core::mem::take(&mut state.alarms);
-        let rest = (core::mem::take(&mut state.connections), state.endpoint.take(), alarms);
+        let rest = (core::mem::take(&mut state.connections), alarms);
+        let endpoint = state.endpoint.take();
         self.tell(&mut state);
         drop(state);
-        // What is queued has a moment to go out.
         drop(rest);
+        if let Some(endpoint) = endpoint {
+            endpoint.close(deadline);
+        }
     }
 
     /// Someone came to connect windows.

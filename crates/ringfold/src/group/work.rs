@@ -48,7 +48,7 @@ impl GroupWork {
             Kind::Collective { job, .. } => job.wait(None).unwrap_or(Err(Error::Left)),
             Kind::Transfer { core, call, end } => {
                 let mut end = end.lock();
-                end.get_or_insert_with(|| core.engine().wait_to_the_end(*call)).result.clone()
+                end.get_or_insert_with(|| core.engine().wait(*call)).result.clone()
             }
         }
     }

@@ -13,7 +13,7 @@ const SHORTEST: Duration = Duration::from_micros(2);
 
 /// What is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outlook {
+pub enum Outlook {
     /// Nothing is about to come, or others need the core.
     Nothing,
     /// Frames, all of which come through memory.
@@ -26,7 +26,7 @@ pub(crate) enum Outlook {
 
 /// What has been learned of the times between asking and being answered.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub struct Spin {
     budgets: [Duration; 3],
 }
 
@@ -38,12 +38,12 @@ impl Default for Spin {
 
 impl Spin {
     /// How long to look.
-    pub(crate) fn budget(&self, outlook: Outlook) -> Duration {
+    pub fn budget(&self, outlook: Outlook) -> Duration {
         place(outlook).map_or(Duration::ZERO, |at| self.budgets[at])
     }
 
     /// What was awaited came after so long, whether somebody slept meanwhile or not.
-    pub(crate) fn learn(&mut self, outlook: Outlook, waited: Duration) {
+    pub fn learn(&mut self, outlook: Outlook, waited: Duration) {
         let Some(at) = place(outlook) else { return };
         let budget = &mut self.budgets[at];
         *budget = if waited <= *budget {
