@@ -2,8 +2,8 @@
 
 use ringfold_cuda::port::trigger::{MemoryId, SemaphoreId};
 use ringfold_cuda::port::{
-    Connection, Port, PortChannel, PortError, ProxyService, Put, RegisteredMemory, Registrable, Semaphore,
-    SemaphoreFace, SemaphoreKind, SemaphoreOffer, Transport, TransportFlags, Wait, WordPlace,
+    CancelToken, Connection, Port, PortChannel, PortError, ProxyService, Put, RegisteredMemory, Registrable,
+    Semaphore, SemaphoreFace, SemaphoreKind, SemaphoreOffer, Transport, TransportFlags, Wait, WordPlace,
 };
 use ringfold_fabric::shared_memory::{MappedMemory, SharedMemory};
 use std::time::{Duration, Instant};
@@ -252,7 +252,7 @@ fn faces_count_for_themselves(transport: Transport) {
         for _ in 0..3 {
             face.wait(for_long()).unwrap();
         }
-        let late = face.wait(Wait { looks_max: Some(1000), ..Wait::default() }).unwrap_err();
+        let late = face.wait(Wait { checks_max: Some(1000), ..Wait::default() }).unwrap_err();
         assert_eq!((late.kind(), late.to_string().contains("rank 0")), ("timeout", true), "{late}");
         assert!(!face.poll().unwrap());
     }
@@ -331,7 +331,9 @@ fn a_wait_ends_at_its_deadline_or_when_it_is_called_off_also_where_sockets_are_m
         let begun = Instant::now();
         let late = face.wait(Wait::within(Duration::from_millis(120))).unwrap_err();
         assert_eq!((late.kind(), late.to_string().contains("rank 0")), ("timeout", true), "{late}");
-        let called_off = face.wait(Wait { watch: Some(&|| true), ..for_long() }).unwrap_err();
+        let called_off = face
+            .wait(for_long().or_cancelled(Some(&CancelToken::new(Duration::from_millis(10), || true))))
+            .unwrap_err();
         assert_eq!(called_off.kind(), "timeout");
         assert_eq!(face.wait(Wait::until(begun)).unwrap_err().kind(), "timeout");
         assert!(begun.elapsed() < LONG / 2 && begun.elapsed() >= Duration::from_millis(120));

@@ -23,3 +23,4 @@ pub mod shared_link;
 pub mod shared_memory;
 pub mod slots;
 pub mod socket;
+pub mod waiter;

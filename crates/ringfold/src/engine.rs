@@ -9,6 +9,7 @@ use crate::spin::{Outlook, Spin};
 use crate::{Error, limits};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ringfold_fabric::poller::{Poller, Readiness};
+use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::id::CallId;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,22 +54,9 @@ pub(crate) trait Drive: Send + 'static {
 pub(crate) struct Engine<D: Drive = Driver> {
     shared: Arc<Shared<D>>,
     background: Mutex<Option<JoinHandle<()>>>,
-    watch: Option<Watch>,
+    watch: Option<CancelToken>,
     /// The process that it works in. A child that was forked off has its memory and sockets, but not its threads.
     process: u32,
-}
-
-/// What a thread that waits looks at now and then, since it may have to leave off.
-#[derive(Clone)]
-pub(crate) struct Watch {
-    pub(crate) every: Duration,
-    pub(crate) must_end: Arc<dyn Fn() -> bool + Send + Sync>,
-}
-
-impl core::fmt::Debug for Watch {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Watch").field("every", &self.every).finish_non_exhaustive()
-    }
 }
 
 struct Shared<D: Drive> {
@@ -103,7 +91,7 @@ struct State<D: Drive> {
 
 impl<D: Drive> Engine<D> {
     /// Starts the background thread.
-    pub(crate) fn start(driver: D, poller: Arc<Poller>, watch: Option<Watch>) -> std::io::Result<Self> {
+    pub(crate) fn start(driver: D, poller: Arc<Poller>, watch: Option<CancelToken>) -> std::io::Result<Self> {
         let now = Instant::now();
         let state = State {
             driver: Some(driver),
@@ -156,7 +144,7 @@ impl<D: Drive> Engine<D> {
     }
 
     /// What waits look at now and then.
-    pub(crate) fn watch(&self) -> Option<&Watch> {
+    pub(crate) fn watch(&self) -> Option<&CancelToken> {
         self.watch.as_ref()
     }
 
@@ -262,15 +250,10 @@ impl Engine {
     /// be taken back, and nothing of ours may touch the call's memory once this has returned.
     pub(crate) fn wait(&self, call: CallId) -> Ended {
         let Some(watch) = &self.watch else { return self.wait_to_the_end(call) };
-        loop {
-            if let Some(ended) = self.wait_until(call, Some(Instant::now() + watch.every)) {
-                return ended;
-            }
-            if (watch.must_end)() {
-                self.close();
-                return Ended { result: Err(Error::Interrupted), ..self.wait_to_the_end(call) };
-            }
-        }
+        watch.wait(|until| self.wait_until(call, Some(until))).unwrap_or_else(|| {
+            self.close();
+            Ended { result: Err(Error::Interrupted), ..self.wait_to_the_end(call) }
+        })
     }
 }
 

@@ -8,10 +8,11 @@ use super::retired;
 use super::work::GroupWork;
 use crate::all_reduce::HostBuffers;
 use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
-use crate::engine::{Engine, Watch};
+use crate::engine::Engine;
 use crate::{Error, limits};
 use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::memory::{Memory, View, lend, lend_all, lend_all_mut, lend_mut};
+use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::{Cause, Waiting};
 use ringfold_proto::descriptor::Collective;
 use ringfold_proto::dtype::DType;
@@ -33,7 +34,7 @@ pub(super) struct Core {
     /// Whether it has failed. The driver knows why.
     pub(super) is_over: Arc<AtomicBool>,
     /// What callers that wait look at now and then.
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<CancelToken>,
     /// Whether what a failed operation has overwritten is put back; what keeps it meanwhile.
     pub(super) restores: bool,
     pub(super) spare: Mutex<Vec<u8>>,
@@ -108,7 +109,7 @@ impl Core {
             if self.lane.is_retired() {
                 return Err(Error::Left);
             }
-            board.set_watched(true);
+            board.set_cancellable(true);
             return self.run_on_board(&mut board, &request, slices, || self.deadline(timeout));
         }
         if self.lane.is_retired() {
@@ -171,16 +172,11 @@ impl Core {
     /// Waits for an operation whose memory is lent: whoever has to leave off gives the group up, which ends it.
     fn wait_in_line(&self, job: &Job) -> Result<(), Error> {
         if let Some(watch) = &self.watch {
-            loop {
-                if let Some(end) = job.wait(Some(Instant::now() + watch.every)) {
-                    return end;
-                }
-                if (watch.must_end)() {
-                    self.give_up();
-                    job.wait(None);
-                    return Err(Error::Interrupted);
-                }
-            }
+            return watch.wait(|until| job.wait(Some(until))).unwrap_or_else(|| {
+                self.give_up();
+                job.wait(None);
+                Err(Error::Interrupted)
+            });
         }
         job.wait(None).unwrap_or(Err(Error::Left))
     }
@@ -195,7 +191,7 @@ impl Core {
             return Ok(board);
         }
         let until = self.deadline(timeout);
-        let every = self.watch.as_ref().map_or(limits::OPERATION_MAX, |watch| watch.every);
+        let every = self.watch.as_ref().map_or(limits::OPERATION_MAX, CancelToken::interval);
         loop {
             let now = Instant::now();
             if let Some(board) = board.try_lock_until(until.min(now + every)) {
@@ -205,7 +201,7 @@ impl Core {
                 return Err(Error::Misuse("an operation of another thread takes too long".into()));
             }
             // Nothing has begun: nobody has to be told.
-            if self.watch.as_ref().is_some_and(|watch| (watch.must_end)()) {
+            if self.watch.as_ref().is_some_and(CancelToken::is_cancelled) {
                 return Err(Error::Interrupted);
             }
         }
@@ -292,7 +288,7 @@ impl Core {
         let Some(board) = &self.board else { return self.run_on_links(&request, buffers, deadline, None) };
         let mut board = board.lock();
         // Nobody waits in here: those who wait for the work do.
-        board.set_watched(false);
+        board.set_cancellable(false);
         let result = match &mut buffers {
             GroupBuffers::InPlace(both) => {
                 let slices = GroupSlices::InPlace(both.as_mut_slice());
@@ -432,7 +428,7 @@ impl Core {
         request: &Request,
         buffers: GroupBuffers,
         deadline: Instant,
-        watch: Option<&Watch>,
+        watch: Option<&CancelToken>,
     ) -> (Result<(), Error>, Option<GroupBuffers>) {
         let kept = match &buffers {
             GroupBuffers::Apart { output, .. } if self.restores && reduces(request) => {
@@ -458,17 +454,12 @@ impl Core {
     }
 
     /// Waits for the end of a call; whoever has to leave off gives the group up, which ends it.
-    fn wait_watched(&self, call: CallId, watch: Option<&Watch>) -> GroupEnded {
+    fn wait_watched(&self, call: CallId, watch: Option<&CancelToken>) -> GroupEnded {
         let Some(watch) = watch else { return self.engine.wait_to_the_end(call) };
-        loop {
-            if let Some(ended) = self.engine.wait_until(call, Some(Instant::now() + watch.every)) {
-                return ended;
-            }
-            if (watch.must_end)() {
-                self.give_up();
-                return GroupEnded { result: Err(Error::Interrupted), ..self.engine.wait_to_the_end(call) };
-            }
-        }
+        watch.wait(|until| self.engine.wait_until(call, Some(until))).unwrap_or_else(|| {
+            self.give_up();
+            GroupEnded { result: Err(Error::Interrupted), ..self.engine.wait_to_the_end(call) }
+        })
     }
 
     /// Waits over the links until all ranks have come.
