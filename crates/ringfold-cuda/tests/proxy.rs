@@ -2,8 +2,8 @@
 
 use ringfold_cuda::port::trigger::{MemoryId, SemaphoreId};
 use ringfold_cuda::port::{
-    Connection, Port, PortChannel, PortError, ProxyService, Put, RegisteredMemory, Registrable, Semaphore,
-    SemaphoreFace, SemaphoreKind, SemaphoreOffer, Transport, TransportFlags, Wait, WordPlace,
+    CancelToken, Connection, Port, PortChannel, PortError, ProxyService, Put, RegisteredMemory, Registrable,
+    Semaphore, SemaphoreFace, SemaphoreKind, SemaphoreOffer, Transport, TransportFlags, Wait, WordPlace,
 };
 use ringfold_fabric::shared_memory::{MappedMemory, SharedMemory};
 use std::time::{Duration, Instant};
@@ -153,7 +153,7 @@ fn a_proxy_that_is_dropped_does_what_was_pushed() {
         channel.signal(for_long()).unwrap();
     }
     drop(proxy);
-    let arrived = for_long().look(|| (other.semaphore.signalled().unwrap() == 50).then_some(()));
+    let arrived = for_long().poll(|| (other.semaphore.signalled().unwrap() == 50).then_some(()));
     assert!(arrived.is_some());
     assert!(channel.flush(Wait::within(Duration::from_millis(50))).is_err(), "nobody takes it any more");
 }
@@ -205,7 +205,7 @@ fn memories_and_semaphores_come_while_the_proxy_runs() {
         let channel = proxy.channel(id, target, source).unwrap();
         channel.put_with_signal_and_flush(put(0, 8), for_long()).unwrap();
     }
-    assert!(for_long().look(|| (other.semaphore.signalled().unwrap() == 101).then_some(())).is_some());
+    assert!(for_long().poll(|| (other.semaphore.signalled().unwrap() == 101).then_some(())).is_some());
     proxy.stop().unwrap();
 }
 
@@ -221,7 +221,7 @@ fn two_proxies_that_signal_through_one_semaphore_never_set_it_back() {
                 scope.spawn(|| (0..EACH).for_each(|_| channel.signal(for_long()).unwrap()));
             }
             let mut seen = 0;
-            let all = for_long().look(|| {
+            let all = for_long().poll(|| {
                 let now = other.semaphore.signalled().unwrap();
                 assert!(now >= seen);
                 seen = now;
@@ -252,7 +252,7 @@ fn faces_count_for_themselves(transport: Transport) {
         for _ in 0..3 {
             face.wait(for_long()).unwrap();
         }
-        let late = face.wait(Wait { looks_max: Some(1000), ..Wait::default() }).unwrap_err();
+        let late = face.wait(Wait { checks_max: Some(1000), ..Wait::default() }).unwrap_err();
         assert_eq!((late.kind(), late.to_string().contains("rank 0")), ("timeout", true), "{late}");
         assert!(!face.poll().unwrap());
     }
@@ -331,7 +331,9 @@ fn a_wait_ends_at_its_deadline_or_when_it_is_called_off_also_where_sockets_are_m
         let begun = Instant::now();
         let late = face.wait(Wait::within(Duration::from_millis(120))).unwrap_err();
         assert_eq!((late.kind(), late.to_string().contains("rank 0")), ("timeout", true), "{late}");
-        let called_off = face.wait(Wait { watch: Some(&|| true), ..for_long() }).unwrap_err();
+        let called_off = face
+            .wait(for_long().or_cancelled(Some(&CancelToken::new(Duration::from_millis(10), || true))))
+            .unwrap_err();
         assert_eq!(called_off.kind(), "timeout");
         assert_eq!(face.wait(Wait::until(begun)).unwrap_err().kind(), "timeout");
         assert!(begun.elapsed() < LONG / 2 && begun.elapsed() >= Duration::from_millis(120));
@@ -348,7 +350,7 @@ fn what_is_meant_for_a_rank_that_has_left_goes_nowhere_and_harms_nobody() {
         }
         drop(other);
         let connection = one.semaphore.connection();
-        assert!(for_long().look(|| connection.is_over().then_some(())).is_some());
+        assert!(for_long().poll(|| connection.is_over().then_some(())).is_some());
         proxy.start().unwrap();
         proxy.stop().unwrap();
         assert_eq!(one.port.failure(), None);
@@ -383,7 +385,7 @@ fn a_proxy_does_many_triggers_a_second() {
         }
         channel.flush(for_long()).unwrap();
         let took = begun.elapsed();
-        let last = for_long().look(|| (other.semaphore.signalled().unwrap() == count.into()).then_some(()));
+        let last = for_long().poll(|| (other.semaphore.signalled().unwrap() == count.into()).then_some(()));
         assert!(last.is_some());
         println!(
             "{transport}: {:.0} triggers a second, pushed by one thread",

@@ -16,10 +16,10 @@ mod wait;
 pub use geometry::Geometry;
 pub use ranks::Ranks;
 pub use seat::{Desk, Fill, Others, Seat};
-pub use wait::{Need, Spin, Stop, Watch};
+pub use wait::{Need, Stop};
 
-use crate::futex;
 use crate::segment::{Segment, Ticket};
+use crate::waiter::sleep::Bell as _;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ringfold_proto::id::Rank;
@@ -114,7 +114,7 @@ impl Arena {
         }
         // Also if it was given up before: whoever did so may have died before it rang.
         for rank in 0..self.geometry.world {
-            self.ring(rank);
+            self.bell(rank).ring();
         }
     }
 
@@ -173,13 +173,7 @@ impl Arena {
         self.word(geometry::ABORT_AT).load(Ordering::Relaxed) != 0
     }
 
-    /// Wakes a rank, whatever it sleeps for.
-    fn ring(&self, rank: usize) {
-        let bell = self.bell(rank);
-        bell.fetch_add(1, Ordering::SeqCst);
-        futex::wake(bell);
-    }
-
+    /// What a rank blocks on.
     fn bell(&self, rank: usize) -> &AtomicU32 {
         let at = self.geometry.bell_at(rank);
         assert!(at + 4 <= self.segment.len());

@@ -4,13 +4,13 @@
 //! sees that. What others write into the place is only ever a number to compare with, so they can spoil signals and
 //! nothing else.
 
-use crate::futex;
 use crate::segment::{Segment, Ticket};
-use core::sync::atomic::{AtomicU32, Ordering};
-use core::time::Duration;
+use crate::waiter::sleep::{self, Bell as _};
+use crate::waiter::{Deadline, Policy, Step, Wait, Waiter};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ringfold_proto::id::Rank;
 use std::io;
-use std::time::Instant;
 
 /// The bells of one rank, in memory that those of its host share.
 #[derive(Debug)]
@@ -21,9 +21,6 @@ pub struct Bells {
 
 /// The size of a bell: a line of the cache, so that two do not disturb each other.
 const BELL_BYTES: usize = 64;
-
-/// How often the core is offered to others before a rank sleeps.
-const OFFERS: u32 = 4;
 
 impl Bells {
     /// New bells for this process, one for each rank.
@@ -47,9 +44,7 @@ impl Bells {
     /// Rings the bell of a rank.
     pub fn ring(&self, of: Rank) {
         self.count(of).fetch_add(1, Ordering::SeqCst);
-        if self.sleepers(of).load(Ordering::SeqCst) > 0 {
-            self.wake(of);
-        }
+        sleep::wake(self.sleepers(of), self.bell(of));
     }
 
     /// How often it was rung, modulo the size of the number.
@@ -57,47 +52,27 @@ impl Bells {
         self.count(of).load(Ordering::SeqCst)
     }
 
-    /// Waits until `is_enough`, for so long at most. It is asked whenever the bell was rung or someone was
-    /// [roused](Self::rouse); before it sleeps, a thread looks for a while.
-    pub fn wait(&self, of: Rank, look: Duration, at_most: Duration, is_enough: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while begun.elapsed() < look {
-            for _ in 0..64 {
-                if is_enough() {
-                    return;
+    /// Waits until `is_enough`, at most until the deadline. It is asked whenever the bell was rung or someone was
+    /// [roused](Self::rouse).
+    pub fn wait(&self, of: Rank, policy: Policy, deadline: Deadline, is_enough: impl Fn() -> bool) {
+        let wait = Wait::until(deadline);
+        let mut waiter = Waiter::start(policy, &wait);
+        while !is_enough() {
+            match waiter.step(&wait) {
+                Step::Check | Step::CheckAll => {}
+                Step::Block(at_most) => {
+                    sleep::block(self.sleepers(of), 1, self.bell(of), at_most, &is_enough);
                 }
-                core::hint::spin_loop();
+                Step::Over(_) => return,
             }
         }
-        for _ in 0..OFFERS {
-            if is_enough() {
-                return;
-            }
-            std::thread::yield_now();
-        }
-        self.sleepers(of).fetch_add(1, Ordering::SeqCst);
-        loop {
-            // Whoever rings after this was read changes it, and whoever rang before is seen.
-            let seen = self.bell(of).load(Ordering::SeqCst);
-            let left = at_most.saturating_sub(begun.elapsed());
-            if is_enough() || left.is_zero() {
-                break;
-            }
-            futex::sleep(self.bell(of), seen, left);
-        }
-        self.sleepers(of).fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Wakes all who wait on any bell, so that they look at what they wait for.
     pub fn rouse(&self) {
         for rank in 0..self.world {
-            self.wake(Rank::from_index(rank));
+            self.bell(Rank::from_index(rank)).ring();
         }
-    }
-
-    fn wake(&self, of: Rank) {
-        self.bell(of).fetch_add(1, Ordering::SeqCst);
-        futex::wake(self.bell(of));
     }
 
     fn count(&self, of: Rank) -> &AtomicU32 {
@@ -109,15 +84,23 @@ impl Bells {
         self.word(of, 1)
     }
 
-    fn sleepers(&self, of: Rank) -> &AtomicU32 {
-        self.word(of, 2)
+    /// Whether somebody may sleep.
+    fn sleepers(&self, of: Rank) -> &AtomicU64 {
+        // SAFETY: the third and the fourth word of a bell lie within the segment, begin at a multiple of 8, and are only
+        // ever used as this one atomic.
+        unsafe { self.place(of, 2).cast().as_ref() }
     }
 
     fn word(&self, of: Rank, index: usize) -> &AtomicU32 {
-        assert!(of.index() < self.world && index < BELL_BYTES / 4);
-        let at = Segment::RESERVED_BYTES + of.index() * BELL_BYTES + index * 4;
         // SAFETY: it lies within the segment, is aligned, and is only ever used as an atomic.
-        unsafe { self.segment.base().add(at).cast::<AtomicU32>().as_ref() }
+        unsafe { self.place(of, index).cast().as_ref() }
+    }
+
+    fn place(&self, of: Rank, index: usize) -> NonNull<u8> {
+        assert!(of.index() < self.world);
+        let at = Segment::RESERVED_BYTES + of.index() * BELL_BYTES + index * 4;
+        // SAFETY: a bell has 64 bytes, and those of all ranks lie within the segment.
+        unsafe { self.segment.base().add(at) }
     }
 }
 
@@ -130,8 +113,10 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
 
     const LONG: Duration = Duration::from_secs(20);
+    const POLICY: Policy = Policy::SIGNAL.without_spin();
 
     #[test]
     fn no_ring_is_lost_and_bells_do_not_mix() {
@@ -149,7 +134,7 @@ mod tests {
             for rank in [Rank(0), Rank(2)] {
                 for number in 1..=20_000 {
                     let is_enough = || mine.rung(rank) >= number;
-                    mine.wait(rank, Duration::ZERO, LONG, is_enough);
+                    mine.wait(rank, POLICY, Deadline::after(LONG), is_enough);
                     assert!(is_enough());
                 }
             }
@@ -162,7 +147,7 @@ mod tests {
     fn a_wait_ends_in_time_or_when_it_is_roused() {
         let mine = Arc::new(Bells::create(2).unwrap());
         let begun = Instant::now();
-        mine.wait(Rank(1), Duration::ZERO, Duration::from_millis(20), || false);
+        mine.wait(Rank(1), POLICY, Deadline::after(Duration::from_millis(20)), || false);
         assert!(begun.elapsed() >= Duration::from_millis(20));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -171,7 +156,7 @@ mod tests {
                 is_over.store(true, Ordering::SeqCst);
                 mine.rouse();
             });
-            mine.wait(Rank(1), Duration::ZERO, LONG, || is_over.load(Ordering::SeqCst));
+            mine.wait(Rank(1), POLICY, Deadline::after(LONG), || is_over.load(Ordering::SeqCst));
         });
         assert!(begun.elapsed() < LONG / 2);
     }

@@ -25,3 +25,4 @@ pub mod shared_memory;
 pub mod slots;
 pub mod socket;
 pub mod spin;
+pub mod waiter;

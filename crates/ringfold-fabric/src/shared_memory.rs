@@ -70,7 +70,7 @@ impl SharedMemory {
     }
 
     /// Memory that is the file's, from `offset` on. That it is, is the caller's word: if it is not, others write elsewhere
-    /// in the file.
+    /// in the file. Others map it only if the file has the seal `F_SEAL_SHRINK`.
     pub fn of(memory: Memory, file: OwnedFd, offset: u64) -> Self {
         Self { memory, file, offset }
     }
@@ -94,6 +94,7 @@ impl SharedMemory {
         {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory does not lie in this file"));
         }
+        check_seals(&self.file)?;
         Ok(FileTicket {
             pid: std::process::id(),
             fd: self.file.as_raw_fd() as u32,
@@ -149,6 +150,8 @@ impl MappedMemory {
         check(&rustix::fs::stat(&*path)?, ticket)?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = rustix::fs::open(&*path, flags, Mode::empty())?;
+        check_seals(&file)?;
+        // Seals are never taken away, so the size that is found now stays.
         check(&rustix::fs::fstat(&file)?, ticket)?;
         let lead = ticket.offset % PAGE_BYTES_MAX;
         let bytes = usize::try_from(ticket.bytes).map_err(|_| refusal("it is too large"))?;
@@ -271,6 +274,15 @@ fn check(found: &Stat, ticket: &FileTicket) -> io::Result<()> {
     Ok(())
 }
 
+/// A process that touches a mapped page behind the end of its file is killed (`SIGBUS`). So only files that nobody can
+/// shrink are mapped.
+fn check_seals(file: &OwnedFd) -> io::Result<()> {
+    match rustix::fs::fcntl_get_seals(file) {
+        Ok(seals) if seals.contains(SealFlags::SHRINK) => Ok(()),
+        _ => Err(refusal("its file can be shrunk: it needs the seal F_SEAL_SHRINK, which a memfd can have")),
+    }
+}
+
 fn refusal(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("this is not the memory that was announced: {why}"))
 }
@@ -336,6 +348,32 @@ mod tests {
         }
         assert!(MappedMemory::open(&right).is_ok());
         assert_eq!(FileTicket::decode(&right.encode()), right);
+    }
+
+    /// In a process of its own: if the file were mapped, the signal would end it.
+    #[test]
+    fn a_file_that_its_owner_can_shrink_is_neither_offered_nor_mapped() {
+        const CHILD: &str = "RINGFOLD_TEST_UNSEALED";
+        const NAME: &str =
+            "shared_memory::tests::a_file_that_its_owner_can_shrink_is_neither_offered_nor_mapped";
+        if std::env::var(CHILD).is_err() {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let status = child.args([NAME, "--exact"]).env(CHILD, "1").status().unwrap();
+            assert!(status.success(), "{status}");
+            return;
+        }
+        let file = File::from(rustix::fs::memfd_create("unsealed", MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(8192).unwrap();
+        let found = rustix::fs::fstat(&file).unwrap();
+        let (pid, fd) = (std::process::id(), file.as_raw_fd() as u32);
+        let ticket =
+            FileTicket { pid, fd, device: found.st_dev, inode: found.st_ino, offset: 0, bytes: 8192 };
+        if let Ok(mapped) = MappedMemory::open(&ticket) {
+            file.set_len(0).unwrap();
+            mapped.read(0, &mut [0]);
+        }
+        assert!(MappedMemory::open(&ticket).unwrap_err().to_string().contains("F_SEAL_SHRINK"));
+        assert!(SharedMemory::of(Memory::zeroed(8192), file.into(), 0).ticket().is_err());
     }
 
     #[test]

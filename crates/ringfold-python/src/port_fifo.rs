@@ -69,7 +69,7 @@ impl PortFifo {
                 }
                 (popped > before).then_some(())
             };
-            if released(py, || wait.look(some))?.is_none() {
+            if released(py, || wait.poll(some))?.is_none() {
                 break;
             }
         }
@@ -96,7 +96,7 @@ impl PortFifo {
         }
         let wait = watched(py, timeout, None)?;
         let trigger = Trigger::of_words(fst, snd);
-        let pushed = released(py, || wait.look(|| fifo.try_push(trigger)))?;
+        let pushed = released(py, || wait.poll(|| fifo.try_push(trigger)))?;
         pushed.ok_or_else(|| of_kind(py, "timeout", 0, "the FIFO stays full: nobody pops"))
     }
 
@@ -105,7 +105,7 @@ impl PortFifo {
     fn sync(&self, py: Python<'_>, position: u64, timeout: Option<f64>) -> PyResult<()> {
         let fifo = self.here(py)?;
         let wait = watched(py, timeout, None)?;
-        let synced = released(py, || wait.look(|| fifo.is_popped(position).then_some(())))?;
+        let synced = released(py, || wait.poll(|| fifo.is_popped(position).then_some(())))?;
         synced.ok_or_else(|| {
             of_kind(py, "timeout", 0, &format!("nobody pops what was pushed at position {position}"))
         })

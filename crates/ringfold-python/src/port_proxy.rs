@@ -148,8 +148,8 @@ impl PortChannel {
     /// Waits for the next signal of the other side.
     #[pyo3(signature = (timeout=None, spins=-1))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>, spins: i64) -> PyResult<()> {
-        let looks_max = u64::try_from(spins).ok();
-        self.call(py, timeout, |channel, wait| channel.wait(Wait { looks_max, ..wait }))
+        let checks_max = u64::try_from(spins).ok();
+        self.call(py, timeout, |channel, wait| channel.wait(Wait { checks_max, ..wait }))
     }
 
     /// Whether the other side has signalled once more.

@@ -272,8 +272,5 @@ impl Program {
 
 /// Whether the communicator is of no use any more.
 fn is_final(why: &Failure) -> bool {
-    matches!(
-        why,
-        Failure::MasterLost(_) | Failure::TurnedAway(_) | Failure::Removed(_) | Failure::Left
-    )
+    matches!(why, Failure::MasterLost(_) | Failure::TurnedAway(_) | Failure::Removed(_) | Failure::Left)
 }

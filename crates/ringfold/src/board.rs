@@ -25,7 +25,8 @@ use fold::Fold;
 use one_shot::OneShot;
 use pipeline::Pipeline;
 use play::{Play, Standing};
-use ringfold_fabric::arena::{Arena, Seat, Watch};
+use ringfold_fabric::arena::{Arena, Seat};
+use ringfold_fabric::waiter::CancelToken;
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor, mix};
 use ringfold_proto::dtype::DType;
@@ -148,15 +149,15 @@ impl Board {
         }
     }
 
-    /// Has waits watched over, where that is [wanted](Self::set_watched).
-    pub fn watch(&mut self, watch: Watch) {
-        self.seat.watch(watch);
+    /// What may cancel waits, where that is [wanted](Self::set_cancellable).
+    pub fn set_cancel(&mut self, cancel: CancelToken) {
+        self.seat.set_cancel(cancel);
     }
 
-    /// Whether waits are watched over from now on.
+    /// Whether waits may be cancelled from now on.
     #[inline]
-    pub fn set_watched(&mut self, is_watched: bool) {
-        self.seat.set_watched(is_watched);
+    pub fn set_cancellable(&mut self, is_cancellable: bool) {
+        self.seat.set_cancellable(is_cancellable);
     }
 
     /// Says goodbye: whoever waits for this rank from now on is told that it has left.

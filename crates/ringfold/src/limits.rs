@@ -58,11 +58,5 @@ pub(crate) const WINDOW_DIAL_MAX: Duration = Duration::from_secs(10);
 /// ... and for the one that waits for it.
 pub(crate) const WINDOW_VISIT_MAX: Duration = Duration::from_secs(15);
 
-/// How long someone who waits for a signal sleeps without a look around: whoever was to wake it may have been killed.
-pub(crate) const SIGNAL_SLEEP_MAX: Duration = Duration::from_millis(500);
-
-/// How long it looks before it sleeps, where each rank has a core of its own.
-pub(crate) const SIGNAL_LOOK: Duration = Duration::from_micros(20);
-
 /// Bytes that a rank may tell the others about its memory.
 pub(crate) const WINDOW_ABOUT_BYTES_MAX: usize = 512;

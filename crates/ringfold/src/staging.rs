@@ -131,16 +131,11 @@ impl Errand {
     /// Waits for the end. If the wait has to be left off, the peer leaves the run, which ends the operation soon.
     pub(crate) fn wait(&self) -> Result<ReduceInfo, Error> {
         let Some(watch) = self.engine.watch() else { return self.wait_to_the_end() };
-        loop {
-            if let Some(result) = self.wait_until(Instant::now() + watch.every) {
-                return result;
-            }
-            if (watch.must_end)() {
-                self.engine.close();
-                let _ = self.wait_to_the_end();
-                return Err(Error::Interrupted);
-            }
-        }
+        watch.wait(|until| self.wait_until(until)).unwrap_or_else(|| {
+            self.engine.close();
+            let _ = self.wait_to_the_end();
+            Err(Error::Interrupted)
+        })
     }
 
     fn wait_to_the_end(&self) -> Result<ReduceInfo, Error> {

@@ -14,6 +14,7 @@ use ringfold_fabric::bells::Bells;
 use ringfold_fabric::channel::{Channel, ChannelError, Handle, Mark, Segment};
 use ringfold_fabric::memory::{Memory, View, lend};
 use ringfold_fabric::shared_memory::{FileTicket, MappedMemory, SharedMemory};
+use ringfold_fabric::waiter::{Deadline, Policy};
 use ringfold_proto::cause::{Cause, PeerName};
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::id::Rank;
@@ -107,8 +108,8 @@ struct Pane {
     bells: Arc<Bells>,
     sides: Vec<Side>,
     about: Vec<Vec<u8>>,
-    /// How long a wait looks before it sleeps.
-    look: Duration,
+    /// How it waits for signals.
+    policy: Policy,
 }
 
 /// What this rank lays open.
@@ -177,10 +178,9 @@ impl Window {
         let Opened { own, bells, sides, about } = opening.run(memory, about)?;
         drop(opened);
         lobby.watch(&bells);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let look = if group.world() <= cores { limits::SIGNAL_LOOK } else { Duration::ZERO };
+        let policy = Policy::SIGNAL.for_ranks(group.world());
         let group = group.clone();
-        Ok(Self { pane: Arc::new(Pane { group, lobby, description, own, bells, sides, about, look }) })
+        Ok(Self { pane: Arc::new(Pane { group, lobby, description, own, bells, sides, about, policy }) })
     }
 
     /// The group whose window it is.
@@ -459,12 +459,11 @@ impl Pane {
             if let Some(error) = departed {
                 return Err(error);
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Deadline::from(until).is_over() {
                 return Ok(false);
             }
             let is_enough = || rings(&taken.lock()) > 0 || self.lobby.events() != events;
-            self.bells.wait(rank, self.look, left.min(limits::SIGNAL_SLEEP_MAX), is_enough);
+            self.bells.wait(rank, self.policy, until.into(), is_enough);
         }
     }
 

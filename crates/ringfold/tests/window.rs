@@ -116,6 +116,26 @@ fn what_was_put_is_there_when_the_signal_has_come() {
     });
 }
 
+/// Another process could cut the file short, and the signal that follows would end those that have it mapped.
+#[test]
+fn memory_in_a_file_that_is_not_sealed_is_reached_over_tcp() {
+    ranks(2, Media::Auto, |group| {
+        let path = std::env::temp_dir().join(format!("ringfold-{}-{}", std::process::id(), group.rank()));
+        let file = std::fs::File::create_new(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.set_len(100).unwrap();
+        let memory = SharedMemory::of(Memory::zeroed(100), file.into(), 0);
+        let window = group.window(memory, &[]).unwrap();
+        let other = 1 - group.rank();
+        assert!(!window.is_mapped(other).unwrap());
+        window.put(b"hello", other, 10, None).unwrap();
+        window.signal(other).unwrap();
+        window.wait_signal(other, None).unwrap();
+        assert_eq!(own(&window, 100)[10..15], *b"hello");
+        window.close().unwrap();
+    });
+}
+
 #[test]
 fn a_signal_comes_behind_all_of_a_large_put() {
     for kind in KINDS {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import signal
@@ -29,8 +30,9 @@ class Memory:
         self.file = None
         fd = -1
         if shared:
-            fd = os.memfd_create("test", os.MFD_CLOEXEC)
+            fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(fd, nbytes)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             self.file = (fd, 0)
         self.map = mmap.mmap(fd, nbytes)
         self.nbytes = nbytes

@@ -378,6 +378,33 @@ def test_a_tensor_that_does_not_fit_into_shared_memory_is_reached_over_tcp(ranks
     ranks.run(2, no_space)
 
 
+def sealed() -> None:
+    c = comm()
+    me, peer = c.get_rank(), 1 - c.get_rank()
+    tensor = torch.arange(1000.0)
+    part = tensor[10:]
+    window = c.new_window(tensor)
+    assert window.get_attr(peer).access_type is UNIFIED
+    number, size = tensor.untyped_storage()._share_fd_cpu_()
+    with pytest.raises(PermissionError):
+        os.ftruncate(number, 0)
+    assert size == 4000 and (part == torch.arange(10.0, 1000.0)).all()
+    # Others may have the file of a tensor that was shared before, so it stays as it is.
+    shared = torch.zeros(1000).share_memory_() if me == 1 else torch.zeros(1000)
+    other = c.new_window(shared)
+    assert other.get_attr(1).access_type is (SEPARATE if me == 0 else UNIFIED)
+    other.put(torch.ones(1000), peer, 0, False)
+    other.signal(peer, False)
+    other.wait_signal(peer, False)
+    assert (shared == 1).all()
+    other.tensor_deregister()
+    window.tensor_deregister()
+
+
+def test_only_memory_that_nobody_can_shrink_is_mapped(ranks: Ranks) -> None:
+    ranks.run(2, sealed)
+
+
 def many_windows() -> int:
     c = comm()
     peer = (c.get_rank() + 1) % c.get_size()

@@ -1,11 +1,10 @@
 //! One end of a way through a proxy: what a program on the host puts and signals with, and what kernels are given.
 
-use crate::port::patience::Wait;
 use crate::port::proxy::Desk;
 use crate::port::trigger::{MemoryId, SemaphoreId, TriggerFields, TriggerKind};
 use crate::port::{PortError, SemaphoreFace};
+use ringfold_fabric::waiter::{Deadline, Wait};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A channel to another rank. Clones are the same channel.
 ///
@@ -102,7 +101,7 @@ impl PortChannel {
             fields = TriggerFields { target, target_offset, source, source_offset, bytes, ..fields };
         }
         let spin = self.face.semaphore().connection().port().abort_page().spin();
-        let deadline = wait.deadline.or_else(|| Instant::now().checked_add(spin));
+        let deadline = wait.deadline.instant().map_or_else(|| Deadline::after(spin), Deadline::from);
         self.desk.push(&fields, Wait { deadline, ..wait })
     }
 }

@@ -14,8 +14,6 @@ use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::port::device_handle::{BasePortChannelHandle, PortChannelHandle};
 use crate::port::fifo::{FIFO_SIZE_MAX, Fifo};
-use crate::port::idle::{Bed, Idle};
-use crate::port::patience::Wait;
 use crate::port::semaphore_face::abort_page;
 use crate::port::table::Table;
 use crate::port::trigger::{
@@ -24,6 +22,8 @@ use crate::port::trigger::{
 use crate::port::{Port, PortChannel, PortError, RegisteredMemory, SemaphoreFace};
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
+use ringfold_fabric::waiter::sleep::WakeFlag;
+use ringfold_fabric::waiter::{Policy, Step, Wait, Waiter};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -50,9 +50,9 @@ pub(super) fn stop_all(patience: Duration) {
     let desks: Vec<_> = proxies.filter_map(|(_, desk)| desk.upgrade()).collect();
     for desk in &desks {
         desk.stops.store(true, Ordering::Release);
-        desk.bed.wake();
+        desk.awake.wake();
     }
-    Wait::within(patience).look(|| desks.iter().all(|desk| !desk.runs.load(Ordering::Acquire)).then_some(()));
+    Wait::within(patience).poll(|| desks.iter().all(|desk| !desk.runs.load(Ordering::Acquire)).then_some(()));
 }
 
 /// A proxy. When it is dropped it stops.
@@ -72,7 +72,7 @@ pub(crate) struct Desk {
     /// Made when a kernel is to push.
     for_kernels: OnceLock<Fifo>,
     making: Mutex<()>,
-    bed: Bed,
+    awake: WakeFlag,
     stops: AtomicBool,
     runs: AtomicBool,
     failure: OnceLock<PortError>,
@@ -94,7 +94,7 @@ impl ProxyService {
             for_host: Fifo::of_host(fifo_size),
             for_kernels: OnceLock::new(),
             making: Mutex::new(()),
-            bed: Bed::default(),
+            awake: WakeFlag::default(),
             stops: AtomicBool::new(false),
             runs: AtomicBool::new(false),
             failure: OnceLock::new(),
@@ -179,8 +179,8 @@ impl ProxyService {
     /// As [`Self::stop`], but waits no longer than this. If it is not done by then the thread goes on ending.
     pub fn stop_within(&self, patience: Duration) -> Option<Result<(), PortError>> {
         self.desk.stops.store(true, Ordering::Release);
-        self.desk.bed.wake();
-        Wait::within(patience).look(|| {
+        self.desk.awake.wake();
+        Wait::within(patience).poll(|| {
             // Not held while it waits: whoever else stops, or starts again, is not to wait for this one.
             let mut thread = self.thread.lock();
             if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
@@ -221,7 +221,7 @@ impl Desk {
     pub(crate) fn push(&self, fields: &TriggerFields, wait: Wait<'_>) -> Result<u64, PortError> {
         let trigger = Trigger::of(fields).map_err(|error| PortError::Argument(error.to_string()))?;
         let at = self.wait(wait, || self.for_host.try_push(trigger))?;
-        self.bed.wake();
+        self.awake.wake();
         Ok(at)
     }
 
@@ -268,7 +268,7 @@ impl Desk {
         let fifo = Fifo::of_device(&gpu, self.fifo_size)?;
         let fifo = self.for_kernels.get_or_init(|| fifo);
         // It may sleep for longer than where kernels push.
-        self.bed.wake();
+        self.awake.wake();
         Ok(fifo)
     }
 
@@ -282,7 +282,7 @@ impl Desk {
 
     /// Waits for the thread.
     fn wait<T>(&self, wait: Wait<'_>, ask: impl Fn() -> Option<T>) -> Result<T, PortError> {
-        wait.look(ask).ok_or_else(|| {
+        wait.poll(ask).ok_or_else(|| {
             if self.runs.load(Ordering::Acquire) {
                 PortError::Timeout { peer: -1, awaited: "take what the proxy has for it".into() }
             } else {
@@ -293,12 +293,11 @@ impl Desk {
 
     /// The thread.
     fn run(&self) {
-        self.bed.enter();
         let _capture = relaxed_capture();
         // Held from when there are kernels to work for: turning to a device and back with each call takes longer than the
         // calls themselves.
         let mut current = None;
-        let mut idle = Idle::new();
+        let mut waiter = Waiter::new(Policy::PROXY_OF_HOST);
         let mut pages_at = Instant::now();
         loop {
             // Asked before the FIFOs are: what was pushed before a stop is done.
@@ -309,13 +308,20 @@ impl Desk {
                 current = gpu.context().current().ok();
             }
             if self.turn() {
-                idle.end();
+                waiter.begin();
             } else if stops {
                 break;
             } else {
                 let is_something_there = || self.stops.load(Ordering::Acquire) || self.has_work();
                 let for_kernels = self.for_kernels.get().is_some();
-                if idle.pass(&self.bed, for_kernels, is_something_there) && for_kernels {
+                if waiter.is_slow() && for_kernels {
+                    waiter.set_policy(Policy::PROXY_OF_KERNELS);
+                }
+                let step = waiter.step(&Wait::default());
+                if let Step::Block(at_most) = step {
+                    self.awake.block(at_most, is_something_there);
+                }
+                if step != Step::Check && for_kernels {
                     let now = Instant::now();
                     if now >= pages_at {
                         pages_at = now + PAGES_EVERY;

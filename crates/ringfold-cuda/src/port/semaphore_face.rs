@@ -4,12 +4,12 @@ use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::port::device_handle::{HostSemaphoreHandle, MemoryChannelHandle, MemorySemaphoreHandle};
 use crate::port::kernel_words::KernelWords;
-use crate::port::patience::{Patience, Wait};
 use crate::port::tcp_road::explain;
 use crate::port::{Port, PortError, RegisteredMemory, Semaphore};
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use ringfold_fabric::channel::{self, ChannelError};
+use ringfold_fabric::waiter::{CancelToken, Policy, Wait, Waiter};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -87,18 +87,18 @@ impl SemaphoreFace {
     /// that still counts.
     pub fn wait(&self, wait: Wait<'_>) -> Result<(), PortError> {
         let connection = self.inner.semaphore.connection();
-        if let Some(wire) = self.inner.semaphore.wire().filter(|_| wait.looks_max.is_none()) {
+        if let Some(wire) = self.inner.semaphore.wire().filter(|_| wait.checks_max.is_none()) {
             return self.wait_at(wire, wait);
         }
-        let mut patience = Patience::new(wait);
+        let mut waiter = Waiter::start(Policy::POLLED, &wait);
         loop {
             // Asked before the look, which may be the last one: what came before the end has come.
-            let end = if patience.is_slow() { connection.check() } else { Ok(()) };
+            let end = if waiter.is_slow() { connection.check() } else { Ok(()) };
             if self.poll()? {
                 return Ok(());
             }
             end?;
-            if !patience.pause() {
+            if !waiter.pause(&wait) {
                 return Err(PortError::Timeout { peer: connection.peer(), awaited: "signal".into() });
             }
         }
@@ -109,7 +109,7 @@ impl SemaphoreFace {
         let connection = self.inner.semaphore.connection();
         loop {
             let step = Instant::now() + WIRE_STEP;
-            let until = wait.deadline.map_or(step, |deadline| deadline.min(step));
+            let until = wait.deadline.instant().map_or(step, |deadline| deadline.min(step));
             let error = match wire.wait_for(until, || self.poll().unwrap_or(false)) {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
@@ -118,9 +118,7 @@ impl SemaphoreFace {
             if !matches!(error, ChannelError::Deadline { .. }) {
                 return Err(explain(error, connection.peer()));
             }
-            if wait.deadline.is_some_and(|deadline| Instant::now() >= deadline)
-                || wait.watch.is_some_and(|watch| watch())
-            {
+            if wait.deadline.is_over() || wait.cancel.is_some_and(CancelToken::is_cancelled) {
                 return Err(PortError::Timeout { peer: connection.peer(), awaited: "signal".into() });
             }
         }

@@ -1,8 +1,10 @@
 //! A rank's place in the arena: it fills its own slots, announces them, and reads those of others.
 
 use super::geometry::{Geometry, LEFT_AT};
-use super::wait::{Need, Spin, Watch};
+use super::wait::Need;
 use super::{Arena, Ranks};
+use crate::waiter::sleep::Bell as _;
+use crate::waiter::{CancelToken, Policy, Waiter};
 use core::sync::atomic::Ordering;
 use ringfold_proto::id::Rank;
 use std::sync::Arc;
@@ -12,10 +14,10 @@ use std::sync::Arc;
 pub struct Seat {
     pub(super) arena: Arc<Arena>,
     pub(super) me: Rank,
-    pub(super) spin: Spin,
-    /// Who watches over its waits, and whether this one is to be.
-    pub(super) watch: Option<Watch>,
-    pub(super) is_watched: bool,
+    pub(super) waiter: Waiter,
+    /// What may cancel its waits, and whether it may now.
+    pub(super) cancel: Option<CancelToken>,
+    pub(super) is_cancellable: bool,
     /// Rounds from here on have not been announced.
     next_fill: u64,
     /// Rounds before this one may be filled, as far as was seen.
@@ -57,9 +59,9 @@ impl Seat {
     pub(super) fn new(arena: Arc<Arena>, me: Rank) -> Self {
         let geometry = arena.geometry;
         Self {
-            spin: Spin::for_world(geometry.world),
-            watch: None,
-            is_watched: false,
+            waiter: Waiter::new(Policy::BOARD.for_ranks(geometry.world)),
+            cancel: None,
+            is_cancellable: false,
             next_fill: 0,
             fillable: 0,
             released: 0,
@@ -86,20 +88,20 @@ impl Seat {
         self.me
     }
 
-    /// Makes it wait in another way.
-    pub fn set_spin(&mut self, spin: Spin) {
-        self.spin = spin;
+    /// Changes how it waits.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.waiter.set_policy(policy);
     }
 
-    /// Has waits watched over, where that is [wanted](Self::set_watched).
-    pub fn watch(&mut self, watch: Watch) {
-        self.watch = Some(watch);
+    /// What may cancel waits, where that is [wanted](Self::set_cancellable).
+    pub fn set_cancel(&mut self, cancel: CancelToken) {
+        self.cancel = Some(cancel);
     }
 
-    /// Whether waits are watched over from now on.
+    /// Whether waits may be cancelled from now on.
     #[inline]
-    pub fn set_watched(&mut self, is_watched: bool) {
-        self.is_watched = is_watched;
+    pub fn set_cancellable(&mut self, is_cancellable: bool) {
+        self.is_cancellable = is_cancellable;
     }
 
     /// Whether the slot of this round may be filled.
@@ -203,7 +205,7 @@ impl Seat {
         self.arena.word(at).store(self.released, Ordering::SeqCst);
         self.arena.word(LEFT_AT).fetch_or(Ranks::one(self.me).0, Ordering::SeqCst);
         for rank in Ranks::all(self.arena.geometry.world).without(self.me) {
-            self.arena.ring(rank.index());
+            self.arena.bell(rank.index()).ring();
         }
     }
 

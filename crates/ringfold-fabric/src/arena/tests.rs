@@ -1,6 +1,7 @@
 mod processes;
 
 use super::*;
+use crate::waiter::{CancelToken, Policy};
 use std::time::{Duration, Instant};
 
 const SMALL: Geometry = Geometry { world: 3, slot_bytes: 128, depth: 4 };
@@ -126,17 +127,17 @@ fn a_point_that_all_have_come_to_is_fixed_or_never_will_be() {
 }
 
 #[test]
-fn a_wait_that_is_watched_can_be_left_off() {
+fn a_wait_can_be_cancelled_where_that_is_wanted() {
     let (_, mut seats) = seats(SMALL);
     let asked = Arc::new(core::sync::atomic::AtomicUsize::new(0));
     let counts = asked.clone();
     let must_end = move || counts.fetch_add(1, Ordering::Relaxed) == 2;
-    seats[0].watch(Watch { every: Duration::from_millis(5), must_end: Arc::new(must_end) });
+    seats[0].set_cancel(CancelToken::new(Duration::from_millis(5), must_end));
     let need = Need::Announced { round: 0, by: Ranks::one(Rank(1)) };
     let soon = || Instant::now() + Duration::from_millis(50);
     assert_eq!(seats[0].wait(need, soon), Err(Stop::Late(Ranks::one(Rank(1)))));
     assert_eq!(asked.load(Ordering::Relaxed), 0);
-    seats[0].set_watched(true);
+    seats[0].set_cancellable(true);
     let never = || Instant::now() + Duration::from_secs(60);
     assert_eq!(seats[0].wait(need, never), Err(Stop::Interrupted));
     assert_eq!(asked.load(Ordering::Relaxed), 3);
@@ -198,8 +199,8 @@ fn no_wake_up_is_lost() {
         std::thread::scope(|scope| {
             for seat in &mut seats {
                 scope.spawn(move || {
-                    let spin = Spin::new(looks, Duration::ZERO);
-                    seat.set_spin(if looks == 1 { spin.without_offers() } else { spin });
+                    let policy = Policy { checks: looks, ..Policy::BOARD.without_spin() };
+                    seat.set_policy(if looks == 1 { Policy { yields: 0, ..policy } } else { policy });
                     let mut longest = Duration::ZERO;
                     for round in 0..rounds {
                         let began = Instant::now();

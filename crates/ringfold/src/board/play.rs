@@ -72,6 +72,11 @@ impl<'a> Play<'a> {
         Self { stage, pipeline: Pipeline::new(first, fingerprint), next_round, fingerprint }
     }
 
+    #[cfg(test)]
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
     /// Makes the next move, if it can be made.
     #[cfg(test)]
     pub(super) fn poll(&mut self, seat: &mut Seat) -> Result<Progress, BoardError> {

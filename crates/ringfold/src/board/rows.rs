@@ -5,13 +5,16 @@ use super::exchange::Chunks;
 use ringfold_fabric::arena::{Others, Ranks};
 use ringfold_proto::id::Rank;
 
+/// No process has as much memory as this; a row that says so is not one.
+const PIECE_BYTES_MAX: u64 = 1 << 48;
+
 pub(super) struct Rows {
     pub(super) me: Rank,
     pub(super) world: usize,
     /// Bytes that this rank sends to each, and expects from each.
     pub(super) send: [u64; Ranks::MAX],
     pub(super) receive: [u64; Ranks::MAX],
-    /// The longest piece that anyone sends.
+    /// The longest piece that anyone sends: as its sender says, but never shorter than this rank's own pieces.
     pub(super) longest: u64,
     /// Whose row has something else than this rank expects.
     pub(super) differs: Option<Rank>,
@@ -41,12 +44,16 @@ impl Chunks for Rows {
     }
 
     fn read(&mut self, _chunk: u64, others: Others<'_>) {
-        for giver in Ranks::all(self.world) {
+        let own = self.send[..self.world].iter().chain(&self.receive[..self.world]);
+        self.longest = own.copied().max().unwrap_or(0);
+        for giver in Ranks::all(self.world).without(self.me) {
             let row = others.slot(giver, 8 * self.world).chunks_exact(8);
             for (to, word) in row.enumerate() {
                 let bytes = u64::from_le_bytes(word.try_into().expect("a word has 8 bytes"));
-                self.longest = self.longest.max(bytes);
-                if to == self.me.index() && bytes != self.receive[giver.index()] {
+                let is_expected = to != self.me.index() || bytes == self.receive[giver.index()];
+                if is_expected && bytes <= PIECE_BYTES_MAX {
+                    self.longest = self.longest.max(bytes);
+                } else {
                     self.differs.get_or_insert(giver);
                 }
             }

@@ -7,7 +7,7 @@ use super::pipeline::Progress;
 use super::play::Play;
 use super::*;
 use case::{Case, Chance, Side};
-use ringfold_fabric::arena::Geometry;
+use ringfold_fabric::arena::{Fill, Geometry};
 
 fn boards(geometry: Geometry) -> Vec<Board> {
     let arena = Arc::new(Arena::create(geometry).unwrap());
@@ -102,6 +102,38 @@ fn ranks_that_run_different_things_are_told_so() {
     assert_eq!(two.poll(&mut boards[1].seat), Ok(Progress::Moved));
     assert_eq!(one.poll(&mut boards[0].seat), Err(BoardError::Differs { rank: Rank(1) }));
     assert_eq!(two.poll(&mut boards[1].seat), Err(BoardError::Differs { rank: Rank(0) }));
+}
+
+#[test]
+fn a_rank_that_claims_impossible_lengths_is_told_of_at_once() {
+    for claimed in [u64::MAX, 1 << 60, (1 << 48) + 1] {
+        let mut boards = boards(Geometry { world: 3, slot_bytes: 128, depth: 4 });
+        let all_to_all =
+            Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::AllToAll);
+        let layout = Layout::Pairs { send: [1; 3].into(), receive: [1; 3].into() };
+        let mut outputs = [[0; 3]; 3];
+        let mut plays: Vec<_> = boards
+            .iter_mut()
+            .zip(&mut outputs)
+            .map(|(board, output)| {
+                let operands =
+                    Operands::Apart { input: Pieces::One(&[7; 3]), output: PiecesMut::One(output) };
+                board.begin(&all_to_all, &layout, &Tuning::default(), operands)
+            })
+            .collect();
+        // Rank 1 lies to rank 0 about what it sends to rank 2.
+        let fill = Fill { round: 0, bytes: 24 };
+        assert!(boards[1].seat.may_fill(0));
+        let row = [1, 1, claimed].map(u64::to_le_bytes).concat();
+        boards[1].seat.desk(Some(fill), None).own.copy_from_slice(&row);
+        let fingerprint = plays[1].fingerprint();
+        boards[1].seat.announce(0, fingerprint);
+        for rank in [2, 0] {
+            assert_eq!(plays[rank].poll(&mut boards[rank].seat), Ok(Progress::Moved));
+        }
+        let end = (0..4).find_map(|_| plays[0].poll(&mut boards[0].seat).err());
+        assert_eq!(end, Some(BoardError::Differs { rank: Rank(1) }));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use crate::driver::{Driver, Notes};
-use crate::engine::{Engine, Watch};
+use crate::engine::Engine;
 use crate::process_name::process_name;
 use crate::uplink::Uplink;
 use crate::{Error, limits};
@@ -13,6 +13,7 @@ use ringfold_fabric::host;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
+use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::MasterLoss;
 use ringfold_proto::id::{GroupId, PeerId};
 use ringfold_proto::limits::NAME_BYTES_MAX;
@@ -54,7 +55,7 @@ pub(super) struct Config {
     site: u32,
     timing: Timing,
     connect_patience: Option<Duration>,
-    watch: Option<Watch>,
+    watch: Option<CancelToken>,
     shares_memory: bool,
 }
 
@@ -174,7 +175,7 @@ impl CommunicatorBuilder {
     /// is yes: the peer leaves the run, and the call fails with [`Error::Interrupted`]. For signals that arrive while a
     /// call blocks.
     pub fn watch(mut self, every: Duration, must_end: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.config.watch = Some(Watch { every, must_end: Arc::new(must_end) });
+        self.config.watch = Some(CancelToken::new(every, must_end));
         self
     }
 

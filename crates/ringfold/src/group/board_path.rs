@@ -6,6 +6,7 @@ use super::operation::{GroupSlices, Request, Side};
 use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
 use crate::{Error, limits};
 use parking_lot::{Mutex, MutexGuard};
+use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::{Cause, Departure, Waiting};
 use ringfold_proto::id::Rank;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,7 @@ impl Core {
             return Ok(board);
         }
         let until = self.deadline(timeout);
-        let every = self.watch.as_ref().map_or(limits::OPERATION_MAX, |watch| watch.every);
+        let every = self.watch.as_ref().map_or(limits::OPERATION_MAX, CancelToken::interval);
         loop {
             let now = Instant::now();
             if let Some(board) = board.try_lock_until(until.min(now + every)) {
@@ -32,7 +33,7 @@ impl Core {
                 return Err(Error::Misuse("an operation of another thread takes too long".into()));
             }
             // Nothing has begun: nobody has to be told.
-            if self.watch.as_ref().is_some_and(|watch| (watch.must_end)()) {
+            if self.watch.as_ref().is_some_and(CancelToken::is_cancelled) {
                 return Err(Error::Interrupted);
             }
         }

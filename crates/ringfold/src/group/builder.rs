@@ -8,18 +8,18 @@ use super::lane::Lane;
 use super::operation::Standing;
 use super::{Group, Handle};
 use crate::board::Board;
-use crate::engine::Watch;
 use crate::process_name::process_name;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
-use ringfold_fabric::arena::{self, Arena};
+use ringfold_fabric::arena::Arena;
 use ringfold_fabric::door::Door;
 use ringfold_fabric::host;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
 use ringfold_fabric::reactor::Reactor;
+use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::id::{PeerId, Rank};
 use ringfold_proto::limits::{NAME_BYTES_MAX, WORLD_MAX};
@@ -57,7 +57,7 @@ pub struct GroupBuilder {
     bind: Option<IpAddr>,
     ports: RangeInclusive<u16>,
     advertised: Vec<SocketAddr>,
-    watch: Option<Watch>,
+    watch: Option<CancelToken>,
     restoring: bool,
 }
 
@@ -190,7 +190,7 @@ impl GroupBuilder {
     /// Whoever waits asks, every so often, whether it must leave off. Until the ranks have met, the meeting fails with
     /// [`Error::Interrupted`] then; afterwards the group is given up.
     pub fn watch(mut self, every: Duration, must_end: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.watch = Some(Watch { every, must_end: Arc::new(must_end) });
+        self.watch = Some(CancelToken::new(every, must_end));
         self
     }
 
@@ -273,8 +273,8 @@ impl GroupBuilder {
 
     fn board(&self, arena: Arc<Arena>, me: Rank) -> Option<Board> {
         let mut board = Board::new(arena, me)?;
-        if let Some(Watch { every, must_end }) = self.watch.clone() {
-            board.watch(arena::Watch { every, must_end });
+        if let Some(cancel) = self.watch.clone() {
+            board.set_cancel(cancel);
         }
         Some(board)
     }

@@ -8,12 +8,13 @@ use super::operation::{GroupBuffers, GroupOp, GroupSlices, Operation, Standing};
 use super::retired;
 use super::work::GroupWork;
 use crate::board::Board;
-use crate::engine::Watch;
+
 use crate::{Error, limits};
 use core::any::Any;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, View, lend, lend_all, lend_all_mut, lend_mut};
 use ringfold_fabric::reactor::{Reactor, panic_text};
+use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::Cause;
 use ringfold_proto::descriptor::Collective;
 use ringfold_proto::dtype::DType;
@@ -35,7 +36,7 @@ pub(super) struct Core {
     /// Whether it has failed. The driver knows why.
     pub(super) is_over: Arc<AtomicBool>,
     /// What callers that wait look at now and then.
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<CancelToken>,
     /// Whether what a failed operation has overwritten is put back; what keeps it meanwhile.
     pub(super) restores: bool,
     pub(super) spare: Mutex<Vec<u8>>,
@@ -86,7 +87,7 @@ impl Core {
             if self.lane.is_retired() {
                 return Err(Error::Left);
             }
-            board.set_watched(true);
+            board.set_cancellable(true);
             return self.run_on_board(&mut board, &request, slices, || self.deadline(timeout));
         }
         if self.lane.is_retired() {
@@ -149,16 +150,11 @@ impl Core {
     /// Waits for an operation whose memory is lent: whoever has to leave off gives the group up, which ends it.
     fn wait_in_line(&self, job: &Job) -> Result<(), Error> {
         if let Some(watch) = &self.watch {
-            loop {
-                if let Some(end) = job.wait(Some(Instant::now() + watch.every)) {
-                    return end;
-                }
-                if (watch.must_end)() {
-                    self.give_up();
-                    job.wait(None);
-                    return Err(Error::Interrupted);
-                }
-            }
+            return watch.wait(|until| job.wait(Some(until))).unwrap_or_else(|| {
+                self.give_up();
+                job.wait(None);
+                Err(Error::Interrupted)
+            });
         }
         job.wait(None).unwrap_or(Err(Error::Left))
     }
@@ -244,7 +240,7 @@ impl Core {
         let Some(board) = &self.board else { return self.run_on_links(&request, buffers, deadline, None) };
         let mut board = board.lock();
         // Nobody waits in here: those who wait for the work do.
-        board.set_watched(false);
+        board.set_cancellable(false);
         let result = match &mut buffers {
             GroupBuffers::InPlace(both) => {
                 let slices = GroupSlices::InPlace(both.as_mut_slice());

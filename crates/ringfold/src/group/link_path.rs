@@ -5,7 +5,7 @@ use super::core::Core;
 use super::driver::GroupEnded;
 use super::operation::{GroupBuffers, GroupOp, Lengths, Request};
 use crate::Error;
-use crate::engine::Watch;
+use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::CallId;
 use std::time::Instant;
@@ -16,7 +16,7 @@ impl Core {
         request: &Request,
         buffers: GroupBuffers,
         deadline: Instant,
-        watch: Option<&Watch>,
+        watch: Option<&CancelToken>,
     ) -> (Result<(), Error>, Option<GroupBuffers>) {
         let kept = match &buffers {
             GroupBuffers::Apart { output, .. } if self.restores && reduces(request) => {
@@ -42,17 +42,12 @@ impl Core {
     }
 
     /// Waits for the end of a call; whoever has to leave off gives the group up, which ends it.
-    fn wait_watched(&self, call: CallId, watch: Option<&Watch>) -> GroupEnded {
+    fn wait_watched(&self, call: CallId, watch: Option<&CancelToken>) -> GroupEnded {
         let Some(watch) = watch else { return self.engine.wait(call) };
-        loop {
-            if let Some(ended) = self.engine.wait_until(call, Some(Instant::now() + watch.every)) {
-                return ended;
-            }
-            if (watch.must_end)() {
-                self.give_up();
-                return GroupEnded { result: Err(Error::Interrupted), ..self.engine.wait(call) };
-            }
-        }
+        watch.wait(|until| self.engine.wait_until(call, Some(until))).unwrap_or_else(|| {
+            self.give_up();
+            GroupEnded { result: Err(Error::Interrupted), ..self.engine.wait(call) }
+        })
     }
 
     /// Waits over the links until all ranks have come.

@@ -35,14 +35,7 @@ impl GroupWork {
     /// the operation goes on.
     pub fn wait(&self) -> Result<(), Error> {
         if let Some(watch) = &self.core().watch {
-            loop {
-                if let Some(end) = self.wait_for(watch.every) {
-                    return end;
-                }
-                if (watch.must_end)() {
-                    return Err(Error::LeftOff);
-                }
-            }
+            return watch.wait(|until| self.wait_until(until)).unwrap_or(Err(Error::LeftOff));
         }
         match &self.kind {
             Kind::Collective { job, .. } => job.wait(None).unwrap_or(Err(Error::Left)),
@@ -63,6 +56,10 @@ impl GroupWork {
     pub fn wait_for(&self, patience: Duration) -> Option<Result<(), Error>> {
         // Longer than any clock goes is for ever.
         let Some(until) = Instant::now().checked_add(patience) else { return Some(self.wait()) };
+        self.wait_until(until)
+    }
+
+    fn wait_until(&self, until: Instant) -> Option<Result<(), Error>> {
         match &self.kind {
             Kind::Collective { job, .. } => job.wait(Some(until)),
             Kind::Transfer { core, call, end } => {

@@ -1,8 +1,8 @@
 //! What a rank that waits for others looks at meanwhile.
 
 use crate::Error;
-use crate::engine::Watch;
 use core::cell::Cell;
+use ringfold_fabric::waiter::CancelToken;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,19 @@ pub(crate) type Doubt = Arc<dyn Fn() -> Option<Error> + Send + Sync>;
 
 /// Reasons to leave off waiting, beside time.
 pub(crate) struct Vigil {
-    watch: Option<Watch>,
+    watch: Option<CancelToken>,
     doubt: Option<Doubt>,
     next_ask: Cell<Instant>,
 }
 
 impl Vigil {
-    pub(crate) fn new(watch: Option<Watch>, doubt: Option<Doubt>) -> Self {
+    pub(crate) fn new(watch: Option<CancelToken>, doubt: Option<Doubt>) -> Self {
         Self { watch, doubt, next_ask: Cell::new(Instant::now()) }
     }
 
     /// How long a wait may last before [`Vigil::check`] is called again.
     pub(crate) fn tick(&self) -> Duration {
-        let watched = self.watch.as_ref().map_or(LOOK_SELDOM, |watch| watch.every);
+        let watched = self.watch.as_ref().map_or(LOOK_SELDOM, CancelToken::interval);
         let doubted = if self.doubt.is_some() { LOOK } else { LOOK_SELDOM };
         watched.min(doubted).max(Duration::from_millis(1))
     }
@@ -44,7 +44,7 @@ impl Vigil {
         if now < self.next_ask.get() {
             return Ok(());
         }
-        self.next_ask.set(now + watch.every);
-        if (watch.must_end)() { Err(Error::Interrupted) } else { Ok(()) }
+        self.next_ask.set(now + watch.interval());
+        if watch.is_cancelled() { Err(Error::Interrupted) } else { Ok(()) }
     }
 }

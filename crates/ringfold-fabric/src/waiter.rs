@@ -1,0 +1,301 @@
+//! Waiting: spin while it pays, then yield, then block.
+//!
+//! All waits of Ringfold go through one [`Waiter`]. How long each stage lasts is data, a [`Policy`]. What ends a wait
+//! besides success is a [`Wait`]: a [`Deadline`], a [`CancelToken`], a number of checks. How a thread that blocks is
+//! woken without a lost wake-up is [`sleep`].
+//!
+//! A waiter does not call back: its user checks, asks for the next [`Step`], and does what the step says. So what is
+//! checked may borrow whatever it needs, and blocks on what suits it: a futex, a poller, or time alone.
+//!
+//! ```
+//! use ringfold_fabric::waiter::Wait;
+//! use std::sync::atomic::{AtomicBool, Ordering};
+//! use std::time::Duration;
+//!
+//! let is_ready = AtomicBool::new(false);
+//! std::thread::scope(|scope| {
+//!     scope.spawn(|| is_ready.store(true, Ordering::Release));
+//!     let wait = Wait::within(Duration::from_secs(10));
+//!     assert!(wait.poll(|| is_ready.load(Ordering::Acquire).then_some(())).is_some());
+//! });
+//! ```
+
+mod cancel;
+mod deadline;
+mod policy;
+pub mod sleep;
+#[cfg(test)]
+mod tests;
+
+pub use cancel::CancelToken;
+pub use deadline::Deadline;
+pub use policy::Policy;
+
+use core::time::Duration;
+use std::time::Instant;
+
+/// What ends a wait besides success: whichever of these comes first.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Wait<'a> {
+    /// The time at which it ends.
+    pub deadline: Deadline,
+    /// After how many checks it ends. Such a wait spins and never blocks: ten million checks take seconds, but hours
+    /// if the thread blocks between them.
+    pub checks_max: Option<u64>,
+    /// Asked once per interval of the token, by the thread that waits.
+    pub cancel: Option<&'a CancelToken>,
+}
+
+impl<'a> Wait<'a> {
+    /// A wait that ends at a deadline.
+    pub fn until(deadline: impl Into<Deadline>) -> Self {
+        Self { deadline: deadline.into(), ..Self::default() }
+    }
+
+    /// A wait that ends after a timeout.
+    pub fn within(timeout: Duration) -> Self {
+        Self::until(Deadline::after(timeout))
+    }
+
+    /// The same wait, which a token may cancel.
+    #[must_use]
+    pub fn or_cancelled(self, cancel: Option<&'a CancelToken>) -> Self {
+        Self { cancel, ..self }
+    }
+
+    /// Checks until there is an answer that nobody wakes this thread for. None if the wait is over before.
+    pub fn poll<T>(self, mut check: impl FnMut() -> Option<T>) -> Option<T> {
+        let mut waiter = Waiter::start(Policy::POLLED, &self);
+        loop {
+            if let Some(answer) = check() {
+                return Some(answer);
+            }
+            if !waiter.pause(&self) {
+                return None;
+            }
+        }
+    }
+}
+
+/// What to do after a check that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Check again. The clock was not read.
+    Check,
+    /// Check again, and also what else may end the wait: some microseconds have passed.
+    CheckAll,
+    /// Block for this long at most, then check again.
+    Block(Duration),
+    /// The wait is over. What has come meanwhile still counts, so check a last time.
+    Over(Over),
+}
+
+/// Why a wait is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Over {
+    /// The deadline has passed, or all checks were made.
+    TimedOut,
+    /// The token says so.
+    Cancelled,
+}
+
+/// Decides between spinning, yielding and blocking, and learns how long spinning pays.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    policy: Policy,
+    /// How long the next wait spins.
+    spin: Duration,
+    /// So many waits to come do not yield.
+    waits_without_yield: u32,
+    /// How many those will be the next time.
+    next_without_yield: u32,
+    current: Current,
+}
+
+/// The state of the wait that goes on.
+#[derive(Clone, Copy, Default, Debug)]
+struct Current {
+    /// Checks before the clock is read.
+    checks: u32,
+    /// Checks that were granted to a wait that counts them.
+    counted: u64,
+    /// When the clock was first read.
+    began: Option<Instant>,
+    /// When this thread last yielded, if that was its last step.
+    yielded: Option<Instant>,
+    yields: u32,
+    has_blocked: bool,
+    /// When the token is asked next.
+    cancel_at: Option<Instant>,
+}
+
+/// How many waits do not yield after one in which that took too long: at first, and at most.
+const WITHOUT_YIELD: core::ops::Range<u32> = 64..8192;
+
+impl Waiter {
+    /// A waiter that has learnt nothing yet.
+    pub fn new(policy: Policy) -> Self {
+        let mut waiter = Self {
+            policy,
+            spin: policy.spin_max,
+            waits_without_yield: 0,
+            next_without_yield: WITHOUT_YIELD.start,
+            current: Current::default(),
+        };
+        waiter.begin();
+        waiter
+    }
+
+    /// A waiter for one wait.
+    pub fn start(policy: Policy, wait: &Wait<'_>) -> Self {
+        let mut waiter = Self::new(policy);
+        if wait.checks_max.is_some() {
+            waiter.current.checks = 0;
+        }
+        waiter
+    }
+
+    /// Begins another wait.
+    #[inline]
+    pub fn begin(&mut self) {
+        self.current = Current { checks: self.first_checks(), ..Current::default() };
+    }
+
+    /// Begins another wait at a time that the caller has read from the clock. The first checks count as made.
+    #[inline]
+    pub fn begin_at(&mut self, now: Instant) {
+        let checks = if self.spin.is_zero() { 0 } else { self.policy.checks_per_clock };
+        self.current = Current { checks, began: Some(now), ..Current::default() };
+    }
+
+    /// How many checks come before the clock is read for the first time. Fewer while spinning does not pay.
+    #[inline]
+    pub fn first_checks(&self) -> u32 {
+        let Policy { checks, checks_per_clock, spin_max, .. } = self.policy;
+        if self.spin == spin_max { checks } else { checks.min(checks_per_clock) }
+    }
+
+    /// Changes the policy of the waits to come.
+    pub fn set_policy(&mut self, policy: Policy) {
+        if self.policy != policy {
+            *self = Self { current: self.current, ..Self::new(policy) };
+        }
+    }
+
+    /// Whether the next step takes so long that anything can be checked before it.
+    #[inline]
+    pub fn is_slow(&self) -> bool {
+        self.current.checks == 0
+    }
+
+    /// What to do after a check that failed.
+    #[inline]
+    pub fn step(&mut self, wait: &Wait<'_>) -> Step {
+        if self.current.checks > 0 {
+            self.current.checks -= 1;
+            core::hint::spin_loop();
+            return Step::Check;
+        }
+        self.slow_step(wait)
+    }
+
+    /// As [`Self::step`], for a thread that nobody wakes: blocks by sleeping. False if the wait is over.
+    #[inline]
+    pub fn pause(&mut self, wait: &Wait<'_>) -> bool {
+        match self.step(wait) {
+            Step::Check | Step::CheckAll => true,
+            Step::Block(at_most) => {
+                std::thread::sleep(at_most);
+                true
+            }
+            Step::Over(_) => false,
+        }
+    }
+
+    #[cold]
+    fn slow_step(&mut self, wait: &Wait<'_>) -> Step {
+        let now = Instant::now();
+        let current = &mut self.current;
+        let waited = now.saturating_duration_since(*current.began.get_or_insert(now));
+        if let Some(yielded) = current.yielded.take()
+            && now - yielded > self.policy.yield_max
+        {
+            current.yields = self.policy.yields;
+            self.waits_without_yield = self.next_without_yield;
+            self.next_without_yield = (self.next_without_yield * 2).min(WITHOUT_YIELD.end);
+        }
+        let left = wait.deadline.left_at(now);
+        if left.is_zero() {
+            return Step::Over(Over::TimedOut);
+        }
+        let mut block_max = left;
+        if let Some(cancel) = wait.cancel {
+            let at = current.cancel_at.get_or_insert(now + cancel.interval());
+            if now >= *at {
+                *at = now + cancel.interval();
+                if cancel.is_cancelled() {
+                    return Step::Over(Over::Cancelled);
+                }
+            }
+            block_max = block_max.min(*at - now);
+        }
+        if let Some(most) = wait.checks_max {
+            let granted = (most - current.counted).min(u64::from(self.policy.checks_per_clock) + 1);
+            current.counted += granted;
+            current.checks = granted.saturating_sub(1) as u32;
+            return if granted == 0 { Step::Over(Over::TimedOut) } else { Step::CheckAll };
+        }
+        if waited < self.spin {
+            current.checks = self.policy.checks_per_clock;
+            return Step::CheckAll;
+        }
+        if self.yields(waited) {
+            std::thread::yield_now();
+            self.current.yielded = Some(now);
+            return Step::CheckAll;
+        }
+        self.current.has_blocked = true;
+        let Policy { block_min, block_max: longest, block_divisor, .. } = self.policy;
+        Step::Block((waited / block_divisor).clamp(block_min, longest).min(block_max))
+    }
+
+    /// Whether to let others run. If all ranks share the cores, the one that is waited for often is next in line, and
+    /// nobody has to be put to sleep and woken. If another program is next, it may keep the core for milliseconds,
+    /// and a thread that blocks gets it back sooner.
+    fn yields(&mut self, waited: Duration) -> bool {
+        let current = &mut self.current;
+        if current.yields == 0 && self.waits_without_yield > 0 {
+            self.waits_without_yield -= 1;
+            current.yields = self.policy.yields;
+        }
+        if current.yields >= self.policy.yields || waited >= self.spin.saturating_add(self.policy.yield_for) {
+            return false;
+        }
+        current.yields += 1;
+        true
+    }
+
+    /// What was waited for has come: learns from the time that it took, and begins another wait.
+    #[inline]
+    pub fn finish(&mut self) {
+        match self.current.began {
+            Some(began) if self.current.yields > 0 || self.current.has_blocked => self.learn(began.elapsed()),
+            Some(_) => self.spin = self.policy.spin_max,
+            None => {}
+        }
+        self.begin();
+    }
+
+    /// A wait has taken so long in all, its blocking included.
+    pub fn learn(&mut self, waited: Duration) {
+        let Policy { spin_min, spin_max, .. } = self.policy;
+        self.spin = if waited <= self.spin {
+            spin_max
+        } else if waited <= spin_max.saturating_mul(2) {
+            // To block was a mistake: most of the time was the waking.
+            self.spin.saturating_mul(2).min(spin_max)
+        } else {
+            (self.spin / 2).max(spin_min)
+        };
+    }
+}

@@ -1,0 +1,126 @@
+//! How long each stage of a wait lasts.
+
+use core::time::Duration;
+
+/// The numbers a [`Waiter`](super::Waiter) goes by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Checks before the clock is read for the first time.
+    pub checks: u32,
+    /// Checks between two readings of the clock while it spins.
+    pub checks_per_clock: u32,
+    /// The longest spin; a waiter begins with it. Zero: no spin.
+    pub spin_max: Duration,
+    /// The shortest spin that a waiter learns. The same as the longest: it learns nothing.
+    pub spin_min: Duration,
+    /// How often it yields before it blocks.
+    pub yields: u32,
+    /// For how long it yields.
+    pub yield_for: Duration,
+    /// If a yield takes longer, another program has the core, and the next waits do not yield.
+    pub yield_max: Duration,
+    /// The shortest time to block.
+    pub block_min: Duration,
+    /// The longest time to block.
+    pub block_max: Duration,
+    /// In between, it blocks for the time waited so far divided by this.
+    pub block_divisor: u32,
+}
+
+/// A thread that can be woken still looks by itself this often: the process that should have woken it may have been
+/// killed before it did.
+const WOKEN_BLOCK: Duration = Duration::from_millis(500);
+
+impl Policy {
+    /// Ranks of one host that wait for each other on the shared-memory board. A collective of a few bytes takes less
+    /// than a microsecond, so 200 checks come before the first reading of the clock; waking a thread takes about as
+    /// long as the longest spin.
+    pub const BOARD: Self = Self {
+        checks: 200,
+        checks_per_clock: 16,
+        spin_max: Duration::from_micros(50),
+        spin_min: Duration::from_micros(1),
+        yields: 8,
+        yield_for: Duration::MAX,
+        yield_max: Duration::from_millis(1),
+        block_min: WOKEN_BLOCK,
+        block_max: WOKEN_BLOCK,
+        block_divisor: 1,
+    };
+
+    /// A signal of a window. It spins for less than the board, and does not learn: a program waits for a signal at any
+    /// time, not for one that all ranks are about to send.
+    pub const SIGNAL: Self = Self {
+        checks: 64,
+        checks_per_clock: 64,
+        spin_max: Duration::from_micros(20),
+        spin_min: Duration::from_micros(20),
+        yields: 4,
+        yield_max: Duration::MAX,
+        ..Self::BOARD
+    };
+
+    /// A driver that looks at its links before it blocks in the poller. Waking takes tens of microseconds. It does not
+    /// yield, since it holds the lock of the driver.
+    pub const DRIVER: Self = Self {
+        checks: 16,
+        checks_per_clock: 16,
+        spin_max: Duration::from_micros(60),
+        // A shorter spin would save nothing.
+        spin_min: Duration::from_micros(2),
+        yields: 0,
+        ..Self::BOARD
+    };
+
+    /// What no thread wakes this one for: words that a kernel or a thread of a proxy writes. It blocks for an eighth of
+    /// the time waited so far, so that a wait ends late by an eighth at most.
+    pub const POLLED: Self = Self {
+        checks: 31,
+        checks_per_clock: 31,
+        spin_max: Duration::from_micros(50),
+        spin_min: Duration::from_micros(50),
+        yields: u32::MAX,
+        yield_for: Duration::from_micros(450),
+        yield_max: Duration::MAX,
+        block_min: Duration::from_micros(50),
+        block_max: Duration::from_millis(1),
+        block_divisor: 8,
+    };
+
+    /// The thread of a proxy to which kernels push. They cannot wake it, and are slowed down by what it does late: it
+    /// yields for long, and blocks for a millisecond only if nothing has come for seconds.
+    pub const PROXY_OF_KERNELS: Self = Self {
+        checks: 63,
+        checks_per_clock: 63,
+        spin_max: Duration::from_micros(200),
+        spin_min: Duration::from_micros(200),
+        yield_for: Duration::from_millis(20),
+        block_divisor: 20_000,
+        ..Self::POLLED
+    };
+
+    /// The thread of a proxy to which only the host pushes, which wakes it.
+    pub const PROXY_OF_HOST: Self = Self {
+        spin_max: Duration::from_micros(20),
+        spin_min: Duration::from_micros(20),
+        yield_for: Duration::from_micros(100),
+        block_min: Duration::from_millis(50),
+        block_max: Duration::from_millis(50),
+        block_divisor: 1,
+        ..Self::PROXY_OF_KERNELS
+    };
+
+    /// The policy where this many ranks wait on one host. If they share cores, a spin takes the time of the rank that is
+    /// waited for.
+    #[must_use]
+    pub fn for_ranks(self, ranks: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if ranks <= cores { self } else { self.without_spin() }
+    }
+
+    /// The policy without a spin.
+    #[must_use]
+    pub const fn without_spin(self) -> Self {
+        Self { checks: 1, spin_max: Duration::ZERO, spin_min: Duration::ZERO, ..self }
+    }
+}
