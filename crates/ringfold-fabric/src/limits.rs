@@ -8,8 +8,17 @@ pub const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// How long a TCP connection to one address may take to be made.
 pub const CONNECT_MAX: Duration = Duration::from_secs(3);
 
-/// Connections that may be in their handshake at once, at one listener.
-pub const KNOCKS_MAX: usize = 256;
+/// Connections that may be in their handshake at once, at one listener. More wait in its backlog.
+pub const HANDSHAKES_MAX: usize = 256;
+
+/// How long a handshake is left alone where too many are under way and its address has most of them.
+pub const CROWDING_MAX: Duration = Duration::from_millis(500);
+
+/// How long nothing is accepted after the system had no descriptor left for a connection.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that may be sending their last words at once; beyond that the oldest is cut.
+pub const CLOSING_MAX: usize = 256;
 
 /// Connections that may wait at a listener until someone looks; the system may allow fewer.
 pub const BACKLOG: i32 = 2048;

@@ -2,8 +2,6 @@
 
 mod builder;
 mod crash;
-mod entrance;
-mod farewell;
 mod limits;
 mod line;
 mod report;
@@ -14,8 +12,8 @@ pub use builder::MasterBuilder;
 
 use crate::Error;
 use builder::Plan;
-use entrance::Entrance;
 use parking_lot::{Condvar, Mutex};
+use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
 use server::Server;
 use std::net::SocketAddr;
@@ -82,10 +80,11 @@ impl Master {
         }
         let poller = Poller::new().map_err(|e| Error::system("a poller for the master", &e))?;
         let poller = Arc::new(poller);
-        let entrance = Entrance::open(&self.plan.addresses()?, &poller)?;
-        let addresses = entrance.addresses();
+        let listener = Listener::bind(&self.plan.addresses()?, &poller);
+        let listener = listener.map_err(|error| Error::Bind(error.to_string()))?;
+        let addresses: Vec<_> = listener.addresses().collect();
         self.plan.warn_if_unguarded(&addresses);
-        let server = Server::new(&self.plan, poller.clone(), entrance)?;
+        let server = Server::new(&self.plan, poller.clone(), listener)?;
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()
             .name("ringfold-master".into())

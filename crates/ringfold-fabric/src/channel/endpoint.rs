@@ -6,15 +6,13 @@
 use super::line::{Alarm, Line};
 use super::segment::{Segment, Segments, Sink};
 use super::{ChannelError, Connection};
+use crate::connection::{self, BlockingConnection, Intake};
 use crate::limits;
 use crate::memory::Memory;
 use crate::poller::{Poller, Readiness, Token};
-use crate::socket::{Intake, Socket};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
-use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -68,15 +66,17 @@ impl Endpoint {
 
     /// A connection with someone, made of streams that connect the two and on which nothing was said. How many
     /// there are both must know; which is which does not matter.
-    pub fn connect(&self, peer: &str, streams: Vec<TcpStream>) -> io::Result<Connection> {
+    pub fn connect(&self, peer: &str, streams: Vec<impl Into<BlockingConnection>>) -> io::Result<Connection> {
         if streams.is_empty() || streams.len() > usize::from(limits::STREAMS_MAX) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such number of streams"));
         }
-        let socket = |stream: TcpStream| {
-            keep_little_unsent(&stream);
-            Socket::new(stream, &self.shared.poller, Intake::Frames)
+        let register = |stream| -> io::Result<_> {
+            let stream = connection::Connection::new(stream, &self.shared.poller, Intake::Frames)?;
+            // So that an abort does not wait behind megabytes.
+            stream.limit_unsent(limits::UNSENT_BYTES_MAX);
+            Ok(stream)
         };
-        let sockets = streams.into_iter().map(socket).collect::<io::Result<Vec<_>>>()?;
+        let sockets = streams.into_iter().map(register).collect::<io::Result<Vec<_>>>()?;
         let line = Line::new(self.shared.name.clone(), peer.into(), sockets);
         let has_failed = line.has_failed().clone();
         let mut state = self.shared.lock();
@@ -108,21 +108,6 @@ impl Drop for Endpoint {
             // If it panicked, that has been told.
             let _ = thread.join();
         }
-    }
-}
-
-/// The system takes bytes only shortly before they are sent, so that an abort does not wait behind megabytes.
-fn keep_little_unsent(stream: &TcpStream) {
-    let bytes = limits::UNSENT_BYTES_MAX;
-    // SAFETY: the value lives during the call and has the size that is told. That it may be refused does no harm.
-    unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            (&raw const bytes).cast(),
-            size_of_val(&bytes) as libc::socklen_t,
-        );
     }
 }
 

@@ -8,8 +8,8 @@ use crate::uplink::Uplink;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
-use ringfold_fabric::door::Door;
 use ringfold_fabric::host;
+use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
@@ -214,10 +214,10 @@ impl Config {
             .map_err(|error| Error::MasterLost(format!("{} can't be resolved: {error}", self.master)))?
             .collect();
         let poller = Arc::new(Poller::new().map_err(system)?);
-        let door = Door::open_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
+        let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
             Error::Bind(format!("no port of {:?} can be listened on: {error}", self.ports))
         })?;
-        let listens = door.address().map_err(system)?;
+        let listens = listener.address();
         let peer = PeerId(random::id().map_err(system)?);
         // Whoever does not share memory is on a host of its own.
         let host = if self.shares_memory { host::host_id() } else { host::nobodys() };
@@ -229,7 +229,7 @@ impl Config {
             addresses: self.addresses(listens),
         };
         let streams = self.streams;
-        let mut mesh = Mesh::new(peer, door, streams, limits::LINK_MAX, &poller);
+        let mut mesh = Mesh::new(peer, listener, streams, limits::LINK_MAX, &poller);
         if self.shares_memory {
             mesh = mesh.share_memory_on(host);
         }

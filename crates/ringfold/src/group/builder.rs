@@ -14,8 +14,8 @@ use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
 use ringfold_fabric::arena::{self, Arena};
-use ringfold_fabric::door::Door;
 use ringfold_fabric::host;
+use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
@@ -204,10 +204,10 @@ impl GroupBuilder {
         let until = Instant::now() + self.patience.min(limits::OPERATION_MAX * 1000);
         let system = |error: std::io::Error| Error::system("the group can't be formed", &error);
         let poller = Arc::new(Poller::new().map_err(system)?);
-        let door = Door::open_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
+        let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
             Error::Bind(format!("no port of {:?} can be listened on: {error}", self.ports))
         })?;
-        let listens = door.address().map_err(system)?;
+        let listens = listener.address();
         let peer = PeerId(random::id().map_err(system)?);
         let may_share = self.media != Media::Tcp && host::may_share();
         let host = if may_share { host::host_id() } else { host::nobodys() };
@@ -231,7 +231,7 @@ impl GroupBuilder {
             until,
         };
         let met = meet(&at, &arrival)?;
-        let mut mesh = Mesh::new(peer, door, self.streams, until - Instant::now().min(until), &poller);
+        let mut mesh = Mesh::new(peer, listener, self.streams, until - Instant::now().min(until), &poller);
         if may_share {
             mesh = mesh.share_memory_on(host);
         }

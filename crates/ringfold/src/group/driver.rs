@@ -382,8 +382,8 @@ impl GroupDriver {
                         self.fail(now, cause);
                     }
                 }
-                MeshNews::Visitor { peer, purpose: Purpose::Window, stream } => {
-                    self.lobby.receive(peer, stream);
+                MeshNews::Visitor { peer, purpose: Purpose::Window, connection } => {
+                    self.lobby.receive(peer, connection);
                 }
                 // Nobody fetches a state or measures a line here.
                 MeshNews::Visitor { .. } => {}

@@ -3,6 +3,7 @@
 use super::{MASTER_PORT, Master};
 use crate::Error;
 use core::fmt;
+use ringfold_fabric::listener::ListenAddress;
 use ringfold_proto::handshake::Secret;
 use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::Tuning;
@@ -28,14 +29,6 @@ pub(super) struct Plan {
 /// The join token; never printed.
 #[derive(Clone, Default)]
 pub(super) struct Token(String);
-
-/// An address to listen on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Listen {
-    pub address: SocketAddr,
-    /// Whether a machine that lacks the address's family is no reason to fail.
-    pub optional: bool,
-}
 
 impl MasterBuilder {
     /// Listens here, `host:port`. Said several times, it listens on all of them; said never, on port 48148 of
@@ -79,11 +72,11 @@ impl MasterBuilder {
 
 impl Plan {
     /// All addresses to listen on; names are looked up.
-    pub fn addresses(&self) -> Result<Vec<Listen>, Error> {
+    pub fn addresses(&self) -> Result<Vec<ListenAddress>, Error> {
         if self.listen.is_empty() {
             return Ok(vec![
-                Listen { address: (Ipv6Addr::UNSPECIFIED, MASTER_PORT).into(), optional: true },
-                Listen { address: (Ipv4Addr::UNSPECIFIED, MASTER_PORT).into(), optional: false },
+                ListenAddress { address: (Ipv6Addr::UNSPECIFIED, MASTER_PORT).into(), optional: true },
+                ListenAddress { address: (Ipv4Addr::UNSPECIFIED, MASTER_PORT).into(), optional: false },
             ]);
         }
         let mut addresses = Vec::new();
@@ -94,7 +87,7 @@ impl Plan {
                 .collect();
             // A name may have addresses of a family that the machine does not have.
             let optional = found.len() > 1;
-            addresses.extend(found.into_iter().map(|address| Listen { address, optional }));
+            addresses.extend(found.into_iter().map(|address| ListenAddress { address, optional }));
         }
         Ok(addresses)
     }
