@@ -85,7 +85,21 @@ impl Transport {
     /// Has a poller tell of input, and not of room to write.
     pub(crate) fn watch(&self, poller: &Poller, token: Token) -> io::Result<()> {
         self.0.set_nodelay(true)?;
+        self.set_unreachable_after(poller.unreachable_after())?;
         poller.add(&self.0, token, false)
+    }
+
+    /// Has the system end the connection when the other host has not answered for so long: neither acknowledged what was
+    /// sent, nor, where nothing is to be sent, answered a keepalive probe. The other process need not do anything for it.
+    fn set_unreachable_after(&self, limit: Duration) -> io::Result<()> {
+        // The last probe is sent a second before the time is over.
+        let limit = limit.max(limits::UNREACHABLE_AFTER_MIN) - Duration::from_secs(1);
+        let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        let idle_seconds = u32::try_from(limit.as_secs() / 3).unwrap_or(u32::MAX).clamp(1, 32_767);
+        self.set_option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle_seconds)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 1)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis.min(i32::MAX as u32))
     }
 
     /// Changes what a poller tells of.

@@ -79,7 +79,7 @@ impl Master {
             return Err(Error::BadArgument("this master has been run before".into()));
         }
         let poller = Poller::new().map_err(|e| Error::system("a poller for the master", &e))?;
-        let poller = Arc::new(poller);
+        let poller = Arc::new(poller.with_unreachable_after(self.plan.unreachable_after));
         let listener = Listener::bind(&self.plan.addresses()?, &poller);
         let listener = listener.map_err(|error| Error::Bind(error.to_string()))?;
         let addresses: Vec<_> = listener.addresses().collect();

@@ -52,6 +52,7 @@ pub(super) struct Config {
     advertised: Vec<(IpAddr, Option<u16>)>,
     site: u32,
     timing: Timing,
+    unreachable_after: Option<Duration>,
     connect_patience: Option<Duration>,
     watch: Option<Watch>,
     shares_memory: bool,
@@ -83,6 +84,7 @@ impl CommunicatorBuilder {
                 advertised: Vec::new(),
                 site: 0,
                 timing: Timing::default(),
+                unreachable_after: None,
                 connect_patience: None,
                 watch: None,
                 shares_memory: host::may_share(),
@@ -156,6 +158,14 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// How long the host of the master or of another peer may acknowledge nothing before it counts as lost: 15 s if nothing is said, or as
+    /// many seconds as the environment variable `RINGFOLD_UNREACHABLE_AFTER` says; 3 s at least. Systems answer for
+    /// processes that are busy, so no long computation is mistaken for a loss.
+    pub fn unreachable_after(mut self, time: Duration) -> Self {
+        self.config.unreachable_after = Some(time);
+        self
+    }
+
     /// How long `connect` waits to be let in; as long as any other wait if nothing is said.
     pub fn connect_patience(mut self, patience: Duration) -> Self {
         self.config.connect_patience = Some(patience);
@@ -213,7 +223,8 @@ impl Config {
             .to_socket_addrs()
             .map_err(|error| Error::MasterLost(format!("{} can't be resolved: {error}", self.master)))?
             .collect();
-        let poller = Arc::new(Poller::new().map_err(system)?);
+        let poller = Poller::new().map_err(system)?;
+        let poller = Arc::new(poller.with_unreachable_after(self.unreachable_after));
         let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
             Error::Bind(format!("no port of {:?} can be listened on: {error}", self.ports))
         })?;

@@ -3,6 +3,7 @@
 use super::{MASTER_PORT, Master};
 use crate::Error;
 use core::fmt;
+use core::time::Duration;
 use ringfold_fabric::listener::ListenAddress;
 use ringfold_proto::handshake::Secret;
 use ringfold_proto::timing::Timing;
@@ -22,6 +23,7 @@ pub(super) struct Plan {
     listen: Vec<String>,
     pub token: Token,
     pub timing: Timing,
+    pub unreachable_after: Option<Duration>,
     pub tuning: Tuning,
     pub crash_after_commits: Option<u64>,
 }
@@ -47,6 +49,14 @@ impl MasterBuilder {
     /// Deadlines and intervals.
     pub fn timing(mut self, timing: Timing) -> Self {
         self.plan.timing = timing;
+        self
+    }
+
+    /// How long the host of a peer may acknowledge nothing before it counts as lost: 15 s if nothing is said, or as
+    /// many seconds as the environment variable `RINGFOLD_UNREACHABLE_AFTER` says; 3 s at least. Systems answer for
+    /// processes that are busy, so no long computation is mistaken for a loss.
+    pub fn unreachable_after(mut self, time: Duration) -> Self {
+        self.plan.unreachable_after = Some(time);
         self
     }
 
