@@ -1,6 +1,7 @@
 //! Every bound of this crate in one place.
 
 use core::time::Duration;
+use std::sync::LazyLock;
 
 /// How long a handshake may take, from the first byte to the last.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
@@ -8,8 +9,40 @@ pub const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// How long a TCP connection to one address may take to be made.
 pub const CONNECT_MAX: Duration = Duration::from_secs(3);
 
-/// Connections that may be in their handshake at once, at one listener.
-pub const KNOCKS_MAX: usize = 256;
+/// Connections that may be in their handshake at once, at one listener. More wait in its backlog.
+pub const HANDSHAKES_MAX: usize = 256;
+
+/// How long a handshake is left alone where too many are under way and its address has most of them.
+pub const CROWDING_MAX: Duration = Duration::from_millis(500);
+
+/// How long nothing is accepted after the system had no descriptor left for a connection.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that may be sending their last words at once; beyond that the oldest is cut.
+pub const CLOSING_MAX: usize = 256;
+
+/// How long the host at the other end of a connection may acknowledge nothing, where nobody says otherwise.
+const UNREACHABLE_AFTER: Duration = Duration::from_secs(15);
+
+/// The shortest such time; the system counts some of it in whole seconds.
+pub(crate) const UNREACHABLE_AFTER_MIN: Duration = Duration::from_secs(3);
+
+/// The variable that says otherwise, in seconds, for the whole process.
+const UNREACHABLE_VARIABLE: &str = "RINGFOLD_UNREACHABLE_AFTER";
+
+/// How long the host at the other end of a connection may acknowledge nothing before the connection is over: as the
+/// environment says, or 15 s.
+pub fn unreachable_after() -> Duration {
+    static FOUND: LazyLock<Duration> = LazyLock::new(|| {
+        let Ok(text) = std::env::var(UNREACHABLE_VARIABLE) else { return UNREACHABLE_AFTER };
+        let seconds = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        seconds.map(|seconds| seconds.max(UNREACHABLE_AFTER_MIN)).unwrap_or_else(|| {
+            tracing::warn!("invalid {UNREACHABLE_VARIABLE} {text:?}: must be a number of seconds; using 15");
+            UNREACHABLE_AFTER
+        })
+    });
+    *FOUND
+}
 
 /// Connections that may wait at a listener until someone looks; the system may allow fewer.
 pub const BACKLOG: i32 = 2048;

@@ -4,11 +4,11 @@ mod streams;
 
 pub use streams::StreamLink;
 
+use crate::connection::Connection;
 use crate::memory::Lease;
 use crate::poller::Token;
 use crate::shared_link::SharedLink;
 use crate::slots::{SlotBuffer, SlotPool};
-use crate::socket::Socket;
 use ringfold_plan::executor::Verdict;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
@@ -37,7 +37,7 @@ pub enum Arrival {
 
 impl Link {
     /// A link on established connections, in the order that both ends agreed on.
-    pub fn new(sockets: Vec<Socket>) -> Self {
+    pub fn new(sockets: Vec<Connection>) -> Self {
         Self::Streams(StreamLink::new(sockets))
     }
 

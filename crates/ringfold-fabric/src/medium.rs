@@ -1,11 +1,11 @@
 //! Frames and messages over links, through the network or through memory: the executor's medium.
 
+use crate::connection::close_all;
 use crate::link::{Arrival, Link};
 use crate::memory::Lease;
 use crate::poller::Token;
 use crate::shared_link::SharedLink;
 use crate::slots::{SlotBuffer, SlotPool};
-use crate::socket::close_all;
 use core::marker::PhantomData;
 use ringfold_plan::executor::Verdict;
 use ringfold_plan::medium::{Medium, SlotId, Ticket};
@@ -254,9 +254,9 @@ impl<W: Workspace<Payload = Lease, Frame = [u8]>> Medium for LinkMedium<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::{Connection, Intake};
     use crate::limits;
     use crate::poller::Poller;
-    use crate::socket::{Intake, Socket};
     use ringfold_proto::id::OpId;
     use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
@@ -272,7 +272,7 @@ mod tests {
         for peer in 0..LINKS {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             silent.push(listener.accept().unwrap().0);
-            let mut link = Link::new(vec![Socket::new(stream, &poller, Intake::Frames).unwrap()]);
+            let mut link = Link::new(vec![Connection::new(stream, &poller, Intake::Frames).unwrap()]);
             for chunk in 0..32 {
                 let (op, length) = (OpId::default(), FRAME as u32);
                 let header = DataHeader {

@@ -1,4 +1,4 @@
-//! Making links: who is wanted, who dials, who knocks at our door.
+//! Making links: who is wanted, who dials, and which incoming connections belong to them.
 //!
 //! Of two who want each other the one with the lower id dials. The other one waits for a moment and then dials
 //! too, so that it is enough if one of them can be reached. They never end up with two links, because the lower id
@@ -6,26 +6,26 @@
 //! higher one is told is the lower one's choice: the verdict where it dialled, the head of a stream where it did not.
 
 mod attempt;
-mod guest;
+mod head;
 
-use crate::door::Door;
+use crate::connection::{BlockingConnection, Connection};
+use crate::dialer::{Backoff, Credentials, DialTiming};
 use crate::limits;
 use crate::link::Link;
+use crate::listener::{Listener, Outcome};
 use crate::poller::{Poller, Token};
-use crate::random;
 use crate::segment::Ticket;
 use crate::shared_link::Opened;
-use crate::socket::Socket;
 use attempt::{Attempt, Dialling, Receiving, Wanted};
-use guest::{Guest, StreamHead};
+use head::StreamHead;
 use ringfold_proto::epoch::Member;
-use ringfold_proto::handshake::{Acceptor, Established, Identity, Secret};
+use ringfold_proto::handshake::{Established, Identity, Secret, SecretFor, Target};
 use ringfold_proto::hello::{Hello, Purpose, Refusal};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub struct Mesh {
     me: PeerId,
     run: RunId,
     poller: Arc<Poller>,
-    door: Door,
+    listener: Listener,
     /// Streams that a link gets which we dial.
     streams: u16,
     /// The host whose members we share memory with.
@@ -46,9 +46,21 @@ pub struct Mesh {
     /// How long a link may take.
     patience: Duration,
     wishes: BTreeMap<PeerId, Wish>,
-    guests: HashMap<Token, Guest>,
-    admitted: VecDeque<(EpochId, Secret, Vec<PeerId>)>,
+    /// Incoming streams of links that have not said which one they are.
+    unnamed: HashMap<Token, Unnamed>,
+    admitted: VecDeque<Admitted>,
     news: VecDeque<MeshNews>,
+}
+
+/// An epoch whose members may come: its key, and who they are.
+type Admitted = (EpochId, Secret, Vec<PeerId>);
+
+/// A member's connection for a link, until it says which stream it is.
+#[derive(Debug)]
+struct Unnamed {
+    established: Established,
+    connection: Connection,
+    deadline: Time,
 }
 
 /// A link that is wanted.
@@ -61,7 +73,7 @@ struct Wish {
     give_up: Time,
     /// How the last attempt failed.
     trouble: String,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 /// What came of it.
@@ -77,24 +89,30 @@ pub enum MeshNews {
         peer: PeerId,
         /// What for.
         purpose: Purpose,
-        /// The connection; it blocks.
-        stream: TcpStream,
+        /// The connection.
+        connection: BlockingConnection,
     },
 }
 
 impl Mesh {
     /// Listens, and has no wishes.
-    pub fn new(me: PeerId, door: Door, streams: u16, patience: Duration, poller: &Arc<Poller>) -> Self {
+    pub fn new(
+        me: PeerId,
+        listener: Listener,
+        streams: u16,
+        patience: Duration,
+        poller: &Arc<Poller>,
+    ) -> Self {
         Self {
             me,
             run: RunId(0),
             poller: poller.clone(),
-            door,
+            listener,
             streams: streams.clamp(1, limits::STREAMS_MAX),
             shares_on: None,
             patience,
             wishes: BTreeMap::new(),
-            guests: HashMap::new(),
+            unnamed: HashMap::new(),
             admitted: VecDeque::new(),
             news: VecDeque::new(),
         }
@@ -107,8 +125,8 @@ impl Mesh {
     }
 
     /// Where others dial.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.door.address()
+    pub fn address(&self) -> SocketAddr {
+        self.listener.address()
     }
 
     /// The run, once the master has told it.
@@ -125,7 +143,7 @@ impl Mesh {
             attempt: Attempt::Due(now + head_start),
             give_up: now + self.patience,
             trouble: "it was not dialled, and did not dial".into(),
-            pause: Duration::from_millis(1),
+            backoff: Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE),
             member,
         };
         self.wishes.insert(wish.member.peer, wish);
@@ -151,38 +169,37 @@ impl Mesh {
 
     /// When to call [`Mesh::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let guests = self.guests.values().map(Guest::deadline);
+        let unnamed = self.unnamed.values().map(|unnamed| unnamed.deadline);
         let wishes = self.wishes.values().map(|wish| wish.attempt.timeout().min(wish.give_up));
-        guests.chain(wishes).min()
+        unnamed.chain(wishes).chain(self.listener.poll_timeout()).min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Time) {
-        let overdue = |guest: &Guest| guest.deadline() <= now;
-        for (_, guest) in self.guests.extract_if(|_, guest| overdue(guest)) {
-            tracing::debug!("someone did not end the handshake in time");
-            guest.dismiss();
-        }
+        self.listener.handle_timeout(now);
+        self.take_outcomes(now);
+        self.unnamed.retain(|_, unnamed| unnamed.deadline > now);
         for (peer, wish) in self.wishes.extract_if(.., |_, wish| wish.give_up <= now) {
             self.news.push_back(MeshNews::Failed(peer, wish.trouble));
         }
-        for wish in self.wishes.values_mut().filter(|wish| wish.attempt.timeout() <= now) {
-            if !matches!(wish.attempt, Attempt::Due(_)) {
-                wish.fail(now, "it took too long".into());
-            }
+        let late: Vec<_> =
+            self.wishes.values().filter(|w| w.attempt.timeout() <= now).map(|w| w.member.peer).collect();
+        for peer in late {
+            self.advance_attempt(now, peer, None);
         }
         self.dial_due(now);
     }
 
     /// Something can be done with a socket. Says whether it is one of ours.
     pub fn handle_ready(&mut self, now: Time, token: Token) -> bool {
-        if token == self.door.token() {
-            self.open_door(now);
-        } else if self.guests.contains_key(&token) {
-            self.receive(now, token);
-        } else if let Some(wish) = self.wishes.values_mut().find(|wish| wish.attempt.has(token)) {
-            let peer = wish.member.peer;
-            self.go_on_dialling(now, peer, token);
+        let identity = self.identity();
+        let secrets = Secrets { me: self.me, wishes: &self.wishes, admitted: &self.admitted };
+        if self.listener.handle_ready(now, token, identity, &secrets) {
+            self.take_outcomes(now);
+        } else if self.unnamed.contains_key(&token) {
+            self.hear_head(now, token);
+        } else if let Some(wish) = self.wishes.values().find(|wish| wish.attempt.has(token)) {
+            self.advance_attempt(now, wish.member.peer, Some(token));
         } else {
             return false;
         }
@@ -193,91 +210,76 @@ impl Mesh {
         Identity::new(self.me, self.run)
     }
 
-    fn open_door(&mut self, now: Time) {
-        let arrivals: Vec<_> = self.door.arrivals().collect();
-        for (stream, from) in arrivals {
-            if self.guests.len() >= limits::KNOCKS_MAX {
-                tracing::warn!(%from, "too many connections are in their handshake; one more is dropped");
-                continue;
-            }
-            let guest = random::nonce().and_then(|nonce| {
-                Guest::new(now, stream, &self.poller, Acceptor::new(self.identity(), nonce))
-            });
-            match guest {
-                Ok(guest) => {
-                    let token = guest.token();
-                    self.guests.insert(token, guest);
-                    self.receive(now, token);
+    fn take_outcomes(&mut self, now: Time) {
+        while let Some(outcome) = self.listener.poll_outcome() {
+            match outcome {
+                Outcome::Established(established, connection, _) => {
+                    self.receive(now, established, connection)
                 }
-                Err(error) => tracing::warn!(%from, %error, "a connection could not be received"),
+                // It was told why, and will come again if that helps.
+                Outcome::Rejected(from, rejection) => {
+                    tracing::debug!(%from, %rejection, "rejected an incoming connection");
+                }
             }
         }
     }
 
-    /// Whoever is wanted and proves to be a member of the epoch is let in.
-    fn receive(&mut self, now: Time, token: Token) {
-        let Some(mut guest) = self.guests.remove(&token) else { return };
-        let claim = guest.claim();
-        if let Some((peer, false)) = claim
-            && self.me < peer
-            && self.wishes.get(&peer).is_some_and(|wish| wish.attempt.has_chosen())
-        {
-            // The lower id has chosen already, and another verdict would be a second choice.
+    /// A member has come.
+    fn receive(&mut self, now: Time, established: Established, connection: Connection) {
+        let Established { peer, purpose, .. } = established;
+        if purpose != Purpose::Data {
+            match connection.into_blocking() {
+                Ok(connection) => self.news.push_back(MeshNews::Visitor { peer, purpose, connection }),
+                Err(error) => tracing::debug!(peer = peer.short(), %error, "rejected an incoming connection"),
+            }
             return;
         }
-        let secrets = |hello: &Hello| self.secret_for(hello);
-        match guest.turn(now, &secrets) {
-            Ok(None) => {
-                // The lower id has chosen when it has said so: its own attempt is over, and it makes no other.
-                if let Some((peer, true)) = guest.claim()
-                    && self.me < peer
-                    && let Some(wish) = self.wishes.get_mut(&peer)
-                    && !wish.attempt.is_receiving()
-                {
-                    wish.attempt = Attempt::Due(now + limits::HANDSHAKE_MAX);
-                }
-                self.guests.insert(token, guest);
-            }
-            Ok(Some(guest::Arrived::Stream(established, head, socket))) => {
-                self.take_stream(now, &established, head, socket);
-            }
-            Ok(Some(guest::Arrived::Visitor(established, stream))) => {
-                let (peer, purpose) = (established.peer, established.purpose);
-                self.news.push_back(MeshNews::Visitor { peer, purpose, stream });
-            }
-            // It was told why, and will come again if that helps.
-            Err(rejected) => {
-                tracing::debug!(%rejected, "someone at the door is turned away");
-                guest.dismiss();
-                // If it was our choice, there is nothing left to wait for.
-                if let Some((peer, true)) = claim
-                    && let Some(wish) = self.wishes.get_mut(&peer)
-                    && self.me < peer
-                    && matches!(wish.attempt, Attempt::Due(_))
-                {
-                    wish.fail(now, rejected.why);
-                }
-            }
+        // The lower id has chosen when it has said so: its own attempt is over, and it makes no other.
+        if self.me < peer
+            && let Some(wish) = self.wishes.get_mut(&peer)
+            && !wish.attempt.is_receiving()
+        {
+            wish.attempt = Attempt::Due(now + limits::HANDSHAKE_MAX);
         }
+        let token = connection.token();
+        self.unnamed
+            .insert(token, Unnamed { established, connection, deadline: now + limits::HANDSHAKE_MAX });
+        self.hear_head(now, token);
     }
 
-    fn secret_for(&self, hello: &Hello) -> Result<Secret, Refusal> {
-        match hello.purpose {
-            Purpose::Data => {
-                let wish = self.wishes.get(&hello.session).filter(|wish| wish.epoch == hello.epoch);
-                wish.map(|wish| wish.key.clone()).ok_or(Refusal::UnknownEpoch)
+    /// An incoming stream may have said which one it is.
+    fn hear_head(&mut self, now: Time, token: Token) {
+        let Some(mut unnamed) = self.unnamed.remove(&token) else { return };
+        // What follows the head belongs to the link, so no byte of it may be lost: it stays in the connection's input.
+        let filled = unnamed.connection.fill();
+        let head = unnamed.connection.take(StreamHead::take);
+        let why = match (head, filled) {
+            (None, Ok(_)) => return drop(self.unnamed.insert(token, unnamed)),
+            (Some(Ok(head)), _) => {
+                return self.take_stream(now, &unnamed.established, head, unnamed.connection);
             }
-            Purpose::State | Purpose::Probe | Purpose::Window => {
-                let known = self.admitted.iter().find(|(epoch, ..)| *epoch == hello.epoch);
-                let known = known.filter(|(_, _, members)| members.contains(&hello.session));
-                known.map(|(_, key, _)| key.clone()).ok_or(Refusal::UnknownEpoch)
-            }
-            Purpose::Control => Err(Refusal::WrongPurpose),
+            (Some(Err(why)), _) => why.to_owned(),
+            (None, Err(error)) => error.to_string(),
+        };
+        let peer = unnamed.established.peer;
+        tracing::debug!(peer = peer.short(), why, "rejected a stream");
+        // If it was our choice, there is nothing left to wait for.
+        if self.me < peer
+            && let Some(wish) = self.wishes.get_mut(&peer)
+            && matches!(wish.attempt, Attempt::Due(_))
+        {
+            wish.fail(now, why);
         }
     }
 
     /// A stream of a link that the other end dialled.
-    fn take_stream(&mut self, now: Time, established: &Established, head: StreamHead, socket: Socket) {
+    fn take_stream(
+        &mut self,
+        now: Time,
+        established: &Established,
+        head: StreamHead,
+        connection: Connection,
+    ) {
         let peer = established.peer;
         // While it proved itself the wish may have been replaced or fulfilled.
         let Some(wish) = self.wishes.get_mut(&peer).filter(|wish| wish.epoch == established.epoch) else {
@@ -292,80 +294,124 @@ impl Mesh {
             }
         };
         let (shares, offer) = (self.shares_on == Some(wish.member.host), head.offer);
-        let Some(mut sockets) = receiving.take(head, socket) else { return };
-        let link = match (offer, sockets.pop()) {
-            (Some(ticket), Some(socket)) => answer(socket, &ticket, shares),
+        let Some(mut streams) = receiving.take(head, connection) else { return };
+        let link = match (offer, streams.pop()) {
+            (Some(ticket), Some(stream)) => answer(stream, &ticket, shares),
             (_, last) => {
-                sockets.extend(last);
-                Link::new(sockets)
+                streams.extend(last);
+                Link::new(streams)
             }
         };
         self.fulfil(peer, link);
     }
 
-    /// There is a link. Whoever else claims to bring one would be told a second choice, and goes.
+    /// There is a link. Another connection that claims to bring one would be told a second choice, and is dropped.
     fn fulfil(&mut self, peer: PeerId, link: Link) {
         self.wishes.remove(&peer);
-        self.guests.retain(|_, guest| !matches!(guest.claim(), Some((of, _)) if of == peer));
+        self.unnamed.retain(|_, unnamed| unnamed.established.peer != peer);
+        self.drop_claiming(peer);
         self.news.push_back(MeshNews::Up(peer, link));
     }
 
+    fn drop_claiming(&mut self, peer: PeerId) {
+        self.listener.drop_claiming(|hello| hello.purpose == Purpose::Data && hello.session == peer);
+    }
+
     fn dial_due(&mut self, now: Time) {
-        let (identity, streams) = (self.identity(), self.streams);
+        let identity = self.identity();
         for wish in self.wishes.values_mut() {
             if !matches!(wish.attempt, Attempt::Due(at) if at <= now) {
                 continue;
             }
-            let proof = (wish.epoch, wish.key.clone());
-            let wanted = Wanted { streams, shares: self.shares_on == Some(wish.member.host) };
-            match Dialling::begin(now, &wish.member, identity, proof, wanted, &self.poller) {
+            let Member { peer, host, addresses, .. } = &wish.member;
+            let target = Target::member(Purpose::Data, wish.epoch, *peer);
+            let credentials = Credentials { identity, target, secret: wish.key.clone() };
+            // Only the lower id may be told several verdicts: it chooses one.
+            let head_start = if self.me < *peer { limits::DIAL_HEAD_START } else { Duration::MAX };
+            let wanted = Wanted {
+                streams: self.streams,
+                shares: self.shares_on == Some(*host),
+                timing: DialTiming { head_start, ..DialTiming::default() },
+            };
+            match Dialling::begin(now, addresses, credentials, wanted, &self.poller) {
                 Ok(dialling) => wish.attempt = Attempt::Dialling(Box::new(dialling)),
                 Err(error) => wish.fail(now, error.to_string()),
             }
         }
     }
 
-    fn go_on_dialling(&mut self, now: Time, peer: PeerId, token: Token) {
+    /// Moves on what a token of an attempt is of, or what is due of it.
+    fn advance_attempt(&mut self, now: Time, peer: PeerId, token: Option<Token>) {
         let Some(wish) = self.wishes.get_mut(&peer) else { return };
-        let Attempt::Dialling(dialling) = &mut wish.attempt else { return };
-        match dialling.turn(now, token, &self.poller) {
+        let had_chosen = wish.attempt.has_chosen();
+        let outcome = match &mut wish.attempt {
+            Attempt::Due(_) => return,
+            Attempt::Dialling(dialling) => dialling.advance(now, token, &self.poller),
+            Attempt::Receiving(_) => Err("not all streams of the link came in time".into()),
+        };
+        match outcome {
+            Ok(None) if self.me < peer && wish.attempt.has_chosen() && !had_chosen => {
+                self.drop_claiming(peer)
+            }
             Ok(None) => {}
             Ok(Some(link)) => self.fulfil(peer, link),
             Err(why) => {
-                tracing::debug!(peer = wish.member.name, why, "dialling failed");
+                tracing::debug!(peer = wish.member.name, why, "no link was made; trying again");
                 wish.fail(now, why);
             }
         }
     }
 }
 
+/// What an incoming connection must prove to know.
+struct Secrets<'a> {
+    me: PeerId,
+    wishes: &'a BTreeMap<PeerId, Wish>,
+    admitted: &'a VecDeque<Admitted>,
+}
+
+impl SecretFor for Secrets<'_> {
+    fn secret_for(&self, hello: &Hello) -> Result<Secret, Refusal> {
+        let peer = hello.session;
+        match hello.purpose {
+            Purpose::Data => {
+                let wish = self.wishes.get(&peer).filter(|wish| wish.epoch == hello.epoch);
+                // Where the lower id has chosen, another verdict would be a second choice.
+                let wish = wish.filter(|wish| peer < self.me || !wish.attempt.has_chosen());
+                wish.map(|wish| wish.key.clone()).ok_or(Refusal::UnknownEpoch)
+            }
+            Purpose::State | Purpose::Probe | Purpose::Window => {
+                let known = self.admitted.iter().find(|(epoch, ..)| *epoch == hello.epoch);
+                let known = known.filter(|(_, _, members)| members.contains(&peer));
+                known.map(|(_, key, _)| key.clone()).ok_or(Refusal::UnknownEpoch)
+            }
+            Purpose::Control => Err(Refusal::WrongPurpose),
+        }
+    }
+}
+
 /// Answers an offer of memory. The link goes through it if it can be opened, else through the stream.
-fn answer(mut socket: Socket, ticket: &Ticket, shares: bool) -> Link {
+fn answer(mut connection: Connection, ticket: &Ticket, shares: bool) -> Link {
     let opened = match shares {
         true => Opened::new(ticket),
         false => Err(io::Error::other("memory is not shared with that host")),
     };
-    socket.send(&[if opened.is_ok() { guest::ACCEPTED } else { guest::DECLINED }]);
+    connection.send(&[if opened.is_ok() { head::ACCEPTED } else { head::DECLINED }]);
     // A broken connection shows when it is read.
-    let _ = socket.flush(&mut Vec::new());
+    let _ = connection.flush(&mut Vec::new());
     match opened {
-        Ok(opened) => Link::Shared(Box::new(opened.link(socket))),
+        Ok(opened) => Link::Shared(Box::new(opened.link(connection))),
         Err(error) => {
             tracing::debug!(%error, "offered memory is declined; the link goes through the network");
-            Link::new(vec![socket])
+            Link::new(vec![connection])
         }
     }
 }
 
 impl Wish {
-    /// An attempt came to nothing: another address is due, or another attempt after a pause that grows.
+    /// An attempt came to nothing: another one is due after a pause that grows.
     fn fail(&mut self, now: Time, why: String) {
         self.trouble = why;
-        let addresses = &mut self.member.addresses;
-        if !addresses.is_empty() {
-            addresses.rotate_left(1);
-        }
-        self.attempt = Attempt::Due(now + self.pause);
-        self.pause = (self.pause * 2).min(limits::REDIAL_PAUSE);
+        self.attempt = Attempt::Due(now + self.backoff.next_pause());
     }
 }

@@ -4,8 +4,8 @@
 //! the one that is due, and may be left alone for a while; one that has not is always read. Nothing else is
 //! needed to bound what is held, however far the streams drift apart.
 
+use crate::connection::Connection;
 use crate::limits;
-use crate::socket::Socket;
 use std::collections::VecDeque;
 use std::io;
 
@@ -39,10 +39,10 @@ impl<T> Order<T> {
 
     /// Whether a stream may be read. One that is far ahead waits until the others have caught up; the poller does not
     /// report its input meanwhile.
-    pub fn may_read(&self, stream: usize, socket: &mut Socket) -> io::Result<bool> {
+    pub fn may_read(&self, stream: usize, connection: &mut Connection) -> io::Result<bool> {
         let has_room = self.has_room(stream);
         if !has_room {
-            socket.set_awaits_input(false)?;
+            connection.set_awaits_input(false)?;
         }
         Ok(has_room)
     }
@@ -72,7 +72,7 @@ impl<T> Order<T> {
     /// can no longer come.
     pub fn next<'s>(
         &mut self,
-        socket: impl FnOnce(usize) -> &'s mut Socket,
+        socket: impl FnOnce(usize) -> &'s mut Connection,
     ) -> io::Result<Option<(usize, T)>> {
         match self.pop() {
             Some((stream, frame)) => {

@@ -3,6 +3,7 @@
 //! It is level-triggered: what a turn leaves unread is told again, so every turn can be bounded. Any number of
 //! threads may wait at the same time; whoever handles the sockets holds a lock of its own.
 
+use crate::limits;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -25,6 +26,7 @@ pub struct Poller {
     epoll: OwnedFd,
     kick: OwnedFd,
     next: AtomicU64,
+    unreachable_after: Duration,
 }
 
 /// Where [`Poller::wait`] puts its answers; kept between calls so that nothing is allocated.
@@ -59,7 +61,19 @@ impl Poller {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &kick, epoll::EventData::new_u64(KICK.0), epoll::EventFlags::IN)?;
-        Ok(Self { epoll, kick, next: AtomicU64::new(KICK.0 + 1) })
+        let unreachable_after = limits::unreachable_after();
+        Ok(Self { epoll, kick, next: AtomicU64::new(KICK.0 + 1), unreachable_after })
+    }
+
+    /// Connections that are registered with it are over when the other end's host has not answered for so long, or as
+    /// long as [`limits::unreachable_after`] says.
+    pub fn with_unreachable_after(self, unreachable_after: Option<Duration>) -> Self {
+        Self { unreachable_after: unreachable_after.unwrap_or(self.unreachable_after), ..self }
+    }
+
+    /// How long the other host of a connection may be silent, although its system should have answered.
+    pub(crate) fn unreachable_after(&self) -> Duration {
+        self.unreachable_after
     }
 
     /// A new name.

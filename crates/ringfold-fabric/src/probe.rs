@@ -10,10 +10,13 @@
 //! Only what arrived counts, since a sender merely sees what fits into buffers. What is still under way when a
 //! direction has been measured is not waited for: on a slow way that would take seconds.
 
+use crate::connection::{BlockingConnection, Connection, Intake};
 use crate::limits;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use crate::memory::View;
+use crate::poller::{Poller, Readiness};
+use ringfold_plan::medium::Ticket;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a probe found, in bytes per second.
@@ -26,9 +29,10 @@ pub struct Measured {
 }
 
 /// Measures, on a connection that is proven and on which nothing was said yet. The other end answers.
-pub fn measure(mut stream: TcpStream) -> io::Result<Measured> {
+pub fn measure(connection: impl Into<BlockingConnection>) -> io::Result<Measured> {
+    let mut road = Road::new(connection)?;
     let mut report = Vec::with_capacity(REPORT_BYTES);
-    let sent = flood(&mut stream, |bytes| {
+    let sent = road.flood(|bytes| {
         // What lies behind the report is the way back already, and its first bytes count for nothing.
         report.extend_from_slice(&bytes[..bytes.len().min(REPORT_BYTES - report.len())]);
         report.len() == REPORT_BYTES
@@ -36,7 +40,7 @@ pub fn measure(mut stream: TcpStream) -> io::Result<Measured> {
     let told = report.first_chunk().map_or(0, |report| u64::from_le_bytes(*report));
     // Nobody can have received more than was sent, nor within less time than is measured.
     let forward = told.min(sent.saturating_mul(1000 / TAIL_MIN_MS));
-    let backward = receive(&mut stream)?;
+    let backward = road.receive()?;
     if forward == 0 {
         return Err(io::Error::new(ErrorKind::InvalidData, "the other end reports that nothing arrived"));
     }
@@ -44,12 +48,11 @@ pub fn measure(mut stream: TcpStream) -> io::Result<Measured> {
 }
 
 /// Answers someone who measures.
-pub fn answer(mut stream: TcpStream) -> io::Result<()> {
-    let rate = receive(&mut stream)?;
-    stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(limits::PROBE_DIRECTION_MAX))?;
-    stream.write_all(&rate.to_le_bytes())?;
-    match flood(&mut stream, |_| false) {
+pub fn answer(connection: impl Into<BlockingConnection>) -> io::Result<()> {
+    let mut road = Road::new(connection)?;
+    let rate = road.receive()?;
+    road.connection.send(&rate.to_le_bytes());
+    match road.flood(|_| false) {
         // That is how the prober says that it has enough.
         Err(error) if has_closed(error.kind()) => Ok(()),
         result => result.map(drop),
@@ -69,68 +72,81 @@ fn has_closed(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof)
 }
 
-/// Sends until `heard` is content with what the other end said, and says how many bytes went out.
-fn flood(stream: &mut TcpStream, mut heard: impl FnMut(&[u8]) -> bool) -> io::Result<u64> {
-    stream.set_nonblocking(true)?;
-    let end = Instant::now() + limits::PROBE_DIRECTION_MAX;
-    let (noise, mut input) = (noise(), vec![0; 64 * 1024]);
-    let mut sent = 0;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let wanted = match sent < limits::PROBE_BYTES_MAX {
-            true => PollFlags::IN | PollFlags::OUT,
-            false => PollFlags::IN,
-        };
-        if left.is_zero() {
-            return Err(io::Error::new(ErrorKind::TimedOut, "the other end of a probe does not answer"));
-        }
-        let ready = wait(stream, wanted, left)?;
-        if ready.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
-            && let Some(bytes) = unless_blocked(stream.read(&mut input))?
-        {
-            if bytes == 0 {
-                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the other end of a probe is gone"));
+/// The connection that is measured, with a poller of its own.
+struct Road {
+    connection: Connection,
+    poller: Arc<Poller>,
+    ready: Readiness,
+    input: Vec<u8>,
+}
+
+impl Road {
+    fn new(connection: impl Into<BlockingConnection>) -> io::Result<Self> {
+        let poller = Arc::new(Poller::new()?);
+        let connection = Connection::new(connection, &poller, Intake::Frames)?;
+        Ok(Self { connection, poller, ready: Readiness::default(), input: vec![0; BLOCK_BYTES] })
+    }
+
+    /// Sends until `heard` is content with what the other end said, and says how many bytes went out.
+    fn flood(&mut self, mut heard: impl FnMut(&[u8]) -> bool) -> io::Result<u64> {
+        let end = Instant::now() + limits::PROBE_DIRECTION_MAX;
+        let noise = View::from(noise());
+        let mut queued = 0;
+        let mut flushed = Vec::new();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::new(ErrorKind::TimedOut, "the other end of a probe does not answer"));
             }
-            if heard(&input[..bytes]) {
+            if self.connection.queued_bytes() < BLOCK_BYTES && queued < limits::PROBE_BYTES_MAX {
+                self.connection.send_put(&[], noise.lease(0..BLOCK_BYTES), Ticket(0));
+                queued += BLOCK_BYTES as u64;
+            }
+            self.connection.flush(&mut flushed)?;
+            flushed.clear();
+            let is_blocked = self.connection.queued_bytes() > 0 || queued >= limits::PROBE_BYTES_MAX;
+            self.poller.wait(&mut self.ready, if is_blocked { left } else { Duration::ZERO })?;
+            let bytes = if self.ready.is_empty() { 0 } else { self.read()? };
+            if bytes > 0 && heard(&self.input[..bytes.min(BLOCK_BYTES)]) {
+                let sent = queued - self.connection.queued_bytes() as u64;
+                // The rest is not sent, and nothing waits for room.
+                self.connection.unsent().for_each(drop);
+                self.connection.flush(&mut flushed)?;
                 return Ok(sent);
             }
         }
-        if ready.contains(PollFlags::OUT) {
-            sent += unless_blocked(stream.write(&noise))?.unwrap_or(0) as u64;
+    }
+
+    /// Receives until the rate is known.
+    fn receive(&mut self) -> io::Result<u64> {
+        let end = Instant::now() + limits::PROBE_DIRECTION_MAX;
+        let mut begun = None;
+        let mut gauge = Gauge::default();
+        loop {
+            let now = Instant::now();
+            let elapsed = begun.map_or(Duration::ZERO, |begun| now.duration_since(begun));
+            if let Some(rate) = gauge.rate(elapsed) {
+                return Ok(rate);
+            }
+            if now >= end || elapsed >= limits::PROBE_MEASURE_MAX {
+                return Err(io::Error::new(ErrorKind::TimedOut, "too little of a probe arrived"));
+            }
+            let patience = if begun.is_some() { Duration::from_millis(10) } else { end - now };
+            self.poller.wait(&mut self.ready, patience)?;
+            let bytes = self.read()?;
+            match begun {
+                Some(begun) if bytes > 0 => gauge.count(begun.elapsed(), bytes as u64),
+                // The first bytes only start the clock; they were under way before it.
+                None if bytes > 0 => begun = Some(Instant::now()),
+                _ => {}
+            }
         }
     }
-}
 
-/// Receives until the rate is known.
-fn receive(stream: &mut TcpStream) -> io::Result<u64> {
-    stream.set_nonblocking(true)?;
-    let end = Instant::now() + limits::PROBE_DIRECTION_MAX;
-    let mut input = vec![0; BLOCK_BYTES];
-    let mut begun = None;
-    let mut gauge = Gauge::default();
-    loop {
-        let now = Instant::now();
-        let elapsed = begun.map_or(Duration::ZERO, |begun| now.duration_since(begun));
-        if let Some(rate) = gauge.rate(elapsed) {
-            return Ok(rate);
-        }
-        if now >= end || elapsed >= limits::PROBE_MEASURE_MAX {
-            return Err(io::Error::new(ErrorKind::TimedOut, "too little of a probe arrived"));
-        }
-        let patience = if begun.is_some() { Duration::from_millis(10) } else { end - now };
-        if wait(stream, PollFlags::IN, patience)?.is_empty() {
-            continue;
-        }
-        if let Some(bytes) = unless_blocked(stream.read(&mut input))? {
-            if bytes == 0 {
-                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the other end of a probe is gone"));
-            }
-            match begun {
-                Some(begun) => gauge.count(begun.elapsed(), bytes as u64),
-                // The first bytes only start the clock; they were under way before it.
-                None => begun = Some(Instant::now()),
-            }
-        }
+    /// Reads what there is. Says how much; what lies behind a block is not kept.
+    fn read(&mut self) -> io::Result<usize> {
+        let bytes = self.connection.read_into(&mut self.input)?;
+        Ok(bytes + self.connection.take(|input| core::mem::take(input).len()))
     }
 }
 
@@ -192,28 +208,6 @@ fn noise() -> Vec<u8> {
         state.to_le_bytes()
     };
     core::iter::repeat_with(next).take(BLOCK_BYTES / 8).flatten().collect()
-}
-
-/// Waits until something can be done, for so long at most.
-fn wait(stream: &TcpStream, wanted: PollFlags, patience: Duration) -> io::Result<PollFlags> {
-    let timeout = Timespec {
-        tv_sec: patience.as_secs().min(1 << 30) as i64,
-        tv_nsec: i64::from(patience.subsec_nanos()),
-    };
-    let mut fds = [PollFd::new(stream, wanted)];
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(_) => Ok(fds[0].revents()),
-        Err(rustix::io::Errno::INTR) => Ok(PollFlags::empty()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn unless_blocked(result: io::Result<usize>) -> io::Result<Option<usize>> {
-    match result {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

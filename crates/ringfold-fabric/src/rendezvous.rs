@@ -6,18 +6,18 @@
 
 use crate::channel::{Connection, Endpoint};
 use crate::clock::Clock;
-use crate::door::Door;
-use crate::knock::{self, Knock};
-use crate::poller::{Poller, Readiness, Token};
+use crate::connection::{self, BlockingConnection};
+use crate::dialer::{Credentials, dial_blocking};
+use crate::listener::{Listener, Outcome};
+use crate::poller::{Poller, Readiness};
 use crate::{host, limits, random};
 use parking_lot::{Condvar, Mutex};
-use ringfold_proto::handshake::{Acceptor, Dialler, Established, Identity, Secret, Target};
+use ringfold_proto::handshake::{Established, Identity, Secret, Target};
 use ringfold_proto::hello::{Hello, Purpose, Refusal};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
-use ringfold_proto::time::Time;
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -90,8 +90,8 @@ impl Rendezvous {
     /// Opens a door at one address of this host, or at all, on a port that is free.
     pub fn open(endpoint: Arc<Endpoint>, at: Option<IpAddr>) -> io::Result<Self> {
         let poller = Arc::new(Poller::new()?);
-        let door = Door::open_in(at, 0..=0, &poller)?;
-        let port = door.address()?.port();
+        let listener = Listener::bind_in(at, 0..=0, &poller)?;
+        let port = listener.address().port();
         let own =
             || core::iter::once(IpAddr::V4(Ipv4Addr::LOCALHOST)).chain(host::outward_addresses()).collect();
         let hosts: Vec<IpAddr> = at.filter(|ip| !ip.is_unspecified()).map_or_else(own, |ip| vec![ip]);
@@ -104,9 +104,9 @@ impl Rendezvous {
             changed: Condvar::new(),
         });
         let of_thread = shared.clone();
-        let thread = std::thread::Builder::new().name("ringfold-door".into()).spawn(move || {
-            Porter { shared: of_thread, door, clock: Clock::start(), knocks: HashMap::new() }.run()
-        })?;
+        let thread = std::thread::Builder::new()
+            .name("ringfold-listen".into())
+            .spawn(move || of_thread.accept_all(listener))?;
         let addresses = hosts.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
         Ok(Self { shared, addresses, thread: Some(thread) })
     }
@@ -218,19 +218,24 @@ impl Shared {
     }
 
     /// Dials. None if the other side has dialled, too, and that is to be taken.
-    fn dial(&self, mine: &Invitation, theirs: &Invited, deadline: Instant) -> io::Result<Option<TcpStream>> {
-        let identity = Identity::new(PeerId(u128::from(mine.id)), RunId(0));
-        let target = Target::member(Purpose::Window, epoch_of(theirs.id), PeerId(theirs.host));
-        let secret = Secret::epoch_key(&theirs.key);
+    fn dial(
+        &self,
+        mine: &Invitation,
+        theirs: &Invited,
+        deadline: Instant,
+    ) -> io::Result<Option<BlockingConnection>> {
+        let credentials = Credentials {
+            identity: Identity::new(PeerId(u128::from(mine.id)), RunId(0)),
+            target: Target::member(Purpose::Window, epoch_of(theirs.id), PeerId(theirs.host)),
+            secret: Secret::epoch_key(&theirs.key),
+        };
         let left = || deadline.saturating_duration_since(Instant::now());
-        let dialler = || Ok(Dialler::new(identity, target, secret.clone(), random::nonce()?));
-        let mut stream = knock::reach(&theirs.addresses, left(), dialler)?;
-        stream.set_read_timeout(Some(left().max(Duration::from_millis(1))))?;
+        let mut connection = dial_blocking(&theirs.addresses, left(), &credentials)?;
+        connection.set_read_timeout(Some(left().max(Duration::from_millis(1))))?;
         let mut answer = [0];
-        stream.read_exact(&mut answer)?;
-        stream.set_read_timeout(None)?;
-        stream.set_write_timeout(None)?;
-        Ok((answer == [TAKEN]).then_some(stream))
+        connection.read_exact(&mut answer)?;
+        connection.set_read_timeout(None)?;
+        Ok((answer == [TAKEN]).then_some(connection))
     }
 
     /// Waits until somebody has come.
@@ -272,7 +277,7 @@ impl Shared {
     }
 
     /// Somebody has come who knows the key of an invitation.
-    fn receive(&self, who: &Established, mut stream: TcpStream) -> io::Result<()> {
+    fn receive(&self, who: &Established, mut stream: connection::Connection) -> io::Result<()> {
         let (mine, theirs) = (who.epoch.counter, u64::try_from(who.peer.0).map_err(io::Error::other)?);
         let mut invitations = self.invitations.lock();
         let known = invitations.get_mut(&mine).ok_or_else(|| io::Error::other("it has come too late"))?;
@@ -282,101 +287,50 @@ impl Shared {
             State::Arrived(..) | State::Met => false,
         };
         // One byte always has room.
-        stream.write_all(&[if is_taken { TAKEN } else { CROSSED }])?;
+        stream.send(&[if is_taken { TAKEN } else { CROSSED }]);
+        stream.flush(&mut Vec::new())?;
         if is_taken {
-            let connection = self.endpoint.connect("the other side", vec![stream])?;
+            let connection = self.endpoint.connect("the other side", vec![stream.into_blocking()?])?;
             known.state = State::Arrived(theirs, connection);
             self.changed.notify_all();
         }
         Ok(())
+    }
+
+    /// Accepts connections until the rendezvous is closed.
+    fn accept_all(&self, mut listener: Listener) {
+        let (clock, mut ready) = (Clock::start(), Readiness::default());
+        let identity = Identity::new(PeerId(self.id), RunId(0));
+        while !self.is_closing.load(Ordering::SeqCst) {
+            let timeout = listener.poll_timeout().map_or(Duration::from_secs(60), |at| at.since(clock.now()));
+            if self.poller.wait(&mut ready, timeout.max(Duration::from_millis(1))).is_err() {
+                // If it fails once, it fails again at once.
+                std::thread::sleep(limits::REDIAL_PAUSE);
+            }
+            let now = clock.now();
+            for token in ready.tokens() {
+                listener.handle_ready(now, token, identity, &|hello: &Hello| self.secret_for(hello));
+            }
+            listener.handle_timeout(now);
+            while let Some(outcome) = listener.poll_outcome() {
+                match outcome {
+                    Outcome::Established(who, connection, from) => {
+                        if let Err(error) = self.receive(&who, connection) {
+                            tracing::debug!(%from, %error, "lost an incoming connection");
+                        }
+                    }
+                    Outcome::Rejected(from, rejection) => {
+                        tracing::debug!(%from, %rejection, "rejected an incoming connection");
+                    }
+                }
+            }
+        }
     }
 }
 
 /// The epoch that an invitation stands for: knocks know no other name.
 fn epoch_of(invitation: u64) -> EpochId {
     EpochId { counter: invitation, ..EpochId::default() }
-}
-
-/// Who opens the door.
-struct Porter {
-    shared: Arc<Shared>,
-    door: Door,
-    clock: Clock,
-    knocks: HashMap<Token, Knock>,
-}
-
-impl Porter {
-    fn run(mut self) {
-        let mut ready = Readiness::default();
-        while !self.shared.is_closing.load(Ordering::SeqCst) {
-            let now = self.clock.now();
-            let patience =
-                self.knocks.values().map(Knock::deadline).min().map_or(Duration::from_secs(60), |end| {
-                    Duration::from_nanos(end.0.saturating_sub(now.0)).max(Duration::from_millis(1))
-                });
-            if self.shared.poller.wait(&mut ready, patience).is_err() {
-                // It can't be; but if it could, it would be so again at once.
-                std::thread::sleep(limits::REDIAL_PAUSE);
-            }
-            let now = self.clock.now();
-            let tokens: Vec<_> = ready.tokens().collect();
-            for token in tokens {
-                if token == self.door.token() {
-                    self.welcome(now);
-                } else {
-                    self.turn(now, token);
-                }
-            }
-            for (_, knock) in self.knocks.extract_if(|_, knock| knock.deadline() <= now) {
-                knock.dismiss();
-            }
-        }
-    }
-
-    fn welcome(&mut self, now: Time) {
-        let arrivals: Vec<_> = self.door.arrivals().collect();
-        for (stream, _) in arrivals {
-            if self.knocks.len() >= limits::KNOCKS_MAX {
-                tracing::debug!("too many are at the door");
-                continue;
-            }
-            let identity = Identity::new(PeerId(self.shared.id), RunId(0));
-            let knock = random::nonce().and_then(|nonce| {
-                Knock::accept(now, stream, &self.shared.poller, Acceptor::new(identity, nonce))
-            });
-            match knock {
-                Ok(knock) => {
-                    let token = knock.token();
-                    self.knocks.insert(token, knock);
-                    self.turn(now, token);
-                }
-                Err(error) => tracing::debug!(%error, "somebody at the door was lost"),
-            }
-        }
-    }
-
-    fn turn(&mut self, now: Time, token: Token) {
-        let Some(mut knock) = self.knocks.remove(&token) else { return };
-        let shared = self.shared.clone();
-        match knock.turn(now, &|hello: &Hello| shared.secret_for(hello)) {
-            Ok(None) => {
-                self.knocks.insert(token, knock);
-            }
-            Ok(Some(who)) => {
-                let received = knock.into_socket().into_stream().and_then(|stream| {
-                    stream.set_write_timeout(Some(limits::FAREWELL_MAX))?;
-                    shared.receive(&who, stream)
-                });
-                if let Err(error) = received {
-                    tracing::debug!(%error, "somebody who was invited was lost");
-                }
-            }
-            Err(error) => {
-                tracing::debug!(%error, "somebody at the door was turned away");
-                knock.dismiss();
-            }
-        }
-    }
 }
 
 impl core::fmt::Debug for Shared {
@@ -396,6 +350,8 @@ impl core::fmt::Debug for Invited {
 mod tests {
     use super::*;
     use crate::channel::ChannelId;
+    use std::io::Write;
+    use std::net::TcpStream;
 
     const LONG: Duration = Duration::from_secs(20);
 

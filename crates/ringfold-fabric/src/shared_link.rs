@@ -12,13 +12,13 @@ mod way;
 
 pub use cells::Cells;
 
+use crate::connection::{Connection, NOTHING};
 use crate::limits;
 use crate::link::{Arrival, can_wait};
 use crate::memory::Lease;
 use crate::poller::Token;
 use crate::segment::Segment;
 use crate::slots::{SlotBuffer, SlotPool};
-use crate::socket::{NOTHING, Socket};
 use cells::Tenancy;
 use core::sync::atomic::{Ordering, fence};
 use ring::{BODY_BYTES_MAX, Inlet, Outlet, Record, Source};
@@ -35,7 +35,7 @@ use way::{Way, Word};
 /// A link through memory.
 #[derive(Debug)]
 pub struct SharedLink {
-    bell: Socket,
+    bell: Connection,
     outlet: Outlet,
     inlet: Inlet,
     tenancy: Arc<Tenancy>,
@@ -99,7 +99,7 @@ impl Offer {
     }
 
     /// The other end has opened it.
-    pub fn accepted(self, bell: Socket) -> SharedLink {
+    pub fn accepted(self, bell: Connection) -> SharedLink {
         let (out, inward) = self.ways;
         SharedLink::new(bell, out, inward)
     }
@@ -121,14 +121,14 @@ impl Opened {
     }
 
     /// The link.
-    pub fn link(self, bell: Socket) -> SharedLink {
+    pub fn link(self, bell: Connection) -> SharedLink {
         let (inward, out) = self.ways;
         SharedLink::new(bell, out, inward)
     }
 }
 
 impl SharedLink {
-    fn new(bell: Socket, out: Way, inward: Way) -> Self {
+    fn new(bell: Connection, out: Way, inward: Way) -> Self {
         Self {
             bell,
             outlet: Outlet::new(out),

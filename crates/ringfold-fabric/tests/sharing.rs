@@ -2,10 +2,10 @@
 
 use crate::node;
 use crate::node::{KEY, LONG, Node, assert_one_link, both_up, drive, epoch, two};
-use ringfold_fabric::knock;
+use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::limits;
 use ringfold_fabric::random;
-use ringfold_proto::handshake::{Acceptor, Dialler, Identity, Secret, Target};
+use ringfold_proto::handshake::{Acceptor, Identity, Secret, Target};
 use ringfold_proto::hello::{Hello, Purpose};
 use ringfold_proto::id::{PeerId, RunId};
 use std::io::{Read, Write};
@@ -65,12 +65,12 @@ fn memory_that_cant_be_opened_is_declined_and_the_stream_is_the_link() {
     b.wish(of_a, epoch(1));
     let (at, to) = (b.address(), b.peer);
     let offering = std::thread::spawn(move || {
-        let dialler = || {
-            let target = Target::member(Purpose::Data, epoch(1), to);
-            let me = Identity::new(PeerId(1), RunId(0));
-            Ok(Dialler::new(me, target, Secret::epoch_key(&KEY), random::nonce()?))
+        let credentials = Credentials {
+            identity: Identity::new(PeerId(1), RunId(0)),
+            target: Target::member(Purpose::Data, epoch(1), to),
+            secret: Secret::epoch_key(&KEY),
         };
-        let mut stream = knock::reach(&[at], LONG, dialler).unwrap();
+        let mut stream = dial_blocking(&[at], LONG, &credentials).unwrap();
         // The head of the only stream of a link, with the flag that an offer follows; and no ticket at all.
         let head = [[7; 8].as_slice(), &[0, 0, 1, 0, 1, 0, 0, 0], &[0x77; 40]].concat();
         stream.write_all(&head[..20]).unwrap();
@@ -93,9 +93,18 @@ fn an_offer_that_is_not_answered_ends_in_time() {
     let at = listener.local_addr().unwrap();
     let welcoming = std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        let acceptor = Acceptor::new(Identity::new(PeerId(2), RunId(0)), random::nonce().unwrap());
+        let mut acceptor = Acceptor::new(Identity::new(PeerId(2), RunId(0)), random::nonce().unwrap());
         let secrets = |_: &Hello| Ok(Secret::epoch_key(&KEY));
-        knock::welcome(&mut stream, LONG, acceptor, &secrets).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        let mut block = [0];
+        loop {
+            stream.read_exact(&mut block).unwrap();
+            let established = acceptor.handle_bytes(&mut &block[..], &secrets).unwrap();
+            stream.write_all(&acceptor.poll_output()).unwrap();
+            if established.is_some() {
+                break;
+            }
+        }
         let mut head = [0; 56];
         stream.read_exact(&mut head).unwrap();
         assert_eq!(head[12], 1, "memory is offered");

@@ -134,7 +134,8 @@ fn check_name(name: &str) -> Result<(), Excess> {
     at_most("bytes of a name", name.len(), limits::NAME_ON_WIRE_BYTES_MAX)
 }
 
-fn check_text(text: &str) -> Result<(), Excess> {
+/// The bound of a text that people read.
+pub fn check_text(text: &str) -> Result<(), Excess> {
     at_most("bytes of text", text.len(), limits::TEXT_BYTES_MAX)
 }
 
@@ -174,14 +175,18 @@ fn check_descriptor(descriptor: &Descriptor) -> Result<(), Excess> {
     at_most("weights that are negative or not finite", usize::from(!sound), 0)
 }
 
-fn check_description(description: &EpochDescription) -> Result<(), Excess> {
+/// The bounds of an epoch's description.
+pub fn check_description(description: &EpochDescription) -> Result<(), Excess> {
     at_most("members", description.members.len(), limits::WORLD_MAX)?;
     at_most("ranks of a ring", description.ring.len(), limits::WORLD_MAX)?;
     at_most("pairs without a link", description.missing.len(), limits::MISSING_PAIRS_MAX)?;
-    description.members.iter().try_for_each(|Member { name, addresses, .. }| {
-        check_name(name)?;
-        check_addresses(addresses)
-    })
+    description.members.iter().try_for_each(check_member)
+}
+
+/// The bounds of a member.
+pub fn check_member(Member { name, addresses, .. }: &Member) -> Result<(), Excess> {
+    check_name(name)?;
+    check_addresses(addresses)
 }
 
 fn check_offer(offer: &SyncOffer) -> Result<(), Excess> {

@@ -49,6 +49,9 @@ pub const LINK_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Messages of a session that may be unacknowledged; a peer that falls further behind is put out.
 pub const OUTBOX_MAX: usize = 16_384;
 
+/// Bytes of such messages.
+pub const OUTBOX_BYTES_MAX: usize = 64 << 20;
+
 /// Bytes of a peer's name.
 pub const NAME_BYTES_MAX: usize = 128;
 

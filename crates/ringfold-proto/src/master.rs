@@ -37,7 +37,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use restore::Restoration;
 use roster::{Roster, Standing};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a master is told when it is made.
 #[derive(Clone, Debug)]
@@ -119,6 +119,8 @@ pub struct Master {
     /// How long the way to a peer takes, there and back, by its connection.
     round_trips: BTreeMap<ConnId, Duration>,
     next_beat: Time,
+    /// Peers that do not acknowledge what they are sent.
+    overfull: BTreeSet<PeerId>,
     actions: VecDeque<MasterAction>,
 }
 
@@ -147,6 +149,7 @@ impl Master {
             tickets: 0,
             round_trips: BTreeMap::new(),
             next_beat: Time::ZERO,
+            overfull: BTreeSet::new(),
             actions: VecDeque::new(),
         }
     }
@@ -285,7 +288,8 @@ impl Master {
     /// from it is found here, so that the order in which messages arrive does not matter.
     fn advance(&mut self, now: Time) {
         for _ in 0..crate::limits::ADVANCE_STEPS_MAX {
-            let moved = self.advance_restoration(now)
+            let moved = self.evict_overfull()
+                || self.advance_restoration(now)
                 || self.advance_contradictions()
                 || self.advance_ops()
                 || self.advance_admission(now)
@@ -303,6 +307,9 @@ impl Master {
     fn send(&mut self, peer: PeerId, message: ToPeer) {
         let Some(record) = self.roster.get_mut(peer) else { return };
         let numbered = record.session.say(message);
+        if record.session.is_overfull() {
+            self.overfull.insert(peer);
+        }
         if let Some(conn) = record.conn {
             self.actions.push_back(MasterAction::Send { conn, message: Box::new(numbered) });
         }

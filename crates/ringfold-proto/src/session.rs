@@ -5,6 +5,7 @@
 
 use crate::limits;
 use crate::message::Numbered;
+use serde::Serialize;
 use std::collections::VecDeque;
 
 /// One side of a session: what it said and was not acknowledged, and how much it has heard.
@@ -12,7 +13,9 @@ use std::collections::VecDeque;
 pub struct Session<Out> {
     said: u64,
     heard: u64,
-    outbox: VecDeque<Numbered<Out>>,
+    /// Each with the bytes that it takes up, encoded.
+    outbox: VecDeque<(Numbered<Out>, usize)>,
+    outbox_bytes: usize,
 }
 
 /// What to make of a message that arrived.
@@ -28,16 +31,19 @@ pub enum Receipt {
 
 impl<Out> Default for Session<Out> {
     fn default() -> Self {
-        Self { said: 0, heard: 0, outbox: VecDeque::new() }
+        Self { said: 0, heard: 0, outbox: VecDeque::new(), outbox_bytes: 0 }
     }
 }
 
-impl<Out: Clone> Session<Out> {
+impl<Out: Clone + Serialize> Session<Out> {
     /// Numbers a message and keeps it until it is acknowledged.
     pub fn say(&mut self, message: Out) -> Numbered<Out> {
         self.said += 1;
         let numbered = Numbered { number: self.said, acknowledged: self.heard, message };
-        self.outbox.push_back(numbered.clone());
+        // What can't be encoded is not sent either.
+        let bytes = postcard::experimental::serialized_size(&numbered.message).unwrap_or(0);
+        self.outbox_bytes += bytes;
+        self.outbox.push_back((numbered.clone(), bytes));
         numbered
     }
 
@@ -77,12 +83,12 @@ impl<Out: Clone> Session<Out> {
     pub fn missed_after(&mut self, received: u64) -> Vec<Numbered<Out>> {
         self.acknowledged(received);
         // Repeated as it was said: what it acknowledges tells what was known when it was said.
-        self.outbox.iter().cloned().collect()
+        self.outbox.iter().map(|(message, _)| message.clone()).collect()
     }
 
     /// Forgets all that was said: the other side begins anew, and will be told again what still counts.
     pub fn unsay(&mut self) {
-        self.said = 0;
+        (self.said, self.outbox_bytes) = (0, 0);
         self.outbox.clear();
     }
 
@@ -93,12 +99,12 @@ impl<Out: Clone> Session<Out> {
 
     /// Whether the other side has fallen hopelessly behind.
     pub fn is_overfull(&self) -> bool {
-        self.outbox.len() > limits::OUTBOX_MAX
+        self.outbox.len() > limits::OUTBOX_MAX || self.outbox_bytes > limits::OUTBOX_BYTES_MAX
     }
 
     fn acknowledged(&mut self, up_to: u64) {
-        while self.outbox.front().is_some_and(|m| m.number <= up_to) {
-            self.outbox.pop_front();
+        while let Some((_, bytes)) = self.outbox.pop_front_if(|(message, _)| message.number <= up_to) {
+            self.outbox_bytes -= bytes;
         }
     }
 }
@@ -120,6 +126,18 @@ mod tests {
         assert_eq!(b.hear(&again[0]), Receipt::Fresh);
         assert_eq!(a.hear(&b.say_aside("thanks")), Receipt::Fresh);
         assert!(a.missed_after(0).is_empty());
+    }
+
+    #[test]
+    fn what_is_not_acknowledged_is_bounded_by_its_bytes_too() {
+        let mut a = Session::<String>::default();
+        let text = "t".repeat(1 << 20);
+        while !a.is_overfull() {
+            a.say(text.clone());
+        }
+        assert_eq!(a.said() as usize, limits::OUTBOX_BYTES_MAX >> 20);
+        assert_eq!(a.hear(&Numbered { number: 0, acknowledged: 1, message: () }), Receipt::Fresh);
+        assert!(!a.is_overfull());
     }
 
     #[test]

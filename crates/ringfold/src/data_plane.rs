@@ -7,6 +7,7 @@ use crate::all_reduce::HostBuffers;
 use crate::workspace::{Pool, TensorWorkspace};
 use core::time::Duration;
 use ringfold_fabric::clock::Clock;
+use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::link::Link;
 use ringfold_fabric::medium::{Heard, LinkMedium};
 use ringfold_fabric::mesh::{Mesh, MeshNews};
@@ -29,7 +30,7 @@ use ringfold_proto::message::Direction;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
-use std::net::TcpStream;
+
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
@@ -76,7 +77,7 @@ pub(crate) enum PlaneEvent {
     /// No link could be made.
     NoLink { peer: PeerId },
     /// A member connected for another purpose than data.
-    Visitor { peer: PeerId, purpose: Purpose, stream: TcpStream },
+    Visitor { peer: PeerId, purpose: Purpose, connection: BlockingConnection },
     /// A peer runs something else under the same name.
     Mismatch { op: OpId, peer: PeerId },
     /// Nothing moves on a link that owes something.
@@ -202,7 +203,9 @@ impl DataPlane {
                 tracing::warn!(peer = peer.short(), why, "no link can be made");
                 PlaneEvent::NoLink { peer }
             }
-            MeshNews::Visitor { peer, purpose, stream } => PlaneEvent::Visitor { peer, purpose, stream },
+            MeshNews::Visitor { peer, purpose, connection } => {
+                PlaneEvent::Visitor { peer, purpose, connection }
+            }
         })
     }
 

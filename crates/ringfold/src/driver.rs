@@ -14,24 +14,24 @@ use crate::transfer::Transfer;
 use crate::uplink::{Uplink, UplinkNews};
 use crate::{Error, limits};
 use ringfold_fabric::clock::Clock;
-use ringfold_fabric::knock;
+use ringfold_fabric::connection::BlockingConnection;
+use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::probe;
-use ringfold_fabric::random;
 use ringfold_fabric::reactor::{Drive, Outcomes};
 use ringfold_fabric::spin::Outlook;
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::Attributes;
-use ringfold_proto::handshake::{Dialler, Identity, Secret, Target};
+use ringfold_proto::handshake::{Identity, Secret, Target};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, EpochId, OpId, PeerId, Tag};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerAction, PeerConfig};
 use ringfold_proto::shared_state::SyncOffer;
 use ringfold_proto::time::Time;
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -211,8 +211,8 @@ impl Driver {
                     self.directory.set_run(run);
                     self.machine.handle_connected(now, conn);
                 }
-                UplinkNews::DialFailed(rejected) => {
-                    self.machine.handle_dial_failed(now, &rejected.why, rejected.retryable);
+                UplinkNews::DialFailed { why, retryable } => {
+                    self.machine.handle_dial_failed(now, &why, retryable);
                 }
                 UplinkNews::Message(conn, message) => self.machine.handle_message(now, conn, *message),
                 UplinkNews::Lost(conn) => {
@@ -224,12 +224,12 @@ impl Driver {
     }
 
     /// A member came for shared state or a probe.
-    fn receive(&mut self, peer: PeerId, purpose: Purpose, stream: TcpStream) {
+    fn receive(&mut self, peer: PeerId, purpose: Purpose, connection: BlockingConnection) {
         match purpose {
             Purpose::State => {
                 // Outside of a sync nothing is served; whoever comes too early comes again.
                 if let Some((_, transfer)) = &mut self.syncing {
-                    transfer.serve(peer, stream);
+                    transfer.serve(peer, connection);
                 }
             }
             Purpose::Probe => {
@@ -239,7 +239,7 @@ impl Driver {
                     return;
                 }
                 let answer = move || {
-                    if let Err(error) = probe::answer(stream) {
+                    if let Err(error) = probe::answer(connection) {
                         tracing::debug!(%error, "a probe was not answered");
                     }
                     drop(answering);
@@ -282,7 +282,7 @@ impl Driver {
                 self.act(now, action);
             } else {
                 self.uplink.flush();
-                if self.uplink.token().is_some() || !self.hear_loss(now) {
+                if !self.uplink.is_down() || !self.hear_loss(now) {
                     return;
                 }
             }
@@ -316,7 +316,9 @@ impl Driver {
             }
             PlaneEvent::LinkUp { peer } => self.machine.handle_link_up(peer),
             PlaneEvent::NoLink { peer } => self.machine.handle_link_failed(peer),
-            PlaneEvent::Visitor { peer, purpose, stream } => self.receive(peer, purpose, stream),
+            PlaneEvent::Visitor { peer, purpose, connection } => {
+                self.receive(peer, purpose, connection);
+            }
             PlaneEvent::Mismatch { op, peer } => self.machine.handle_op_mismatch(op, peer),
             PlaneEvent::Stalled { peer, direction } => {
                 tracing::warn!(peer = peer.short(), ?direction, "a link makes no progress");
@@ -431,13 +433,15 @@ impl Driver {
         epoch: EpochId,
         key: &[u8; 32],
     ) {
-        let identity = Identity::new(self.machine.id(), self.directory.run());
-        let (target, key) = (Target::member(Purpose::Probe, epoch, peer), Secret::epoch_key(key));
+        let credentials = Credentials {
+            identity: Identity::new(self.machine.id(), self.directory.run()),
+            target: Target::member(Purpose::Probe, epoch, peer),
+            secret: Secret::epoch_key(key),
+        };
         let notes = self.notes.sender();
         let measure = move || {
-            let dialler = || Ok(Dialler::new(identity, target, key.clone(), random::nonce()?));
-            let stream = knock::reach(&addresses, limits::PROBE_CONNECT_MAX, dialler);
-            let measured = stream.and_then(probe::measure);
+            let connection = dial_blocking(&addresses, limits::PROBE_CONNECT_MAX, &credentials);
+            let measured = connection.and_then(probe::measure);
             if let Err(error) = &measured {
                 tracing::warn!(peer = peer.short(), %error, "a pair could not be measured");
             }
@@ -490,7 +494,7 @@ impl Drive for Driver {
             self.read_link(now, peer);
         }
         for token in ready.tokens() {
-            if self.uplink.token() == Some(token) {
+            if self.uplink.owns(token) {
                 self.uplink.handle_ready(now);
                 self.hear_master(now);
             } else if let Some(peer) = self.plane.handle_ready(now, token) {

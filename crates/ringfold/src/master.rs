@@ -2,8 +2,6 @@
 
 mod builder;
 mod crash;
-mod entrance;
-mod farewell;
 mod limits;
 mod line;
 mod report;
@@ -14,8 +12,8 @@ pub use builder::MasterBuilder;
 
 use crate::Error;
 use builder::Plan;
-use entrance::Entrance;
 use parking_lot::{Condvar, Mutex};
+use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
 use server::Server;
 use std::net::SocketAddr;
@@ -57,7 +55,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     /// What `bind` has opened for `run`.
-    bound: Option<(Arc<Poller>, Entrance)>,
+    bound: Option<(Arc<Poller>, Listener)>,
     /// What the thread sleeps in; none before it was started.
     poller: Option<Arc<Poller>>,
     addresses: Vec<SocketAddr>,
@@ -81,17 +79,17 @@ impl Master {
         let mut state = self.shared.state.lock();
         if state.poller.is_none() && state.bound.is_none() {
             let bound = self.open()?;
-            state.addresses = bound.1.addresses();
+            state.addresses = bound.1.addresses().collect();
             state.bound = Some(bound);
         }
         Ok(())
     }
 
-    fn open(&self) -> Result<(Arc<Poller>, Entrance), Error> {
+    fn open(&self) -> Result<(Arc<Poller>, Listener), Error> {
         let poller = Poller::new().map_err(|e| Error::system("a poller for the master", &e))?;
-        let poller = Arc::new(poller);
-        let entrance = Entrance::open(&self.plan.addresses()?, &poller)?;
-        Ok((poller, entrance))
+        let poller = Arc::new(poller.with_unreachable_after(self.plan.unreachable_after));
+        let listener = Listener::bind(&self.plan.addresses()?, &poller);
+        Ok((poller, listener.map_err(|error| Error::Bind(error.to_string()))?))
     }
 
     /// Listens, and serves from a thread of its own. If it can't listen it may be tried again; once it has
@@ -101,10 +99,10 @@ impl Master {
         if state.poller.is_some() {
             return Err(Error::BadArgument("this master has been run before".into()));
         }
-        let (poller, entrance) = state.bound.take().map_or_else(|| self.open(), Ok)?;
-        let addresses = entrance.addresses();
+        let (poller, listener) = state.bound.take().map_or_else(|| self.open(), Ok)?;
+        let addresses: Vec<_> = listener.addresses().collect();
         self.plan.warn_if_unguarded(&addresses);
-        let server = Server::new(&self.plan, poller.clone(), entrance)?;
+        let server = Server::new(&self.plan, poller.clone(), listener)?;
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()
             .name("ringfold-master".into())

@@ -19,6 +19,7 @@ use crate::shared_state::HostTensor;
 use core::time::Duration;
 use fetch::Fetch;
 use part::{Part, cut};
+use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::memory::Memory;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::PeerId;
@@ -26,12 +27,11 @@ use ringfold_proto::shared_state::Assignment;
 use serve::{Holding, Serving};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Makes a proven connection with a source, and takes no longer than it is given.
-pub(crate) type Connect = Arc<dyn Fn(PeerId, Duration) -> io::Result<TcpStream> + Send + Sync>;
+pub(crate) type Connect = Arc<dyn Fn(PeerId, Duration) -> io::Result<BlockingConnection> + Send + Sync>;
 
 /// Is told, from a thread that holds no tensor, the number of an assignment with something to fetch, and whether
 /// all of it is here.
@@ -140,8 +140,8 @@ impl Transfer {
     }
 
     /// A member came for state, and has proven to be one.
-    pub(crate) fn serve(&mut self, peer: PeerId, stream: TcpStream) {
-        self.serving.serve(peer, stream);
+    pub(crate) fn serve(&mut self, peer: PeerId, connection: BlockingConnection) {
+        self.serving.serve(peer, connection);
     }
 
     /// Stops serving and fetching at once, and lets go of the tensors.

@@ -3,15 +3,13 @@
 use super::line::Line;
 use super::segment::{Segment, Segments, Sink};
 use super::{ChannelError, Connection};
+use crate::connection::{self, BlockingConnection, Intake, close_all};
 use crate::limits;
 use crate::memory::Memory;
 use crate::poller::{Poller, Readiness, Token};
 use crate::reactor::{Drive, Outcomes, Reactor, Stopped};
-use crate::socket::{Intake, Socket, close_all};
 use std::collections::HashMap;
 use std::io;
-use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,15 +43,17 @@ impl Endpoint {
 
     /// A connection with someone, made of streams that connect the two and on which nothing was said. How many
     /// there are both must know; which is which does not matter.
-    pub fn connect(&self, peer: &str, streams: Vec<TcpStream>) -> io::Result<Connection> {
+    pub fn connect(&self, peer: &str, streams: Vec<impl Into<BlockingConnection>>) -> io::Result<Connection> {
         if streams.is_empty() || streams.len() > usize::from(limits::STREAMS_MAX) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such number of streams"));
         }
-        let socket = |stream: TcpStream| {
-            keep_little_unsent(&stream);
-            Socket::new(stream, &self.shared.poller, Intake::Frames)
+        let register = |stream| -> io::Result<_> {
+            let stream = connection::Connection::new(stream, &self.shared.poller, Intake::Frames)?;
+            // So that an abort does not wait behind megabytes.
+            stream.limit_unsent(limits::UNSENT_BYTES_MAX);
+            Ok(stream)
         };
-        let sockets = streams.into_iter().map(socket).collect::<io::Result<Vec<_>>>()?;
+        let sockets = streams.into_iter().map(register).collect::<io::Result<Vec<_>>>()?;
         let line = Line::new(self.shared.name.clone(), peer.into(), sockets);
         let has_failed = line.has_failed().clone();
         let id = self.shared.reactor.with(|lines| lines.add(line)).map_err(io::Error::other)?;
@@ -69,21 +69,6 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.shared.reactor.close();
-    }
-}
-
-/// The system takes bytes only shortly before they are sent, so that an abort does not wait behind megabytes.
-fn keep_little_unsent(stream: &TcpStream) {
-    let bytes = limits::UNSENT_BYTES_MAX;
-    // SAFETY: the value lives during the call and has the size that is told. That it may be refused does no harm.
-    unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            (&raw const bytes).cast(),
-            size_of_val(&bytes) as libc::socklen_t,
-        );
     }
 }
 

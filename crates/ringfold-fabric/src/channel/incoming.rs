@@ -2,9 +2,9 @@
 
 use super::segment::{SegmentId, Segments};
 use super::wire::Head;
+use crate::connection::Connection;
 use crate::order::Order;
 use crate::slots::{SlotBuffer, SlotPool};
-use crate::socket::Socket;
 use std::io;
 
 /// Why a connection can't go on.
@@ -84,7 +84,7 @@ impl Incoming {
     /// Reads what has arrived. The next frame, if it is complete.
     pub fn next<T>(
         &mut self,
-        socket: &mut Socket,
+        socket: &mut Connection,
         order: &Order<T>,
         segments: &Segments,
         pool: &mut SlotPool,
@@ -161,7 +161,7 @@ impl Incoming {
 
 impl IncomingPut {
     /// Reads what has arrived. Says whether it is complete.
-    fn advance(&mut self, socket: &mut Socket, segments: &Segments) -> Result<bool, Trouble> {
+    fn advance(&mut self, socket: &mut Connection, segments: &Segments) -> Result<bool, Trouble> {
         while self.have < self.bytes {
             let left = self.bytes - self.have;
             let read = match &mut self.held {
@@ -190,7 +190,7 @@ impl IncomingPut {
     }
 }
 
-fn take_head(socket: &mut Socket) -> Option<[u8; Head::BYTES]> {
+fn take_head(socket: &mut Connection) -> Option<[u8; Head::BYTES]> {
     socket.take(|input| {
         let (head, rest) = input.split_first_chunk::<{ Head::BYTES }>()?;
         *input = rest;
@@ -199,7 +199,7 @@ fn take_head(socket: &mut Socket) -> Option<[u8; Head::BYTES]> {
 }
 
 /// Takes what was read before, or reads. Says how many bytes there were.
-fn receive(socket: &mut Socket, place: &mut [u8]) -> io::Result<usize> {
+fn receive(socket: &mut Connection, place: &mut [u8]) -> io::Result<usize> {
     if !socket.has_input() {
         return socket.read_into(place);
     }

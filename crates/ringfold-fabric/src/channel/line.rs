@@ -5,11 +5,11 @@ use super::incoming::{Held, Incoming, Trouble, Whole};
 use super::outbox::{Frame, Outbox};
 use super::segment::{Part, Place, Segments, Sink};
 use super::wire::Head;
+use crate::connection::Connection;
 use crate::limits;
 use crate::order::Order;
 use crate::poller::Token;
 use crate::slots::SlotPool;
-use crate::socket::Socket;
 use core::sync::atomic::{AtomicBool, Ordering};
 use ringfold_plan::medium::Ticket;
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ pub type Alarm = Box<dyn FnOnce(&ChannelError) + Send>;
 
 #[derive(Debug)]
 struct Stream {
-    socket: Socket,
+    socket: Connection,
     incoming: Incoming,
     /// Whether we have said that nothing follows.
     is_finished: bool,
@@ -76,7 +76,7 @@ enum Early {
 
 impl Line {
     /// A connection with someone.
-    pub fn new(me: Arc<str>, peer: Arc<str>, sockets: Vec<Socket>) -> Self {
+    pub fn new(me: Arc<str>, peer: Arc<str>, sockets: Vec<Connection>) -> Self {
         let early = Order::new(sockets.len());
         let stream = |socket| Stream { socket, incoming: Incoming::Head, is_finished: false, is_over: false };
         Self {

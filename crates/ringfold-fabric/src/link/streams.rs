@@ -4,11 +4,11 @@
 //! order, whichever stream brought it.
 
 use super::{Arrival, can_wait};
+use crate::connection::Connection;
 use crate::memory::Lease;
 use crate::order::Order;
 use crate::poller::Token;
 use crate::slots::{SlotBuffer, SlotPool};
-use crate::socket::Socket;
 use ringfold_plan::executor::Verdict;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
@@ -32,7 +32,7 @@ pub struct StreamLink {
 /// One connection of a link.
 #[derive(Debug)]
 struct Stream {
-    socket: Socket,
+    socket: Connection,
     decoder: LinkDecoder,
     place: Place,
     incoming: Option<Incoming>,
@@ -58,7 +58,7 @@ struct Incoming {
 
 impl StreamLink {
     /// A link on established connections, in the order that both ends agreed on.
-    pub fn new(sockets: Vec<Socket>) -> Self {
+    pub fn new(sockets: Vec<Connection>) -> Self {
         let stream = |socket| Stream {
             socket,
             decoder: LinkDecoder::default(),
@@ -66,7 +66,7 @@ impl StreamLink {
             incoming: None,
             is_drained: false,
         };
-        let is_local = sockets.first().is_some_and(Socket::is_local);
+        let is_local = sockets.first().is_some_and(Connection::is_local);
         let early = Order::new(sockets.len());
         let streams = sockets.into_iter().map(stream).collect();
         Self { streams, next_out: 0, early, encoded: Vec::new(), is_local, is_due: false }
@@ -263,7 +263,7 @@ impl Place {
 
 impl Incoming {
     /// Takes what has arrived. Says whether the payload is complete.
-    fn advance(&mut self, socket: &mut Socket, decoder: &mut LinkDecoder) -> io::Result<bool> {
+    fn advance(&mut self, socket: &mut Connection, decoder: &mut LinkDecoder) -> io::Result<bool> {
         let payload = self.payload.as_mut_slice();
         if socket.has_input() {
             let have = &mut self.have;

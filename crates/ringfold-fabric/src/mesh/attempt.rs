@@ -1,17 +1,13 @@
 //! How far a wish has come.
 
-use super::guest::{self, StreamHead};
-use crate::knock::{Knock, nobody};
+use super::head::{self, StreamHead};
+use crate::connection::Connection;
+use crate::dialer::{Credentials, DialTiming, Dialed, Dialer};
 use crate::limits;
 use crate::link::Link;
 use crate::poller::{Poller, Token};
 use crate::random;
 use crate::shared_link::Offer;
-use crate::socket::Socket;
-use ringfold_proto::epoch::Member;
-use ringfold_proto::handshake::{Dialler, Identity, Secret, Target};
-use ringfold_proto::hello::Purpose;
-use ringfold_proto::id::EpochId;
 use ringfold_proto::time::Time;
 use std::io;
 use std::net::SocketAddr;
@@ -34,9 +30,9 @@ impl Attempt {
         match self {
             Self::Due(at) => *at,
             Self::Dialling(dialling) => {
-                let knocks = dialling.knocks.iter().map(|(_, knock)| knock.deadline());
+                let dialers = dialling.dialers.iter().filter_map(|(_, dialer)| dialer.poll_timeout());
                 let offer = dialling.offering.iter().map(|offering| offering.deadline);
-                knocks.chain(offer).min().unwrap_or(Time::ZERO)
+                dialers.chain(offer).min().unwrap_or(Time::ZERO)
             }
             Self::Receiving(receiving) => receiving.deadline,
         }
@@ -45,13 +41,13 @@ impl Attempt {
     /// Whether one of its sockets has this name.
     pub fn has(&self, token: Token) -> bool {
         let Self::Dialling(dialling) = self else { return false };
-        dialling.knocks.iter().any(|(_, knock)| knock.token() == token)
-            || dialling.offering.as_ref().is_some_and(|offering| offering.socket.token() == token)
+        dialling.dialers.iter().any(|(_, dialer)| dialer.owns(token))
+            || dialling.offering.as_ref().is_some_and(|offering| offering.connection.token() == token)
     }
 
     /// Whether we have dialled and said on which connection the link is to be.
     pub fn has_chosen(&self) -> bool {
-        matches!(self, Self::Dialling(dialling) if dialling.has_begun)
+        matches!(self, Self::Dialling(dialling) if dialling.count > 0)
     }
 
     /// Whether streams of the other end are coming in.
@@ -63,18 +59,13 @@ impl Attempt {
 /// A link that we dial: first one stream, then, when it is known that we are welcome, the others.
 #[derive(Debug)]
 pub struct Dialling {
-    identity: Identity,
-    target: Target,
-    key: Secret,
-    address: SocketAddr,
+    credentials: Credentials,
     link: u64,
+    wanted: Wanted,
+    /// Streams that the link gets; known when the first one is there.
     count: u16,
-    /// Whether the other end has been told of the first stream.
-    has_begun: bool,
-    knocks: Vec<(u16, Knock)>,
-    done: Vec<(u16, Socket)>,
-    /// Whether the other end seems to be one with which memory can be shared.
-    shares: bool,
+    dialers: Vec<(u16, Dialer)>,
+    done: Vec<(u16, Connection)>,
     /// Memory was offered in place of the stream.
     offering: Option<Offering>,
 }
@@ -86,80 +77,94 @@ pub struct Wanted {
     pub streams: u16,
     /// Whether memory is to be offered.
     pub shares: bool,
+    /// How its addresses are tried.
+    pub timing: DialTiming,
 }
 
 /// Memory that was offered, until the other end has answered.
 #[derive(Debug)]
 struct Offering {
     offer: Offer,
-    socket: Socket,
+    connection: Connection,
     deadline: Time,
 }
 
 impl Dialling {
-    /// Dials the first stream at the member's first address.
+    /// Dials the first stream.
     pub fn begin(
         now: Time,
-        member: &Member,
-        identity: Identity,
-        (epoch, key): (EpochId, Secret),
+        addresses: &[SocketAddr],
+        credentials: Credentials,
         wanted: Wanted,
         poller: &Arc<Poller>,
     ) -> io::Result<Self> {
-        let Wanted { streams, shares } = wanted;
-        let address = *member.addresses.first().ok_or_else(|| io::Error::other("it has no address"))?;
-        // Within a host one stream does as much as many.
-        let count = if shares || address.ip().is_loopback() { 1 } else { streams };
-        let target = Target::member(Purpose::Data, epoch, member.peer);
         let link = u64::from_le_bytes(random::bytes()?);
-        let (knocks, done) = (Vec::new(), Vec::new());
-        let (has_begun, offering) = (false, None);
-        let mut dialling =
-            Self { identity, target, key, address, link, count, has_begun, knocks, done, shares, offering };
-        dialling.knock(now, 0, poller)?;
-        Ok(dialling)
+        let first = Dialer::new(now, addresses.iter().copied(), credentials.clone(), wanted.timing, poller);
+        let (dialers, done, offering) = (vec![(0, first)], Vec::new(), None);
+        Ok(Self { credentials, link, wanted, count: 0, dialers, done, offering })
     }
 
-    fn knock(&mut self, now: Time, index: u16, poller: &Arc<Poller>) -> io::Result<()> {
-        let dialler = Dialler::new(self.identity, self.target, self.key.clone(), random::nonce()?);
-        self.knocks.push((index, Knock::dial(now, self.address, poller, dialler)?));
-        Ok(())
-    }
-
-    /// One of its sockets can be moved on. The link, once it is there.
-    pub fn turn(&mut self, now: Time, token: Token, poller: &Arc<Poller>) -> Result<Option<Link>, String> {
+    /// Moves on what a token is of, or what is due. The link, once it is there.
+    pub fn advance(
+        &mut self,
+        now: Time,
+        token: Option<Token>,
+        poller: &Arc<Poller>,
+    ) -> Result<Option<Link>, String> {
+        if self.offering.as_ref().is_some_and(|offering| now >= offering.deadline) {
+            return Err("the answer to an offer of shared memory took too long".into());
+        }
         if self.offering.is_some() {
             return self.hear_answer().map_err(|error| error.to_string());
         }
-        let Some(at) = self.knocks.iter().position(|(_, knock)| knock.token() == token) else {
-            return Ok(None);
-        };
-        if self.knocks[at].1.turn(now, &nobody).map_err(|rejected| rejected.why)?.is_none() {
-            return Ok(None);
+        let mut at = 0;
+        while let Some((index, dialer)) = self.dialers.get_mut(at) {
+            let is_concerned = match token {
+                Some(token) => dialer.owns(token),
+                None => dialer.poll_timeout().is_some_and(|at| at <= now),
+            };
+            let dialed = match is_concerned {
+                true => dialer.advance(now).map_err(|error| error.to_string())?,
+                false => None,
+            };
+            let Some(dialed) = dialed else {
+                at += 1;
+                continue;
+            };
+            let index = *index;
+            self.dialers.swap_remove(at);
+            self.add_stream(now, index, dialed, poller).map_err(|error| error.to_string())?;
         }
-        let (index, knock) = self.knocks.swap_remove(at);
-        let mut socket = knock.into_socket();
-        let offer = if self.shares { self.offer() } else { None };
-        let ticket = offer.as_ref().map(Offer::ticket);
-        let head = StreamHead { link: self.link, index, count: self.count, offer: ticket };
-        socket.send(&head.encode());
-        socket.flush(&mut Vec::new()).map_err(|error| error.to_string())?;
-        self.has_begun = true;
-        if let Some(offer) = offer {
-            self.offering = Some(Offering { offer, socket, deadline: now + limits::HANDSHAKE_MAX });
-            return Ok(None);
-        }
-        self.done.push((index, socket));
-        if index == 0 {
-            for index in 1..self.count {
-                self.knock(now, index, poller).map_err(|error| error.to_string())?;
-            }
-        }
-        if self.done.len() < usize::from(self.count) {
+        if self.count == 0 || self.done.len() < usize::from(self.count) {
             return Ok(None);
         }
         self.done.sort_by_key(|(index, _)| *index);
-        Ok(Some(Link::new(self.done.drain(..).map(|(_, socket)| socket).collect())))
+        Ok(Some(Link::new(self.done.drain(..).map(|(_, connection)| connection).collect())))
+    }
+
+    /// Says on a stream which one it is. After the first one all others are dialled.
+    fn add_stream(&mut self, now: Time, index: u16, dialed: Dialed, poller: &Arc<Poller>) -> io::Result<()> {
+        let Dialed { mut connection, address, .. } = dialed;
+        let offer = if self.wanted.shares { self.offer() } else { None };
+        if index == 0 {
+            // Within a host one stream does as much as many.
+            let is_one = self.wanted.shares || address.ip().is_loopback();
+            self.count = if is_one { 1 } else { self.wanted.streams };
+        }
+        let ticket = offer.as_ref().map(Offer::ticket);
+        let head = StreamHead { link: self.link, index, count: self.count, offer: ticket };
+        connection.send(&head.encode());
+        connection.flush(&mut Vec::new())?;
+        if let Some(offer) = offer {
+            self.offering = Some(Offering { offer, connection, deadline: now + limits::HANDSHAKE_MAX });
+            return Ok(());
+        }
+        self.done.push((index, connection));
+        if index == 0 {
+            let dial = || Dialer::new(now, [address], self.credentials.clone(), self.wanted.timing, poller);
+            self.dialers = (1..self.count).map(|index| (index, dial())).collect();
+        }
+        Ok(())
     }
 
     /// Memory for the link, if it can be had.
@@ -172,23 +177,25 @@ impl Dialling {
     }
 
     fn hear_answer(&mut self) -> io::Result<Option<Link>> {
-        let Some(Offering { offer, mut socket, deadline }) = self.offering.take() else { return Ok(None) };
-        let filled = socket.fill();
-        let answer = socket.take(|input| {
+        let Some(Offering { offer, mut connection, deadline }) = self.offering.take() else {
+            return Ok(None);
+        };
+        let filled = connection.fill();
+        let answer = connection.take(|input| {
             let (answer, rest) = input.split_first()?;
             *input = rest;
             Some(*answer)
         });
         match answer {
-            Some(guest::ACCEPTED) => Ok(Some(Link::Shared(Box::new(offer.accepted(socket))))),
-            Some(guest::DECLINED) => {
+            Some(head::ACCEPTED) => Ok(Some(Link::Shared(Box::new(offer.accepted(connection))))),
+            Some(head::DECLINED) => {
                 tracing::debug!("the other end can't share memory; the link goes through the network");
-                Ok(Some(Link::new(vec![socket])))
+                Ok(Some(Link::new(vec![connection])))
             }
             Some(_) => Err(io::Error::other("the answer to an offer of memory makes no sense")),
             None => {
                 filled?;
-                self.offering = Some(Offering { offer, socket, deadline });
+                self.offering = Some(Offering { offer, connection, deadline });
                 Ok(None)
             }
         }
@@ -199,7 +206,7 @@ impl Dialling {
 #[derive(Debug)]
 pub struct Receiving {
     link: u64,
-    streams: Vec<Option<Socket>>,
+    streams: Vec<Option<Connection>>,
     deadline: Time,
 }
 
@@ -216,8 +223,8 @@ impl Receiving {
     }
 
     /// Takes a stream. All of them, once they are there.
-    pub fn take(&mut self, head: StreamHead, socket: Socket) -> Option<Vec<Socket>> {
-        *self.streams.get_mut(usize::from(head.index))? = Some(socket);
+    pub fn take(&mut self, head: StreamHead, connection: Connection) -> Option<Vec<Connection>> {
+        *self.streams.get_mut(usize::from(head.index))? = Some(connection);
         if self.streams.iter().any(Option::is_none) {
             return None;
         }

@@ -1,8 +1,8 @@
 //! Two ends of a link through memory, in one process, and ends that break the rules.
 
 use super::*;
+use crate::connection::{Intake, close_all};
 use crate::poller::{Poller, Readiness};
-use crate::socket::{Intake, close_all};
 use core::time::Duration;
 use ringfold_proto::id::{OpId, Seq};
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
@@ -82,7 +82,7 @@ fn two() -> (End, End) {
     let accepted = listener.accept().unwrap().0;
     let [a, b] = [dialled, accepted].map(|stream| {
         let poller = Arc::new(Poller::new().unwrap());
-        (Socket::new(stream, &poller, Intake::Frames).unwrap(), poller)
+        (Connection::new(stream, &poller, Intake::Frames).unwrap(), poller)
     });
     let offer = Offer::new().unwrap();
     let opened = Opened::new(&offer.ticket()).unwrap();

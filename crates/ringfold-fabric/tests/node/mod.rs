@@ -1,8 +1,9 @@
 //! Peers that make links, driven by whoever tests them.
 
 use ringfold_fabric::clock::Clock;
-use ringfold_fabric::door::Door;
+use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::link::{Arrival, Link};
+use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::slots::SlotPool;
@@ -11,7 +12,7 @@ use ringfold_proto::epoch::Member;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{EpochId, GroupId, Incarnation, OpId, PeerId, Seq, Tag};
 use ringfold_proto::link_message::LinkMessage;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,15 +33,15 @@ pub struct Node {
     pub chance: Chance,
     pub up: Vec<Link>,
     pub failed: Vec<String>,
-    pub visitors: Vec<(PeerId, Purpose, TcpStream)>,
+    pub visitors: Vec<(PeerId, Purpose, BlockingConnection)>,
 }
 
 impl Node {
     pub fn new(peer: u128, streams: u16, patience: Duration) -> Self {
         let poller = Arc::new(Poller::new().unwrap());
-        let door = Door::open("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
+        let listener = Listener::bind_one("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
         let peer = PeerId(peer);
-        let mesh = Mesh::new(peer, door, streams, patience, &poller);
+        let mesh = Mesh::new(peer, listener, streams, patience, &poller);
         let (clock, chance) = (Clock::start(), Chance(peer.0 as u64 * 2 + 1));
         let (up, failed, visitors) = (Vec::new(), Vec::new(), Vec::new());
         Self { peer, host: 1, mesh, poller, clock, ahead: Duration::ZERO, chance, up, failed, visitors }
@@ -56,7 +57,7 @@ impl Node {
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.mesh.address().unwrap()
+        self.mesh.address()
     }
 
     /// The same place by a name that does not look like this host's own, for which one stream would do.
@@ -88,7 +89,9 @@ impl Node {
             match news {
                 MeshNews::Up(_, link) => self.up.push(link),
                 MeshNews::Failed(_, why) => self.failed.push(why),
-                MeshNews::Visitor { peer, purpose, stream } => self.visitors.push((peer, purpose, stream)),
+                MeshNews::Visitor { peer, purpose, connection } => {
+                    self.visitors.push((peer, purpose, connection));
+                }
             }
         }
     }

@@ -100,10 +100,16 @@ impl Master {
         for peer in silent {
             self.remove(peer, Departure::Silent);
         }
-        let behind: Vec<_> = self.roster.iter().filter(|r| r.session.is_overfull()).map(|r| r.peer).collect();
-        for peer in behind {
+    }
+
+    /// Evicts peers that have fallen too far behind with what they acknowledge.
+    pub(super) fn evict_overfull(&mut self) -> bool {
+        let Some(peer) = self.overfull.pop_first() else { return false };
+        let is_behind = self.roster.get(peer).is_some_and(|record| record.session.is_overfull());
+        if is_behind {
             self.remove(peer, Departure::Misbehaved(ProtocolViolation::NothingAcknowledged));
         }
+        true
     }
 
     pub(super) fn liveness_timeout(&self) -> Option<Time> {

@@ -9,6 +9,7 @@ use ringfold_proto::id::{
     CallId, ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, Seq, Tag,
 };
 use ringfold_proto::limits;
+use ringfold_proto::master::{Master, MasterAction, MasterConfig};
 use ringfold_proto::message::{
     Ballot, Direction, EpochRecord, Join, Numbered, OpProgress, OpRecord, Outcome, Phase, Request, Resume,
     RoundNumbers, ToMaster, ToPeer,
@@ -87,6 +88,29 @@ fn wrong_numbering_puts_out_who_counts_so() {
         );
         assert_only_cid_is_out(&mut stage, who);
     }
+}
+
+#[test]
+fn a_peer_that_acknowledges_nothing_is_evicted_before_any_timeout() {
+    let mut master =
+        Master::new(MasterConfig { timing: Timing::default(), tuning: Tuning::default(), seed: [1; 32] });
+    let (now, conn) = (Time(1), ConnId(1));
+    master.handle_connected(now, conn, PeerId(7));
+    let mut say = |number: u64, message: ToMaster| {
+        master.handle_message(now, conn, Numbered { number, acknowledged: 0, message });
+        std::iter::from_fn(|| master.poll_action()).collect::<Vec<_>>()
+    };
+    say(0, ToMaster::Join(join("odd")));
+    for round in 1..=limits::OUTBOX_MAX as u64 + 10 {
+        let request = Request::ArePeersPending;
+        let actions = say(round, ToMaster::Vote { call: CallId(round), round, deadline_ms: 0, request });
+        if actions.iter().any(|action| matches!(action, MasterAction::Close { .. })) {
+            let told = format!("{actions:?}");
+            assert!(told.contains("does not acknowledge"), "{told}");
+            return;
+        }
+    }
+    panic!("it was not evicted");
 }
 
 #[test]

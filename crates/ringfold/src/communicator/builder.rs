@@ -8,8 +8,8 @@ use crate::uplink::Uplink;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
-use ringfold_fabric::door::Door;
 use ringfold_fabric::host;
+use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
@@ -54,6 +54,7 @@ pub(super) struct Config {
     advertised: Vec<(IpAddr, Option<u16>)>,
     site: u32,
     timing: Timing,
+    unreachable_after: Option<Duration>,
     connect_patience: Option<Duration>,
     watch: Option<CancelToken>,
     shares_memory: bool,
@@ -85,6 +86,7 @@ impl CommunicatorBuilder {
                 advertised: Vec::new(),
                 site: 0,
                 timing: Timing::default(),
+                unreachable_after: None,
                 connect_patience: None,
                 watch: None,
                 shares_memory: host::may_share(),
@@ -158,6 +160,14 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// How long the host of the master or of another peer may acknowledge nothing before it counts as lost: 15 s if nothing is said, or as
+    /// many seconds as the environment variable `RINGFOLD_UNREACHABLE_AFTER` says; 3 s at least. Systems answer for
+    /// processes that are busy, so no long computation is mistaken for a loss.
+    pub fn unreachable_after(mut self, time: Duration) -> Self {
+        self.config.unreachable_after = Some(time);
+        self
+    }
+
     /// How long `connect` waits to be let in; as long as any other wait if nothing is said.
     pub fn connect_patience(mut self, patience: Duration) -> Self {
         self.config.connect_patience = Some(patience);
@@ -216,11 +226,12 @@ impl Config {
             .map_err(|error| MasterLoss::Unreachable(format!("{}: {error}", self.master)))
             .map_err(Failure::MasterLost)?
             .collect();
-        let poller = Arc::new(Poller::new().map_err(system)?);
-        let door = Door::open_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
+        let poller = Poller::new().map_err(system)?;
+        let poller = Arc::new(poller.with_unreachable_after(self.unreachable_after));
+        let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
             Error::Bind(format!("no port of {:?} can be listened on: {error}", self.ports))
         })?;
-        let listens = door.address().map_err(system)?;
+        let listens = listener.address();
         let peer = PeerId(random::id().map_err(system)?);
         // Whoever does not share memory is on a host of its own.
         let host = if self.shares_memory { host::host_id() } else { host::nobodys() };
@@ -232,7 +243,7 @@ impl Config {
             addresses: self.addresses(listens),
         };
         let streams = self.streams;
-        let mut mesh = Mesh::new(peer, door, streams, limits::LINK_MAX, &poller);
+        let mut mesh = Mesh::new(peer, listener, streams, limits::LINK_MAX, &poller);
         if self.shares_memory {
             mesh = mesh.share_memory_on(host);
         }

@@ -1,14 +1,15 @@
 //! Where members are, and how to prove to them that we are one: for threads that dial by themselves.
 
 use parking_lot::Mutex;
-use ringfold_fabric::{knock, random};
+use ringfold_fabric::connection::BlockingConnection;
+use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_proto::epoch::EpochDescription;
-use ringfold_proto::handshake::{Dialler, Identity, Secret, Target};
+use ringfold_proto::handshake::{Identity, Secret, Target};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What is known of the members of the newest epoch.
@@ -50,14 +51,21 @@ impl Directory {
     }
 
     /// Connects to a member, and waits for it.
-    pub(crate) fn reach(&self, peer: PeerId, purpose: Purpose, patience: Duration) -> io::Result<TcpStream> {
-        let (identity, target, key, addresses) = {
+    pub(crate) fn reach(
+        &self,
+        peer: PeerId,
+        purpose: Purpose,
+        patience: Duration,
+    ) -> io::Result<BlockingConnection> {
+        let (credentials, addresses) = {
             let known = self.known.lock();
-            let addresses = known.addresses.get(&peer).cloned().unwrap_or_default();
-            let target = Target::member(purpose, known.epoch, peer);
-            (Identity::new(self.me, known.run), target, Secret::epoch_key(&known.key), addresses)
+            let credentials = Credentials {
+                identity: Identity::new(self.me, known.run),
+                target: Target::member(purpose, known.epoch, peer),
+                secret: Secret::epoch_key(&known.key),
+            };
+            (credentials, known.addresses.get(&peer).cloned().unwrap_or_default())
         };
-        let dialler = || Ok(Dialler::new(identity, target, key.clone(), random::nonce()?));
-        knock::reach(&addresses, patience, dialler)
+        dial_blocking(&addresses, patience, &credentials)
     }
 }

@@ -16,6 +16,7 @@ use super::place::MeetingPlace;
 use crate::Error;
 use core::fmt;
 use ringfold_fabric::arena::{Arena, Geometry};
+use ringfold_fabric::dialer::Backoff;
 use ringfold_fabric::random;
 use ringfold_proto::epoch::{EpochDescription, Member};
 use ringfold_proto::id::{EpochId, GroupId, Incarnation, Rank};
@@ -125,9 +126,10 @@ pub(super) struct Met {
 /// their own time.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
 
-/// The pause between two attempts to reach rank 0, or to listen: the first one, and the longest.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// The pauses between attempts to reach rank 0, or to listen.
+fn backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(1), Duration::from_millis(20))
+}
 
 /// Meets the others.
 pub(super) fn meet(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Error> {

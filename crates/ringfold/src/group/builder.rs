@@ -13,8 +13,8 @@ use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
 use ringfold_fabric::arena::Arena;
-use ringfold_fabric::door::Door;
 use ringfold_fabric::host;
+use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
@@ -52,6 +52,7 @@ pub struct GroupBuilder {
     media: Media,
     tuning: Tuning,
     timeout: Duration,
+    unreachable_after: Option<Duration>,
     patience: Duration,
     streams: u16,
     bind: Option<IpAddr>,
@@ -81,6 +82,7 @@ impl GroupBuilder {
             media: Media::Auto,
             tuning: Tuning::default(),
             timeout: limits::OPERATION_MAX,
+            unreachable_after: None,
             patience: limits::MEETING_MAX,
             streams: 4,
             bind: None,
@@ -149,6 +151,14 @@ impl GroupBuilder {
         self
     }
 
+    /// How long the host of another rank may acknowledge nothing before it counts as lost: 15 s if nothing is said, or as
+    /// many seconds as the environment variable `RINGFOLD_UNREACHABLE_AFTER` says; 3 s at least. Systems answer for
+    /// processes that are busy, so no long computation is mistaken for a loss.
+    pub fn unreachable_after(mut self, time: Duration) -> Self {
+        self.unreachable_after = Some(time);
+        self
+    }
+
     /// How long the ranks may take to find each other.
     pub fn connect_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -204,11 +214,12 @@ impl GroupBuilder {
         let standing = self.standing()?;
         let until = Instant::now() + self.patience.min(limits::OPERATION_MAX * 1000);
         let system = |error: std::io::Error| Error::system("the group can't be formed", &error);
-        let poller = Arc::new(Poller::new().map_err(system)?);
-        let door = Door::open_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
+        let poller = Poller::new().map_err(system)?;
+        let poller = Arc::new(poller.with_unreachable_after(self.unreachable_after));
+        let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
             Error::Bind(format!("no port of {:?} can be listened on: {error}", self.ports))
         })?;
-        let listens = door.address().map_err(system)?;
+        let listens = listener.address();
         let peer = PeerId(random::id().map_err(system)?);
         let may_share = self.media != Media::Tcp && host::may_share();
         let host = if may_share { host::host_id() } else { host::nobodys() };
@@ -232,7 +243,7 @@ impl GroupBuilder {
             until,
         };
         let met = meet(&at, &arrival)?;
-        let mut mesh = Mesh::new(peer, door, self.streams, until - Instant::now().min(until), &poller);
+        let mut mesh = Mesh::new(peer, listener, self.streams, until - Instant::now().min(until), &poller);
         if may_share {
             mesh = mesh.share_memory_on(host);
         }

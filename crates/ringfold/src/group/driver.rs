@@ -417,8 +417,8 @@ impl GroupDriver {
                     self.fail(now, cause);
                 }
             }
-            PlaneEvent::Visitor { peer, purpose: Purpose::Window, stream } => {
-                self.lobby.receive(peer, stream);
+            PlaneEvent::Visitor { peer, purpose: Purpose::Window, connection } => {
+                self.lobby.receive(peer, connection);
             }
             // Nobody fetches a state or measures a link here.
             PlaneEvent::Visitor { .. } => {}

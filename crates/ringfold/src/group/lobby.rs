@@ -7,11 +7,11 @@ use crate::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ringfold_fabric::bells::Bells;
 use ringfold_fabric::channel::{Connection, Endpoint};
+use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::reactor::Callback;
 use ringfold_proto::cause::{Cause, Departure, PeerName};
 use ringfold_proto::id::{PeerId, Rank};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -38,7 +38,7 @@ struct State {
     fault: Option<Cause>,
     is_closed: bool,
     left: BTreeSet<Rank>,
-    visitors: VecDeque<(PeerId, TcpStream)>,
+    visitors: VecDeque<(PeerId, BlockingConnection)>,
     /// What windows wait on.
     bells: Vec<Weak<Bells>>,
     /// What windows talk through; made when a window first needs it.
@@ -94,10 +94,10 @@ impl Lobby {
     }
 
     /// Someone came to connect windows.
-    pub(super) fn receive(&self, peer: PeerId, stream: TcpStream) {
+    pub(super) fn receive(&self, peer: PeerId, connection: BlockingConnection) {
         let mut state = self.state.lock();
         if !state.is_closed {
-            state.visitors.push_back((peer, stream));
+            state.visitors.push_back((peer, connection));
             if state.visitors.len() > VISITORS_MAX {
                 state.visitors.pop_front();
             }
@@ -171,11 +171,11 @@ impl Lobby {
     }
 
     /// The next connection that someone made; none if there was none in time, or the group is over.
-    pub(crate) fn visitor(&self, peer: PeerId, until: Instant) -> Option<TcpStream> {
+    pub(crate) fn visitor(&self, peer: PeerId, until: Instant) -> Option<BlockingConnection> {
         let mut state = self.state.lock();
         loop {
             if let Some(place) = state.visitors.iter().position(|(from, _)| *from == peer) {
-                return state.visitors.remove(place).map(|(_, stream)| stream);
+                return state.visitors.remove(place).map(|(_, connection)| connection);
             }
             let is_over = state.fault.is_some() || state.is_closed;
             if is_over || self.changed.wait_until(&mut state, until).timed_out() {

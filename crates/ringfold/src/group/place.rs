@@ -1,11 +1,11 @@
-//! Where rank 0 can be met: a door of its own, and the line that tells the others of it.
+//! Where rank 0 can be met: a listener of its own, and the line that tells the others of it.
 
 use super::bootstrap::Vigil;
 use crate::Error;
 use core::fmt;
 use parking_lot::{Mutex, MutexGuard};
-use ringfold_fabric::door::Door;
 use ringfold_fabric::host::outward_addresses;
+use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
 use ringfold_fabric::random;
 use std::io;
@@ -45,11 +45,10 @@ pub struct MeetingPlace {
 }
 
 struct Inner {
-    door: Door,
     poller: Arc<Poller>,
     announcement: Announcement,
-    /// Held by whoever meets here.
-    turn: Mutex<()>,
+    /// Locked by the group that meets here.
+    listener: Mutex<Listener>,
 }
 
 impl MeetingPlace {
@@ -67,15 +66,15 @@ impl MeetingPlace {
     pub(super) fn open_at(bind: Option<IpAddr>) -> Result<Self, Error> {
         let open = || -> io::Result<Self> {
             let poller = Arc::new(Poller::new()?);
-            let door = Door::open_in(bind, 0..=0, &poller)?;
-            let port = door.address()?.port();
+            let listener = Listener::bind_in(bind, 0..=0, &poller)?;
+            let port = listener.address().port();
             let hosts = bind.filter(|ip| !ip.is_unspecified()).map_or_else(own_addresses, |ip| vec![ip]);
             let announcement = Announcement {
                 id: hex(&random::bytes::<8>()?),
                 secret: hex(&random::bytes::<16>()?),
                 addresses: hosts.into_iter().map(|ip| SocketAddr::new(ip, port)).collect(),
             };
-            Ok(Self::new(door, poller, announcement))
+            Ok(Self::new(listener, poller, announcement))
         };
         open().map_err(|error| Error::Bind(format!("no place to meet can be opened: {error}")))
     }
@@ -83,18 +82,14 @@ impl MeetingPlace {
     /// Listens at an address that all know; there is no secret then.
     pub(super) fn listen(address: SocketAddr) -> io::Result<Self> {
         let poller = Arc::new(Poller::new()?);
-        let door = Door::open(address, &poller)?;
+        let listener = Listener::bind_one(address, &poller)?;
         let announcement =
             Announcement { id: String::new(), secret: String::new(), addresses: vec![address] };
-        Ok(Self::new(door, poller, announcement))
+        Ok(Self::new(listener, poller, announcement))
     }
 
-    fn new(door: Door, poller: Arc<Poller>, announcement: Announcement) -> Self {
-        Self { inner: Arc::new(Inner { door, poller, announcement, turn: Mutex::new(()) }) }
-    }
-
-    pub(super) fn door(&self) -> &Door {
-        &self.inner.door
+    fn new(listener: Listener, poller: Arc<Poller>, announcement: Announcement) -> Self {
+        Self { inner: Arc::new(Inner { poller, announcement, listener: Mutex::new(listener) }) }
     }
 
     pub(super) fn poller(&self) -> &Arc<Poller> {
@@ -115,16 +110,16 @@ impl MeetingPlace {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Waits until no other group meets here. None if that takes too long.
+    /// Waits until no other group meets here; then the listener is ours. None if that takes too long.
     pub(super) fn await_turn(
         &self,
         vigil: &Vigil,
         until: Instant,
-    ) -> Result<Option<MutexGuard<'_, ()>>, Error> {
+    ) -> Result<Option<MutexGuard<'_, Listener>>, Error> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if let Some(turn) = self.inner.turn.try_lock_for(left.min(vigil.tick())) {
-                return Ok(Some(turn));
+            if let Some(listener) = self.inner.listener.try_lock_for(left.min(vigil.tick())) {
+                return Ok(Some(listener));
             }
             vigil.check()?;
             if left.is_zero() {

@@ -3,6 +3,8 @@
 use super::{MASTER_PORT, Master};
 use crate::Error;
 use core::fmt;
+use core::time::Duration;
+use ringfold_fabric::listener::ListenAddress;
 use ringfold_proto::handshake::Secret;
 use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::Tuning;
@@ -21,6 +23,7 @@ pub(super) struct Plan {
     listen: Vec<String>,
     pub token: Token,
     pub timing: Timing,
+    pub unreachable_after: Option<Duration>,
     pub tuning: Tuning,
     pub crash_after_commits: Option<u64>,
 }
@@ -28,14 +31,6 @@ pub(super) struct Plan {
 /// The join token; never printed.
 #[derive(Clone, Default)]
 pub(super) struct Token(String);
-
-/// An address to listen on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Listen {
-    pub address: SocketAddr,
-    /// Whether a machine that lacks the address's family is no reason to fail.
-    pub optional: bool,
-}
 
 impl MasterBuilder {
     /// Listens here, `host:port`. Said several times, it listens on all of them; said never, on port 48148 of
@@ -54,6 +49,14 @@ impl MasterBuilder {
     /// Deadlines and intervals.
     pub fn timing(mut self, timing: Timing) -> Self {
         self.plan.timing = timing;
+        self
+    }
+
+    /// How long the host of a peer may acknowledge nothing before it counts as lost: 15 s if nothing is said, or as
+    /// many seconds as the environment variable `RINGFOLD_UNREACHABLE_AFTER` says; 3 s at least. Systems answer for
+    /// processes that are busy, so no long computation is mistaken for a loss.
+    pub fn unreachable_after(mut self, time: Duration) -> Self {
+        self.plan.unreachable_after = Some(time);
         self
     }
 
@@ -79,11 +82,11 @@ impl MasterBuilder {
 
 impl Plan {
     /// All addresses to listen on; names are looked up.
-    pub fn addresses(&self) -> Result<Vec<Listen>, Error> {
+    pub fn addresses(&self) -> Result<Vec<ListenAddress>, Error> {
         if self.listen.is_empty() {
             return Ok(vec![
-                Listen { address: (Ipv6Addr::UNSPECIFIED, MASTER_PORT).into(), optional: true },
-                Listen { address: (Ipv4Addr::UNSPECIFIED, MASTER_PORT).into(), optional: false },
+                ListenAddress { address: (Ipv6Addr::UNSPECIFIED, MASTER_PORT).into(), optional: true },
+                ListenAddress { address: (Ipv4Addr::UNSPECIFIED, MASTER_PORT).into(), optional: false },
             ]);
         }
         let mut addresses = Vec::new();
@@ -94,7 +97,7 @@ impl Plan {
                 .collect();
             // A name may have addresses of a family that the machine does not have.
             let optional = found.len() > 1;
-            addresses.extend(found.into_iter().map(|address| Listen { address, optional }));
+            addresses.extend(found.into_iter().map(|address| ListenAddress { address, optional }));
         }
         Ok(addresses)
     }

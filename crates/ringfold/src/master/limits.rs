@@ -1,14 +1,12 @@
 //! Every bound of the master's driver in one place.
 
 use core::time::Duration;
+use ringfold_fabric::limits::HANDSHAKES_MAX;
 use ringfold_proto::limits::WORLD_MAX;
-
-/// Connections that may be in their handshake at once. More wait in the listener's backlog.
-pub(super) use ringfold_fabric::limits::{ACCEPTS_PER_TURN, FAREWELL_MAX, KNOCKS_MAX};
 
 /// Connections that have proven themselves: one for each peer, and some for those who come back on another
 /// one or are about to be turned away.
-pub(super) const LINES_MAX: usize = WORLD_MAX + KNOCKS_MAX;
+pub(super) const LINES_MAX: usize = WORLD_MAX + HANDSHAKES_MAX;
 
 /// How long a connection that has proven itself may take to say who it is, where silence is borne longer.
 pub(super) const INTRODUCTION_MAX: Duration = Duration::from_secs(10);
@@ -18,12 +16,6 @@ pub(super) const MESSAGES_PER_TURN: usize = 64;
 
 /// Bytes of incomplete messages that all connections may hold together.
 pub(super) const HELD_BYTES_MAX: usize = 1 << 30;
-
-/// Connections that hear their last words at once; beyond that the oldest of them is cut.
-pub(super) const FAREWELLS_MAX: usize = 256;
-
-/// How long nobody is accepted after the system had no descriptor left for one.
-pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest sleep; whatever matters ends it earlier.
 pub(super) const SLEEP_MAX: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! A connection that has proven itself.
 
 use super::limits;
-use ringfold_fabric::socket::{Intake, Socket};
+use ringfold_fabric::connection::{Connection, Intake};
 use ringfold_proto::frame::{ControlDecoder, FrameError, encode_control};
 use ringfold_proto::message::{Join, Numbered, ToMaster, ToPeer};
 use std::io;
@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 /// A peer's connection.
 #[derive(Debug)]
 pub(super) struct Line {
-    pub socket: Socket,
+    pub connection: Connection,
     decoder: ControlDecoder<Numbered<ToMaster>>,
     /// The other end.
     pub from: SocketAddr,
@@ -26,19 +26,18 @@ pub(super) enum Break {
 }
 
 impl Line {
-    pub fn new(mut socket: Socket) -> io::Result<Self> {
-        let from = socket.peer_address()?;
-        socket.set_intake(Intake::Messages);
-        Ok(Self { socket, decoder: ControlDecoder::default(), from })
+    pub fn new(mut connection: Connection, from: SocketAddr) -> Self {
+        connection.set_intake(Intake::Messages);
+        Self { connection, decoder: ControlDecoder::default(), from }
     }
 
     /// Takes what arrived, as much of it as one turn takes. Says whether there is more to be taken that the
     /// poller will not tell of.
     pub fn hear(&mut self, mut each: impl FnMut(Numbered<ToMaster>)) -> Result<bool, Break> {
-        let filled = if self.socket.has_input() { Ok(false) } else { self.socket.fill() };
+        let filled = if self.connection.has_input() { Ok(false) } else { self.connection.fill() };
         for _ in 0..limits::MESSAGES_PER_TURN {
             let decoder = &mut self.decoder;
-            match self.socket.take(|input| decoder.next_message(input)) {
+            match self.connection.take(|input| decoder.next_message(input)) {
                 Ok(Some(mut message)) => {
                     self.correct(&mut message.message);
                     each(message);
@@ -47,12 +46,12 @@ impl Line {
                 Err(error) => return Err(Break::Garbled(error)),
             }
         }
-        Ok(self.socket.has_input())
+        Ok(self.connection.has_input())
     }
 
     /// Queues a message.
     pub fn say(&mut self, message: &Numbered<ToPeer>) -> Result<(), FrameError> {
-        encode_control(message).map(|frame| self.socket.send(&frame))
+        encode_control(message).map(|frame| self.connection.send(&frame))
     }
 
     /// Bytes of a message that is not complete.

@@ -2,19 +2,18 @@
 
 use super::builder::Plan;
 use super::crash::Crash;
-use super::entrance::Entrance;
-use super::farewell::Farewells;
 use super::limits;
 use super::line::{Break, Line};
 use super::report::report;
 use super::tours::Tours;
 use crate::Error;
 use ringfold_fabric::clock::Clock;
-use ringfold_fabric::knock::Knock;
+use ringfold_fabric::closing::ClosingConnections;
+use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Poller, Readiness, Token};
 use ringfold_fabric::random;
 use ringfold_proto::cause::Removal;
-use ringfold_proto::handshake::{Acceptor, Established, Identity, Secret};
+use ringfold_proto::handshake::{Established, Identity, Secret};
 use ringfold_proto::hello::{Hello, Purpose, Refusal};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::master::{Master as Machine, MasterAction, MasterConfig};
@@ -22,7 +21,6 @@ use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -36,10 +34,9 @@ const MASTER: (PeerId, RunId) = (PeerId(0), RunId(0));
 pub(super) struct Server {
     clock: Clock,
     poller: Arc<Poller>,
-    entrance: Entrance,
+    listener: Listener,
     secret: Secret,
     machine: Machine,
-    knocks: HashMap<Token, Knock>,
     lines: BTreeMap<ConnId, Line>,
     conns: HashMap<Token, ConnId>,
     last_conn: ConnId,
@@ -52,20 +49,19 @@ pub(super) struct Server {
     unsent: BTreeSet<ConnId>,
     /// Bytes of incomplete messages, of all lines.
     held_bytes: usize,
-    farewells: Farewells,
+    closing: ClosingConnections,
     tours: Tours,
     crash: Option<Crash>,
 }
 
 impl Server {
-    pub fn new(plan: &Plan, poller: Arc<Poller>, entrance: Entrance) -> Result<Self, Error> {
+    pub fn new(plan: &Plan, poller: Arc<Poller>, listener: Listener) -> Result<Self, Error> {
         let seed = random::bytes().map_err(|e| Error::system("the master's identity", &e))?;
         let (timing, tuning) = (plan.timing, plan.tuning);
         Ok(Self {
             clock: Clock::start(),
-            entrance,
+            listener,
             secret: plan.secret(),
-            knocks: HashMap::new(),
             lines: BTreeMap::new(),
             conns: HashMap::new(),
             last_conn: ConnId(0),
@@ -74,7 +70,7 @@ impl Server {
             unheard: BTreeSet::new(),
             unsent: BTreeSet::new(),
             held_bytes: 0,
-            farewells: Farewells::new(poller.clone()),
+            closing: ClosingConnections::default(),
             tours: Tours::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
             machine: Machine::new(MasterConfig { timing, tuning, seed }),
@@ -101,8 +97,6 @@ impl Server {
                 self.machine.handle_tour(now, ticket, answer);
             }
             self.act_and_flush(now);
-            let has_room = self.knocks.len() < limits::KNOCKS_MAX;
-            self.entrance.turn(now, has_room).map_err(failed)?;
         }
         tracing::info!(target: "ringfold::master", "the master ends: it was interrupted");
         Ok(())
@@ -115,10 +109,9 @@ impl Server {
         }
         let deadlines = [
             self.machine.poll_timeout(),
-            self.knocks.values().map(Knock::deadline).min(),
+            self.listener.poll_timeout(),
             self.strangers.values().copied().min(),
-            self.farewells.deadline(),
-            self.entrance.deadline(),
+            self.closing.poll_timeout(),
         ];
         deadlines
             .into_iter()
@@ -127,89 +120,54 @@ impl Server {
             .map_or(limits::SLEEP_MAX, |at| at.since(now).min(limits::SLEEP_MAX))
     }
 
-    /// Something can be done with a socket.
+    /// Something can be done with a connection.
     fn attend(&mut self, now: Time, token: Token) {
         if let Some(conn) = self.conns.get(&token).copied() {
             self.unsent.insert(conn);
-            self.hear(now, conn);
-        } else if self.knocks.contains_key(&token) {
-            self.shake_hands(now, token);
-        } else if self.entrance.has(token) {
-            self.accept(now, token);
-        } else {
-            self.farewells.turn(token);
+            return self.hear(now, conn);
         }
-    }
-
-    /// Ends what took too long.
-    fn expire(&mut self, now: Time) {
-        let late = self.knocks.iter().filter(|(_, k)| k.deadline() <= now).map(|(token, _)| *token);
-        for token in late.collect::<Vec<_>>() {
-            self.shake_hands(now, token);
-        }
-        let late = self.strangers.iter().filter(|(_, deadline)| **deadline <= now).map(|(conn, _)| *conn);
-        for conn in late.collect::<Vec<_>>() {
-            self.dismiss(now, conn, "it did not say who it is".into());
-        }
-        self.farewells.expire(now);
-        if self.machine.poll_timeout().is_some_and(|at| at <= now) {
-            self.machine.handle_timeout(now);
-        }
-    }
-
-    fn accept(&mut self, now: Time, door: Token) {
-        let room = limits::KNOCKS_MAX.saturating_sub(self.knocks.len());
-        for stream in self.entrance.arrivals(now, door, room) {
-            match self.knock(now, stream) {
-                Ok(knock) => {
-                    let token = knock.token();
-                    self.knocks.insert(token, knock);
-                    // Its first words are mostly here already.
-                    self.shake_hands(now, token);
-                }
-                Err(error) => tracing::debug!(target: "ringfold::master", "someone went away: {error}"),
-            }
-        }
-    }
-
-    fn knock(&self, now: Time, stream: TcpStream) -> io::Result<Knock> {
-        let acceptor = Acceptor::new(Identity::new(MASTER.0, MASTER.1), random::nonce()?);
-        Knock::accept(now, stream, &self.poller, acceptor)
-    }
-
-    fn shake_hands(&mut self, now: Time, token: Token) {
-        let Some(knock) = self.knocks.get_mut(&token) else { return };
-        let is_full = self.lines.len() >= limits::LINES_MAX;
-        let secret = &self.secret;
+        let (is_full, secret) = (self.lines.len() >= limits::LINES_MAX, &self.secret);
         let secrets = |hello: &Hello| match hello.purpose {
             Purpose::Control if is_full => Err(Refusal::Full),
             Purpose::Control => Ok(secret.clone()),
             _ => Err(Refusal::WrongPurpose),
         };
-        let step = knock.turn(now, &secrets);
-        if matches!(step, Ok(None)) {
-            return;
+        let identity = Identity::new(MASTER.0, MASTER.1);
+        if self.listener.handle_ready(now, token, identity, &secrets) {
+            self.take_outcomes(now);
+        } else {
+            self.closing.handle_ready(token);
         }
-        let Some(knock) = self.knocks.remove(&token) else { return };
-        // Clients that only open a connection (port scans, health checks) were not rejected.
-        let is_rejection = knock.failed().is_some();
-        let socket = knock.into_socket();
-        match step {
-            Ok(Some(established)) => match Line::new(socket) {
-                Ok(line) => self.welcome(now, line, established),
-                Err(error) => tracing::debug!(target: "ringfold::master", "someone went away: {error}"),
-            },
-            Ok(None) => {}
-            Err(rejected) => {
-                let from =
-                    socket.peer_address().map_or_else(|_| "an unknown address".into(), |a| a.to_string());
-                let why = rejected.why;
-                if is_rejection {
-                    tracing::warn!(target: "ringfold::master", "rejected connection from {from}: {why}");
-                } else {
-                    tracing::debug!(target: "ringfold::master", "no handshake with {from}: {why}");
+    }
+
+    /// Ends what took too long.
+    fn expire(&mut self, now: Time) {
+        self.listener.handle_timeout(now);
+        self.take_outcomes(now);
+        let late = self.strangers.iter().filter(|(_, deadline)| **deadline <= now).map(|(conn, _)| *conn);
+        for conn in late.collect::<Vec<_>>() {
+            self.dismiss(now, conn, "it did not say who it is".into());
+        }
+        self.closing.handle_timeout(now);
+        if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+            self.machine.handle_timeout(now);
+        }
+    }
+
+    fn take_outcomes(&mut self, now: Time) {
+        while let Some(outcome) = self.listener.poll_outcome() {
+            match outcome {
+                Outcome::Established(established, connection, from) => {
+                    self.welcome(now, Line::new(connection, from), established);
                 }
-                self.farewells.bid(now, socket);
+                Outcome::Rejected(from, rejection) => {
+                    // Clients that only open a connection (port scans, health checks) were not rejected.
+                    if rejection.error.is_some() {
+                        tracing::warn!(target: "ringfold::master", "rejected connection from {from}: {rejection}");
+                    } else {
+                        tracing::debug!(target: "ringfold::master", "no handshake with {from}: {rejection}");
+                    }
+                }
             }
         }
     }
@@ -217,8 +175,8 @@ impl Server {
     fn welcome(&mut self, now: Time, line: Line, established: Established) {
         self.last_conn = ConnId(self.last_conn.0 + 1);
         let conn = self.last_conn;
-        let round_trip = line.socket.round_trip();
-        self.conns.insert(line.socket.token(), conn);
+        let round_trip = line.connection.round_trip();
+        self.conns.insert(line.connection.token(), conn);
         self.lines.insert(conn, line);
         self.strangers.insert(conn, now + self.introduction_max);
         self.unsent.insert(conn);
@@ -267,7 +225,7 @@ impl Server {
             let mut is_settled = true;
             for conn in std::mem::take(&mut self.unsent) {
                 let Some(line) = self.lines.get_mut(&conn) else { continue };
-                if let Err(error) = line.socket.flush(&mut Vec::new()) {
+                if let Err(error) = line.connection.flush(&mut Vec::new()) {
                     tracing::debug!(target: "ringfold::master", "{} is lost: {error}", line.from);
                     self.lose(now, conn);
                     is_settled = false;
@@ -284,7 +242,7 @@ impl Server {
             MasterAction::Send { conn, message } => self.send(now, conn, &message),
             MasterAction::Close { conn } => {
                 if let Some(line) = self.forget(conn) {
-                    self.farewells.bid(now, line.socket);
+                    self.closing.close(now, line.connection);
                     self.machine.handle_lost(now, conn);
                 }
             }
@@ -312,8 +270,8 @@ impl Server {
         self.unsent.insert(conn);
         if self.crash.as_ref().is_some_and(|c| c.is_due(&message.message)) {
             let end = Instant::now() + limits::INTRODUCTION_MAX;
-            while line.socket.queued_bytes() > 0 && Instant::now() < end {
-                let _ = line.socket.flush(&mut Vec::new());
+            while line.connection.queued_bytes() > 0 && Instant::now() < end {
+                let _ = line.connection.flush(&mut Vec::new());
             }
             std::process::abort();
         }
@@ -326,7 +284,7 @@ impl Server {
         let message = ToPeer::Removed { reason: Removal::Disconnected(reason) };
         let farewell = Numbered { number: 0, acknowledged: 0, message };
         if line.say(&farewell).is_ok() {
-            self.farewells.bid(now, line.socket);
+            self.closing.close(now, line.connection);
         }
         self.machine.handle_lost(now, conn);
     }
@@ -340,7 +298,7 @@ impl Server {
 
     fn forget(&mut self, conn: ConnId) -> Option<Line> {
         let line = self.lines.remove(&conn)?;
-        self.conns.remove(&line.socket.token());
+        self.conns.remove(&line.connection.token());
         self.strangers.remove(&conn);
         self.unheard.remove(&conn);
         self.held_bytes -= line.held_bytes();

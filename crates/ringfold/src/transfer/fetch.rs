@@ -11,11 +11,11 @@ use super::part::Part;
 use super::wire::{Header, Request};
 use super::{Connect, Counts, Done};
 use parking_lot::{Condvar, Mutex};
+use ringfold_fabric::connection::BlockingConnection;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::PeerId;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -173,12 +173,11 @@ impl Fetch {
         self: &Arc<Self>,
         peer: PeerId,
         worker: u64,
-        stream: &TcpStream,
+        stream: &BlockingConnection,
         progress: &mut bool,
     ) -> io::Result<End> {
         let _pass = self.gate.enter(peer, stream)?;
         let mut owed = Owed { fetch: self, peer, parts: VecDeque::new(), bytes: 0, request_bytes: 0 };
-        stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(STALL_MAX))?;
         stream.set_write_timeout(Some(STALL_MAX))?;
         let mut requests = Vec::new();
@@ -243,7 +242,7 @@ impl Fetch {
     fn receive(
         &self,
         peer: PeerId,
-        stream: &TcpStream,
+        stream: &BlockingConnection,
         part: &mut Part,
         progress: &mut bool,
     ) -> io::Result<bool> {

@@ -1,14 +1,14 @@
-//! Who touches tensors, through which socket, and how to make them all leave.
+//! Who touches tensors, through which connection, and how to make them all leave.
 
 use parking_lot::{Condvar, Mutex};
+use ringfold_fabric::connection::{BlockingConnection, Closer};
 use ringfold_proto::id::PeerId;
 use std::collections::HashMap;
 use std::io;
-use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Threads pass it with their socket before they touch a tensor.
+/// Threads pass it with their connection before they touch a tensor.
 pub(super) struct Gate {
     inside: Mutex<Inside>,
     left: Condvar,
@@ -19,7 +19,7 @@ pub(super) struct Gate {
 struct Inside {
     closed: bool,
     next: u64,
-    streams: HashMap<u64, (PeerId, TcpStream)>,
+    streams: HashMap<u64, (PeerId, Closer)>,
 }
 
 /// Leave to touch tensors until it is dropped.
@@ -35,8 +35,7 @@ impl Gate {
     }
 
     /// Lets a thread in. An older connection with the same peer is shut down: its other end has given it up.
-    pub(super) fn enter(self: &Arc<Self>, peer: PeerId, stream: &TcpStream) -> io::Result<Pass> {
-        let other = stream.try_clone()?;
+    pub(super) fn enter(self: &Arc<Self>, peer: PeerId, connection: &BlockingConnection) -> io::Result<Pass> {
         let mut inside = self.inside.lock();
         if inside.closed {
             return Err(io::Error::other("the transfer has ended"));
@@ -47,7 +46,7 @@ impl Gate {
         inside.cut(peer);
         inside.next += 1;
         let number = inside.next;
-        inside.streams.insert(number, (peer, other));
+        inside.streams.insert(number, (peer, connection.closer()));
         Ok(Pass { gate: self.clone(), number })
     }
 
@@ -56,14 +55,12 @@ impl Gate {
         self.inside.lock().cut(peer);
     }
 
-    /// Lets nobody in any more, shuts all sockets down and returns when everyone has left.
+    /// Lets nobody in any more, shuts all connections down and returns when everyone has left.
     pub(super) fn close(&self) {
         let mut inside = self.inside.lock();
         inside.closed = true;
         while !inside.streams.is_empty() {
-            for (_, stream) in inside.streams.values() {
-                let _ = stream.shutdown(Shutdown::Both);
-            }
+            inside.streams.values().for_each(|(_, closer)| closer.close());
             self.left.wait_for(&mut inside, Duration::from_millis(100));
         }
     }
@@ -71,9 +68,7 @@ impl Gate {
 
 impl Inside {
     fn cut(&self, peer: PeerId) {
-        for (_, stream) in self.streams.values().filter(|(p, _)| *p == peer) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.streams.values().filter(|(p, _)| *p == peer).for_each(|(_, closer)| closer.close());
     }
 }
 

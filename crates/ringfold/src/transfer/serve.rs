@@ -6,13 +6,13 @@ use super::limits::{ASSIGNMENT_WAIT_MAX, IDLE_MAX, SERVED_MAX, STRIDE_BYTES, UNR
 use super::wire::{Header, Request};
 use core::ops::Range;
 use parking_lot::{Condvar, Mutex};
+use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::memory::Memory;
 use ringfold_kernels::LEAF_BYTES;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::PeerId;
 use std::collections::HashMap;
 use std::io::{self, BufReader, IoSlice, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -68,7 +68,7 @@ impl Serving {
     }
 
     /// Serves a fetcher, on a thread of its own.
-    pub(super) fn serve(self: &Arc<Self>, peer: PeerId, stream: TcpStream) {
+    pub(super) fn serve(self: &Arc<Self>, peer: PeerId, stream: BlockingConnection) {
         let serving = self.clone();
         let work = move || {
             if let Err(error) = serving.converse(peer, &stream) {
@@ -80,9 +80,8 @@ impl Serving {
         }
     }
 
-    fn converse(&self, peer: PeerId, stream: &TcpStream) -> io::Result<()> {
+    fn converse(&self, peer: PeerId, stream: &BlockingConnection) -> io::Result<()> {
         let _pass = self.gate.enter(peer, stream)?;
-        stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(IDLE_MAX))?;
         stream.set_write_timeout(Some(UNREAD_MAX))?;
         let mut requests = BufReader::new(stream);
@@ -113,7 +112,7 @@ impl Serving {
         Ok(range.map(|range| (holding.memory.clone(), range)))
     }
 
-    fn send(&self, stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+    fn send(&self, stream: &BlockingConnection, bytes: &[u8]) -> io::Result<()> {
         let header = Header::Leaves(bytes.len() as u64).encode();
         let (mut head, mut body) = (&header[..], bytes);
         while !head.is_empty() || !body.is_empty() {

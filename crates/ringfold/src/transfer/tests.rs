@@ -87,7 +87,7 @@ impl Holder {
         let holder = self.clone();
         Arc::new(move |stream| {
             let mut transfer = holder.0.lock();
-            transfer.as_mut().ok_or(io::ErrorKind::ConnectionRefused)?.serve(PeerId(99), stream);
+            transfer.as_mut().ok_or(io::ErrorKind::ConnectionRefused)?.serve(PeerId(99), stream.into());
             Ok(())
         })
     }
@@ -151,7 +151,7 @@ fn connect(servers: Vec<Server>) -> Connect {
     Arc::new(move |peer, _| {
         let (near, far) = pair()?;
         servers[&peer](far)?;
-        Ok(near)
+        Ok(near.into())
     })
 }
 
@@ -372,7 +372,7 @@ fn stopping_does_not_wait_for_a_source_that_hangs() {
 fn stopping_does_not_wait_for_a_connection_being_made() {
     let connect: Connect = Arc::new(|_, _| {
         std::thread::sleep(3 * AT_ONCE);
-        Ok(pair()?.0)
+        Ok(pair()?.0.into())
     });
     let took = stop_while(connect, Duration::from_millis(50));
     assert!(took < AT_ONCE, "{took:?}");
@@ -503,14 +503,14 @@ fn a_holder_may_become_a_fetcher() {
         let mut transfer = Transfer::new(tensors(memories), hashes, connect(vec![holder.server()]), done);
         transfer.assign(1, assignment(vec![], &[]));
         let (near, far) = pair().unwrap();
-        transfer.serve(PeerId(5), far);
+        transfer.serve(PeerId(5), far.into());
         transfer.assign(2, assignment(items[1..].to_vec(), &[0]));
         assert_eq!(hear.recv_timeout(PATIENCE), Ok((2, true)));
         // What it still has as it was, it serves; what was replaced, it does not.
         drop(near);
         let (mut near, far) = pair().unwrap();
         near.set_read_timeout(Some(PATIENCE)).unwrap();
-        transfer.serve(PeerId(5), far);
+        transfer.serve(PeerId(5), far.into());
         for (entry, held) in [(0, true), (1, false)] {
             let (key, hash) = (format!("entry {entry}"), tree_hash(&old[entry]).0);
             let request = Request { key, dtype: DType::U8, count: 2 << 20, hash, first_leaf: 0, leaves: 1 };

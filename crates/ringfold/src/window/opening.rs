@@ -9,15 +9,15 @@ use crate::{Error, Group, limits};
 use parking_lot::Mutex;
 use ringfold_fabric::bells::Bells;
 use ringfold_fabric::channel::{ChannelId, Handle};
+use ringfold_fabric::connection::BlockingConnection;
+use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::memory::Memory;
 use ringfold_fabric::shared_memory::MappedMemory;
-use ringfold_fabric::{knock, random};
 use ringfold_proto::epoch::EpochDescription;
-use ringfold_proto::handshake::{Dialler, Identity, Secret, Target};
+use ringfold_proto::handshake::{Identity, Secret, Target};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{Rank, RunId};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -224,21 +224,21 @@ impl Opening<'_> {
         joined.map_err(io::Error::other)
     }
 
-    fn dial(&self, rank: usize) -> io::Result<TcpStream> {
-        let (members, epoch) = (&self.description.members, self.description.id);
-        let identity = Identity::new(members[self.group.rank()].peer, RunId(0));
-        let target = Target::member(Purpose::Window, epoch, members[rank].peer);
-        let key = Secret::epoch_key(&self.description.key);
-        let dialler = || Ok(Dialler::new(identity, target, key.clone(), random::nonce()?));
-        knock::reach(&members[rank].addresses, limits::WINDOW_DIAL_MAX, dialler)
+    fn dial(&self, rank: usize) -> io::Result<BlockingConnection> {
+        let EpochDescription { members, id, key, .. } = &self.description;
+        let credentials = Credentials {
+            identity: Identity::new(members[self.group.rank()].peer, RunId(0)),
+            target: Target::member(Purpose::Window, *id, members[rank].peer),
+            secret: Secret::epoch_key(key),
+        };
+        dial_blocking(&members[rank].addresses, limits::WINDOW_DIAL_MAX, &credentials)
     }
 
-    fn await_visit(&self, rank: usize, attempt: &[u8; 8]) -> io::Result<TcpStream> {
+    fn await_visit(&self, rank: usize, attempt: &[u8; 8]) -> io::Result<BlockingConnection> {
         let until = Instant::now() + limits::WINDOW_VISIT_MAX;
         while let Some(mut stream) = self.lobby.visitor(self.description.members[rank].peer, until) {
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             let mut said = [0; 8];
-            stream.set_nonblocking(false)?;
             stream.set_read_timeout(Some(left))?;
             if stream.read_exact(&mut said).is_ok() && said == *attempt {
                 return Ok(stream);

@@ -1,36 +1,35 @@
 //! Rank 0's part: it receives all others, decides, and tells them.
 
-use super::reach::is_about_token;
-use super::wire::{ArenaOffer, Join, Reply, Wire, WireError, encode, take_join};
-use super::{
-    Arrival, Bootstrap, LAST_WORDS_MAX, Met, PAUSE_MAX, PAUSE_MIN, describe, geometry, name_unspecified,
-};
+use super::wire::{ArenaOffer, Join, Mapped, Reply, Wire, WireError};
+use super::{Arrival, Bootstrap, LAST_WORDS_MAX, Met, backoff, describe, geometry, name_unspecified};
 use crate::Error;
 use crate::group::notice::Posted;
 use crate::group::place::MeetingPlace;
+use parking_lot::MutexGuard;
 use ringfold_fabric::arena::Arena;
 use ringfold_fabric::clock::Clock;
+use ringfold_fabric::closing::ClosingConnections;
+use ringfold_fabric::connection::{Connection, Intake};
 use ringfold_fabric::host::outward_addresses;
-use ringfold_fabric::knock::Knock;
-use ringfold_fabric::limits::{HANDSHAKE_MAX, KNOCKS_MAX};
+use ringfold_fabric::limits::HANDSHAKE_MAX;
+use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Readiness, Token};
-use ringfold_fabric::random;
-use ringfold_fabric::socket::{Intake, Socket, round_trip};
 use ringfold_proto::epoch::Member;
-use ringfold_proto::handshake::{Acceptor, Identity, Secret};
+use ringfold_proto::frame::{ControlDecoder, encode_control};
+use ringfold_proto::handshake::{Identity, Secret};
 use ringfold_proto::hello::{Hello, Purpose, Refusal};
 use ringfold_proto::id::RunId;
 use ringfold_proto::limits::ADDRESSES_MAX;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Rank 0's part.
 pub(super) fn host(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Error> {
     let place = open(at, arrival)?;
-    let Some(_turn) = place.await_turn(&arrival.vigil, arrival.until)? else {
+    let Some(listener) = place.await_turn(&arrival.vigil, arrival.until)? else {
         return Err(Error::NoGroup(format!("another group still meets at {at}")));
     };
     let notice = at.notice();
@@ -41,12 +40,12 @@ pub(super) fn host(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Error> {
         ),
         None => None,
     };
-    let mut reception = Reception::new(&place, arrival);
+    let mut reception = Reception::new(&place, listener, arrival);
     let gathered = reception.gather(at);
     let mut others = Others::new();
-    for (rank, Comer { join, socket }) in reception.others {
-        match socket.into_stream() {
-            Ok(stream) => drop(others.insert(rank, (join, Wire { stream, vigil: &arrival.vigil }))),
+    for (rank, Comer { join, connection }) in std::mem::take(&mut reception.others) {
+        match connection.into_blocking() {
+            Ok(connection) => drop(others.insert(rank, (join, Wire { connection, vigil: &arrival.vigil }))),
             // It will be missed, if it has not gone.
             Err(error) => tracing::debug!(rank, %error, "a rank spoke out of turn"),
         }
@@ -91,66 +90,67 @@ fn listen(at: &Bootstrap, address: &str, arrival: &Arrival) -> Result<MeetingPla
         }
         Err(last)
     };
-    let mut pause = PAUSE_MIN;
+    let mut backoff = backoff();
     loop {
         match attempt() {
             Ok(place) => return Ok(place),
             // Another group of this program may be meeting there.
-            Err(error)
-                if error.kind() == io::ErrorKind::AddrInUse && Instant::now() + pause < arrival.until =>
-            {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < arrival.until => {
                 arrival.vigil.check()?;
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(PAUSE_MAX);
+                std::thread::sleep(backoff.next_pause());
             }
             Err(error) => return Err(Error::NoGroup(format!("rank 0 can't listen at {at}: {error}"))),
         }
     }
 }
 
-/// Everyone who is at the door.
+/// Everyone who has come.
 struct Reception<'a> {
     place: &'a MeetingPlace,
+    listener: MutexGuard<'a, Listener>,
     arrival: &'a Arrival,
     secret: Secret,
     clock: Clock,
-    /// Those who have not said who they are.
-    guests: HashMap<Token, Guest>,
+    /// Those that know the secret, but have not said who they are.
+    unnamed: HashMap<Token, Unnamed>,
     /// Those who count.
     others: BTreeMap<u16, Comer>,
+    /// Those that were refused, until they have heard why.
+    closing: ClosingConnections,
     has_seen_strangers: bool,
 }
 
 /// A rank that has come. It has nothing to say now, so there is something to read only if it is the end.
 struct Comer {
     join: Join,
-    socket: Socket,
+    connection: Connection,
 }
 
-enum Guest {
-    Knocking(Box<Knock>, SocketAddr),
-    /// It knows the secret, but has not said who it is.
-    Naming(Box<Socket>, SocketAddr, Time),
+struct Unnamed {
+    connection: Box<Connection>,
+    decoder: ControlDecoder<Join>,
+    from: SocketAddr,
+    deadline: Time,
 }
 
-impl Guest {
-    fn deadline(&self) -> Time {
-        match self {
-            Self::Knocking(knock, _) => knock.deadline(),
-            Self::Naming(_, _, deadline) => *deadline,
-        }
+impl Drop for Reception<'_> {
+    fn drop(&mut self) {
+        // The next group that meets here may have another token.
+        self.listener.drop_all();
     }
 }
 
 impl<'a> Reception<'a> {
-    fn new(place: &'a MeetingPlace, arrival: &'a Arrival) -> Self {
+    fn new(place: &'a MeetingPlace, listener: MutexGuard<'a, Listener>, arrival: &'a Arrival) -> Self {
         Self {
             place,
+            listener,
             arrival,
             secret: Secret::token(&format!("{}{}", place.secret(), arrival.token)),
             clock: Clock::start(),
-            guests: HashMap::new(),
+            unnamed: HashMap::new(),
             others: BTreeMap::new(),
+            closing: ClosingConnections::default(),
             has_seen_strangers: false,
         }
     }
@@ -166,25 +166,59 @@ impl<'a> Reception<'a> {
                 return Err(self.miss(at));
             }
             let now = self.clock.now();
-            let overdue = |guest: &Guest| guest.deadline() <= now;
-            self.guests.retain(|_, guest| !overdue(guest));
-            let next = self.guests.values().map(Guest::deadline).min();
-            let patience = next.map_or(left, |at| at.since(now)).min(left).min(vigil.tick());
+            let deadlines = self.unnamed.values().map(|unnamed| unnamed.deadline);
+            let timeouts = deadlines.chain(self.listener.poll_timeout()).chain(self.closing.poll_timeout());
+            let patience = timeouts.min().map_or(left, |at| at.since(now)).min(left).min(vigil.tick());
             self.place
                 .poller()
                 .wait(&mut ready, patience)
                 .map_err(|error| Error::system("meeting the other ranks", &error))?;
+            let now = self.clock.now();
             for token in ready.tokens() {
-                if token == self.place.door().token() {
-                    self.open_door();
-                } else if self.guests.contains_key(&token) {
-                    self.hear(token);
-                } else {
-                    self.look_after(token)?;
+                self.attend(now, token)?;
+            }
+            self.listener.handle_timeout(now);
+            self.take_outcomes(now);
+            self.unnamed.retain(|_, unnamed| unnamed.deadline > now);
+            self.closing.handle_timeout(now);
+        }
+        Ok(())
+    }
+
+    /// Something can be done with a connection.
+    fn attend(&mut self, now: Time, token: Token) -> Result<(), Error> {
+        let secret = &self.secret;
+        let secrets = |hello: &Hello| match hello.purpose {
+            Purpose::Control => Ok(secret.clone()),
+            _ => Err(Refusal::WrongPurpose),
+        };
+        let identity = Identity::new(self.arrival.member.peer, RunId(0));
+        if self.listener.handle_ready(now, token, identity, &secrets) {
+            self.take_outcomes(now);
+        } else if self.unnamed.contains_key(&token) {
+            self.hear_join(now, token);
+        } else if !self.closing.handle_ready(token) {
+            return self.look_after(token);
+        }
+        Ok(())
+    }
+
+    fn take_outcomes(&mut self, now: Time) {
+        while let Some(outcome) = self.listener.poll_outcome() {
+            match outcome {
+                Outcome::Established(_, mut connection, from) => {
+                    connection.set_intake(Intake::Messages);
+                    let (token, connection) = (connection.token(), Box::new(connection));
+                    let (decoder, deadline) = (ControlDecoder::default(), now + HANDSHAKE_MAX);
+                    self.unnamed.insert(token, Unnamed { connection, decoder, from, deadline });
+                    self.hear_join(now, token);
+                }
+                Outcome::Rejected(from, rejection) => {
+                    tracing::debug!(%from, %rejection, "rejected an incoming connection");
+                    self.has_seen_strangers |= rejection.is_about_secret();
                 }
             }
         }
-        Ok(())
     }
 
     fn miss(&self, at: &Bootstrap) -> Error {
@@ -194,88 +228,36 @@ impl<'a> Reception<'a> {
         Error::NoGroup(format!("{} did not come to {at} in time{hint}", ranks(&missing)))
     }
 
-    fn open_door(&mut self) {
-        let arrivals: Vec<_> = self.place.door().arrivals().collect();
-        if arrivals.is_empty() {
-            // Nobody can be let in, for want of descriptors perhaps.
-            std::thread::sleep(PAUSE_MIN);
-        }
-        for (stream, from) in arrivals {
-            if self.guests.len() >= KNOCKS_MAX {
-                tracing::warn!(%from, "too many connections introduce themselves; one more is dropped");
-                continue;
+    /// Someone may have said who it is.
+    fn hear_join(&mut self, now: Time, token: Token) {
+        let Some(mut unnamed) = self.unnamed.remove(&token) else { return };
+        let filled = unnamed.connection.fill();
+        let Unnamed { connection, decoder, from, .. } = &mut unnamed;
+        let why = match (connection.take(|input| decoder.next_message(input)), filled) {
+            (Ok(Some(join)), _) => {
+                return self.receive(now, join, *unnamed.connection, unnamed.from);
             }
-            match self.knock(stream) {
-                Ok(knock) => {
-                    let token = knock.token();
-                    self.guests.insert(token, Guest::Knocking(Box::new(knock), from));
-                    self.hear(token);
-                }
-                Err(error) => tracing::warn!(%from, %error, "a connection could not be received"),
-            }
-        }
-    }
-
-    fn knock(&self, stream: TcpStream) -> io::Result<Knock> {
-        let acceptor = Acceptor::new(Identity::new(self.arrival.member.peer, RunId(0)), random::nonce()?);
-        Knock::accept(self.clock.now(), stream, self.place.poller(), acceptor)
-    }
-
-    /// Lets someone go on introducing itself.
-    fn hear(&mut self, token: Token) {
-        let Some(guest) = self.guests.remove(&token) else { return };
-        let now = self.clock.now();
-        let (mut socket, from, deadline) = match guest {
-            Guest::Naming(socket, from, deadline) => (socket, from, deadline),
-            Guest::Knocking(mut knock, from) => {
-                let secrets = |hello: &Hello| match hello.purpose {
-                    Purpose::Control => Ok(self.secret.clone()),
-                    _ => Err(Refusal::WrongPurpose),
-                };
-                match knock.turn(now, &secrets) {
-                    Ok(None) => {
-                        self.guests.insert(token, Guest::Knocking(knock, from));
-                        return;
-                    }
-                    Ok(Some(_)) => {
-                        let mut socket = knock.into_socket();
-                        socket.set_intake(Intake::Messages);
-                        (Box::new(socket), from, now + HANDSHAKE_MAX)
-                    }
-                    Err(rejected) => {
-                        tracing::debug!(%from, %rejected, "someone who came is no rank");
-                        self.has_seen_strangers |= knock.failed().is_some_and(is_about_token);
-                        knock.dismiss();
-                        return;
-                    }
-                }
-            }
+            (Ok(None), Ok(_)) => return drop(self.unnamed.insert(token, unnamed)),
+            (Err(error), _) => error.to_string(),
+            (Ok(None), Err(error)) => error.to_string(),
         };
-        let filled = socket.fill();
-        match (socket.take(take_join), filled) {
-            (Ok(Some(join)), _) => self.receive(join, *socket, from),
-            (Ok(None), Ok(_)) => drop(self.guests.insert(token, Guest::Naming(socket, from, deadline))),
-            (Err(error), _) | (Ok(None), Err(error)) => {
-                tracing::debug!(%from, %error, "someone who came is no rank");
-            }
-        }
+        tracing::debug!(%from, why, "rejected an incoming connection");
     }
 
     /// Someone has said who it is.
-    fn receive(&mut self, mut join: Join, mut socket: Socket, from: SocketAddr) {
+    fn receive(&mut self, now: Time, mut join: Join, mut connection: Connection, from: SocketAddr) {
         name_unspecified(&mut join.member, from.ip());
         name_outward(&mut join.member);
         match refusal(&join, self.arrival, &self.others) {
             None => {
                 // Whoever does not hear that it counts comes again.
-                if encode(&Reply::Counted).and_then(|bytes| say(&mut socket, &bytes)).is_ok() {
-                    self.others.insert(join.rank, Comer { join, socket });
+                if say(&mut connection, &Reply::Counted).is_ok() {
+                    self.others.insert(join.rank, Comer { join, connection });
                 }
             }
             Some((why, retryable)) => {
-                if let Ok(bytes) = encode(&Reply::Refused { why, retryable }) {
-                    socket.send(&bytes);
-                    socket.close();
+                if say(&mut connection, &Reply::Refused { why, retryable }).is_ok() {
+                    self.closing.close(now, connection);
                 }
             }
         }
@@ -283,11 +265,11 @@ impl<'a> Reception<'a> {
 
     /// Whoever has come, and has gone again, will be missed.
     fn look_after(&mut self, token: Token) -> Result<(), Error> {
-        let Some((rank, comer)) = self.others.iter_mut().find(|(_, comer)| comer.socket.token() == token)
+        let Some((rank, comer)) = self.others.iter_mut().find(|(_, comer)| comer.connection.token() == token)
         else {
             return Ok(());
         };
-        match comer.socket.fill() {
+        match comer.connection.fill() {
             Ok(false) => Ok(()),
             Ok(true) => Err(lost(*rank, &io::Error::other("it spoke out of turn"))),
             Err(error) => Err(lost(*rank, &error)),
@@ -295,9 +277,9 @@ impl<'a> Reception<'a> {
     }
 }
 
-fn say(socket: &mut Socket, bytes: &[u8]) -> io::Result<()> {
-    socket.send(bytes);
-    socket.flush(&mut Vec::new())
+fn say(connection: &mut Connection, reply: &Reply) -> io::Result<()> {
+    connection.send(&encode_control(reply).map_err(io::Error::other)?);
+    connection.flush(&mut Vec::new())
 }
 
 /// A rank of this host came by a way that others may not have: they can try another one.
@@ -334,7 +316,7 @@ fn agree(arrival: &Arrival, others: &mut Others<'_>) -> Result<Met, Error> {
         && others.values().all(|(join, _)| join.may_share && join.member.host == arrival.member.host);
     // From one rank to another it is at most as far as from both to rank 0.
     let mut ways: Vec<_> =
-        others.values().map(|(_, wire)| round_trip(&wire.stream).unwrap_or_default()).collect();
+        others.values().map(|(_, wire)| wire.connection.round_trip().unwrap_or_default()).collect();
     ways.sort_unstable();
     let longest: Duration = ways.iter().rev().take(2).sum();
     let description = describe(arrival, members, longest)?;
@@ -360,7 +342,7 @@ fn agree(arrival: &Arrival, others: &mut Others<'_>) -> Result<Met, Error> {
     }
     let mut shares = arena.is_some();
     for (rank, (_, wire)) in others.iter_mut() {
-        let mapped: bool = wire.receive(arrival.until).map_err(|error| gone(*rank, error))?;
+        let Mapped(mapped) = wire.receive(arrival.until).map_err(|error| gone(*rank, error))?;
         shares &= mapped;
     }
     if !shares && arrival.must_share {

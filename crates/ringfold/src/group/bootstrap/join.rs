@@ -1,8 +1,8 @@
 //! The part of all other ranks: they find rank 0, say who they are, and hear what it decided.
 
 use super::reach::{Reached, reach};
-use super::wire::{ArenaOffer, Join, Reply, Wire, WireError};
-use super::{Arrival, Bootstrap, LAST_WORDS_MAX, Met, PAUSE_MAX, PAUSE_MIN, name_unspecified};
+use super::wire::{ArenaOffer, Join, Mapped, Reply, Wire, WireError};
+use super::{Arrival, Bootstrap, LAST_WORDS_MAX, Met, backoff, name_unspecified};
 use crate::Error;
 use crate::group::notice::Notice;
 use crate::group::place::Announcement;
@@ -20,7 +20,7 @@ pub(super) fn join(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Error> {
     }
     let notice = at.notice();
     let mut trouble = format!("nobody listens at {at}");
-    let mut pause = PAUSE_MIN;
+    let mut backoff = backoff();
     loop {
         arrival.vigil.check()?;
         if Instant::now() >= arrival.until {
@@ -31,8 +31,7 @@ pub(super) fn join(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Error> {
             Err(Failed::Retry(why)) => trouble = why,
             Err(Failed::Final(error)) => return Err(error),
         }
-        std::thread::sleep(pause.min(arrival.until.saturating_duration_since(Instant::now())));
-        pause = (pause * 2).min(PAUSE_MAX);
+        std::thread::sleep(backoff.next_pause().min(arrival.until.saturating_duration_since(Instant::now())));
     }
 }
 
@@ -102,8 +101,8 @@ fn find<'a>(
 }
 
 fn attempt(at: &Bootstrap, notice: Option<&Arc<dyn Notice>>, arrival: &Arrival) -> Result<Met, Failed> {
-    let Reached { stream, seen } = reach(&find(at, notice, arrival)?, arrival)?;
-    let mut wire = Wire { stream, vigil: &arrival.vigil };
+    let Reached { connection, seen } = reach(&find(at, notice, arrival)?, arrival)?;
+    let mut wire = Wire { connection, vigil: &arrival.vigil };
     let Arrival { rank, member, may_share, .. } = arrival;
     let (group, world) = (arrival.name.clone(), arrival.world as u16);
     let join = Join { group, rank: rank.0, world, member: member.clone(), may_share: *may_share };
@@ -138,7 +137,7 @@ fn attempt(at: &Bootstrap, notice: Option<&Arc<dyn Notice>>, arrival: &Arrival) 
     name_unspecified(&mut description.members[0], seen);
     description.tuning = description.tuning.bounded();
     let arena = offer.and_then(|offer| map(&offer, arrival.world));
-    wire.send(&arena.is_some(), until).map_err(lost)?;
+    wire.send(&Mapped(arena.is_some()), until).map_err(lost)?;
     match wire.receive(until).map_err(lost)? {
         Reply::Begin { shares } => Ok(Met { description, arena: arena.filter(|_| shares) }),
         Reply::Refused { why, .. } => Err(refused(why)),

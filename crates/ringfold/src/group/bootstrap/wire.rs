@@ -2,17 +2,14 @@
 
 use super::vigil::Vigil;
 use crate::Error;
+use ringfold_fabric::connection::BlockingConnection;
+use ringfold_proto::bounded::{Bounded, Excess, check_description, check_member, check_text};
 use ringfold_proto::epoch::{EpochDescription, Member};
+use ringfold_proto::frame::{ControlDecoder, FrameError, encode_control};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
-
-/// Bytes of one message, at most.
-const MESSAGE_BYTES_MAX: usize = 4 << 20;
-
-/// Bytes of a [`Join`], at most: strangers shall not have us keep more.
-const JOIN_BYTES_MAX: usize = 16 << 10;
 
 /// Who comes.
 #[derive(Clone, Serialize, Deserialize)]
@@ -22,6 +19,17 @@ pub(super) struct Join {
     pub(super) world: u16,
     pub(super) member: Member,
     pub(super) may_share: bool,
+}
+
+impl Bounded for Join {
+    /// Strangers shall not have us keep more.
+    const BYTES_MAX: usize = 16 << 10;
+    const DECODED_BYTES_MAX: usize = 4 * Self::BYTES_MAX;
+
+    fn check(&self) -> Result<(), Excess> {
+        check_text(&self.group)?;
+        check_member(&self.member)
+    }
 }
 
 /// What rank 0 says.
@@ -35,6 +43,32 @@ pub(super) enum Reply {
     Refused { why: String, retryable: bool },
     /// This rank has come, and the others are waited for.
     Counted,
+}
+
+impl Bounded for Reply {
+    const BYTES_MAX: usize = 4 << 20;
+    const DECODED_BYTES_MAX: usize = 4 * Self::BYTES_MAX;
+
+    fn check(&self) -> Result<(), Excess> {
+        match self {
+            Self::Welcome { description, .. } => check_description(description),
+            Self::Refused { why, .. } => check_text(why),
+            Self::Begin { .. } | Self::Counted => Ok(()),
+        }
+    }
+}
+
+/// Whether a rank has mapped the memory that rank 0 offers.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Mapped(pub(super) bool);
+
+impl Bounded for Mapped {
+    const BYTES_MAX: usize = 16;
+    const DECODED_BYTES_MAX: usize = 16;
+
+    fn check(&self) -> Result<(), Excess> {
+        Ok(())
+    }
 }
 
 /// Memory that all ranks may share.
@@ -58,40 +92,29 @@ impl From<io::Error> for WireError {
     }
 }
 
-/// A message as it travels: its length, and itself.
-pub(super) fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
-    let body = postcard::to_allocvec(message).map_err(io::Error::other)?;
-    let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
-    bytes.extend(body);
-    Ok(bytes)
-}
-
-/// Takes a join off the front of `input`, if all of it is here.
-pub(super) fn take_join(input: &mut &[u8]) -> io::Result<Option<Join>> {
-    let Some((length, rest)) = input.split_first_chunk() else { return Ok(None) };
-    let length = u32::from_le_bytes(*length) as usize;
-    if length > JOIN_BYTES_MAX {
-        return Err(io::Error::other("a message is too long"));
+impl From<FrameError> for WireError {
+    fn from(error: FrameError) -> Self {
+        Self::Io(io::Error::new(ErrorKind::InvalidData, error))
     }
-    let Some((body, rest)) = rest.split_at_checked(length) else { return Ok(None) };
-    let join = postcard::from_bytes(body).map_err(io::Error::other)?;
-    *input = rest;
-    Ok(Some(join))
 }
 
 /// A connection between rank 0 and another rank; it blocks.
 pub(super) struct Wire<'a> {
-    pub(super) stream: TcpStream,
+    pub(super) connection: BlockingConnection,
     pub(super) vigil: &'a Vigil,
 }
 
 impl Wire<'_> {
-    pub(super) fn send<T: Serialize>(&mut self, message: &T, until: Instant) -> Result<(), WireError> {
-        let bytes = encode(message)?;
+    pub(super) fn send<T: Serialize + Bounded>(
+        &mut self,
+        message: &T,
+        until: Instant,
+    ) -> Result<(), WireError> {
+        let bytes = encode_control(message)?;
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            self.stream.set_write_timeout(Some(left(until)?.min(self.vigil.tick())))?;
-            match self.stream.write(rest) {
+            self.connection.set_write_timeout(Some(left(until)?.min(self.vigil.tick())))?;
+            match self.connection.write(rest) {
                 Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero).into()),
                 Ok(written) => rest = &rest[written..],
                 Err(error) => self.bear(error)?,
@@ -100,27 +123,27 @@ impl Wire<'_> {
         Ok(())
     }
 
-    pub(super) fn receive<T: for<'de> Deserialize<'de>>(&mut self, until: Instant) -> Result<T, WireError> {
-        let mut length = [0; 4];
-        self.read_exact(&mut length, until)?;
-        let length = u32::from_le_bytes(length) as usize;
-        if length > MESSAGE_BYTES_MAX {
-            return Err(io::Error::other("a message is too long").into());
+    /// Reads one message, and no byte behind it.
+    pub(super) fn receive<T: DeserializeOwned + Bounded>(&mut self, until: Instant) -> Result<T, WireError> {
+        let mut decoder = ControlDecoder::default();
+        let mut block = vec![0; 4];
+        self.read_exact(&mut block, until)?;
+        let mut left = u32::from_le_bytes([block[0], block[1], block[2], block[3]]) as usize;
+        loop {
+            if let Some(message) = decoder.next_message(&mut &block[..])? {
+                return Ok(message);
+            }
+            // The room grows with what arrives, not with what is claimed.
+            block.resize(left.min(64 * 1024), 0);
+            left -= block.len();
+            self.read_exact(&mut block, until)?;
         }
-        // The room grows with what arrives, not with what is claimed.
-        let mut body = Vec::new();
-        while body.len() < length {
-            let have = body.len();
-            body.resize(length.min(have + 64 * 1024), 0);
-            self.read_exact(&mut body[have..], until)?;
-        }
-        Ok(postcard::from_bytes(&body).map_err(io::Error::other)?)
     }
 
     fn read_exact(&mut self, mut place: &mut [u8], until: Instant) -> Result<(), WireError> {
         while !place.is_empty() {
-            self.stream.set_read_timeout(Some(left(until)?.min(self.vigil.tick())))?;
-            match self.stream.read(place) {
+            self.connection.set_read_timeout(Some(left(until)?.min(self.vigil.tick())))?;
+            match self.connection.read(place) {
                 Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
                 Ok(bytes) => place = &mut place[bytes..],
                 Err(error) => self.bear(error)?,
@@ -145,5 +168,35 @@ fn left(until: Instant) -> io::Result<Duration> {
         Err(io::Error::new(ErrorKind::TimedOut, "the others did not come in time"))
     } else {
         Ok(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfold_proto::id::PeerId;
+    use ringfold_proto::limits::NAME_ON_WIRE_BYTES_MAX;
+
+    /// Decodes what a peer sent that does not keep to the bounds.
+    fn decode(join: &Join) -> Result<Option<Join>, FrameError> {
+        let body = postcard::to_allocvec(join).unwrap();
+        let bytes = [&(body.len() as u32).to_le_bytes()[..], &body].concat();
+        ControlDecoder::default().next_message(&mut &bytes[..])
+    }
+
+    #[test]
+    fn a_member_with_too_long_a_name_is_rejected_where_it_is_decoded() {
+        let member = |bytes| Member {
+            peer: PeerId(1),
+            name: "n".repeat(bytes),
+            host: 0,
+            site: 0,
+            addresses: Vec::new(),
+        };
+        let join =
+            |bytes| Join { group: String::new(), rank: 1, world: 2, member: member(bytes), may_share: false };
+        assert!(decode(&join(NAME_ON_WIRE_BYTES_MAX)).unwrap().is_some());
+        assert!(matches!(decode(&join(NAME_ON_WIRE_BYTES_MAX + 1)), Err(FrameError::Excess(_))));
+        assert!(decode(&join(Join::BYTES_MAX)).is_err());
     }
 }

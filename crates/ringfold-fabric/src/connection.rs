@@ -1,25 +1,33 @@
-//! A connection that never blocks, with what arrived and was not taken, and what waits to be sent.
+//! A connection that never blocks, with the input that was not taken and the output that waits to be sent.
+//!
+//! It is the seam between the streams of bytes that all of Ringfold uses and what carries them, which only the module
+//! `transport` knows.
+
+mod blocking;
+
+pub use crate::transport::CloseReason;
+pub use blocking::{BlockingConnection, Closer};
 
 use crate::limits;
 use crate::memory::{Lease, View};
 use crate::poller::{Poller, Token};
+use crate::transport::Transport;
 use core::time::Duration;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSliceMut, Read};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 /// What is sent in place of the bytes of a put that was cancelled.
 pub(crate) static NOTHING: LazyLock<View> = LazyLock::new(|| View::from(vec![0; PAYLOAD_BYTES_MAX]));
 
-/// A TCP connection, known to a poller.
+/// A connection, registered with a poller.
 #[derive(Debug)]
-pub struct Socket {
-    stream: TcpStream,
+pub struct Connection {
+    transport: Arc<Transport>,
     poller: Arc<Poller>,
     token: Token,
     /// Whether the poller tells of room to write.
@@ -70,25 +78,38 @@ pub enum Intake {
     Frames,
 }
 
-impl Socket {
-    /// Takes a stream over, connected or about to be, and has it watched.
-    pub fn new(stream: TcpStream, poller: &Arc<Poller>, intake: Intake) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
+impl Intake {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Messages => 64 * 1024,
+            Self::Frames => 4 * 1024,
+        }
+    }
+}
+
+impl Connection {
+    /// Takes over a connection that blocks, or a TCP stream, and registers it.
+    pub fn new(
+        from: impl Into<BlockingConnection>,
+        poller: &Arc<Poller>,
+        intake: Intake,
+    ) -> io::Result<Self> {
+        Self::over(from.into().into_transport(), poller, intake)
+    }
+
+    /// The same for a transport that is connected or about to be.
+    pub(crate) fn over(transport: Arc<Transport>, poller: &Arc<Poller>, intake: Intake) -> io::Result<Self> {
+        transport.set_blocking(false)?;
         let token = poller.token();
-        poller.add(&stream, token, false)?;
-        let input_bytes = match intake {
-            Intake::Messages => 64 * 1024,
-            Intake::Frames => 4 * 1024,
-        };
+        transport.watch(poller, token)?;
         Ok(Self {
-            stream,
+            transport,
             poller: poller.clone(),
             token,
             awaits_room: false,
             awaits_input: true,
             is_drained: false,
-            input: vec![0; input_bytes].into_boxed_slice(),
+            input: vec![0; intake.bytes()].into_boxed_slice(),
             unread: 0..0,
             output: VecDeque::new(),
             sent: 0,
@@ -103,35 +124,33 @@ impl Socket {
 
     /// Where the other end is.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
-        self.stream.peer_addr()
+        self.transport.peer_address()
     }
 
     /// Whether both ends have the same address, so that nothing leaves this host.
     pub fn is_local(&self) -> bool {
-        match (self.stream.peer_addr(), self.stream.local_addr()) {
-            (Ok(there), Ok(here)) => there.ip() == here.ip() || there.ip().is_loopback(),
-            _ => false,
-        }
+        self.transport.is_local()
     }
 
     /// How long the way to the other end takes, there and back, as far as the system knows.
     pub fn round_trip(&self) -> io::Result<Duration> {
-        round_trip(&self.stream)
+        self.transport.round_trip()
     }
 
-    /// The error that a connection in the making has come to, if it has.
+    /// Has the system hold few bytes that are not under way, so that what is urgent does not wait behind megabytes.
+    pub fn limit_unsent(&self, bytes: u32) {
+        self.transport.limit_unsent(bytes);
+    }
+
+    /// The error that the connection has come to, if it has.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        self.stream.take_error()
+        self.transport.take_error()
     }
 
     /// Takes in more, or less, at once from now on.
     pub fn set_intake(&mut self, intake: Intake) {
-        let bytes = match intake {
-            Intake::Messages => 64 * 1024,
-            Intake::Frames => 4 * 1024,
-        };
         let unread = self.input[self.unread.clone()].to_vec();
-        self.input = vec![0; bytes.max(unread.len())].into_boxed_slice();
+        self.input = vec![0; intake.bytes().max(unread.len())].into_boxed_slice();
         self.input[..unread.len()].copy_from_slice(&unread);
         self.unread = 0..unread.len();
     }
@@ -157,7 +176,7 @@ impl Socket {
         self.output.insert(at, Piece::Bytes(bytes));
     }
 
-    /// Queues a put; its ticket comes back from [`Socket::flush`] when the last byte has left.
+    /// Queues a put; its ticket comes back from [`Connection::flush`] when the last byte has left.
     pub fn send_put(&mut self, head: &[u8], payload: Lease, ticket: Ticket) {
         self.send(head);
         self.queued_bytes += payload.len();
@@ -186,7 +205,7 @@ impl Socket {
     /// Sends what the connection takes, and collects the tickets of puts that have left.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
         if self.queued_bytes > limits::QUEUED_BYTES_MAX {
-            return Err(io::Error::other("the other end reads too slowly"));
+            return Err(CloseReason::Backlogged.into());
         }
         while !self.output.is_empty() {
             if self.output.front().is_some_and(|first| first.len() > self.sent) {
@@ -217,15 +236,12 @@ impl Socket {
     }
 
     fn watch(&self) -> io::Result<()> {
-        match self.awaits_input {
-            true => self.poller.modify(&self.stream, self.token, self.awaits_room),
-            false => self.poller.ignore_input(&self.stream, self.token, self.awaits_room),
-        }
+        self.transport.rewatch(&self.poller, self.token, self.awaits_input, self.awaits_room)
     }
 
     /// Nothing more will be sent; what was goes out, and the other end sees an end behind it.
     pub fn finish(&self) -> io::Result<()> {
-        self.stream.shutdown(Shutdown::Write)
+        self.transport.shutdown(Shutdown::Write)
     }
 
     fn write(&mut self) -> io::Result<usize> {
@@ -242,13 +258,8 @@ impl Socket {
             skip = 0;
             count += 1;
         }
-        // SAFETY: all-zero is a valid message header.
-        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-        message.msg_iov = pieces.as_mut_ptr();
-        message.msg_iovlen = count as _;
-        // SAFETY: the pieces lie in memory that their leases keep valid for reads; the kernel only reads it.
-        let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        // SAFETY: the pieces lie in memory that their leases keep valid for reads.
+        unsafe { self.transport.write(&mut pieces[..count]) }
     }
 
     fn drop_sent(&mut self, flushed: &mut Vec<Ticket>) {
@@ -265,7 +276,7 @@ impl Socket {
     pub fn fill(&mut self) -> io::Result<bool> {
         self.make_room();
         let room = self.input.len() - self.unread.end;
-        let read = read(&self.stream, &mut [IoSliceMut::new(&mut self.input[self.unread.end..])])?;
+        let read = self.transport.read(&mut [IoSliceMut::new(&mut self.input[self.unread.end..])])?;
         self.unread.end += read;
         self.is_drained = read < room;
         Ok(read > 0)
@@ -279,7 +290,7 @@ impl Socket {
         let wanted = place.len();
         let room = wanted + self.input.len();
         let mut slices = [IoSliceMut::new(place), IoSliceMut::new(&mut self.input)];
-        let read = read(&self.stream, &mut slices)?;
+        let read = self.transport.read(&mut slices)?;
         self.is_drained = read < room;
         self.unread = 0..read.saturating_sub(wanted);
         Ok(read.min(wanted))
@@ -330,45 +341,37 @@ impl Socket {
         is_sent
     }
 
-    /// As [`Socket::poll_finish`], but returns true only when the peer's system has acknowledged everything. Input is
+    /// As [`Connection::poll_finish`], but returns true only when the peer's system has acknowledged everything. Input is
     /// discarded: a connection that is closed with unread input is reset, and that discards what is still in flight.
     pub fn poll_acknowledged(&mut self) -> bool {
         if !self.poll_finish() {
             return false;
         }
         loop {
-            match (&self.stream).read(&mut self.input) {
-                Ok(1..) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                _ => return true,
+            match self.transport.read(&mut [IoSliceMut::new(&mut self.input)]) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(_) => return true,
             }
         }
-        !self.unacknowledged_bytes().is_ok_and(|bytes| bytes > 0)
-    }
-
-    /// Bytes that were handed to the system and that the peer's system has not acknowledged.
-    fn unacknowledged_bytes(&self) -> io::Result<usize> {
-        let mut bytes: libc::c_int = 0;
-        // SAFETY: this request writes one number to the place that it is given.
-        let result = unsafe { libc::ioctl(self.stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-        if result == 0 { Ok(bytes.max(0) as usize) } else { Err(io::Error::last_os_error()) }
+        !self.transport.unacknowledged_bytes().is_ok_and(|bytes| bytes > 0)
     }
 
     /// No longer watched; it stays open.
     pub fn unwatch(&self) {
         // A socket that the poller does not know is not watched either.
-        let _ = self.poller.remove(&self.stream);
+        let _ = self.transport.unwatch(&self.poller);
     }
 
-    /// The stream, no longer watched, as a blocking one. It is an error if something is unread or unsent: the
-    /// other end decides when it speaks.
-    pub fn into_stream(self) -> io::Result<TcpStream> {
+    /// The same connection, no longer registered, for a thread that may block. It is an error if input was not taken or
+    /// output was not sent.
+    pub fn into_blocking(self) -> io::Result<BlockingConnection> {
         if !self.unread.is_empty() || !self.output.is_empty() {
-            return Err(io::Error::other("something was said before its time"));
+            return Err(io::Error::other("the other end sent something before its turn"));
         }
-        self.poller.remove(&self.stream)?;
-        self.stream.set_nonblocking(false)?;
-        Ok(self.stream)
+        self.transport.unwatch(&self.poller)?;
+        self.transport.set_blocking(true)?;
+        Ok(BlockingConnection::from(self.transport))
     }
 
     fn make_room(&mut self) {
@@ -397,37 +400,11 @@ pub fn close_all<T>(
     }
 }
 
-/// How long the way to the other end of a connection takes, there and back, as far as the system knows.
-pub fn round_trip(stream: &TcpStream) -> io::Result<Duration> {
-    // SAFETY: all-zero is a valid value of this structure of numbers.
-    let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    let place = (&raw mut info).cast();
-    // SAFETY: the place is valid for writes of `length` bytes, and the system writes no more than that.
-    let result = unsafe {
-        libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, place, &mut length)
-    };
-    if result == 0 {
-        Ok(Duration::from_micros(u64::from(info.tcpi_rtt)))
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-fn read(mut stream: &TcpStream, place: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-    match stream.read_vectored(place) {
-        Ok(0) if place.iter().any(|slice| !slice.is_empty()) => {
-            Err(io::Error::new(ErrorKind::UnexpectedEof, "the other end closed the connection"))
-        }
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
-        result => result,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
 
     #[test]
     fn what_is_urgent_goes_ahead_of_all_frames_that_have_not_begun() {
@@ -437,16 +414,16 @@ mod tests {
         let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut other, _) = listener.accept().unwrap();
         let poller = Arc::new(Poller::new().unwrap());
-        let mut socket = Socket::new(dialled, &poller, Intake::Frames).unwrap();
+        let mut connection = Connection::new(dialled, &poller, Intake::Frames).unwrap();
         let payload = View::from(vec![1; FRAME]);
         for frame in 0..FRAMES {
-            socket.send_put(&[0], payload.lease(0..FRAME), Ticket(frame as u64));
+            connection.send_put(&[0], payload.lease(0..FRAME), Ticket(frame as u64));
         }
         // As much as the system takes leaves; the rest waits, the first of it perhaps in the middle of a frame.
         let mut flushed = Vec::new();
-        socket.flush(&mut flushed).unwrap();
+        connection.flush(&mut flushed).unwrap();
         assert!(flushed.len() + 2 < FRAMES, "nothing waits");
-        socket.send_urgently(vec![7; 3]);
+        connection.send_urgently(vec![7; 3]);
         let reader = std::thread::spawn(move || {
             let mut bytes = vec![0; FRAMES * (FRAME + 1) + 3];
             other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -454,8 +431,8 @@ mod tests {
             bytes
         });
         let began = Instant::now();
-        while socket.queued_bytes() > 0 && began.elapsed().as_secs() < 60 {
-            socket.flush(&mut flushed).unwrap();
+        while connection.queued_bytes() > 0 && began.elapsed().as_secs() < 60 {
+            connection.flush(&mut flushed).unwrap();
             std::thread::yield_now();
         }
         let bytes = reader.join().unwrap();

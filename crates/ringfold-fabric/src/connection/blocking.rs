@@ -1,0 +1,102 @@
+//! A connection for a thread that has nothing else to do.
+
+use crate::transport::Transport;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A connection whose reads and writes block. Another thread can end them with a [`Closer`].
+#[derive(Debug)]
+pub struct BlockingConnection(Arc<Transport>);
+
+/// Ends a connection from another thread.
+#[derive(Clone, Debug)]
+pub struct Closer(Arc<Transport>);
+
+impl Closer {
+    /// Ends both directions; whoever reads or writes returns.
+    pub fn close(&self) {
+        // One that is not connected any more has ended.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+impl BlockingConnection {
+    /// What ends it from another thread.
+    pub fn closer(&self) -> Closer {
+        Closer(self.0.clone())
+    }
+
+    /// Where the other end is.
+    pub fn peer_address(&self) -> io::Result<SocketAddr> {
+        self.0.peer_address()
+    }
+
+    /// How long the way to the other end takes, there and back, as far as the system knows.
+    pub fn round_trip(&self) -> io::Result<Duration> {
+        self.0.round_trip()
+    }
+
+    /// How long a read may take; `None` is for ever.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.set_read_timeout(timeout)
+    }
+
+    /// How long a write may take; `None` is for ever.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.set_write_timeout(timeout)
+    }
+
+    pub(crate) fn into_transport(self) -> Arc<Transport> {
+        self.0
+    }
+}
+
+impl From<TcpStream> for BlockingConnection {
+    fn from(stream: TcpStream) -> Self {
+        Self(Arc::new(stream.into()))
+    }
+}
+
+impl From<Arc<Transport>> for BlockingConnection {
+    fn from(transport: Arc<Transport>) -> Self {
+        Self(transport)
+    }
+}
+
+impl Read for &BlockingConnection {
+    fn read(&mut self, place: &mut [u8]) -> io::Result<usize> {
+        self.0.read_raw(place)
+    }
+}
+
+impl Write for &BlockingConnection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.write_slices(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for BlockingConnection {
+    fn read(&mut self, place: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(place)
+    }
+}
+
+impl Write for BlockingConnection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,412 @@
+//! Accepting connections: the ports that are listened on, and the handshakes of all who dial them.
+//!
+//! Sockets that listen are level-triggered, so one with a connection that can't be accepted would wake the poller for
+//! ever. While the process has no descriptors left, or too many handshakes are under way, they are not registered.
+
+use crate::closing::ClosingConnections;
+use crate::connection::Connection;
+use crate::handshake::{Handshake, Rejection};
+use crate::limits;
+use crate::poller::{Poller, Token};
+use crate::random;
+use ringfold_proto::handshake::{Acceptor, Established, Identity, SecretFor};
+use ringfold_proto::hello::Hello;
+use ringfold_proto::time::Time;
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// Listens on some addresses and runs the handshake of each connection that is made to them.
+#[derive(Debug)]
+pub struct Listener {
+    poller: Arc<Poller>,
+    ports: Vec<Port>,
+    is_registered: bool,
+    /// Nothing is accepted before this: the system had no room for a connection.
+    paused_until: Option<Time>,
+    /// A shortage is logged once, until a connection was accepted again.
+    is_shortage_logged: bool,
+    handshakes: HashMap<Token, Incoming>,
+    closing: ClosingConnections,
+    outcomes: VecDeque<Outcome>,
+}
+
+/// One address that is listened on.
+#[derive(Debug)]
+struct Port {
+    socket: TcpListener,
+    address: SocketAddr,
+    token: Token,
+    /// Where the caller named it.
+    position: usize,
+}
+
+/// A connection in its handshake.
+#[derive(Debug)]
+struct Incoming {
+    handshake: Handshake,
+    from: SocketAddr,
+    begun: Time,
+    /// What it claims, once it has.
+    hello: Option<Hello>,
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListenAddress {
+    /// The address.
+    pub address: SocketAddr,
+    /// Whether a machine that lacks the address is no reason to fail.
+    pub optional: bool,
+}
+
+/// What became of a connection that was accepted.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Both ends are authenticated. The connection holds the input that followed the handshake.
+    Established(Established, Connection, SocketAddr),
+    /// The handshake failed, and the other end was told why.
+    Rejected(SocketAddr, Rejection),
+}
+
+/// Why an address can't be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("can't listen on {address}: {}", explain(source))]
+pub struct BindError {
+    /// The address.
+    pub address: SocketAddr,
+    /// The system's error.
+    pub source: io::Error,
+}
+
+impl From<BindError> for io::Error {
+    fn from(error: BindError) -> Self {
+        Self::new(error.source.kind(), error)
+    }
+}
+
+fn explain(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::AddrInUse => "another program listens there already".into(),
+        ErrorKind::AddrNotAvailable => "this machine has no such address".into(),
+        ErrorKind::PermissionDenied => "that is not permitted".into(),
+        _ => error.to_string(),
+    }
+}
+
+impl Listener {
+    /// Listens on all of these addresses. One that another of them covers needs no socket of its own.
+    pub fn bind(addresses: &[ListenAddress], poller: &Arc<Poller>) -> Result<Self, BindError> {
+        let mut sorted: Vec<_> = addresses.iter().copied().enumerate().collect();
+        // A socket for all of IPv6 may be one for all of IPv4 too, and then it has to come first. An address
+        // that comes after the one that covers it is busy by ourselves.
+        sorted.sort_by_key(|(_, of)| (!of.address.ip().is_unspecified(), of.address.is_ipv4()));
+        let mut listener = Self {
+            poller: poller.clone(),
+            ports: Vec::new(),
+            is_registered: false,
+            paused_until: None,
+            is_shortage_logged: false,
+            handshakes: HashMap::new(),
+            closing: ClosingConnections::default(),
+            outcomes: VecDeque::new(),
+        };
+        let mut lacking = None;
+        for (position, ListenAddress { address, optional }) in sorted {
+            match listener.add(address, position) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::AddrInUse && listener.covers(address) => {}
+                Err(source) if optional && is_lacking(&source) => {
+                    lacking = Some(BindError { address, source })
+                }
+                Err(source) => return Err(BindError { address, source }),
+            }
+        }
+        if let (true, Some(lacking)) = (listener.ports.is_empty(), lacking) {
+            return Err(lacking);
+        }
+        listener.ports.sort_by_key(|port| port.position);
+        listener.register(true).map_err(|source| BindError { address: listener.address(), source })?;
+        Ok(listener)
+    }
+
+    /// Listens on one address.
+    pub fn bind_one(address: SocketAddr, poller: &Arc<Poller>) -> io::Result<Self> {
+        Ok(Self::bind(&[ListenAddress { address, optional: false }], poller)?)
+    }
+
+    /// Listens on the first free port of a range, at this address or at all of both families, or of IPv4 where
+    /// there is no IPv6.
+    pub fn bind_in(at: Option<IpAddr>, ports: RangeInclusive<u16>, poller: &Arc<Poller>) -> io::Result<Self> {
+        let everywhere = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
+        let addresses = at.map_or(everywhere.to_vec(), |at| vec![at]);
+        let mut last = io::Error::new(ErrorKind::AddrNotAvailable, "the range of ports is empty");
+        for port in ports {
+            for address in &addresses {
+                match Self::bind_one(SocketAddr::new(*address, port), poller) {
+                    Ok(listener) => return Ok(listener),
+                    Err(error) => last = error,
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Where it listens, in the order of the caller.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.ports.iter().map(|port| port.address)
+    }
+
+    /// Where it listens first.
+    pub fn address(&self) -> SocketAddr {
+        self.addresses().next().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
+    }
+
+    /// What became of those that were accepted.
+    pub fn poll_outcome(&mut self) -> Option<Outcome> {
+        self.outcomes.pop_front()
+    }
+
+    /// When to call [`Listener::handle_timeout`] at the latest.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let deadlines = self.handshakes.values().map(|incoming| incoming.handshake.deadline());
+        // Nothing wakes a listener that is not registered but time.
+        let resumes = match (self.is_registered, self.paused_until) {
+            (true, _) => None,
+            (false, Some(until)) => Some(until),
+            (false, None) => self.crowding().map(|(_, begun)| begun + limits::CROWDING_MAX),
+        };
+        deadlines.chain(resumes).chain(self.closing.poll_timeout()).min()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let late = |incoming: &Incoming| incoming.handshake.deadline() <= now;
+        for (_, incoming) in self.handshakes.extract_if(|_, incoming| late(incoming)) {
+            let rejection = incoming.handshake.timed_out();
+            self.outcomes.push_back(Outcome::Rejected(incoming.from, rejection));
+            self.closing.close(now, incoming.handshake.into_connection());
+        }
+        self.closing.handle_timeout(now);
+        self.update_registration(now);
+    }
+
+    /// Something can be done with a socket. Says whether it is one of this listener.
+    pub fn handle_ready(
+        &mut self,
+        now: Time,
+        token: Token,
+        identity: Identity,
+        secrets: &impl SecretFor,
+    ) -> bool {
+        if let Some(port) = self.ports.iter().position(|port| port.token == token) {
+            self.accept(now, port, identity, secrets);
+        } else if self.handshakes.contains_key(&token) {
+            self.advance(now, token, secrets);
+        } else if !self.closing.handle_ready(token) {
+            return false;
+        }
+        self.update_registration(now);
+        true
+    }
+
+    /// Drops connections in their handshake by what they claim to be. Those that have not said it stay.
+    pub fn drop_claiming(&mut self, is_unwanted: impl Fn(&Hello) -> bool) {
+        self.handshakes.retain(|_, incoming| !incoming.hello.as_ref().is_some_and(&is_unwanted));
+    }
+
+    /// Drops all connections in their handshake.
+    pub fn drop_all(&mut self) {
+        self.handshakes.clear();
+        self.outcomes.clear();
+    }
+
+    fn accept(&mut self, now: Time, port: usize, identity: Identity, secrets: &impl SecretFor) {
+        for _ in 0..limits::ACCEPTS_PER_TURN {
+            if self.is_full() && !self.make_room(now) {
+                return;
+            }
+            match self.ports[port].socket.accept() {
+                Ok((stream, from)) => {
+                    self.is_shortage_logged = false;
+                    self.begin(now, stream, from, identity, secrets);
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => return,
+                    // It went away while it waited.
+                    ErrorKind::ConnectionAborted | ErrorKind::Interrupted => {}
+                    _ => return self.pause(now, &error),
+                },
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Time,
+        stream: TcpStream,
+        from: SocketAddr,
+        identity: Identity,
+        secrets: &impl SecretFor,
+    ) {
+        let handshake = random::nonce().and_then(|nonce| {
+            Handshake::accept(now, stream.into(), &self.poller, Acceptor::new(identity, nonce))
+        });
+        match handshake {
+            Ok(handshake) => {
+                let token = handshake.token();
+                self.handshakes.insert(token, Incoming { handshake, from, begun: now, hello: None });
+                // Its first bytes are mostly here already.
+                self.advance(now, token, secrets);
+            }
+            Err(error) => self.outcomes.push_back(Outcome::Rejected(from, Rejection::retryable(error))),
+        }
+    }
+
+    fn advance(&mut self, now: Time, token: Token, secrets: &impl SecretFor) {
+        let Some(incoming) = self.handshakes.get_mut(&token) else { return };
+        let claimed = Cell::new(incoming.hello);
+        let note_claim = |hello: &Hello| {
+            claimed.set(Some(*hello));
+            secrets.secret_for(hello)
+        };
+        let step = incoming.handshake.advance(now, &note_claim);
+        incoming.hello = claimed.get();
+        if matches!(step, Ok(None)) {
+            return;
+        }
+        let Some(Incoming { handshake, from, .. }) = self.handshakes.remove(&token) else { return };
+        let connection = handshake.into_connection();
+        match step {
+            Ok(None) => {}
+            Ok(Some(established)) => {
+                self.outcomes.push_back(Outcome::Established(established, connection, from));
+            }
+            Err(rejection) => {
+                self.outcomes.push_back(Outcome::Rejected(from, rejection));
+                self.closing.close(now, connection);
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.handshakes.len() >= limits::HANDSHAKES_MAX
+    }
+
+    /// The oldest handshake of the address that has most of them, and when it began.
+    fn crowding(&self) -> Option<(Token, Time)> {
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        for incoming in self.handshakes.values() {
+            *counts.entry(incoming.from.ip()).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count)?.0;
+        let of_most = self.handshakes.iter().filter(|(_, incoming)| incoming.from.ip() == most);
+        of_most.map(|(token, incoming)| (*token, incoming.begun)).min_by_key(|(_, begun)| *begun)
+    }
+
+    /// Where too many handshakes are under way, the address with most of them loses its oldest, unless that has only
+    /// just begun. Others wait in the backlog.
+    fn make_room(&mut self, now: Time) -> bool {
+        let Some((token, begun)) = self.crowding() else { return true };
+        if begun + limits::CROWDING_MAX > now {
+            return false;
+        }
+        if let Some(incoming) = self.handshakes.remove(&token) {
+            let rejection = Rejection::retryable("too many handshakes are under way");
+            self.outcomes.push_back(Outcome::Rejected(incoming.from, rejection));
+        }
+        true
+    }
+
+    /// Most likely there are no descriptors left. The sockets stay ready, so trying on would spin.
+    fn pause(&mut self, now: Time, error: &io::Error) {
+        self.paused_until = Some(now + limits::ACCEPT_PAUSE);
+        if !core::mem::replace(&mut self.is_shortage_logged, true) {
+            tracing::warn!(%error, "no connection can be accepted for now; trying again every {:?}", limits::ACCEPT_PAUSE);
+        }
+    }
+
+    /// Has the poller tell of new connections only while there is room for them.
+    fn update_registration(&mut self, now: Time) {
+        self.paused_until.take_if(|until| *until <= now);
+        let has_room =
+            !self.is_full() || self.crowding().is_none_or(|(_, begun)| begun + limits::CROWDING_MAX <= now);
+        if let Err(error) = self.register(has_room && self.paused_until.is_none()) {
+            self.pause(now, &error);
+        }
+    }
+
+    fn register(&mut self, register: bool) -> io::Result<()> {
+        if register != self.is_registered {
+            for port in &self.ports {
+                let changed = match register {
+                    true => self.poller.add(&port.socket, port.token, false),
+                    false => self.poller.remove(&port.socket),
+                };
+                // What failed half-way is tried again.
+                changed.or_else(|error| match error.kind() {
+                    ErrorKind::AlreadyExists | ErrorKind::NotFound => Ok(()),
+                    _ => Err(error),
+                })?;
+            }
+            self.is_registered = register;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, address: SocketAddr, position: usize) -> io::Result<()> {
+        let socket = TcpListener::bind(address)?;
+        // Many may come before anyone looks.
+        rustix::net::listen(&socket, limits::BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        let (address, token) = (socket.local_addr()?, self.poller.token());
+        self.ports.push(Port { socket, address, token, position });
+        Ok(())
+    }
+
+    /// Whether one of the sockets accepts what is dialled at this address too.
+    fn covers(&self, address: SocketAddr) -> bool {
+        self.addresses().any(|of| {
+            let all = of.ip().is_unspecified() && (of.is_ipv6() || address.is_ipv4());
+            of.port() == address.port() && (all || of.ip() == address.ip())
+        })
+    }
+}
+
+/// Whether the machine does not have such addresses.
+fn is_lacking(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::Unsupported)
+        || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen(texts: &[&str]) -> Result<Listener, BindError> {
+        let address = |text: &&str| ListenAddress { address: text.parse().unwrap(), optional: false };
+        Listener::bind(&texts.iter().map(address).collect::<Vec<_>>(), &Arc::new(Poller::new().unwrap()))
+    }
+
+    #[test]
+    fn an_address_that_another_one_covers_is_no_error() {
+        let port = listen(&["0.0.0.0:0"]).unwrap().address().port();
+        let all = [format!("127.0.0.1:{port}"), format!("0.0.0.0:{port}"), format!("127.0.0.1:{port}")];
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        let listener = listen(&all).unwrap();
+        assert_eq!(listener.addresses().collect::<Vec<_>>(), [format!("0.0.0.0:{port}").parse().unwrap()]);
+    }
+
+    #[test]
+    fn a_busy_address_is_named() {
+        let first = listen(&["127.0.0.1:0"]).unwrap();
+        let address = first.address();
+        let error = listen(&[&address.to_string()]).unwrap_err();
+        let text = format!("can't listen on {address}: another program listens there already");
+        assert_eq!(error.to_string(), text);
+        assert!(listen(&[&format!("0.0.0.0:{}", address.port())]).is_err());
+    }
+}
