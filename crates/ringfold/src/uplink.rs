@@ -30,7 +30,7 @@ pub(crate) struct Uplink {
     /// Connections on which the master fell silent, not watched any more; the machine says when they end.
     stale: Vec<(ConnId, Box<Socket>)>,
     /// Closed connections that still send.
-    closing: Vec<Box<Socket>>,
+    closing: Vec<Socket>,
     encoded: Vec<u8>,
     news: VecDeque<UplinkNews>,
 }
@@ -168,13 +168,13 @@ impl Uplink {
         {
             // Nobody takes what comes, so the poller shall not report it. If that fails, the socket is broken.
             let _ = socket.set_awaits_input(false);
-            self.closing.push(socket);
+            self.closing.push(*socket);
         }
     }
 
     /// Closes what is to be closed, by the deadline at the latest.
     pub(crate) fn finish(&mut self, deadline: Instant) {
-        close_all(self.closing.drain(..), deadline, |socket| socket.poll_finish());
+        close_all(self.closing.drain(..), deadline, Socket::poll_finish);
     }
 
     /// Moves on whatever can be moved.
