@@ -28,7 +28,7 @@ pub(crate) struct Uplink {
     /// Connections on which the master fell silent, not watched any more; the machine says when they end.
     stale: Vec<(ConnId, Box<Connection>)>,
     /// Closed connections that still send.
-    closing: Vec<Box<Connection>>,
+    closing: Vec<Connection>,
     encoded: Vec<u8>,
     news: VecDeque<UplinkNews>,
 }
@@ -150,13 +150,13 @@ impl Uplink {
         {
             // Input is discarded, so the poller must not report it. If that fails, the connection is broken.
             let _ = connection.set_awaits_input(false);
-            self.closing.push(connection);
+            self.closing.push(*connection);
         }
     }
 
     /// Closes what is to be closed, by the deadline at the latest.
     pub(crate) fn finish(&mut self, deadline: Instant) {
-        close_all(self.closing.drain(..), deadline, |connection| connection.poll_finish());
+        close_all(self.closing.drain(..), deadline, Connection::poll_finish);
     }
 
     /// Moves on whatever can be moved.

@@ -144,7 +144,12 @@ impl StreamLink {
 
     /// Sends the rest and ends the streams. Returns true when the peer's system has acknowledged everything.
     pub fn poll_closed(&mut self) -> bool {
-        self.streams.iter_mut().fold(true, |is_closed, stream| stream.socket.poll_acknowledged() && is_closed)
+        // All of them are polled, even if one is not done.
+        self.streams
+            .iter_mut()
+            .filter_map(|stream| (!stream.socket.poll_acknowledged()).then_some(()))
+            .count()
+            == 0
     }
 
     /// Puts that will never be sent, when the link is given up.
