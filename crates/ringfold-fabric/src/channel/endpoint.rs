@@ -185,7 +185,9 @@ impl Lines {
     fn turn_line(&mut self, id: LineId, token: Option<Token>) {
         let Some(line) = self.lines.get_mut(&id) else { return };
         line.turn(token, &self.segments);
-        self.has_news |= line.take_news();
+        line.take_news();
+        // Bytes that were put are news, too, for those who look at the memory.
+        self.has_news = true;
         if line.failure().is_some() {
             self.alarmed.push(id);
         }
