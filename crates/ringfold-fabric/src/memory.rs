@@ -54,7 +54,7 @@ unsafe impl Sync for Span {}
 impl Memory {
     /// Memory of our own, zeroed.
     pub fn zeroed(bytes: usize) -> Self {
-        Self { span: Span::owned(vec![0; bytes]) }
+        Self { span: Span::owned(vec![0_u8; bytes]) }
     }
 
     /// Memory of a vector, which is not copied; [`Memory::into_vec`] returns it.
