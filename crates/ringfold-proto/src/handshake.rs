@@ -54,7 +54,7 @@ pub use dialler::{Dialler, Target};
 use crate::hello::{Features, Hello, Proof, Purpose, Refusal, Verdict, VersionRange, Welcome};
 use crate::id::{EpochId, PeerId, RunId};
 use core::fmt;
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// What one end says of itself.

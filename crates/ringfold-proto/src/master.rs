@@ -34,7 +34,7 @@ use group::Group;
 use optimise::OptimiseRound;
 use phase::{Cast, PhaseRound};
 use rand_chacha::ChaCha12Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Rng, SeedableRng};
 use restore::Restoration;
 use roster::{Roster, Standing};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

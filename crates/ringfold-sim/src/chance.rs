@@ -1,7 +1,7 @@
 //! All randomness of a run, from its seed.
 
 use rand_chacha::ChaCha8Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Rng, SeedableRng};
 
 /// A stream of chances. Two streams of one seed with different names are independent, so that a change
 /// in one part of the simulator does not shift what another part draws.

@@ -1,7 +1,7 @@
 //! The only source of randomness: a stream that a seed decides.
 
 use rand_chacha::ChaCha8Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Rng, SeedableRng};
 
 /// Decides every random choice of a solver. The same seed gives the same tours on every machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

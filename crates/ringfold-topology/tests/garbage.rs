@@ -1,7 +1,7 @@
 //! What is promised to whoever feeds this crate nonsense.
 
 use rand_chacha::ChaCha8Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Rng, SeedableRng};
 use ringfold_topology::limits::{BANDWIDTH_BYTES_PER_SECOND_MAX, NODES_MAX};
 use ringfold_topology::{
     Bandwidth, BandwidthMatrix, Edge, Effort, Link, MatrixError, NodeCount, NodeIndex, Objective, Seed,

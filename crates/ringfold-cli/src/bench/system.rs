@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 
-const GLOO_PEER: &str = include_str!("../../../../bench/gloo_peer.py");
-const OPENMPI_PEER: &str = include_str!("../../../../bench/openmpi_peer.c");
+const GLOO_PEER: &str = include_str!("../../peers/gloo_peer.py");
+const OPENMPI_PEER: &str = include_str!("../../peers/openmpi_peer.c");
 const OPENMPI_PACKAGES: &str = "apt-get install openmpi-bin libopenmpi-dev";
 
 /// What is measured.
@@ -182,7 +182,7 @@ fn compile(program: &Path, nest: &Nest) -> Result<()> {
         .context("mpicc does not run")?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
-        return Err(anyhow!("mpicc can't compile bench/openmpi_peer.c:\n{}", why.trim()));
+        return Err(anyhow!("mpicc can't compile crates/ringfold-cli/peers/openmpi_peer.c:\n{}", why.trim()));
     }
     std::fs::rename(&unfinished, program).context("can't keep the program for Open MPI")
 }

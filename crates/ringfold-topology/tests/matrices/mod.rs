@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each of them uses a part")]
 
 use rand_chacha::ChaCha8Rng;
-use rand_core::{RngCore, SeedableRng};
+use rand_core::{Rng, SeedableRng};
 use ringfold_topology::{BandwidthMatrix, Edge, Link, NodeCount};
 
 /// How the links of a matrix depend on each other.

@@ -2,7 +2,7 @@
  *
  *   openmpi_peer SOCKET
  *
- * Commands arrive as lines over a Unix socket, answers are lines of JSON; README.md lists them. Between commands every
+ * Commands arrive as lines over a Unix socket, answers are lines of JSON; bench/README.md lists them. Between commands every
  * rank sleeps in a read: an MPI call would spin, and disturb the system that is being measured. */
 #define _GNU_SOURCE
 #include <mpi.h>

@@ -1,6 +1,6 @@
 """One rank of torch.distributed over Gloo, measured by ``ringfold bench --against gloo``.
 
-Commands arrive as lines over a Unix socket, answers are lines of JSON; README.md lists them. Between commands the process
+Commands arrive as lines over a Unix socket, answers are lines of JSON; bench/README.md lists them. Between commands the process
 sleeps in a read, so that it does not disturb the system that is being measured.
 """
 
