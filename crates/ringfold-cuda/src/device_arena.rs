@@ -113,7 +113,7 @@ impl DeviceArena {
                 return Err(CudaError::Argument(format!("the arena of rank {rank} is too small")));
             }
             arenas.push(if rank == me { Place::Here(own.address()) } else { theirs.memory.open(&gpu)? });
-            crowds.push((theirs.memory.gpu(), theirs.multiprocessors));
+            crowds.push((theirs.memory.gpu(), theirs.multiprocessors as u32));
         }
         let blocks_max = layout::blocks_max(&crowds).ok_or_else(|| {
             CudaError::Unsupported(

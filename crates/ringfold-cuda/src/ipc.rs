@@ -10,9 +10,11 @@ use crate::error::{CudaError, check};
 use crate::gpu::Gpu;
 use crate::open_table::OpenTable;
 use std::sync::{Arc, LazyLock};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// What another process opens memory by.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct IpcRecord {
     /// The driver's handle of the allocation.
     pub handle: [u8; 64],
@@ -27,9 +29,6 @@ pub struct IpcRecord {
 }
 
 impl IpcRecord {
-    /// How many bytes a record is written in.
-    pub const BYTES: usize = 64 + 16 + 3 * 8;
-
     /// The record of memory of this process, whoever allocated it.
     pub fn export(address: u64, bytes: usize) -> Result<Self, CudaError> {
         let driver = Driver::loaded()?;
@@ -59,30 +58,18 @@ impl IpcRecord {
     }
 
     /// The record in bytes.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..64].copy_from_slice(&self.handle);
-        bytes[64..80].copy_from_slice(&self.gpu);
-        for (place, number) in
-            bytes[80..].chunks_exact_mut(8).zip([self.allocation_bytes, self.offset, self.bytes])
-        {
-            place.copy_from_slice(&number.to_le_bytes());
-        }
-        bytes
+    pub fn encode(&self) -> Vec<u8> {
+        self.as_bytes().to_vec()
     }
 
     /// The record that these bytes are; none if they are none.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
-        let number = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
-        let record = Self {
-            handle: bytes[..64].try_into().ok()?,
-            gpu: bytes[64..80].try_into().ok()?,
-            allocation_bytes: number(80)?,
-            offset: number(88)?,
-            bytes: number(96)?,
-        };
-        record.fits(record.allocation_bytes).then_some(record)
+        Self::read_from_bytes(bytes).ok().filter(Self::is_valid)
+    }
+
+    /// Whether the memory lies in its allocation.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.fits(self.allocation_bytes)
     }
 
     /// Whether the memory lies in an allocation of so many bytes.
@@ -243,18 +230,20 @@ mod tests {
 
     #[test]
     fn a_record_survives_being_written() {
-        assert_eq!(IpcRecord::decode(&record().encode()), Some(record()));
+        assert_eq!(IpcRecord::decode(record().as_bytes()), Some(record()));
     }
 
     #[test]
     fn bytes_that_are_no_record_are_refused() {
-        let bytes = record().encode();
+        let record = record();
+        let bytes = record.as_bytes();
         assert_eq!(IpcRecord::decode(&bytes[1..]), None);
         assert_eq!(IpcRecord::decode(&[]), None);
-        let too_long = IpcRecord { bytes: 1 << 21, ..record() };
-        assert_eq!(IpcRecord::decode(&too_long.encode()), None);
-        let wrapping = IpcRecord { offset: u64::MAX, ..record() };
-        assert_eq!(IpcRecord::decode(&wrapping.encode()), None);
+        assert_eq!(IpcRecord::decode(&[bytes, &[0]].concat()), None);
+        let too_long = IpcRecord { bytes: 1 << 21, ..record };
+        assert_eq!(IpcRecord::decode(too_long.as_bytes()), None);
+        let wrapping = IpcRecord { offset: u64::MAX, ..record };
+        assert_eq!(IpcRecord::decode(wrapping.as_bytes()), None);
     }
 
     #[test]

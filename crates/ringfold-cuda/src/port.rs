@@ -1,7 +1,6 @@
 //! Ports: memory that others write into, and connections to it.
 
 pub mod abort_page;
-mod bytes;
 mod channel;
 mod connection;
 mod cuda_road;

@@ -1,5 +1,9 @@
 //! Sockets, memory and channels: every system call of Ringfold. It moves bytes and never interprets them.
 
+// Records on the wire and in shared memory are structs in the byte order of all supported platforms.
+#[cfg(target_endian = "big")]
+compile_error!("only little-endian platforms are supported");
+
 pub mod arena;
 pub mod bells;
 pub mod channel;

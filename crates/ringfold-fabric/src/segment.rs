@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Memory that is mapped by this process and perhaps by others.
 pub struct Segment {
@@ -25,7 +26,8 @@ pub struct Segment {
 
 /// What another process of this host needs to open a segment. It is worth nothing without the right to look into
 /// the process that it names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct Ticket {
     /// The process that made the segment, as it is numbered in its own namespace.
     pub pid: u32,
@@ -139,36 +141,30 @@ impl fmt::Debug for Segment {
     }
 }
 
+/// A ticket as it travels.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct MarkedTicket {
+    magic: [u8; 8],
+    ticket: Ticket,
+}
+
 impl Ticket {
     /// The size of a ticket on its way.
-    pub const BYTES: usize = 40;
+    pub const BYTES: usize = size_of::<MarkedTicket>();
 
     /// What tickets begin with; another version of the format has another one.
     const MAGIC: [u8; 8] = *b"rf seg 1";
 
     /// The ticket as bytes.
     pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&Self::MAGIC);
-        bytes[8..12].copy_from_slice(&self.pid.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.fd.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.nonce);
-        bytes
+        zerocopy::transmute!(MarkedTicket { magic: Self::MAGIC, ticket: *self })
     }
 
     /// The ticket that these bytes are; `None` if they are none.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let (magic, rest) = bytes.split_first_chunk::<8>()?;
-        let (pid, rest) = rest.split_first_chunk()?;
-        let (fd, rest) = rest.split_first_chunk()?;
-        let (size, nonce) = rest.split_first_chunk()?;
-        (*magic == Self::MAGIC).then_some(Self {
-            pid: u32::from_le_bytes(*pid),
-            fd: u32::from_le_bytes(*fd),
-            bytes: u64::from_le_bytes(*size),
-            nonce: nonce.try_into().ok()?,
-        })
+        let MarkedTicket { magic, ticket } = zerocopy::transmute!(*bytes);
+        (magic == Self::MAGIC).then_some(ticket)
     }
 }
 

@@ -10,6 +10,7 @@ use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, 
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Memory of this process that lies in a file, so that others of the host can map it.
 #[derive(Debug)]
@@ -21,7 +22,8 @@ pub struct SharedMemory {
 
 /// What another process of this host needs to map shared memory. It is worth nothing without the right to look into the
 /// process that it names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct FileTicket {
     /// The process that has the file open, as it is numbered in its own namespace.
     pub pid: u32,
@@ -113,32 +115,16 @@ impl SharedMemory {
 
 impl FileTicket {
     /// The size of a ticket on its way.
-    pub const BYTES: usize = 40;
+    pub const BYTES: usize = size_of::<Self>();
 
     /// The ticket as bytes.
     pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..4].copy_from_slice(&self.pid.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.fd.to_le_bytes());
-        let numbers = [self.device, self.inode, self.offset, self.bytes];
-        for (place, number) in bytes[8..].chunks_exact_mut(8).zip(numbers) {
-            place.copy_from_slice(&number.to_le_bytes());
-        }
-        bytes
+        zerocopy::transmute!(*self)
     }
 
     /// The ticket that these bytes are.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Self {
-        let half = |at: usize| u32::from_le_bytes(core::array::from_fn(|byte| bytes[at + byte]));
-        let number = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| bytes[at + byte]));
-        Self {
-            pid: half(0),
-            fd: half(4),
-            device: number(8),
-            inode: number(16),
-            offset: number(24),
-            bytes: number(32),
-        }
+        zerocopy::transmute!(*bytes)
     }
 }
 

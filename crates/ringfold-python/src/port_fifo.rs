@@ -81,7 +81,7 @@ impl PortFifo {
     fn handle<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let fifo = self.here(py)?;
         let page = if self.is_on_gpu { released(py, process_page_address)? } else { None };
-        Ok(PyBytes::new(py, &fifo.device_handle(page.unwrap_or(0)).bytes()))
+        Ok(PyBytes::new(py, fifo.device_handle(page.unwrap_or(0)).bytes()))
     }
 
     /// Pushes from the host, and says at which position.

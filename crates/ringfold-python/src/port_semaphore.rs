@@ -153,5 +153,5 @@ pub(crate) fn memory_channel_handle<'py>(
     let (dst, src) = (dst.here(py)?, src.here(py)?);
     let packet_buffer = packet_buffer.map(|memory| memory.here(py)).transpose()?;
     let handle = released(py, || face.memory_channel(dst, src, packet_buffer))?;
-    Ok(PyBytes::new(py, &handle.map_err(|error| of_port(py, &error))?.bytes()))
+    Ok(PyBytes::new(py, handle.map_err(|error| of_port(py, &error))?.bytes()))
 }

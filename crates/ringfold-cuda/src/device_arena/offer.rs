@@ -9,9 +9,11 @@ use crate::ipc::{IpcMemory, IpcRecord};
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::OnceLock;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Memory that others may open.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct MemoryOffer {
     /// A number that this process alone has, as far as chance goes.
     process: u64,
@@ -21,9 +23,6 @@ pub struct MemoryOffer {
 }
 
 impl MemoryOffer {
-    /// How many bytes it is written in.
-    pub const BYTES: usize = 16 + IpcRecord::BYTES;
-
     /// Memory of this process.
     pub fn of(address: u64, bytes: usize) -> Result<Self, CudaError> {
         Ok(Self { process: process_number(), address, record: IpcRecord::export(address, bytes)? })
@@ -31,15 +30,12 @@ impl MemoryOffer {
 
     /// The offer in bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let numbers = [self.process, self.address].into_iter().flat_map(u64::to_le_bytes);
-        numbers.chain(self.record.encode()).collect()
+        self.as_bytes().to_vec()
     }
 
     /// The offer that these bytes are; none if they are none.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (numbers, record) = bytes.split_at_checked(16)?;
-        let number = |at: usize| numbers[at..at + 8].try_into().map(u64::from_le_bytes).ok();
-        Some(Self { process: number(0)?, address: number(8)?, record: IpcRecord::decode(record)? })
+        Self::read_from_bytes(bytes).ok().filter(|offer| offer.record.is_valid())
     }
 
     pub(super) fn open(&self, gpu: &Gpu) -> Result<Place, CudaError> {
@@ -83,15 +79,15 @@ pub struct ArenaOffer {
 }
 
 /// What others know of it.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub(super) struct Decoded {
+    /// Within 16 bits.
+    pub(super) multiprocessors: u64,
     pub(super) memory: MemoryOffer,
-    pub(super) multiprocessors: u32,
 }
 
 impl ArenaOffer {
-    /// How many bytes it is written in.
-    pub const BYTES: usize = 8 + MemoryOffer::BYTES;
-
     /// Makes the arena of a rank.
     pub fn new(gpu: &Gpu, me: usize, world: usize) -> Result<Self, CudaError> {
         if world > WORLD_MAX {
@@ -106,17 +102,15 @@ impl ArenaOffer {
 
     /// What the others are to be told.
     pub fn encode(&self) -> Vec<u8> {
-        let multiprocessors = u64::from(self.gpu.sms()).to_le_bytes();
-        multiprocessors.into_iter().chain(self.offer.encode()).collect()
+        Decoded { multiprocessors: self.gpu.sms().into(), memory: self.offer }.as_bytes().to_vec()
     }
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Option<Decoded> {
-    let (multiprocessors, memory) = bytes.split_at_checked(8)?;
-    let multiprocessors = u64::from_le_bytes(multiprocessors.try_into().ok()?);
-    // A device with more than that is yet to be built.
-    let multiprocessors = u32::try_from(multiprocessors).ok().filter(|count| (1..1 << 16).contains(count))?;
-    Some(Decoded { memory: MemoryOffer::decode(memory)?, multiprocessors })
+    let decoded = Decoded::read_from_bytes(bytes).ok()?;
+    // No device has more multiprocessors than that.
+    let is_valid = (1..1 << 16).contains(&decoded.multiprocessors) && decoded.memory.record.is_valid();
+    is_valid.then_some(decoded)
 }
 
 #[cfg(test)]
@@ -131,16 +125,18 @@ mod tests {
 
     #[test]
     fn an_offer_survives_being_written_and_half_of_one_is_none() {
-        let bytes = offer().encode();
-        assert_eq!(bytes.len(), MemoryOffer::BYTES);
-        assert_eq!(MemoryOffer::decode(&bytes), Some(offer()));
-        assert_eq!(MemoryOffer::decode(&bytes[..20]), None);
-        assert_eq!(MemoryOffer::decode(&[]), None);
+        let offer = offer();
+        let bytes = offer.as_bytes();
+        assert_eq!(MemoryOffer::decode(bytes), Some(offer));
+        for length in 0..bytes.len() {
+            assert_eq!(MemoryOffer::decode(&bytes[..length]), None);
+        }
+        assert_eq!(MemoryOffer::decode(&[bytes, &[0]].concat()), None);
     }
 
     #[test]
     fn an_arena_of_a_device_without_multiprocessors_is_none() {
-        let with = |count: u64| [&count.to_le_bytes()[..], &offer().encode()].concat();
+        let with = |count: u64| [&count.to_le_bytes()[..], offer().as_bytes()].concat();
         assert_eq!(decode(&with(132)).map(|arena| arena.multiprocessors), Some(132));
         assert!(decode(&with(0)).is_none() && decode(&with(1 << 40)).is_none());
     }

@@ -155,7 +155,7 @@ impl Fifo {
             tail: self.tail.device_address(),
             tail_cache: counters + 8 * TAIL_CACHE as u64,
             abort_page,
-            size: self.size as i32,
+            size: (self.size as i32).into(),
         }
     }
 

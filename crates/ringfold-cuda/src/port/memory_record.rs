@@ -1,9 +1,10 @@
 //! What another port has to know of registered memory.
 
-use super::bytes::Reader;
 use super::transport::TransportFlags;
 use ringfold_fabric::channel::Handle;
 use ringfold_fabric::shared_memory::FileTicket;
+use zerocopy::little_endian::{U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Registered memory, as it is told to others.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,7 +31,7 @@ pub(super) struct MemoryRecord {
     pub(super) ipc: Option<Vec<u8>>,
 }
 
-const MAGIC: &[u8; 4] = b"RFm1";
+const MAGIC: [u8; 4] = *b"RFm1";
 
 /// Bytes of what opens memory of a device, at most.
 const IPC_BYTES_MAX: usize = 256;
@@ -39,6 +40,22 @@ const IS_DEVICE: u32 = 1;
 const HAS_FILE: u32 = 2;
 const HAS_SEGMENT: u32 = 4;
 
+/// The layout of a record. Ticket, handle and what opens memory of a device follow.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 4],
+    flags: U32,
+    host: U64,
+    process: U128,
+    port: U128,
+    id: U64,
+    address: U64,
+    bytes: U64,
+    transports: U32,
+    ipc_bytes: U32,
+}
+
 impl MemoryRecord {
     /// As it travels.
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -46,17 +63,20 @@ impl MemoryRecord {
         let flags = flag(self.is_device, IS_DEVICE)
             | flag(self.file.is_some(), HAS_FILE)
             | flag(self.segment.is_some(), HAS_SEGMENT);
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(flags.to_le_bytes());
-        bytes.extend(self.host.to_le_bytes());
-        bytes.extend(self.process.to_le_bytes());
-        bytes.extend(self.port.to_le_bytes());
-        bytes.extend(self.id.to_le_bytes());
-        bytes.extend(self.address.to_le_bytes());
-        bytes.extend(self.bytes.to_le_bytes());
-        bytes.extend(self.transports.bits().to_le_bytes());
         let ipc = self.ipc.as_deref().unwrap_or_default();
-        bytes.extend((ipc.len() as u32).to_le_bytes());
+        let head = Head {
+            magic: MAGIC,
+            flags: flags.into(),
+            host: self.host.into(),
+            process: self.process.into(),
+            port: self.port.into(),
+            id: self.id.into(),
+            address: self.address.into(),
+            bytes: self.bytes.into(),
+            transports: self.transports.bits().into(),
+            ipc_bytes: (ipc.len() as u32).into(),
+        };
+        let mut bytes = head.as_bytes().to_vec();
         bytes.extend(self.file.iter().flat_map(FileTicket::encode));
         bytes.extend(self.segment.iter().flat_map(Handle::encode));
         bytes.extend(ipc);
@@ -65,38 +85,47 @@ impl MemoryRecord {
 
     /// The record that these bytes are, if they are one.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader(bytes);
-        let (magic, flags) = (reader.take::<4>()?, reader.half()?);
-        if magic != *MAGIC || flags & !(IS_DEVICE | HAS_FILE | HAS_SEGMENT) != 0 {
+        let (head, mut rest) = Head::read_from_prefix(bytes).ok()?;
+        let flags = head.flags.get();
+        if head.magic != MAGIC || flags & !(IS_DEVICE | HAS_FILE | HAS_SEGMENT) != 0 {
             return None;
         }
-        let (host, process, port) = (reader.word()?, reader.id()?, reader.id()?);
-        let (id, address, bytes) = (reader.word()?, reader.word()?, reader.word()?);
-        let transports = TransportFlags::from_bits(reader.half()?)?;
-        let ipc_bytes = reader.half()? as usize;
-        let file = if flags & HAS_FILE != 0 { Some(FileTicket::decode(&reader.take()?)) } else { None };
-        let segment = if flags & HAS_SEGMENT != 0 { Some(Handle::decode(&reader.take()?)) } else { None };
-        let ipc = if ipc_bytes > IPC_BYTES_MAX { None } else { reader.slice(ipc_bytes) }?;
-        reader.end()?;
-        // Whoever adds an offset to the address must not come round.
+        let (mut file, mut segment) = (None, None);
+        if flags & HAS_FILE != 0 {
+            file = Some(FileTicket::decode(chunk(&mut rest)?));
+        }
+        if flags & HAS_SEGMENT != 0 {
+            segment = Some(Handle::decode(chunk(&mut rest)?));
+        }
+        let (address, bytes, ipc_bytes) =
+            (head.address.get(), head.bytes.get(), head.ipc_bytes.get() as usize);
+        // An address with an offset must not wrap around.
         address.checked_add(bytes)?;
-        let is_whole = |there: u64| there == bytes;
-        let fits = file.is_none_or(|file| is_whole(file.bytes))
-            && segment.is_none_or(|segment| is_whole(segment.bytes()));
-        fits.then(|| Self {
-            host,
-            process,
-            port,
-            id,
+        let is_valid = rest.len() == ipc_bytes
+            && ipc_bytes <= IPC_BYTES_MAX
+            && file.is_none_or(|file: FileTicket| file.bytes == bytes)
+            && segment.is_none_or(|segment: Handle| segment.bytes() == bytes);
+        let transports = TransportFlags::from_bits(head.transports.get())?;
+        is_valid.then(|| Self {
+            host: head.host.get(),
+            process: head.process.get(),
+            port: head.port.get(),
+            id: head.id.get(),
             address,
             bytes,
             transports,
             is_device: flags & IS_DEVICE != 0,
             file,
             segment,
-            ipc: (!ipc.is_empty()).then(|| ipc.to_vec()),
+            ipc: (!rest.is_empty()).then(|| rest.to_vec()),
         })
     }
+}
+
+fn chunk<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+    let (chunk, behind) = rest.split_first_chunk()?;
+    *rest = behind;
+    Some(chunk)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! What the two sides of a connection tell each other before they connect.
 
-use super::bytes::Reader;
 use super::transport::Transport;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use zerocopy::little_endian::{I32, U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// What the other side has to know to connect, in bytes that get there somehow. It has a key in it: whoever knows it
 /// can connect.
@@ -22,63 +23,97 @@ pub(super) struct OfferRecord {
     pub(super) addresses: Vec<SocketAddr>,
 }
 
-const MAGIC: &[u8; 4] = b"RFo1";
+const MAGIC: [u8; 4] = *b"RFo1";
 
 /// Addresses of one port, at most.
 pub(super) const ADDRESSES_MAX: usize = 16;
+
+/// The layout of an offer. Its addresses follow.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 4],
+    transport: U32,
+    device: I32,
+    addresses: U32,
+    host: U64,
+    process: U128,
+    port: U128,
+    id: U64,
+    key: [u8; 32],
+}
+
+/// The layout of an address. The address of an IPv4 host is mapped.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Address {
+    ip: [u8; 16],
+    port: U16,
+    family: U16,
+}
 
 impl OfferRecord {
     /// As it travels.
     pub(super) fn encode(&self) -> Vec<u8> {
         let addresses = &self.addresses[..self.addresses.len().min(ADDRESSES_MAX)];
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(self.transport.bit().to_le_bytes());
-        bytes.extend(self.device.to_le_bytes());
-        bytes.extend((addresses.len() as u32).to_le_bytes());
-        bytes.extend(self.host.to_le_bytes());
-        bytes.extend(self.process.to_le_bytes());
-        bytes.extend(self.port.to_le_bytes());
-        bytes.extend(self.id.to_le_bytes());
-        bytes.extend(self.key);
+        let head = Head {
+            magic: MAGIC,
+            transport: self.transport.bit().into(),
+            device: self.device.into(),
+            addresses: (addresses.len() as u32).into(),
+            host: self.host.into(),
+            process: self.process.into(),
+            port: self.port.into(),
+            id: self.id.into(),
+            key: self.key,
+        };
+        let mut bytes = head.as_bytes().to_vec();
         for address in addresses {
-            let (family, octets) = match address.ip() {
-                IpAddr::V4(ip) => (4_u16, ip.to_ipv6_mapped().octets()),
-                IpAddr::V6(ip) => (6_u16, ip.octets()),
-            };
-            bytes.extend(octets);
-            bytes.extend(address.port().to_le_bytes());
-            bytes.extend(family.to_le_bytes());
+            bytes.extend(Address::from(*address).as_bytes());
         }
         bytes
     }
 
     /// The offer that these bytes are, if they are one.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader(bytes);
-        if reader.take::<4>()? != *MAGIC {
+        let (head, rest) = Head::read_from_prefix(bytes).ok()?;
+        let addresses = <[Address]>::ref_from_bytes(rest).ok()?;
+        let count = head.addresses.get() as usize;
+        if head.magic != MAGIC || count > ADDRESSES_MAX || count != addresses.len() {
             return None;
         }
-        let transport = Transport::from_bit(reader.half()?)?;
-        let device = i32::from_le_bytes(reader.take()?);
-        let count = reader.half()? as usize;
-        let (host, process, port) = (reader.word()?, reader.id()?, reader.id()?);
-        let (id, key) = (reader.word()?, reader.take()?);
-        if count > ADDRESSES_MAX {
-            return None;
-        }
-        let mut addresses = Vec::with_capacity(count);
-        for _ in 0..count {
-            let ip = Ipv6Addr::from(reader.take::<16>()?);
-            let number = u16::from_le_bytes(reader.take()?);
-            let ip = match u16::from_le_bytes(reader.take()?) {
-                4 => IpAddr::V4(ip.to_ipv4_mapped()?),
-                6 => IpAddr::V6(ip),
-                _ => return None,
-            };
-            addresses.push(SocketAddr::new(ip, number));
-        }
-        reader.end()?;
-        Some(Self { transport, device, host, process, port, id, key, addresses })
+        Some(Self {
+            transport: Transport::from_bit(head.transport.get())?,
+            device: head.device.get(),
+            host: head.host.get(),
+            process: head.process.get(),
+            port: head.port.get(),
+            id: head.id.get(),
+            key: head.key,
+            addresses: addresses.iter().map(Address::decode).collect::<Option<_>>()?,
+        })
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        let (family, ip) = match address.ip() {
+            IpAddr::V4(ip) => (4, ip.to_ipv6_mapped().octets()),
+            IpAddr::V6(ip) => (6, ip.octets()),
+        };
+        Self { ip, port: address.port().into(), family: U16::new(family) }
+    }
+}
+
+impl Address {
+    fn decode(&self) -> Option<SocketAddr> {
+        let ip = Ipv6Addr::from(self.ip);
+        let ip = match self.family.get() {
+            4 => IpAddr::V4(ip.to_ipv4_mapped()?),
+            6 => IpAddr::V6(ip),
+            _ => return None,
+        };
+        Some(SocketAddr::new(ip, self.port.get()))
     }
 }
 

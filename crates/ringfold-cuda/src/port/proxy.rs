@@ -239,7 +239,7 @@ impl Desk {
     ) -> Result<BasePortChannelHandle, PortError> {
         let page = abort_page(face.semaphore().connection().port())?;
         Ok(BasePortChannelHandle {
-            semaphore_id: id.0.into(),
+            semaphore_id: i32::from(id.0).into(),
             semaphore: face.host_handle()?,
             fifo: self.kernels_fifo(face)?.device_handle(page),
         })

@@ -100,7 +100,7 @@ impl RegisteredMemory {
         let mut ipc = None;
         if gpu.is_some() && bytes > 0 && transports.has(Transport::CudaIpc) {
             match IpcRecord::export(address, usize::try_from(bytes).unwrap_or(usize::MAX)) {
-                Ok(record) => ipc = Some(record.encode().to_vec()),
+                Ok(record) => ipc = Some(record.encode()),
                 Err(error) => unshared = Some(error),
             }
         }

@@ -134,7 +134,7 @@ impl SemaphoreFace {
             inbound: self.inner.semaphore.inbound_address()?,
             expected: self.counter()?,
             abort_page: abort_page(connection.port())?,
-            peer: connection.peer(),
+            peer: connection.peer().into(),
         })
     }
 
@@ -149,7 +149,7 @@ impl SemaphoreFace {
             remote_inbound: self.inner.semaphore.remote_address()?,
             expected: self.counter()?,
             abort_page: abort_page(connection.port())?,
-            peer: connection.peer(),
+            peer: connection.peer().into(),
         })
     }
 

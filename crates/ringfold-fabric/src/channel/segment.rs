@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Memory that is registered with an endpoint for as long as this value lives.
 ///
@@ -21,11 +22,13 @@ pub struct Segment {
 }
 
 /// A segment's name, drawn at random: only who was given the handle can name it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable)]
+#[repr(transparent)]
 pub struct SegmentId(pub(super) u64);
 
 /// What the other end needs to know of a segment to put something into it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct Handle {
     segment: SegmentId,
     bytes: u64,
@@ -129,7 +132,7 @@ impl Drop for Segment {
 
 impl Handle {
     /// Bytes of a handle.
-    pub const BYTES: usize = 16;
+    pub const BYTES: usize = size_of::<Self>();
 
     /// How many bytes the segment has.
     pub fn bytes(&self) -> u64 {
@@ -143,20 +146,12 @@ impl Handle {
 
     /// As it travels.
     pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.segment.0.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.bytes.to_le_bytes());
-        bytes
+        zerocopy::transmute!(*self)
     }
 
     /// From its bytes. Whether there is such a segment is found out by whoever has it.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Self {
-        let number = |at: usize| {
-            let mut number = [0; 8];
-            number.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(number)
-        };
-        Self { segment: SegmentId(number(0)), bytes: number(8) }
+        zerocopy::transmute!(*bytes)
     }
 
     pub(super) fn segment(&self) -> SegmentId {

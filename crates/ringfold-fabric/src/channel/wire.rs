@@ -13,6 +13,7 @@
 
 use super::segment::SegmentId;
 use crate::limits;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A frame without its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,12 +34,21 @@ pub enum Head {
     Abort { bytes: u32 },
 }
 
+/// The layout of a head: kind and three reserved bytes, length, and what depends on the kind.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Layout {
+    kind: [u8; 4],
+    length: u32,
+    numbers: [u64; 3],
+}
+
 impl Head {
     /// Bytes of a word.
     pub const WORD_BYTES: usize = 8;
 
     /// Bytes of a head.
-    pub const BYTES: usize = 32;
+    pub const BYTES: usize = size_of::<Layout>();
 
     /// As it travels.
     pub fn encode(&self) -> [u8; Self::BYTES] {
@@ -51,22 +61,14 @@ impl Head {
             Self::Answer { number } => (6, 0, [0, number, 0]),
             Self::Goodbye { place } => (7, 0, [place, 0, 0]),
         };
-        let mut head = [0; Self::BYTES];
-        head[0] = kind;
-        head[4..8].copy_from_slice(&length.to_le_bytes());
-        for (place, number) in head[8..].chunks_exact_mut(8).zip(numbers) {
-            place.copy_from_slice(&number.to_le_bytes());
-        }
-        head
+        zerocopy::transmute!(Layout { kind: [kind, 0, 0, 0], length, numbers })
     }
 
     /// From its bytes, if they are within the bounds.
     pub fn decode(head: &[u8; Self::BYTES]) -> Option<Self> {
-        let number = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| head[at + byte]));
-        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-        let (place, a, b) = (number(8), number(16), number(24));
+        let Layout { kind, length, numbers: [place, a, b] } = zerocopy::transmute!(*head);
         let is_within = |max: usize| usize::try_from(length).is_ok_and(|length| length <= max);
-        match head[..4] {
+        match kind {
             [1, 0, 0, 0] if is_within(limits::CHANNEL_FRAME_BYTES_MAX) => {
                 Some(Self::Put { place, segment: SegmentId(a), offset: b, bytes: length })
             }

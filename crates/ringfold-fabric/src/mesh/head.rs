@@ -2,6 +2,7 @@
 
 use crate::limits;
 use crate::segment::Ticket;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// What the dialler of a link says on each of its streams: which link, which stream, and how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,29 +23,33 @@ pub const ACCEPTED: u8 = 1;
 /// Or it can't, or will not; then the stream itself is the link.
 pub const DECLINED: u8 = 0;
 
-impl StreamHead {
-    const BYTES: usize = 16;
-    const OFFERS: u8 = 1;
+/// The layout of a head. The ticket follows if there is an offer.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Layout {
+    link: u64,
+    index: u16,
+    count: u16,
+    /// 1 if memory is offered.
+    offers: u8,
+    reserved: [u8; 3],
+}
 
-    /// As it travels: three reserved bytes follow the flag, and the ticket if there is one.
+impl StreamHead {
+    /// As it travels.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(Self::BYTES + Ticket::BYTES);
-        bytes.extend(self.link.to_le_bytes());
-        bytes.extend(self.index.to_le_bytes());
-        bytes.extend(self.count.to_le_bytes());
-        bytes.extend([if self.offer.is_some() { Self::OFFERS } else { 0 }, 0, 0, 0]);
-        bytes.extend(self.offer.iter().flat_map(Ticket::encode));
+        let Self { link, index, count, offer } = *self;
+        let layout = Layout { link, index, count, offers: offer.is_some().into(), reserved: [0; 3] };
+        let mut bytes = layout.as_bytes().to_vec();
+        bytes.extend(offer.iter().flat_map(Ticket::encode));
         bytes
     }
 
     /// Takes a head off the front of `input`, if all of it is here.
     pub fn take(input: &mut &[u8]) -> Option<Result<Self, &'static str>> {
-        let (head, mut rest) = input.split_first_chunk::<{ Self::BYTES }>()?;
-        let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-        let (index, count) = (number(8), number(10));
-        let link = u64::from_le_bytes(*head.first_chunk()?);
+        let (Layout { link, index, count, offers, .. }, mut rest) = Layout::read_from_prefix(input).ok()?;
         let mut offer = None;
-        if head[12] & Self::OFFERS != 0 {
+        if offers & 1 != 0 {
             let (ticket, behind) = rest.split_first_chunk()?;
             // A ticket of another kind is one that can't be used.
             offer =
@@ -54,5 +59,33 @@ impl StreamHead {
         *input = rest;
         let is_sound = index < count && count <= limits::STREAMS_MAX && (count == 1 || offer.is_none());
         Some(if is_sound { Ok(Self { link, index, count, offer }) } else { Err("invalid stream head") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_survive_their_way_and_others_are_rejected() {
+        let bare = StreamHead { link: 7 << 40, index: 2, count: 3, offer: None };
+        let ticket = Ticket { pid: 1, fd: 2, bytes: 3, nonce: [4; 16] };
+        let offering = StreamHead { link: 7, index: 0, count: 1, offer: Some(ticket) };
+        for head in [bare, offering] {
+            let bytes = head.encode();
+            for length in 0..bytes.len() {
+                assert!(StreamHead::take(&mut &bytes[..length]).is_none(), "{length}");
+            }
+            let followed = [bytes, vec![9]].concat();
+            let mut input = &followed[..];
+            assert_eq!((StreamHead::take(&mut input), input), (Some(Ok(head)), &[9][..]));
+        }
+        for wrong in [
+            StreamHead { index: 3, ..bare },
+            StreamHead { count: limits::STREAMS_MAX + 1, ..bare },
+            StreamHead { count: 2, ..offering },
+        ] {
+            assert!(matches!(StreamHead::take(&mut &wrong.encode()[..]), Some(Err(_))), "{wrong:?}");
+        }
     }
 }

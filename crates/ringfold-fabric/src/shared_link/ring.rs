@@ -10,6 +10,7 @@ use crate::memory::Lease;
 use core::sync::atomic::Ordering;
 use ringfold_proto::frame::DATA_HEAD_BYTES;
 use std::io;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes of a body at most.
 pub(super) const BODY_BYTES_MAX: usize = DATA_HEAD_BYTES + SHARED_INLINE_BYTES_MAX;
@@ -21,36 +22,19 @@ const LINE_BYTES: usize = 64;
 const SKIP: u32 = u32::MAX;
 
 /// What precedes a body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 struct Prefix {
     body_bytes: u32,
     /// Bytes in cells.
     cell_bytes: u32,
     first: u16,
     count: u16,
+    reserved: u32,
 }
 
 impl Prefix {
-    const BYTES: usize = 16;
-
-    fn encode(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..4].copy_from_slice(&self.body_bytes.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.cell_bytes.to_le_bytes());
-        bytes[8..10].copy_from_slice(&self.first.to_le_bytes());
-        bytes[10..12].copy_from_slice(&self.count.to_le_bytes());
-        bytes
-    }
-
-    fn decode(bytes: [u8; Self::BYTES]) -> Self {
-        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = bytes;
-        Self {
-            body_bytes: u32::from_le_bytes([a, b, c, d]),
-            cell_bytes: u32::from_le_bytes([e, f, g, h]),
-            first: u16::from_le_bytes([i, j]),
-            count: u16::from_le_bytes([k, l]),
-        }
-    }
+    const BYTES: usize = size_of::<Self>();
 }
 
 /// Where bytes lie that are to be sent. They may be someone else's, so they are only ever copied.
@@ -144,8 +128,8 @@ impl Outlet {
         let at = self.head as usize % SHARED_RING_BYTES;
         let skipped = skipped(at, body.len());
         if skipped > 0 {
-            let skip = Prefix { body_bytes: SKIP, cell_bytes: 0, first: 0, count: 0 };
-            self.way.write_ring(at, &skip.encode());
+            let skip = Prefix { body_bytes: SKIP, ..Prefix::default() };
+            self.way.write_ring(at, skip.as_bytes());
         }
         let at = (at + skipped) % SHARED_RING_BYTES;
         let run = run.unwrap_or(Run { first: 0, count: 0 });
@@ -154,8 +138,9 @@ impl Outlet {
             cell_bytes: cell_bytes as u32,
             first: run.first as u16,
             count: run.count as u16,
+            reserved: 0,
         };
-        self.way.write_ring(at, &prefix.encode());
+        self.way.write_ring(at, prefix.as_bytes());
         self.way.write_ring(at + Prefix::BYTES, body);
         self.head += (skipped + record_bytes(body.len())) as u64;
         self.way.word(Word::Head).store(self.head, Ordering::Release);
@@ -225,9 +210,8 @@ impl Inlet {
                 return Ok(None);
             }
             let at = self.tail as usize % SHARED_RING_BYTES;
-            let mut prefix = [0; Prefix::BYTES];
-            self.way.read_ring(at, &mut prefix);
-            let prefix = Prefix::decode(prefix);
+            let mut prefix = Prefix::default();
+            self.way.read_ring(at, prefix.as_mut_bytes());
             if prefix.body_bytes == SKIP {
                 if at == 0 {
                     return Err(broken("it skips all of it"));

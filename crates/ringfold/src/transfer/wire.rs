@@ -1,7 +1,9 @@
 //! What is said on a connection for state: small bounded requests one way, headers and raw bytes the other.
 
 use super::limits::REQUEST_BYTES_MAX;
+use ringfold_proto::bounded::{Bounded, Excess};
 use ringfold_proto::dtype::DType;
+use ringfold_proto::frame::{ControlDecoder, FrameError, encode_control};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 
@@ -18,21 +20,25 @@ pub(super) struct Request {
     pub(super) leaves: u64,
 }
 
+impl Bounded for Request {
+    const BYTES_MAX: usize = REQUEST_BYTES_MAX;
+    const DECODED_BYTES_MAX: usize = REQUEST_BYTES_MAX;
+
+    fn check(&self) -> Result<(), Excess> {
+        Ok(())
+    }
+}
+
 impl Request {
     /// As it travels: its length as a little-endian u32, and itself.
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
-        let body = postcard::to_allocvec(self).map_err(io::Error::other)?;
-        if body.len() > REQUEST_BYTES_MAX {
-            return Err(io::Error::other("a request is too long"));
-        }
-        let mut frame = Vec::with_capacity(4 + body.len());
-        frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        frame.extend_from_slice(&body);
-        Ok(frame)
+        encode_control(self).map_err(io::Error::other)
     }
 
     /// Reads the next one; none if the other end has closed in between.
     pub(super) fn read(from: &mut impl Read) -> io::Result<Option<Self>> {
+        let invalid = |error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let mut decoder = ControlDecoder::<Self>::default();
         let mut length = [0; 4];
         let first = loop {
             match from.read(&mut length) {
@@ -44,17 +50,13 @@ impl Request {
             return Ok(None);
         }
         from.read_exact(&mut length[first..])?;
-        let length = u32::from_le_bytes(length) as usize;
-        let mut body = [0; REQUEST_BYTES_MAX];
-        let Some(body) = body.get_mut(..length) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a request is too long"));
-        };
-        from.read_exact(body)?;
-        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-        match postcard::take_from_bytes(body).map_err(invalid)? {
-            (request, []) => Ok(Some(request)),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "something follows a request")),
+        // A length beyond the bound fails here; else the decoder waits for the rest, unless that is empty.
+        if let Some(request) = decoder.next_message(&mut &length[..]).map_err(invalid)? {
+            return Ok(Some(request));
         }
+        let mut body = vec![0; u32::from_le_bytes(length) as usize];
+        from.read_exact(&mut body)?;
+        decoder.next_message(&mut &body[..]).map_err(invalid)
     }
 }
 

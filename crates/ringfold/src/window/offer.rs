@@ -3,6 +3,7 @@
 use crate::limits::WINDOW_ABOUT_BYTES_MAX;
 use ringfold_fabric::segment::Ticket;
 use ringfold_fabric::shared_memory::FileTicket;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// What a rank lays open, and how those of its host reach it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,61 +21,65 @@ pub(super) struct Offer {
     pub(super) about: Vec<u8>,
 }
 
+/// The layout of an offer.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Layout {
+    number: u32,
+    version: u8,
+    is_able: u8,
+    has_file: u8,
+    has_bells: u8,
+    bytes: u64,
+    about_bytes: u32,
+    reserved: u32,
+    file: [u8; FileTicket::BYTES],
+    bells: [u8; Ticket::BYTES],
+    about: [u8; WINDOW_ABOUT_BYTES_MAX],
+}
+
 impl Offer {
     /// The size of an offer on its way: the same for all.
-    pub(super) const BYTES: usize = ABOUT_AT + WINDOW_ABOUT_BYTES_MAX;
+    pub(super) const BYTES: usize = size_of::<Layout>();
 
     /// As it travels.
     pub(super) fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..4].copy_from_slice(&self.number.to_le_bytes());
-        bytes[4..8].copy_from_slice(&[
-            VERSION,
-            self.is_able.into(),
-            self.file.is_some().into(),
-            self.bells.is_some().into(),
-        ]);
-        bytes[8..16].copy_from_slice(&self.bytes.to_le_bytes());
-        bytes[16..20].copy_from_slice(&(self.about.len() as u32).to_le_bytes());
-        if let Some(file) = &self.file {
-            bytes[FILE_AT..BELLS_AT].copy_from_slice(&file.encode());
-        }
-        if let Some(bells) = &self.bells {
-            bytes[BELLS_AT..ABOUT_AT].copy_from_slice(&bells.encode());
-        }
-        bytes[ABOUT_AT..ABOUT_AT + self.about.len()].copy_from_slice(&self.about);
-        bytes
+        let mut about = [0; WINDOW_ABOUT_BYTES_MAX];
+        about[..self.about.len()].copy_from_slice(&self.about);
+        zerocopy::transmute!(Layout {
+            number: self.number,
+            version: VERSION,
+            is_able: self.is_able.into(),
+            has_file: self.file.is_some().into(),
+            has_bells: self.bells.is_some().into(),
+            bytes: self.bytes,
+            about_bytes: self.about.len() as u32,
+            reserved: 0,
+            file: self.file.map_or([0; FileTicket::BYTES], |file| file.encode()),
+            bells: self.bells.map_or([0; Ticket::BYTES], |bells| bells.encode()),
+            about,
+        })
     }
 
     /// The offer that these bytes are; `None` if they are none.
     pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let number = |at: usize| u32::from_le_bytes(core::array::from_fn(|byte| bytes[at + byte]));
-        let [version, is_able, has_file, has_bells] = [bytes[4], bytes[5], bytes[6], bytes[7]];
-        let about = ABOUT_AT..ABOUT_AT.checked_add(number(16) as usize)?;
-        if version != VERSION {
+        let layout: Layout = zerocopy::transmute!(*bytes);
+        if layout.version != VERSION {
             return None;
         }
-        let file = FileTicket::decode(bytes[FILE_AT..BELLS_AT].try_into().ok()?);
-        // A ticket of another kind is one that can't be used.
-        let bells = Ticket::decode(bytes[BELLS_AT..ABOUT_AT].try_into().ok()?);
         Some(Self {
-            number: number(0),
-            is_able: is_able != 0,
-            bytes: u64::from(number(8)) | u64::from(number(12)) << 32,
-            file: (has_file != 0).then_some(file),
-            bells: bells.filter(|_| has_bells != 0),
-            about: bytes.get(about)?.to_vec(),
+            number: layout.number,
+            is_able: layout.is_able != 0,
+            bytes: layout.bytes,
+            file: (layout.has_file != 0).then(|| FileTicket::decode(&layout.file)),
+            // A ticket of another version is one that can't be used.
+            bells: Ticket::decode(&layout.bells).filter(|_| layout.has_bells != 0),
+            about: layout.about.get(..layout.about_bytes as usize)?.to_vec(),
         })
     }
 }
 
 const VERSION: u8 = 1;
-
-const FILE_AT: usize = 24;
-
-const BELLS_AT: usize = FILE_AT + FileTicket::BYTES;
-
-const ABOUT_AT: usize = BELLS_AT + Ticket::BYTES;
 
 #[cfg(test)]
 mod tests {
