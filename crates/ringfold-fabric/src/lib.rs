@@ -30,6 +30,5 @@ pub mod segment;
 pub mod shared_link;
 pub mod shared_memory;
 pub mod slots;
-pub mod spin;
 mod transport;
 pub mod waiter;

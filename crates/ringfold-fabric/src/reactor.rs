@@ -7,121 +7,24 @@
 //! A panic in the driver stops the reactor: the driver is dropped, and every call fails from then on. User callbacks
 //! run without the lock and without the role, so they may call the reactor.
 
+mod drive;
 #[cfg(test)]
 mod tests;
 
+pub use drive::{Callback, Drive, Outcomes, Outlook, Stopped};
+
 use crate::limits;
 use crate::poller::{Poller, Readiness};
-use crate::spin::{Outlook, Spin};
+use crate::waiter::{Policy, Step, Wait, Waiter};
 use core::any::Any;
 use core::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ringfold_proto::id::CallId;
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
-
-/// What a reactor moves on. No function of it waits, but for [`Drive::finish`].
-pub trait Drive: Send + Sized + 'static {
-    /// How a call ends.
-    type Ended: Send + 'static;
-
-    /// Why a call fails.
-    type Error: Clone + Send + From<Stopped> + 'static;
-
-    /// After a caller has waited, the background thread leaves the sockets alone for this long: most likely the next
-    /// call comes soon, and two threads that watch the same sockets wake each other for nothing.
-    const LINGER: Duration;
-
-    /// Does what can be done now.
-    fn turn(&mut self, ready: &Readiness);
-
-    /// After which time something has to be done even if nothing arrives.
-    fn patience(&self) -> Option<Duration>;
-
-    /// Whether something has arrived that the poller does not report.
-    fn stirs(&self) -> bool {
-        false
-    }
-
-    /// From now on the poller reports everything. Returns true if something has arrived already: then no thread may
-    /// sleep.
-    fn prepare_sleep(&mut self) -> bool {
-        false
-    }
-
-    /// What is about to arrive, and worth spinning for.
-    fn outlook(&self) -> Outlook {
-        Outlook::Nothing
-    }
-
-    /// Whether the background thread is needed right after a wait.
-    fn is_busy(&self) -> bool;
-
-    /// Hands over what has happened since the last report.
-    fn report(&mut self, outcomes: &mut Outcomes<Self::Ended>);
-
-    /// Says goodbye. What has not ended fails.
-    fn leave(&mut self);
-
-    /// Sends the last bytes and closes its connections, by the deadline at the latest. Called without the lock.
-    fn finish(self, deadline: Instant);
-
-    /// The end of a call that failed.
-    fn failed(error: Self::Error) -> Self::Ended;
-}
-
-/// Why a reactor has no driver any more.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Stopped {
-    /// It was closed.
-    #[error("closed")]
-    Closed,
-    /// The driver panicked: a bug.
-    #[error("{0}")]
-    Panicked(String),
-    /// The poller failed.
-    #[error("waiting for sockets: {0}")]
-    Poller(String),
-}
-
-/// What a driver reports.
-pub struct Outcomes<E> {
-    ended: HashMap<CallId, E>,
-    /// Calls whose end nobody will ask for.
-    abandoned: HashSet<CallId>,
-    callbacks: Vec<Callback>,
-    has_news: bool,
-}
-
-/// Something to be done without the lock.
-pub type Callback = Box<dyn FnOnce() + Send>;
-
-impl<E: Send + 'static> Outcomes<E> {
-    /// A call has ended.
-    pub fn end(&mut self, call: CallId, ended: E) {
-        if self.abandoned.remove(&call) {
-            // Dropping user memory may run user code.
-            self.callbacks.push(Box::new(move || drop(ended)));
-        } else {
-            self.ended.insert(call, ended);
-            self.has_news = true;
-        }
-    }
-
-    /// Something else happened that a thread may wait for.
-    pub fn notify(&mut self) {
-        self.has_news = true;
-    }
-
-    /// User code to be run without the lock.
-    pub fn call_back(&mut self, callback: Callback) {
-        self.callbacks.push(callback);
-    }
-}
 
 /// A driver, and the threads that move it on.
 pub struct Reactor<D: Drive> {
@@ -153,7 +56,8 @@ struct State<D: Drive> {
     last_wait: Instant,
     /// Threads that sleep in the poller.
     sleeping: usize,
-    spin: Spin,
+    /// How long it pays to spin, for each outlook.
+    waiters: [Waiter; 4],
     /// Until when the last one of them sleeps, if nothing wakes it.
     asleep_until: Instant,
     is_closing: bool,
@@ -165,21 +69,15 @@ impl<D: Drive> Reactor<D> {
     /// Starts the background thread, under this name.
     pub fn start(driver: D, poller: Arc<Poller>, thread: &str) -> io::Result<Self> {
         let now = Instant::now();
-        let outcomes = Outcomes {
-            ended: HashMap::new(),
-            abandoned: HashSet::new(),
-            callbacks: Vec::new(),
-            has_news: false,
-        };
         let state = State {
             driver: Some(driver),
             stopped: None,
-            outcomes,
+            outcomes: Outcomes::default(),
             waiting: 0,
             is_held: false,
             last_wait: now,
             sleeping: 0,
-            spin: Spin::default(),
+            waiters: core::array::from_fn(|_| Waiter::new(Policy::DRIVER)),
             asleep_until: now,
             is_closing: false,
             readiness: Readiness::default(),
@@ -416,7 +314,7 @@ impl<D: Drive> Shared<D> {
             let outlook = outlook.unwrap_or(Outlook::Nothing);
             ready.clear();
             if self.look_out(state, ready, outlook, begun, patience) {
-                state.spin.learn(outlook, begun.elapsed());
+                state.waiters[outlook as usize].learn(begun.elapsed());
                 continue;
             }
             match state.call(D::prepare_sleep) {
@@ -432,7 +330,7 @@ impl<D: Drive> Shared<D> {
                 // One kick wakes one thread, and all have to leave.
                 self.poller.kick();
             }
-            state.spin.learn(outlook, begun.elapsed());
+            state.waiters[outlook as usize].learn(begun.elapsed());
             if let Err(error) = waited {
                 state.stop(Stopped::Poller(error.to_string()));
                 return;
@@ -453,20 +351,28 @@ impl<D: Drive> Shared<D> {
         begun: Instant,
         patience: Duration,
     ) -> bool {
-        let budget = state.spin.budget(outlook).min(patience);
-        if budget.is_zero() {
+        if outlook == Outlook::Nothing {
             return false;
         }
-        let stirs = |driver: &mut D| {
-            (0..limits::LOOKS).any(|_| {
-                let stirs = driver.stirs();
-                core::hint::spin_loop();
-                stirs
-            })
-        };
+        let wait = Wait::until(begun + patience);
+        let mut waiter = state.waiters[outlook as usize].clone();
+        waiter.begin_at(begun);
         loop {
-            if state.call(stirs).unwrap_or(true) {
-                return true;
+            let step = state.call(|driver| {
+                loop {
+                    match driver.stirs() {
+                        true => break None,
+                        false => match waiter.step(&wait) {
+                            Step::Check => {}
+                            step => break Some(step),
+                        },
+                    }
+                }
+            });
+            match step {
+                Ok(Some(Step::CheckAll)) => {}
+                Ok(Some(_)) => return false,
+                Ok(None) | Err(_) => return true,
             }
             if outlook != Outlook::Memory {
                 // An error shows again when the thread sleeps.
@@ -474,9 +380,6 @@ impl<D: Drive> Shared<D> {
                 if !ready.is_empty() {
                     return true;
                 }
-            }
-            if begun.elapsed() >= budget {
-                return false;
             }
             // A thread that wants to start something is not kept waiting.
             MutexGuard::bump(state);

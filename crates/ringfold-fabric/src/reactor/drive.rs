@@ -1,0 +1,127 @@
+//! What a reactor moves on, and what it reports.
+
+use crate::poller::Readiness;
+use core::time::Duration;
+use ringfold_proto::id::CallId;
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+/// What a reactor moves on. No function of it waits, but for [`Drive::finish`].
+pub trait Drive: Send + Sized + 'static {
+    /// How a call ends.
+    type Ended: Send + 'static;
+
+    /// Why a call fails.
+    type Error: Clone + Send + From<Stopped> + 'static;
+
+    /// After a caller has waited, the background thread leaves the sockets alone for this long: most likely the next
+    /// call comes soon, and two threads that watch the same sockets wake each other for nothing.
+    const LINGER: Duration;
+
+    /// Does what can be done now.
+    fn turn(&mut self, ready: &Readiness);
+
+    /// After which time something has to be done even if nothing arrives.
+    fn patience(&self) -> Option<Duration>;
+
+    /// Whether something has arrived that the poller does not report.
+    fn stirs(&self) -> bool {
+        false
+    }
+
+    /// From now on the poller reports everything. Returns true if something has arrived already: then no thread may
+    /// sleep.
+    fn prepare_sleep(&mut self) -> bool {
+        false
+    }
+
+    /// What is about to arrive, and worth spinning for.
+    fn outlook(&self) -> Outlook {
+        Outlook::Nothing
+    }
+
+    /// Whether the background thread is needed right after a wait.
+    fn is_busy(&self) -> bool;
+
+    /// Hands over what has happened since the last report.
+    fn report(&mut self, outcomes: &mut Outcomes<Self::Ended>);
+
+    /// Says goodbye. What has not ended fails.
+    fn leave(&mut self);
+
+    /// Sends the last bytes and closes its connections, by the deadline at the latest. Called without the lock.
+    fn finish(self, deadline: Instant);
+
+    /// The end of a call that failed.
+    fn failed(error: Self::Error) -> Self::Ended;
+}
+
+/// Why a reactor has no driver any more.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Stopped {
+    /// It was closed.
+    #[error("closed")]
+    Closed,
+    /// The driver panicked: a bug.
+    #[error("{0}")]
+    Panicked(String),
+    /// The poller failed.
+    #[error("waiting for sockets: {0}")]
+    Poller(String),
+}
+
+/// What a driver reports.
+pub struct Outcomes<E> {
+    pub(super) ended: HashMap<CallId, E>,
+    /// Calls whose end nobody will ask for.
+    pub(super) abandoned: HashSet<CallId>,
+    pub(super) callbacks: Vec<Callback>,
+    pub(super) has_news: bool,
+}
+
+impl<E> Default for Outcomes<E> {
+    fn default() -> Self {
+        let (ended, abandoned) = (HashMap::new(), HashSet::new());
+        Self { ended, abandoned, callbacks: Vec::new(), has_news: false }
+    }
+}
+
+/// Something to be done without the lock.
+pub type Callback = Box<dyn FnOnce() + Send>;
+
+impl<E: Send + 'static> Outcomes<E> {
+    /// A call has ended.
+    pub fn end(&mut self, call: CallId, ended: E) {
+        if self.abandoned.remove(&call) {
+            // Dropping user memory may run user code.
+            self.callbacks.push(Box::new(move || drop(ended)));
+        } else {
+            self.ended.insert(call, ended);
+            self.has_news = true;
+        }
+    }
+
+    /// Something else happened that a thread may wait for.
+    pub fn notify(&mut self) {
+        self.has_news = true;
+    }
+
+    /// User code to be run without the lock.
+    pub fn call_back(&mut self, callback: Callback) {
+        self.callbacks.push(callback);
+    }
+}
+
+/// What is about to arrive, and worth spinning for before the thread sleeps: waking takes tens of microseconds, and what
+/// is awaited often arrives sooner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outlook {
+    /// Nothing is about to arrive, or others need the core.
+    Nothing,
+    /// Frames, all of which come through memory.
+    Memory,
+    /// Frames that come through sockets too.
+    Sockets,
+    /// A message from the master.
+    Word,
+}
