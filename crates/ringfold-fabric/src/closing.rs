@@ -12,7 +12,7 @@ use std::io;
 
 /// All of them; each has a deadline.
 #[derive(Debug, Default)]
-pub struct ClosingConnections {
+pub(crate) struct ClosingConnections {
     closing: HashMap<Token, Closing>,
 }
 
@@ -25,7 +25,7 @@ struct Closing {
 
 impl ClosingConnections {
     /// Sends what is queued, within bounds of time, and closes. If too many are closing, the oldest is cut.
-    pub fn close(&mut self, now: Time, connection: Connection) {
+    pub(crate) fn close(&mut self, now: Time, connection: Connection) {
         if self.closing.len() >= limits::CLOSING_MAX
             && let Some(oldest) = self.closing.iter().min_by_key(|(_, c)| c.deadline).map(|(token, _)| *token)
         {
@@ -38,7 +38,7 @@ impl ClosingConnections {
     }
 
     /// Moves one on. Says whether the token is of one.
-    pub fn handle_ready(&mut self, token: Token) -> bool {
+    pub(crate) fn handle_ready(&mut self, token: Token) -> bool {
         let Some(closing) = self.closing.get_mut(&token) else { return false };
         // Where it failed there is nobody left to tell, and where it has ended everything was told.
         if closing.advance().is_err() {
@@ -48,12 +48,12 @@ impl ClosingConnections {
     }
 
     /// Cuts those that took too long.
-    pub fn handle_timeout(&mut self, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
         self.closing.retain(|_, closing| closing.deadline > now);
     }
 
     /// When the next one will have taken too long.
-    pub fn poll_timeout(&self) -> Option<Time> {
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.closing.values().map(|closing| closing.deadline).min()
     }
 }

@@ -8,7 +8,7 @@ pub mod arena;
 pub mod bells;
 pub mod channel;
 pub mod clock;
-pub mod closing;
+mod closing;
 pub mod connection;
 pub mod dialer;
 mod futex;

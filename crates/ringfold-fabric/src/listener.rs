@@ -213,6 +213,11 @@ impl Listener {
         true
     }
 
+    /// Closes a connection once what is queued was sent, within bounds of time.
+    pub fn close(&mut self, now: Time, connection: Connection) {
+        self.closing.close(now, connection);
+    }
+
     /// Drops connections in their handshake by what they claim to be. Those that have not said it stay.
     pub fn drop_claiming(&mut self, is_unwanted: impl Fn(&Hello) -> bool) {
         self.handshakes.retain(|_, incoming| !incoming.hello.as_ref().is_some_and(&is_unwanted));

@@ -11,3 +11,4 @@ mod partition;
 mod restart;
 mod sharing;
 mod stage;
+mod vanishing;

@@ -8,7 +8,6 @@ use super::report::report;
 use super::tours::Tours;
 use crate::Error;
 use ringfold_fabric::clock::Clock;
-use ringfold_fabric::closing::ClosingConnections;
 use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Poller, Readiness, Token};
 use ringfold_fabric::random;
@@ -49,7 +48,6 @@ pub(super) struct Server {
     unsent: BTreeSet<ConnId>,
     /// Bytes of incomplete messages, of all lines.
     held_bytes: usize,
-    closing: ClosingConnections,
     tours: Tours,
     crash: Option<Crash>,
 }
@@ -70,7 +68,6 @@ impl Server {
             unheard: BTreeSet::new(),
             unsent: BTreeSet::new(),
             held_bytes: 0,
-            closing: ClosingConnections::default(),
             tours: Tours::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
             machine: Machine::new(MasterConfig { timing, tuning, seed }),
@@ -111,7 +108,6 @@ impl Server {
             self.machine.poll_timeout(),
             self.listener.poll_timeout(),
             self.strangers.values().copied().min(),
-            self.closing.poll_timeout(),
         ];
         deadlines
             .into_iter()
@@ -133,11 +129,8 @@ impl Server {
             _ => Err(Refusal::WrongPurpose),
         };
         let identity = Identity::new(MASTER.0, MASTER.1);
-        if self.listener.handle_ready(now, token, identity, &secrets) {
-            self.take_outcomes(now);
-        } else {
-            self.closing.handle_ready(token);
-        }
+        self.listener.handle_ready(now, token, identity, &secrets);
+        self.take_outcomes(now);
     }
 
     /// Ends what took too long.
@@ -148,7 +141,6 @@ impl Server {
         for conn in late.collect::<Vec<_>>() {
             self.dismiss(now, conn, "it did not say who it is".into());
         }
-        self.closing.handle_timeout(now);
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
         }
@@ -242,7 +234,7 @@ impl Server {
             MasterAction::Send { conn, message } => self.send(now, conn, &message),
             MasterAction::Close { conn } => {
                 if let Some(line) = self.forget(conn) {
-                    self.closing.close(now, line.connection);
+                    self.listener.close(now, line.connection);
                     self.machine.handle_lost(now, conn);
                 }
             }
@@ -284,7 +276,7 @@ impl Server {
         let message = ToPeer::Removed { reason: Removal::Disconnected(reason) };
         let farewell = Numbered { number: 0, acknowledged: 0, message };
         if line.say(&farewell).is_ok() {
-            self.closing.close(now, line.connection);
+            self.listener.close(now, line.connection);
         }
         self.machine.handle_lost(now, conn);
     }

@@ -8,7 +8,6 @@ use crate::group::place::MeetingPlace;
 use parking_lot::MutexGuard;
 use ringfold_fabric::arena::Arena;
 use ringfold_fabric::clock::Clock;
-use ringfold_fabric::closing::ClosingConnections;
 use ringfold_fabric::connection::{Connection, Intake};
 use ringfold_fabric::host::outward_addresses;
 use ringfold_fabric::limits::HANDSHAKE_MAX;
@@ -115,8 +114,6 @@ struct Reception<'a> {
     unnamed: HashMap<Token, Unnamed>,
     /// Those who count.
     others: BTreeMap<u16, Comer>,
-    /// Those that were refused, until they have heard why.
-    closing: ClosingConnections,
     has_seen_strangers: bool,
 }
 
@@ -150,7 +147,6 @@ impl<'a> Reception<'a> {
             clock: Clock::start(),
             unnamed: HashMap::new(),
             others: BTreeMap::new(),
-            closing: ClosingConnections::default(),
             has_seen_strangers: false,
         }
     }
@@ -167,7 +163,7 @@ impl<'a> Reception<'a> {
             }
             let now = self.clock.now();
             let deadlines = self.unnamed.values().map(|unnamed| unnamed.deadline);
-            let timeouts = deadlines.chain(self.listener.poll_timeout()).chain(self.closing.poll_timeout());
+            let timeouts = deadlines.chain(self.listener.poll_timeout());
             let patience = timeouts.min().map_or(left, |at| at.since(now)).min(left).min(vigil.tick());
             self.place
                 .poller()
@@ -180,7 +176,6 @@ impl<'a> Reception<'a> {
             self.listener.handle_timeout(now);
             self.take_outcomes(now);
             self.unnamed.retain(|_, unnamed| unnamed.deadline > now);
-            self.closing.handle_timeout(now);
         }
         Ok(())
     }
@@ -197,7 +192,7 @@ impl<'a> Reception<'a> {
             self.take_outcomes(now);
         } else if self.unnamed.contains_key(&token) {
             self.hear_join(now, token);
-        } else if !self.closing.handle_ready(token) {
+        } else {
             return self.look_after(token);
         }
         Ok(())
@@ -257,7 +252,7 @@ impl<'a> Reception<'a> {
             }
             Some((why, retryable)) => {
                 if say(&mut connection, &Reply::Refused { why, retryable }).is_ok() {
-                    self.closing.close(now, connection);
+                    self.listener.close(now, connection);
                 }
             }
         }
