@@ -5,6 +5,7 @@
 compile_error!("only little-endian platforms are supported");
 
 pub mod arena;
+mod arrival;
 pub mod bells;
 pub mod channel;
 pub mod clock;
@@ -27,8 +28,10 @@ pub mod random;
 pub mod reactor;
 pub mod rendezvous;
 pub mod segment;
+pub mod shared_bytes;
 pub mod shared_link;
 pub mod shared_memory;
+mod shared_ring;
 pub mod slots;
 mod transport;
 pub mod waiter;
