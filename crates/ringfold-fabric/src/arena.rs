@@ -175,19 +175,13 @@ impl Arena {
 
     /// What a rank blocks on.
     fn bell(&self, rank: usize) -> &AtomicU32 {
-        let at = self.geometry.bell_at(rank);
-        assert!(at + 4 <= self.segment.len());
-        // SAFETY: it lies within the segment, is aligned, and is only ever used as an atomic.
-        unsafe { self.segment.base().add(at).cast::<AtomicU32>().as_ref() }
+        self.segment.bytes().half_word(self.geometry.bell_at(rank))
     }
 
     /// A word of the lines that are not payload.
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
-        debug_assert!(at.is_multiple_of(8));
-        assert!(at + 8 <= self.segment.len());
-        // SAFETY: it lies within the segment, is aligned, and is only ever used as an atomic.
-        unsafe { self.segment.base().add(at).cast::<AtomicU64>().as_ref() }
+        self.segment.bytes().word(at)
     }
 }
 

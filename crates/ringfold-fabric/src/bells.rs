@@ -5,9 +5,9 @@
 //! nothing else.
 
 use crate::segment::{Segment, Ticket};
+use crate::shared_bytes::SharedBytes;
 use crate::waiter::sleep::{self, Bell as _};
 use crate::waiter::{Deadline, Policy, Step, Wait, Waiter};
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ringfold_proto::id::Rank;
 use std::io;
@@ -76,31 +76,22 @@ impl Bells {
     }
 
     fn count(&self, of: Rank) -> &AtomicU32 {
-        self.word(of, 0)
+        self.place(of).half_word(0)
     }
 
     /// What sleepers sleep on.
     fn bell(&self, of: Rank) -> &AtomicU32 {
-        self.word(of, 1)
+        self.place(of).half_word(4)
     }
 
     /// Whether somebody may sleep.
     fn sleepers(&self, of: Rank) -> &AtomicU64 {
-        // SAFETY: the third and the fourth word of a bell lie within the segment, begin at a multiple of 8, and are only
-        // ever used as this one atomic.
-        unsafe { self.place(of, 2).cast().as_ref() }
+        self.place(of).word(8)
     }
 
-    fn word(&self, of: Rank, index: usize) -> &AtomicU32 {
-        // SAFETY: it lies within the segment, is aligned, and is only ever used as an atomic.
-        unsafe { self.place(of, index).cast().as_ref() }
-    }
-
-    fn place(&self, of: Rank, index: usize) -> NonNull<u8> {
-        assert!(of.index() < self.world);
-        let at = Segment::RESERVED_BYTES + of.index() * BELL_BYTES + index * 4;
-        // SAFETY: a bell has 64 bytes, and those of all ranks lie within the segment.
-        unsafe { self.segment.base().add(at) }
+    fn place(&self, of: Rank) -> SharedBytes<'_> {
+        let at = Segment::RESERVED_BYTES + of.index() * BELL_BYTES;
+        self.segment.bytes().part(at..at + BELL_BYTES)
     }
 }
 

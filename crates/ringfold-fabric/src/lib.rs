@@ -1,6 +1,7 @@
 //! Sockets, memory and channels: every system call of Ringfold. It moves bytes and never interprets them.
 
 pub mod arena;
+mod arrival;
 pub mod bells;
 pub mod channel;
 pub mod clock;
@@ -23,9 +24,10 @@ pub mod random;
 pub mod reactor;
 pub mod rendezvous;
 pub mod segment;
+pub mod shared_bytes;
 pub mod shared_link;
 pub mod shared_memory;
+mod shared_ring;
 pub mod slots;
-pub mod spin;
 mod transport;
 pub mod waiter;

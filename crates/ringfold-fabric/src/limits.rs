@@ -138,6 +138,3 @@ pub const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// How often a reactor's background thread looks whether callers that wait still need no help.
 pub const STAND_BY: Duration = Duration::from_millis(10);
-
-/// How often a thread that spins looks at memory before it looks at the clock and at sockets.
-pub const LOOKS: usize = 16;

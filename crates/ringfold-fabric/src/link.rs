@@ -2,13 +2,14 @@
 
 mod streams;
 
+pub use crate::arrival::Arrival;
 pub use streams::StreamLink;
 
 use crate::connection::Connection;
 use crate::memory::Lease;
 use crate::poller::Token;
 use crate::shared_link::SharedLink;
-use crate::slots::{SlotBuffer, SlotPool};
+use crate::slots::SlotPool;
 use ringfold_plan::executor::Verdict;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
@@ -22,17 +23,6 @@ pub enum Link {
     Streams(StreamLink),
     /// Through memory.
     Shared(Box<SharedLink>),
-}
-
-/// What arrived.
-#[derive(Debug)]
-pub enum Arrival {
-    /// A frame for a slot.
-    Frame(DataHeader, SlotBuffer),
-    /// A frame that nobody needs; its payload is to be thrown away.
-    Discarded(DataHeader, SlotBuffer),
-    /// A message.
-    Message(LinkMessage),
 }
 
 impl Link {
@@ -146,10 +136,4 @@ impl Link {
             Self::Shared(link) => link.next(pool, judge),
         }
     }
-}
-
-/// Whether a message can wait until something else leaves: slots that are given back are not missed at once, and
-/// together with the next frame they cost nothing.
-pub(crate) fn can_wait(message: &LinkMessage) -> bool {
-    matches!(message, LinkMessage::Return { .. })
 }

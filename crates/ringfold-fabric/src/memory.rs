@@ -5,6 +5,7 @@
 //! until the last of them is gone: [`lend`] and [`lend_mut`] see to that by waiting. Or it comes with a keeper of
 //! any kind, such as another language's object, which is dropped when the last of them is gone.
 
+use crate::shared_bytes::SharedBytes;
 use core::any::Any;
 use core::fmt;
 use core::ops::Range;
@@ -124,6 +125,12 @@ impl Memory {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the span is valid by its maker's promise, and exclusively ours.
         unsafe { core::slice::from_raw_parts_mut(self.span.start.as_ptr(), self.span.bytes) }
+    }
+
+    /// The bytes as ones that another process may write, too, if they lie in memory that it has mapped.
+    pub(crate) fn shared(&mut self) -> SharedBytes<'_> {
+        // SAFETY: the span is valid by its maker's promise, and within this process it is exclusively ours.
+        unsafe { SharedBytes::new(self.span.start, self.span.bytes) }
     }
 
     /// Two memories of one.

@@ -12,7 +12,7 @@ mod tests;
 
 use crate::limits;
 use crate::poller::{Poller, Readiness};
-use crate::spin::{Outlook, Spin};
+use crate::waiter::{Policy, Waiter};
 use core::any::Any;
 use core::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -153,12 +153,33 @@ struct State<D: Drive> {
     last_wait: Instant,
     /// Threads that sleep in the poller.
     sleeping: usize,
-    spin: Spin,
+    /// One for each outlook: how long to spin for it.
+    waiters: [Waiter; 3],
     /// Until when the last one of them sleeps, if nothing wakes it.
     asleep_until: Instant,
     is_closing: bool,
     /// Kept between waits, so that nothing is allocated.
     readiness: Readiness,
+}
+
+/// What a driver expects to arrive. Waking a thread takes tens of microseconds, and what is awaited often arrives sooner;
+/// but a thread that spins keeps a core busy, so it does only where there is a core for each rank of the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outlook {
+    /// Nothing, or others need the core.
+    Nothing,
+    /// Frames, all of which come through memory.
+    Memory,
+    /// Frames that come through sockets too.
+    Sockets,
+    /// Word from the master.
+    Word,
+}
+
+impl Outlook {
+    fn index(self) -> Option<usize> {
+        (self as usize).checked_sub(1)
+    }
 }
 
 impl<D: Drive> Reactor<D> {
@@ -179,7 +200,7 @@ impl<D: Drive> Reactor<D> {
             is_held: false,
             last_wait: now,
             sleeping: 0,
-            spin: Spin::default(),
+            waiters: [(); 3].map(|()| Waiter::new(Policy::DRIVER)),
             asleep_until: now,
             is_closing: false,
             readiness: Readiness::default(),
@@ -416,7 +437,7 @@ impl<D: Drive> Shared<D> {
             let outlook = outlook.unwrap_or(Outlook::Nothing);
             ready.clear();
             if self.look_out(state, ready, outlook, begun, patience) {
-                state.spin.learn(outlook, begun.elapsed());
+                state.learn(outlook, begun.elapsed());
                 continue;
             }
             match state.call(D::prepare_sleep) {
@@ -432,7 +453,7 @@ impl<D: Drive> Shared<D> {
                 // One kick wakes one thread, and all have to leave.
                 self.poller.kick();
             }
-            state.spin.learn(outlook, begun.elapsed());
+            state.learn(outlook, begun.elapsed());
             if let Err(error) = waited {
                 state.stop(Stopped::Poller(error.to_string()));
                 return;
@@ -453,12 +474,13 @@ impl<D: Drive> Shared<D> {
         begun: Instant,
         patience: Duration,
     ) -> bool {
-        let budget = state.spin.budget(outlook).min(patience);
+        let Some(at) = outlook.index() else { return false };
+        let budget = state.waiters[at].spin().min(patience);
         if budget.is_zero() {
             return false;
         }
         let stirs = |driver: &mut D| {
-            (0..limits::LOOKS).any(|_| {
+            (0..Policy::DRIVER.checks_per_clock).any(|_| {
                 let stirs = driver.stirs();
                 core::hint::spin_loop();
                 stirs
@@ -520,6 +542,13 @@ impl<D: Drive> Shared<D> {
 }
 
 impl<D: Drive> State<D> {
+    /// Learns for how long it pays to spin.
+    fn learn(&mut self, outlook: Outlook, waited: Duration) {
+        if let Some(at) = outlook.index() {
+            self.waiters[at].learn(waited);
+        }
+    }
+
     /// Calls the driver, and takes its report. All calls but the last one go through here: if one panics, the driver
     /// is dropped, so that its sockets close and its memory is released, and every call fails from then on.
     fn call<R>(&mut self, work: impl FnOnce(&mut D) -> R) -> Result<R, D::Error> {

@@ -3,8 +3,11 @@
 //! Nothing lies in a file system and nothing has to be cleaned up: the memory is gone with the last process that
 //! has it mapped. Seals keep its size for ever, so that nobody can make the others fault by cutting it short.
 
+#![cfg_attr(miri, allow(dead_code, unreachable_code, unused_variables, reason = "there, a stand-in is used"))]
+
 use crate::limits::SEGMENT_BYTES_MAX;
 use crate::random;
+use crate::shared_bytes::SharedBytes;
 use core::fmt;
 use core::ptr::NonNull;
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
@@ -53,6 +56,8 @@ impl Segment {
     /// all its memory set aside, if it is to be.
     pub fn create(bytes: usize, is_set_aside: bool) -> io::Result<Self> {
         check_size(bytes as u64)?;
+        #[cfg(miri)]
+        return stand_in::create(bytes);
         let file = File::from(anonymous_file()?);
         rustix::fs::ftruncate(&file, bytes as u64)?;
         if is_set_aside {
@@ -71,6 +76,8 @@ impl Segment {
     /// The segment that a ticket stands for, if this process can open it and it is the very one.
     pub fn open(ticket: &Ticket) -> io::Result<Self> {
         check_size(ticket.bytes)?;
+        #[cfg(miri)]
+        return stand_in::open(ticket);
         let path = format!("/proc/{}/fd/{}", ticket.pid, ticket.fd);
         // A look at the name spares us from opening what has effects when it is opened, such as a device.
         let name = rustix::fs::readlink(&*path, Vec::new())?;
@@ -102,6 +109,8 @@ impl Segment {
     /// Has all of it mapped at once, so that no use of it faults. Without this, each page faults when it is used for the
     /// first time.
     pub fn populate(&self) {
+        #[cfg(miri)]
+        return;
         let whole = (self.base.as_ptr().cast(), self.len());
         // Older kernels do not know the advice; there, first writes may fault.
         // SAFETY: this is the mapping that `map` made, and the advice changes no contents.
@@ -113,10 +122,11 @@ impl Segment {
         self.ticket
     }
 
-    /// Where it lies in this process: at the start of a page, and readable and writable until the segment is dropped.
-    /// Others may write it at any time, so it is for atomics and for copies of raw bytes.
-    pub fn base(&self) -> NonNull<u8> {
-        self.base
+    /// Its memory in this process, which begins with a page.
+    #[inline]
+    pub fn bytes(&self) -> SharedBytes<'_> {
+        // SAFETY: it is mapped until the segment is dropped, and this is the only way to its memory.
+        unsafe { SharedBytes::new(self.base, self.len()) }
     }
 
     /// How many bytes.
@@ -128,6 +138,8 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        #[cfg(miri)]
+        return;
         // SAFETY: this is the mapping that `map` made, and nobody uses it after this value.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len()) };
     }
@@ -211,31 +223,57 @@ fn map(file: &File, bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(start.cast()).ok_or_else(|| io::Error::other("memory was mapped at address 0"))
 }
 
-#[cfg(test)]
+/// Miri knows no shared mappings: there, segments are memory of the process, which is never given back.
+#[cfg(miri)]
+mod stand_in {
+    use super::*;
+    use std::alloc::{Layout, alloc_zeroed};
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicPtr;
+
+    static ALL: Mutex<Vec<(Ticket, AtomicPtr<u8>)>> = Mutex::new(Vec::new());
+
+    pub(super) fn create(bytes: usize) -> io::Result<Segment> {
+        let layout = Layout::from_size_align(bytes, 4096).map_err(io::Error::other)?;
+        let ticket = Ticket { pid: 0, fd: 0, bytes: bytes as u64, nonce: random::bytes()? };
+        // SAFETY: no segment is empty.
+        let base = unsafe { alloc_zeroed(layout) };
+        ALL.lock().unwrap().push((ticket, AtomicPtr::new(base)));
+        open(&ticket)
+    }
+
+    pub(super) fn open(ticket: &Ticket) -> io::Result<Segment> {
+        let mut all = ALL.lock().unwrap();
+        let found = all
+            .iter_mut()
+            .find(|(made, _)| made == ticket)
+            .and_then(|(_, base)| NonNull::new(*base.get_mut()));
+        let base = found.ok_or_else(|| refusal("it is another one"))?;
+        Ok(Segment { base, ticket: *ticket, _file: None })
+    }
+}
+
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 
-    fn byte(segment: &Segment, at: usize) -> *mut u8 {
-        assert!(at < segment.len());
-        // SAFETY: it lies within the segment.
-        unsafe { segment.base().as_ptr().add(at) }
+    fn byte(segment: &Segment, at: usize) -> u8 {
+        let mut byte = [0];
+        segment.bytes().part(at..at + 1).copy_to(&mut byte);
+        byte[0]
     }
 
     #[test]
     fn what_one_mapping_writes_the_other_reads() {
         let made = Segment::create(10_000, true).unwrap();
         let opened = Segment::open(&made.ticket()).unwrap();
-        assert_ne!(made.base(), opened.base());
+        assert_ne!(made.base, opened.base);
         assert_eq!((made.len(), opened.len()), (10_000, 10_000));
-        // SAFETY: nobody else uses these bytes.
-        unsafe {
-            assert_eq!(byte(&opened, 9_999).read_volatile(), 0);
-            byte(&made, 9_999).write_volatile(7);
-            assert_eq!(byte(&opened, 9_999).read_volatile(), 7);
-        }
+        assert_eq!(byte(&opened, 9_999), 0);
+        made.bytes().part(9_999..10_000).copy_from(&[7]);
+        assert_eq!(byte(&opened, 9_999), 7);
         drop(made);
-        // SAFETY: as above; the mapping outlives its maker.
-        assert_eq!(unsafe { byte(&opened, 9_999).read_volatile() }, 7);
+        assert_eq!(byte(&opened, 9_999), 7, "the mapping outlives its maker");
         assert!(Segment::open(&opened.ticket()).is_err(), "its maker let go of it");
     }
 
@@ -279,8 +317,7 @@ mod tests {
         if let Ok(text) = std::env::var(TICKET) {
             let bytes: Vec<u8> = text.split(',').map(|byte| byte.parse().unwrap()).collect();
             let opened = Segment::open(&Ticket::decode(&bytes.try_into().unwrap()).unwrap()).unwrap();
-            // SAFETY: the other process waits for this one to end.
-            unsafe { byte(&opened, 100).write_volatile(42) };
+            opened.bytes().part(100..101).copy_from(&[42]);
             return;
         }
         let made = Segment::create(4096, true).unwrap();
@@ -292,8 +329,7 @@ mod tests {
             .status()
             .unwrap();
         assert!(status.success());
-        // SAFETY: the other process has ended.
-        assert_eq!(unsafe { byte(&made, 100).read_volatile() }, 42);
+        assert_eq!(byte(&made, 100), 42);
     }
 
     #[test]

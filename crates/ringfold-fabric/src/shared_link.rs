@@ -4,24 +4,20 @@
 //! the slot that it stands for is released. The TCP connection on which the two agreed stays: it is the bell that wakes
 //! the other end, and its end is the sign of the other's death. Nothing else travels on it.
 
-mod cells;
-mod ring;
 #[cfg(test)]
 mod tests;
-mod way;
 
-pub use cells::Cells;
-
+use crate::arrival::{Arrival, can_wait};
 use crate::connection::{Connection, NOTHING};
 use crate::limits;
-use crate::link::{Arrival, can_wait};
 use crate::memory::Lease;
 use crate::poller::Token;
 use crate::segment::Segment;
+use crate::shared_ring::{
+    BODY_BYTES_MAX, Cells, Inlet, Outlet, Record, SEGMENT_BYTES, Source, Tenancy, Way, Word, find, lay_out,
+};
 use crate::slots::{SlotBuffer, SlotPool};
-use cells::Tenancy;
-use core::sync::atomic::{Ordering, fence};
-use ring::{BODY_BYTES_MAX, Inlet, Outlet, Record, Source};
+use crate::waiter::sleep;
 use ringfold_plan::executor::Verdict;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
@@ -30,7 +26,6 @@ use ringfold_proto::link_message::LinkMessage;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use way::{Way, Word};
 
 /// A link through memory.
 #[derive(Debug)]
@@ -89,8 +84,8 @@ impl Offer {
     /// Makes the memory.
     pub fn new() -> io::Result<Self> {
         // Most pairs of a large group never use more than a few cells, so memory is taken as it is used.
-        let segment = Segment::create(way::SEGMENT_BYTES, false)?;
-        Ok(Self { ticket: segment.ticket(), ways: way::lay_out(segment)? })
+        let segment = Segment::create(SEGMENT_BYTES, false)?;
+        Ok(Self { ticket: segment.ticket(), ways: lay_out(segment)? })
     }
 
     /// What the other end opens it with.
@@ -114,10 +109,10 @@ pub struct Opened {
 impl Opened {
     /// Opens what was offered, if it can be had and is what we would have made.
     pub fn new(ticket: &crate::segment::Ticket) -> io::Result<Self> {
-        if ticket.bytes != way::SEGMENT_BYTES as u64 {
+        if ticket.bytes != SEGMENT_BYTES as u64 {
             return Err(io::Error::other("its memory has another size"));
         }
-        Ok(Self { ways: way::find(Segment::open(ticket)?)? })
+        Ok(Self { ways: find(Segment::open(ticket)?)? })
     }
 
     /// The link.
@@ -322,23 +317,17 @@ impl SharedLink {
     /// there is nothing to sleep for.
     pub fn prepare_sleep(&self) -> bool {
         let wake_for = FOR_RECORDS | if self.backlog.is_empty() { 0 } else { FOR_ROOM };
-        let bell = self.inlet.way().word(Word::Bell);
-        bell.store(wake_for, Ordering::Relaxed);
-        // Either we see what the other end did, or it sees that we sleep.
-        fence(Ordering::SeqCst);
+        sleep::prepare(self.inlet.way().word(Word::Bell), wake_for);
         let is_stirring = self.is_stirring();
         if is_stirring {
-            bell.store(0, Ordering::Relaxed);
+            self.awaken();
         }
         is_stirring
     }
 
     /// We are awake, and look at the ring by ourselves.
     pub fn awaken(&self) {
-        let bell = self.inlet.way().word(Word::Bell);
-        if bell.load(Ordering::Relaxed) != 0 {
-            bell.store(0, Ordering::Relaxed);
-        }
+        sleep::cancel(self.inlet.way().word(Word::Bell), u64::MAX);
     }
 
     fn wake_reader(&mut self) {
@@ -348,11 +337,9 @@ impl SharedLink {
 
     /// Rings if the other end sleeps and waits for this.
     fn wake(&mut self, cause: u64) {
-        // Either we see that the other end sleeps, or it sees what we did.
-        fence(Ordering::SeqCst);
-        let bell = self.outlet.way().word(Word::Bell);
-        // Whoever takes the wish away rings, even if the wish has become another one in between: nobody else will.
-        if bell.load(Ordering::Relaxed) & cause == 0 || bell.swap(0, Ordering::Relaxed) == 0 {
+        let marks = self.outlet.way().word(Word::Bell);
+        // All of them are taken, even if the wish has become another one in between: nobody else would ring.
+        if sleep::sleepers(marks) & cause == 0 || !sleep::claim(marks, u64::MAX) {
             return;
         }
         // One that has not left yet is enough.
@@ -390,7 +377,7 @@ impl SharedLink {
         let mut input = &self.body[..record.body_bytes];
         let mut long = Vec::new();
         if let Some(cells) = cells.as_ref().filter(|_| input.is_empty()) {
-            long.resize(cells.as_slice().len(), 0);
+            long.resize(cells.len(), 0);
             cells.read(&mut long);
             input = &long;
         }
@@ -402,7 +389,7 @@ impl SharedLink {
             LinkItem::Data(header) => {
                 let length = header.length as usize;
                 let is_whole = match &cells {
-                    Some(cells) => input.is_empty() && cells.as_slice().len() == length,
+                    Some(cells) => input.is_empty() && cells.len() == length,
                     None => input.len() == length,
                 };
                 if !is_whole {
@@ -423,7 +410,7 @@ fn place(cells: Option<Cells>, inline: &[u8], pool: &mut SlotPool) -> SlotBuffer
     match cells {
         Some(cells) if cells.end() <= limits::SHARED_CELLS_HELD_MAX => cells.into(),
         Some(cells) => {
-            let mut buffer = pool.take(cells.as_slice().len());
+            let mut buffer = pool.take(cells.len());
             cells.read(buffer.as_mut_slice());
             buffer
         }

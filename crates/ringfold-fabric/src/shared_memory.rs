@@ -4,8 +4,9 @@
 //! is written into it to know it by: it is known by its device and number, which no other file has while it is open.
 
 use crate::memory::Memory;
+use crate::shared_bytes::SharedBytes;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use rustix::fs::{FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, Stat};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
@@ -185,10 +186,7 @@ impl MappedMemory {
     /// # Panics
     /// If it does not fit.
     pub fn write(&self, at: usize, from: &[u8]) {
-        let place = self.place(at, from.len());
-        // SAFETY: the place lies within the mapping, which is never borrowed from. Other processes may write it at the
-        // same time; then it holds some of both.
-        unsafe { core::ptr::copy(from.as_ptr(), place, from.len()) };
+        self.place(at, from.len()).copy_from(from);
     }
 
     /// Copies from it.
@@ -196,9 +194,7 @@ impl MappedMemory {
     /// # Panics
     /// If there is not so much.
     pub fn read(&self, at: usize, into: &mut [u8]) {
-        let place = self.place(at, into.len());
-        // SAFETY: as for `write`.
-        unsafe { core::ptr::copy(place, into.as_mut_ptr(), into.len()) };
+        self.place(at, into.len()).copy_to(into);
     }
 
     /// Sets an aligned word, which others may read at the same time.
@@ -206,23 +202,20 @@ impl MappedMemory {
     /// # Panics
     /// If there is no such word, or it is not aligned.
     pub fn set_word(&self, at: usize, value: u64) {
-        let place: *mut u64 = self.place(at, size_of::<u64>()).cast();
-        assert!(place.is_aligned(), "the word at {at} is not aligned");
-        // SAFETY: the place lies within the mapping and is aligned; within this process it is only used atomically, or
-        // by those who write it as a part of something else.
-        unsafe { AtomicU64::from_ptr(place) }.store(value, Ordering::Release);
+        self.place(at, size_of::<u64>()).word(0).store(value, Ordering::Release);
     }
 
     /// Where it begins, for those who use it by its address. It is valid as long as this value lives, and for `len` bytes.
     pub fn start(&self) -> *mut u8 {
-        self.place(0, 0)
+        self.place(0, 0).as_ptr()
     }
 
-    fn place(&self, at: usize, bytes: usize) -> *mut u8 {
+    fn place(&self, at: usize, bytes: usize) -> SharedBytes<'_> {
         let is_within = at.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         assert!(is_within, "{bytes} bytes at {at} are not within {} bytes", self.bytes);
-        // SAFETY: it lies within the mapping, or at its end.
-        unsafe { self.mapping.base.as_ptr().add(self.lead + at) }
+        // SAFETY: it is mapped as long as this value lives, and only used by copies and atomics.
+        let mapped = unsafe { SharedBytes::new(self.mapping.base, self.mapping.bytes) };
+        mapped.part(self.lead + at..self.lead + at + bytes)
     }
 }
 

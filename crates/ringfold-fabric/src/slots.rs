@@ -1,7 +1,7 @@
 //! The memory of slots: frames that arrived and were not read.
 
 use crate::limits;
-use crate::shared_link::Cells;
+use crate::shared_ring::Cells;
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
 
 /// A frame's payload: in memory of ours, or where its sender has put it.
@@ -43,7 +43,7 @@ impl SlotBuffer {
 
 impl From<Cells> for SlotBuffer {
     fn from(cells: Cells) -> Self {
-        Self { bytes: cells.as_slice().len(), memory: SlotMemory::Cells(cells) }
+        Self { bytes: cells.len(), memory: SlotMemory::Cells(cells) }
     }
 }
 

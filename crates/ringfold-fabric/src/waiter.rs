@@ -175,6 +175,11 @@ impl Waiter {
         if self.spin == spin_max { checks } else { checks.min(checks_per_clock) }
     }
 
+    /// How long the next wait spins.
+    pub fn spin(&self) -> Duration {
+        self.spin
+    }
+
     /// Changes the policy of the waits to come.
     pub fn set_policy(&mut self, policy: Policy) {
         if self.policy != policy {

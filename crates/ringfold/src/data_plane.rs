@@ -12,7 +12,7 @@ use ringfold_fabric::link::Link;
 use ringfold_fabric::medium::{Heard, LinkMedium};
 use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::Token;
-use ringfold_fabric::spin::Outlook;
+use ringfold_fabric::reactor::Outlook;
 use ringfold_plan::choice;
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership};

@@ -3,6 +3,7 @@
 use super::geometry::{Geometry, LEFT_AT};
 use super::wait::Need;
 use super::{Arena, Ranks};
+use crate::shared_bytes::SharedBytes;
 use crate::waiter::sleep::Bell as _;
 use crate::waiter::{CancelToken, Policy, Waiter};
 use core::sync::atomic::Ordering;
@@ -157,11 +158,10 @@ impl Seat {
                     // Rounds as far apart as the ring is long have one slot.
                     assert!(read < round && round - read < self.arena.geometry.depth as u64);
                 }
-                let start = self.arena.payload(self.me, round, bytes);
-                // SAFETY: the payload lies within the segment. It is written by this rank alone, whose only seat this
-                // is; it has not been announced, and every rank has released the round that had the slot before. So
-                // nobody reads it, and this borrow of the seat keeps it from being announced or given out twice.
-                unsafe { core::slice::from_raw_parts_mut(start, bytes) }
+                // SAFETY: it is written by this rank alone, whose only seat this is; it has not been announced, and every
+                // rank has released the round that had the slot before. So nobody reads it, and this borrow of the seat
+                // keeps it from being announced or given out twice.
+                unsafe { self.arena.payload(self.me, round, bytes).assume_exclusive() }
             }
         };
         Desk { own, others: Others { arena: &self.arena, round: read } }
@@ -226,17 +226,27 @@ impl<'a> Others<'a> {
     /// If it has not been announced, or if slots are shorter than that.
     #[inline]
     pub fn slot(self, of: Rank, bytes: usize) -> &'a [u8] {
+        // SAFETY: its writer announced it, and does not write it again before this rank has released the round, which
+        // this borrow of the seat delays. It is payload: what is decided by is read by `copy`.
+        unsafe { self.shared(of, bytes).assume_unwritten() }
+    }
+
+    /// Copies the slot of a rank out: what something is decided by must not change once it is checked.
+    ///
+    /// # Panics
+    /// As [`Self::slot`].
+    pub fn copy(self, of: Rank, into: &mut [u8]) {
+        self.shared(of, into.len()).copy_to(into);
+    }
+
+    #[inline]
+    fn shared(self, of: Rank, bytes: usize) -> SharedBytes<'a> {
         let round = self.round.expect("a step that reads names the round");
         assert!(
             self.arena.unannounced(round, Ranks::one(of), Ordering::Acquire).is_empty(),
             "the slot is not announced"
         );
-        let start = self.arena.payload(of, round, bytes);
-        // SAFETY: the payload lies within the segment. Its writer announced it, and does not write it again before
-        // this rank has released the round, which this borrow of the seat delays. A process that breaks this rule
-        // makes the bytes change while they are read. They are only ever copied and computed with: every pattern
-        // of bits is a value, and nothing is decided by them.
-        unsafe { core::slice::from_raw_parts(start, bytes) }
+        self.arena.payload(of, round, bytes)
     }
 }
 
@@ -260,7 +270,7 @@ impl Arena {
 
     /// Where the payload of so many bytes lies: behind the announcement if it is short, else in the slot.
     #[inline]
-    fn payload(&self, rank: Rank, round: u64, bytes: usize) -> *mut u8 {
+    fn payload(&self, rank: Rank, round: u64, bytes: usize) -> SharedBytes<'_> {
         let geometry = self.geometry;
         let at = if bytes <= Geometry::INLINE_BYTES {
             geometry.header_at(rank.index(), round) + 16
@@ -268,8 +278,6 @@ impl Arena {
             assert!(bytes <= geometry.slot_bytes, "{bytes} bytes do not fit a slot");
             geometry.slot_at(rank.index(), round)
         };
-        assert!(at + bytes <= self.segment.len());
-        // SAFETY: it lies within the segment.
-        unsafe { self.segment.base().as_ptr().add(at) }
+        self.segment.bytes().part(at..at + bytes)
     }
 }

@@ -1,3 +1,4 @@
+#[cfg(not(miri))]
 mod processes;
 
 use super::*;
@@ -195,7 +196,7 @@ fn a_long_reason_is_cut() {
 fn no_wake_up_is_lost() {
     for (world, looks) in [(2, 1), (2, 30), (3, 1), (5, 1), (5, 10)] {
         let (_, mut seats) = seats(Geometry { world, slot_bytes: 128, depth: 4 });
-        let rounds = 4000;
+        let rounds = if cfg!(miri) { 12 } else { 4000 };
         std::thread::scope(|scope| {
             for seat in &mut seats {
                 scope.spawn(move || {
@@ -222,7 +223,8 @@ fn no_wake_up_is_lost() {
                         }
                         longest = longest.max(began.elapsed());
                     }
-                    assert!(longest < Duration::from_millis(450), "{longest:?} for a round of {world} ranks");
+                    let is_prompt = longest < Duration::from_millis(450) || cfg!(miri);
+                    assert!(is_prompt, "{longest:?} for a round of {world} ranks");
                 });
             }
         });

@@ -3,6 +3,7 @@
 use super::ChannelError;
 use crate::memory::{Lease, Memory, View};
 use crate::random;
+use crate::shared_bytes::SharedBytes;
 use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +71,7 @@ impl Segment {
     /// Copies from the segment.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), ChannelError> {
         let range = self.block.range(offset, into.len())?;
-        into.copy_from_slice(&self.block.memory()?.as_slice()[range]);
+        self.block.memory()?.shared().part(range).copy_to(into);
         Ok(())
     }
 
@@ -78,7 +79,7 @@ impl Segment {
     pub fn word(&self, offset: usize) -> Result<u64, ChannelError> {
         let range = self.block.range(offset, size_of::<u64>())?;
         let mut memory = self.block.memory()?;
-        let place = word_of(&mut memory.as_mut_slice()[range]);
+        let place = word_of(memory.shared().part(range));
         let place =
             place.ok_or_else(|| ChannelError::Misuse(format!("the word at {offset} is not aligned")))?;
         Ok(place.load(Ordering::Acquire))
@@ -87,7 +88,7 @@ impl Segment {
     /// Copies to the segment.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), ChannelError> {
         let range = self.block.range(offset, from.len())?;
-        self.block.memory()?.as_mut_slice()[range].copy_from_slice(from);
+        self.block.memory()?.shared().part(range).copy_from(from);
         Ok(())
     }
 
@@ -255,7 +256,7 @@ impl Segments {
         match &block.ground {
             Ground::Memory(_) => {
                 let mut memory = block.memory().map_err(|error| error.to_string())?;
-                memory.as_mut_slice()[range].copy_from_slice(bytes);
+                memory.shared().part(range).copy_from(bytes);
                 Ok(None)
             }
             Ground::Sink(sink) => sink.write(range.start, bytes).map(|()| Some(sink.clone())),
@@ -276,7 +277,7 @@ impl Segments {
             Ground::Memory(_) => {
                 settle(None)?;
                 let mut memory = block.memory().map_err(|error| error.to_string())?;
-                let word = word_of(&mut memory.as_mut_slice()[range]).ok_or_else(refusal)?;
+                let word = word_of(memory.shared().part(range)).ok_or_else(refusal)?;
                 word.store(value, Ordering::Release);
                 Ok(None)
             }
@@ -297,7 +298,9 @@ impl Segments {
     ) -> Result<T, String> {
         let (block, range) = self.find(id, offset, bytes)?;
         let mut memory = block.memory().map_err(|error| error.to_string())?;
-        Ok(user(&mut memory.as_mut_slice()[range]))
+        // SAFETY: the lock is held, so nothing else in this process uses the bytes. They are payload, which the user fills
+        // from a socket and does not read.
+        Ok(user(unsafe { memory.shared().part(range).assume_exclusive() }))
     }
 
     fn find(&self, id: SegmentId, offset: u64, bytes: usize) -> Result<(Arc<Block>, Range<usize>), String> {
@@ -321,11 +324,8 @@ impl Segments {
 }
 
 /// The word that eight bytes are, if they are aligned.
-fn word_of(bytes: &mut [u8]) -> Option<&AtomicU64> {
-    let place: *mut u64 = bytes.as_mut_ptr().cast();
-    // SAFETY: there are eight bytes, borrowed for as long as the word is, and it is aligned. That others read it meanwhile
-    // is what it is atomic for.
-    (bytes.len() == size_of::<u64>() && place.is_aligned()).then(|| unsafe { AtomicU64::from_ptr(place) })
+fn word_of(bytes: SharedBytes<'_>) -> Option<&AtomicU64> {
+    bytes.as_ptr().addr().is_multiple_of(size_of::<u64>()).then(|| bytes.word(0))
 }
 
 impl fmt::Debug for SegmentId {

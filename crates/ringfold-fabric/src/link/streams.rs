@@ -3,7 +3,7 @@
 //! With several streams every frame carries its place in the order of the link, and is handed over in that
 //! order, whichever stream brought it.
 
-use super::{Arrival, can_wait};
+use crate::arrival::{Arrival, can_wait};
 use crate::connection::Connection;
 use crate::memory::Lease;
 use crate::order::Order;

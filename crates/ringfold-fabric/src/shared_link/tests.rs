@@ -3,6 +3,7 @@
 use super::*;
 use crate::connection::{Intake, close_all};
 use crate::poller::{Poller, Readiness};
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use ringfold_proto::id::{OpId, Seq};
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
@@ -327,7 +328,7 @@ fn record(body_bytes: u32, cell_bytes: u32, first: u16, count: u16) -> impl FnOn
         prefix.extend(cell_bytes.to_le_bytes());
         prefix.extend(first.to_le_bytes());
         prefix.extend(count.to_le_bytes());
-        way.write_ring(128, &prefix);
+        way.ring(128, prefix.len()).copy_from(&prefix);
         way.word(Word::Head).store(128 + 2048, Ordering::Release);
     }
 }
@@ -402,7 +403,7 @@ fn whatever_is_in_the_memory_nothing_worse_happens_than_an_error() {
                     let mut garbage = vec![0; 16 + chance.below(100)];
                     garbage.iter_mut().for_each(|byte| *byte = [chance.next() as u8, 0][chance.below(2)]);
                     let at = 64 * chance.below((limits::SHARED_RING_BYTES - 128) / 64);
-                    ways[chance.below(2)].write_ring(at % 4096, &garbage);
+                    ways[chance.below(2)].ring(at % 4096, garbage.len()).copy_from(&garbage);
                 }
                 2 => a.put(step, chance.below(PAYLOAD_BYTES_MAX)),
                 3 => b.put(step, chance.below(3000)),

@@ -1,3 +1,4 @@
+#[cfg(not(miri))]
 mod model;
 
 use super::sleep::WakeFlag;

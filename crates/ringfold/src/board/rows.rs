@@ -47,8 +47,10 @@ impl Chunks for Rows {
         let own = self.send[..self.world].iter().chain(&self.receive[..self.world]);
         self.longest = own.copied().max().unwrap_or(0);
         for giver in Ranks::all(self.world).without(self.me) {
-            let row = others.slot(giver, 8 * self.world).chunks_exact(8);
-            for (to, word) in row.enumerate() {
+            let mut row = [0; 8 * Ranks::MAX];
+            let row = &mut row[..8 * self.world];
+            others.copy(giver, row);
+            for (to, word) in row.chunks_exact(8).enumerate() {
                 let bytes = u64::from_le_bytes(word.try_into().expect("a word has 8 bytes"));
                 let is_expected = to != self.me.index() || bytes == self.receive[giver.index()];
                 if is_expected && bytes <= PIECE_BYTES_MAX {

@@ -8,7 +8,6 @@ use super::operation::{GroupBuffers, GroupOp, GroupSlices, Operation, Standing};
 use super::retired;
 use super::work::GroupWork;
 use crate::board::Board;
-
 use crate::{Error, limits};
 use core::any::Any;
 use parking_lot::Mutex;

@@ -12,7 +12,7 @@ use ringfold_proto::frame::DATA_HEAD_BYTES;
 use std::io;
 
 /// Bytes of a body at most.
-pub(super) const BODY_BYTES_MAX: usize = DATA_HEAD_BYTES + SHARED_INLINE_BYTES_MAX;
+pub(crate) const BODY_BYTES_MAX: usize = DATA_HEAD_BYTES + SHARED_INLINE_BYTES_MAX;
 
 /// Records begin at multiples of this.
 const LINE_BYTES: usize = 64;
@@ -55,7 +55,7 @@ impl Prefix {
 
 /// Where bytes lie that are to be sent. They may be someone else's, so they are only ever copied.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
+pub(crate) struct Source<'a> {
     start: *const u8,
     bytes: usize,
     owner: core::marker::PhantomData<&'a u8>,
@@ -75,7 +75,7 @@ impl<'a> From<&'a [u8]> for Source<'a> {
 
 /// The writer's end.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(crate) struct Outlet {
     way: Way,
     head: u64,
     /// As far as we know.
@@ -85,17 +85,17 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    pub(super) fn new(way: Way) -> Self {
+    pub(crate) fn new(way: Way) -> Self {
         Self { way, head: 0, tail: 0, free: u64::MAX }
     }
 
     /// The direction that it writes.
-    pub(super) fn way(&self) -> &Way {
+    pub(crate) fn way(&self) -> &Way {
         &self.way
     }
 
     /// Sends a body with what belongs to it in cells. Says whether there was room; if not, nothing has happened.
-    pub(super) fn put(&mut self, body: &[u8], in_cells: Source<'_>) -> io::Result<bool> {
+    pub(crate) fn put(&mut self, body: &[u8], in_cells: Source<'_>) -> io::Result<bool> {
         if in_cells.bytes == 0 {
             return self.push(body, None, 0);
         }
@@ -104,20 +104,22 @@ impl Outlet {
         if !self.has_room(body.len())? {
             return Ok(false);
         }
-        // SAFETY: a source is made of what can be read while it is borrowed.
-        unsafe { self.way.write_cells(run.first, in_cells.start, in_cells.bytes) };
+        let cells = self.way.cells(run.first, in_cells.bytes);
+        // SAFETY: a source is made of what can be read while it is borrowed, and lies elsewhere. The reader is told of the
+        // cells afterwards, by an atomic.
+        unsafe { core::ptr::copy_nonoverlapping(in_cells.start, cells.as_ptr(), in_cells.bytes) };
         self.free &= !run.mask();
         self.push(body, Some(run), in_cells.bytes)
     }
 
     /// Whether the other end has made room since we last looked.
-    pub(super) fn has_news(&self) -> bool {
+    pub(crate) fn has_news(&self) -> bool {
         self.way.word(Word::Returned).load(Ordering::Acquire) != 0
             || self.way.word(Word::Tail).load(Ordering::Acquire) != self.tail
     }
 
     /// Takes note of the room that the other end has made.
-    pub(super) fn refresh(&mut self) -> io::Result<()> {
+    pub(crate) fn refresh(&mut self) -> io::Result<()> {
         self.collect()?;
         self.look()
     }
@@ -145,7 +147,7 @@ impl Outlet {
         let skipped = skipped(at, body.len());
         if skipped > 0 {
             let skip = Prefix { body_bytes: SKIP, cell_bytes: 0, first: 0, count: 0 };
-            self.way.write_ring(at, &skip.encode());
+            self.way.ring(at, Prefix::BYTES).copy_from(&skip.encode());
         }
         let at = (at + skipped) % SHARED_RING_BYTES;
         let run = run.unwrap_or(Run { first: 0, count: 0 });
@@ -155,8 +157,8 @@ impl Outlet {
             first: run.first as u16,
             count: run.count as u16,
         };
-        self.way.write_ring(at, &prefix.encode());
-        self.way.write_ring(at + Prefix::BYTES, body);
+        self.way.ring(at, Prefix::BYTES).copy_from(&prefix.encode());
+        self.way.ring(at + Prefix::BYTES, body.len()).copy_from(body);
         self.head += (skipped + record_bytes(body.len())) as u64;
         self.way.word(Word::Head).store(self.head, Ordering::Release);
         Ok(true)
@@ -186,16 +188,16 @@ impl Outlet {
 
 /// What a record brought.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// Bytes of the body.
-    pub(super) body_bytes: usize,
+    pub(crate) body_bytes: usize,
     /// Cells that belong to it, and how many bytes are in them.
-    pub(super) cells: Option<(Run, usize)>,
+    pub(crate) cells: Option<(Run, usize)>,
 }
 
 /// The reader's end.
 #[derive(Debug)]
-pub(super) struct Inlet {
+pub(crate) struct Inlet {
     way: Way,
     /// As far as we know.
     head: u64,
@@ -203,22 +205,22 @@ pub(super) struct Inlet {
 }
 
 impl Inlet {
-    pub(super) fn new(way: Way) -> Self {
+    pub(crate) fn new(way: Way) -> Self {
         Self { way, head: 0, tail: 0 }
     }
 
     /// The direction that it reads.
-    pub(super) fn way(&self) -> &Way {
+    pub(crate) fn way(&self) -> &Way {
         &self.way
     }
 
     /// Whether there is a record that was not taken.
-    pub(super) fn has_records(&self) -> bool {
+    pub(crate) fn has_records(&self) -> bool {
         self.head != self.tail || self.way.word(Word::Head).load(Ordering::Acquire) != self.tail
     }
 
     /// Copies the next record's body out, if there is one.
-    pub(super) fn pop(&mut self, body: &mut [u8; BODY_BYTES_MAX]) -> io::Result<Option<Record>> {
+    pub(crate) fn pop(&mut self, body: &mut [u8; BODY_BYTES_MAX]) -> io::Result<Option<Record>> {
         // Skipping leads to the start of the ring, so this goes around twice at most.
         loop {
             if self.head == self.tail && !self.look()? {
@@ -226,7 +228,7 @@ impl Inlet {
             }
             let at = self.tail as usize % SHARED_RING_BYTES;
             let mut prefix = [0; Prefix::BYTES];
-            self.way.read_ring(at, &mut prefix);
+            self.way.ring(at, Prefix::BYTES).copy_to(&mut prefix);
             let prefix = Prefix::decode(prefix);
             if prefix.body_bytes == SKIP {
                 if at == 0 {
@@ -239,7 +241,7 @@ impl Inlet {
             if body_bytes > BODY_BYTES_MAX || skipped(at, body_bytes) > 0 {
                 return Err(broken("a record is too long"));
             }
-            self.way.read_ring(at + Prefix::BYTES, &mut body[..body_bytes]);
+            self.way.ring(at + Prefix::BYTES, body_bytes).copy_to(&mut body[..body_bytes]);
             self.advance(record_bytes(body_bytes))?;
             let cells = match (prefix.cell_bytes, prefix.count) {
                 (0, 0) => None,

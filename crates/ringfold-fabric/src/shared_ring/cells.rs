@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 /// Cells in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Run {
-    pub(super) first: usize,
-    pub(super) count: usize,
+pub(crate) struct Run {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
 }
 
 impl Run {
     /// How many cells so many bytes take.
-    pub(super) fn cells_for(bytes: usize) -> usize {
+    pub(crate) fn cells_for(bytes: usize) -> usize {
         bytes.div_ceil(SHARED_CELL_BYTES)
     }
 
     /// The first free cells of which there are enough in a row. The first ones are used most, and stay warm.
-    pub(super) fn find(free: u64, bytes: usize) -> Option<Self> {
+    pub(crate) fn find(free: u64, bytes: usize) -> Option<Self> {
         let count = Self::cells_for(bytes);
         if count == 0 || count > SHARED_CELLS {
             return None;
@@ -31,20 +31,20 @@ impl Run {
     }
 
     /// As a header names it, if there are such cells.
-    pub(super) fn named(first: usize, count: usize) -> Option<Self> {
+    pub(crate) fn named(first: usize, count: usize) -> Option<Self> {
         let is_within = (1..=SHARED_CELLS).contains(&count) && first <= SHARED_CELLS - count;
         is_within.then_some(Self { first, count })
     }
 
     /// Its cells as bits.
-    pub(super) fn mask(self) -> u64 {
+    pub(crate) fn mask(self) -> u64 {
         (u64::MAX >> (SHARED_CELLS - self.count)) << self.first
     }
 }
 
 /// The reader's side of the cells of one direction.
 #[derive(Debug)]
-pub(super) struct Tenancy {
+pub(crate) struct Tenancy {
     way: Way,
     /// Cells that we were given and have not given back.
     held: AtomicU64,
@@ -53,12 +53,12 @@ pub(super) struct Tenancy {
 }
 
 impl Tenancy {
-    pub(super) fn new(way: Way) -> Self {
+    pub(crate) fn new(way: Way) -> Self {
         Self { way, held: AtomicU64::new(0), has_returned: AtomicBool::new(false) }
     }
 
     /// The other end gives us cells. None may be ours already.
-    pub(super) fn take(self: &Arc<Self>, run: Run, bytes: usize) -> io::Result<Cells> {
+    pub(crate) fn take(self: &Arc<Self>, run: Run, bytes: usize) -> io::Result<Cells> {
         if Run::cells_for(bytes) != run.count {
             return Err(io::Error::other("a payload does not fit its cells"));
         }
@@ -69,7 +69,7 @@ impl Tenancy {
     }
 
     /// Whether cells were given back since it was last asked.
-    pub(super) fn take_returned(&self) -> bool {
+    pub(crate) fn take_returned(&self) -> bool {
         self.has_returned.load(Ordering::Relaxed) && self.has_returned.swap(false, Ordering::Relaxed)
     }
 }
@@ -83,19 +83,25 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// The payload.
+    /// The payload. Its sender does not write it any more, if it keeps to the protocol; nothing may be decided by it.
     pub fn as_slice(&self) -> &[u8] {
-        self.of.way.cells(self.run.first, self.bytes)
+        // SAFETY: the sender has handed the cells over, and this process never writes cells of this direction.
+        unsafe { self.of.way.cells(self.run.first, self.bytes).assume_unwritten() }
+    }
+
+    /// How many bytes.
+    #[expect(clippy::len_without_is_empty, reason = "none is empty")]
+    pub fn len(&self) -> usize {
+        self.bytes
     }
 
     /// Copies it out.
-    pub(super) fn read(&self, into: &mut [u8]) {
-        debug_assert_eq!(into.len(), self.bytes);
-        self.of.way.read_cells(self.run.first, into);
+    pub(crate) fn read(&self, into: &mut [u8]) {
+        self.of.way.cells(self.run.first, self.bytes).copy_to(into);
     }
 
     /// The cell behind its last one.
-    pub(super) fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.run.first + self.run.count
     }
 }
