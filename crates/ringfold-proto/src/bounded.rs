@@ -258,6 +258,7 @@ fn check_cause(cause: &Cause) -> Result<(), Excess> {
 fn check_departure(how: &Departure) -> Result<(), Excess> {
     match how {
         Departure::Kicked(why) => check_text(why),
+        Departure::StateRejected(why) => check_rejection(why),
         Departure::Left
         | Departure::ConnectionLost
         | Departure::Silent

@@ -44,6 +44,8 @@ pub enum Departure {
     NotEstablished,
     /// An earlier life of the master had evicted it.
     LeftBehind,
+    /// Its shared state was rejected, and it made no call since although others waited for it.
+    StateRejected(StateRejection),
 }
 
 impl fmt::Display for Departure {
@@ -61,6 +63,9 @@ impl fmt::Display for Departure {
             Self::Died => write!(f, "died, or its connection broke"),
             Self::NotEstablished => write!(f, "was evicted: it did not reach its neighbours in time"),
             Self::LeftBehind => write!(f, "was evicted: the run went on without it"),
+            Self::StateRejected(why) => {
+                write!(f, "was evicted: its shared state was rejected ({why}), and it made no call since")
+            }
         }
     }
 }
@@ -317,6 +322,13 @@ pub enum StateRejection {
     },
     /// Every holder of the elected content went away before the transfer was complete.
     HoldersGone,
+}
+
+impl StateRejection {
+    /// Whether the same offer may be accepted later: nobody holds the state that all wait for.
+    pub fn is_retryable(&self) -> bool {
+        crate::peer::FailureKind::of_rejection(self).is_retryable()
+    }
 }
 
 impl fmt::Display for StateRejection {

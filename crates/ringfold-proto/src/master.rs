@@ -15,6 +15,7 @@ mod optimise;
 mod pending;
 mod phase;
 mod reduce;
+mod rejected;
 mod restore;
 mod roster;
 mod sync;
@@ -222,6 +223,7 @@ impl Master {
         self.expire_phases(now);
         self.expire_sync(now);
         self.expire_probes(now);
+        self.expire_rejected(now);
         self.note_waits(now);
         self.advance(now);
     }
@@ -247,6 +249,7 @@ impl Master {
             self.note_timeout(),
             self.optimise.as_ref().and_then(OptimiseRound::deadline),
             self.restoration.as_ref().map(|r| r.deadline),
+            self.rejected_timeout(),
         ];
         voting.chain(groups).chain(others.into_iter().flatten()).min()
     }
@@ -262,6 +265,9 @@ impl Master {
     }
 
     fn handle_said(&mut self, now: Time, peer: PeerId, said: ToMaster) {
+        if matches!(said, ToMaster::Vote { .. } | ToMaster::Started { .. } | ToMaster::OpVote { .. }) {
+            self.forgive_rejected(peer);
+        }
         match said {
             ToMaster::Join(_) | ToMaster::Resume(_) => {}
             ToMaster::Vote { call, round, deadline_ms, request } => {
@@ -290,6 +296,7 @@ impl Master {
         for _ in 0..crate::limits::ADVANCE_STEPS_MAX {
             let moved = self.evict_overfull()
                 || self.advance_restoration(now)
+                || self.advance_rejected()
                 || self.advance_contradictions()
                 || self.advance_ops()
                 || self.advance_admission(now)

@@ -183,7 +183,7 @@ pub struct Peer {
     synced: Option<Revision>,
     /// Assignments of shared state so far.
     assignments: u64,
-    /// World sizes as the master last told them, and as the user may see them.
+    /// World sizes as the master last sent them, and as the user sees them.
     latest: Attributes,
     visible: Attributes,
     actions: VecDeque<PeerAction>,
@@ -225,7 +225,10 @@ impl Peer {
         self.config.peer
     }
 
-    /// World sizes. They change only by connect, update_topology, optimize_topology and failed collectives.
+    /// World sizes. They change only by connect, update_topology, optimize_topology and collectives.
+    ///
+    /// A collective that succeeded sets them to the world of its epoch, one that failed to the world as the master
+    /// knew it when it decided: the same on all peers at the same operation.
     pub fn attributes(&self) -> Attributes {
         self.visible
     }
@@ -299,7 +302,7 @@ impl Peer {
             }
             ToPeer::Decided { op, outcome, attributes } => {
                 self.latest = attributes;
-                self.handle_decided(op, outcome);
+                self.handle_decided(op, outcome, attributes);
             }
             ToPeer::Answer { call, phase, round, answer, attributes } => {
                 self.latest = attributes;

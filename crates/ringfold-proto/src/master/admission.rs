@@ -31,6 +31,7 @@ impl Master {
             heard_at: now,
             outdated_before: 0,
             synced: None,
+            rejected: None,
         };
         let seniority = record.seniority;
         self.roster.insert(record);

@@ -70,6 +70,7 @@ impl Master {
             heard_at: now,
             outdated_before: 0,
             synced: resume.synced,
+            rejected: None,
         });
         self.notify(Event::Returned(self.named(peer)));
         self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });

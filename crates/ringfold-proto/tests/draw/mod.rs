@@ -373,7 +373,7 @@ impl Draw<'_> {
     }
 
     fn departure(&mut self) -> Departure {
-        match self.below(9) {
+        match self.below(10) {
             0 => Departure::Left,
             1 => Departure::ConnectionLost,
             2 => Departure::Silent,
@@ -382,6 +382,7 @@ impl Draw<'_> {
             5 => Departure::Misbehaved(self.violation()),
             6 => Departure::NotEstablished,
             7 => Departure::LeftBehind,
+            8 => Departure::StateRejected(self.rejection()),
             _ => Departure::NotReturned,
         }
     }

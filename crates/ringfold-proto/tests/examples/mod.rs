@@ -162,6 +162,7 @@ examples! { departures: Departure {
     "died", Departure::Died => Departure::Died;
     "not-established", Departure::NotEstablished => Departure::NotEstablished;
     "left-behind", Departure::LeftBehind => Departure::LeftBehind;
+    "state-rejected", Departure::StateRejected(_) => Departure::StateRejected(StateRejection::HoldersGone);
 } }
 
 examples! { violations: ProtocolViolation {
