@@ -96,6 +96,10 @@ impl Bounded for Numbered<ToPeer> {
             ToPeer::Removed { reason: Removal::Departed(how) } => check_departure(how),
             ToPeer::Removed { reason: Removal::Refused(_) } => Ok(()),
             ToPeer::Removed { reason: Removal::Disconnected(why) } => check_text(why),
+            ToPeer::StillWaiting(note) => {
+                check_peers(&note.missing)?;
+                note.missing.iter().try_for_each(|missing| check_name(&missing.who.name))
+            }
             ToPeer::Registered { .. }
             | ToPeer::Rebound { .. }
             | ToPeer::Restoring { .. }

@@ -1,6 +1,6 @@
 //! Why something did not succeed, in words that name whom we waited for.
 
-use crate::id::{OpId, PeerId, Revision, Seq};
+use crate::id::{OpId, PeerId, Revision, Seq, Tag};
 use crate::limits;
 use crate::message::Phase;
 use core::fmt;
@@ -222,6 +222,62 @@ pub struct Waiting {
 impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} waits in {}", self.who, self.call)
+    }
+}
+
+/// A call that peers make together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum JointCall {
+    /// A vote.
+    Vote(Phase),
+    /// A collective of this tag.
+    Collective(Tag),
+}
+
+impl fmt::Display for JointCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vote(phase) => phase.fmt(f),
+            Self::Collective(tag) => write!(f, "a collective of {tag}"),
+        }
+    }
+}
+
+/// A peer that others wait for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MissingPeer {
+    /// Who.
+    pub who: PeerName,
+    /// What it waits in itself, if anything.
+    pub waits_in: Option<JointCall>,
+}
+
+/// A call has been waiting for a while, and for whom. For logs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WaitNote {
+    /// The call.
+    pub call: JointCall,
+    /// Live peers that have not made it (the first few).
+    pub missing: Vec<MissingPeer>,
+}
+
+impl WaitNote {
+    /// Whether a missing peer waits in another call: then they may wait for each other until a deadline.
+    pub fn is_mutual(&self) -> bool {
+        self.missing.iter().any(|missing| missing.waits_in.is_some())
+    }
+}
+
+impl fmt::Display for WaitNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} still waits for ", self.call)?;
+        for (i, MissingPeer { who, waits_in }) in self.missing.iter().enumerate() {
+            write!(f, "{}{who}", if i > 0 { ", " } else { "" })?;
+            if let Some(call) = waits_in {
+                write!(f, " (which waits in {call})")?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -19,6 +19,7 @@ mod rejected;
 mod restore;
 mod roster;
 mod sync;
+mod wait_note;
 
 use crate::cause::{Departure, PeerName, ProtocolViolation};
 use crate::epoch::Attributes;

@@ -13,6 +13,7 @@ mod upstream;
 
 pub use failure::{Failure, FailureKind};
 
+use crate::cause::WaitNote;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, Member};
 use crate::id::{CallId, ConnId, EpochId, Incarnation, OpId, PeerId, Revision};
@@ -131,6 +132,8 @@ pub enum PeerAction {
         /// What to do.
         assignment: Assignment,
     },
+    /// Write to the log that a call waits for other peers.
+    StillWaiting(WaitNote),
     /// A call has ended. Nothing touches its buffers any more.
     Complete {
         /// Which.
@@ -314,6 +317,7 @@ impl Peer {
             ToPeer::SyncElected { round, verdict } => self.handle_elected(round, verdict),
             ToPeer::Removed { reason } => self.go(Failure::Removed(reason)),
             ToPeer::Heartbeat => {}
+            ToPeer::StillWaiting(note) => self.actions.push_back(PeerAction::StillWaiting(note)),
         }
     }
 

@@ -155,7 +155,8 @@ impl Program {
 
     /// The state as it is offered. Now and then a peer is another program: it offers an old revision under other keys.
     fn offer(&mut self) -> SyncOffer {
-        self.odd = !self.calm && self.revision.0 > 1 && self.odds.per_mille(self.habits.odd_layouts_per_mille);
+        self.odd =
+            !self.calm && self.revision.0 > 1 && self.odds.per_mille(self.habits.odd_layouts_per_mille);
         let (revision, prefix) = if self.odd { (Revision(0), "v") } else { (self.revision, "w") };
         let entry = |(i, hash): (usize, &u128)| StateEntry {
             key: format!("{prefix}{i}"),

@@ -107,7 +107,10 @@ impl Scenario {
             faults,
             calm_at,
             // By the number, so that older seeds keep their meaning.
-            habits: Habits { odd_layouts_per_mille: if seed % 8 == 3 { 60 } else { 0 }, ..habits(&mut chance) },
+            habits: Habits {
+                odd_layouts_per_mille: if seed % 8 == 3 { 60 } else { 0 },
+                ..habits(&mut chance)
+            },
             timing: timing(),
             tuning: tuning(&mut chance),
             latency_max: Duration::from_micros(chance.between(50, 4_000)),

@@ -1,8 +1,8 @@
 //! Everyone whom the master knows, and the connections they speak on.
 
+use super::rejected::Rejected;
 use crate::cause::PeerName;
 use crate::id::{ConnId, GroupId, PeerId, Revision};
-use super::rejected::Rejected;
 use crate::message::{Join, ToPeer};
 use crate::session::Session;
 use crate::time::Time;

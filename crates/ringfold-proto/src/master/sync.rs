@@ -11,6 +11,7 @@ use crate::message::{Answer, Phase, ToPeer};
 use crate::round::Round;
 use crate::shared_state::{SyncOffer, SyncVerdict};
 use crate::time::Time;
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
@@ -67,6 +68,26 @@ impl SyncRound {
                 done.vote(peer, false);
             }
         }
+    }
+
+    /// When the peers that an election waits for are to be named.
+    pub fn note_at(&self, wait: Duration) -> Option<Time> {
+        match &self.act {
+            Act::Offer { offers, .. } => Some(offers.note_at(wait)),
+            Act::Transfer { .. } => None,
+        }
+    }
+
+    /// If it is time to name them: who has offered, and who has not.
+    pub fn take_note(
+        &mut self,
+        now: Time,
+        wait: Duration,
+        members: Vec<PeerId>,
+    ) -> Option<(Vec<PeerId>, Vec<PeerId>)> {
+        let Act::Offer { offers, .. } = &mut self.act else { return None };
+        let due = offers.take_note(now, wait);
+        due.then(|| (offers.votes().keys().copied().collect(), offers.missing(members)))
     }
 
     /// Peers that have offered and wait for others to do so.

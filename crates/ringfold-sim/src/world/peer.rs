@@ -367,6 +367,7 @@ impl World {
             PeerAction::SkipOp(op) => self.peers[peer].executor.decided(op),
             PeerAction::Probe { probe, peer: other, .. } => self.probe(peer, probe, other),
             PeerAction::Sync { call, number, assignment } => self.begin_sync(peer, call, number, assignment),
+            PeerAction::StillWaiting(note) => self.note(|| format!("p{peer}: {note}")),
             PeerAction::Complete { call, result } => self.complete(peer, call, result),
         }
     }
