@@ -25,7 +25,7 @@ use crate::cause::{Departure, PeerName, ProtocolViolation};
 use crate::epoch::Attributes;
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, PeerId};
-use crate::message::{Numbered, RoundNumbers, ToMaster, ToPeer};
+use crate::message::{Numbered, Phase, RoundNumbers, ToMaster, ToPeer};
 use crate::round::Round;
 use crate::session::Receipt;
 use crate::time::Time;
@@ -33,7 +33,7 @@ use crate::timing::Timing;
 use crate::tuning::Tuning;
 use core::time::Duration;
 use group::Group;
-use optimise::OptimiseRound;
+use optimise::Optimising;
 use phase::{Cast, PhaseRound};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -106,12 +106,12 @@ pub struct Master {
     groups: BTreeMap<GroupId, Group>,
     rounds: RoundNumbers,
     last_pending: bool,
-    topology: Option<PhaseRound>,
+    /// The votes of the whole run, by phase.
+    votes: BTreeMap<Phase, PhaseRound>,
     /// The votes of a topology round that is decided: newcomers are let in, and epochs are being made. Whoever
     /// is let in votes in the next one.
     admitting: Option<Round<Cast>>,
-    pending: Option<PhaseRound>,
-    optimise: Option<OptimiseRound>,
+    optimising: Option<Optimising>,
     restoration: Option<Restoration>,
     restored: bool,
     /// Nobody is heard of: our own line may be down.
@@ -140,10 +140,9 @@ impl Master {
             groups: BTreeMap::new(),
             rounds: RoundNumbers::default(),
             last_pending: false,
-            topology: None,
+            votes: BTreeMap::new(),
             admitting: None,
-            pending: None,
-            optimise: None,
+            optimising: None,
             restoration: None,
             restored: false,
             isolated: false,
@@ -243,12 +242,12 @@ impl Master {
 
     /// When to call [`Master::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let voting = [&self.topology, &self.pending].into_iter().flatten().filter_map(PhaseRound::deadline);
+        let voting = self.votes.values().filter_map(PhaseRound::deadline);
         let groups = self.groups.values().flat_map(Group::deadlines);
         let others = [
             self.liveness_timeout(),
             self.note_timeout(),
-            self.optimise.as_ref().and_then(OptimiseRound::deadline),
+            self.optimising.as_ref().and_then(Optimising::deadline),
             self.restoration.as_ref().map(|r| r.deadline),
             self.rejected_timeout(),
         ];

@@ -50,6 +50,16 @@ pub enum Phase {
 impl Phase {
     /// All phases.
     pub const ALL: [Self; 4] = [Self::Topology, Self::Pending, Self::Optimise, Self::Sync];
+
+    /// Whether all members of the run vote together, or those of one group.
+    pub fn is_run_wide(self) -> bool {
+        self != Self::Sync
+    }
+
+    /// Whether a peer in it makes no other call until it is answered; asking for pending peers is legal beside anything.
+    pub fn is_exclusive(self) -> bool {
+        self != Self::Pending
+    }
 }
 
 impl fmt::Display for Phase {

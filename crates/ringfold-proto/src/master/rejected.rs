@@ -64,12 +64,11 @@ impl Master {
 
     /// Whether a vote of the run, or an operation of the peer's group, lacks this peer only to begin or to go on.
     fn is_waited_for(&self, peer: PeerId) -> bool {
-        let optimise = self.optimise.as_ref().map(|o| &o.votes);
-        let mut votes = [self.topology.as_ref(), self.pending.as_ref(), optimise].into_iter().flatten();
         let lacks = |r: &PhaseRound| !r.acting && !r.round.is_empty() && r.round.vote_of(peer).is_none();
         let group = self.roster.group_of(peer).and_then(|id| self.groups.get(&id));
         let in_epoch = |g: &&super::group::Group| g.open_epoch().is_some_and(|e| e.rank_of(peer).is_some());
         let lacks_part = |op: &super::reduce::OpRound| op.failed.is_none() && !op.started.contains_key(&peer);
-        votes.any(lacks) || group.filter(in_epoch).is_some_and(|g| g.ops.values().any(lacks_part))
+        self.votes.values().any(lacks)
+            || group.filter(in_epoch).is_some_and(|g| g.ops.values().any(lacks_part))
     }
 }

@@ -3,6 +3,7 @@
 //! Peers that use different tags wait for each other until a deadline. That can't be proved to be a mistake (the missing
 //! call may still come from another thread), so it is no contradiction (R10); but both sides are told.
 
+use super::phase::PhaseRound;
 use super::{Master, MasterAction};
 use crate::cause::{JointCall, MissingPeer, WaitNote};
 use crate::event::Event;
@@ -40,9 +41,7 @@ impl Master {
     /// When the next call that waits is to be noted.
     pub(super) fn note_timeout(&self) -> Option<Time> {
         let wait = self.config.timing.wait_note;
-        let optimise = self.optimise.as_ref().map(|o| &o.votes);
-        let phases = [self.topology.as_ref(), self.pending.as_ref(), optimise].into_iter().flatten();
-        let phases = phases.filter(|r| !r.acting).map(|r| r.round.note_at(wait));
+        let phases = self.votes.values().filter(|r| !r.acting).map(|r| r.round.note_at(wait));
         let ops = self.groups.values().flat_map(|g| g.ops.values()).map(|op| op.round.note_at(wait));
         let syncs = self.groups.values().filter_map(|g| g.sync.as_ref()?.note_at(wait));
         phases.chain(ops).chain(syncs).min()
@@ -52,14 +51,11 @@ impl Master {
         let wait = self.config.timing.wait_note;
         let mut waits = Vec::new();
         let accepted: Vec<_> = self.roster.accepted().collect();
-        let optimise = self.optimise.as_mut().map(|o| &mut o.votes);
-        let phases = [(Phase::Topology, self.topology.as_mut()), (Phase::Pending, self.pending.as_mut())];
-        for (phase, round) in phases.into_iter().chain([(Phase::Optimise, optimise)]) {
-            let Some(round) = round.filter(|r| !r.acting).map(|r| &mut r.round) else { continue };
+        for (phase, PhaseRound { round, .. }) in self.votes.iter_mut().filter(|(_, votes)| !votes.acting) {
             if round.take_note(now, wait) {
                 let waiting = round.votes().keys().copied().collect();
                 let missing = round.missing(accepted.iter().copied());
-                waits.push(Wait { group: None, call: JointCall::Vote(phase), waiting, missing });
+                waits.push(Wait { group: None, call: JointCall::Vote(*phase), waiting, missing });
             }
         }
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
@@ -83,18 +79,12 @@ impl Master {
 
     /// The call that a peer waits in, as far as is known.
     fn waits_in(&self, peer: PeerId) -> Option<JointCall> {
-        let optimise = self.optimise.as_ref().map(|o| &o.votes);
-        let votes = [
-            (Phase::Topology, self.topology.as_ref()),
-            (Phase::Optimise, optimise),
-            (Phase::Pending, self.pending.as_ref()),
-        ];
         let group = self.roster.group_of(peer).and_then(|id| self.groups.get(&id))?;
         let op = group.ops.iter().find(|(_, op)| op.started.contains_key(&peer));
         let sync = group.sync.as_ref().filter(|s| s.offering().contains(&peer));
-        let voted = votes.into_iter().find(|(_, r)| r.is_some_and(|r| r.round.vote_of(peer).is_some()));
+        let voted = self.votes.iter().find(|(_, votes)| votes.round.vote_of(peer).is_some());
         op.map(|((tag, _), _)| JointCall::Collective(*tag))
             .or(sync.map(|_| JointCall::Vote(Phase::Sync)))
-            .or(voted.map(|(phase, _)| JointCall::Vote(phase)))
+            .or(voted.map(|(phase, _)| JointCall::Vote(*phase)))
     }
 }
