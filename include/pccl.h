@@ -137,7 +137,8 @@ typedef enum pcclRedOp_t {
     pcclMin = 4
 } pcclRedOp_t;
 
-/* World sizes. They count accepted peers only. */
+/* World sizes. They count accepted peers only. After a collective that succeeded they are the world of that
+ * operation, the same on all peers. */
 typedef enum pcclAttribute_t {
     /* Peers of the run. */
     PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE = 1,

@@ -134,7 +134,10 @@ class Communicator:
         self._native.optimize_topology()
 
     def get_attribute(self, attribute: Attribute) -> int:
-        """A world size. It changes only by connect, update_topology, optimize_topology and failed collectives."""
+        """A world size. It changes only by connect, update_topology, optimize_topology and collectives.
+
+        After an ``all_reduce`` that succeeded it is the world of that operation, the same on all peers.
+        """
         return self._native.attribute(require(attribute, Attribute, "attribute").value)
 
     @property

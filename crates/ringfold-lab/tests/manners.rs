@@ -277,3 +277,57 @@ fn a_peer_that_stops_for_a_moment_goes_on_as_if_nothing_had_happened() {
     answers(&mut peers, "loop").iter().for_each(assert_untroubled);
     assert_steps_agree(&peers);
 }
+
+#[test]
+fn nobody_waits_for_a_peer_whose_state_was_rejected() {
+    let master = master();
+    let mut peers = accepted(3, master.address());
+    let mut odd = peers.pop().expect("the third");
+    tell_all(&mut peers, "sync 0 1000 2 fill=1");
+    let told = odd.ask("sync 0 1000 3 fill=1", SOON).expect("an answer");
+    assert_eq!((told.field("kind"), told.field("cause")), (Some("StateRejected"), Some("Layout")), "{told}");
+    assert_ok(&answers(&mut peers, "sync"));
+    // It makes no call from now on. The next sync does not need it.
+    for revision in 1..4 {
+        assert_ok(&do_all(&mut peers, &format!("sync {revision} 1000 2")));
+    }
+    // A reduce does: so it is evicted with the reason, and the reduce of the others can be repeated.
+    do_all(&mut peers, "launch 1 1000");
+    tell_all(&mut peers, "await 1");
+    for answer in answers(&mut peers, "await") {
+        assert_eq!(answer.field("cause"), Some("PeerLost"), "{answer}");
+        assert!(answer.text("message").contains("peer-2"), "{answer}");
+    }
+    assert_same(&do_all(&mut peers, "reduce 1 1000 step=1"), 0..2);
+    for answer in do_all(&mut peers, "world") {
+        assert_eq!((answer.number("world"), answer.number("global")), (2, 2), "{answer}");
+    }
+    let told = odd.ask("topology", SOON).expect("an answer");
+    assert_eq!(told.field("kind"), Some("Removed"), "{told}");
+}
+
+#[test]
+fn peers_that_wait_in_different_tags_read_of_each_other_in_their_own_logs() {
+    let master = master();
+    let mut peers = accepted(2, master.address());
+    for (number, peer) in peers.iter_mut().enumerate() {
+        peer.expect(&format!("launch {} 1000", number + 1), SOON).expect("launched");
+    }
+    let end = Instant::now() + SOON;
+    for (number, peer) in peers.iter().enumerate() {
+        let other = 1 - number;
+        let words =
+            format!("still waits for peer-{other} (which waits in a collective of tag {})", other + 1);
+        while !peer.error_lines().iter().any(|line| line.contains("WARN") && line.contains(&words)) {
+            assert!(Instant::now() < end, "{words:?} is not in {:?}", peer.error_lines());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    // Both go on when each makes the missing call.
+    for (number, peer) in peers.iter_mut().enumerate() {
+        peer.expect(&format!("launch {} 1000", 2 - number), SOON).expect("launched");
+    }
+    for tag in [1, 2] {
+        assert_same(&do_all(&mut peers, &format!("await {tag}")), 0..2);
+    }
+}

@@ -96,6 +96,10 @@ impl Bounded for Numbered<ToPeer> {
             ToPeer::Removed { reason: Removal::Departed(how) } => check_departure(how),
             ToPeer::Removed { reason: Removal::Refused(_) } => Ok(()),
             ToPeer::Removed { reason: Removal::Disconnected(why) } => check_text(why),
+            ToPeer::StillWaiting(note) => {
+                check_peers(&note.missing)?;
+                note.missing.iter().try_for_each(|missing| check_name(&missing.who.name))
+            }
             ToPeer::Registered { .. }
             | ToPeer::Rebound { .. }
             | ToPeer::Restoring { .. }
@@ -258,6 +262,7 @@ fn check_cause(cause: &Cause) -> Result<(), Excess> {
 fn check_departure(how: &Departure) -> Result<(), Excess> {
     match how {
         Departure::Kicked(why) => check_text(why),
+        Departure::StateRejected(why) => check_rejection(why),
         Departure::Left
         | Departure::ConnectionLost
         | Departure::Silent

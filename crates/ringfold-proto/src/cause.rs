@@ -1,6 +1,6 @@
 //! Why something did not succeed, in words that name whom we waited for.
 
-use crate::id::{OpId, PeerId, Revision, Seq};
+use crate::id::{OpId, PeerId, Revision, Seq, Tag};
 use crate::limits;
 use crate::message::Phase;
 use core::fmt;
@@ -44,6 +44,8 @@ pub enum Departure {
     NotEstablished,
     /// An earlier life of the master had evicted it.
     LeftBehind,
+    /// Its shared state was rejected, and it made no call since although others waited for it.
+    StateRejected(StateRejection),
 }
 
 impl fmt::Display for Departure {
@@ -61,6 +63,9 @@ impl fmt::Display for Departure {
             Self::Died => write!(f, "died, or its connection broke"),
             Self::NotEstablished => write!(f, "was evicted: it did not reach its neighbours in time"),
             Self::LeftBehind => write!(f, "was evicted: the run went on without it"),
+            Self::StateRejected(why) => {
+                write!(f, "was evicted: its shared state was rejected ({why}), and it made no call since")
+            }
         }
     }
 }
@@ -220,6 +225,62 @@ impl fmt::Display for Waiting {
     }
 }
 
+/// A call that peers make together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum JointCall {
+    /// A vote.
+    Vote(Phase),
+    /// A collective of this tag.
+    Collective(Tag),
+}
+
+impl fmt::Display for JointCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vote(phase) => phase.fmt(f),
+            Self::Collective(tag) => write!(f, "a collective of {tag}"),
+        }
+    }
+}
+
+/// A peer that others wait for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MissingPeer {
+    /// Who.
+    pub who: PeerName,
+    /// What it waits in itself, if anything.
+    pub waits_in: Option<JointCall>,
+}
+
+/// A call has been waiting for a while, and for whom. For logs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WaitNote {
+    /// The call.
+    pub call: JointCall,
+    /// Live peers that have not made it (the first few).
+    pub missing: Vec<MissingPeer>,
+}
+
+impl WaitNote {
+    /// Whether a missing peer waits in another call: then they may wait for each other until a deadline.
+    pub fn is_mutual(&self) -> bool {
+        self.missing.iter().any(|missing| missing.waits_in.is_some())
+    }
+}
+
+impl fmt::Display for WaitNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} still waits for ", self.call)?;
+        for (i, MissingPeer { who, waits_in }) in self.missing.iter().enumerate() {
+            write!(f, "{}{who}", if i > 0 { ", " } else { "" })?;
+            if let Some(call) = waits_in {
+                write!(f, " (which waits in {call})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Why an operation or a vote failed. Travels from the master to the peers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Cause {
@@ -317,6 +378,13 @@ pub enum StateRejection {
     },
     /// Every holder of the elected content went away before the transfer was complete.
     HoldersGone,
+}
+
+impl StateRejection {
+    /// Whether the same offer may be accepted later: nobody holds the state that all wait for.
+    pub fn is_retryable(&self) -> bool {
+        crate::peer::FailureKind::of_rejection(self).is_retryable()
+    }
 }
 
 impl fmt::Display for StateRejection {

@@ -103,3 +103,15 @@ pub struct Attributes {
     /// Accepted peers of the largest group.
     pub largest_group_world: u32,
 }
+
+impl Attributes {
+    /// The same sizes with this group counted as its epoch: members that departed since still count.
+    pub fn with_group_world(self, world: u32) -> Self {
+        Self {
+            global_world: self.global_world.saturating_sub(self.group_world).saturating_add(world),
+            group_world: world,
+            groups: self.groups.max(1),
+            largest_group_world: self.largest_group_world.max(world),
+        }
+    }
+}

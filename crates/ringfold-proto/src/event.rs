@@ -1,7 +1,7 @@
 //! Every decision of a machine, typed. Simulator log, tracing, metrics and flight recorder read this
 //! one stream.
 
-use crate::cause::{Cause, Departure, JoinRefusal, PeerName, StateRejection};
+use crate::cause::{Cause, Departure, JoinRefusal, PeerName, StateRejection, WaitNote};
 use crate::id::{EpochId, GroupId, Incarnation, OpId, Revision};
 use crate::message::{Direction, Outcome, Phase};
 use core::fmt;
@@ -35,8 +35,8 @@ pub enum Event {
     RoundDecided(Phase, u64),
     /// Votes of a phase failed.
     RoundFailed(Phase, Cause),
-    /// Live peers keep others waiting.
-    StillWaiting(String, Vec<PeerName>),
+    /// Live peers of a group, or of the run, keep others waiting.
+    StillWaiting(Option<GroupId>, WaitNote),
     /// A pair is being measured.
     ProbeAssigned(PeerName, PeerName),
     /// A pair was measured: bytes per second there and back.
@@ -82,7 +82,8 @@ impl fmt::Display for Event {
             Self::OpDecided(op, Outcome::Aborted(cause)) => write!(f, "{op} is aborted: {cause}"),
             Self::RoundDecided(phase, round) => write!(f, "{phase} {round} is decided"),
             Self::RoundFailed(phase, cause) => write!(f, "{phase} fails: {cause}"),
-            Self::StillWaiting(what, whom) => write!(f, "{what} still waits for {}", names(whom)),
+            Self::StillWaiting(None, note) => write!(f, "{note}"),
+            Self::StillWaiting(Some(group), note) => write!(f, "{group}: {note}"),
             Self::ProbeAssigned(a, b) => write!(f, "{a} measures the way to {b}"),
             Self::Probed(a, b, there, back) => write!(f, "{a} to {b}: {there:?} there, {back:?} back"),
             Self::StateElected(group, revision, holders, fetchers) => {

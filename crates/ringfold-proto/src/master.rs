@@ -15,15 +15,17 @@ mod optimise;
 mod pending;
 mod phase;
 mod reduce;
+mod rejected;
 mod restore;
 mod roster;
 mod sync;
+mod wait_note;
 
 use crate::cause::{Departure, PeerName, ProtocolViolation};
 use crate::epoch::Attributes;
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, PeerId};
-use crate::message::{Numbered, RoundNumbers, ToMaster, ToPeer};
+use crate::message::{Numbered, Phase, RoundNumbers, ToMaster, ToPeer};
 use crate::round::Round;
 use crate::session::Receipt;
 use crate::time::Time;
@@ -31,7 +33,7 @@ use crate::timing::Timing;
 use crate::tuning::Tuning;
 use core::time::Duration;
 use group::Group;
-use optimise::OptimiseRound;
+use optimise::Optimising;
 use phase::{Cast, PhaseRound};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
@@ -104,12 +106,12 @@ pub struct Master {
     groups: BTreeMap<GroupId, Group>,
     rounds: RoundNumbers,
     last_pending: bool,
-    topology: Option<PhaseRound>,
+    /// The votes of the whole run, by phase.
+    votes: BTreeMap<Phase, PhaseRound>,
     /// The votes of a topology round that is decided: newcomers are let in, and epochs are being made. Whoever
     /// is let in votes in the next one.
     admitting: Option<Round<Cast>>,
-    pending: Option<PhaseRound>,
-    optimise: Option<OptimiseRound>,
+    optimising: Option<Optimising>,
     restoration: Option<Restoration>,
     restored: bool,
     /// Nobody is heard of: our own line may be down.
@@ -138,10 +140,9 @@ impl Master {
             groups: BTreeMap::new(),
             rounds: RoundNumbers::default(),
             last_pending: false,
-            topology: None,
+            votes: BTreeMap::new(),
             admitting: None,
-            pending: None,
-            optimise: None,
+            optimising: None,
             restoration: None,
             restored: false,
             isolated: false,
@@ -222,6 +223,7 @@ impl Master {
         self.expire_phases(now);
         self.expire_sync(now);
         self.expire_probes(now);
+        self.expire_rejected(now);
         self.note_waits(now);
         self.advance(now);
     }
@@ -240,13 +242,14 @@ impl Master {
 
     /// When to call [`Master::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let voting = [&self.topology, &self.pending].into_iter().flatten().filter_map(PhaseRound::deadline);
+        let voting = self.votes.values().filter_map(PhaseRound::deadline);
         let groups = self.groups.values().flat_map(Group::deadlines);
         let others = [
             self.liveness_timeout(),
             self.note_timeout(),
-            self.optimise.as_ref().and_then(OptimiseRound::deadline),
+            self.optimising.as_ref().and_then(Optimising::deadline),
             self.restoration.as_ref().map(|r| r.deadline),
+            self.rejected_timeout(),
         ];
         voting.chain(groups).chain(others.into_iter().flatten()).min()
     }
@@ -262,6 +265,9 @@ impl Master {
     }
 
     fn handle_said(&mut self, now: Time, peer: PeerId, said: ToMaster) {
+        if matches!(said, ToMaster::Vote { .. } | ToMaster::Started { .. } | ToMaster::OpVote { .. }) {
+            self.forgive_rejected(peer);
+        }
         match said {
             ToMaster::Join(_) | ToMaster::Resume(_) => {}
             ToMaster::Vote { call, round, deadline_ms, request } => {
@@ -290,6 +296,7 @@ impl Master {
         for _ in 0..crate::limits::ADVANCE_STEPS_MAX {
             let moved = self.evict_overfull()
                 || self.advance_restoration(now)
+                || self.advance_rejected()
                 || self.advance_contradictions()
                 || self.advance_ops()
                 || self.advance_admission(now)

@@ -1,6 +1,6 @@
 //! What peers and the master say to each other on a control connection.
 
-use crate::cause::{Cause, Removal};
+use crate::cause::{Cause, Removal, WaitNote};
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, MissingPair};
 use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
@@ -50,6 +50,16 @@ pub enum Phase {
 impl Phase {
     /// All phases.
     pub const ALL: [Self; 4] = [Self::Topology, Self::Pending, Self::Optimise, Self::Sync];
+
+    /// Whether all members of the run vote together, or those of one group.
+    pub fn is_run_wide(self) -> bool {
+        self != Self::Sync
+    }
+
+    /// Whether a peer in it makes no other call until it is answered; asking for pending peers is legal beside anything.
+    pub fn is_exclusive(self) -> bool {
+        self != Self::Pending
+    }
 }
 
 impl fmt::Display for Phase {
@@ -419,4 +429,6 @@ pub enum ToPeer {
     },
     /// The master is alive.
     Heartbeat,
+    /// A call of this peer's waits for others, for its log.
+    StillWaiting(WaitNote),
 }

@@ -13,6 +13,7 @@ mod upstream;
 
 pub use failure::{Failure, FailureKind};
 
+use crate::cause::WaitNote;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, Member};
 use crate::id::{CallId, ConnId, EpochId, Incarnation, OpId, PeerId, Revision};
@@ -131,6 +132,8 @@ pub enum PeerAction {
         /// What to do.
         assignment: Assignment,
     },
+    /// Write to the log that a call waits for other peers.
+    StillWaiting(WaitNote),
     /// A call has ended. Nothing touches its buffers any more.
     Complete {
         /// Which.
@@ -183,7 +186,7 @@ pub struct Peer {
     synced: Option<Revision>,
     /// Assignments of shared state so far.
     assignments: u64,
-    /// World sizes as the master last told them, and as the user may see them.
+    /// World sizes as the master last sent them, and as the user sees them.
     latest: Attributes,
     visible: Attributes,
     actions: VecDeque<PeerAction>,
@@ -225,7 +228,10 @@ impl Peer {
         self.config.peer
     }
 
-    /// World sizes. They change only by connect, update_topology, optimize_topology and failed collectives.
+    /// World sizes. They change only by connect, update_topology, optimize_topology and collectives.
+    ///
+    /// A collective that succeeded sets them to the world of its epoch, one that failed to the world as the master
+    /// knew it when it decided: the same on all peers at the same operation.
     pub fn attributes(&self) -> Attributes {
         self.visible
     }
@@ -299,7 +305,7 @@ impl Peer {
             }
             ToPeer::Decided { op, outcome, attributes } => {
                 self.latest = attributes;
-                self.handle_decided(op, outcome);
+                self.handle_decided(op, outcome, attributes);
             }
             ToPeer::Answer { call, phase, round, answer, attributes } => {
                 self.latest = attributes;
@@ -311,6 +317,7 @@ impl Peer {
             ToPeer::SyncElected { round, verdict } => self.handle_elected(round, verdict),
             ToPeer::Removed { reason } => self.go(Failure::Removed(reason)),
             ToPeer::Heartbeat => {}
+            ToPeer::StillWaiting(note) => self.actions.push_back(PeerAction::StillWaiting(note)),
         }
     }
 

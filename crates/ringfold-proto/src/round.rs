@@ -5,6 +5,7 @@
 
 use crate::id::PeerId;
 use crate::time::Time;
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 /// The votes of one round.
@@ -14,14 +15,14 @@ pub struct Round<V> {
     first: Option<PeerId>,
     /// When the first vote came.
     pub opened: Time,
-    /// Whoever is waited for has been named in the log.
-    pub noted: bool,
+    /// How often the peers that it waits for were named in the logs.
+    notes: u32,
 }
 
 impl<V> Round<V> {
     /// A round without votes.
     pub fn new(now: Time) -> Self {
-        Self { votes: BTreeMap::new(), first: None, opened: now, noted: false }
+        Self { votes: BTreeMap::new(), first: None, opened: now, notes: 0 }
     }
 
     /// Counts a peer's vote; a second one of the same peer replaces the first.
@@ -68,9 +69,16 @@ impl<V> Round<V> {
         self.first
     }
 
-    /// Whether it has been open since before this moment, and nobody was told.
-    pub fn is_to_be_noted(&self, moment: u64) -> bool {
-        !self.noted && self.opened.0 <= moment
+    /// When the peers that it waits for are to be named in the logs: after a while, then after twice as long, and so on.
+    pub fn note_at(&self, wait: Duration) -> Time {
+        self.opened + wait.saturating_mul(1 << self.notes.min(20))
+    }
+
+    /// Whether it is time to name them; counts as done.
+    pub fn take_note(&mut self, now: Time, wait: Duration) -> bool {
+        let due = self.note_at(wait) <= now;
+        self.notes += u32::from(due);
+        due
     }
 
     /// Whether nobody has voted.

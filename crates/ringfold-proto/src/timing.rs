@@ -37,7 +37,8 @@ pub struct Timing {
     pub edge_distrust: Duration,
     /// How long a broken link may take to be made anew before it is reported.
     pub relink_max: Duration,
-    /// Who is waited for is logged after this long.
+    /// Peers that keep others waiting are named in the logs after this long. A peer whose shared state was rejected
+    /// and that makes no call for this long is evicted if others wait for it.
     pub wait_note: Duration,
 }
 

@@ -3,7 +3,7 @@
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::symbol::{Contribution, Symbol};
-use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::epoch::{Attributes, EpochDescription};
 use ringfold_proto::id::{CallId, EpochId, GroupId, OpId, Revision};
 use ringfold_proto::time::Time;
 use std::collections::BTreeMap;
@@ -47,6 +47,10 @@ pub enum Promise {
     TheRunRecovers,
     /// Peers do not accuse each other of breaking rules that nobody broke.
     NobodyIsAccused,
+    /// After a committed operation the world attributes are those of its epoch, the same on all peers.
+    WorldsAgree,
+    /// No call fails because a peer whose state was rejected makes no calls.
+    NobodyWaitsForRejected,
 }
 
 /// How a peer saw an operation end.
@@ -80,6 +84,8 @@ struct OpHistory {
     contributions: BTreeMap<usize, Contribution>,
     members: Vec<usize>,
     seen: BTreeMap<usize, Seen>,
+    /// The first peer at which it was committed, and the world attributes there.
+    world: Option<(usize, Attributes)>,
 }
 
 #[derive(Clone, Debug)]
@@ -221,6 +227,21 @@ impl Oracle {
             self.check_result(now, op, peer, result);
         }
         self.ops.entry(op).or_default().seen.insert(peer, seen);
+    }
+
+    /// An operation was committed at a peer, whose user sees these world sizes from now on.
+    pub fn op_committed(&mut self, now: Time, op: OpId, peer: usize, world: Attributes) {
+        let history = self.ops.entry(op).or_default();
+        let (members, (first, seen)) = (history.members.len(), *history.world.get_or_insert((peer, world)));
+        if world.group_world as usize != members {
+            let what = format!("p{peer} sees {world:?} after {op} of {members} members");
+            self.accuse(now, Promise::WorldsAgree, what);
+        }
+        // Another life of the master may know of fewer peers in other groups.
+        if seen != world && self.master_lives <= 1 {
+            let what = format!("after {op} p{first} sees {seen:?}, p{peer} sees {world:?}");
+            self.accuse(now, Promise::WorldsAgree, what);
+        }
     }
 
     /// A buffer was touched behind its user's back, found at any later time.

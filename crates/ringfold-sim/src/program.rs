@@ -34,6 +34,8 @@ pub enum Command {
     },
     /// Compute.
     Think(Duration),
+    /// Make no call for a while, although the others need it.
+    Silence(Duration),
     /// End the process without a word.
     Exit,
 }
@@ -57,7 +59,13 @@ enum Step {
     Reduce,
     Topology,
     Think,
+    /// The state was rejected for good.
+    Rejected,
+    Silent,
 }
+
+/// How long a peer whose state was rejected for good makes no call before it ends: longer than any call waits.
+const SILENCE: Duration = Duration::from_secs(8);
 
 /// The program of one peer.
 #[derive(Debug)]
@@ -75,6 +83,9 @@ pub struct Program {
     results: BTreeMap<Tag, u64>,
     failed: Vec<Tag>,
     attempts: u32,
+    /// Whether the last offer had a layout of its own.
+    odd: bool,
+    odds: Chance,
     worlds: Vec<u32>,
     /// Whether the program keeps to its loop from now on.
     pub calm: bool,
@@ -101,6 +112,8 @@ impl Program {
             results: BTreeMap::new(),
             failed: Vec::new(),
             attempts: 0,
+            odd: false,
+            odds: Chance::new(seed, &format!("odd {peer}")),
             worlds: Vec::new(),
             calm: false,
             healthy: Vec::new(),
@@ -140,17 +153,20 @@ impl Program {
         self.go_on()
     }
 
-    /// The state as it is offered.
-    fn offer(&self) -> SyncOffer {
+    /// The state as it is offered. Now and then a peer is another program: it offers an old revision under other keys.
+    fn offer(&mut self) -> SyncOffer {
+        self.odd =
+            !self.calm && self.revision.0 > 1 && self.odds.per_mille(self.habits.odd_layouts_per_mille);
+        let (revision, prefix) = if self.odd { (Revision(0), "v") } else { (self.revision, "w") };
         let entry = |(i, hash): (usize, &u128)| StateEntry {
-            key: format!("w{i}"),
+            key: format!("{prefix}{i}"),
             dtype: DType::F32,
             count: 8,
             allow_content_inequality: false,
             hash: *hash,
         };
         let entries = self.contents.iter().enumerate().map(entry).collect();
-        SyncOffer { revision: self.revision, strategy: self.strategy, entries }
+        SyncOffer { revision, strategy: self.strategy, entries }
     }
 
     fn call_ended(&mut self, result: Result<Completion, Failure>) {
@@ -159,6 +175,9 @@ impl Program {
             (Step::Sync, Ok(Completion::Synced(revision))) => {
                 self.revision = revision;
                 self.strategy = SyncStrategy::EnforcePopular;
+            }
+            (Step::Sync, Err(Failure::StateRejected(StateRejection::Layout { .. }))) if self.odd => {
+                self.step = Step::Rejected;
             }
             (Step::Sync, Err(Failure::StateRejected(why))) => self.adapt(&why),
             _ => {}
@@ -183,6 +202,14 @@ impl Program {
 
     /// The next step, when the last one has ended altogether.
     fn go_on(&mut self) -> Vec<Command> {
+        match self.step {
+            Step::Rejected => {
+                (self.step, self.outstanding) = (Step::Silent, 1);
+                return vec![Command::Silence(SILENCE)];
+            }
+            Step::Silent => return self.exit(),
+            _ => {}
+        }
         let stray = !self.calm && self.chance.per_mille(self.habits.strays_per_mille);
         match self.step {
             Step::Connect => self.step = if self.habits.syncs { Step::Sync } else { Step::Reduce },
@@ -200,6 +227,7 @@ impl Program {
             Step::Think => self.step = Step::Topology,
             Step::Topology if self.attempts > 0 => self.attempts = 0,
             Step::Topology => self.step = if self.habits.syncs { Step::Sync } else { Step::Reduce },
+            Step::Rejected | Step::Silent => {}
         }
         if stray {
             let steps = [Step::Sync, Step::Reduce, Step::Topology, Step::Optimise];
@@ -211,6 +239,7 @@ impl Program {
     fn commands(&mut self, stray: bool) -> Vec<Command> {
         self.outstanding = 1;
         match self.step {
+            Step::Rejected | Step::Silent => Vec::new(),
             Step::Connect => vec![Command::Connect],
             Step::Sync => vec![Command::Sync(self.offer())],
             Step::Optimise => vec![Command::Optimise],

@@ -31,11 +31,13 @@ pub enum Sabotage {
     ReuseEpochNumber,
     /// Slots that were lent to one operation are used for another.
     ShareCreditPool,
+    /// World sizes do not change by collectives that succeed.
+    StaleWorld,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::SkipRestore,
         Self::CommitWithoutLastVote,
         Self::CountVoteTwice,
@@ -45,6 +47,7 @@ impl Sabotage {
         Self::ReuseUnfencedSlot,
         Self::ReuseEpochNumber,
         Self::ShareCreditPool,
+        Self::StaleWorld,
     ];
 }
 

@@ -54,6 +54,9 @@ pub struct Habits {
     pub think: Duration,
     /// In so many of a thousand steps a peer does something else than the others.
     pub strays_per_mille: u64,
+    /// In so many of a thousand syncs a peer offers a state of another layout, and makes no call for a while when it is
+    /// rejected.
+    pub odd_layouts_per_mille: u64,
 }
 
 /// A whole run.
@@ -103,7 +106,11 @@ impl Scenario {
             starters,
             faults,
             calm_at,
-            habits: habits(&mut chance),
+            // By the number, so that older seeds keep their meaning.
+            habits: Habits {
+                odd_layouts_per_mille: if seed % 8 == 3 { 60 } else { 0 },
+                ..habits(&mut chance)
+            },
             timing: timing(),
             tuning: tuning(&mut chance),
             latency_max: Duration::from_micros(chance.between(50, 4_000)),
@@ -174,6 +181,7 @@ fn habits(chance: &mut Chance) -> Habits {
         retries: chance.between(0, 4) as u32,
         think: MS(chance.between(4, 200)),
         strays_per_mille: if chance.per_mille(250) { chance.between(1, 60) } else { 0 },
+        odd_layouts_per_mille: 0,
     }
 }
 

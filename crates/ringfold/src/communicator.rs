@@ -114,7 +114,10 @@ impl Communicator {
         vote(&*self.engine()?, |peer, now| peer.optimize_topology(now, None)).map(drop)
     }
 
-    /// World sizes. They change only by `connect`, `update_topology`, `optimize_topology` and failed collectives.
+    /// World sizes. They change only by `connect`, `update_topology`, `optimize_topology` and collectives.
+    ///
+    /// After a collective that succeeded `group_world` equals [`ReduceInfo::world`](crate::ReduceInfo): how many peers
+    /// are in the result. All peers see the same sizes after the same operation.
     pub fn attributes(&self) -> Attributes {
         let engine = self.engine.lock().clone();
         engine.and_then(|engine| engine.with_waiter(|driver| driver.attributes()).ok()).unwrap_or_default()

@@ -367,6 +367,10 @@ impl Driver {
                     transfer.assign(number, assignment);
                 }
             }
+            PeerAction::StillWaiting(note) if note.is_mutual() => {
+                tracing::warn!("{note}: do all peers use the same tags in the same order?");
+            }
+            PeerAction::StillWaiting(note) => tracing::info!("{note}"),
             PeerAction::Complete { call, result } => self.complete(call, result),
         }
     }

@@ -31,6 +31,7 @@ impl Master {
             heard_at: now,
             outdated_before: 0,
             synced: None,
+            rejected: None,
         };
         let seniority = record.seniority;
         self.roster.insert(record);
@@ -63,10 +64,8 @@ impl Master {
             self.complete_phase(Phase::Topology, votes, Answer::Topology);
             return true;
         }
-        let accepted = self.roster.accepted();
-        let Some(topology) = self.topology.take_if(|t| t.round.is_complete(accepted)) else { return false };
-        self.count_round(Phase::Topology);
-        self.admitting = Some(topology.round);
+        let Some(votes) = self.take_complete(Phase::Topology) else { return false };
+        self.admitting = Some(votes);
         self.admit(now);
         true
     }

@@ -53,12 +53,11 @@ impl Master {
     /// Peers in calls that shut out others, in phases that still collect votes.
     fn blocked(&self) -> Vec<Blocked> {
         let mut blocked = Vec::new();
-        let optimise = self.optimise.as_ref().map(|o| &o.votes);
-        for (phase, round) in [(Phase::Topology, self.topology.as_ref()), (Phase::Optimise, optimise)] {
-            let voters = round.into_iter().filter(|r| !r.acting).flat_map(|r| r.round.votes().keys());
-            for peer in voters {
+        for (phase, votes) in self.votes.iter().filter(|(phase, votes)| phase.is_exclusive() && !votes.acting)
+        {
+            for peer in votes.round.votes().keys() {
                 let Some(group) = self.roster.group_of(*peer) else { continue };
-                blocked.push(Blocked { peer: *peer, group, phase });
+                blocked.push(Blocked { peer: *peer, group, phase: *phase });
             }
         }
         for (id, group) in &self.groups {
@@ -96,7 +95,7 @@ impl Master {
 fn contradicting_votes(blocked: &[Blocked]) -> Option<(Blocked, Blocked)> {
     for (i, one) in blocked.iter().enumerate() {
         for other in &blocked[i + 1..] {
-            let run_wide = one.phase != Phase::Sync && other.phase != Phase::Sync;
+            let run_wide = one.phase.is_run_wide() && other.phase.is_run_wide();
             if one.phase != other.phase && (run_wide || one.group == other.group) {
                 return Some((one.clone(), other.clone()));
             }

@@ -53,9 +53,8 @@ impl Master {
     }
 
     fn forget_votes(&mut self, peer: PeerId) {
-        let optimise = self.optimise.as_mut().map(|o| &mut o.votes);
-        for phase in [self.topology.as_mut(), self.pending.as_mut(), optimise].into_iter().flatten() {
-            phase.round.withdraw(peer);
+        for votes in self.votes.values_mut() {
+            votes.round.withdraw(peer);
         }
         if let Some(admitting) = &mut self.admitting {
             admitting.withdraw(peer);

@@ -2,9 +2,8 @@
 
 use super::{Master, MasterAction};
 use crate::cause::{Departure, ProtocolViolation};
-use crate::event::Event;
 use crate::id::PeerId;
-use crate::message::{Phase, ToPeer};
+use crate::message::ToPeer;
 use crate::time::Time;
 
 /// How much longer everybody may be silent than somebody.
@@ -43,45 +42,6 @@ impl Master {
                 record.heard_at = now;
             }
         }
-    }
-
-    /// Names in the log whom others have been waiting for, once per wait (R9).
-    pub(super) fn note_waits(&mut self, now: Time) {
-        let mut waits = Vec::new();
-        let due = now.0.saturating_sub(self.config.timing.wait_note.as_nanos() as u64);
-        let accepted: Vec<_> = self.roster.accepted().collect();
-        let optimise = self.optimise.as_mut().map(|o| &mut o.votes);
-        let phases = [(Phase::Topology, self.topology.as_mut()), (Phase::Pending, self.pending.as_mut())];
-        for (phase, round) in phases.into_iter().chain([(Phase::Optimise, optimise)]) {
-            let Some(round) = round.filter(|r| !r.acting && r.round.is_to_be_noted(due)) else { continue };
-            round.round.noted = true;
-            waits.push((phase.to_string(), round.round.missing(accepted.iter().copied())));
-        }
-        for (id, group) in &mut self.groups {
-            let members = self.roster.members(*id);
-            for ((tag, seq), op) in group.ops.iter_mut().filter(|(_, op)| op.round.is_to_be_noted(due)) {
-                op.round.noted = true;
-                let missing = op.round.missing(members.iter().copied());
-                // Whoever has begun waits as well, for those who have not.
-                let absent: Vec<_> =
-                    missing.iter().copied().filter(|peer| !op.started.contains_key(peer)).collect();
-                let whom = if absent.is_empty() { missing } else { absent };
-                waits.push((format!("{tag} {seq} of {id}"), whom));
-            }
-        }
-        for (what, missing) in waits {
-            self.notify(Event::StillWaiting(what, self.named_few(&missing)));
-        }
-    }
-
-    /// When somebody who waits is to be heard of in the log.
-    pub(super) fn note_timeout(&self) -> Option<Time> {
-        let optimise = self.optimise.as_ref().map(|o| &o.votes);
-        let phases = [self.topology.as_ref(), self.pending.as_ref(), optimise].into_iter().flatten();
-        let phases = phases.filter(|r| !r.acting && !r.round.noted).map(|r| r.round.opened);
-        let ops = self.groups.values().flat_map(|g| g.ops.values());
-        let ops = ops.filter(|op| !op.round.noted).map(|op| op.round.opened);
-        phases.chain(ops).min().map(|opened| opened + self.config.timing.wait_note)
     }
 
     pub(super) fn evict_silent(&mut self, now: Time) {

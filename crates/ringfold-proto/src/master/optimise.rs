@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A pair that is being measured.
 #[derive(Debug)]
-struct Probe {
+pub(super) struct Probe {
     group: GroupId,
     prober: PeerId,
     target: PeerId,
@@ -20,29 +20,18 @@ struct Probe {
 
 /// What follows when all have voted.
 #[derive(Debug)]
-enum Act {
+pub(super) enum Optimising {
     Measure { running: BTreeMap<u64, Probe> },
     Solve { waiting: BTreeMap<u64, GroupId>, deadline: Time },
     Adopt,
 }
 
-#[derive(Debug)]
-pub(super) struct OptimiseRound {
-    pub votes: PhaseRound,
-    act: Option<Act>,
-}
-
-impl OptimiseRound {
-    pub fn new(now: Time) -> Self {
-        Self { votes: PhaseRound::new(now), act: None }
-    }
-
+impl Optimising {
     pub fn deadline(&self) -> Option<Time> {
-        match &self.act {
-            None => self.votes.deadline(),
-            Some(Act::Measure { running }) => running.values().map(|p| p.deadline).min(),
-            Some(Act::Solve { deadline, .. }) => Some(*deadline),
-            Some(Act::Adopt) => None,
+        match self {
+            Self::Measure { running } => running.values().map(|p| p.deadline).min(),
+            Self::Solve { deadline, .. } => Some(*deadline),
+            Self::Adopt => None,
         }
     }
 }
@@ -52,33 +41,32 @@ impl Master {
         if self.restoration.is_some() {
             return false;
         }
-        let Some(round) = &mut self.optimise else { return false };
-        match &round.act {
+        match &self.optimising {
             None => {
-                if !round.votes.round.is_complete(self.roster.accepted()) {
-                    return false;
-                }
-                round.votes.acting = true;
-                round.act = Some(Act::Measure { running: BTreeMap::new() });
+                let accepted = self.roster.accepted();
+                let complete = |votes: &&mut PhaseRound| votes.round.is_complete(accepted);
+                let Some(votes) = self.votes.get_mut(&Phase::Optimise).filter(complete) else { return false };
+                votes.acting = true;
+                self.optimising = Some(Optimising::Measure { running: BTreeMap::new() });
                 self.count_round(Phase::Optimise);
                 // Pairs that could not be measured the last time get another chance.
                 self.groups.values_mut().for_each(|g| g.bandwidth.retain(|_, speed| speed.is_some()));
                 true
             }
-            Some(Act::Measure { running }) => {
+            Some(Optimising::Measure { running }) => {
                 let idle = running.is_empty();
                 // A probe proves membership of an open epoch; if one is being made anew, it waits for that.
                 self.all_epochs_open()
                     && (self.assign_probes(now) || (idle && self.ask_for_better_tours(now)))
             }
-            Some(Act::Solve { waiting, .. }) => {
+            Some(Optimising::Solve { waiting, .. }) => {
                 if !waiting.is_empty() {
                     return false;
                 }
-                round.act = Some(Act::Adopt);
+                self.optimising = Some(Optimising::Adopt);
                 true
             }
-            Some(Act::Adopt) => self.all_epochs_open() && self.finish_optimise(),
+            Some(Optimising::Adopt) => self.all_epochs_open() && self.finish_optimise(),
         }
     }
 
@@ -90,7 +78,7 @@ impl Master {
         forward: Option<u64>,
         backward: Option<u64>,
     ) {
-        let Some(Act::Measure { running }) = self.optimise.as_mut().and_then(|o| o.act.as_mut()) else {
+        let Some(Optimising::Measure { running }) = self.optimising.as_mut() else {
             return;
         };
         if running.get(&probe).is_none_or(|p| p.prober != peer) {
@@ -103,29 +91,29 @@ impl Master {
 
     /// Probes that take too long say that the pair can't talk; solvers that take too long are not waited for.
     pub(super) fn expire_probes(&mut self, now: Time) {
-        match self.optimise.as_mut().and_then(|o| o.act.as_mut()) {
-            Some(Act::Measure { running }) => {
+        match self.optimising.as_mut() {
+            Some(Optimising::Measure { running }) => {
                 let late: Vec<_> = running.extract_if(.., |_, p| p.deadline <= now).map(|(_, p)| p).collect();
                 for probe in late {
                     self.record_probe(&probe, None, None);
                 }
             }
-            Some(Act::Solve { waiting, deadline }) if *deadline <= now => waiting.clear(),
+            Some(Optimising::Solve { waiting, deadline }) if *deadline <= now => waiting.clear(),
             _ => {}
         }
     }
 
     /// A peer departed: its probes end.
     pub(super) fn forget_probes(&mut self, peer: PeerId) {
-        if let Some(Act::Measure { running }) = self.optimise.as_mut().and_then(|o| o.act.as_mut()) {
+        if let Some(Optimising::Measure { running }) = self.optimising.as_mut() {
             running.retain(|_, p| p.prober != peer && p.target != peer);
         }
     }
 
     /// A ring for an optimisation, or an improvement of it that came after its end.
     pub(super) fn take_optimised_tour(&mut self, ticket: u64, order: Vec<PeerId>) {
-        let waiting = match self.optimise.as_mut().and_then(|o| o.act.as_mut()) {
-            Some(Act::Solve { waiting, .. }) => waiting.remove(&ticket),
+        let waiting = match self.optimising.as_mut() {
+            Some(Optimising::Solve { waiting, .. }) => waiting.remove(&ticket),
             _ => None,
         };
         let asked = |g: &&mut Group| g.improving == Some(ticket);
@@ -146,7 +134,7 @@ impl Master {
 
     /// Starts every probe whose ends, and whose hosts, are in no other one.
     fn assign_probes(&mut self, now: Time) -> bool {
-        let Some(Act::Measure { running }) = self.optimise.as_ref().and_then(|o| o.act.as_ref()) else {
+        let Some(Optimising::Measure { running }) = self.optimising.as_ref() else {
             return false;
         };
         let ends = |p: &Probe| [p.prober, p.target];
@@ -178,7 +166,7 @@ impl Master {
         let open = self.groups.get(&group).and_then(|g| g.open_epoch());
         let Some((epoch, key)) = open.map(|d| (d.id, d.key)) else { return };
         let addresses = self.roster.get(target).map(|r| r.join.addresses.clone()).unwrap_or_default();
-        if let Some(Act::Measure { running }) = self.optimise.as_mut().and_then(|o| o.act.as_mut()) {
+        if let Some(Optimising::Measure { running }) = self.optimising.as_mut() {
             running.insert(ticket, Probe { group, prober, target, deadline });
         }
         self.notify(Event::ProbeAssigned(self.named(prober), self.named(target)));
@@ -219,15 +207,14 @@ impl Master {
             waiting.insert(ticket, id);
         }
         let deadline = now + self.config.timing.tour_max;
-        if let Some(round) = &mut self.optimise {
-            round.act = Some(Act::Solve { waiting, deadline });
-        }
+        self.optimising = Some(Optimising::Solve { waiting, deadline });
         true
     }
 
     fn finish_optimise(&mut self) -> bool {
-        let Some(round) = self.optimise.take() else { return false };
-        self.complete_phase(Phase::Optimise, round.votes.round, Answer::Topology);
+        self.optimising = None;
+        let Some(votes) = self.votes.remove(&Phase::Optimise) else { return false };
+        self.complete_phase(Phase::Optimise, votes.round, Answer::Topology);
         true
     }
 

@@ -5,14 +5,9 @@ use crate::message::{Answer, Phase};
 
 impl Master {
     pub(super) fn advance_pending(&mut self) -> bool {
-        let complete = self.pending.as_ref().is_some_and(|p| p.round.is_complete(self.roster.accepted()));
-        if !complete {
-            return false;
-        }
-        let Some(phase) = self.pending.take() else { return false };
+        let Some(votes) = self.take_complete(Phase::Pending) else { return false };
         self.last_pending = self.roster.pending().next().is_some();
-        self.count_round(Phase::Pending);
-        self.complete_phase(Phase::Pending, phase.round, Answer::Pending(self.last_pending));
+        self.complete_phase(Phase::Pending, votes, Answer::Pending(self.last_pending));
         true
     }
 }

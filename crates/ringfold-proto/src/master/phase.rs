@@ -1,7 +1,6 @@
 //! Votes in the phases: the part that they have in common.
 
 use super::Master;
-use super::optimise::OptimiseRound;
 use super::sync::SyncRound;
 use crate::cause::{Cause, Departure, ProtocolViolation};
 use crate::event::Event;
@@ -67,21 +66,19 @@ impl Master {
             ms => Duration::from_millis(u64::from(ms)),
         };
         let cast = Cast { call, deadline: now + patience };
-        match request {
-            Request::UpdateTopology => {
-                self.topology.get_or_insert_with(|| PhaseRound::new(now)).round.vote(peer, cast);
-            }
-            Request::ArePeersPending => {
-                self.pending.get_or_insert_with(|| PhaseRound::new(now)).round.vote(peer, cast);
-            }
-            Request::OptimizeTopology => {
-                self.optimise.get_or_insert_with(|| OptimiseRound::new(now)).votes.round.vote(peer, cast);
-            }
-            Request::Sync(offer) => {
-                let group = self.groups.entry(group).or_default();
-                group.sync.get_or_insert_with(|| SyncRound::new(now)).offer(peer, cast, offer);
-            }
+        if let Request::Sync(offer) = request {
+            let group = self.groups.entry(group).or_default();
+            group.sync.get_or_insert_with(|| SyncRound::new(now)).offer(peer, cast, offer);
+        } else {
+            self.votes.entry(phase).or_insert_with(|| PhaseRound::new(now)).round.vote(peer, cast);
         }
+    }
+
+    /// The votes of a phase, if all members of the run have voted: the phase is over, or what follows is elsewhere.
+    pub(super) fn take_complete(&mut self, phase: Phase) -> Option<Round<Cast>> {
+        self.votes.get(&phase).filter(|votes| votes.round.is_complete(self.roster.accepted()))?;
+        self.count_round(phase);
+        self.votes.remove(&phase).map(|votes| votes.round)
     }
 
     /// All have voted: from now on the round counts, also for whoever is accepted by it.
@@ -106,15 +103,11 @@ impl Master {
 
     /// Takes back one peer's vote and tells it why.
     pub(super) fn fail_vote(&mut self, peer: PeerId, phase: Phase, cause: &Cause) {
-        let optimise = self.optimise.as_mut().map(|o| &mut o.votes);
-        let cast = match phase {
-            Phase::Topology => self.topology.as_mut().and_then(|r| r.round.withdraw(peer)),
-            Phase::Pending => self.pending.as_mut().and_then(|r| r.round.withdraw(peer)),
-            Phase::Optimise => optimise.and_then(|r| r.round.withdraw(peer)),
-            Phase::Sync => {
-                let group = self.roster.group_of(peer).and_then(|g| self.groups.get_mut(&g));
-                group.and_then(|g| g.sync.as_mut()).and_then(|s| s.withdraw_offer(peer))
-            }
+        let cast = if phase.is_run_wide() {
+            self.votes.get_mut(&phase).and_then(|votes| votes.round.withdraw(peer))
+        } else {
+            let group = self.roster.group_of(peer).and_then(|g| self.groups.get_mut(&g));
+            group.and_then(|g| g.sync.as_mut()).and_then(|s| s.withdraw_offer(peer))
         };
         if let Some(cast) = cast {
             self.answer(peer, cast.call, phase, 0, Answer::Failed(cause.clone()));
@@ -123,13 +116,9 @@ impl Master {
 
     /// Votes of peers that lose patience with live peers which did not vote.
     pub(super) fn expire_phases(&mut self, now: Time) {
-        for phase in [Phase::Topology, Phase::Pending, Phase::Optimise] {
-            let round = match phase {
-                Phase::Topology => self.topology.as_ref(),
-                Phase::Pending => self.pending.as_ref(),
-                _ => self.optimise.as_ref().map(|o| &o.votes),
-            };
-            let Some(round) = round.filter(|r| r.deadline().is_some_and(|d| d <= now)) else { continue };
+        for phase in Phase::ALL {
+            let round = self.votes.get(&phase).filter(|r| r.deadline().is_some_and(|d| d <= now));
+            let Some(round) = round else { continue };
             let missing = round.round.missing(self.roster.accepted());
             self.expire_votes(phase, overdue(&round.round, now), &missing);
         }
@@ -147,10 +136,11 @@ impl Master {
 
     /// Votings that nobody votes in any more are forgotten.
     pub(super) fn drop_empty_votings(&mut self) {
-        self.topology.take_if(|p| p.round.is_empty());
+        self.votes.retain(|_, votes| !votes.round.is_empty());
         self.admitting.take_if(|votes| votes.is_empty());
-        self.pending.take_if(|p| p.round.is_empty());
-        self.optimise.take_if(|o| o.votes.round.is_empty());
+        if !self.votes.contains_key(&Phase::Optimise) {
+            self.optimising = None;
+        }
         for group in self.groups.values_mut() {
             group.sync.take_if(|s| s.is_idle());
         }

@@ -70,6 +70,7 @@ impl Master {
             heard_at: now,
             outdated_before: 0,
             synced: resume.synced,
+            rejected: None,
         });
         self.notify(Event::Returned(self.named(peer)));
         self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });
@@ -149,7 +150,8 @@ impl Master {
                 record.outdated_before = record.session.said();
             }
         }
-        (self.topology, self.admitting, self.pending, self.optimise) = (None, None, None, None);
+        self.votes.clear();
+        (self.admitting, self.optimising) = (None, None);
         self.rounds = RoundNumbers::default();
         self.groups.clear();
         let deadline = now + self.config.timing.restore_grace;
@@ -166,7 +168,7 @@ impl Master {
                 record.standing = Standing::Accepted;
                 record.heard_at = now;
             }
-            for phase in RUN_WIDE {
+            for phase in Phase::ALL.into_iter().filter(|phase| phase.is_run_wide()) {
                 if phase == Phase::Pending && resume.rounds.pending >= self.rounds.pending {
                     self.last_pending = resume.last_pending;
                 }
@@ -195,7 +197,7 @@ impl Master {
                     *known = &record.description;
                 }
             }
-            for phase in RUN_WIDE {
+            for phase in Phase::ALL.into_iter().filter(|phase| phase.is_run_wide()) {
                 *rounds.of_mut(phase) = rounds.of(phase).max(resume.rounds.of(phase));
             }
         }
@@ -203,7 +205,7 @@ impl Master {
             family.contains(&r.incarnation)
                 && newest.get(&r.join.group).is_some_and(|d| d.rank_of(peer).is_some())
                 // Nobody can have missed more than the end of one round.
-                && RUN_WIDE.iter().all(|phase| r.rounds.of(*phase) + 1 >= rounds.of(*phase))
+                && Phase::ALL.into_iter().filter(|p| p.is_run_wide()).all(|p| r.rounds.of(p) + 1 >= rounds.of(p))
         };
         let outsiders: Vec<_> =
             returned.iter().filter(|(p, r)| !is_member(**p, r)).map(|(p, _)| *p).collect();
@@ -283,9 +285,6 @@ impl Master {
         }
     }
 }
-
-/// The votes that all members of the run take part in.
-const RUN_WIDE: [Phase; 3] = [Phase::Topology, Phase::Pending, Phase::Optimise];
 
 /// Whether all that is counted on from is far from an overflow.
 fn is_plausible(resume: &Resume) -> bool {

@@ -1,5 +1,6 @@
 //! Everyone whom the master knows, and the connections they speak on.
 
+use super::rejected::Rejected;
 use crate::cause::PeerName;
 use crate::id::{ConnId, GroupId, PeerId, Revision};
 use crate::message::{Join, ToPeer};
@@ -33,6 +34,8 @@ pub(super) struct PeerRecord {
     pub outdated_before: u64,
     /// The last revision that the peer completed a sync of.
     pub synced: Option<Revision>,
+    /// Its shared state was rejected, and it made no call since.
+    pub rejected: Option<Rejected>,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +90,10 @@ impl Roster {
 
     pub fn iter(&self) -> impl Iterator<Item = &PeerRecord> {
         self.peers.values()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut PeerRecord> {
+        self.peers.values_mut()
     }
 
     pub fn len(&self) -> usize {

@@ -11,6 +11,7 @@ use crate::message::{Answer, Phase, ToPeer};
 use crate::round::Round;
 use crate::shared_state::{SyncOffer, SyncVerdict};
 use crate::time::Time;
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
@@ -18,7 +19,12 @@ enum Act {
     /// Offers come in.
     Offer { offers: Round<(Cast, SyncOffer)>, order: Vec<PeerId> },
     /// The elected content moves; each votes with whether it has it now.
-    Transfer { revision: Revision, done: Round<bool>, calls: BTreeMap<PeerId, Cast> },
+    Transfer {
+        revision: Revision,
+        done: Round<bool>,
+        calls: BTreeMap<PeerId, Cast>,
+        rejected: BTreeMap<PeerId, StateRejection>,
+    },
 }
 
 /// One sync of one group.
@@ -62,6 +68,26 @@ impl SyncRound {
                 done.vote(peer, false);
             }
         }
+    }
+
+    /// When the peers that an election waits for are to be named.
+    pub fn note_at(&self, wait: Duration) -> Option<Time> {
+        match &self.act {
+            Act::Offer { offers, .. } => Some(offers.note_at(wait)),
+            Act::Transfer { .. } => None,
+        }
+    }
+
+    /// If it is time to name them: who has offered, and who has not.
+    pub fn take_note(
+        &mut self,
+        now: Time,
+        wait: Duration,
+        members: Vec<PeerId>,
+    ) -> Option<(Vec<PeerId>, Vec<PeerId>)> {
+        let Act::Offer { offers, .. } = &mut self.act else { return None };
+        let due = offers.take_note(now, wait);
+        due.then(|| (offers.votes().keys().copied().collect(), offers.missing(members)))
     }
 
     /// Peers that have offered and wait for others to do so.
@@ -123,7 +149,7 @@ impl Master {
             let overdue = offers.votes().iter().filter(|(_, (cast, _))| cast.deadline <= now);
             let overdue: Vec<_> = overdue.map(|(peer, _)| *peer).collect();
             if !overdue.is_empty() {
-                expired.push((overdue, offers.missing(self.roster.members(*id))));
+                expired.push((overdue, offers.missing(self.sync_members(*id))));
             }
         }
         for (overdue, missing) in expired {
@@ -133,7 +159,7 @@ impl Master {
     }
 
     fn advance_group_sync(&mut self, now: Time, id: GroupId) -> bool {
-        let members = self.roster.members(id);
+        let members = self.sync_members(id);
         let Some(group) = self.groups.get_mut(&id) else { return false };
         let Some(sync) = &group.sync else { return false };
         if sync.is_idle() {
@@ -143,7 +169,7 @@ impl Master {
         match &sync.act {
             Act::Offer { offers, .. } if offers.is_complete(members) => self.hold_election(now, id),
             Act::Transfer { done, calls, .. } if done.is_complete(calls.keys().copied()) => {
-                self.finish_sync(id)
+                self.finish_sync(now, id)
             }
             _ => return false,
         }
@@ -171,7 +197,7 @@ impl Master {
         let transfer = |cast: &Cast| Cast { call: cast.call, deadline: cast.deadline + grace };
         let calls: BTreeMap<_, _> =
             offers.votes().iter().map(|(p, (cast, _))| (*p, transfer(cast))).collect();
-        let Some(revision) = revision else { return self.reject_all(verdicts, &calls) };
+        let Some(revision) = revision else { return self.reject_all(now, verdicts, &calls) };
         let before = self.groups.get_mut(&id).and_then(|group| group.ended_before.take());
         if reset || before.is_some_and(|before| revision < before) {
             self.notify(Event::RevisionReset(id, revision));
@@ -180,11 +206,17 @@ impl Master {
     }
 
     /// Nobody has the state: everyone gets an error, and the round does not count.
-    fn reject_all(&mut self, verdicts: BTreeMap<PeerId, SyncVerdict>, calls: &BTreeMap<PeerId, Cast>) {
+    fn reject_all(
+        &mut self,
+        now: Time,
+        verdicts: BTreeMap<PeerId, SyncVerdict>,
+        calls: &BTreeMap<PeerId, Cast>,
+    ) {
         for (peer, verdict) in verdicts {
             let (Some(cast), SyncVerdict::Rejected(why)) = (calls.get(&peer), verdict) else { continue };
             self.notify(Event::StateRejected(self.named(peer), why.clone()));
-            self.answer(peer, cast.call, Phase::Sync, 0, Answer::StateRejected(why));
+            self.answer(peer, cast.call, Phase::Sync, 0, Answer::StateRejected(why.clone()));
+            self.note_rejected(now, peer, why);
         }
     }
 
@@ -198,6 +230,7 @@ impl Master {
         calls: BTreeMap<PeerId, Cast>,
     ) {
         let mut done = Round::new(now);
+        let mut rejected = BTreeMap::new();
         let fetches = |v: &&SyncVerdict| matches!(v, SyncVerdict::Elected(a) if !a.fetch.is_empty());
         let elected = verdicts.values().filter(|v| matches!(v, SyncVerdict::Elected(_))).count();
         let fetchers = verdicts.values().filter(fetches).count();
@@ -207,6 +240,7 @@ impl Master {
                 SyncVerdict::Rejected(why) => {
                     self.notify(Event::StateRejected(self.named(peer), why.clone()));
                     done.vote(peer, false);
+                    rejected.insert(peer, why.clone());
                 }
                 // Holders need not answer: they have it, and serve until all are done.
                 SyncVerdict::Elected(assignment) if assignment.fetch.is_empty() => done.vote(peer, true),
@@ -215,13 +249,14 @@ impl Master {
             self.send(peer, ToPeer::SyncElected { round: number, verdict });
         }
         if let Some(group) = self.groups.get_mut(&id) {
-            group.sync = Some(SyncRound { act: Act::Transfer { revision, done, calls } });
+            group.sync = Some(SyncRound { act: Act::Transfer { revision, done, calls, rejected } });
         }
     }
 
-    fn finish_sync(&mut self, id: GroupId) {
+    fn finish_sync(&mut self, now: Time, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(SyncRound { act: Act::Transfer { revision, done, calls } }) = group.sync.take() else {
+        let Some(SyncRound { act: Act::Transfer { revision, done, calls, rejected } }) = group.sync.take()
+        else {
             return;
         };
         group.syncs += 1;
@@ -241,6 +276,9 @@ impl Master {
                 false => Answer::StateRejected(StateRejection::HoldersGone),
             };
             self.answer(peer, call, Phase::Sync, number, answer);
+        }
+        for (peer, why) in rejected {
+            self.note_rejected(now, peer, why);
         }
     }
 }

@@ -292,7 +292,7 @@ impl Peer {
         if self.calls.values().any(voting) {
             return Err(Failure::Misuse(format!("{phase} is already under way")));
         }
-        if phase != Phase::Pending {
+        if phase.is_exclusive() {
             let in_flight = self.reduces().count();
             if in_flight > 0 {
                 return Err(Failure::PendingOperations(in_flight));
@@ -329,7 +329,7 @@ impl Peer {
     /// The vote under way that shuts out collectives and other votes.
     fn exclusive_vote(&self) -> Option<Phase> {
         self.calls.values().find_map(|c| match &c.kind {
-            CallKind::Vote { request, .. } if request.phase() != Phase::Pending => Some(request.phase()),
+            CallKind::Vote { request, .. } if request.phase().is_exclusive() => Some(request.phase()),
             _ => None,
         })
     }

@@ -220,7 +220,8 @@ impl Peer {
         let epoch = open.description.id;
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
             let CallKind::Reduce(reduce) = &self.calls[&call].kind else { continue };
-            if !matches!(reduce.progress, Progress::Waiting) {
+            if !matches!(reduce.progress, Progress::Waiting | Progress::Releasing { .. }) {
+                self.visible = self.latest;
                 self.fail_call(call, Failure::Aborted(Box::new(cause.clone())));
             }
         }

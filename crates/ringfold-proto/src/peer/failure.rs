@@ -180,7 +180,7 @@ impl FailureKind {
         }
     }
 
-    fn of_rejection(why: &StateRejection) -> Self {
+    pub(crate) fn of_rejection(why: &StateRejection) -> Self {
         match why {
             StateRejection::RevisionIncrementViolation { .. } => Self::RevisionIncrementViolation,
             StateRejection::Layout { .. } => Self::StateLayout,

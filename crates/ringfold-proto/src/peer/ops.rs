@@ -3,6 +3,7 @@
 use super::calls::{CallKind, Progress, ReduceCall};
 use super::{Completion, Failure, Peer, PeerAction};
 use crate::cause::ProtocolViolation;
+use crate::epoch::Attributes;
 use crate::id::{OpId, PeerId, Seq};
 use crate::limits;
 use crate::message::{Ballot, Outcome, ToMaster};
@@ -33,13 +34,10 @@ impl Peer {
         let Some((call, reduce)) = self.reduce_of(op) else { return };
         let Progress::Releasing { result, .. } = &reduce.progress else { return };
         let result = result.clone().map(|world| Completion::Reduced { world });
-        if result.is_err() {
-            self.visible = self.latest;
-        }
         self.complete(call, result);
     }
 
-    pub(super) fn handle_decided(&mut self, op: OpId, outcome: Outcome) {
+    pub(super) fn handle_decided(&mut self, op: OpId, outcome: Outcome, attributes: Attributes) {
         let Some(open) = self.open.as_mut().filter(|o| o.description.id == op.epoch) else { return };
         let world = open.description.members.len() as u32;
         let record = open.tags.entry(op.tag).or_default();
@@ -70,8 +68,15 @@ impl Peer {
             }
             Outcome::Aborted(cause) => (Err(Failure::Aborted(Box::new(cause))), PeerAction::AbortOp(op)),
         };
+        // Set when the operation is decided, not when it is released: all peers hear decisions in the same order.
+        let visible = match &result {
+            Ok(_) => attributes.with_group_world(world),
+            Err(_) => attributes,
+        };
         reduce.progress = Progress::Releasing { op, result };
-        if reduce.refused {
+        let refused = reduce.refused;
+        self.visible = visible;
+        if refused {
             return self.handle_op_released(op);
         }
         self.actions.push_back(action);

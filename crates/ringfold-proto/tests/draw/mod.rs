@@ -2,7 +2,8 @@
 //! When they are used up, everything is zero and short, so fewer bytes make simpler messages.
 
 use ringfold_proto::cause::{
-    Cause, Departure, JoinRefusal, PeerName, ProtocolViolation, Removal, StateRejection, Waiting,
+    Cause, Departure, JoinRefusal, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
+    StateRejection, WaitNote, Waiting,
 };
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
@@ -59,7 +60,7 @@ impl Draw<'_> {
 
     /// A message to a peer.
     pub fn for_peer(&mut self) -> Numbered<ToPeer> {
-        let message = match self.below(13) {
+        let message = match self.below(14) {
             0 => ToPeer::Registered { incarnation: Incarnation(self.u64()), seniority: self.u64() },
             1 => ToPeer::Rebound { received: self.u64() },
             2 => ToPeer::Restoring { incarnation: Incarnation(self.u64()) },
@@ -96,6 +97,13 @@ impl Draw<'_> {
             },
             10 => ToPeer::SyncElected { round: self.u64(), verdict: self.verdict() },
             11 => ToPeer::Removed { reason: self.removal() },
+            12 => ToPeer::StillWaiting(WaitNote {
+                call: self.joint_call(),
+                missing: self.list(limits::NAMES_IN_ERROR_MAX, |d| MissingPeer {
+                    who: d.named(),
+                    waits_in: d.bool().then(|| d.joint_call()),
+                }),
+            }),
             _ => ToPeer::Heartbeat,
         };
         Numbered { number: self.u64(), acknowledged: self.u64(), message }
@@ -373,7 +381,7 @@ impl Draw<'_> {
     }
 
     fn departure(&mut self) -> Departure {
-        match self.below(9) {
+        match self.below(10) {
             0 => Departure::Left,
             1 => Departure::ConnectionLost,
             2 => Departure::Silent,
@@ -382,7 +390,15 @@ impl Draw<'_> {
             5 => Departure::Misbehaved(self.violation()),
             6 => Departure::NotEstablished,
             7 => Departure::LeftBehind,
+            8 => Departure::StateRejected(self.rejection()),
             _ => Departure::NotReturned,
+        }
+    }
+
+    fn joint_call(&mut self) -> JointCall {
+        match self.bool() {
+            true => JointCall::Vote(self.one_of(&Phase::ALL)),
+            false => JointCall::Collective(Tag(self.u64())),
         }
     }
 
@@ -390,7 +406,7 @@ impl Draw<'_> {
         match self.below(4) {
             0 => ProtocolViolation::Numbering,
             1 => {
-                let phase = Phase::ALL[self.below(4)];
+                let phase = self.one_of(&Phase::ALL);
                 ProtocolViolation::Round { phase, voted: self.u64(), completed: self.u64() }
             }
             2 => ProtocolViolation::Sequence { op: self.op(), next: Seq(self.u64()) },

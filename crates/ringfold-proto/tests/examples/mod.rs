@@ -2,7 +2,8 @@
 //! variant does not compile until it has an example here.
 
 use ringfold_proto::cause::{
-    Cause, Departure, JoinRefusal, PeerName, ProtocolViolation, Removal, StateRejection, Waiting,
+    Cause, Departure, JoinRefusal, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
+    StateRejection, WaitNote, Waiting,
 };
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
@@ -124,6 +125,10 @@ examples! { to_peer_messages: ToPeer {
         ToPeer::SyncElected { round: 4, verdict: SyncVerdict::Elected(assignment()) };
     "removed", ToPeer::Removed { .. } => ToPeer::Removed { reason: Removal::Refused(JoinRefusal::RunFull) };
     "heartbeat", ToPeer::Heartbeat => ToPeer::Heartbeat;
+    "still-waiting", ToPeer::StillWaiting(_) => ToPeer::StillWaiting(WaitNote {
+        call: JointCall::Vote(Phase::Sync),
+        missing: vec![MissingPeer { who: named(B), waits_in: Some(JointCall::Collective(Tag(5))) }],
+    });
 } }
 
 examples! {
@@ -162,6 +167,7 @@ examples! { departures: Departure {
     "died", Departure::Died => Departure::Died;
     "not-established", Departure::NotEstablished => Departure::NotEstablished;
     "left-behind", Departure::LeftBehind => Departure::LeftBehind;
+    "state-rejected", Departure::StateRejected(_) => Departure::StateRejected(StateRejection::HoldersGone);
 } }
 
 examples! { violations: ProtocolViolation {

@@ -1,9 +1,12 @@
 //! Every wait ends, and says whom it was for.
 
+use super::sharing_state::offer;
 use super::stage::{OpState, Stage, ms, secs, sum_of};
-use ringfold_proto::cause::Cause;
+use ringfold_proto::cause::{Cause, JointCall, MissingPeer, WaitNote};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::event::Event;
+use ringfold_proto::id::Tag;
+use ringfold_proto::message::Phase;
 use ringfold_proto::peer::{Completion, Failure};
 
 fn hasty(deadline_ms: u32) -> Descriptor {
@@ -137,15 +140,63 @@ fn a_master_that_falls_silent_is_given_time_to_return_and_then_taken_for_lost() 
 }
 
 #[test]
-fn who_keeps_others_waiting_is_named_in_the_log_once() {
+fn who_keeps_others_waiting_is_named_in_the_logs_less_and_less_often() {
     let (mut stage, [ann, bob]) = Stage::with_members();
     stage.update_topology(ann);
     stage.pass(secs(60));
     let waits = stage.events.iter().filter_map(|event| match event {
-        Event::StillWaiting(what, whom) => Some((what.clone(), whom.clone())),
+        Event::StillWaiting(None, note) => Some(note.clone()),
         _ => None,
     });
-    assert_eq!(waits.collect::<Vec<_>>(), [("update_topology".to_owned(), vec![stage.named(bob)])]);
+    let missing = vec![MissingPeer { who: stage.named(bob), waits_in: None }];
+    let note = WaitNote { call: JointCall::Vote(Phase::Topology), missing };
+    // After 5, 10, 20 and 40 seconds.
+    assert_eq!(waits.collect::<Vec<_>>(), vec![note; 4]);
+    assert_eq!(stage.actors[ann.0].notes.len(), 4);
+    assert!(stage.actors[bob.0].notes.is_empty());
+}
+
+#[test]
+fn peers_that_wait_in_different_tags_are_told_of_each_other() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    let calls = [(ann, stage.reduce(ann, 1)), (bob, stage.reduce(bob, 2))];
+    stage.pass(secs(6));
+    for (who, mine, other, its) in [(ann, 1, bob, 2), (bob, 2, ann, 1)] {
+        let waits_in = Some(JointCall::Collective(Tag(its)));
+        let missing = vec![MissingPeer { who: stage.named(other), waits_in }];
+        let note = WaitNote { call: JointCall::Collective(Tag(mine)), missing };
+        assert!(note.is_mutual());
+        assert_eq!(stage.actors[who.0].notes, [note]);
+    }
+    let text = stage.actors[ann.0].notes[0].to_string();
+    assert_eq!(text, "a collective of tag 1 still waits for bob (which waits in a collective of tag 2)");
+    // It may have been no mistake: the missing calls come from another thread.
+    assert!(calls.iter().all(|(who, call)| stage.is_waiting(*who, *call)));
+    stage.reduce(ann, 2);
+    stage.reduce(bob, 1);
+    for tag in [1, 2] {
+        stage.done(ann, tag);
+        stage.done(bob, tag);
+    }
+    stage.all_got(&calls, &Ok(Completion::Reduced { world: 2 }));
+}
+
+#[test]
+fn a_collective_that_all_run_for_long_is_no_reason_to_complain() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    stage.reduce_all(&[ann, bob], 1);
+    stage.pass(secs(60));
+    assert!(stage.actors[ann.0].notes.is_empty() && stage.actors[bob.0].notes.is_empty());
+}
+
+#[test]
+fn a_sync_that_waits_names_who_has_not_offered() {
+    let (mut stage, [ann, bob]) = Stage::with_members();
+    let now = stage.now;
+    stage.peer(ann).sync_shared_state(now, None, offer(0, &[1])).expect("sync may be called");
+    stage.pass(secs(6));
+    let missing = vec![MissingPeer { who: stage.named(bob), waits_in: None }];
+    assert_eq!(stage.actors[ann.0].notes, [WaitNote { call: JointCall::Vote(Phase::Sync), missing }]);
 }
 
 #[test]

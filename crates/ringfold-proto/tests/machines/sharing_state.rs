@@ -1,7 +1,7 @@
 //! One content for all, fetched from whoever holds it.
 
 use super::stage::{Stage, Who, secs};
-use ringfold_proto::cause::{Cause, StateRejection};
+use ringfold_proto::cause::{Cause, Departure, StateRejection};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::{CallId, Revision};
 use ringfold_proto::peer::{Completion, Failure};
@@ -262,4 +262,73 @@ fn whoever_waited_while_the_last_member_left_is_told_that_its_run_is_over() {
     stage.leave(ann);
     let call = sync(&mut stage, bob, offer(0, &[9]));
     assert!(matches!(stage.failure(bob, call), Failure::StateRejected(StateRejection::NobodyHasIt { .. })));
+}
+
+/// A state under other keys than everyone else's.
+fn odd(revision: u64) -> SyncOffer {
+    let mut odd = offer(revision, &[1]);
+    odd.entries[0].key = "v".into();
+    odd
+}
+
+/// A run in which the state of the third was rejected at its first sync.
+fn with_rejected() -> (Stage, [Who; 3]) {
+    let (mut stage, [ann, bob, cid]) = Stage::with_members();
+    let calls = [(ann, sync(&mut stage, ann, offer(0, &[1]))), (bob, sync(&mut stage, bob, offer(0, &[1])))];
+    let rejected = sync(&mut stage, cid, odd(0));
+    stage.all_got(&calls, &synced(0));
+    let layout = Failure::StateRejected(StateRejection::Layout { key: "w0".into() });
+    assert_eq!(stage.failure(cid, rejected), &layout);
+    (stage, [ann, bob, cid])
+}
+
+#[test]
+fn no_sync_waits_for_a_peer_whose_state_was_rejected_until_it_calls_again() {
+    let (mut stage, [ann, bob, cid]) = with_rejected();
+    for revision in 1..3 {
+        let calls = [ann, bob].map(|who| (who, sync(&mut stage, who, offer(revision, &[1]))));
+        stage.all_got(&calls, &synced(revision));
+    }
+    // It is still a member, and takes part again as soon as it offers.
+    let late = sync(&mut stage, cid, offer(0, &[9]));
+    let calls = [ann, bob].map(|who| (who, sync(&mut stage, who, offer(3, &[1]))));
+    assert!(stage.is_waiting(ann, calls[0].1));
+    fetched(&mut stage, cid, true);
+    stage.all_got(&calls, &synced(3));
+    stage.all_got(&[(cid, late)], &synced(3));
+}
+
+#[test]
+fn a_peer_that_is_silent_after_its_state_was_rejected_is_evicted_when_others_wait_for_it() {
+    let (mut stage, [ann, bob, cid]) = with_rejected();
+    // Nobody needs it yet.
+    stage.pass(secs(60));
+    assert_eq!(stage.members(), [ann, bob, cid]);
+    let calls = stage.reduce_all(&[ann, bob], 1);
+    stage.pass(secs(1));
+    assert!(matches!(stage.removal(cid), Departure::StateRejected(StateRejection::Layout { .. })));
+    assert!(matches!(stage.abort_cause(ann, calls[0]), Cause::PeerLost { .. }));
+    stage.reduce_successfully(&[ann, bob], 1);
+}
+
+#[test]
+fn a_vote_evicts_it_after_a_moment() {
+    let (mut stage, [ann, bob, cid]) = with_rejected();
+    let calls = [(ann, stage.update_topology(ann)), (bob, stage.update_topology(bob))];
+    stage.pass(secs(1));
+    assert!(stage.is_waiting(ann, calls[0].1), "it may be about to vote");
+    stage.pass(secs(6));
+    stage.all_got(&calls, &Ok(Completion::Topology));
+    assert!(matches!(stage.removal(cid), Departure::StateRejected(_)));
+}
+
+#[test]
+fn a_peer_that_goes_on_calling_after_its_state_was_rejected_stays() {
+    let (mut stage, [ann, bob, cid]) = with_rejected();
+    stage.admit_all();
+    // It counts again.
+    let calls = [ann, bob].map(|who| (who, sync(&mut stage, who, offer(1, &[1]))));
+    stage.pass(secs(60));
+    assert!(stage.is_waiting(ann, calls[0].1));
+    assert_eq!(stage.members(), [ann, bob, cid]);
 }

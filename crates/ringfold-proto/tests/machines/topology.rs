@@ -75,6 +75,30 @@ fn world_sizes_are_fresh_after_a_failed_collective() {
 }
 
 #[test]
+fn world_sizes_after_a_success_are_those_of_its_epoch_on_all_peers() {
+    let (mut stage, [ann, bob, cid, dan]) = Stage::with_members();
+    // One waits in a collective when a peer dies, and hears of it; the others learn of it from the next success.
+    let call = stage.reduce(ann, 1);
+    stage.pass(secs(1));
+    stage.kill(dan);
+    assert!(matches!(stage.abort_cause(ann, call), Cause::PeerLost { .. }));
+    assert_eq!([ann, bob, cid].map(|w| stage.world(w)), [3, 4, 4]);
+    stage.reduce_successfully(&[ann, bob, cid], 1);
+    assert_eq!([ann, bob, cid].map(|w| (stage.world(w), stage.global_world(w))), [(3, 3); 3]);
+    // A peer that leaves after its own part is done is in the result, and still counts.
+    let calls = stage.reduce_all(&[ann, bob, cid], 2);
+    stage.done(cid, 2);
+    stage.leave(cid);
+    stage.done(ann, 2);
+    stage.done(bob, 2);
+    let both = [(ann, calls[0]), (bob, calls[1])];
+    stage.all_got(&both, &Ok(Completion::Reduced { world: 3 }));
+    assert_eq!([ann, bob].map(|w| (stage.world(w), stage.global_world(w))), [(3, 3); 2]);
+    stage.reduce_successfully(&[ann, bob], 2);
+    assert_eq!([ann, bob].map(|w| (stage.world(w), stage.global_world(w))), [(2, 2); 2]);
+}
+
+#[test]
 fn a_failure_in_one_group_needs_no_vote_of_another_and_aborts_nothing_there() {
     let mut stage = Stage::new();
     let ann = stage.come("ann", 0);

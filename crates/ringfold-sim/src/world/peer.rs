@@ -18,7 +18,7 @@ use ringfold_proto::cause::Cause;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
-use ringfold_proto::epoch::EpochDescription;
+use ringfold_proto::epoch::{Attributes, EpochDescription};
 use ringfold_proto::id::{CallId, ConnId, EpochId, GroupId, OpId, PeerId, Rank, Tag};
 use ringfold_proto::message::{Answer, Join, Phase, ToPeer};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerAction, PeerConfig};
@@ -54,6 +54,10 @@ pub(super) struct SimPeer {
     /// The sync that is under way after its election.
     pub syncing: Option<(CallId, u64, Assignment)>,
     pub sync_round: u64,
+    /// Its state was rejected, and it makes no calls since then; in which life of the master.
+    pub silent_since: Option<(Time, u64)>,
+    /// The world sizes after the last call that was no successful collective, for a planted bug.
+    pub stale_world: Option<Attributes>,
     /// Stopped or slow until then; what happens meanwhile waits in the inbox.
     pub busy_until: Time,
     pub slowness: Duration,
@@ -102,6 +106,8 @@ impl World {
             pending: BTreeMap::new(),
             syncing: None,
             sync_round: 0,
+            silent_since: None,
+            stale_world: None,
             busy_until: Time::ZERO,
             slowness: Duration::ZERO,
             inbox: VecDeque::new(),
@@ -347,6 +353,8 @@ impl World {
             PeerAction::CloseEpoch(epoch) => self.peers[peer].executor.close_epoch(epoch),
             PeerAction::StartOp { op, call, descriptor } => self.start_op(peer, op, call, descriptor),
             PeerAction::CommitOp(op) => {
+                let world = self.attributes_at(peer);
+                self.oracle.op_committed(self.now, op, peer, world);
                 if self.peers[peer].executor.commit(op).is_err() {
                     let what = format!("p{peer} is to commit {op}, which is not done");
                     self.oracle.accuse(self.now, Promise::NobodyIsAccused, what);
@@ -359,7 +367,17 @@ impl World {
             PeerAction::SkipOp(op) => self.peers[peer].executor.decided(op),
             PeerAction::Probe { probe, peer: other, .. } => self.probe(peer, probe, other),
             PeerAction::Sync { call, number, assignment } => self.begin_sync(peer, call, number, assignment),
+            PeerAction::StillWaiting(note) => self.note(|| format!("p{peer}: {note}")),
             PeerAction::Complete { call, result } => self.complete(peer, call, result),
+        }
+    }
+
+    /// The world sizes that a peer's user sees.
+    fn attributes_at(&self, peer: usize) -> Attributes {
+        let world = self.peers[peer].machine.attributes();
+        match self.sabotage {
+            Some(Sabotage::StaleWorld) => self.peers[peer].stale_world.unwrap_or(world),
+            _ => world,
         }
     }
 
@@ -444,6 +462,9 @@ impl World {
     }
 
     fn reply(&mut self, peer: usize, reply: Reply) {
+        if matches!(reply, Reply::Call(Ok(_)) | Reply::Reduce(_, Err(_))) {
+            self.peers[peer].stale_world = Some(self.peers[peer].machine.attributes());
+        }
         let commands = self.peers[peer].program.reply(reply);
         self.carry_out(peer, commands);
     }
@@ -466,6 +487,11 @@ impl World {
                 Command::Optimise => machine.optimize_topology(now, None),
                 Command::Sync(offer) => machine.sync_shared_state(now, None, offer),
                 Command::Think(pause) => {
+                    self.after(pause, Happening::Replied(peer, Reply::Thought));
+                    continue;
+                }
+                Command::Silence(pause) => {
+                    self.peers[peer].silent_since = Some((self.now, self.oracle.sync_life()));
                     self.after(pause, Happening::Replied(peer, Reply::Thought));
                     continue;
                 }
@@ -524,6 +550,13 @@ impl World {
         let since = match pending {
             Pending::Plain(since) | Pending::Reduce { since, .. } => *since,
         };
+        if let Err(Failure::Aborted(cause) | Failure::VoteFailed(cause)) = result
+            && let Cause::Timeout { waited_for } = &**cause
+            && let Some(silent) = waited_for.iter().find(|who| self.is_rejected_since(who.peer, since))
+        {
+            let what = format!("p{peer} waited for {silent}, whose state was rejected before");
+            return self.oracle.accuse(self.now, Promise::NobodyWaitsForRejected, what);
+        }
         let calm =
             since >= self.scenario.calm_at + super::SETTLING && self.scenario.habits.strays_per_mille == 0;
         let what = match result {
@@ -544,6 +577,14 @@ impl World {
             Promise::NobodyIsAccused,
             format!("p{peer} failed although all was well: {what}"),
         );
+    }
+
+    /// Whether a peer makes no calls since before that time because its state was rejected. A master that restarted since
+    /// does not know of it.
+    fn is_rejected_since(&self, peer: PeerId, time: Time) -> bool {
+        let state = self.by_id.get(&peer).map(|p| &self.peers[*p]);
+        let silent = state.and_then(|p| p.silent_since);
+        silent.is_some_and(|(since, life)| since <= time && life == self.oracle.sync_life())
     }
 
     fn look_at_sync(&mut self, peer: usize, call: CallId, result: &Result<Completion, Failure>) {

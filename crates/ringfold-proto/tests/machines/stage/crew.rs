@@ -1,5 +1,6 @@
 //! The peers on the stage, and what their drivers were asked to do.
 
+use ringfold_proto::cause::WaitNote;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::id::{CallId, ConnId, EpochId, OpId, PeerId};
@@ -52,6 +53,8 @@ pub struct Actor {
     pub closed: Vec<EpochId>,
     pub probes: Vec<ProbeAsked>,
     pub assignments: Vec<(CallId, u64, Assignment)>,
+    /// What its log says of calls that wait.
+    pub notes: Vec<WaitNote>,
 }
 
 impl Actor {
@@ -74,6 +77,7 @@ impl Actor {
             closed: Vec::new(),
             probes: Vec::new(),
             assignments: Vec::new(),
+            notes: Vec::new(),
         }
     }
 

@@ -303,6 +303,7 @@ impl Stage {
             PeerAction::Sync { call, number, assignment } => {
                 actor.assignments.push((call, number, assignment));
             }
+            PeerAction::StillWaiting(note) => actor.notes.push(note),
             PeerAction::Complete { call, result } => {
                 assert!(actor.results.insert(call, result).is_none(), "{call} ends once");
             }

@@ -1,0 +1,74 @@
+//! Peers whose shared state was rejected. Until such a peer makes its next call, no sync waits for it. If it stays
+//! silent for longer than a moment while others wait for it in another call, it is evicted with the reason.
+
+use super::Master;
+use super::phase::PhaseRound;
+use crate::cause::{Departure, StateRejection};
+use crate::id::PeerId;
+use crate::time::Time;
+
+/// Why a peer's state was rejected, and how long it may stay silent.
+#[derive(Debug)]
+pub(super) struct Rejected {
+    why: StateRejection,
+    grace_ends: Time,
+    /// The grace time is over.
+    silent: bool,
+}
+
+impl Master {
+    /// Notes that a peer was told that its state is rejected. It may repeat a call that failed because nobody holds
+    /// the state: then it has done nothing wrong, and the others wait for it.
+    pub(super) fn note_rejected(&mut self, now: Time, peer: PeerId, why: StateRejection) {
+        let grace_ends = now + self.config.timing.wait_note;
+        if let Some(record) = self.roster.get_mut(peer).filter(|_| !why.is_retryable()) {
+            record.rejected = Some(Rejected { why, grace_ends, silent: false });
+        }
+    }
+
+    /// A peer makes a call: it takes part again.
+    pub(super) fn forgive_rejected(&mut self, peer: PeerId) {
+        if let Some(record) = self.roster.get_mut(peer) {
+            record.rejected = None;
+        }
+    }
+
+    /// The members of a group that a sync waits for.
+    pub(super) fn sync_members(&self, group: crate::id::GroupId) -> Vec<PeerId> {
+        let rejected = |peer: &PeerId| self.roster.get(*peer).is_some_and(|r| r.rejected.is_some());
+        self.roster.members(group).into_iter().filter(|peer| !rejected(peer)).collect()
+    }
+
+    pub(super) fn expire_rejected(&mut self, now: Time) {
+        for rejected in self.roster.iter_mut().filter_map(|r| r.rejected.as_mut()) {
+            rejected.silent |= rejected.grace_ends <= now;
+        }
+    }
+
+    pub(super) fn rejected_timeout(&self) -> Option<Time> {
+        let rejected = self.roster.iter().filter_map(|r| r.rejected.as_ref());
+        rejected.filter(|r| !r.silent).map(|r| r.grace_ends).min()
+    }
+
+    /// Evicts silent peers that others wait for.
+    pub(super) fn advance_rejected(&mut self) -> bool {
+        let silent = |r: &&super::roster::PeerRecord| r.rejected.as_ref().is_some_and(|r| r.silent);
+        let evicted = self.roster.iter().filter(silent).map(|r| r.peer).find(|p| self.is_waited_for(*p));
+        let Some(peer) = evicted else { return false };
+        let why = self.roster.get_mut(peer).and_then(|r| r.rejected.take()).map(|r| r.why);
+        if let Some(why) = why {
+            self.remove(peer, Departure::StateRejected(why));
+        }
+        true
+    }
+
+    /// Whether a vote of the run, or an operation of the peer's group, lacks this peer only to begin or to go on.
+    fn is_waited_for(&self, peer: PeerId) -> bool {
+        let lacks = |r: &PhaseRound| !r.acting && !r.round.is_empty() && r.round.vote_of(peer).is_none();
+        let group = self.roster.group_of(peer).and_then(|id| self.groups.get(&id));
+        let in_epoch = |g: &&super::group::Group| g.open_epoch().is_some_and(|e| e.rank_of(peer).is_some());
+        let lacks_part = |op: &super::reduce::OpRound| op.failed.is_none() && !op.started.contains_key(&peer);
+        self.votes.values().any(lacks)
+            || group.filter(in_epoch).is_some_and(|g| g.ops.values().any(lacks_part))
+    }
+}

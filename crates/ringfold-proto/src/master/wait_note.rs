@@ -1,0 +1,90 @@
+//! Calls that wait for live peers: who waits for whom goes to the master's log and to the peers that wait.
+//!
+//! Peers that use different tags wait for each other until a deadline. That can't be proved to be a mistake (the missing
+//! call may still come from another thread), so it is no contradiction (R10); but both sides are told.
+
+use super::phase::PhaseRound;
+use super::{Master, MasterAction};
+use crate::cause::{JointCall, MissingPeer, WaitNote};
+use crate::event::Event;
+use crate::id::{GroupId, PeerId};
+use crate::limits;
+use crate::message::{Phase, ToPeer};
+use crate::time::Time;
+
+/// A call, the peers that have made it, and those that have not.
+struct Wait {
+    group: Option<GroupId>,
+    call: JointCall,
+    waiting: Vec<PeerId>,
+    missing: Vec<PeerId>,
+}
+
+impl Master {
+    /// Names the peers that others have been waiting for (R9).
+    pub(super) fn note_waits(&mut self, now: Time) {
+        for Wait { group, call, waiting, missing } in self.due_waits(now) {
+            let named = missing.iter().take(limits::NAMES_IN_ERROR_MAX);
+            let missing =
+                named.map(|peer| MissingPeer { who: self.named(*peer), waits_in: self.waits_in(*peer) });
+            let note = WaitNote { call, missing: missing.collect() };
+            for peer in waiting {
+                let Some(record) = self.roster.get(peer) else { continue };
+                let Some(conn) = record.conn else { continue };
+                let message = Box::new(record.session.say_aside(ToPeer::StillWaiting(note.clone())));
+                self.actions.push_back(MasterAction::Send { conn, message });
+            }
+            self.notify(Event::StillWaiting(group, note));
+        }
+    }
+
+    /// When the next call that waits is to be noted.
+    pub(super) fn note_timeout(&self) -> Option<Time> {
+        let wait = self.config.timing.wait_note;
+        let phases = self.votes.values().filter(|r| !r.acting).map(|r| r.round.note_at(wait));
+        let ops = self.groups.values().flat_map(|g| g.ops.values()).map(|op| op.round.note_at(wait));
+        let syncs = self.groups.values().filter_map(|g| g.sync.as_ref()?.note_at(wait));
+        phases.chain(ops).chain(syncs).min()
+    }
+
+    fn due_waits(&mut self, now: Time) -> Vec<Wait> {
+        let wait = self.config.timing.wait_note;
+        let mut waits = Vec::new();
+        let accepted: Vec<_> = self.roster.accepted().collect();
+        for (phase, PhaseRound { round, .. }) in self.votes.iter_mut().filter(|(_, votes)| !votes.acting) {
+            if round.take_note(now, wait) {
+                let waiting = round.votes().keys().copied().collect();
+                let missing = round.missing(accepted.iter().copied());
+                waits.push(Wait { group: None, call: JointCall::Vote(*phase), waiting, missing });
+            }
+        }
+        for id in self.groups.keys().copied().collect::<Vec<_>>() {
+            let (members, syncing) = (self.roster.members(id), self.sync_members(id));
+            let Some(group) = self.groups.get_mut(&id) else { continue };
+            let sync = group.sync.as_mut().and_then(|s| s.take_note(now, wait, syncing));
+            let sync = sync.map(|(waiting, missing)| (JointCall::Vote(Phase::Sync), waiting, missing));
+            // Peers that all run it are not waiting for each other's call.
+            let ops = group.ops.iter_mut().filter_map(|((tag, _), op)| {
+                let waiting = op.started.keys().copied().collect();
+                let missing = members.iter().copied().filter(|peer| !op.started.contains_key(peer)).collect();
+                op.round.take_note(now, wait).then_some((JointCall::Collective(*tag), waiting, missing))
+            });
+            let found: Vec<(_, Vec<_>, Vec<_>)> =
+                ops.chain(sync).filter(|(.., missing)| !missing.is_empty()).collect();
+            let wait = |(call, waiting, missing)| Wait { group: Some(id), call, waiting, missing };
+            waits.extend(found.into_iter().map(wait));
+        }
+        waits
+    }
+
+    /// The call that a peer waits in, as far as is known.
+    fn waits_in(&self, peer: PeerId) -> Option<JointCall> {
+        let group = self.roster.group_of(peer).and_then(|id| self.groups.get(&id))?;
+        let op = group.ops.iter().find(|(_, op)| op.started.contains_key(&peer));
+        let sync = group.sync.as_ref().filter(|s| s.offering().contains(&peer));
+        let voted = self.votes.iter().find(|(_, votes)| votes.round.vote_of(peer).is_some());
+        op.map(|((tag, _), _)| JointCall::Collective(*tag))
+            .or(sync.map(|_| JointCall::Vote(Phase::Sync)))
+            .or(voted.map(|(phase, _)| JointCall::Vote(*phase)))
+    }
+}
