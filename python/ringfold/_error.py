@@ -91,9 +91,7 @@ class PCCLError(Exception):
         own = cls._of_result.get(Result(result), cls) if cls is PCCLError else cls
         return super().__new__(own)
 
-    def __init__(
-        self, result: int, text: str = "", is_retryable: bool | None = None, kind: str = ""
-    ) -> None:
+    def __init__(self, result: int, text: str = "", is_retryable: bool | None = None, kind: str = "") -> None:
         self.result = Result(result)
         self.text = text
         self.is_retryable = self.result in _RETRYABLE if is_retryable is None else is_retryable
