@@ -14,7 +14,6 @@ import inspect
 import os
 import re
 import signal
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +23,7 @@ import pytest
 import ringfold
 import ringfold.elastic
 from child import Spawn
+from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "python"
@@ -120,9 +120,7 @@ def test_every_program_of_the_pages_runs_and_prints_what_they_say(
 
 def ranks_of(world: int) -> list[dict[str, str]]:
     """What torchrun tells the ranks of a world on one machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), **place}
         for rank in range(world)

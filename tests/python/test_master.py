@@ -11,11 +11,7 @@ import pccl
 import pytest
 from child import Spawn
 from peers import DEADLINE, begin, connected, together
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+from ports import free_port
 
 
 def bind(address: str) -> None:

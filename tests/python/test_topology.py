@@ -11,13 +11,9 @@ from pathlib import Path
 import pccl
 import pytest
 from peers import DEADLINE, begin, connected, join, outcomes, together
+from ports import free_port
 
 Attribute = pccl.Attribute
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_before_connect_every_vote_is_an_invalid_usage() -> None:

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 use std::sync::Once;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 
 /// Our own variable: a level, or a filter such as `warn,ringfold=debug`.
 pub const RINGFOLD_LOG: &str = "RINGFOLD_LOG";
@@ -40,15 +40,17 @@ pub fn install() {
 /// Starts logging, unless the process has a log of its own. The argument goes before the variables, and ours before the one of PCCL.
 pub fn start(level: Option<Level>) {
     let (filter, complaint) = match level {
-        Some(Level(level)) => (EnvFilter::default().add_directive(level.into()), None),
+        Some(Level(level)) => (Targets::new().with_default(level), None),
         None => from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty())),
     };
     // It fails only if somebody has started it before, and then there is nothing to do.
     let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
         // Whoever read standard error may be gone; that is no reason to end.
         .log_internal_errors(false)
+        .finish()
+        .with(filter)
         .try_init();
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
@@ -56,19 +58,21 @@ pub fn start(level: Option<Level>) {
 }
 
 /// A variable that can't be understood must not silence warnings; it earns one.
-fn from_variables(variable: impl Fn(&str) -> Option<String>) -> (EnvFilter, Option<String>) {
-    let default = || EnvFilter::default().add_directive(LevelFilter::WARN.into());
+fn from_variables(variable: impl Fn(&str) -> Option<String>) -> (Targets, Option<String>) {
+    let only = |level| Targets::new().with_default(level);
+    let default = || only(LevelFilter::WARN);
     if let Some(text) = variable(RINGFOLD_LOG) {
         if let Ok(Level(level)) = text.parse() {
-            return (EnvFilter::default().add_directive(level.into()), None);
+            return (only(level), None);
         }
-        return match EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).parse(&text) {
+        return match text.parse::<Targets>() {
+            Ok(filter) if filter.default_level().is_none() => (filter.with_default(LevelFilter::WARN), None),
             Ok(filter) => (filter, None),
             Err(error) => (default(), Some(format!("{RINGFOLD_LOG} is not used: {error}"))),
         };
     }
     match variable(PCCL_LOG_LEVEL).map(|text| text.parse()) {
-        Some(Ok(Level(level))) => (EnvFilter::default().add_directive(level.into()), None),
+        Some(Ok(Level(level))) => (only(level), None),
         Some(Err(error)) => (default(), Some(format!("{PCCL_LOG_LEVEL} is not used: {error}"))),
         None => (default(), None),
     }
@@ -77,11 +81,12 @@ fn from_variables(variable: impl Fn(&str) -> Option<String>) -> (EnvFilter, Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracing_subscriber::{Layer, Registry};
 
     fn level(variables: &[(&str, &str)]) -> (Option<LevelFilter>, bool) {
         let find = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
         let (filter, complaint) = from_variables(find);
-        (filter.max_level_hint(), complaint.is_some())
+        (Layer::<Registry>::max_level_hint(&filter), complaint.is_some())
     }
 
     #[test]
@@ -95,6 +100,9 @@ mod tests {
             (Some(LevelFilter::OFF), false)
         );
         assert_eq!(level(&[(RINGFOLD_LOG, "error,ringfold=debug")]), (Some(LevelFilter::DEBUG), false));
+        let (filter, _) = from_variables(|_| Some("ringfold_fabric=debug".into()));
+        assert!(filter.would_enable("ringfold", &tracing::Level::WARN), "the default holds for the rest");
+        assert!(!filter.would_enable("ringfold", &tracing::Level::INFO));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A TCP socket, as the system lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +37,24 @@ pub fn sockets(pid: u32) -> io::Result<Vec<Socket>> {
 /// The ports on which a process listens.
 pub fn listening_ports(pid: u32) -> io::Result<BTreeSet<u16>> {
     Ok(sockets(pid)?.iter().filter(|socket| socket.listens).map(|socket| socket.port).collect())
+}
+
+/// A port that nothing listens on now, for tests that have to name one before something listens there.
+///
+/// The system takes ports for connections and for port 0 from 32768 on. Processes with other ids are given other ports.
+///
+/// # Panics
+/// If no port of the range is free.
+pub fn free_port() -> u16 {
+    const FIRST: u32 = 22_000;
+    const PORTS: u32 = 10_000;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let candidates = (0..PORTS).map(|_| {
+        let number = GIVEN.fetch_add(1, Ordering::Relaxed);
+        (FIRST + (std::process::id().wrapping_mul(16).wrapping_add(number)) % PORTS) as u16
+    });
+    let is_free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
+    { candidates }.find(is_free).expect("a free port")
 }
 
 fn inode(descriptor: &str) -> Option<u64> {

@@ -4,9 +4,11 @@ use ringfold_lab::churn::Churn;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// How long the churn lasts, in seconds, unless this variable says otherwise.
+/// How long the churn lasts, in seconds; without this variable, the shorter or the longer of the times below.
 const SECONDS_VARIABLE: &str = "RINGFOLD_CHURN_SECONDS";
-const SECONDS: u64 = 30;
+const SECONDS: u64 = 10;
+/// With `./test --long`.
+const SECONDS_LONG: u64 = 180;
 /// What is decided by chance is decided by this number, if it is given.
 const SEED_VARIABLE: &str = "RINGFOLD_CHURN_SEED";
 
@@ -16,10 +18,11 @@ fn survivors_train_on_with_the_same_bits_while_peers_come_and_are_killed() {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
     let seed = number(SEED_VARIABLE).unwrap_or(since.as_nanos() as u64 % 1_000_000_007);
     println!("seed {seed}");
+    let seconds = if std::env::var_os("RINGFOLD_LONG").is_some() { SECONDS_LONG } else { SECONDS };
     let churn = Churn {
         master: env!("CARGO_BIN_EXE_lab-master").into(),
         peer: env!("CARGO_BIN_EXE_lab-peer").into(),
-        time: Duration::from_secs(number(SECONDS_VARIABLE).unwrap_or(SECONDS)),
+        time: Duration::from_secs(number(SECONDS_VARIABLE).unwrap_or(seconds)),
         peers_max: 8,
         pause: Duration::from_millis(500),
         seed,

@@ -6,7 +6,7 @@ use crate::stage::{
 };
 use ringfold_lab::Answer;
 use ringfold_lab::cast::Peer;
-use std::net::TcpListener;
+use ringfold_lab::socket::free_port;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -183,13 +183,6 @@ fn a_port_can_be_listened_on_again_as_soon_as_its_peer_was_killed() {
             .expect("three");
     }
     assert_steps_agree(&peers);
-}
-
-/// A port below those that the system hands out by itself, so that nobody else gets it meanwhile.
-fn free_port() -> u16 {
-    let first = 20_000 + (std::process::id() % 5_000) as u16;
-    let is_free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
-    (first..first + 5_000).find(is_free).expect("a free port")
 }
 
 #[test]

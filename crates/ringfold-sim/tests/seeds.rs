@@ -15,18 +15,20 @@ const REGRESSIONS: &[(u64, &str)] = &[
     (20550, "a link that was lost while no epoch needed it was taken for up in the next one"),
 ];
 
-/// The test command runs at least so many.
+/// How many seeds `./test` runs, and how many `./test --long` runs.
 const SEEDS: u64 = 600;
+const SEEDS_LONG: u64 = 5000;
 
 #[test]
 fn six_hundred_runs_keep_every_promise() {
+    let seeds = if std::env::var_os("RINGFOLD_LONG").is_some() { SEEDS_LONG } else { SEEDS };
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= SEEDS {
+                    if seed >= seeds {
                         return;
                     }
                     assert_kept(seed, "");

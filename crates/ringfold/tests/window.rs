@@ -1,6 +1,7 @@
 //! What windows promise, through memory and over TCP.
 
 use ringfold::{Bootstrap, Error, Group, Media, Memory, SharedMemory, View, Window, WindowMemory};
+use ringfold_lab::socket::free_port;
 use ringfold_lab::{Process, Usage};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -409,10 +410,6 @@ fn strangers_at_the_port_do_no_harm() {
             });
         }
     });
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn dial(port: u16) -> TcpStream {

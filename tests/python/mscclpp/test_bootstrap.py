@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-import socket
 import threading
 import time
 from array import array
@@ -12,15 +11,10 @@ from array import array
 import mscclpp
 import pytest
 from mscclpp import Error, ErrorCode, TcpBootstrap, UniqueId
+from ports import free_port
 from world import DEADLINE, World, meet, rank, size
 
 PROMPT = 5.0
-
-
-def free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
 
 
 def gather_and_pass_on() -> tuple[list[bytes], bytes, list[int], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from ports import free_port
 from world import World
 
 Mpirun = Callable[[int], tuple[str, ...]]
@@ -46,15 +47,8 @@ def put_around() -> list[int]:
 
 
 def _port(mpi: object) -> int:
-    import socket
-
     world = mpi.COMM_WORLD  # type: ignore[attr-defined]
-    free = None
-    if world.rank == 0:
-        with socket.socket() as door:
-            door.bind(("127.0.0.1", 0))
-            free = door.getsockname()[1]
-    return int(world.bcast(free, 0))
+    return int(world.bcast(free_port() if world.rank == 0 else None, 0))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from child import Child
-from test_bootstrap import free_port
+from ports import free_port
 from world import Spawn
 
 pytest.importorskip("numpy")

@@ -8,6 +8,7 @@ from typing import Any
 import mscclpp
 import pytest
 from mscclpp import Error, Host2DeviceSemaphore, Host2HostSemaphore, ProxyService, Transport
+from ports import free_port
 from world import DEADLINE, World, join, others, rank, size
 
 numpy = pytest.importorskip("numpy")
@@ -234,8 +235,6 @@ def old_order(trio: str) -> int:
 
 
 def test_the_trio_may_be_in_the_second_place(world: World) -> None:
-    from test_bootstrap import free_port
-
     assert world.run(2, old_order, f"lo:127.0.0.1:{free_port()}") == [222, 222]
 
 
@@ -284,8 +283,6 @@ def test_a_fifo_gives_what_was_pushed_and_is_false_when_empty() -> None:
 @pytest.mark.parametrize("transport", WAYS)
 def test_threads_of_one_process_may_be_the_ranks_of_a_group(transport: str) -> None:
     import threading
-
-    from test_bootstrap import free_port
 
     ranks = 4
     port = free_port()

@@ -29,6 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from ports import free_port  # noqa: E402
+
 DEADLINE = 60.0
 
 # What the user of the tests has set must not change what they see.
@@ -46,13 +50,6 @@ _HIDDEN = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
     "TORCH_DISTRIBUTED_USE_TORCHCOMMS",
 }
-
-
-def free_port() -> int:
-    """A port of the loopback device that nobody listens on now."""
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
 
 
 @dataclass
@@ -265,6 +262,19 @@ class Ranks:
         """Kills whatever still runs."""
         for running in self._all:
             running.end()
+
+
+def reach(folder: Path, point: str) -> None:
+    """Tells the other ranks, which know the same folder, that this one has come to a point."""
+    (folder / point).touch()
+
+
+def await_reached(folder: Path, *points: str, deadline: float = DEADLINE) -> None:
+    """Waits until other ranks have come to these points."""
+    until = time.monotonic() + deadline
+    while missing := [point for point in points if not (folder / point).exists()]:
+        assert time.monotonic() < until, f"nobody came to {missing}"
+        time.sleep(0.002)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from ranks import Ranks, free_port
+from ports import free_port
+from ranks import Ranks
 from torch.distributed import ReduceOp
 from training import process_group
 
@@ -385,14 +386,16 @@ def _split() -> None:
 
 
 def _abide_by_timeouts_of_waits() -> None:
-    tensor = torch.ones(1)
-    if dist.get_rank() == 0:
-        time.sleep(0.4)
+    tensor, rank, world = torch.ones(1), dist.get_rank(), dist.get_world_size()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.wait([f"rank {other} has waited" for other in range(1, world)])
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
-    if dist.get_rank() > 0:
+    if rank > 0:
         with pytest.raises(RuntimeError, match="has not ended"):
             work.wait(timedelta(seconds=0.05))
+        store.set(f"rank {rank} has waited", "")
     assert work.wait() and tensor.item() == dist.get_world_size()
 
 
@@ -454,10 +457,13 @@ def test_a_monitored_barrier_says_who_is_missing_and_harms_nothing(ranks: Ranks,
 
 def wait_in_vain(folder: Path) -> str:
     rank = int(os.environ["RANK"])
-    with process_group("ringfold", folder, 1.0):
+    with process_group("ringfold", folder):
         dist.barrier()
+        # Not before all are there: that may take longer on a busy machine.
+        dist.group.WORLD._get_backend(CPU).set_timeout(timedelta(seconds=1))  # type: ignore[union-attr]
+        store = dist.distributed_c10d._get_default_store()
         if rank == 1:
-            time.sleep(4.0)
+            store.wait(["rank 0 was told", "rank 2 was told"])
             return ""
         work = dist.all_reduce(torch.ones(1), async_op=True)
         assert work is not None
@@ -471,6 +477,7 @@ def wait_in_vain(folder: Path) -> str:
         assert work.is_completed() and not work.is_success() and "rank 1" in str(work.exception())
         with pytest.raises(RuntimeError) as caught:
             dist.barrier()
+        store.set(f"rank {rank} was told", "")
     return str(caught.value)
 
 

@@ -20,7 +20,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torchcomms
-from ranks import Ranks, free_port
+from ports import free_port
+from ranks import Ranks
 from torchcomms import CommOptions, ReduceOp, TorchComm
 
 CPU = torch.device("cpu")

@@ -393,7 +393,8 @@ fn a_holder_stops_at_once_while_a_fetcher_does_not_read() {
         leaves: (32 << 20) / LEAF_BYTES as u64,
     };
     near.write_all(&request.encode().unwrap()).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    near.set_read_timeout(Some(PATIENCE)).unwrap();
+    near.read_exact(&mut [0]).expect("it has begun to send");
     let began = Instant::now();
     let moved = holder.stop();
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());

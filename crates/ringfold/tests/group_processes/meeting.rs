@@ -98,7 +98,7 @@ fn a_file_of_an_earlier_run_misleads_nobody() {
 fn a_rank_that_comes_late_is_waited_for() {
     let at = address();
     let mut ranks: Vec<_> = (0..2).map(|rank| comer(rank, 3, &at, "")).collect();
-    std::thread::sleep(Duration::from_secs(1));
+    ranks[0].await_visitors(1);
     ranks.push(comer(2, 3, &at, ""));
     are_a_group(ranks);
 }
@@ -127,7 +127,7 @@ fn ranks_that_never_come_are_named_to_all_who_came() {
 fn a_rank_that_is_killed_while_the_others_come_is_named_to_all_who_came() {
     let at = address();
     let mut ranks: Vec<_> = (0..3).map(|rank| comer(rank, 4, &at, "patience_ms=20000")).collect();
-    std::thread::sleep(Duration::from_millis(500));
+    ranks[0].await_visitors(2);
     let begun = Instant::now();
     ranks[1].kill9().unwrap();
     for rank in [0, 2] {
@@ -141,7 +141,7 @@ fn a_rank_that_is_killed_while_the_others_come_is_named_to_all_who_came() {
 fn others_hear_that_rank_0_was_killed_while_they_waited() {
     let at = address();
     let mut ranks: Vec<_> = (0..2).map(|rank| comer(rank, 3, &at, "patience_ms=20000")).collect();
-    std::thread::sleep(Duration::from_millis(500));
+    ranks[0].await_visitors(1);
     let begun = Instant::now();
     ranks[0].kill9().unwrap();
     let error = ranks[1].answer().error();
@@ -152,7 +152,7 @@ fn others_hear_that_rank_0_was_killed_while_they_waited() {
 fn a_number_that_is_taken_is_refused_and_the_others_go_on() {
     let at = address();
     let mut ranks: Vec<_> = (0..2).map(|rank| comer(rank, 3, &at, "")).collect();
-    std::thread::sleep(Duration::from_millis(500));
+    ranks[0].await_visitors(1);
     let mut twin = comer(1, 3, &at, "");
     let error = twin.answer().error();
     assert!(error.contains("rank 1 is taken by rank 1 ("), "{error}");
@@ -165,7 +165,7 @@ fn a_number_that_is_taken_is_refused_and_the_others_go_on() {
 fn a_second_rank_0_does_not_disturb_the_first() {
     let at = address();
     let mut ranks = vec![comer(0, 2, &at, "")];
-    std::thread::sleep(Duration::from_millis(300));
+    ranks[0].await_listener(&at);
     let mut twin = comer(0, 2, &at, "patience_ms=1000");
     let error = twin.answer().error();
     assert!(error.contains("can't listen"), "{error}");

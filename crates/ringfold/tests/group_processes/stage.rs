@@ -1,12 +1,13 @@
 //! Ranks as processes, from the outside.
 
 use ringfold_lab::Process;
-use std::net::TcpListener;
+use ringfold_lab::socket::{Socket, free_port, listening_ports, sockets};
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Set for processes that are ranks.
 pub const IS_RANK: &str = "RINGFOLD_TEST_IS_RANK";
@@ -106,6 +107,30 @@ impl Rank {
         self.process.wait_for_line("begun", LONG).unwrap();
     }
 
+    /// Waits until it listens at an address.
+    #[track_caller]
+    pub fn await_listener(&self, at: &str) {
+        let until = Instant::now() + LONG;
+        let address: SocketAddr = at.parse().expect("an address");
+        while !listening_ports(self.pid()).unwrap().contains(&address.port()) {
+            assert!(Instant::now() < until, "it does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until so many ranks have connected to this one, and it has read what they sent. It has then registered
+    /// them, or does so in a moment.
+    #[track_caller]
+    pub fn await_visitors(&self, count: usize) {
+        let until = Instant::now() + LONG;
+        let is_there = |socket: &Socket| !socket.listens && socket.unread_bytes == 0;
+        while sockets(self.pid()).unwrap().iter().filter(|socket| is_there(socket)).count() < count {
+            assert!(Instant::now() < until, "fewer than {count} ranks have connected");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+
     /// It has nothing more to do, and ends by itself.
     #[track_caller]
     pub fn ends(mut self) {
@@ -179,16 +204,7 @@ impl Drop for Place {
     }
 }
 
-/// An address of this host that nobody listens at. Its port is none that the system gives to whoever dials: one of those
-/// might be taken before rank 0 comes, and be of no use for a minute.
+/// An address of this host that nobody listens at.
 pub fn address() -> String {
-    static PORTS: AtomicUsize = AtomicUsize::new(0);
-    let first = std::process::id() as usize * 97;
-    loop {
-        let port = 12_000 + (first + PORTS.fetch_add(1, Ordering::Relaxed)) % 18_000;
-        let address = format!("127.0.0.1:{port}");
-        if TcpListener::bind(&address).is_ok() {
-            return address;
-        }
-    }
+    format!("127.0.0.1:{}", free_port())
 }
