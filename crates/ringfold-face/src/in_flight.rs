@@ -16,7 +16,7 @@ enum Slot {
     /// Some thread is at it: it launches it, waits for it, or runs it to its end.
     Busy,
     /// Launched, and nobody has asked how it went.
-    Launched(Work),
+    Launched(Box<Work>),
 }
 
 /// Tags that are taken for as long as this lives.
@@ -50,7 +50,7 @@ impl InFlight {
         let mut tags = self.tags.lock();
         let slot = tags.get_mut(&tag)?;
         match core::mem::replace(slot, Slot::Busy) {
-            Slot::Launched(work) => Some((work, Taken { in_flight: self, tags: vec![tag] })),
+            Slot::Launched(work) => Some((*work, Taken { in_flight: self, tags: vec![tag] })),
             Slot::Busy => None,
         }
     }
@@ -74,7 +74,7 @@ impl InFlight {
         let launched = |_: &u64, slot: &mut Slot| matches!(slot, Slot::Launched(_));
         let abandoned: Vec<_> = self.tags.lock().extract_if(launched).collect();
         let work = |(_, slot)| match slot {
-            Slot::Launched(work) => Some(work),
+            Slot::Launched(work) => Some(*work),
             Slot::Busy => None,
         };
         abandoned.into_iter().filter_map(work).collect()
@@ -85,7 +85,7 @@ impl Taken<'_> {
     /// The tag stays in flight until the work is claimed and has ended.
     pub fn launched(mut self, work: Work) {
         if let Some(tag) = self.tags.pop() {
-            self.in_flight.tags.lock().insert(tag, Slot::Launched(work));
+            self.in_flight.tags.lock().insert(tag, Slot::Launched(Box::new(work)));
         }
     }
 }

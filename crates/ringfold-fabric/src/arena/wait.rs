@@ -154,10 +154,10 @@ impl Arena {
     #[cold]
     fn wake_the_ready_of(&self, sleepers: Ranks) {
         for rank in sleepers {
-            if self.missing(self.wished(rank), rank).is_empty() {
-                if sleep::claim(self.word(SLEEPERS_AT), Ranks::one(rank).0) {
-                    self.bell(rank.index()).ring();
-                }
+            if self.missing(self.wished(rank), rank).is_empty()
+                && sleep::claim(self.word(SLEEPERS_AT), Ranks::one(rank).0)
+            {
+                self.bell(rank.index()).ring();
             }
         }
     }

@@ -90,7 +90,6 @@ impl Cells {
     }
 
     /// How many bytes.
-    #[expect(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.bytes
     }

@@ -16,8 +16,9 @@ fn records_and_payloads_arrive_whole_while_both_ends_work() {
     let records: u32 = if cfg!(miri) { 40 } else { 20_000 };
     let (mut outlet, mut inlet, tenancy) = ends();
     // Short records without cells, and payloads of one cell or more, so that the ring and the cells run out.
-    let bytes =
-        |number: u32| if number % 3 == 0 { 0 } else { number as usize * 37 % (SHARED_CELL_BYTES / 64) + 1 };
+    let bytes = |number: u32| {
+        if number.is_multiple_of(3) { 0 } else { number as usize * 37 % (SHARED_CELL_BYTES / 64) + 1 }
+    };
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for number in 0..records {

@@ -134,7 +134,7 @@ impl Core {
             let buffers = on_host(operation.buffers, request.side).0;
             let deadline = self.deadline(operation.timeout);
             let started = self.engine.with(|driver| driver.start(&request, buffers, deadline))?;
-            let call = started.map_err(|(error, _)| error)?;
+            let call = started.map_err(|failed| failed.0)?;
             return Ok(GroupWork::transfer(self.clone(), call));
         }
         self.put_in_line(operation, then).map(|job| GroupWork::collective(self.clone(), job))

@@ -152,11 +152,11 @@ impl GroupDriver {
         request: &Request,
         buffers: HostBuffers,
         deadline: Instant,
-    ) -> Result<CallId, (Error, HostBuffers)> {
+    ) -> Result<CallId, Box<(Error, HostBuffers)>> {
         let Request { descriptor, layout, .. } = request;
         let descriptor = *descriptor;
         if let Some(error) = self.refusal(&descriptor) {
-            return Err((error, buffers));
+            return Err(Box::new((error, buffers)));
         }
         let tag = match descriptor.collective {
             Collective::Transfer { from, to } => transfer(from, to, request.tag),
@@ -167,7 +167,7 @@ impl GroupDriver {
         let now = self.clock.now();
         self.plane
             .start(now, op, descriptor, layout, buffers)
-            .map_err(|(why, buffers)| (Error::Misuse(why), buffers))?;
+            .map_err(|(why, buffers)| Box::new((Error::Misuse(why), buffers)))?;
         next.0 += 1;
         let call = self.call();
         let timeout = deadline.saturating_duration_since(Instant::now());

@@ -28,7 +28,10 @@ impl Core {
         let started = self.engine.with_waiter(|driver| driver.start(request, buffers, deadline));
         let call = match started {
             Ok(Ok(call)) => call,
-            Ok(Err((error, buffers))) => return (Err(error), Some(unpack.finish(Some(buffers), false))),
+            Ok(Err(failed)) => {
+                let (error, buffers) = *failed;
+                return (Err(error), Some(unpack.finish(Some(buffers), false)));
+            }
             Err(error) => return (Err(error), None),
         };
         let GroupEnded { result, buffers } = self.wait_watched(call, watch);
