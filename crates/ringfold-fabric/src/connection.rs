@@ -274,9 +274,15 @@ impl Connection {
 
     /// Reads once, if there is anything. The end of the stream is an error.
     pub fn fill(&mut self) -> io::Result<bool> {
+        self.fill_within(usize::MAX)
+    }
+
+    /// The same, for so many bytes at most: what follows them is left to another reader.
+    pub(crate) fn fill_within(&mut self, bytes: usize) -> io::Result<bool> {
         self.make_room();
-        let room = self.input.len() - self.unread.end;
-        let read = self.transport.read(&mut [IoSliceMut::new(&mut self.input[self.unread.end..])])?;
+        let room = bytes.min(self.input.len() - self.unread.end);
+        let place = &mut self.input[self.unread.end..][..room];
+        let read = self.transport.read(&mut [IoSliceMut::new(place)])?;
         self.unread.end += read;
         self.is_drained = read < room;
         Ok(read > 0)

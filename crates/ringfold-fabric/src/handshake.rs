@@ -5,7 +5,7 @@ use crate::limits;
 use crate::poller::{Poller, Token};
 use crate::transport::Transport;
 use ringfold_proto::handshake::{Acceptor, Dialler, Established, HandshakeError, Secret, SecretFor};
-use ringfold_proto::hello::{Hello, Refusal};
+use ringfold_proto::hello::{Hello, Refusal, Verdict, Welcome};
 use ringfold_proto::time::Time;
 use std::io;
 use std::net::SocketAddr;
@@ -20,6 +20,8 @@ pub struct Handshake {
     answer_by: Time,
     /// Whether the other end has sent anything.
     heard: bool,
+    /// Bytes that may still be read. A side that dials knows how many there are; what follows them is not for it.
+    left: usize,
     /// How sending failed first: the system tells each error once.
     broken: Option<io::Error>,
 }
@@ -84,7 +86,7 @@ impl Handshake {
         let side = Side::Dialler(Box::new(dialler));
         let deadline = answer_by.min(now + limits::CONNECT_MAX);
         let mut handshake = Self::new(Transport::dial(to)?, poller, side, deadline)?;
-        handshake.answer_by = answer_by;
+        (handshake.answer_by, handshake.left) = (answer_by, Welcome::BYTES + Verdict::BYTES);
         handshake.answer();
         Ok(handshake)
     }
@@ -103,7 +105,15 @@ impl Handshake {
 
     fn new(transport: Transport, poller: &Arc<Poller>, side: Side, deadline: Time) -> io::Result<Self> {
         let connection = Connection::over(Arc::new(transport), poller, Intake::Frames)?;
-        Ok(Self { connection, side, deadline, answer_by: deadline, heard: false, broken: None })
+        Ok(Self {
+            connection,
+            side,
+            deadline,
+            answer_by: deadline,
+            heard: false,
+            left: usize::MAX,
+            broken: None,
+        })
     }
 
     /// Its token in the poller.
@@ -130,14 +140,19 @@ impl Handshake {
             self.deadline = self.answer_by;
         }
         self.answer();
-        let filled = self.connection.fill();
+        let filled = self.connection.fill_within(self.left);
         if !self.heard && matches!(filled, Ok(true)) {
             (self.heard, self.deadline) = (true, now + limits::HANDSHAKE_MAX);
         }
-        let side = &mut self.side;
-        let step = self.connection.take(|input| match side {
-            Side::Dialler(dialler) => dialler.handle_bytes(input),
-            Side::Acceptor(acceptor) => acceptor.handle_bytes(input, secrets),
+        let (side, left) = (&mut self.side, &mut self.left);
+        let step = self.connection.take(|input| {
+            let unread = input.len();
+            let step = match side {
+                Side::Dialler(dialler) => dialler.handle_bytes(input),
+                Side::Acceptor(acceptor) => acceptor.handle_bytes(input, secrets),
+            };
+            *left = left.saturating_sub(unread - input.len());
+            step
         });
         self.answer();
         match (step, filled) {
