@@ -258,13 +258,14 @@ mod tests {
     use crate::limits;
     use crate::poller::Poller;
     use ringfold_proto::id::OpId;
+    use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
     use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
 
     #[test]
     fn links_whose_peers_do_not_read_are_closed_by_one_deadline() {
         const LINKS: u128 = 6;
-        const FRAME: usize = 1 << 20;
+        const FRAME: usize = PAYLOAD_BYTES_MAX;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let poller = Arc::new(Poller::new().unwrap());
         let mut medium = LinkMedium::<()>::default();
@@ -273,7 +274,7 @@ mod tests {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             silent.push(listener.accept().unwrap().0);
             let mut link = Link::new(vec![Connection::new(stream, &poller, Intake::Frames).unwrap()]);
-            for chunk in 0..32 {
+            for chunk in 0..128 {
                 let (op, length) = (OpId::default(), FRAME as u32);
                 let header = DataHeader {
                     op,

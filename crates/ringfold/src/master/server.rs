@@ -12,7 +12,7 @@ use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Poller, Readiness, Token};
 use ringfold_fabric::random;
 use ringfold_proto::cause::Removal;
-use ringfold_proto::handshake::{Established, Identity, Secret};
+use ringfold_proto::handshake::{Established, HandshakeError, Identity, Secret};
 use ringfold_proto::hello::{Hello, Purpose, Refusal};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::master::{Master as Machine, MasterAction, MasterConfig};
@@ -154,10 +154,10 @@ impl Server {
                 }
                 Outcome::Rejected(from, rejection) => {
                     // Clients that only open a connection (port scans, health checks) were not rejected.
-                    if rejection.error.is_some() {
-                        tracing::warn!(target: "ringfold::master", "rejected connection from {from}: {rejection}");
-                    } else {
+                    if matches!(rejection.error, None | Some(HandshakeError::Truncated { .. })) {
                         tracing::debug!(target: "ringfold::master", "no handshake with {from}: {rejection}");
+                    } else {
+                        tracing::warn!(target: "ringfold::master", "rejected connection from {from}: {rejection}");
                     }
                 }
             }
