@@ -52,6 +52,10 @@ pub const OUTBOX_MAX: usize = 16_384;
 /// Bytes of such messages.
 pub const OUTBOX_BYTES_MAX: usize = 64 << 20;
 
+/// A peer acknowledges at least every so many messages, also between its heartbeats: what other peers make the master
+/// send does not fill its outbox.
+pub const ACKNOWLEDGE_EVERY: u64 = OUTBOX_MAX as u64 / 16;
+
 /// Bytes of a peer's name.
 pub const NAME_BYTES_MAX: usize = 128;
 

@@ -1,5 +1,8 @@
-//! Peers whose shared state was rejected. Until such a peer makes its next call, no sync waits for it. If it stays
-//! silent for longer than a moment while others wait for it in another call, it is evicted with the reason.
+//! Peers whose shared state was rejected. A peer that makes no call for a moment after that is evicted with the reason
+//! as soon as others wait for it.
+//!
+//! It is not skipped by syncs instead: every member counts the rounds, also those that were decided before a master
+//! restarted, so all members take part in every round.
 
 use super::Master;
 use super::phase::PhaseRound;
@@ -33,12 +36,6 @@ impl Master {
         }
     }
 
-    /// The members of a group that a sync waits for.
-    pub(super) fn sync_members(&self, group: crate::id::GroupId) -> Vec<PeerId> {
-        let rejected = |peer: &PeerId| self.roster.get(*peer).is_some_and(|r| r.rejected.is_some());
-        self.roster.members(group).into_iter().filter(|peer| !rejected(peer)).collect()
-    }
-
     pub(super) fn expire_rejected(&mut self, now: Time) {
         for rejected in self.roster.iter_mut().filter_map(|r| r.rejected.as_mut()) {
             rejected.silent |= rejected.grace_ends <= now;
@@ -62,13 +59,16 @@ impl Master {
         true
     }
 
-    /// Whether a vote of the run, or an operation of the peer's group, lacks this peer only to begin or to go on.
+    /// Whether a vote of the run, or a sync or an operation of the peer's group, has begun and lacks this peer.
     fn is_waited_for(&self, peer: PeerId) -> bool {
         let lacks = |r: &PhaseRound| !r.acting && !r.round.is_empty() && r.round.vote_of(peer).is_none();
         let group = self.roster.group_of(peer).and_then(|id| self.groups.get(&id));
         let in_epoch = |g: &&super::group::Group| g.open_epoch().is_some_and(|e| e.rank_of(peer).is_some());
         let lacks_part = |op: &super::reduce::OpRound| op.failed.is_none() && !op.started.contains_key(&peer);
+        let lacks_offer =
+            |s: &super::sync::SyncRound| !s.offering().is_empty() && !s.offering().contains(&peer);
         self.votes.values().any(lacks)
+            || group.and_then(|g| g.sync.as_ref()).is_some_and(lacks_offer)
             || group.filter(in_epoch).is_some_and(|g| g.ops.values().any(lacks_part))
     }
 }

@@ -149,7 +149,7 @@ impl Master {
             let overdue = offers.votes().iter().filter(|(_, (cast, _))| cast.deadline <= now);
             let overdue: Vec<_> = overdue.map(|(peer, _)| *peer).collect();
             if !overdue.is_empty() {
-                expired.push((overdue, offers.missing(self.sync_members(*id))));
+                expired.push((overdue, offers.missing(self.roster.members(*id))));
             }
         }
         for (overdue, missing) in expired {
@@ -159,7 +159,7 @@ impl Master {
     }
 
     fn advance_group_sync(&mut self, now: Time, id: GroupId) -> bool {
-        let members = self.sync_members(id);
+        let members = self.roster.members(id);
         let Some(group) = self.groups.get_mut(&id) else { return false };
         let Some(sync) = &group.sync else { return false };
         if sync.is_idle() {

@@ -59,9 +59,9 @@ impl Master {
             }
         }
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
-            let (members, syncing) = (self.roster.members(id), self.sync_members(id));
+            let members = self.roster.members(id);
             let Some(group) = self.groups.get_mut(&id) else { continue };
-            let sync = group.sync.as_mut().and_then(|s| s.take_note(now, wait, syncing));
+            let sync = group.sync.as_mut().and_then(|s| s.take_note(now, wait, members.clone()));
             let sync = sync.map(|(waiting, missing)| (JointCall::Vote(Phase::Sync), waiting, missing));
             // Peers that all run it are not waiting for each other's call.
             let ops = group.ops.iter_mut().filter_map(|((tag, _), op)| {

@@ -126,7 +126,13 @@ impl Peer {
             self.session = Session::default();
         }
         match self.session.hear(message) {
-            Receipt::Fresh => true,
+            Receipt::Fresh => {
+                if self.speaking && message.number > 0 && message.number % limits::ACKNOWLEDGE_EVERY == 0 {
+                    let message = self.session.say_aside(ToMaster::Heartbeat { heard: Vec::new() });
+                    self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
+                }
+                true
+            }
             Receipt::Repeat => false,
             Receipt::Impossible => {
                 self.go(Failure::master_misbehaved(ProtocolViolation::Numbering));

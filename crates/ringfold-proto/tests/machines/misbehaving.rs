@@ -5,6 +5,7 @@ use crate::draw::Draw;
 use ringfold_proto::bounded::Bounded;
 use ringfold_proto::cause::{Cause, Departure, JoinRefusal, ProtocolViolation, Removal};
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member};
+use ringfold_proto::event::Event;
 use ringfold_proto::id::{
     CallId, ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, Seq, Tag,
 };
@@ -104,9 +105,10 @@ fn a_peer_that_acknowledges_nothing_is_evicted_before_any_timeout() {
     for round in 1..=limits::OUTBOX_MAX as u64 + 10 {
         let request = Request::ArePeersPending;
         let actions = say(round, ToMaster::Vote { call: CallId(round), round, deadline_ms: 0, request });
-        if actions.iter().any(|action| matches!(action, MasterAction::Close { .. })) {
-            let told = format!("{actions:?}");
-            assert!(told.contains("does not acknowledge"), "{told}");
+        if actions.contains(&MasterAction::Close { conn }) {
+            let how = Departure::Misbehaved(ProtocolViolation::NothingAcknowledged);
+            let departed = |action: &MasterAction| matches!(action, MasterAction::Notify(Event::Departed(_, h)) if *h == how);
+            assert!(actions.iter().any(departed), "{actions:?}");
             return;
         }
     }

@@ -283,19 +283,28 @@ fn with_rejected() -> (Stage, [Who; 3]) {
 }
 
 #[test]
-fn no_sync_waits_for_a_peer_whose_state_was_rejected_until_it_calls_again() {
+fn a_sync_evicts_a_peer_that_is_silent_after_its_state_was_rejected() {
     let (mut stage, [ann, bob, cid]) = with_rejected();
-    for revision in 1..3 {
-        let calls = [ann, bob].map(|who| (who, sync(&mut stage, who, offer(revision, &[1]))));
-        stage.all_got(&calls, &synced(revision));
-    }
-    // It is still a member, and takes part again as soon as it offers.
-    let late = sync(&mut stage, cid, offer(0, &[9]));
-    let calls = [ann, bob].map(|who| (who, sync(&mut stage, who, offer(3, &[1]))));
-    assert!(stage.is_waiting(ann, calls[0].1));
+    let calls = [ann, bob].map(|who| (who, sync(&mut stage, who, offer(1, &[1]))));
+    stage.pass(secs(1));
+    assert!(stage.is_waiting(ann, calls[0].1), "it may be about to offer again");
+    stage.pass(secs(6));
+    stage.all_got(&calls, &synced(1));
+    assert!(matches!(stage.removal(cid), Departure::StateRejected(StateRejection::Layout { .. })));
+}
+
+#[test]
+fn a_peer_whose_state_was_rejected_takes_part_in_the_next_sync_if_it_offers_soon() {
+    let (mut stage, [ann, bob, cid]) = with_rejected();
+    let calls = [ann, bob].map(|who| (who, sync(&mut stage, who, offer(1, &[1]))));
+    stage.pass(secs(4));
+    let again = sync(&mut stage, cid, offer(0, &[9]));
+    stage.pass(secs(60));
+    assert!(stage.is_waiting(ann, calls[0].1), "it fetches");
     fetched(&mut stage, cid, true);
-    stage.all_got(&calls, &synced(3));
-    stage.all_got(&[(cid, late)], &synced(3));
+    stage.all_got(&calls, &synced(1));
+    stage.all_got(&[(cid, again)], &synced(1));
+    assert_eq!(stage.members(), [ann, bob, cid]);
 }
 
 #[test]

@@ -85,12 +85,12 @@ fn world_sizes_after_a_success_are_those_of_its_epoch_on_all_peers() {
     assert_eq!([ann, bob, cid].map(|w| stage.world(w)), [3, 4, 4]);
     stage.reduce_successfully(&[ann, bob, cid], 1);
     assert_eq!([ann, bob, cid].map(|w| (stage.world(w), stage.global_world(w))), [(3, 3); 3]);
-    // A peer that leaves after its own part is done is in the result, and still counts.
+    // A peer that leaves after a success is in the result, and still counts: also where the success is heard of late.
     let calls = stage.reduce_all(&[ann, bob, cid], 2);
-    stage.done(cid, 2);
+    stage.hold_down(bob);
+    [ann, bob, cid].iter().for_each(|w| stage.done(*w, 2));
     stage.leave(cid);
-    stage.done(ann, 2);
-    stage.done(bob, 2);
+    stage.let_go(bob);
     let both = [(ann, calls[0]), (bob, calls[1])];
     stage.all_got(&both, &Ok(Completion::Reduced { world: 3 }));
     assert_eq!([ann, bob].map(|w| (stage.world(w), stage.global_world(w))), [(3, 3); 2]);
