@@ -4,9 +4,12 @@
 use crate::network::Wire;
 use crate::world::World;
 use ringfold_proto::data_header::DataHeader;
-use ringfold_proto::id::PeerId;
+use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::dtype::DType;
+use ringfold_proto::id::{EpochId, OpId, PeerId, Seq, Tag};
 use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::message::{Ballot, Numbered, ToMaster};
+use ringfold_proto::reduce_op::ReduceOp;
 use std::fmt;
 use std::str::FromStr;
 
@@ -33,11 +36,13 @@ pub enum Sabotage {
     ShareCreditPool,
     /// World sizes do not change by collectives that succeed.
     StaleWorld,
+    /// A heartbeat counts as a call of its sender.
+    HeartbeatIsCall,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::SkipRestore,
         Self::CommitWithoutLastVote,
         Self::CountVoteTwice,
@@ -48,6 +53,7 @@ impl Sabotage {
         Self::ReuseEpochNumber,
         Self::ShareCreditPool,
         Self::StaleWorld,
+        Self::HeartbeatIsCall,
     ];
 }
 
@@ -77,6 +83,13 @@ impl World {
             (Some(Sabotage::LoseResume), ToMaster::Resume(mut resume)) => {
                 resume.epochs.iter_mut().for_each(|e| e.ops.clear());
                 reached[0].1.message = ToMaster::Resume(resume);
+            }
+            (Some(Sabotage::HeartbeatIsCall), ToMaster::Heartbeat { .. }) => {
+                // An operation of no epoch: it has no other effect.
+                let op = OpId { epoch: EpochId::default(), tag: Tag(0), seq: Seq(0) };
+                let descriptor = Descriptor::all_reduce(1, DType::F32, ReduceOp::Sum);
+                let message = ToMaster::Started { op, descriptor };
+                reached.push((wire, Numbered { number: 0, acknowledged: 0, message }));
             }
             (Some(bug), ToMaster::OpVote { op, descriptor, ballot: Ballot::Done { digest } }) => {
                 let vote = ToMaster::OpVote { op, descriptor, ballot: Ballot::Done { digest } };

@@ -35,4 +35,5 @@ found! {
     an_epoch_number_that_is_reused_is_found: ReuseEpochNumber by MembershipAgrees | NobodyIsAccused;
     a_credit_pool_that_operations_share_is_found: ShareCreditPool by TheRunRecovers | NobodyIsAccused;
     world_sizes_that_go_stale_are_found: StaleWorld by WorldsAgree;
+    a_rejected_peer_that_others_wait_for_is_found: HeartbeatIsCall by NobodyWaitsForRejected;
 }
