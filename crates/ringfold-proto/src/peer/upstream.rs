@@ -127,7 +127,10 @@ impl Peer {
         }
         match self.session.hear(message) {
             Receipt::Fresh => {
-                if self.speaking && message.number > 0 && message.number % limits::ACKNOWLEDGE_EVERY == 0 {
+                if self.speaking
+                    && message.number > 0
+                    && message.number.is_multiple_of(limits::ACKNOWLEDGE_EVERY)
+                {
                     let message = self.session.say_aside(ToMaster::Heartbeat { heard: Vec::new() });
                     self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
                 }
