@@ -23,7 +23,11 @@ def die_while_waited_for(what: str, transport: str) -> str:
     }
     group.barrier()
     if rank() == 1:
+        # Not before the others have left the barrier.
+        for semaphore in semaphores.values():
+            semaphore.wait(timeout=DEADLINE)
         os.kill(os.getpid(), signal.SIGKILL)
+    semaphores[1].signal()
     try:
         if what == "barrier":
             group.barrier()
@@ -35,6 +39,8 @@ def die_while_waited_for(what: str, transport: str) -> str:
             # Rank 0 itself is fine, but the communicator is not.
             semaphores[2 if rank() == 0 else 0].wait(timeout=DEADLINE)
     except BaseError as error:
+        # The other survivor must learn of rank 1 before it learns that this rank has left.
+        time.sleep(1)
         return f"{type(error).__name__} {getattr(error, 'code', '')!r} {error}"
     return "nothing was said"
 
