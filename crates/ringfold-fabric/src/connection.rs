@@ -199,7 +199,7 @@ impl Connection {
 
     /// Bytes that wait to be sent.
     pub fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+        self.queued_bytes - self.sent
     }
 
     /// Sends what the connection takes, and collects the tickets of puts that have left.
@@ -322,7 +322,7 @@ impl Connection {
 
     /// Puts that will never be sent, when the connection is given up.
     pub fn unsent(&mut self) -> impl Iterator<Item = Ticket> + '_ {
-        self.queued_bytes = 0;
+        (self.queued_bytes, self.sent) = (0, 0);
         self.output.drain(..).filter_map(|piece| match piece {
             Piece::Leased(_, ticket) => ticket,
             Piece::Bytes(_) => None,
@@ -353,14 +353,15 @@ impl Connection {
         if !self.poll_finish() {
             return false;
         }
-        loop {
+        // A peer that never stops sending must not hold up the others that close.
+        for _ in 0..limits::READS_PER_CLOSE {
             match self.transport.read(&mut [IoSliceMut::new(&mut self.input)]) {
-                Ok(0) => break,
+                Ok(0) => return !self.transport.unacknowledged_bytes().is_ok_and(|bytes| bytes > 0),
                 Ok(_) => {}
                 Err(_) => return true,
             }
         }
-        !self.transport.unacknowledged_bytes().is_ok_and(|bytes| bytes > 0)
+        false
     }
 
     /// No longer watched; it stays open.

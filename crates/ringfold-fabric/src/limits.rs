@@ -130,6 +130,9 @@ pub const SHARED_CELLS: usize = 64;
 /// once, so that there is always room for the next one, whatever waits.
 pub const SHARED_CELLS_HELD_MAX: usize = 48;
 
+/// Reads of input that is discarded, between two looks at the deadline of closing.
+pub const READS_PER_CLOSE: usize = 64;
+
 /// How often a link that is being closed looks whether its last words were taken.
 pub const FAREWELL_PAUSE: Duration = Duration::from_micros(200);
 

@@ -237,6 +237,7 @@ impl Mesh {
         // The lower id has chosen when it has said so: its own attempt is over, and it makes no other.
         if self.me < peer
             && let Some(wish) = self.wishes.get_mut(&peer)
+            && wish.epoch == established.epoch
             && !wish.attempt.is_receiving()
         {
             wish.attempt = Attempt::Due(now + limits::HANDSHAKE_MAX);

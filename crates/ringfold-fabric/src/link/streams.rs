@@ -4,7 +4,7 @@
 //! order, whichever stream brought it.
 
 use crate::arrival::{Arrival, can_wait};
-use crate::connection::Connection;
+use crate::connection::{CloseReason, Connection};
 use crate::memory::Lease;
 use crate::order::Order;
 use crate::poller::Token;
@@ -23,6 +23,10 @@ pub struct StreamLink {
     /// The place of the next frame that is sent.
     next_out: u64,
     early: Order<Arrival>,
+    /// How the first stream ended, or one that broke.
+    end: Option<io::Error>,
+    /// Whether a stream broke: then the link does, and the other streams are only read as far as they have arrived.
+    is_broken: bool,
     encoded: Vec<u8>,
     is_local: bool,
     /// Something is queued that nobody should wait for.
@@ -36,6 +40,8 @@ struct Stream {
     decoder: LinkDecoder,
     place: Place,
     incoming: Option<Incoming>,
+    /// Whether nothing follows on it.
+    is_over: bool,
     /// The last read took all that there was; the poller tells when there is more.
     is_drained: bool,
 }
@@ -64,12 +70,22 @@ impl StreamLink {
             decoder: LinkDecoder::default(),
             place: Place::default(),
             incoming: None,
+            is_over: false,
             is_drained: false,
         };
         let is_local = sockets.first().is_some_and(Connection::is_local);
         let early = Order::new(sockets.len());
         let streams = sockets.into_iter().map(stream).collect();
-        Self { streams, next_out: 0, early, encoded: Vec::new(), is_local, is_due: false }
+        Self {
+            streams,
+            next_out: 0,
+            early,
+            end: None,
+            is_broken: false,
+            encoded: Vec::new(),
+            is_local,
+            is_due: false,
+        }
     }
 
     /// Whether both ends are on this host, as far as their addresses show.
@@ -172,20 +188,57 @@ impl StreamLink {
                 return Ok(Some(arrival));
             }
             let mut moved = false;
-            for (index, stream) in self.streams.iter_mut().enumerate() {
-                if self.early.may_read(index, &mut stream.socket)?
-                    && let Some((place, arrival)) = stream.next(true, pool, &judge)?
-                {
-                    if place == OUT_OF_ORDER {
-                        return Ok(Some(arrival));
+            for index in 0..self.streams.len() {
+                match self.next_of(index, pool, &judge) {
+                    Ok(Some((OUT_OF_ORDER, arrival))) => return Ok(Some(arrival)),
+                    Ok(Some((place, arrival))) => {
+                        moved = true;
+                        self.early.insert(index, place, arrival)?;
                     }
-                    moved = true;
-                    self.early.insert(index, place, arrival)?;
+                    Ok(None) => {}
+                    // What was sent before the end of this stream may have arrived on others.
+                    Err(error) => self.note_end(index, error),
                 }
             }
-            if !moved {
-                return Ok(None);
+            if moved {
+                continue;
             }
+            if self.is_broken || self.streams.iter().all(|stream| stream.is_over) {
+                return Err(self.end.take().unwrap_or_else(|| CloseReason::Ended.into()));
+            }
+            return Ok(None);
+        }
+    }
+
+    /// The next arrival of one of several streams.
+    fn next_of(
+        &mut self,
+        index: usize,
+        pool: &mut SlotPool,
+        judge: &impl Fn(&DataHeader) -> Verdict,
+    ) -> io::Result<Option<(u64, Arrival)>> {
+        let stream = &mut self.streams[index];
+        if stream.is_over {
+            return stream.socket.take_error()?.map_or(Ok(None), Err);
+        }
+        if !self.early.may_read(index, &mut stream.socket)? {
+            return Ok(None);
+        }
+        stream.next(true, pool, judge)
+    }
+
+    fn note_end(&mut self, index: usize, error: io::Error) {
+        let stream = &mut self.streams[index];
+        let is_whole = stream.incoming.is_none() && stream.place.have == 0;
+        let is_end = is_whole && CloseReason::of(&error) == Some(CloseReason::Ended);
+        stream.is_over = true;
+        // The poller must not report the end again and again. If that fails, the stream is broken as well.
+        let is_quiet = stream.socket.set_awaits_input(false).is_ok();
+        if !(is_end && is_quiet) {
+            self.is_broken = true;
+            self.end = Some(error);
+        } else if self.end.is_none() {
+            self.end = Some(error);
         }
     }
 }
@@ -295,5 +348,51 @@ impl Incoming {
         } else {
             Arrival::Discarded(self.header, self.payload)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Intake;
+    use crate::poller::Poller;
+    use ringfold_proto::id::EpochId;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_came_on_one_stream_counts_although_another_has_ended() {
+        let poller = Arc::new(Poller::new().unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = |stream| Connection::new(stream, &poller, Intake::Frames).unwrap();
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            far.push(connection(TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
+            near.push(connection(listener.accept().unwrap().0));
+        }
+        let (mut near, mut far) = (StreamLink::new(near), StreamLink::new(far));
+        let goodbye = LinkMessage::Goodbye { epoch: EpochId::default() };
+        far.say(&goodbye);
+        let began = Instant::now();
+        while !far.poll_closed() {
+            assert!(began.elapsed() < Duration::from_secs(20), "nothing is acknowledged");
+            std::thread::yield_now();
+        }
+        let mut pool = SlotPool::default();
+        let heard = loop {
+            match near.next(&mut pool, |_| Verdict::Place) {
+                Ok(None) => assert!(began.elapsed() < Duration::from_secs(20), "nothing arrives"),
+                heard => break heard,
+            }
+        };
+        assert!(matches!(heard, Ok(Some(Arrival::Message(message))) if message == goodbye));
+        let end = loop {
+            match near.next(&mut pool, |_| Verdict::Place) {
+                Ok(None) => assert!(began.elapsed() < Duration::from_secs(20), "the end does not arrive"),
+                end => break end,
+            }
+        };
+        assert_eq!(CloseReason::of(&end.unwrap_err()), Some(CloseReason::Ended));
     }
 }

@@ -4,6 +4,7 @@ use super::bootstrap::Vigil;
 use crate::Error;
 use core::fmt;
 use parking_lot::{Mutex, MutexGuard};
+use ringfold_fabric::clock::Clock;
 use ringfold_fabric::host::outward_addresses;
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
@@ -46,6 +47,8 @@ pub struct MeetingPlace {
 
 struct Inner {
     poller: Arc<Poller>,
+    /// The listener's times are by this clock, whichever group meets here.
+    clock: Clock,
     announcement: Announcement,
     /// Locked by the group that meets here.
     listener: Mutex<Listener>,
@@ -89,7 +92,18 @@ impl MeetingPlace {
     }
 
     fn new(listener: Listener, poller: Arc<Poller>, announcement: Announcement) -> Self {
-        Self { inner: Arc::new(Inner { poller, announcement, listener: Mutex::new(listener) }) }
+        Self {
+            inner: Arc::new(Inner {
+                poller,
+                clock: Clock::start(),
+                announcement,
+                listener: Mutex::new(listener),
+            }),
+        }
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        self.inner.clock
     }
 
     pub(super) fn poller(&self) -> &Arc<Poller> {

@@ -144,7 +144,7 @@ impl<'a> Reception<'a> {
             listener,
             arrival,
             secret: Secret::token(&format!("{}{}", place.secret(), arrival.token)),
-            clock: Clock::start(),
+            clock: place.clock(),
             unnamed: HashMap::new(),
             others: BTreeMap::new(),
             has_seen_strangers: false,
