@@ -1,6 +1,6 @@
 //! Accepting connections: the ports that are listened on, and the handshakes of all who dial them.
 //!
-//! Sockets that listen are level-triggered, so one with a connection that can't be accepted would wake the poller for
+//! Sockets that listen are level-triggered, so one whose pending connection accept refuses would wake the poller for
 //! ever. While the process has no descriptors left, or too many handshakes are under way, they are not registered.
 
 use crate::closing::ClosingConnections;
@@ -59,7 +59,7 @@ struct Incoming {
 pub struct ListenAddress {
     /// The address.
     pub address: SocketAddr,
-    /// Whether a machine that lacks the address is no reason to fail.
+    /// Whether to continue if the machine does not have this address.
     pub optional: bool,
 }
 
@@ -72,7 +72,7 @@ pub enum Outcome {
     Rejected(SocketAddr, Rejection),
 }
 
-/// Why an address can't be listened on.
+/// Why listening on an address failed.
 #[derive(Debug, thiserror::Error)]
 #[error("can't listen on {address}: {}", explain(source))]
 pub struct BindError {

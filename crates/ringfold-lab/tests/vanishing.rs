@@ -1,4 +1,4 @@
-//! Ranks of a fixed group whose hosts vanish: no packet of theirs arrives any more, and nobody is told.
+//! Ranks of a fixed group whose hosts vanish: their packets stop, and no connection is closed.
 
 use crate::stage::SOON;
 use ringfold::{Bootstrap, Group, ReduceOp};

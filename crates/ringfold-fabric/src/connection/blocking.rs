@@ -15,7 +15,7 @@ pub struct BlockingConnection(Arc<Transport>);
 pub struct Closer(Arc<Transport>);
 
 impl Closer {
-    /// Ends both directions; whoever reads or writes returns.
+    /// Ends both directions. A blocked read or write returns.
     pub fn close(&self) {
         // One that is not connected any more has ended.
         let _ = self.0.shutdown(Shutdown::Both);

@@ -51,7 +51,7 @@ impl StreamHead {
         let mut offer = None;
         if offers & 1 != 0 {
             let (ticket, behind) = rest.split_first_chunk()?;
-            // A ticket of another kind is one that can't be used.
+            // A ticket of another kind is unusable.
             offer =
                 Some(Ticket::decode(ticket).unwrap_or(Ticket { pid: 0, fd: 0, bytes: 0, nonce: [0; 16] }));
             rest = behind;

@@ -1,6 +1,6 @@
 //! Calls that wait for live peers: who waits for whom goes to the master's log and to the peers that wait.
 //!
-//! Peers that use different tags wait for each other until a deadline. That can't be proved to be a mistake (the missing
+//! Peers that use different tags wait for each other until a deadline. This is not provably a mistake (the missing
 //! call may still come from another thread), so it is no contradiction (R10); but both sides are told.
 
 use super::phase::PhaseRound;

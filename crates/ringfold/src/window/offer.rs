@@ -72,7 +72,7 @@ impl Offer {
             is_able: layout.is_able != 0,
             bytes: layout.bytes,
             file: (layout.has_file != 0).then(|| FileTicket::decode(&layout.file)),
-            // A ticket of another version is one that can't be used.
+            // A ticket of another version is unusable.
             bells: Ticket::decode(&layout.bells).filter(|_| layout.has_bells != 0),
             about: layout.about.get(..layout.about_bytes as usize)?.to_vec(),
         })
