@@ -9,33 +9,57 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
+
+from blocked import wait_until_blocked
 
 # What the user of the tests has set must not change what they see.
 HIDDEN = ("RINGFOLD_LOG", "PCCL_LOG_LEVEL", "PCCL_JOIN_TOKEN", "PCCL_JOIN_TOKEN_FILE")
 
 
+class Process(Protocol):
+    """What :class:`Child` uses of a :class:`subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, number: int) -> None: ...
+
+
 class Child:
     """A running process and what it has printed so far, standard error included."""
 
-    def __init__(self, words: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
-        inherited = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    def __init__(self, words: Sequence[str | Path], process: Process, output: int) -> None:
         self.words = [str(word) for word in words]
-        self._process = subprocess.Popen(
-            self.words,
-            env={**inherited, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # What it starts itself can be ended together with it, and a Ctrl-C of the terminal is the tests' alone.
-            start_new_session=True,
-        )
+        self._process = process
+        self._output = output
         self._printed = bytearray()
-        self._news = threading.Condition()
-        self._silent = False
+        self._changed = threading.Condition()
+        self._is_closed = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    @classmethod
+    def start(cls, words: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Child:
+        """Starts a program."""
+        output, theirs = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [str(word) for word in words],
+                env={**inherited_environment(), **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=subprocess.STDOUT,
+                # What it starts itself can be ended together with it, and a Ctrl-C of the terminal is the tests' alone.
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        return cls(words, process, output)
 
     @property
     def pid(self) -> int:
@@ -44,7 +68,7 @@ class Child:
     @property
     def output(self) -> str:
         """What it has printed so far."""
-        with self._news:
+        with self._changed:
             return self._printed.decode(errors="replace")
 
     def wait(self, timeout: float) -> int:
@@ -68,33 +92,35 @@ class Child:
     def wait_for(self, text: str, timeout: float) -> str:
         """The first whole line that contains this text."""
         deadline = time.monotonic() + timeout
-        with self._news:
+        with self._changed:
             while True:
                 printed = self._printed.decode(errors="replace")
-                whole = printed if self._silent else printed[: printed.rfind("\n") + 1]
+                whole = printed if self._is_closed else printed[: printed.rfind("\n") + 1]
                 for line in whole.splitlines():
                     if text in line:
                         return line
                 left = deadline - time.monotonic()
-                why = "ended" if self._silent else f"took more than {timeout} s" if left <= 0 else None
+                why = "ended" if self._is_closed else f"took more than {timeout} s" if left <= 0 else None
                 assert why is None, f"{self} {why} without a line with {text!r}; it printed:\n{printed}"
-                self._news.wait(left)
+                self._changed.wait(left)
+
+    def wait_until_blocked(self) -> None:
+        """Waits until its main thread sleeps in a call that waits."""
+        wait_until_blocked(self.pid)
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL: it has no chance to say goodbye. When this returns, it is dead."""
-        self._process.kill()
+        self._process.send_signal(signal.SIGKILL)
         self._process.wait(30)
 
     def end(self) -> None:
         """Kills it, and all that it has started and that has no session of its own."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._process.wait(30)
+        self.kill()
         self._reader.join(5)
 
     def __str__(self) -> str:
@@ -102,15 +128,20 @@ class Child:
         return f"process {self.pid} ({' '.join(words)})"
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as stdout:
-            while part := os.read(stdout.fileno(), 1 << 16):
-                with self._news:
-                    self._printed += part
-                    self._news.notify_all()
-        with self._news:
-            self._silent = True
-            self._news.notify_all()
+        while part := os.read(self._output, 1 << 16):
+            with self._changed:
+                self._printed += part
+                self._changed.notify_all()
+        os.close(self._output)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+
+def inherited_environment() -> dict[str, str]:
+    """The environment of the tests without the user's settings; output is not buffered, and crashes print a stack."""
+    inherited = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    return {**inherited, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 def python(script_or_code: str | Path, *arguments: object) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from child import Child, Spawn, Start, python
+from forks import LEAN_MODULES, TORCH_MODULES, ForkServer
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def start() -> Iterator[Start]:
     children: list[Child] = []
 
     def start(*words: str | Path, env: Mapping[str, str] | None = None) -> Child:
-        children.append(Child(words, env))
+        children.append(Child.start(words, env))
         return children[-1]
 
     yield start
@@ -43,6 +44,37 @@ def spawn(start: Start) -> Spawn:
         return start(*python(script_or_code, *arguments), env=env)
 
     return spawn
+
+
+@pytest.fixture(scope="session")
+def torch_forks() -> Iterator[ForkServer]:
+    """Forks processes that have imported torch; see :mod:`forks`."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    server = ForkServer(*TORCH_MODULES)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def lean_forks() -> Iterator[ForkServer]:
+    """Forks processes that have imported numpy, and not torch; see :mod:`forks`."""
+    server = ForkServer(*LEAN_MODULES)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def spawn_with_torch(torch_forks: ForkServer) -> Iterator[Spawn]:
+    """As ``spawn``, for programs that import torch and whose start and end are not what is tested."""
+    children: list[Child] = []
+
+    def spawn(script_or_code: str | Path, *arguments: object, env: Mapping[str, str] | None = None) -> Child:
+        children.append(torch_forks.run_program(script_or_code, *arguments, env=env))
+        return children[-1]
+
+    yield spawn
+    for child in children:
+        child.end()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pccl
+from blocked import wait_until_blocked
 
 # Several processes that import torch on a busy machine take their time.
 DEADLINE = 120.0
 
 
-def begin(call: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
-    """Makes a call on a thread of its own."""
-    future: Future[Any] = Future()
+class Call(Future[Any]):
+    """A call on a thread of its own."""
 
-    def body() -> None:
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__()
+        self._call = call
+        self._thread = threading.Thread(target=self._body, daemon=True)
+        self._thread.start()
+
+    def wait_until_blocked(self) -> None:
+        """Waits until the call sleeps."""
+        assert self._thread.native_id is not None
+        wait_until_blocked(os.getpid(), self._thread.native_id)
+
+    def _body(self) -> None:
         try:
-            future.set_result(call(*arguments, **options))
+            self.set_result(self._call())
         except BaseException as error:  # noqa: BLE001
-            future.set_exception(error)
+            self.set_exception(error)
 
-    threading.Thread(target=body, daemon=True).start()
-    return future
+
+def begin(call: Callable[..., Any], *arguments: Any, **options: Any) -> Call:
+    """Makes a call on a thread of its own."""
+    return Call(partial(call, *arguments, **options))
 
 
 def together(*calls: Callable[..., Any]) -> list[Any]:

@@ -114,7 +114,7 @@ def test_handles_of_a_communicator_that_has_left_have_ended(master: str) -> None
         data = floats(1)
         handle = launch(a, data, 2)
         waiting = begin(launch(a, floats(1), 3).wait)
-        time.sleep(0.05)
+        waiting.wait_until_blocked()
         a.leave()
         assert handle.done()
         for end in (handle.wait(), waiting.result(DEADLINE)):
@@ -136,7 +136,8 @@ def test_several_threads_may_wait_for_one_handle(master: str) -> None:
     with connected(master) as (a, b):
         handle = launch(a, floats(1))
         waiting = [begin(handle.wait) for _ in range(3)]
-        time.sleep(0.05)
+        for call in waiting:
+            call.wait_until_blocked()
         begun = time.monotonic()
         with pytest.raises(TimeoutError):
             handle.wait(timeout=0.2)
@@ -160,8 +161,9 @@ def test_handles_can_be_awaited_while_the_loop_goes_on(master: str) -> None:
         data = [floats(t) for t in range(10)]
         mine = [launch(a, d, t) for t, d in enumerate(data)]
         gathered = asyncio.gather(*mine)
-        await asyncio.sleep(0.3)
-        assert not gathered.done() and ticks > 5
+        while ticks <= 5:
+            await asyncio.sleep(0.01)
+        assert not gathered.done()
         its = [launch(b, floats(t), t) for t in range(10)]
         for success, status, info in [*await gathered, *await asyncio.gather(*its)]:
             assert success and status == 0 and info.world_size == 2

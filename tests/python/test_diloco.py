@@ -336,9 +336,11 @@ def begin_together(spawn: Any, gate: Path, peers: list[tuple[Any, ...]]) -> list
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_survivors_go_on_with_equal_outer_bits_when_a_peer_is_killed(
-    master: str, spawn: Any, tmp_path: Path, overlap: bool
+    master: str, spawn_with_torch: Any, tmp_path: Path, overlap: bool
 ) -> None:
-    peers = begin_together(spawn, tmp_path / "gate", [(master, seed, 30, overlap) for seed in range(3)])
+    peers = begin_together(
+        spawn_with_torch, tmp_path / "gate", [(master, seed, 30, overlap) for seed in range(3)]
+    )
     for child in peers:
         child.wait_for("begins 5 ", DEADLINE)
     peers[1].kill()
@@ -354,9 +356,11 @@ def test_survivors_go_on_with_equal_outer_bits_when_a_peer_is_killed(
 
 
 def test_sigterm_leaves_an_overlapped_run_and_the_others_go_on(
-    master: str, spawn: Any, tmp_path: Path
+    master: str, spawn_with_torch: Any, tmp_path: Path
 ) -> None:
-    peers = begin_together(spawn, tmp_path / "gate", [(master, seed, 30, True) for seed in range(3)])
+    peers = begin_together(
+        spawn_with_torch, tmp_path / "gate", [(master, seed, 30, True) for seed in range(3)]
+    )
     for child in peers:
         child.wait_for("begins 5 ", DEADLINE)
     peers[2].signal(signal.SIGTERM)

@@ -23,7 +23,7 @@ import pytest
 import ringfold
 import ringfold.elastic
 from child import Spawn
-from ports import free_port
+from forks import torchrun_environments
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "python"
@@ -58,7 +58,7 @@ class Block:
     @property
     def needs(self) -> list[str]:
         """What it imports that may not be installed."""
-        wanted = {"torch"} if "DiLoCo" in self.text else set()
+        wanted = {"torch"} if "DiLoCo" in self.text or "torchcomms" in self.text else set()
         return sorted(wanted | set(re.findall(r"^\s*import (numpy|torch)\b", self.text, re.MULTILINE)))
 
 
@@ -98,17 +98,18 @@ PROGRAMS = [block for block in BLOCKS if is_program(block)]
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_every_program_of_the_pages_runs_and_prints_what_they_say(
-    program: Block, spawn: Spawn, master: str, tmp_path: Path
+    program: Block, request: pytest.FixtureRequest, master: str, tmp_path: Path
 ) -> None:
     for module in program.needs:
         pytest.importorskip(module)
+    spawn: Spawn = request.getfixturevalue("spawn_with_torch" if "torch" in program.needs else "spawn")
     # A traceback shows the lines of a file, and of a text none.
     script = tmp_path / "program.py"
     code = program.text.replace("127.0.0.1:48148", master).replace("0.0.0.0:48148", "127.0.0.1:0")
     script.write_text(code)
     home = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **home}
-    ranks = ranks_of(program.number("ranks", 0))
+    ranks = torchrun_environments(program.number("ranks", 0))
     children = [spawn(script, env={**env, **more}) for more in ranks or [{}] * program.number("peers", 1)]
     for number, child in enumerate(children):
         if ranks and number == program.number("killed", -1):
@@ -116,15 +117,6 @@ def test_every_program_of_the_pages_runs_and_prints_what_they_say(
             continue
         output = child.succeed(SECONDS)
         assert program.prints is None or output == program.prints, f"{program} printed\n{output}"
-
-
-def ranks_of(world: int) -> list[dict[str, str]]:
-    """What torchrun tells the ranks of a world on one machine."""
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return [
-        {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), **place}
-        for rank in range(world)
-    ]
 
 
 def test_most_of_what_the_pages_show_is_run() -> None:

@@ -18,10 +18,10 @@ SECONDS = 120.0
 
 
 class Examples:
-    """Starts examples, all with one master."""
+    """Starts examples, all with one master. One that imports torch runs in a forked process, but for the hello world."""
 
-    def __init__(self, spawn: Spawn, master: str) -> None:
-        self._spawn = spawn
+    def __init__(self, request: pytest.FixtureRequest, master: str) -> None:
+        self._request = request
         self._master = master
 
     def start(self, name: str, *arguments: object) -> Child:
@@ -29,7 +29,10 @@ class Examples:
         env = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         # A machine that does much else may take long to start the second one.
         patience = () if name == "fifteen_lines.py" else ("--patience", SECONDS)
-        return self._spawn(EXAMPLES / name, "--master", self._master, *patience, *arguments, env=env)
+        script = EXAMPLES / name
+        is_forked = "import torch" in script.read_text() and name != "hello_world_torch.py"
+        spawn: Spawn = self._request.getfixturevalue("spawn_with_torch" if is_forked else "spawn")
+        return spawn(script, "--master", self._master, *patience, *arguments, env=env)
 
     def outputs(self, name: str, *arguments: object, peers: int = 2) -> list[str]:
         """What so many peers printed, all of which ended well."""
@@ -38,8 +41,8 @@ class Examples:
 
 
 @pytest.fixture
-def examples(spawn: Spawn, master: str) -> Examples:
-    return Examples(spawn, master)
+def examples(request: pytest.FixtureRequest, master: str) -> Examples:
+    return Examples(request, master)
 
 
 def last(output: str) -> str:
@@ -66,12 +69,14 @@ def test_every_example_is_in_the_list() -> None:
     assert not {*(path.name for path in files), *rust} - words
 
 
-def test_every_example_tells_what_it_takes(spawn: Spawn) -> None:
+def test_every_example_tells_what_it_takes(spawn: Spawn, request: pytest.FixtureRequest) -> None:
     others = {"tiny_transformer.py", "ddp_ten_lines.py"}
     names = sorted(path for path in EXAMPLES.glob("*.py") if path.name not in others)
     assert len(names) == 8
     if importlib.util.find_spec("torch") is None:
         names = [path for path in names if "torch" not in path.read_text()]
+    else:
+        spawn = request.getfixturevalue("spawn_with_torch")
     children = [spawn(path, "--help") for path in names]
     for child in children:
         assert "--master HOST:PORT" in child.succeed(SECONDS)

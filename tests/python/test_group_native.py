@@ -391,7 +391,8 @@ def test_errors_can_be_pickled() -> None:
 
 # A rank that is a process of its own. The test is rank 0, or another such process is.
 RANK = """
-import os, signal, sys, time
+import itertools, os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 from array import array
 from ringfold import _native
 from ringfold._error import GroupError
@@ -447,7 +448,9 @@ if what == "work again":
 """
 
 DYING = """
-while True:
+for step in itertools.count():
+    if step == 10:
+        print("goes on", flush=True)
     before = array("i", data)
     try:
         run("all_reduce", spans, spans)
@@ -481,26 +484,29 @@ def two(spawn: Spawn, tmp_path: Path, media: str, what: str, code: str, other: s
 @pytest.mark.parametrize("media", MEDIA)
 @pytest.mark.parametrize("what", ["barrier", "all_reduce", "behind", "recv"])
 def test_ctrl_c_ends_a_call_and_the_group(spawn: Spawn, tmp_path: Path, media: str, what: str) -> None:
-    wait = 'time.sleep(2)\ntold(lambda: run("barrier"))\n'
+    wait = 'signal.sigwait([signal.SIGUSR1])\ntold(lambda: run("barrier"))\n'
     child, other = two(spawn, tmp_path, media, what, CTRL_C, wait)
     child.wait_for("blocks", DEADLINE)
-    time.sleep(0.3)
+    child.wait_until_blocked()
     began = time.monotonic()
     os.kill(child.pid, signal.SIGINT)
     child.wait_for("interrupted", PROMPT)
     assert time.monotonic() - began < PROMPT
     child.succeed(DEADLINE)
+    other.signal(signal.SIGUSR1)
     assert other.wait_for("rank 0 (", DEADLINE).startswith("aborted ")
 
 
 @pytest.mark.parametrize("media", MEDIA)
 def test_ctrl_c_leaves_a_work_alone(spawn: Spawn, tmp_path: Path, media: str) -> None:
-    later = 'time.sleep(2)\nrun("all_reduce", spans, spans)\n'
+    later = 'signal.sigwait([signal.SIGUSR1])\nrun("all_reduce", spans, spans)\n'
     child, other = two(spawn, tmp_path, media, "work again", CTRL_C, later)
     child.wait_for("blocks", DEADLINE)
-    time.sleep(0.3)
+    child.wait_until_blocked()
     os.kill(child.pid, signal.SIGINT)
     child.wait_for("interrupted", PROMPT)
+    child.wait_until_blocked()
+    other.signal(signal.SIGUSR1)
     child.wait_for("again True 2", DEADLINE)
     child.succeed(DEADLINE)
     other.succeed(DEADLINE)
@@ -511,7 +517,8 @@ def test_a_rank_that_is_killed_is_named_and_memory_is_put_back(
     spawn: Spawn, tmp_path: Path, media: str
 ) -> None:
     child, other = two(spawn, tmp_path, media, "endless", DYING, DYING)
-    time.sleep(0.3)
+    for rank in (child, other):
+        rank.wait_for("goes on", DEADLINE)
     os.kill(other.pid, signal.SIGKILL)
     assert child.wait_for("rank 1 (", PROMPT).startswith("lost back ")
     child.succeed(DEADLINE)

@@ -75,7 +75,7 @@ def test_a_master_that_is_awaited_blocks_until_it_is_interrupted() -> None:
     master = pccl.MasterNode("127.0.0.1:0")
     master.run()
     waiting = begin(master.wait)
-    time.sleep(0.2)
+    waiting.wait_until_blocked()
     assert not waiting.done()
     master.interrupt()
     waiting.result(DEADLINE)
@@ -132,7 +132,7 @@ serve()
 def test_a_script_that_only_runs_a_master_serves_until_ctrl_c(spawn: Spawn, code: str) -> None:
     child = spawn(code)
     address = child.wait_for("listens on", DEADLINE).rpartition(" ")[2]
-    time.sleep(0.3)
+    child.wait_until_blocked()
     with connected(address) as peers:
         assert [peer.world_size for peer in peers] == [2, 2]
     child.signal(signal.SIGINT)
@@ -160,7 +160,7 @@ def test_a_script_that_dies_takes_its_master_with_it(spawn: Spawn, last: str, wo
     child = spawn(f"import time{SERVE}{last}\n")
     child.wait_for("listens on", DEADLINE)
     if words == "KeyboardInterrupt":
-        time.sleep(0.2)
+        child.wait_until_blocked()
         child.signal(signal.SIGINT)
     assert child.wait(DEADLINE) in (1, 130, -signal.SIGINT)
     assert words in child.output and child.output.count("Traceback") == 1

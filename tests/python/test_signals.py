@@ -21,7 +21,10 @@ import pccl
 where, address = sys.argv[1:]
 one = array("f", [1])
 flags = []
-signal.signal(signal.SIGUSR1, lambda *_: flags.append(1))
+def flag(*_):
+    flags.append(1)
+    print("flag", len(flags), flush=True)
+signal.signal(signal.SIGUSR1, flag)
 comm = pccl.Communicator(address, name="child")
 state = pccl.SharedState([pccl.TensorInfo("x", data=one)])
 many = [pccl.ReduceOpDescriptor(one, one, pccl.ReduceDescriptor(1))]
@@ -75,7 +78,7 @@ def blocked(spawn: Spawn, ours: pccl.Communicator, master: str, where: str) -> C
         while ours.world_size < 2:
             ours.update_topology()
         child.wait_for("blocks", DEADLINE)
-    time.sleep(0.25)
+    child.wait_until_blocked()
     return child
 
 
@@ -123,9 +126,10 @@ def test_a_handler_that_sets_a_flag_does_not_disturb_the_call(
     spawn: Spawn, ours: pccl.Communicator, master: str, where: str
 ) -> None:
     child = blocked(spawn, ours, master, where)
-    for _ in range(3):
+    for count in range(1, 4):
         child.signal(signal.SIGUSR1)
-        time.sleep(0.15)
+        child.wait_for(f"flag {count}", DEADLINE)
+    child.wait_until_blocked()
     assert "ended" not in child.output
     data = memoryview(bytearray(b"\0\0\0@")).cast("f")
     calls: dict[str, Callable[[], object]] = {
@@ -173,7 +177,7 @@ except KeyboardInterrupt:
 def test_ctrl_c_interrupts_attempts_to_connect(spawn: Spawn) -> None:
     child = spawn(NO_MASTER)
     child.wait_for("blocks", DEADLINE)
-    time.sleep(0.2)
+    child.wait_until_blocked()
     assert interrupt(child, "interrupted") < PROMPT
     child.succeed(DEADLINE)
 
@@ -202,7 +206,7 @@ def test_ctrl_c_ends_a_loop_that_awaits(spawn: Spawn, ours: pccl.Communicator, m
     while ours.world_size < 2:
         ours.update_topology()
     child.wait_for("blocks", DEADLINE)
-    time.sleep(0.1)
+    child.wait_until_blocked()
     assert interrupt(child, "interrupted") < PROMPT
     assert child.succeed(DEADLINE).split() == ["blocks", "interrupted"]
     ours.leave()

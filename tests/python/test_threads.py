@@ -16,7 +16,7 @@ from peers import DEADLINE, begin, connected, together
 def counted_while(call: Callable[[], Any], until: Callable[[], Any]) -> int:
     """How far this thread counts while another one waits in a call, for a tenth of a second."""
     waiting = begin(call)
-    time.sleep(0.05)
+    waiting.wait_until_blocked()
     count = 0
     end = time.monotonic() + 0.1
     while time.monotonic() < end:
@@ -100,7 +100,7 @@ def test_peers_are_asked_for_while_a_reduce_runs_on_another_thread(master: str) 
 def test_peers_are_asked_for_while_a_reduce_waits(master: str) -> None:
     with connected(master) as (a, b):
         waiting = begin(reduce, a)
-        time.sleep(0.05)
+        waiting.wait_until_blocked()
         assert together(a.are_peers_pending, b.are_peers_pending) == [False, False]
         assert not waiting.done()
         reduce(b)
@@ -126,7 +126,8 @@ def test_many_threads_reduce_under_tags_of_their_own(master: str) -> None:
 def test_leaving_on_one_thread_ends_the_calls_of_others(master: str) -> None:
     with connected(master) as (a, _):
         waiting = [begin(reduce, a, tag) for tag in range(3)] + [begin(a.are_peers_pending)]
-        time.sleep(0.1)
+        for call in waiting:
+            call.wait_until_blocked()
         begun = time.monotonic()
         a.leave()
         for future in waiting:
@@ -141,7 +142,7 @@ def test_leaving_ends_a_connect_that_waits_to_be_let_in(master: str) -> None:
         first.connect()
         second = pccl.Communicator(master)
         connecting = begin(second.connect)
-        time.sleep(0.1)
+        connecting.wait_until_blocked()
         second.leave()
         error = connecting.exception(0.9)
         assert isinstance(error, pccl.PCCLError) and "closed" in str(error)

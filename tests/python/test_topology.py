@@ -65,7 +65,7 @@ def test_a_master_that_comes_late_is_found() -> None:
     address = f"127.0.0.1:{free_port()}"
     comm = pccl.Communicator(address)
     connecting = begin(comm.connect, 20)
-    time.sleep(0.2)
+    connecting.wait_until_blocked()
     with pccl.MasterNode(address):
         connecting.result(DEADLINE)
         assert comm.world_size == 1
@@ -143,7 +143,7 @@ def test_pending_peers_are_admitted_when_all_accepted_ones_have_left(master: str
     first, second = pccl.Communicator(master), pccl.Communicator(master)
     first.connect()
     connecting = begin(second.connect)
-    time.sleep(0.1)
+    connecting.wait_until_blocked()
     assert not connecting.done()
     first.leave()
     connecting.result(DEADLINE)

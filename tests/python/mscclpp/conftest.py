@@ -6,10 +6,11 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forks import ForkServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -17,9 +18,11 @@ from world import World  # noqa: E402
 
 
 @pytest.fixture
-def world(tmp_path: Path, start: Callable[..., object]) -> World:
+def world(tmp_path: Path, lean_forks: ForkServer) -> Iterator[World]:
     """Runs functions of the test's module in ranks; see :mod:`world`."""
-    return World(tmp_path / "world", start)  # type: ignore[arg-type]
+    world = World(tmp_path / "world", lean_forks)
+    yield world
+    world.end()
 
 
 @pytest.fixture

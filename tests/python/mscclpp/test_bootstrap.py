@@ -12,7 +12,7 @@ import mscclpp
 import pytest
 from mscclpp import Error, ErrorCode, TcpBootstrap, UniqueId
 from ports import free_port
-from world import DEADLINE, World, meet, rank, size
+from world import DEADLINE, World, await_blocked, await_reached, meet, rank, reach, size
 
 PROMPT = 5.0
 
@@ -39,9 +39,10 @@ def test_ranks_that_meet_by_a_unique_id_gather_and_pass_on(world: World, n: int)
         assert near == n
 
 
-def meet_at(where: str, delay: float) -> list[bytes]:
-    if rank() == 0:
-        time.sleep(delay)
+def meet_at(where: str, rank_0_is_late: bool = False) -> list[bytes]:
+    if rank() == 0 and rank_0_is_late:
+        await_blocked("tries", 1, 2)
+    reach("tries")
     bootstrap = TcpBootstrap.create(rank(), size())
     bootstrap.initialize(where, timeout_sec=DEADLINE)
     return list(bootstrap.all_gather(bytes([rank()])))
@@ -49,11 +50,11 @@ def meet_at(where: str, delay: float) -> list[bytes]:
 
 @pytest.mark.parametrize("host", ["lo:127.0.0.1", "127.0.0.1", "localhost", "lo:localhost"])
 def test_ranks_meet_at_an_address(world: World, host: str) -> None:
-    assert world.run(2, meet_at, f"{host}:{free_port()}", 0.0) == [[b"\0", b"\1"]] * 2
+    assert world.run(2, meet_at, f"{host}:{free_port()}") == [[b"\0", b"\1"]] * 2
 
 
 def test_ranks_try_until_rank_0_listens(world: World) -> None:
-    assert world.run(3, meet_at, f"127.0.0.1:{free_port()}", 1.5) == [[b"\0", b"\1", b"\2"]] * 3
+    assert world.run(3, meet_at, f"127.0.0.1:{free_port()}", True) == [[b"\0", b"\1", b"\2"]] * 3
 
 
 def meet_again_and_again(where: str) -> int:
@@ -79,8 +80,9 @@ def send_and_end(nbytes: int) -> bytes:
         for tag in range(3):
             bootstrap.send(bytes([tag]) * nbytes, 1, tag)
         assert time.monotonic() - began < PROMPT
+        reach("sent")
         return b""
-    time.sleep(1)
+    await_reached("sent", 0)
     got = b""
     # In another order than they were sent.
     for tag in (2, 0, 1):
@@ -92,7 +94,7 @@ def send_and_end(nbytes: int) -> bytes:
 
 @pytest.mark.parametrize("nbytes", [4096, 60_000])
 def test_what_was_sent_arrives_though_its_sender_has_ended(world: World, nbytes: int) -> None:
-    assert world.run(2, send_and_end, nbytes)[1] == b"\2\2\0\0\1\1"
+    assert world.run(2, send_and_end, nbytes, exits_fully=True)[1] == b"\2\2\0\0\1\1"
 
 
 def swap_a_lot() -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import mscclpp
 import pytest
 from mscclpp import Communicator, EndpointConfig, Error, Transport, TransportFlags
-from world import DEADLINE, World, meet, rank
+from world import DEADLINE, World, await_reached, meet, rank, reach
 
 ETHERNET, SHARED = Transport.Ethernet, Transport.SharedMemory
 
@@ -429,7 +429,7 @@ def late() -> int:
     bootstrap = meet()
     communicator = Communicator(bootstrap)
     if rank() == 0:
-        time.sleep(1)
+        await_reached("timed out", 1)
         communicator.send_memory(register(communicator, words(1)), 1)
         bootstrap.barrier()
         return 0
@@ -439,6 +439,7 @@ def late() -> int:
     assert caught.value.code is mscclpp.ErrorCode.Timeout
     # Nobody else was disturbed.
     assert communicator.failure() is None
+    reach("timed out")
     nbytes = future.get(timeout=DEADLINE).size()
     bootstrap.barrier()
     return nbytes

@@ -9,7 +9,18 @@ import time
 import mscclpp
 import pytest
 from mscclpp import BaseError, Communicator, Error, ErrorCode, Host2HostSemaphore, Transport
-from world import DEADLINE, World, join, meet, others, rank
+from world import (
+    DEADLINE,
+    World,
+    await_blocked,
+    await_gone,
+    await_reached,
+    join,
+    meet,
+    others,
+    rank,
+    reach,
+)
 
 PROMPT = 10.0
 
@@ -40,7 +51,8 @@ def die_while_waited_for(what: str, transport: str) -> str:
             semaphores[2 if rank() == 0 else 0].wait(timeout=DEADLINE)
     except BaseError as error:
         # The other survivor must learn of rank 1 before it learns that this rank has left.
-        time.sleep(1)
+        reach("told")
+        await_reached("told", 2 - rank())
         return f"{type(error).__name__} {getattr(error, 'code', '')!r} {error}"
     return "nothing was said"
 
@@ -67,8 +79,9 @@ def leave_early() -> bool:
     semaphores = group.make_semaphores(connections)
     group.barrier()
     if rank() == 1:
+        reach("leaving")
         return True
-    time.sleep(1)
+    await_gone("leaving", 1)
     peer = 2 - rank()
     one = Host2HostSemaphore(semaphores[peer])
     one.signal()
@@ -78,7 +91,7 @@ def leave_early() -> bool:
 
 
 def test_a_rank_that_leaves_harms_nobody(world: World) -> None:
-    assert world.run(3, leave_early) == [True] * 3
+    assert world.run(3, leave_early, exits_fully=True) == [True] * 3
 
 
 def be_interrupted(what: str) -> str:
@@ -88,18 +101,14 @@ def be_interrupted(what: str) -> str:
     if rank() == 1:
         try:
             group.barrier()
-            time.sleep(DEADLINE)
+            signal.pause()
         except BaseError as error:
             return str(error)
         return ""
-    if what != "barrier":
-        group.barrier()
+    group.barrier()
     print("waits", flush=True)
     try:
-        if what == "barrier":
-            time.sleep(0.1)
-            group.bootstrap.recv(bytearray(4), 1, 0)
-        elif what == "future":
+        if what == "future":
             group.communicator.recv_memory(1).get()
         else:
             semaphore.wait()
@@ -112,7 +121,7 @@ def be_interrupted(what: str) -> str:
 def test_ctrl_c_ends_a_wait(world: World, what: str) -> None:
     running = world.start(2, be_interrupted, what)
     running.children[0].wait_for("waits", DEADLINE)
-    time.sleep(0.5)
+    running.children[0].wait_until_blocked()
     began = time.monotonic()
     running.children[0].signal(signal.SIGINT)
     running.children[0].succeed(PROMPT)
@@ -127,13 +136,15 @@ def give_up() -> str:
     semaphore = Host2HostSemaphore(group.make_semaphores(connections)[1 - rank()])
     group.barrier()
     if rank() == 0:
-        time.sleep(0.3)
+        await_blocked("waits", 1)
         group.communicator.abort("the data is bad")
-        time.sleep(1)
+        await_reached("told", 1)
         return ""
     try:
+        reach("waits")
         semaphore.wait(timeout=DEADLINE)
     except Error as error:
+        reach("told")
         return f"{error.code.name}: {error}"
     return "nothing was said"
 
@@ -156,7 +167,7 @@ def never_meet() -> str:
 def test_ctrl_c_ends_a_meeting(world: World) -> None:
     running = world.start(1, never_meet)
     running.children[0].wait_for("tries", DEADLINE)
-    time.sleep(0.5)
+    running.children[0].wait_until_blocked()
     running.children[0].signal(signal.SIGINT)
     running.children[0].succeed(PROMPT)
     assert running.outcome(0) == "interrupted"
@@ -174,8 +185,9 @@ def wait_for_nobody() -> bool:
         except Error as error:
             assert error.code is ErrorCode.Timeout and "rank 1" in str(error), error
         assert 0.9 < time.monotonic() - began < PROMPT
+        reach("timed out")
         return True
-    time.sleep(3)
+    await_reached("timed out", 0)
     return True
 
 

@@ -8,7 +8,7 @@ import time
 import mscclpp
 import pytest
 from mscclpp import ProxyService, Transport
-from world import DEADLINE, World, join, others, rank, size
+from world import DEADLINE, World, await_reached, join, others, rank, reach, size
 
 PROMPT = 20.0
 numpy = pytest.importorskip("numpy")
@@ -37,11 +37,11 @@ def in_turn() -> list[bool]:
         group = join(f"turn{turn}")
         right.append(put_once(group, Transport.SharedMemory if turn % 2 else Transport.Ethernet))
         if rank() == turn % size():
-            # The others have let go of it by then.
-            time.sleep(0.2)
+            await_reached(f"turn {turn}", *others())
             group.communicator.check()
         del group
         gc.collect()
+        reach(f"turn {turn}")
     return right
 
 

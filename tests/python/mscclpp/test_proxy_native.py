@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from ringfold import _native
 from ringfold._error import PortError
-from world import DEADLINE, World, meet, others, rank
+from world import DEADLINE, World, await_reached, meet, others, rank, reach
 
 if TYPE_CHECKING:
     from mscclpp import Communicator
@@ -325,7 +325,7 @@ def put_too_far(transport: str) -> list[str]:
     ends.proxy.start()
     ends.communicator.bootstrap().barrier()
     if rank() == 1:
-        time.sleep(0.5)
+        await_reached("failed", 0)
         return []
     way.channel.put(NBYTES - 1, 0, 2)
     words = []
@@ -339,6 +339,7 @@ def put_too_far(transport: str) -> list[str]:
             call()
         words.append(str(failed.value))
     failure = ends.port.failure()
+    reach("failed")
     assert failure is not None
     assert ends.proxy.failure() is not None
     return [*words, failure]
@@ -383,7 +384,7 @@ def wait_for_the_dead(transport: str) -> tuple[str, str, float]:
     ends.communicator.bootstrap().barrier()
     print("ready", flush=True)
     if rank() == 0:
-        time.sleep(DEADLINE)
+        signal.pause()
     way = ends.ways[0]
     begun = time.monotonic()
     with pytest.raises(PortError) as lost:
@@ -402,7 +403,7 @@ def test_when_a_rank_is_killed_the_others_hear_who_at_once(world: World, transpo
     running = world.start(size, wait_for_the_dead, transport)
     for child in running.children:
         child.wait_for("ready", DEADLINE)
-    time.sleep(0.2)
+        child.wait_until_blocked()
     os.kill(running.children[0].pid, signal.SIGKILL)
     running.children = running.children[1:]
     running.outcomes = running.outcomes[1:]
@@ -438,7 +439,7 @@ def leave_without_stopping() -> None:
 
 def test_a_program_that_does_not_stop_its_proxy_ends_all_the_same(world: World) -> None:
     begun = time.monotonic()
-    world.run(2, leave_without_stopping)
+    world.run(2, leave_without_stopping, exits_fully=True)
     assert time.monotonic() - begun < DEADLINE / 2
 
 
@@ -461,7 +462,7 @@ def push_and_end() -> int:
 
 
 def test_what_was_pushed_when_a_program_ends_still_arrives(world: World) -> None:
-    assert world.run(2, push_and_end) == [0, 500]
+    assert world.run(2, push_and_end, exits_fully=True) == [0, 500]
 
 
 def idle_proxy() -> float:

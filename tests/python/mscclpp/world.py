@@ -7,25 +7,27 @@
     def test_sums_are_right(world: World) -> None:       # `world` is a fixture of conftest.py
         assert world.run(3, sums, 2) == [6, 6, 6]
 
-The processes are gone when the test is over. What a function takes and returns is pickled.
+The processes are forked (see :mod:`forks`), unless ``mpirun`` starts them, and are killed when the test is over. Arguments
+and results are pickled.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from child import Child, python  # noqa: E402
+from blocked import leave_pid, wait_until_other_blocked  # noqa: E402
+from child import Child, inherited_environment, python  # noqa: E402
+from fork_server import call_function  # noqa: E402
+from forks import ForkServer  # noqa: E402
 
 if TYPE_CHECKING:
     from mscclpp import CommGroup, TcpBootstrap
@@ -53,7 +55,7 @@ class Running:
             if child.wait(1) or not self.outcomes[rank].exists()
         ]
         assert not bad, "\n".join(bad)
-        return [pickle.loads(path.read_bytes()) for path in self.outcomes]
+        return [self.outcome(rank) for rank in range(len(self.children))]
 
     def result(self, rank: int, deadline: float = DEADLINE) -> Any:
         """What the function returned in one rank, whatever becomes of the others."""
@@ -85,7 +87,9 @@ class Running:
         """What one rank returned."""
         path = self.outcomes[rank]
         assert path.exists(), self.children[rank].output
-        return pickle.loads(path.read_bytes())
+        kind, value = pickle.loads(path.read_bytes())
+        assert kind == "returned", self.children[rank].output
+        return value
 
 
 def _threads(pid: int) -> str:
@@ -106,16 +110,22 @@ def _threads(pid: int) -> str:
 class World:
     """Starts ranks for one test; a fixture of conftest.py."""
 
-    def __init__(self, folder: Path, start: Callable[..., Child]) -> None:
+    def __init__(self, folder: Path, server: ForkServer) -> None:
         self._folder = folder
-        self._start = start
+        self._server = server
         self._runs = 0
+        self._children: list[Child] = []
 
     def run(
-        self, size: int, function: Callable[..., Any], *arguments: Any, deadline: float = DEADLINE
+        self,
+        size: int,
+        function: Callable[..., Any],
+        *arguments: Any,
+        deadline: float = DEADLINE,
+        exits_fully: bool = False,
     ) -> list[Any]:
         """Runs a function of the test's module in so many ranks, and gives what each returned."""
-        return self.start(size, function, *arguments).results(deadline)
+        return self.start(size, function, *arguments, exits_fully=exits_fully).results(deadline)
 
     def start(
         self,
@@ -124,25 +134,44 @@ class World:
         *arguments: Any,
         env: dict[str, str] | None = None,
         prefix: tuple[str, ...] = (),
+        exits_fully: bool = False,
     ) -> Running:
-        """Begins to run it. With a prefix (``mpirun``) one process is started, which starts the ranks."""
+        """Begins to run it. With a prefix (``mpirun``) one process is started, which starts the ranks.
+
+        See :mod:`forks` for ``exits_fully``.
+        """
         self._runs += 1
         folder = self._folder / f"run{self._runs}"
         folder.mkdir(parents=True)
-        module = sys.modules[function.__module__].__file__
-        order = pickle.dumps((module, function.__name__, arguments)).hex()
-        children, outcomes = [], []
-        for rank in range(1 if prefix else size):
-            variables = {
-                **(env or {}),
-                **{"WORLD_RANK": str(rank), "WORLD_SIZE_": str(size), "WORLD_FOLDER": str(folder)},
-                "OMP_NUM_THREADS": "1",
-            }
-            children.append(self._start(*prefix, *python(Path(__file__), order), env=variables))
+        file = sys.modules[function.__module__].__file__
+        assert file is not None
+        module = Path(file)
         outcomes = [folder / f"{rank}.outcome" for rank in range(size)]
+        variables = {
+            **(env or {}),
+            "WORLD_SIZE_": str(size),
+            "WORLD_FOLDER": str(folder),
+            "OMP_NUM_THREADS": "1",
+        }
         if prefix:
-            children = children * size
+            order = pickle.dumps((module, function.__name__, arguments)).hex()
+            launcher = Child.start([*prefix, *python(Path(__file__), order)], variables)
+            self._children.append(launcher)
+            return Running([launcher] * size, outcomes)
+        children = []
+        for rank in range(size):
+            env = {**inherited_environment(), **variables, "WORLD_RANK": str(rank)}
+            child = self._server.call_function(
+                module, function.__name__, arguments, outcomes[rank], env, exits_fully
+            )
+            children.append(child)
+            self._children.append(child)
         return Running(children, outcomes)
+
+    def end(self) -> None:
+        """Kills all that still run."""
+        for child in self._children:
+            child.end()
 
 
 def rank() -> int:
@@ -205,30 +234,45 @@ def join(name: str = "group") -> CommGroup:
     return CommGroup(_Launcher(name), timeout_sec=DEADLINE)
 
 
+def reach(point: str) -> None:
+    """Tells the other ranks that this one has come to a point."""
+    leave_pid(Path(os.environ["WORLD_FOLDER"]), f"{point} of {rank()}")
+
+
+def await_reached(point: str, *ranks: int) -> None:
+    """Waits until these ranks have come to a point."""
+    for each in ranks:
+        path = Path(os.environ["WORLD_FOLDER"]) / f"{point} of {each}"
+        until = time.monotonic() + DEADLINE
+        while not path.exists():
+            assert time.monotonic() < until, f"rank {each} did not come to {point!r}"
+            time.sleep(0.002)
+
+
+def await_gone(point: str, *ranks: int) -> None:
+    """Waits until these ranks have come to a point, and their processes have ended."""
+    await_reached(point, *ranks)
+    for each in ranks:
+        pid = (Path(os.environ["WORLD_FOLDER"]) / f"{point} of {each}").read_text()
+        until = time.monotonic() + DEADLINE
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < until, f"rank {each} does not end"
+            time.sleep(0.002)
+
+
+def await_blocked(point: str, *ranks: int) -> None:
+    """Waits until these ranks have come to a point, and sleep in the call behind it."""
+    for each in ranks:
+        wait_until_other_blocked(Path(os.environ["WORLD_FOLDER"]), f"{point} of {each}", DEADLINE)
+
+
 def others() -> list[int]:
     """All ranks but this one."""
     return [other for other in range(size()) if other != rank()]
 
 
-def _main() -> None:
-    module, function, arguments = pickle.loads(bytes.fromhex(sys.argv[1]))
-    sys.path.insert(0, str(Path(module).parent))
-    spec = importlib.util.spec_from_file_location(Path(module).stem, module)
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[Path(module).stem] = loaded
-    spec.loader.exec_module(loaded)
-    try:
-        value = getattr(loaded, function)(*arguments)
-    except BaseException:
-        traceback.print_exc()
-        sys.exit(1)
-    path = Path(os.environ["WORLD_FOLDER"]) / f"{rank()}.outcome"
-    path.with_suffix(".new").write_bytes(pickle.dumps(value))
-    path.with_suffix(".new").rename(path)
-
-
 if __name__ == "__main__":
     # Tests import this file by its name, and it shall be there once.
     sys.modules["world"] = sys.modules["__main__"]
-    _main()
+    module, function, arguments = pickle.loads(bytes.fromhex(sys.argv[1]))
+    call_function(module, function, arguments, Path(os.environ["WORLD_FOLDER"]) / f"{rank()}.outcome")

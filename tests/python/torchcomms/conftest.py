@@ -1,4 +1,4 @@
-"""What the tests of torchcomms share: ranks that are forked from one process, so that torch is imported once."""
+"""What the tests of torchcomms share: ranks."""
 
 from __future__ import annotations
 
@@ -6,22 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ranks import Nursery, Ranks, ranks_of
-
-
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    """The process that all ranks are forked from."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    one = Nursery()
-    try:
-        yield one
-    finally:
-        one.close()
+from forks import ForkServer
+from ranks import Ranks, ranks_of
 
 
 @pytest.fixture
-def ranks(nursery: Nursery, tmp_path: Path) -> Iterator[Ranks]:
+def ranks(torch_forks: ForkServer, tmp_path: Path) -> Iterator[Ranks]:
     """Runs functions of the test's module in ranks; see :mod:`ranks`."""
-    with ranks_of(nursery, tmp_path / "ranks") as ranks:
+    with ranks_of(torch_forks, tmp_path / "ranks") as ranks:
         yield ranks

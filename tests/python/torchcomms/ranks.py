@@ -7,21 +7,16 @@
     def test_sums_are_right(ranks: Ranks) -> None:       # `ranks` is a fixture of conftest.py
         assert ranks.run(3, sums, 2) == [6.0, 6.0, 6.0]
 
-A rank sees RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT (a port nobody listens on). The processes are
-forked from one that has imported torch, so that starting one takes milliseconds, and are gone when the test is over.
-What a function takes and returns is pickled.
+A rank sees RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT (a free port). The processes are
+forked from one that has imported torch (see :mod:`forks`), and are killed when the test is over. Arguments and results are
+pickled.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
-import signal
-import socket
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +26,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from ports import free_port  # noqa: E402
+from child import Child  # noqa: E402
+from forks import ForkServer, torchrun_environments  # noqa: E402
 
 DEADLINE = 60.0
 
@@ -74,54 +70,32 @@ class Outcome:
 class Running:
     """Ranks that are under way."""
 
-    def __init__(self, nursery: Nursery, folder: Path, world: int) -> None:
-        self._nursery = nursery
-        self._folder = folder
-        self.world = world
-        self.pids: list[int] = []
-
-    def log(self, rank: int) -> str:
-        """What a rank has printed so far."""
-        path = self._folder / f"{rank}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+    def __init__(self, children: list[Child], outcomes: list[Path]) -> None:
+        self.children = children
+        self._outcomes = outcomes
 
     def wait_for(self, rank: int, text: str, deadline: float = DEADLINE) -> str:
-        """The first line with this text that the rank prints (with ``flush=True``)."""
-        until = time.monotonic() + deadline
-        while True:
-            code = self._nursery.code(self.pids[rank])
-            printed = self.log(rank)
-            for line in printed[: printed.rfind("\n") + 1].splitlines():
-                if text in line:
-                    return line
-            assert code is None, (
-                f"rank {rank} ended with {code} before it printed {text!r}; it printed:\n{printed}"
-            )
-            assert time.monotonic() < until, (
-                f"rank {rank} took more than {deadline} s to print {text!r}:\n{printed}"
-            )
-            time.sleep(0.002)
+        """The first line with this text that the rank prints."""
+        return self.children[rank].wait_for(text, deadline)
 
     def kill(self, rank: int) -> None:
-        """SIGKILL: it has no chance to say goodbye. When this returns, it is dead."""
-        self.signal(rank, signal.SIGKILL)
-        self._nursery.wait(self.pids[rank], DEADLINE)
+        """Sends SIGKILL. The rank has ended when this returns."""
+        self.children[rank].kill()
 
     def signal(self, rank: int, number: int) -> None:
-        if self._nursery.code(self.pids[rank]) is None:
-            os.kill(self.pids[rank], number)
+        """Sends a signal to a rank, if it still runs."""
+        self.children[rank].signal(number)
 
     def outcomes(self, deadline: float = DEADLINE) -> list[Outcome]:
         """How each rank ended, well or not; fails if one has not ended by then."""
         until = time.monotonic() + deadline
-        ended = []
-        for rank, pid in enumerate(self.pids):
-            code = self._nursery.wait(pid, until - time.monotonic())
-            if code is None:
-                logs = "\n".join(f"--- rank {r}:\n{self.log(r)}" for r in range(self.world))
-                raise AssertionError(f"rank {rank} has not ended within {deadline} s; they printed:\n{logs}")
-            ended.append(self._outcome(rank, code))
-        return ended
+        for rank, child in enumerate(self.children):
+            try:
+                child.wait(max(until - time.monotonic(), 0.1))
+            except AssertionError as late:
+                logs = "\n".join(f"--- rank {r}:\n{each.output}" for r, each in enumerate(self.children))
+                raise AssertionError(f"rank {rank}: {late}\nall ranks printed:\n{logs}") from None
+        return [self._outcome(rank, child) for rank, child in enumerate(self.children)]
 
     def results(self, deadline: float = DEADLINE) -> list[Any]:
         """What the function returned in each rank; fails if it raised in one, or a process ended badly."""
@@ -132,89 +106,23 @@ class Running:
             raise AssertionError("\n".join(texts))
         return [one.value for one in ended]
 
-    def end(self) -> None:
-        """Kills those that still run."""
-        for rank in range(len(self.pids)):
-            self.kill(rank)
-
-    def _outcome(self, rank: int, code: int) -> Outcome:
-        path = self._folder / f"{rank}.outcome"
+    def _outcome(self, rank: int, child: Child) -> Outcome:
+        path = self._outcomes[rank]
         kind, value = pickle.loads(path.read_bytes()) if path.exists() else ("raised", "")
         returned = kind == "returned"
-        return Outcome(rank, code, value if returned else None, None if returned else value, self.log(rank))
-
-
-class Nursery:
-    """The process that ranks are forked from."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        program = Path(__file__).with_name("nursery.py")
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, str(program), str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**_clean_environment(), "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
-        self._line = ours
-        self._news = threading.Condition()
-        self._pids: dict[int, int] = {}
-        self._codes: dict[int, int] = {}
-        self._keys = 0
-        self._is_over = False
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def start(self, order: dict[str, Any]) -> int:
-        """Forks a rank; its process id."""
-        with self._news:
-            self._keys += 1
-            key = self._keys
-            self._line.sendall(json.dumps({**order, "key": key}).encode() + b"\n")
-            self._news.wait_for(lambda: key in self._pids or self._is_over, DEADLINE)
-            assert key in self._pids, "the process that ranks are forked from has failed"
-            return self._pids[key]
-
-    def code(self, pid: int) -> int | None:
-        """The exit code of a rank that has ended."""
-        with self._news:
-            return self._codes.get(pid)
-
-    def wait(self, pid: int, seconds: float) -> int | None:
-        """Waits for a rank's end; None if it has not ended by then."""
-        with self._news:
-            self._news.wait_for(lambda: pid in self._codes or self._is_over, max(seconds, 0.0))
-            return self._codes.get(pid)
-
-    def close(self) -> None:
-        self._line.close()
-        self._process.kill()
-        self._process.wait(30)
-
-    def _listen(self) -> None:
-        with self._line.makefile("r") as lines:
-            for line in lines:
-                message = json.loads(line)
-                with self._news:
-                    if "ended" in message:
-                        self._codes[message["ended"]] = message["code"]
-                    else:
-                        self._codes.pop(message["pid"], None)
-                        self._pids[message["key"]] = message["pid"]
-                    self._news.notify_all()
-        with self._news:
-            self._is_over = True
-            self._news.notify_all()
+        return Outcome(
+            rank, child.wait(1), value if returned else None, None if returned else value, child.output
+        )
 
 
 class Ranks:
     """Starts ranks for one test; a fixture of conftest.py."""
 
-    def __init__(self, nursery: Nursery, folder: Path) -> None:
-        self._nursery = nursery
+    def __init__(self, server: ForkServer, folder: Path) -> None:
+        self._server = server
         self._folder = folder
-        self._all: list[Running] = []
+        self._runs = 0
+        self._children: list[Child] = []
 
     def run(
         self,
@@ -223,9 +131,10 @@ class Ranks:
         *arguments: Any,
         env: Mapping[str, str | None] | None = None,
         deadline: float = DEADLINE,
+        exits_fully: bool = False,
     ) -> list[Any]:
         """Runs a function of the test's module in so many ranks, and gives what each returned."""
-        return self.start(world, function, *arguments, env=env).results(deadline)
+        return self.start(world, function, *arguments, env=env, exits_fully=exits_fully).results(deadline)
 
     def start(
         self,
@@ -233,35 +142,32 @@ class Ranks:
         function: Callable[..., Any],
         *arguments: Any,
         env: Mapping[str, str | None] | None = None,
+        exits_fully: bool = False,
     ) -> Running:
-        """Begins to run it. ``env`` adds variables, or takes them away (None)."""
-        folder = self._folder / f"run{len(self._all)}"
+        """Begins to run it. ``env`` adds variables, or removes them (None). See :mod:`forks` for ``exits_fully``."""
+        folder = self._folder / f"run{self._runs}"
+        self._runs += 1
         folder.mkdir(parents=True)
-        running = Running(self._nursery, folder, world)
-        self._all.append(running)
         module = sys.modules[function.__module__].__file__
-        port = free_port()
-        for rank in range(world):
-            variables: dict[str, str | None] = {
-                **_clean_environment(),
-                **{"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)},
-                **{"LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-                **{"OMP_NUM_THREADS": "1", **(env or {})},
-            }
-            order = {
-                "env": {name: value for name, value in variables.items() if value is not None},
-                "module": module,
-                "arguments": pickle.dumps((function.__name__, arguments)).hex(),
-                "outcome": str(folder / f"{rank}.outcome"),
-                "log": str(folder / f"{rank}.log"),
-            }
-            running.pids.append(self._nursery.start(order))
-        return running
+        assert module is not None
+        outcomes = [folder / f"{rank}.outcome" for rank in range(world)]
+        children = []
+        for rank, rendezvous in enumerate(torchrun_environments(world)):
+            clean = {**_clean_environment(), **rendezvous, "OMP_NUM_THREADS": "1"}
+            variables: dict[str, str | None] = {**clean, **(env or {})}
+            present = {name: value for name, value in variables.items() if value is not None}
+            path = Path(module)
+            child = self._server.call_function(
+                path, function.__name__, arguments, outcomes[rank], present, exits_fully
+            )
+            children.append(child)
+            self._children.append(child)
+        return Running(children, outcomes)
 
     def end(self) -> None:
-        """Kills whatever still runs."""
-        for running in self._all:
-            running.end()
+        """Kills all that still run."""
+        for child in self._children:
+            child.end()
 
 
 def reach(folder: Path, point: str) -> None:
@@ -278,9 +184,9 @@ def await_reached(folder: Path, *points: str, deadline: float = DEADLINE) -> Non
 
 
 @contextmanager
-def ranks_of(nursery: Nursery, folder: Path) -> Iterator[Ranks]:
-    """Ranks that are gone at the end."""
-    ranks = Ranks(nursery, folder)
+def ranks_of(server: ForkServer, folder: Path) -> Iterator[Ranks]:
+    """Ranks that are killed at the end."""
+    ranks = Ranks(server, folder)
     try:
         yield ranks
     finally:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 
 import torch
 import torchcomms
+from blocked import leave_pid, wait_until_other_blocked
 from ranks import Ranks
 from torchcomms import ReduceOp
 
 
-def ends_before_the_others() -> float:
+def ends_before_the_others(folder: Path) -> float:
     comm = torchcomms.new_comm("ringfold", torch.device("cpu"), name="exit")
     # As if tensors of a device had been seen: all takes the road through the host's memory, on a thread.
     comm.get_backend_impl()._is_staging = True
@@ -18,12 +19,14 @@ def ends_before_the_others() -> float:
     if comm.get_rank() == 0:
         comm.all_reduce(tensor, ReduceOp.SUM, True)
         comm.finalize()
+        leave_pid(folder, "ends")
         return 3.0
-    time.sleep(1.0)
+    # The exit of the other process waits for this one.
+    wait_until_other_blocked(folder, "ends")
     comm.all_reduce(tensor, ReduceOp.SUM, False)
     comm.finalize()
     return float(tensor[0])
 
 
-def test_what_was_issued_before_the_end_of_a_program_is_done(ranks: Ranks) -> None:
-    assert ranks.run(2, ends_before_the_others) == [3.0, 3.0]
+def test_what_was_issued_before_the_end_of_a_program_is_done(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run(2, ends_before_the_others, tmp_path, exits_fully=True) == [3.0, 3.0]

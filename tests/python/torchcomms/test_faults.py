@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 import torchcomms
-from ranks import Ranks, await_reached, reach
+from blocked import leave_pid, wait_until_other_blocked
+from ranks import DEADLINE, Ranks, await_reached, reach
 from torchcomms import ReduceOp, TorchComm, WorkStatus
 
 CPU = torch.device("cpu")
@@ -142,7 +143,7 @@ def test_ranks_that_ask_for_different_things_are_told(ranks: Ranks) -> None:
     assert all("rank" in text for text in texts), texts
 
 
-def gives_up() -> str:
+def gives_up(folder: Path) -> str:
     comm = made()
     comm.barrier(False)
     assert comm.is_abort_supported() and not comm.is_aborted()
@@ -150,9 +151,11 @@ def gives_up() -> str:
     comm.register_abort_hook(lambda: hooks.append(1))
     text = ""
     if comm.get_rank() == 0:
-        time.sleep(0.2)
+        for other in ("1", "2"):
+            wait_until_other_blocked(folder, other)
         comm.abort()
     else:
+        leave_pid(folder, str(comm.get_rank()))
         with pytest.raises(RuntimeError) as error:
             comm.barrier(False)
         text = str(error.value)
@@ -163,8 +166,8 @@ def gives_up() -> str:
     return text
 
 
-def test_whoever_gives_up_is_named_to_the_others(ranks: Ranks) -> None:
-    texts = ranks.run(3, gives_up)
+def test_a_rank_that_aborts_is_named_to_the_others(ranks: Ranks, tmp_path: Path) -> None:
+    texts = ranks.run(3, gives_up, tmp_path)
     assert all("rank 0" in text for text in texts[1:]), texts
 
 
@@ -173,20 +176,23 @@ def ends_process(backend: str, ends: bool | None) -> None:
     if comm.get_rank() == 0:
         comm.barrier(False)
     else:
-        time.sleep(2.0)
-        os._exit(0)
+        # The test kills this rank when the other one has ended.
+        signal.pause()
 
 
 @pytest.mark.parametrize(
     "backend, ends, code",
-    [("gloo", None, 0), ("gloo", True, -signal.SIGABRT), ("nccl", None, -signal.SIGABRT), ("nccl", False, 0)],
+    [("gloo", None, 1), ("gloo", True, -signal.SIGABRT), ("nccl", None, -signal.SIGABRT), ("nccl", False, 1)],
 )
 def test_a_failure_ends_the_process_where_that_is_asked_for(
     ranks: Ranks, backend: str, ends: bool | None, code: int
 ) -> None:
-    outcome = ranks.start(2, ends_process, backend, ends).outcomes()[0]
+    running = ranks.start(2, ends_process, backend, ends)
+    running.children[0].wait(DEADLINE)
+    running.kill(1)
+    outcome = running.outcomes()[0]
     assert outcome.code == code
-    assert (outcome.error or "").startswith("GroupError") == (code == 0)
+    assert (outcome.error or "").startswith("GroupError") == (code == 1)
     assert "rank 1" in outcome.log
 
 
@@ -211,7 +217,7 @@ def test_control_c_ends_a_wait_and_the_others_hear_who(ranks: Ranks) -> None:
     running = ranks.start(2, interrupted)
     for rank in range(2):
         running.wait_for(rank, "waiting")
-    time.sleep(0.2)
+        running.children[rank].wait_until_blocked()
     running.signal(0, signal.SIGINT)
     assert "rank 0" in running.results(20)[1]
 

@@ -354,7 +354,8 @@ def test_when_a_communicator_fails_the_trace_is_written_before_the_error_is_rais
     ranks: Ranks, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = ranks.start(3, _stranded, env={"TORCHCOMM_FR_DUMP_TEMP_FILE": str(tmp_path / "trace_")})
-    running.wait_for(2, "ready")
+    for rank in range(3):
+        running.wait_for(rank, "ready")
     running.kill(2)
     outcomes = running.outcomes()
     for rank in (0, 1):

@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torchcomms
+from blocked import leave_pid, wait_until_other_blocked
 from ports import free_port
 from ranks import Ranks
 from torchcomms import CommOptions, ReduceOp, TorchComm
@@ -188,17 +189,19 @@ def test_torchruns_own_store_is_used(tmp_path: Path) -> None:
     assert run.stdout.count("fine True") == 2
 
 
-def late(seconds: float) -> float:
+def late(folder: Path) -> float:
+    leave_pid(folder, os.environ["RANK"])
     if os.environ["RANK"] == "0":
-        time.sleep(seconds)
+        for other in ("1", "2"):
+            wait_until_other_blocked(folder, other)
     comm = torchcomms.new_comm("ringfold", CPU, "late")
     result = total(comm)
     comm.finalize()
     return result
 
 
-def test_others_wait_for_a_rank_zero_that_comes_late(ranks: Ranks) -> None:
-    assert ranks.run(3, late, 1.0) == [6.0] * 3
+def test_others_wait_for_a_rank_zero_that_comes_late(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run(3, late, tmp_path) == [6.0] * 3
 
 
 def alone(store: bool) -> str:

@@ -42,14 +42,14 @@ def start_all(ranks: Ranks, world: int, name: str, *words: str) -> list[str]:
 
 def test_the_basic_program_runs_on_cpus_with_a_file_store_alone(ranks: Ranks, tmp_path: Path) -> None:
     program = str(SEEDS / "torchcomm_basic_004.py")
-    running = ranks.start(2, run_on_a_cpu, program, str(tmp_path / "store"), env=FILE_ALONE)
+    running = ranks.start(2, run_on_a_cpu, program, str(tmp_path / "store"), env=FILE_ALONE, exits_fully=True)
     for rank, log in enumerate(logs(running.outcomes(SECONDS))):
         assert f"Rank {rank}: tensor([1., 1., 1., 1., 1., 1., 1., 1., 1., 1.])" in log
 
 
 def test_the_asynchronous_program_runs_on_cpus_with_a_file_store_alone(ranks: Ranks, tmp_path: Path) -> None:
     program = str(SEEDS / "torchcomm_asynchronous_004.py")
-    running = ranks.start(2, run_on_a_cpu, program, str(tmp_path / "store"), env=FILE_ALONE)
+    running = ranks.start(2, run_on_a_cpu, program, str(tmp_path / "store"), env=FILE_ALONE, exits_fully=True)
     # Rank 0 has sent zeros, for that is its number; nothing else has come.
     assert all(f"received: {[0.0] * 10}" in log for log in logs(running.outcomes(SECONDS)))
 

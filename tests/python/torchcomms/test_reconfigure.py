@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torchcomms
-from ranks import Ranks
+from ranks import Ranks, await_reached, reach
 from torchcomms import ReduceOp, TorchComm
 
 CPU = torch.device("cpu")
@@ -230,9 +230,9 @@ def late_join(path: str) -> list[tuple[int, int, float]]:
         board.tell(comm)
         comm.reconfigure(0, board.handles(0, 1)).wait()
         seen.append(total(comm))
-        time.sleep(0.3)
+        reach(Path(path).parent, f"first {me()}")
     else:
-        time.sleep(0.3)
+        await_reached(Path(path).parent, "first 0", "first 1")
         board.tell(comm)
     comm.reconfigure(1, board.handles(0, 1, 2)).wait()
     seen.append(total(comm))
@@ -284,13 +284,14 @@ def restored(path: str) -> bool:
     comm.reconfigure(0, board.handles(0, 1)).wait()
     comm.barrier(False)
     if me() == 1:
-        time.sleep(0.3)
+        await_reached(Path(path).parent, "issued")
         comm.abort()
         assert comm.is_aborted()
         is_kept = True
     else:
         tensor = torch.arange(1 << 20, dtype=torch.float32)
         work = comm.all_reduce(tensor, ReduceOp.SUM, True)
+        reach(Path(path).parent, "issued")
         with pytest.raises(RuntimeError, match="rank 1"):
             work.wait()
         is_kept = torch.equal(tensor, torch.arange(1 << 20, dtype=torch.float32))

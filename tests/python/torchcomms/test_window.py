@@ -450,6 +450,8 @@ def until_it_fails(what: str) -> tuple[float, str]:
     c = comm()
     window = c.new_window(torch.zeros(1_000_000))
     source = torch.ones(1_000_000)
+    if what == "put" and c.get_rank() != 2:
+        window.put(source, 2, 0, False)
     print("begun", flush=True)
     try:
         while True:
@@ -469,7 +471,8 @@ def test_the_end_of_a_rank_is_heard_at_once_and_named(ranks: Ranks, what: str, e
     running = ranks.start(3, until_it_fails, what, env=env)
     for rank in range(3):
         running.wait_for(rank, "begun")
-    time.sleep(0.2)
+        if what == "wait_signal":
+            running.children[rank].wait_until_blocked()
     killed = time.time()
     running.kill(2)
     for outcome in running.outcomes()[:2]:
@@ -499,7 +502,7 @@ def interrupted() -> None:
 def test_a_wait_that_is_interrupted_may_be_made_again(ranks: Ranks, env: dict[str, str]) -> None:
     running = ranks.start(2, interrupted, env=env)
     running.wait_for(0, "waits")
-    time.sleep(0.3)
+    running.children[0].wait_until_blocked()
     running.signal(0, signal.SIGINT)
     running.results()
 

@@ -6,7 +6,6 @@ import copy
 import gc
 import os
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -119,17 +118,18 @@ def test_finalize_does_not_wait_and_others_get_what_was_issued(ranks: Ranks, tmp
     assert ranks.run(2, issued_and_left, tmp_path) == [0.0, 35.0]
 
 
-def left_early() -> None:
-    """Finalizing is nobody else's affair, also when the others are gone."""
+def left_early(folder: Path) -> None:
+    """Rank 0 finalizes when the others have."""
     comm = made()
     comm.barrier(False)
     if comm.get_rank() == 0:
-        time.sleep(0.5)
+        await_reached(folder, "left 1", "left 2")
     comm.finalize()
+    reach(folder, f"left {comm.get_rank()}")
 
 
-def test_finalize_never_fails_because_others_left(ranks: Ranks) -> None:
-    ranks.run(3, left_early)
+def test_finalize_never_fails_because_others_left(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(3, left_early, tmp_path)
 
 
 def in_threads(count: int) -> list[float]:
