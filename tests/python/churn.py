@@ -179,7 +179,7 @@ class Churn:
                     child.wait()
 
     def drive(self, address: str) -> int:
-        began = told = time.monotonic()
+        began = reported = time.monotonic()
         first: dict[int, int] = {}
         seen: set[int] = set()
         while time.monotonic() - began < self.seconds:
@@ -194,15 +194,15 @@ class Churn:
                 victim.wait()
                 self.kills += 1
             time.sleep(self.random.uniform(0.1, 0.8))
-            if time.monotonic() - told > 10:
-                told = time.monotonic()
+            if time.monotonic() - reported > 10:
+                reported = time.monotonic()
                 for child in self.children:
-                    # Whoever is seen for the first time may still be importing.
+                    # A process that is seen for the first time may still be importing.
                     if child.pid in seen:
                         first.setdefault(child.pid, memory_kib(child.pid))
                         self.grown[child.pid] = memory_kib(child.pid) - first[child.pid]
                     seen.add(child.pid)
-                print(f"{told - began:.0f} s: {self.joins} joined, {self.kills} killed", flush=True)
+                print(f"{reported - began:.0f} s: {self.joins} joined, {self.kills} killed", flush=True)
         self.stop.touch()
         steps = again = 0
         for child in self.children:

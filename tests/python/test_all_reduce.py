@@ -21,7 +21,7 @@ def in_place(peer: pccl.Communicator, data: Any, **options: Any) -> pccl.ReduceI
     return peer.all_reduce(data, data, **options)
 
 
-def test_who_is_not_connected_is_told_so() -> None:
+def test_an_unconnected_communicator_is_an_error() -> None:
     comm = pccl.Communicator("127.0.0.1:1")
     data = floats(1)
     for call in (
@@ -92,7 +92,7 @@ def test_out_of_place_the_input_stays(master: str) -> None:
         assert send.tolist() == [1, 2] and recv.tolist() == other.tolist() == [11, 22]
 
 
-def test_nothing_at_all_is_reduced_by_all(master: str) -> None:
+def test_empty_buffers_are_reduced(master: str) -> None:
     with connected(master) as (a, b):
         infos = together(lambda: in_place(a, floats()), lambda: in_place(b, floats()))
         assert [info.world_size for info in infos] == [2, 2]
@@ -113,7 +113,7 @@ def test_nothing_at_all_is_reduced_by_all(master: str) -> None:
     ],
     ids=["count", "type", "operation", "quantisation"],
 )
-def test_peers_that_differ_are_both_told_who_differs(
+def test_mismatched_peers_both_name_each_other(
     master: str, mine: Any, its: Any, options: Any, its_options: Any
 ) -> None:
     mine, its = mine[:], its[:]
@@ -168,7 +168,7 @@ def test_constants_are_exact_when_quantised(master: str) -> None:
             assert bytes(one) == bytes(other)
 
 
-def test_quantisations_that_are_none_are_an_invalid_argument(master: str) -> None:
+def test_invalid_quantisations_are_an_invalid_argument(master: str) -> None:
     with connected(master) as (a, _):
         for kind, data, op in (
             (pccl.DataType.FLOAT, floats(1), Op.SUM),
@@ -228,9 +228,7 @@ time.sleep(60)
 """
 
 
-def test_a_death_fails_the_operation_on_all_others_and_puts_back_their_data(
-    master: str, spawn: Spawn
-) -> None:
+def test_a_death_fails_the_operation_on_all_others_and_restores_their_data(master: str, spawn: Spawn) -> None:
     ours = [pccl.Communicator(master, name=name) for name in "ab"]
     joining = [begin(join, comm, 3) for comm in ours]
     victim = spawn(VICTIM, master, 3)

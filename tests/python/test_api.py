@@ -67,7 +67,7 @@ def test_enums_count_from_zero_in_the_order_of_the_header(kind: type[Enum]) -> N
     ]
 
 
-def test_attributes_have_the_values_of_the_header_and_the_names_of_all_times() -> None:
+def test_attributes_have_the_values_of_the_header_and_all_names() -> None:
     of: Any = pccl.Attribute
     assert (of.GLOBAL_WORLD_SIZE.value, of.PEER_GROUP_WORLD_SIZE.value) == (1, 2)
     assert of.LOCAL_WORLD_SIZE is of.PEER_GROUP_WORLD_SIZE is of.CURRENT_WORLD_SIZE
@@ -101,14 +101,14 @@ def test_every_type_has_its_name_in_torch_and_back(dtype: pccl.DataType) -> None
     assert pccl.DataType.from_torch_dtype(known) is dtype
 
 
-def test_types_that_can_not_be_reduced_are_a_type_error() -> None:
+def test_irreducible_types_are_a_type_error() -> None:
     np = pytest.importorskip("numpy")
     for unfit in (bool, complex, ">f4", "U3", object):
         with pytest.raises(TypeError):
             pccl.DataType.from_numpy_dtype(np.dtype(unfit))
 
 
-def test_an_error_says_its_result_and_its_words() -> None:
+def test_an_error_has_its_result_and_its_text() -> None:
     error = pccl.PCCLError(pccl.Result.RANK_CONNECTION_LOST, "all_reduce: p1 died")
     assert isinstance(error, Exception) and error.result is pccl.Result.RANK_CONNECTION_LOST
     assert str(error) == "RANK_CONNECTION_LOST: all_reduce: p1 died" and error.is_retryable
@@ -198,7 +198,7 @@ def test_operations_are_made_from_numpy_and_from_torch() -> None:
             of([1.0], ones, what)
 
 
-def test_a_shared_state_is_made_in_the_forms_of_all_times() -> None:
+def test_a_shared_state_accepts_all_documented_arguments() -> None:
     np = pytest.importorskip("numpy")
     array = np.zeros((2, 3), np.float32)
     seed = pccl.TensorInfo(name="array", data=array, allow_content_inequality=False)
@@ -255,13 +255,13 @@ def test_a_state_of_something_else_is_a_type_error(make: Any) -> None:
         lambda: pccl.SharedState([pccl.TensorInfo("x", data=bytearray(3))] * 2),
     ],
 )
-def test_a_state_that_can_not_be_is_a_value_error_that_says_why(make: Any) -> None:
+def test_an_invalid_state_is_a_value_error_with_the_reason(make: Any) -> None:
     with pytest.raises(ValueError, match="x|null"):
         make()
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "host:", ""])
-def test_an_address_that_is_none_is_told_by_its_form(address: str) -> None:
+def test_an_invalid_address_is_rejected_by_its_form(address: str) -> None:
     with pytest.raises(pccl.PCCLError, match="INVALID_ARGUMENT.*host:port"):
         pccl.Communicator(address)
 
@@ -289,7 +289,7 @@ def test_help_says_something_about(name: str, thing: Any) -> None:
     assert len(words) > 10 and not words.startswith(f"{name}("), f"{name} has no words of its own"
 
 
-def test_help_of_the_module_tells_how_to_begin() -> None:
+def test_help_of_the_module_shows_a_first_program() -> None:
     text = pydoc.plain(pydoc.render_doc(pccl))
     for word in (
         "connect",
@@ -307,7 +307,7 @@ def test_neither_numpy_nor_torch_is_imported_by_pccl() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
-def test_stubs_tell_the_truth_about_the_native_module(tmp_path: Path) -> None:
+def test_stubs_match_the_native_module(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     # The package mentions torch, whose types take a minute to read.
     settings = tmp_path / "mypy.ini"

@@ -21,7 +21,7 @@ def launch(peer: pccl.Communicator, data: Any, tag: int = 0) -> pccl.AsyncReduce
     return peer.all_reduce_async(data, data, tag=tag)
 
 
-def test_a_handle_tells_how_it_ended_as_often_as_it_is_asked(master: str) -> None:
+def test_a_handle_returns_its_result_again_and_again(master: str) -> None:
     with connected(master) as (a, b):
         one, other = floats(1), floats(2)
         handle = launch(a, one)
@@ -45,14 +45,14 @@ def test_many_tags_launched_in_any_order_all_come_to_their_end(master: str) -> N
         assert [d.tolist() for d in data[0]] == [[2.0 * t] for t in range(20)]
 
 
-def test_a_tag_in_flight_can_not_be_used_again(master: str) -> None:
+def test_a_tag_in_flight_cannot_be_used_again(master: str) -> None:
     with connected(master) as (a, b):
         handle = launch(a, floats(1), 7)
         for again in (lambda: launch(a, floats(1), 7), lambda: a.all_reduce(floats(1), floats(1), tag=7)):
             with pytest.raises(pccl.PCCLError, match="INVALID_ARGUMENT.*tag 7"):
                 again()
         launch(b, floats(2), 7).wait()
-        # It has ended, but nobody has asked how.
+        # It has ended, but its result was not asked for.
         with pytest.raises(pccl.PCCLError, match="INVALID_ARGUMENT.*tag 7"):
             launch(a, floats(1), 7)
         assert handle.wait()[0]
@@ -70,7 +70,7 @@ def test_a_fast_peer_may_use_a_tag_again_before_a_slow_one_has_awaited_it(master
         assert data.tolist() == [11]
 
 
-def test_votes_wait_for_nobody_who_has_not_awaited_a_handle(master: str) -> None:
+def test_votes_with_an_unawaited_handle_are_an_error(master: str) -> None:
     with connected(master) as (a, b):
         handle = launch(a, floats(1), 1)
         state = pccl.SharedState([pccl.TensorInfo("x", data=floats(1))])
@@ -176,7 +176,7 @@ def test_handles_can_be_awaited_while_the_loop_goes_on(master: str) -> None:
         asyncio.run(run(a, b))
 
 
-def test_an_await_can_be_given_up_and_taken_up_again(master: str) -> None:
+def test_an_await_can_be_cancelled_and_repeated(master: str) -> None:
     async def run(a: pccl.Communicator, b: pccl.Communicator) -> None:
         handle = launch(a, floats(1))
         with pytest.raises(TimeoutError):

@@ -57,7 +57,7 @@ def test_peers_meet_at_a_master_that_was_started_as_a_command(start: Start) -> N
 
 
 @pytest.mark.parametrize("words", MASTERS.values(), ids=MASTERS.keys())
-def test_a_busy_port_is_named_and_ends_a_master_with_1(start: Start, words: list[str]) -> None:
+def test_a_master_on_a_busy_port_names_it_and_exits_with_1(start: Start, words: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         address = f"127.0.0.1:{busy.getsockname()[1]}"
         master = started(start, words, address)
@@ -108,7 +108,7 @@ def test_help_names_the_command_that_was_typed_and_nonsense_ends_it_with_2(start
     assert "--nonsense" in wrong.output
 
 
-def test_a_command_whose_output_nobody_reads_ends_quietly() -> None:
+def test_a_command_with_a_closed_output_pipe_exits_quietly() -> None:
     words = [str(SCRIPTS / "ringfold"), "--help"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
         assert command.stdout is not None and command.stderr is not None

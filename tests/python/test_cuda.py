@@ -45,7 +45,7 @@ def peers(address: str, body: Callable[[pccl.Communicator, int], Any], world: in
     return results
 
 
-def test_without_a_device_cuda_is_said_to_be_lacking_and_everything_else_works() -> None:
+def test_without_a_device_cuda_is_unavailable_and_everything_else_works() -> None:
     code = "import pccl; print(pccl.cuda.is_available())"
     env = {"CUDA_VISIBLE_DEVICES": ""}
     out = subprocess.run(
@@ -182,7 +182,7 @@ def test_a_tensor_on_the_gpu_is_as_before_when_an_operation_fails(master: str) -
 
 
 @needs_gpu
-def test_tensors_of_two_places_and_strided_ones_are_refused(master: str) -> None:
+def test_tensors_of_two_devices_and_strided_ones_are_rejected(master: str) -> None:
     def body(comm: pccl.Communicator, number: int) -> None:
         host, device = torch.zeros(8), torch.zeros(8, device="cuda")
         with pytest.raises(ValueError, match="same kind of device"):

@@ -128,7 +128,7 @@ def assert_near(model: Any, expected: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_in_step_it_is_the_computation_by_hand(master: str, count: int) -> None:
+def test_in_step_equals_the_computation_by_hand(master: str, count: int) -> None:
     models = together(*(lambda me=me: peer(master, me, 6, peers_min=count) for me in range(count)))
     assert all(bits(model) == bits(models[0]) for model in models)
     assert_near(models[0], by_hand(count, 6, overlap=False))
@@ -137,7 +137,7 @@ def test_in_step_it_is_the_computation_by_hand(master: str, count: int) -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("count", [2, 3])
-def test_overlapped_it_is_the_delayed_computation_by_hand(master: str, count: int, keep: bool) -> None:
+def test_overlapped_equals_the_delayed_computation_by_hand(master: str, count: int, keep: bool) -> None:
     models = together(
         *(
             lambda me=me: peer(master, me, 7, peers_min=count, overlap=True, keep_drift=keep)
@@ -148,7 +148,7 @@ def test_overlapped_it_is_the_delayed_computation_by_hand(master: str, count: in
     assert_near(models[0], by_hand(count, 7, overlap=True, keep=keep))
 
 
-def test_alone_and_overlapped_with_plain_sgd_it_is_training_without_an_outer_loop(master: str) -> None:
+def test_alone_overlapped_with_plain_sgd_equals_training_without_an_outer_loop(master: str) -> None:
     model = new_model()
     diloco = ringfold.DiLoCo(model, lambda parameters: torch.optim.SGD(parameters, lr=1.0), overlap=True)
     with ringfold.Run(master, state=diloco, peers_min=1) as run:
@@ -200,7 +200,7 @@ def test_quantised_pseudo_gradients_leave_all_peers_equal_and_the_loss_falling(
     assert loss_of(models[0]) < 0.6 * loss_of(new_model())
 
 
-def test_models_of_short_floats_have_outer_parameters_of_long_ones(master: str) -> None:
+def test_bfloat16_models_have_float32_outer_parameters(master: str) -> None:
     models = together(
         *(lambda me=me: peer(master, me, 20, model=new_model().bfloat16(), weighted=False) for me in range(2))
     )
@@ -209,7 +209,7 @@ def test_models_of_short_floats_have_outer_parameters_of_long_ones(master: str) 
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_if_nobody_has_weight_nothing_moves_and_nothing_is_nan(master: str, overlap: bool) -> None:
+def test_if_all_weights_are_zero_nothing_moves_and_nothing_is_nan(master: str, overlap: bool) -> None:
     def idle() -> Any:
         model = new_model()
         diloco = ringfold.DiLoCo(model, overlap=overlap)
@@ -224,7 +224,9 @@ def test_if_nobody_has_weight_nothing_moves_and_nothing_is_nan(master: str, over
 
 
 @pytest.mark.parametrize(("buffers", "apart"), [("newcomers", 30), ("shared", 10), ("local", 31)])
-def test_buffers_and_frozen_parameters_travel_as_was_chosen(master: str, buffers: str, apart: int) -> None:
+def test_buffers_and_frozen_parameters_are_shared_as_configured(
+    master: str, buffers: str, apart: int
+) -> None:
     def start(me: int) -> tuple[float, float]:
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
         model[2].weight.requires_grad_(False).fill_(me)
@@ -242,7 +244,7 @@ def test_buffers_and_frozen_parameters_travel_as_was_chosen(master: str, buffers
     assert abs(other - one) == apart
 
 
-def test_misuse_is_told_in_words(master: str) -> None:
+def test_misuse_is_reported(master: str) -> None:
     with pytest.raises(ValueError, match="nothing to train"):
         ringfold.DiLoCo(torch.nn.ReLU())
     diloco = ringfold.DiLoCo(new_model(), overlap=True)

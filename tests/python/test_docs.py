@@ -3,7 +3,7 @@
 A block that is marked ``python`` is a whole program. It runs in a process of its own, or in two if it is marked
 ``python peers=2``, with a master in place of 127.0.0.1:48148. ``python ranks=3`` are three processes with the variables
 that torchrun sets; ``killed=2`` behind that means that rank 2 ends by SIGKILL. A block ``text prints`` behind a program
-is what each process prints. Fragments that can't run are marked ``py-fragment``.
+is what each process prints. Fragments that cannot run are marked ``py-fragment``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "python"
 README = ROOT / "README.md"
 SECONDS = 240.0
-# More fragments than these would be programs that nobody has tried. Those that need a GPU are parts of examples.
+# Fragments are not run, so their number is limited. Those that need a GPU are parts of examples.
 FRAGMENTS_MAX = 6
 # What is public beside __all__, which is the specification's.
 ALSO = {"pccl": ["DeviceType", "Result", "__version__"]}

@@ -53,7 +53,7 @@ def test_a_late_joiner_gets_the_state_and_the_step(master: str) -> None:
     assert {weights} == {other for other, _ in others}
 
 
-def test_a_group_that_waits_holds_no_other_group_up(master: str) -> None:
+def test_a_waiting_peer_group_does_not_delay_another(master: str) -> None:
     def wait() -> None:
         with lonely:
             for _ in lonely.steps():
@@ -63,7 +63,7 @@ def test_a_group_that_waits_holds_no_other_group_up(master: str) -> None:
     waiting = begin(wait)
     waiting.wait_until_blocked()
     began = time.monotonic()
-    # Whoever waits has to vote at each boundary of the others. It looks once in a second if it is on its own.
+    # A waiting peer has to vote at each boundary of the others. Alone, it polls once a second.
     train(master, 0, 50, peers_min=1)
     assert time.monotonic() - began < 15
     lonely.stop()
@@ -105,12 +105,12 @@ def test_optimised_rings_change_nothing_but_the_ring(master: str) -> None:
     assert len({weights for weights, _ in ended}) == 1
 
 
-def test_whoever_waits_in_vain_is_told_for_whom(master: str) -> None:
+def test_a_wait_for_peers_times_out_with_the_number_of_peers(master: str) -> None:
     with pytest.raises(TimeoutError, match="only 1 of 2 peers"):
         train(master, 0, 3, wait_timeout=0.5)
 
 
-def test_a_peer_with_another_state_is_rejected_in_words_and_the_rest_go_on(master: str) -> None:
+def test_a_peer_with_another_state_is_rejected_and_the_others_go_on(master: str) -> None:
     def other() -> None:
         with ringfold.Run(master, {"weights": np.zeros(38, np.float32)}) as run:
             for _ in run.steps():
@@ -133,7 +133,7 @@ def test_a_peer_with_another_state_is_rejected_in_words_and_the_rest_go_on(maste
     assert ended[0] == ended[1]
 
 
-def test_a_peer_that_is_ahead_of_the_run_is_rejected_in_words(master: str) -> None:
+def test_a_peer_ahead_of_the_run_is_rejected(master: str) -> None:
     def each(_run: Any, step: int) -> None:
         if step >= 2 and not ahead.done():
             under_way.set()
@@ -155,13 +155,13 @@ def test_a_checkpoint_is_resumed_at_its_revision(master: str) -> None:
     assert ended[0] == ended[1] and ended[0][1] == [100, 101, 102, 103]
 
 
-def test_a_run_whose_last_peer_said_goodbye_is_over_and_another_begins(master: str) -> None:
+def test_a_new_run_begins_after_the_last_peer_left(master: str) -> None:
     for revision in (0, 5):
         ended = together(*(partial(train, master, seed, 8, revision=revision) for seed in range(2)))
         assert ended[0] == ended[1] and ended[0][1] == list(range(revision, 8))
 
 
-def test_what_peers_may_differ_in_is_given_to_newcomers_once(master: str) -> None:
+def test_unequal_state_is_given_to_newcomers_once(master: str) -> None:
     def peer(me: int) -> tuple[float, float]:
         own = np.array([float(me)])
         with ringfold.Run(master, {"own": Unequal(own), "x": np.zeros(1)}) as run:
@@ -178,7 +178,7 @@ def test_what_peers_may_differ_in_is_given_to_newcomers_once(master: str) -> Non
     assert other[1] - one[1] == 40
 
 
-def test_a_state_may_be_descriptors_or_plain_memory(master: str) -> None:
+def test_a_state_can_be_descriptors_or_plain_memory(master: str) -> None:
     def peer(me: int) -> tuple[float, float, int]:
         values, numbers, memory = np.full(3, me), array("d", [me]), bytearray([me])
         state = [pccl.TensorInfo.from_numpy(values, "values"), {"numbers": numbers, "memory": [memory]}]
@@ -192,7 +192,7 @@ def test_a_state_may_be_descriptors_or_plain_memory(master: str) -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"lr": 0.1}, {"a": {"b": "text"}}, 3])
-def test_a_state_without_tensors_is_refused_in_words(state: Any) -> None:
+def test_a_state_without_tensors_is_rejected(state: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="state|array"):
         ringfold.Run("127.0.0.1:1", state)
 

@@ -17,9 +17,7 @@ pccl = pytest.importorskip("pccl")
 from ringfold.elastic import Rejected
 
 
-def test_a_run_whose_peers_all_died_is_taken_up_from_a_checkpoint_when_that_is_said(
-    master: str, spawn: Any
-) -> None:
+def test_a_run_whose_peers_all_died_resumes_from_a_checkpoint_with_send_only(master: str, spawn: Any) -> None:
     dying = [spawn(PEER, master, seed, 4000, 0.02) for seed in range(2)]
     for peer in dying:
         peer.wait_for("step 8 ", DEADLINE)
@@ -94,7 +92,7 @@ def test_sigterm_while_it_waits_in_a_reduction_ends_a_peer_at_once(master: str, 
     assert "ended at 1, stopped: True" in slow.succeed(20)
 
 
-def test_sigterm_before_a_peer_is_let_in_ends_it_at_once(master: str, spawn: Any) -> None:
+def test_sigterm_before_a_peer_is_admitted_ends_it_at_once(master: str, spawn: Any) -> None:
     hasty, slow = spawn(PEER, master, 0, 5, 0.0), spawn(PEER, master, 1, 5, 60.0)
     hasty.wait_for("reduces 0", DEADLINE)
     slow.wait_for("computes 0", DEADLINE)
@@ -147,7 +145,7 @@ print("over", flush=True)
 """
 
 
-def test_a_handler_of_the_users_is_given_back_and_waits_on_other_threads_end_too(
+def test_the_users_sigterm_handler_is_restored_and_waits_on_other_threads_end(
     master: str, spawn: Any
 ) -> None:
     child = spawn(SIGNALS, master)

@@ -64,7 +64,9 @@ def test_several_tensors_are_reduced_in_one_call_in_place_or_into_others(master:
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_if_a_peer_goes_between_two_tensors_all_agree_on_who_is_in_which(master: str, in_place: bool) -> None:
+def test_if_a_peer_leaves_between_two_tensors_all_agree_on_the_world_of_each(
+    master: str, in_place: bool
+) -> None:
     def peer(me: int) -> tuple[list[bytes], tuple[int, ...]]:
         tensors = [np.full(1000, 10.0**me), np.full(10, 10.0**me, np.float32)]
         into = None if in_place else [np.zeros_like(tensor) for tensor in tensors]
@@ -85,7 +87,7 @@ def test_if_a_peer_goes_between_two_tensors_all_agree_on_who_is_in_which(master:
         assert one == ([np.full(1000, 11.0).tobytes(), both], (2, 2))
 
 
-def test_peers_that_disagree_get_an_error_that_says_so(master: str) -> None:
+def test_mismatched_reductions_are_an_error(master: str) -> None:
     def peer(size: int) -> None:
         with ringfold.Run(master, {"x": np.zeros(1, np.float32)}) as run:
             for _ in run.steps(until=1):
@@ -108,7 +110,7 @@ def test_a_condition_that_differs_between_peers_is_an_error_on_all_of_them(maste
             failed.result(DEADLINE)
 
 
-def test_after_the_last_step_all_peers_may_still_talk(master: str) -> None:
+def test_peers_can_reduce_after_the_last_step(master: str) -> None:
     def peer(me: float) -> float:
         score = np.array([me])
         with ringfold.Run(master, {"x": np.zeros(1, np.float32)}) as run:

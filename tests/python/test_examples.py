@@ -69,7 +69,7 @@ def test_every_example_is_in_the_list() -> None:
     assert not {*(path.name for path in files), *rust} - words
 
 
-def test_every_example_tells_what_it_takes(spawn: Spawn, request: pytest.FixtureRequest) -> None:
+def test_every_example_has_help(spawn: Spawn, request: pytest.FixtureRequest) -> None:
     others = {"tiny_transformer.py", "ddp_ten_lines.py"}
     names = sorted(path for path in EXAMPLES.glob("*.py") if path.name not in others)
     assert len(names) == 8
@@ -97,7 +97,7 @@ def test_the_hello_world_for_torch_finds_the_line(examples: Examples) -> None:
     assert abs(float(found[1]) - 3) < 0.5 and abs(float(found[2]) - 1) < 0.2
 
 
-def test_a_hello_world_without_company_gives_up_with_exit_code_3(examples: Examples) -> None:
+def test_a_lone_hello_world_times_out_with_exit_code_3(examples: Examples) -> None:
     lonely = examples.start("hello_world.py", "--patience", 0.2)
     assert lonely.wait(SECONDS) == 3
     assert "nobody else came" in lonely.output

@@ -86,7 +86,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[list[Group]]:
 
 
 @pytest.mark.parametrize("media", MEDIA)
-def test_a_group_tells_who_is_in_it(media: str) -> None:
+def test_a_group_reports_its_members(media: str) -> None:
     ranks = groups(3, media)
     for rank, group in enumerate(ranks):
         assert (group.rank, group.world, group.name, group.is_shared) == (rank, 3, "g", media == "shared")
@@ -240,7 +240,7 @@ def test_every_reduction_of_every_type_is_right(pair: list[Group]) -> None:
         assert caught.value.kind == "argument"
 
 
-def test_arguments_that_make_no_sense_are_refused_and_disturb_nobody(pair: list[Group]) -> None:
+def test_invalid_arguments_are_rejected_without_disturbing_the_group(pair: list[Group]) -> None:
     one, two = array("i", [1]), array("i", [1, 2])
     wrong: list[tuple[str, Callable[[], object]]] = [
         ("2 is out of range: ranks are 0 to 1", lambda: run(pair[0], "broadcast", [], [span(one)], peer=2)),
@@ -262,7 +262,7 @@ def test_arguments_that_make_no_sense_are_refused_and_disturb_nobody(pair: list[
     each(pair, barrier)
 
 
-def test_whoever_does_not_come_in_time_is_named(pair: list[Group]) -> None:
+def test_a_timeout_names_the_missing_rank_of_a_group(pair: list[Group]) -> None:
     began = time.monotonic()
     with pytest.raises(GroupError, match=r"rank 1 \(") as caught:
         barrier(pair[0], 0.3)
@@ -275,7 +275,7 @@ def test_whoever_does_not_come_in_time_is_named(pair: list[Group]) -> None:
     assert failure is not None and failure.kind == "timeout"
 
 
-def test_ranks_that_ask_for_different_things_are_told(pair: list[Group]) -> None:
+def test_mismatched_ranks_get_an_error(pair: list[Group]) -> None:
     data = array("i", [1, 2])
     ends = outcomes(
         lambda: run(pair[0], "all_reduce", [span(data)], [span(data)]),
@@ -284,7 +284,7 @@ def test_ranks_that_ask_for_different_things_are_told(pair: list[Group]) -> None
     assert {end.kind for end in ends} == {"mismatch"}
 
 
-def test_a_group_that_is_given_up_is_over_for_all(pair: list[Group]) -> None:
+def test_an_abort_ends_the_group_for_all(pair: list[Group]) -> None:
     work = submit(pair[1], "barrier", [], [], None)
     pair[0].abort()
     for _ in range(2):
@@ -313,7 +313,7 @@ def test_a_retired_group_takes_nothing_more_and_loses_nothing(pair: list[Group])
     assert _native.finish_retired(DEADLINE) == 0
 
 
-def test_a_work_may_be_waited_for_in_pieces_and_forgotten(pair: list[Group]) -> None:
+def test_a_work_can_be_waited_for_in_parts_and_dropped(pair: list[Group]) -> None:
     ones = [array("i", [1]) for _ in range(2)]
     work = submit(pair[0], "all_reduce", [span(ones[0])], [span(ones[0])], ones[0])
     assert not work.wait(0.05) and not work.wait(0) and not work.done()
@@ -323,7 +323,7 @@ def test_a_work_may_be_waited_for_in_pieces_and_forgotten(pair: list[Group]) -> 
     assert work.wait(DEADLINE) and work.wait(None) and work.done() and list(ones[0]) == [2]
 
 
-def test_groups_that_restore_put_back_what_a_failure_found() -> None:
+def test_restoring_groups_restore_buffers_after_a_failure() -> None:
     for media in MEDIA:
         ranks = groups(2, media, restores=True)
         each(ranks, barrier)
@@ -333,7 +333,7 @@ def test_groups_that_restore_put_back_what_a_failure_found() -> None:
         assert data == array("i", range(1000))
 
 
-def test_ranks_meet_by_a_notice_written_in_python() -> None:
+def test_ranks_meet_by_a_rendezvous_written_in_python() -> None:
     class Board:
         """What an earlier run has left misleads nobody."""
 
@@ -360,7 +360,7 @@ def test_ranks_meet_by_a_notice_written_in_python() -> None:
     assert board.text is None
 
 
-def test_a_meeting_that_comes_to_nothing_says_so() -> None:
+def test_a_failed_rendezvous_reports_the_cause() -> None:
     class Broken:
         def read(self) -> str | None:
             raise ValueError("the store is gone")
@@ -498,7 +498,7 @@ def test_ctrl_c_ends_a_call_and_the_group(spawn: Spawn, tmp_path: Path, media: s
 
 
 @pytest.mark.parametrize("media", MEDIA)
-def test_ctrl_c_leaves_a_work_alone(spawn: Spawn, tmp_path: Path, media: str) -> None:
+def test_ctrl_c_does_not_cancel_a_work(spawn: Spawn, tmp_path: Path, media: str) -> None:
     later = 'signal.sigwait([signal.SIGUSR1])\nrun("all_reduce", spans, spans)\n'
     child, other = two(spawn, tmp_path, media, "work again", CTRL_C, later)
     child.wait_for("blocks", DEADLINE)
@@ -513,9 +513,7 @@ def test_ctrl_c_leaves_a_work_alone(spawn: Spawn, tmp_path: Path, media: str) ->
 
 
 @pytest.mark.parametrize("media", MEDIA)
-def test_a_rank_that_is_killed_is_named_and_memory_is_put_back(
-    spawn: Spawn, tmp_path: Path, media: str
-) -> None:
+def test_a_killed_rank_is_named_and_memory_is_restored(spawn: Spawn, tmp_path: Path, media: str) -> None:
     child, other = two(spawn, tmp_path, media, "endless", DYING, DYING)
     for rank in (child, other):
         rank.wait_for("goes on", DEADLINE)

@@ -52,7 +52,7 @@ def explained(library, attempt):
     except ImportError as error:
         assert f"pip install {library}" in str(error), error
     else:
-        raise AssertionError(f"nobody missed {library}")
+        raise AssertionError(f"{library} was not missed")
 """
 
 NO_NUMPY = """

@@ -49,7 +49,7 @@ nodes[0].handle = a.all_reduce_async(one, one)
 master.interrupt()
 del a, b, master, nodes, state
 """,
-    "operations that nobody awaits": """
+    "operations that are not awaited": """
 handles = [a.all_reduce_async(array("f", [1]), array("f", [1]), tag=tag) for tag in range(5)]
 b.all_reduce_async(one, one, tag=0)
 master.interrupt()
@@ -132,7 +132,7 @@ def test_a_program_ends_well_with(end: str) -> None:
     assert time.monotonic() - begun < 8
 
 
-def test_an_exception_that_nobody_handles_is_all_that_is_printed() -> None:
+def test_an_uncaught_exception_is_all_that_is_printed() -> None:
     code = BEGIN + 'handle = a.all_reduce_async(one, one)\nraise RuntimeError("mine")\n'
     env = {**os.environ, "PCCL_LOG_LEVEL": "ERROR"}
     ran = subprocess.run(python(code), env=env, capture_output=True, text=True, check=False, timeout=DEADLINE)
@@ -171,7 +171,7 @@ def goes_on(peers: list[pccl.Communicator]) -> None:
     assert [comm.world_size for comm in peers] == [2, 2]
 
 
-def test_a_forked_child_that_uses_what_its_parent_made_is_told_so(master: str) -> None:
+def test_a_forked_child_that_uses_its_parents_objects_gets_an_error(master: str) -> None:
     with connected(master) as peers:
         a = peers[0]
         one = array("f", [1])
@@ -208,7 +208,7 @@ def test_a_forked_child_that_uses_what_its_parent_made_is_told_so(master: str) -
         goes_on(peers)
 
 
-def test_a_forked_child_that_lets_go_of_everything_harms_nobody() -> None:
+def test_a_forked_child_that_drops_everything_does_not_disturb_its_parent() -> None:
     node = pccl.MasterNode("127.0.0.1:0")
     node.run()
     with connected(node.address) as peers:
@@ -265,7 +265,7 @@ def test_a_pool_of_forked_processes_works_beside_a_run(master: str) -> None:
         goes_on(peers)
 
 
-def test_a_forked_child_can_have_a_part_of_its_own(master: str) -> None:
+def test_a_forked_child_can_make_its_own_communicator(master: str) -> None:
     with connected(master) as peers:
 
         def child() -> int:

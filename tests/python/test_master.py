@@ -22,7 +22,7 @@ def bind(address: str) -> None:
         server.bind((host, int(port)))
 
 
-def test_a_master_that_never_ran_can_not_be_awaited() -> None:
+def test_a_master_that_never_ran_cannot_be_awaited() -> None:
     master = pccl.MasterNode(listen_address="127.0.0.1:0")
     with pytest.raises(pccl.PCCLError) as caught:
         master.wait()
@@ -52,7 +52,7 @@ def test_making_one_binds_nothing_and_a_busy_port_is_an_invalid_usage() -> None:
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "127.0.0.1:99999"])
-def test_an_address_that_is_none_is_told(address: str) -> None:
+def test_an_invalid_address_is_an_error(address: str) -> None:
     with pytest.raises(pccl.PCCLError, match="INVALID_ARGUMENT.*address"):
         pccl.MasterNode(address).run()
 

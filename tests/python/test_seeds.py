@@ -65,7 +65,7 @@ def place(start: Start, tmp_path: Path) -> Iterator[Place]:
 
 @contextmanager
 def port_of_our_own(start: Start) -> Iterator[list[str]]:
-    """Words to run a program with, so that nobody else uses the port."""
+    """The prefix of commands that have the port for themselves."""
     if os.geteuid() == 0 and all(map(shutil.which, ("unshare", "nsenter", "ip"))):
         script = "ip link set lo up && echo up && exec sleep 600"
         holder = start("unshare", "-n", "sh", "-c", f"({script}) || echo refused")

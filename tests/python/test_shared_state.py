@@ -108,7 +108,7 @@ def test_a_late_joiner_is_given_content_and_revision(master: str) -> None:
             lambda: late.sync_shared_state(newcomer),
         )
         assert newcomer.revision == 4 and x == data[0] and moved(infos[2]) == (0, 8)
-        # Again at the same revision: nobody has to move on for it to succeed.
+        # Again at the same revision: that succeeds without a new revision.
         infos = together(
             lambda: a.sync_shared_state(states[0]),
             lambda: b.sync_shared_state(states[1]),
@@ -123,7 +123,7 @@ def vote_until(comm: pccl.Communicator, world: int) -> None:
         comm.update_topology()
 
 
-def test_who_only_receives_is_given_what_who_only_sends_has(master: str) -> None:
+def test_a_receive_only_peer_gets_the_state_of_a_send_only_peer(master: str) -> None:
     with connected(master, 3) as peers:
         data = [floats(1), floats(2), floats(2)]
         states = [state_of(0, x=x) for x in data]
@@ -133,7 +133,7 @@ def test_who_only_receives_is_given_what_who_only_sends_has(master: str) -> None
         )
         assert [x.tolist() for x in data] == [[1]] * 3 and infos[0].rx_bytes == 0
         assert infos[1].rx_bytes == infos[2].rx_bytes == 4
-        # By keyword, and with nobody who sends.
+        # By keyword, and without a sender.
         for error in outcomes(
             *(lambda p=p, s=s: p.sync_shared_state(s, strategy=RECEIVE) for p, s in zip(peers, states))
         ):
@@ -141,7 +141,7 @@ def test_who_only_receives_is_given_what_who_only_sends_has(master: str) -> None
             assert error.result is pccl.Result.NO_SHARED_STATE_AVAILABLE and error.is_retryable
 
 
-def test_two_who_only_send_different_things_can_not_both_win(master: str) -> None:
+def test_two_send_only_peers_with_different_states_are_rejected(master: str) -> None:
     with connected(master) as (a, b):
         ends = outcomes(
             lambda: a.sync_shared_state(state_of(0, x=floats(1)), SEND),

@@ -1,4 +1,4 @@
-"""Ctrl-C and other signals while a call blocks: it ends within a second, and nobody else is disturbed."""
+"""Ctrl-C and other signals while a call blocks: it ends within a second, and the others go on."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_ctrl_c_interrupts(spawn: Spawn, ours: pccl.Communicator, master: str, w
     ours.leave()
 
 
-def test_an_interrupted_wait_for_a_handle_can_be_taken_up_again(
+def test_an_interrupted_wait_for_a_handle_can_be_repeated(
     spawn: Spawn, ours: pccl.Communicator, master: str
 ) -> None:
     child = blocked(spawn, ours, master, "handle again")

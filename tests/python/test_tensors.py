@@ -98,7 +98,7 @@ def test_arrays_of_python_have_their_types(two: list[pccl.Communicator], code: s
     assert one.tolist() == other.tolist() == [11, 22, 33]
 
 
-def test_sixteen_bits_may_be_said_to_be_bfloat16(two: list[pccl.Communicator]) -> None:
+def test_uint16_can_be_declared_as_bfloat16(two: list[pccl.Communicator]) -> None:
     np = pytest.importorskip("numpy")
     one, other = np.full(3, 0x3F80, np.uint16), np.full(3, 0x4000, np.uint16)
     said = pccl.ReduceOperandDescriptor(pccl.DataType.BFLOAT16)
@@ -125,14 +125,14 @@ def test_sixteen_bits_may_be_said_to_be_bfloat16(two: list[pccl.Communicator]) -
         (lambda np: 5, "int"),
     ],
 )
-def test_what_can_not_be_reduced_is_refused_with_its_reason(
+def test_irreducible_values_are_rejected_with_the_reason(
     two: list[pccl.Communicator], make: Any, word: str
 ) -> None:
     np = pytest.importorskip("numpy")
     unfit = make(np)
     error = refused(two, unfit, unfit)
     assert word in str(error) and "send" in str(error) and not isinstance(error, pccl.PCCLError)
-    # As the result it is refused by its own name, and nobody has begun to wait for the others.
+    # As the result it is rejected by its own name, before any peer waits for others.
     if isinstance(unfit, np.ndarray):
         error = refused(two, np.ones(unfit.size, np.float32), unfit)
         assert word in str(error) and "recv" in str(error)
@@ -152,14 +152,14 @@ def test_what_can_not_be_reduced_is_refused_with_its_reason(
         lambda torch: torch.empty(3, device="meta"),
     ],
 )
-def test_torch_tensors_that_can_not_be_reduced_are_refused(two: list[pccl.Communicator], make: Any) -> None:
+def test_irreducible_torch_tensors_are_rejected(two: list[pccl.Communicator], make: Any) -> None:
     unfit = make(pytest.importorskip("torch"))
     assert not isinstance(refused(two, unfit, unfit), pccl.PCCLError)
     with pytest.raises((TypeError, ValueError)):
         pccl.TensorInfo.from_torch(unfit, "unfit")
 
 
-def test_sizes_and_types_that_differ_are_told_with_both(two: list[pccl.Communicator]) -> None:
+def test_mismatched_sizes_and_types_are_both_reported(two: list[pccl.Communicator]) -> None:
     np = pytest.importorskip("numpy")
     four = np.ones(4, np.float32)
     error = refused(two, four, np.ones(5, np.float32))
@@ -207,9 +207,7 @@ def test_read_only_memory_is_read_and_never_written(two: list[pccl.Communicator]
     ],
     ids=str,
 )
-def test_options_of_another_kind_are_refused_in_words(
-    two: list[pccl.Communicator], options: dict[str, Any]
-) -> None:
+def test_options_of_another_type_are_rejected(two: list[pccl.Communicator], options: dict[str, Any]) -> None:
     error = refused(two, bytearray(3), bytearray(3), **options)
     assert isinstance(error, (TypeError, ValueError)) and next(iter(options)) in str(error)
 
@@ -242,7 +240,7 @@ def test_tensors_of_an_operation_live_until_it_has_ended(two: list[pccl.Communic
     two[1].all_reduce(other, other, tag=5)
     assert handle.wait()[0] and window.tolist() == [2.0] * 4
     del handle, window
-    # What other threads let go of is let go of by whoever comes next.
+    # Buffers that other threads have released are freed by the next call.
     pccl.TensorInfo("x", data=bytearray(1))
     gc.collect()
     assert ends[0]() is None and ends[1]() is None
@@ -272,7 +270,7 @@ def test_tensors_of_a_shared_state_live_as_long_as_it(two: list[pccl.Communicato
     assert ends[0]() is None
 
 
-def test_a_buffer_in_use_can_not_be_resized(two: list[pccl.Communicator]) -> None:
+def test_a_buffer_in_use_cannot_be_resized(two: list[pccl.Communicator]) -> None:
     data = bytearray(8)
     handle = two[0].all_reduce_async(data, data, tag=6)
     with pytest.raises(BufferError):
@@ -283,7 +281,7 @@ def test_a_buffer_in_use_can_not_be_resized(two: list[pccl.Communicator]) -> Non
     data += b"more"
 
 
-def test_tensors_without_memory_of_their_own_are_refused(master: str) -> None:
+def test_tensors_without_memory_are_rejected(master: str) -> None:
     torch = pytest.importorskip("torch")
     negated = torch._neg_view(torch.ones(4))
 

@@ -137,7 +137,7 @@ def test_leaving_on_one_thread_ends_the_calls_of_others(master: str) -> None:
         assert time.monotonic() - begun < 20
 
 
-def test_leaving_ends_a_connect_that_waits_to_be_let_in(master: str) -> None:
+def test_leaving_ends_a_connect_that_waits_for_admission(master: str) -> None:
     with pccl.Communicator(master) as first:
         first.connect()
         second = pccl.Communicator(master)

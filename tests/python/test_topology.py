@@ -61,7 +61,7 @@ def test_connect_tries_so_often_a_second_apart() -> None:
         comm.connect(0)
 
 
-def test_a_master_that_comes_late_is_found() -> None:
+def test_connect_retries_until_the_master_listens() -> None:
     address = f"127.0.0.1:{free_port()}"
     comm = pccl.Communicator(address)
     connecting = begin(comm.connect, 20)
@@ -92,7 +92,7 @@ def test_ipv6_works_from_end_to_end() -> None:
             assert data[0].tolist() == [3]
 
 
-def test_only_who_knows_the_token_gets_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_peers_with_the_token_are_accepted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pccl.MasterNode("127.0.0.1:0", token="open sesame") as master:
         with pccl.Communicator(master.address, token="open sesame") as comm:
             comm.connect()
@@ -113,7 +113,7 @@ def test_only_who_knows_the_token_gets_in(monkeypatch: pytest.MonkeyPatch, tmp_p
         comm.connect()
 
 
-def test_who_waits_to_join_is_pending_for_all_until_the_vote(master: str) -> None:
+def test_a_joining_peer_is_pending_for_all_until_the_vote(master: str) -> None:
     with connected(master) as (a, b):
         assert together(a.are_peers_pending, b.are_peers_pending) == [False, False]
         late = pccl.Communicator(master, name="late")
@@ -130,7 +130,7 @@ def test_who_waits_to_join_is_pending_for_all_until_the_vote(master: str) -> Non
         late.leave()
 
 
-def test_whoever_waits_longer_than_it_will_is_told_so_once(master: str) -> None:
+def test_a_long_wait_is_reported_once(master: str) -> None:
     with pccl.Communicator(master, name="inside") as inside:
         inside.connect()
         begun = time.monotonic()
@@ -170,7 +170,7 @@ def test_the_world_falls_by_votes_and_failures_and_not_by_a_success(master: str)
     with connected(master, 3) as peers:
         data = [array("f", [1]) for _ in peers]
         together(*(lambda c=c, d=d: c.all_reduce(d, d) for c, d in zip(peers, data)))
-        # The last step of a run: who leaves right after its own success spoils nobody's.
+        # The last step of a run: a peer that leaves after its own success does not fail the others.
         peers[2].leave()
         time.sleep(0.2)
         assert [c.world_size for c in peers[:2]] == [3, 3]
@@ -211,7 +211,7 @@ def test_a_communicator_leaves_when_its_last_reference_goes(master: str) -> None
             assert time.monotonic() < deadline
 
 
-def test_after_leaving_every_call_ends_in_words(master: str) -> None:
+def test_after_leaving_every_call_raises(master: str) -> None:
     comm = pccl.Communicator(master)
     comm.connect()
     comm.leave()
@@ -239,7 +239,7 @@ def test_attributes_are_of_their_enum(master: str, attribute: object) -> None:
     ],
     ids=str,
 )
-def test_options_that_can_not_be_are_refused_at_once(options: dict[str, object]) -> None:
+def test_invalid_options_are_rejected_at_once(options: dict[str, object]) -> None:
     with pytest.raises((ValueError, OverflowError)):
         pccl.Communicator("127.0.0.1:1", **options)  # type: ignore[arg-type]
 

@@ -134,7 +134,7 @@ def test_a_unique_id_pickles_compares_and_keeps_its_secret() -> None:
     assert bytes(one).decode().split(":")[4] not in repr(one)
 
 
-def test_a_meeting_ends_at_about_its_limit_and_names_who_is_missing() -> None:
+def test_a_rendezvous_times_out_and_names_the_missing_rank() -> None:
     bootstrap = TcpBootstrap.create(0, 3)
     began = time.monotonic()
     with pytest.raises(Error, match="rank") as caught:
@@ -147,7 +147,7 @@ def test_a_meeting_ends_at_about_its_limit_and_names_who_is_missing() -> None:
     assert 0.9 < time.monotonic() - began < PROMPT
 
 
-def test_whoever_was_alone_may_try_again() -> None:
+def test_a_rendezvous_can_be_repeated_after_a_timeout() -> None:
     bootstrap = TcpBootstrap.create(0, 2)
     made = bootstrap.create_unique_id()
     late = TcpBootstrap.create(1, 2)
@@ -172,7 +172,7 @@ def test_a_bootstrap_that_never_met_anyone_ends_at_once() -> None:
     assert time.monotonic() - began < PROMPT
 
 
-def test_what_can_not_be_is_said_in_words() -> None:
+def test_invalid_arguments_are_rejected_with_the_reason() -> None:
     with pytest.raises(Error, match="rank 2 is not in a world of 2"):
         TcpBootstrap.create(2, 2)
     bootstrap = TcpBootstrap.create(0, 1)

@@ -56,7 +56,7 @@ def test_calls_are_matched_in_their_order_for_each_tag_however_they_are_asked(wo
 
 
 def connect_in_a_circle() -> list[int]:
-    """Each rank asks another one first: nobody waits for anyone before all have called."""
+    """Each rank asks another one first: no call waits before all ranks have called."""
     bootstrap = meet()
     communicator = Communicator(bootstrap)
     n, me = bootstrap.get_n_ranks(), rank()
@@ -91,10 +91,10 @@ def mismatched() -> str:
     except Error as error:
         bootstrap.barrier()
         return str(error)
-    return "nothing was said"
+    return "no error"
 
 
-def test_calls_that_do_not_fit_each_other_are_told_in_words(world: World) -> None:
+def test_mismatched_calls_are_reported(world: World) -> None:
     said = world.run(2, mismatched)[1]
     assert "rank 0 has called send_memory where this rank waits for connect" in said
 
@@ -256,7 +256,7 @@ def let_go_in_any_order() -> bool:
     return True
 
 
-def test_objects_may_be_let_go_in_any_order(world: World) -> None:
+def test_objects_can_be_dropped_in_any_order(world: World) -> None:
     assert world.run(2, let_go_in_any_order) == [True, True]
 
 
@@ -297,7 +297,7 @@ def alone() -> Communicator:
     return Communicator(bootstrap)
 
 
-def test_what_can_not_be_is_said_in_words() -> None:
+def test_invalid_arguments_are_rejected_with_the_reason() -> None:
     communicator = alone()
     with pytest.raises(mscclpp.IbError, match="InfiniBand"):
         communicator.connect(Transport.IB3, 0)
@@ -320,7 +320,7 @@ def test_what_can_not_be_is_said_in_words() -> None:
         communicator.register_memory(buffer.address + 4088, 16, ETHERNET)
 
 
-def test_what_is_of_the_wrong_kind_is_said_in_words() -> None:
+def test_arguments_of_the_wrong_type_are_rejected() -> None:
     communicator = alone()
     line = communicator.connect(SHARED, 0).get()
     memory = words(1, 2)
@@ -352,7 +352,7 @@ def test_what_is_of_the_wrong_kind_is_said_in_words() -> None:
         mscclpp.TcpBootstrap.create(0, 1).initialize(None)
 
 
-def test_arguments_may_be_named_as_they_were_called_at_any_time() -> None:
+def test_arguments_have_all_documented_keyword_names() -> None:
     bootstrap = mscclpp.TcpBootstrap.create(rank=0, n_ranks=1)
     bootstrap.initialize(unique_id=bootstrap.create_unique_id(), timeout_sec=5)
     communicator = Communicator(bootstrap=bootstrap)
@@ -385,7 +385,7 @@ def test_arguments_may_be_named_as_they_were_called_at_any_time() -> None:
         line.write(own, dst_offset=8, dstOffset=8, src=own, src_offset=0, size=8)
 
 
-def test_a_wait_for_so_many_looks_ends_soon() -> None:
+def test_a_wait_with_a_spin_limit_ends_soon() -> None:
     communicator = alone()
     semaphore = mscclpp.Host2HostSemaphore(communicator, communicator.connect(SHARED, 0).get())
     began = time.monotonic()
@@ -413,7 +413,7 @@ def test_communicators_of_one_process_fail_each_for_itself() -> None:
     other.check()
 
 
-def test_an_aborted_communicator_says_so_at_every_call() -> None:
+def test_every_call_of_an_aborted_communicator_raises() -> None:
     communicator = alone()
     assert communicator.failure() is None
     communicator.abort("enough")
@@ -437,7 +437,7 @@ def late() -> int:
     with pytest.raises(Error, match="rank 0 has not made its call") as caught:
         future.get(timeout=0.3)
     assert caught.value.code is mscclpp.ErrorCode.Timeout
-    # Nobody else was disturbed.
+    # The communicator has not failed.
     assert communicator.failure() is None
     reach("timed out")
     nbytes = future.get(timeout=DEADLINE).size()
@@ -445,7 +445,7 @@ def late() -> int:
     return nbytes
 
 
-def test_a_future_that_is_late_can_be_asked_again(world: World) -> None:
+def test_a_future_that_timed_out_can_be_waited_for_again(world: World) -> None:
     assert world.run(2, late) == [0, 8]
 
 

@@ -46,7 +46,7 @@ def test_the_compiler_says_where_it_is() -> None:
     assert _native.cuda_compiler(str(path.parent))[1] == (major, minor), "a directory will do, too"
 
 
-def test_a_mistake_is_told_with_the_name_and_line_of_the_source_and_the_compilers_log() -> None:
+def test_a_compile_error_has_the_file_the_line_and_the_compilers_log() -> None:
     wrong = 'extern "C" __global__ void k(int* a) {\n  a[0] = nowhere;\n}\n'
     with pytest.raises(PortError) as caught:
         compiled(wrong, name="/src/wrong.cu")
@@ -55,26 +55,26 @@ def test_a_mistake_is_told_with_the_name_and_line_of_the_source_and_the_compiler
     assert '"nowhere" is undefined' in str(caught.value)
 
 
-def test_a_mistake_in_a_header_is_told_with_that_headers_name(tmp_path: Path) -> None:
+def test_an_error_in_a_header_names_the_header(tmp_path: Path) -> None:
     (tmp_path / "half.cuh").write_text("\n\nint* wrong = ;\n")
     with pytest.raises(PortError, match=r"half\.cuh\(3\): error"):
         compiled('#include "half.cuh"\n' + SET, include_dirs=[str(tmp_path)])
 
 
-def test_a_header_that_is_nowhere_is_told() -> None:
+def test_a_missing_header_is_an_error() -> None:
     with pytest.raises(PortError, match="no_such_header.hpp") as caught:
         compiled("#include <no_such_header.hpp>\n" + SET)
     assert caught.value.kind == "argument"
 
 
-def test_an_architecture_or_option_that_the_compiler_does_not_know_is_told() -> None:
+def test_an_unknown_architecture_or_option_is_an_error() -> None:
     with pytest.raises(PortError, match="sm_1"):
         compiled(SET, arch="sm_1")
     with pytest.raises(PortError, match="no-such-option"):
         compiled(SET, options=["--no-such-option"])
 
 
-def test_a_compiler_that_is_not_there_is_told() -> None:
+def test_a_missing_compiler_is_an_error() -> None:
     with pytest.raises(PortError, match="/nowhere/libnvrtc.so.13") as caught:
         _native.cuda_compile(SET, "kernel.cu", "sm_90", {}, [], [], "/nowhere/libnvrtc.so.13")
     assert caught.value.kind == "unsupported"
@@ -160,7 +160,7 @@ def test_threads_compile_at_the_same_time() -> None:
     assert sorted(any(f"set_{n}(".encode() in image for image in images) for n in range(4)) == [True] * 4
 
 
-def test_without_a_device_there_are_words_and_no_crash() -> None:
+def test_without_a_device_calls_raise() -> None:
     why_not = _native.cuda_why_not()
     if why_not is None:
         pytest.skip("there is a CUDA device here")

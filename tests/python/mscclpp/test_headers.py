@@ -218,7 +218,7 @@ extern "C" __global__ void switches(mscclpp::DeviceMulticastPointerDeviceHandle 
 
 @cache
 def why_no_compiler() -> str | None:
-    """Why NVRTC can't be used here."""
+    """Why NVRTC cannot be used here."""
     try:
         _native.cuda_compiler()
     except RuntimeError as error:

@@ -102,7 +102,7 @@ def test_processes_that_compile_the_same_at_once_all_get_it(needs_nvrtc: None, c
     assert not list(compiles.cache.glob(".draft-*"))
 
 
-def test_a_cache_that_can_not_be_written_does_no_harm(
+def test_an_unwritable_cache_is_ignored(
     needs_nvrtc: None, spawn: Spawn, source: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("no folder")
@@ -127,12 +127,12 @@ def test_a_source_that_does_not_compile_is_quoted(needs_nvrtc: None, tmp_path: P
             KernelBuilder("bad.cu", "bad", tmp_path).compile("sm_90")
 
 
-def test_a_kernel_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
+def test_a_missing_kernel_file_is_named_by_its_path(tmp_path: Path) -> None:
     with pytest.raises(Error, match="no kernel at .*/none.cu"):
         KernelBuilder(file="none.cu", kernel_name="none", file_dir=str(tmp_path))
 
 
-def test_without_a_gpu_what_needs_one_says_so(source: Path) -> None:
+def test_without_a_gpu_calls_that_need_one_raise(source: Path) -> None:
     if _native.cuda_why_not() is None:
         pytest.skip("there is a GPU")
     with pytest.raises(mscclpp.CudaError, match="needs a GPU"):

@@ -27,13 +27,13 @@ def test_what_each_rank_puts_goes_around_the_ring(spawn: Spawn, transport: str, 
         assert f"rank {rank} of {ranks}: {ranks} rounds of 1048576 bytes by {transport}, all right" in output
 
 
-def test_the_examples_tell_what_they_take(spawn: Spawn) -> None:
+def test_the_examples_have_help(spawn: Spawn) -> None:
     assert "--transport" in spawn(EXAMPLES / "ring.py", "--help").succeed(60)
     refused = spawn(EXAMPLES / "ring.py", "--ranks", 2)
     assert refused.wait(60) == 2 and "3 ranks or more" in refused.output
 
 
-def test_an_example_for_gpus_says_what_it_lacks(spawn: Spawn) -> None:
+def test_an_example_for_gpus_reports_a_missing_gpu(spawn: Spawn) -> None:
     if importlib.util.find_spec("cupy") is not None:
         pytest.skip("cupy is installed")
     refused = spawn(EXAMPLES / "all_reduce.py")

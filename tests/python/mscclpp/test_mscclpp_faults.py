@@ -1,4 +1,4 @@
-"""Ranks that die, leave, or are interrupted: the others are told who, and soon."""
+"""Ranks that die, leave, or are interrupted: the others get an error that names the rank, and soon."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def die_while_waited_for(what: str, transport: str) -> str:
             semaphores[2 if rank() == 0 else 0].wait(timeout=DEADLINE)
     except BaseError as error:
         # The other survivor must learn of rank 1 before it learns that this rank has left.
-        reach("told")
-        await_reached("told", 2 - rank())
+        reach("failed")
+        await_reached("failed", 2 - rank())
         return f"{type(error).__name__} {getattr(error, 'code', '')!r} {error}"
-    return "nothing was said"
+    return "no error"
 
 
 @pytest.mark.parametrize("transport", ["Ethernet", "SharedMemory"])
 @pytest.mark.parametrize("what", ["barrier", "future", "semaphore", "another's semaphore"])
-def test_a_rank_that_is_killed_is_named_quickly(world: World, what: str, transport: str) -> None:
+def test_a_killed_rank_is_named_quickly(world: World, what: str, transport: str) -> None:
     running = world.start(3, die_while_waited_for, what, transport)
     running.children[1].wait(DEADLINE)
     began = time.monotonic()
@@ -90,7 +90,7 @@ def leave_early() -> bool:
     return True
 
 
-def test_a_rank_that_leaves_harms_nobody(world: World) -> None:
+def test_a_rank_that_leaves_does_not_disturb_the_others(world: World) -> None:
     assert world.run(3, leave_early, exits_fully=True) == [True] * 3
 
 
@@ -138,18 +138,18 @@ def give_up() -> str:
     if rank() == 0:
         await_blocked("waits", 1)
         group.communicator.abort("the data is bad")
-        await_reached("told", 1)
+        await_reached("failed", 1)
         return ""
     try:
         reach("waits")
         semaphore.wait(timeout=DEADLINE)
     except Error as error:
-        reach("told")
+        reach("failed")
         return f"{error.code.name}: {error}"
-    return "nothing was said"
+    return "no error"
 
 
-def test_an_abort_is_told_to_the_others_with_its_words(world: World) -> None:
+def test_the_others_receive_the_reason_of_an_abort(world: World) -> None:
     said = world.run(2, give_up)[1]
     assert "the data is bad" in said, said
 
@@ -164,7 +164,7 @@ def never_meet() -> str:
     return "met"
 
 
-def test_ctrl_c_ends_a_meeting(world: World) -> None:
+def test_ctrl_c_ends_a_rendezvous(world: World) -> None:
     running = world.start(1, never_meet)
     running.children[0].wait_for("tries", DEADLINE)
     running.children[0].wait_until_blocked()
@@ -173,7 +173,7 @@ def test_ctrl_c_ends_a_meeting(world: World) -> None:
     assert running.outcome(0) == "interrupted"
 
 
-def wait_for_nobody() -> bool:
+def wait_until_timeout() -> bool:
     bootstrap = meet()
     communicator = Communicator(bootstrap)
     bootstrap.barrier()
@@ -191,5 +191,5 @@ def wait_for_nobody() -> bool:
     return True
 
 
-def test_a_future_with_a_timeout_ends_at_it(world: World) -> None:
-    assert world.run(2, wait_for_nobody) == [True, True]
+def test_a_future_times_out(world: World) -> None:
+    assert world.run(2, wait_until_timeout) == [True, True]

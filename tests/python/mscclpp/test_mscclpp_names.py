@@ -96,7 +96,7 @@ def test_it_is_imported_quickly_without_cupy_torch_numpy_or_mpi(spawn: Spawn) ->
     assert float(output.split()[1]) < 5
 
 
-def test_names_that_come_later_say_so() -> None:
+def test_names_without_an_implementation_raise() -> None:
     assert mscclpp.is_nvls_supported() is False
     for later in (mscclpp.ExecutionPlan, mscclpp.Executor):
         with pytest.raises(Error, match="not executed yet") as caught:
@@ -215,7 +215,7 @@ def test_members_of_enumerations_are_there() -> None:
     assert {"LL8", "LL16"} <= {member.name for member in mscclpp.PacketType}
 
 
-def test_the_headers_can_be_had_as_files(tmp_path: Path) -> None:
+def test_the_headers_can_be_written_to_files(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "mscclpp", "--include"]
     environment = {"MSCCLPP_CACHE_DIR": str(tmp_path), "PATH": "", "PYTHONPATH": ":".join(sys.path)}
     began = time.monotonic()

@@ -143,7 +143,7 @@ def pushed_before_the_end() -> list[int]:
     service = ProxyService()
     channel = group.make_port_channels(service, memory, connections)[1 - rank()]
     memory[:512] = rank() + 1
-    # Nobody executes this yet.
+    # The proxy does not run yet.
     for at in range(100):
         channel.put(8 * (512 + at), 8 * at, 8)
     assert not memory[512:].any()
@@ -179,7 +179,7 @@ def shared_word() -> list[bool]:
     except Error as error:
         assert error.code is mscclpp.ErrorCode.Timeout
     else:
-        raise AssertionError("nobody had signalled")
+        raise AssertionError("a wait without a signal succeeded")
     began = time.monotonic()
     with pytest.raises(Error):
         old.wait(timeout=0.2)
@@ -234,7 +234,7 @@ def old_order(trio: str) -> int:
     return group.nranks * 100 + again.nranks * 10 + new.nranks
 
 
-def test_the_trio_may_be_in_the_second_place(world: World) -> None:
+def test_the_interface_ip_port_trio_can_be_the_second_argument(world: World) -> None:
     assert world.run(2, old_order, f"lo:127.0.0.1:{free_port()}") == [222, 222]
 
 
@@ -258,7 +258,7 @@ def test_a_torch_group_can_be_where_ranks_meet(world: World) -> None:
     assert world.run(2, by_torch, deadline=120) == [1, 1]
 
 
-def test_a_group_of_nothing_is_refused() -> None:
+def test_a_group_without_a_rendezvous_is_rejected() -> None:
     with pytest.raises(Error, match="mpi_comm, torch_group, or interfaceIpPortTrio"):
         mscclpp.CommGroup()
     with pytest.raises(Error, match="0 triggers"):
@@ -312,7 +312,7 @@ def test_threads_of_one_process_may_be_the_ranks_of_a_group(transport: str) -> N
     assert got == {each: [1, 2, 3, 4] for each in range(ranks)}
 
 
-def test_collectives_without_a_gpu_say_so(world: World) -> None:
+def test_collectives_without_a_gpu_are_an_error(world: World) -> None:
     from ringfold import _native
 
     if _native.cuda_why_not() is None:

@@ -31,7 +31,7 @@ def put_once(group: mscclpp.CommGroup, transport: Transport) -> bool:
 
 
 def in_turn() -> list[bool]:
-    """Each group is let go of while others may still be in it."""
+    """Each group is dropped while others may still use it."""
     right = []
     for turn in range(6):
         group = join(f"turn{turn}")
@@ -45,14 +45,14 @@ def in_turn() -> list[bool]:
     return right
 
 
-def test_a_group_that_others_have_let_go_of_has_not_failed(world: World) -> None:
+def test_a_group_that_others_have_dropped_has_not_failed(world: World) -> None:
     assert world.run(3, in_turn) == [[True] * 6] * 3
 
 
 def beside_each_other() -> list[bool]:
     one, other = join("one"), join("other")
     right = [put_once(other, Transport.SharedMemory), put_once(one, Transport.Ethernet)]
-    # Whoever is connected is told.
+    # Connected ranks get the reason.
     connections = one.make_connection(others(), Transport.Ethernet)
     one.barrier()
     if rank() == 0:

@@ -120,7 +120,7 @@ def write_and_signal(transport: int, shared: bool) -> bool:
         connection.update(bell_there, 16, turn)
         bell.await_word(16, turn)
     reached = there.address != 0
-    # Whoever is first to end must not take the other's memory with it.
+    # The memory of both must live until both are done.
     tell("done", b"")
     hear("done", other)
     return reached
@@ -165,7 +165,7 @@ def write_here_and_there() -> None:
     hear("done", other)
 
 
-def test_memory_that_can_not_be_mapped_keeps_the_order_with_memory_that_can(world: World) -> None:
+def test_unmappable_memory_keeps_the_order_with_mapped_memory(world: World) -> None:
     world.run(2, write_here_and_there)
 
 
@@ -246,7 +246,7 @@ def connect_first(transport: int) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_whoever_has_made_an_offer_is_connected_with_before_it_asks(world: World, transport: int) -> None:
+def test_a_peer_with_an_offer_is_connected_before_it_calls_connect(world: World, transport: int) -> None:
     world.run(2, connect_first, transport)
 
 
@@ -272,7 +272,7 @@ def wait_for_the_dead(transport: int) -> tuple[str, str, float]:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_rank_that_is_killed_is_named_at_once_by_all(world: World, transport: int) -> None:
+def test_a_killed_rank_is_named_at_once_by_all(world: World, transport: int) -> None:
     running = world.start(3, wait_for_the_dead, transport)
     for child in running.children:
         child.wait_for("ready", DEADLINE)
@@ -337,7 +337,7 @@ def end_without_a_word(how: str) -> tuple[bool, str]:
         connections[1].update(there, 0, 4)
         if how == "exception":
             sys.excepthook = lambda *_: None
-            sys.last_value = RuntimeError("as an exception that nobody caught leaves it")
+            sys.last_value = RuntimeError("as an uncaught exception leaves it")
         globals()["held"] = (port, connections)
         return False, ""
     if how == "end":
@@ -359,7 +359,7 @@ def end_without_a_word(how: str) -> tuple[bool, str]:
 
 
 @pytest.mark.parametrize("how", ["end", "exception"])
-def test_a_program_that_ends_is_not_missed_unless_by_an_exception(world: World, how: str) -> None:
+def test_a_program_that_ends_is_a_failure_only_after_an_exception(world: World, how: str) -> None:
     is_failed, words = world.run(2, end_without_a_word, how, exits_fully=True)[1]
     assert is_failed is (how == "exception"), words
 
@@ -381,15 +381,15 @@ def watch_a_group() -> str | None:
     return port.failure()
 
 
-def test_a_port_is_over_with_the_group_that_it_watches(world: World) -> None:
+def test_a_port_fails_with_the_group_that_it_watches(world: World) -> None:
     for words in world.run(2, watch_a_group):
         assert words is not None and "rank 0" in words
 
 
-# --- what can't be -----------------------------------------------------------------------------------------------------
+# --- invalid calls -----------------------------------------------------------------------------------------------------
 
 
-def test_what_can_not_be_is_refused_in_words() -> None:
+def test_invalid_calls_are_rejected_with_the_reason() -> None:
     port, other = _native.Port("rank 0", "127.0.0.1"), _native.Port("rank 1", "127.0.0.1")
     memory = Memory(4096)
     mine = memory.register(port)
@@ -448,7 +448,7 @@ def test_memory_is_kept_until_the_last_registration_is_gone() -> None:
     assert alive() is None
 
 
-def test_a_door_that_nobody_opens_is_named_at_the_deadline() -> None:
+def test_a_missing_peer_is_named_at_the_deadline() -> None:
     port, other = _native.Port("rank 0", "127.0.0.1"), _native.Port("rank 1", "127.0.0.1")
     offer = other.offer(ETHERNET)
     record = offer.record

@@ -50,7 +50,7 @@ def test_the_highest_bit_of_a_trigger_is_the_queues_own() -> None:
         fifo.pop()
 
 
-def test_a_full_fifo_waits_for_room_and_says_so_if_there_is_none() -> None:
+def test_a_full_fifo_waits_for_space_and_times_out() -> None:
     fifo = _native.PortFifo(2, False)
     fifo.push(1, 0)
     fifo.push(2, 0)
@@ -89,7 +89,7 @@ def test_threads_push_at_once_and_nothing_is_lost() -> None:
 
 
 @pytest.mark.parametrize("size", [0, (1 << 20) + 1])
-def test_a_fifo_of_no_size_is_refused(size: int) -> None:
+def test_an_invalid_fifo_size_is_rejected(size: int) -> None:
     with pytest.raises(PortError) as refused:
         _native.PortFifo(size, False)
     assert refused.value.kind == "argument"
@@ -271,17 +271,17 @@ def test_stopping_does_what_was_pushed_and_it_may_be_started_again(world: World,
     assert world.run(2, stop_and_start, transport) == [500, 500]
 
 
-def faces(transport: str) -> None:
+def views_of_a_semaphore(transport: str) -> None:
     ends = connected(transport)
     semaphore = ends.ways[1 - rank()].semaphore
     first, second = semaphore.host_to_host(), semaphore.host_to_device()
     for _ in range(3):
         first.signal()
     second.signal()
-    for face in (first, second, semaphore.host_to_host()):
+    for view in (first, second, semaphore.host_to_host()):
         for _ in range(4):
-            face.wait(DEADLINE)
-        assert not face.poll()
+            view.wait(DEADLINE)
+        assert not view.poll()
     del first, second
     ends.communicator.bootstrap().barrier()
     latest = semaphore.host_to_host()
@@ -292,19 +292,21 @@ def faces(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_faces_of_one_semaphore_share_its_word_and_count_for_themselves(world: World, transport: str) -> None:
-    world.run(2, faces, transport)
+def test_views_of_one_semaphore_share_its_word_and_have_their_own_counts(
+    world: World, transport: str
+) -> None:
+    world.run(2, views_of_a_semaphore, transport)
 
 
-def wait_in_vain(transport: str) -> tuple[list[str], float, float]:
+def wait_until_timeout(transport: str) -> tuple[list[str], float, float]:
     ends = connected(transport)
-    face = ends.ways[1 - rank()].semaphore.host_to_host()
+    view = ends.ways[1 - rank()].semaphore.host_to_host()
     begun = time.monotonic()
     with pytest.raises(PortError) as late:
-        face.wait(0.3)
+        view.wait(0.3)
     waited = time.monotonic() - begun
     with pytest.raises(PortError) as spun:
-        face.wait(None, 2000)
+        view.wait(None, 2000)
     with pytest.raises(PortError) as flushed:
         ends.ways[1 - rank()].channel.flush(0.05)
     assert "not running" in str(flushed.value)
@@ -313,7 +315,7 @@ def wait_in_vain(transport: str) -> tuple[list[str], float, float]:
 
 
 def test_a_wait_ends_in_time_and_names_the_rank(world: World) -> None:
-    for number, (words, waited, all_in_all) in enumerate(world.run(2, wait_in_vain, "SharedMemory")):
+    for number, (words, waited, all_in_all) in enumerate(world.run(2, wait_until_timeout, "SharedMemory")):
         assert words[:2] == ["timeout", "timeout"]
         assert f"rank {1 - number}" in words[2]
         assert 0.3 <= waited < PROMPT and all_in_all < 2 * PROMPT
@@ -346,7 +348,7 @@ def put_too_far(transport: str) -> list[str]:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_put_out_of_bounds_ends_all_waits_and_is_told(world: World, transport: str) -> None:
+def test_a_put_out_of_bounds_ends_all_waits_with_its_error(world: World, transport: str) -> None:
     words, _ = world.run(2, put_too_far, transport)
     assert len(words) == 4
     assert all("65536" in text for text in words), words
@@ -374,7 +376,7 @@ def numbers_out_of_range() -> None:
     ends.communicator.bootstrap().barrier()
 
 
-def test_numbers_that_no_trigger_can_say_are_refused(world: World) -> None:
+def test_values_too_large_for_a_trigger_are_rejected(world: World) -> None:
     world.run(2, numbers_out_of_range)
 
 
@@ -399,7 +401,9 @@ def wait_for_the_dead(transport: str) -> tuple[str, str, float]:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_when_a_rank_is_killed_the_others_hear_who_at_once(world: World, transport: str, size: int) -> None:
+def test_a_killed_rank_is_named_at_once_to_those_who_wait_for_a_channel(
+    world: World, transport: str, size: int
+) -> None:
     running = world.start(size, wait_for_the_dead, transport)
     for child in running.children:
         child.wait_for("ready", DEADLINE)
@@ -424,7 +428,7 @@ def interrupted() -> str:
     return "interrupted"
 
 
-def test_a_wait_heeds_signals(world: World) -> None:
+def test_a_signal_interrupts_a_wait(world: World) -> None:
     assert world.run(2, interrupted) == ["interrupted"] * 2
 
 

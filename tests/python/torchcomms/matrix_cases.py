@@ -34,7 +34,7 @@ class Spec:
 
 
 class Room:
-    """Memory for a result, between guards that nobody may write to. It begins at no round address."""
+    """Memory for a result, between guard bytes that must not change. Its address is not aligned."""
 
     def __init__(self, dtype: torch.dtype, count: int, start: torch.Tensor | None = None) -> None:
         guard = GUARD * dtype.itemsize
@@ -164,7 +164,7 @@ class Maker:
         )
 
     def all_gather_p(self, spec: Spec) -> Case:
-        """Prepared, run twice, and let go of."""
+        """Prepared, run twice, and freed."""
         mine, room = self._of(spec, self.rank), Room(spec.dtype, spec.count * self.world)
 
         def call(comm: TorchComm, async_op: bool) -> list[TorchWork]:

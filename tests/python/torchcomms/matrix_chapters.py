@@ -285,7 +285,7 @@ def a_work_is_in_progress_until_the_others_call(comm: TorchComm, report: Report)
     word = torch.zeros(1)
     if rank == 0:
         work = comm.barrier(True)
-        report.expect(not work.is_completed(), "a barrier that nobody else has called is complete")
+        report.expect(not work.is_completed(), "a barrier of one rank alone is complete")
         report.expect(work.status is WorkStatus.INPROGRESS, f"and it is {work.status}")
         for other in range(1, world):
             comm.send(word, other, False)
@@ -295,9 +295,7 @@ def a_work_is_in_progress_until_the_others_call(comm: TorchComm, report: Report)
     deadline = time.monotonic() + 30
     while not work.is_completed() and time.monotonic() < deadline:
         time.sleep(0.001)
-    report.expect(
-        work.status is WorkStatus.COMPLETED, f"a barrier that nobody waits for ends as {work.status}"
-    )
+    report.expect(work.status is WorkStatus.COMPLETED, f"a barrier without a wait ends as {work.status}")
     for _ in range(2):
         work.wait()
         work.wait_blocking()

@@ -40,7 +40,7 @@ def factor(rank: int) -> float:
 
 
 def values(dtype: torch.dtype, count: int, rank: int, seed: int, op: ReduceOp | None = None) -> torch.Tensor:
-    """The values of a rank: the same ones, whoever makes them."""
+    """The values of a rank: the same ones on every rank."""
     if count > 10_000:
         return _many(dtype, count, rank, op is not None and op.type is RedOpType.AVG).clone()
     generator = torch.Generator().manual_seed(seed * 64 + rank)
@@ -92,7 +92,7 @@ def combined(inputs: list[torch.Tensor], op: ReduceOp) -> torch.Tensor:
             return wide.amin(0)
         case RedOpType.MAX:
             return wide.amax(0)
-    raise AssertionError(f"nobody knows {op} of {dtype}")
+    raise AssertionError(f"unknown result: {op} of {dtype}")
 
 
 def _of_booleans(all_of: torch.Tensor, kind: RedOpType) -> torch.Tensor:
@@ -127,7 +127,7 @@ def _of_integers(inputs: list[torch.Tensor], kind: RedOpType) -> torch.Tensor:
         case RedOpType.BXOR:
             result = functools.reduce(torch.bitwise_xor, wide)
         case _:
-            raise AssertionError(f"nobody knows {kind} of {dtype}")
+            raise AssertionError(f"unknown result: {kind} of {dtype}")
     return result.view(torch.uint64) if dtype is torch.uint64 else result.to(dtype)
 
 

@@ -179,7 +179,7 @@ def await_reached(folder: Path, *points: str, deadline: float = DEADLINE) -> Non
     """Waits until other ranks have come to these points."""
     until = time.monotonic() + deadline
     while missing := [point for point in points if not (folder / point).exists()]:
-        assert time.monotonic() < until, f"nobody came to {missing}"
+        assert time.monotonic() < until, f"no rank came to {missing}"
         time.sleep(0.002)
 
 

@@ -77,7 +77,7 @@ L = [torch.ones(4) for _ in range(5)]
 CALLS: dict[str, tuple[Any, ...]] = {
     "send": (T, 1),
     "recv": (T, 1),
-    "broadcast": (T, 9),  # out of range: nobody checks here
+    "broadcast": (T, 9),  # out of range: not checked here
     "all_reduce": (T, ReduceOp.SUM),
     "reduce": (T, 1, ReduceOp.MAX),
     "all_gather": (L, T),
@@ -178,7 +178,7 @@ def test_backends_that_cannot_reconfigure_say_so(recorder: torchcomms.TorchComm,
     recorder.finalize()
 
 
-def test_what_a_backend_lacks_is_said(recorder: torchcomms.TorchComm) -> None:
+def test_a_backend_reports_unsupported_operations(recorder: torchcomms.TorchComm) -> None:
     class Bare(TorchCommBackend):
         def get_rank(self) -> int:
             return 0
@@ -209,7 +209,7 @@ def test_an_unknown_backend_is_named() -> None:
         torchcomms.get_mem_allocator("nixda")
 
 
-def test_it_is_told_truthfully_which_backends_are_there() -> None:
+def test_the_available_backends_are_reported() -> None:
     from torchcomms._comms import _is_backend_registered
 
     assert torchcomms.built_backends() == ["fake", "gloo", "nccl", "ncclx", "ringfold"]

@@ -68,7 +68,7 @@ def reduce_everything() -> list[torch.Tensor]:
     for root in range(dist.get_world_size()):
         tensor = _data(33, torch.float32, 2)
         dist.reduce(tensor, root)
-        # What the others' tensors hold is nobody's business.
+        # The others' tensors are not checked.
         results += [tensor] if dist.get_rank() == root else []
     complex_numbers = torch.complex(_data(7, torch.float32), _data(7, torch.float32, 1))
     dist.all_reduce(complex_numbers)
@@ -157,13 +157,13 @@ def exchange_objects() -> list[Any]:
     rank, world = dist.get_rank(), dist.get_world_size()
     everyones: list[Any] = [None] * world
     dist.all_gather_object(everyones, {"rank": rank, "text": "x" * rank})
-    told = [f"from {rank}", [rank]] if rank == 0 else [None, None]
-    dist.broadcast_object_list(told, src=0)
+    received = [f"from {rank}", [rank]] if rank == 0 else [None, None]
+    dist.broadcast_object_list(received, src=0)
     gathered: list[Any] | None = [None] * world if rank == 0 else None
     dist.gather_object((rank, "gathered"), gathered, dst=0)
     part: list[Any] = [None]
     dist.scatter_object_list(part, [f"part {r}" for r in range(world)] if rank == 0 else None, src=0)
-    return [everyones, told, gathered, part]
+    return [everyones, received, gathered, part]
 
 
 def use_groups() -> list[Any]:
@@ -242,12 +242,12 @@ CHAPTERS: list[Callable[[], list[Any]]] = [
 
 def run_chapters(folder: Path) -> None:
     """All chapters by gloo and by us, in the same processes."""
-    told = []
+    received = []
     for backend in ("gloo", "ringfold"):
         with process_group(backend, folder):
             assert dist.get_backend() == backend
-            told.append([chapter() for chapter in CHAPTERS])
-    for chapter, expected, got in zip(CHAPTERS, *told, strict=True):
+            received.append([chapter() for chapter in CHAPTERS])
+    for chapter, expected, got in zip(CHAPTERS, *received, strict=True):
         assert len(expected) == len(got)
         for index, (one, other) in enumerate(zip(expected, got, strict=True)):
             is_same = one.equal(other) if isinstance(one, torch.Tensor) else one == other
@@ -353,7 +353,7 @@ def _follow_works() -> None:
         time.sleep(0.001)
     assert work.is_success() and work.exception() is None and work.result()[0] is not None
     assert future.wait().tolist() == [2.0 * world] * 2 and work.wait() and work.wait()
-    # Nobody keeps the works, or the tensors.
+    # Works and tensors are dropped at once.
     for _ in range(20):
         dist.all_reduce(torch.ones(1000), async_op=True)
     gc.collect()
@@ -463,7 +463,7 @@ def wait_in_vain(folder: Path) -> str:
         dist.group.WORLD._get_backend(CPU).set_timeout(timedelta(seconds=1))  # type: ignore[union-attr]
         store = dist.distributed_c10d._get_default_store()
         if rank == 1:
-            store.wait(["rank 0 was told", "rank 2 was told"])
+            store.wait(["rank 0 got the error", "rank 2 got the error"])
             return ""
         work = dist.all_reduce(torch.ones(1), async_op=True)
         assert work is not None
@@ -477,7 +477,7 @@ def wait_in_vain(folder: Path) -> str:
         assert work.is_completed() and not work.is_success() and "rank 1" in str(work.exception())
         with pytest.raises(RuntimeError) as caught:
             dist.barrier()
-        store.set(f"rank {rank} was told", "")
+        store.set(f"rank {rank} got the error", "")
     return str(caught.value)
 
 
@@ -517,7 +517,7 @@ def begin_again_and_again(folder: Path) -> list[float]:
     return sums
 
 
-def test_it_begins_by_any_store_again_and_again(ranks: Ranks, tmp_path: Path) -> None:
+def test_process_groups_begin_by_any_store_repeatedly(ranks: Ranks, tmp_path: Path) -> None:
     assert ranks.run(3, begin_again_and_again, tmp_path) == [[6.0] * 3] * 3
 
 

@@ -175,7 +175,7 @@ def test_a_split_and_what_the_child_does_are_logged(comm: TorchComm) -> None:
         f"new_comm|comm={child.get_name()}|rank=0|world_size=1",
         f"C0|sig|barrier|async_op=f|comm={child.get_name()}",
     ]
-    # Whoever registers it as well is not refused, and gets no line twice.
+    # Registering it again is allowed, and no line is written twice.
     log.register_with_comm(child)
     child.barrier(False)
     assert len(output.getvalue().splitlines()) == len(lines) + 3

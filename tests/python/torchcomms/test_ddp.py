@@ -1,6 +1,6 @@
 """DistributedDataParallel over ringfold trains as it does over gloo, bit for bit.
 
-Two ranks add two numbers, and a + b is b + a; so whoever reduces, and however, the sums are the same.
+Two ranks add two numbers, and a + b is b + a; so the sums do not depend on who reduces, and how.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def told(monkeypatch: pytest.MonkeyPatch, **variables: str) -> tuple[int, int]:
+def rank_and_size(monkeypatch: pytest.MonkeyPatch, **variables: str) -> tuple[int, int]:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     return _environment.rank_and_size()
@@ -45,29 +45,29 @@ def told(monkeypatch: pytest.MonkeyPatch, **variables: str) -> tuple[int, int]:
         ("RANK", "WORLD_SIZE"),
     ],
 )
-def test_each_launcher_is_understood(monkeypatch: pytest.MonkeyPatch, rank: str, size: str) -> None:
-    assert told(monkeypatch, **{rank: "2", size: "5"}) == (2, 5)
+def test_each_launcher_is_recognised(monkeypatch: pytest.MonkeyPatch, rank: str, size: str) -> None:
+    assert rank_and_size(monkeypatch, **{rank: "2", size: "5"}) == (2, 5)
 
 
-def test_launchers_are_believed_in_the_order_of_the_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(monkeypatch, RANK="0", WORLD_SIZE="11") == (0, 11)
-    assert told(monkeypatch, SLURM_PROCID="1", SLURM_NTASKS="12") == (1, 12)
-    assert told(monkeypatch, PALS_RANKID="2", PMI_SIZE="13") == (2, 13)
-    assert told(monkeypatch, PMI_RANK="3") == (3, 13)
-    assert told(monkeypatch, OMPI_COMM_WORLD_RANK="4", OMPI_COMM_WORLD_SIZE="14") == (4, 14)
-    assert told(monkeypatch, TORCHCOMM_RANK="5", TORCHCOMM_SIZE="15") == (5, 15)
+def test_launchers_are_tried_in_the_documented_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rank_and_size(monkeypatch, RANK="0", WORLD_SIZE="11") == (0, 11)
+    assert rank_and_size(monkeypatch, SLURM_PROCID="1", SLURM_NTASKS="12") == (1, 12)
+    assert rank_and_size(monkeypatch, PALS_RANKID="2", PMI_SIZE="13") == (2, 13)
+    assert rank_and_size(monkeypatch, PMI_RANK="3") == (3, 13)
+    assert rank_and_size(monkeypatch, OMPI_COMM_WORLD_RANK="4", OMPI_COMM_WORLD_SIZE="14") == (4, 14)
+    assert rank_and_size(monkeypatch, TORCHCOMM_RANK="5", TORCHCOMM_SIZE="15") == (5, 15)
 
 
-def test_the_method_restricts_whom_to_believe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_method_restricts_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     every = {
         **{"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "9", "PALS_RANKID": "2", "PMI_SIZE": "9"},
         **{"RANK": "3", "WORLD_SIZE": "9"},
     }
-    assert told(monkeypatch, **every)[0] == 1
+    assert rank_and_size(monkeypatch, **every)[0] == 1
     for method, rank in {"auto": 1, "mpi": 1, "pals": 2, "torchrun": 3}.items():
-        assert told(monkeypatch, **{_environment.METHOD: method}) == (rank, 9)
+        assert rank_and_size(monkeypatch, **{_environment.METHOD: method}) == (rank, 9)
     with pytest.raises(RuntimeError, match=_environment.METHOD):
-        told(monkeypatch, **{_environment.METHOD: "guess"})
+        rank_and_size(monkeypatch, **{_environment.METHOD: "guess"})
 
 
 @pytest.mark.parametrize(
@@ -83,41 +83,39 @@ def test_the_method_restricts_whom_to_believe(monkeypatch: pytest.MonkeyPatch) -
         ("TORCHCOMM_SIZE", "TORCHCOMM_RANK"),
     ],
 )
-def test_half_a_pair_says_which_half_is_missing(
+def test_a_missing_variable_of_a_pair_is_named(
     monkeypatch: pytest.MonkeyPatch, here: str, missing: str
 ) -> None:
     with pytest.raises(RuntimeError, match=f"{missing} is not"):
-        told(monkeypatch, **{here: "1"})
+        rank_and_size(monkeypatch, **{here: "1"})
 
 
-def test_nothing_set_says_what_was_looked_for() -> None:
+def test_without_variables_the_error_lists_those_looked_for() -> None:
     with pytest.raises(RuntimeError, match="TORCHCOMM_RANK.*SLURM_PROCID.*WORLD_SIZE"):
         _environment.rank_and_size()
 
 
 @pytest.mark.parametrize("rank, size", [("2", "2"), ("-1", "2"), ("x", "2"), ("0", "0"), ("0", "")])
-def test_numbers_that_make_no_sense_are_refused(
-    monkeypatch: pytest.MonkeyPatch, rank: str, size: str
-) -> None:
+def test_invalid_ranks_and_sizes_are_rejected(monkeypatch: pytest.MonkeyPatch, rank: str, size: str) -> None:
     with pytest.raises(RuntimeError, match="RANK|WORLD_SIZE"):
-        told(monkeypatch, RANK=rank, WORLD_SIZE=size)
+        rank_and_size(monkeypatch, RANK=rank, WORLD_SIZE=size)
 
 
 @pytest.mark.parametrize("text", ["1", "true", "YES", "y", " True "])
-def test_yes_has_several_spellings(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_true_has_several_spellings(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(_environment.ABORT, text)
     assert _environment.aborts_process() is True
 
 
 @pytest.mark.parametrize("text", ["0", "false", "No", "n"])
-def test_no_has_several_spellings(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_false_has_several_spellings(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(_environment.ABORT, text)
     assert _environment.aborts_process() is False
 
 
 @pytest.mark.parametrize("name", [_environment.ABORT, _environment.TIMEOUT])
 @pytest.mark.parametrize("text", ["maybe", "", "-1"])
-def test_other_settings_are_refused_when_a_communicator_is_made(
+def test_invalid_settings_are_rejected_when_a_communicator_is_made(
     monkeypatch: pytest.MonkeyPatch, name: str, text: str
 ) -> None:
     monkeypatch.setenv(name, text)

@@ -99,7 +99,9 @@ def times_out(folder: Path, is_async: bool) -> str:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_timeout_names_the_rank_that_did_not_come(ranks: Ranks, tmp_path: Path, is_async: bool) -> None:
+def test_a_timeout_names_the_missing_rank_of_a_collective(
+    ranks: Ranks, tmp_path: Path, is_async: bool
+) -> None:
     texts = ranks.run(3, times_out, tmp_path, is_async)
     assert all("rank 1" in text for text in texts), texts
 
@@ -138,7 +140,7 @@ def differs() -> str:
     return str(error.value)
 
 
-def test_ranks_that_ask_for_different_things_are_told(ranks: Ranks) -> None:
+def test_mismatched_ranks_get_an_error(ranks: Ranks) -> None:
     texts = ranks.run(2, differs)
     assert all("rank" in text for text in texts), texts
 
@@ -184,7 +186,7 @@ def ends_process(backend: str, ends: bool | None) -> None:
     "backend, ends, code",
     [("gloo", None, 1), ("gloo", True, -signal.SIGABRT), ("nccl", None, -signal.SIGABRT), ("nccl", False, 1)],
 )
-def test_a_failure_ends_the_process_where_that_is_asked_for(
+def test_a_failure_aborts_the_process_if_requested(
     ranks: Ranks, backend: str, ends: bool | None, code: int
 ) -> None:
     running = ranks.start(2, ends_process, backend, ends)
@@ -213,7 +215,7 @@ def interrupted() -> str:
     return ""
 
 
-def test_control_c_ends_a_wait_and_the_others_hear_who(ranks: Ranks) -> None:
+def test_ctrl_c_ends_a_wait_and_the_others_name_the_rank(ranks: Ranks) -> None:
     running = ranks.start(2, interrupted)
     for rank in range(2):
         running.wait_for(rank, "waiting")
@@ -223,7 +225,7 @@ def test_control_c_ends_a_wait_and_the_others_hear_who(ranks: Ranks) -> None:
 
 
 def late_works() -> None:
-    """An asynchronous work of a rank that died fails, also if nobody looked at it for long."""
+    """An asynchronous work of a rank that died fails, also if it is looked at late."""
     comm = made()
     comm.barrier(False)
     if comm.get_rank() == 1:
@@ -232,7 +234,7 @@ def late_works() -> None:
     other = comm.recv(torch.ones(10), 1, True)
     until = time.monotonic() + 20.0
     while not (work.is_completed() and other.is_completed()):
-        assert time.monotonic() < until, "nobody says that rank 1 is dead"
+        assert time.monotonic() < until, "the death of rank 1 is not reported"
         time.sleep(0.002)
     assert work.status is WorkStatus.ERROR and other.status is WorkStatus.ERROR
     for one in (work, other):

@@ -65,7 +65,7 @@ def test_a_communicator_is_listed_from_its_registration_on(recorder: FlightRecor
     assert dump["entries"] == []
 
 
-def test_an_entry_tells_all_of_an_operation(comm: TorchComm, recorder: FlightRecorderHook) -> None:
+def test_an_entry_describes_its_operation(comm: TorchComm, recorder: FlightRecorderHook) -> None:
     before = time.time_ns()
     tensor = torch.ones(2, 3)
     comm.all_reduce(tensor, SUM, False)
@@ -123,7 +123,7 @@ def test_transfers_and_collectives_are_counted_apart(comm: TorchComm, recorder: 
     assert (recv["input_sizes"], recv["output_sizes"]) == ([], [[1]])
 
 
-def test_refused_calls_are_shown_with_their_error_and_not_counted(ranks: Ranks) -> None:
+def test_rejected_calls_are_recorded_with_their_error_and_not_counted(ranks: Ranks) -> None:
     refused, done = ranks.run(1, _refused)[0]
     assert refused["state"] == "scheduled" and not refused["retired"]
     assert "contiguous" in refused["error"]
@@ -297,7 +297,7 @@ def _records_five() -> int:
 # --- with real ranks -----------------------------------------------------------------------------------------------
 
 
-def test_the_end_of_an_asynchronous_operation_is_seen_by_whoever_looks_first(ranks: Ranks) -> None:
+def test_any_thread_may_notice_the_end_of_an_asynchronous_operation(ranks: Ranks) -> None:
     assert ranks.run(2, _asynchronous) == [None] * 2
 
 
@@ -314,7 +314,7 @@ def _asynchronous() -> None:
     held = comm.all_reduce(torch.ones(10), SUM, True)
     _until(lambda: _entries(recorder)[-1]["state"] == "completed")
 
-    # Dropped: nobody can look, and the recorder keeps neither work nor tensor; but collectives end in order.
+    # Dropped: the recorder keeps neither work nor tensor; but collectives end in order.
     tensor = torch.ones(10)
     gone = weakref.ref(tensor)
     comm.all_reduce(tensor, SUM, True)
@@ -493,7 +493,7 @@ def _transfers(comm: TorchComm) -> None:
     batch.issue(True).wait()
 
 
-def test_torchs_analyser_finds_who_is_missing_and_who_asked_for_something_else(
+def test_torchs_analyser_finds_missing_and_mismatched_ranks(
     ranks: Ranks, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, fault in (("missing", _one_is_missing), ("sizes", _sizes_differ)):

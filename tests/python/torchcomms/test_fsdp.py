@@ -111,8 +111,8 @@ def shard_in_every_way(folder: Path, backends: list[str]) -> list[dict[str, Outc
 
 
 def test_fsdp_and_dtensor_give_the_same_bits_as_gloo(ranks: Ranks, tmp_path: Path) -> None:
-    told = ranks.run(2, shard_in_every_way, tmp_path, ["gloo", "ringfold"], deadline=180.0)
-    for rank, (by_gloo, by_us) in enumerate(told):
+    outcomes = ranks.run(2, shard_in_every_way, tmp_path, ["gloo", "ringfold"], deadline=180.0)
+    for rank, (by_gloo, by_us) in enumerate(outcomes):
         for way, expected in by_gloo.items():
             assert by_us[way] == expected, f"rank {rank}, {way}"
 

@@ -1,4 +1,4 @@
-"""Hooks: when they are called, and what they are told."""
+"""Hooks: when they are called, and what they receive."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def comm() -> Iterator[TorchComm]:
         comm.finalize()
 
 
-class Told:
-    """What hooks were told, in order."""
+class HookLog:
+    """The calls of hooks, in order."""
 
     def __init__(self, comm: TorchComm) -> None:
         self.pre: list[tuple[OpName, int, Any]] = []
@@ -84,25 +84,25 @@ def _every_call(comm: TorchComm) -> dict[OpName, Callable[[], object]]:
 
 def test_each_operation_fires_one_pre_and_one_post_hook_with_one_id(comm: TorchComm) -> None:
     calls = _every_call(comm)
-    told = Told(comm)
+    log = HookLog(comm)
     for name, call in calls.items():
         call()
-        assert told.order == ["pre", "post"], name
-        assert told.pre[-1][0] is name
-        assert told.pre[-1][1] == told.post[-1][0]
-        assert told.pre[-1][2].async_op is False
-        told.order.clear()
-    ids = [op_id for _, op_id, _ in told.pre]
+        assert log.order == ["pre", "post"], name
+        assert log.pre[-1][0] is name
+        assert log.pre[-1][1] == log.post[-1][0]
+        assert log.pre[-1][2].async_op is False
+        log.order.clear()
+    ids = [op_id for _, op_id, _ in log.pre]
     assert ids == sorted(set(ids))
     assert {*calls, OpName.finalize} == set(OpName)
 
 
-def test_pre_hooks_are_told_the_arguments(comm: TorchComm) -> None:
-    told = Told(comm)
+def test_pre_hooks_receive_the_arguments(comm: TorchComm) -> None:
+    log = HookLog(comm)
     a, b = torch.ones(4), torch.zeros(4)
 
     def args(call: object) -> Any:
-        return told.pre[-1][2]
+        return log.pre[-1][2]
 
     sent = args(comm.send(a, 0, True))
     assert sent.tensor is a and sent.peer == 0 and sent.async_op is True
@@ -128,16 +128,16 @@ def test_pre_hooks_are_told_the_arguments(comm: TorchComm) -> None:
 
 
 def test_the_classes_of_arguments_are_public_and_named_after_the_operations(comm: TorchComm) -> None:
-    told = Told(comm)
+    log = HookLog(comm)
     calls = _every_call(comm)
-    told.pre.clear()
+    log.pre.clear()
     for call in calls.values():
         call()
-    for op, _, args in told.pre:
+    for op, _, args in log.pre:
         words = [word.capitalize() for word in op.name.split("_")]
         name = f"{''.join(words)}PreHookArgs"
         assert type(args) is getattr(torchcomms, name)
-    kinds = {type(args).__name__ for _, args in told.post}
+    kinds = {type(args).__name__ for _, args in log.post}
     assert kinds == {
         "CollectivePostHookArgs",
         "SplitPostHookArgs",
@@ -147,22 +147,22 @@ def test_the_classes_of_arguments_are_public_and_named_after_the_operations(comm
 
 
 def test_finalize_fires_both_hooks_and_takes_no_id(comm: TorchComm) -> None:
-    told = Told(comm)
+    log = HookLog(comm)
     comm.barrier(False)
     comm.finalize()
     other = torchcomms.new_comm("fake", torch.device("cpu"), name="other")
-    after = Told(other)
+    after = HookLog(other)
     other.barrier(False)
     other.finalize()
-    assert [op for op, _, _ in told.pre] == [OpName.barrier, OpName.finalize]
-    assert type(told.pre[-1][2]).__name__ == "FinalizePreHookArgs"
-    assert type(told.post[-1][1]).__name__ == "FinalizePostHookArgs"
-    assert after.pre[0][1] == told.pre[0][1] + 1
+    assert [op for op, _, _ in log.pre] == [OpName.barrier, OpName.finalize]
+    assert type(log.pre[-1][2]).__name__ == "FinalizePreHookArgs"
+    assert type(log.post[-1][1]).__name__ == "FinalizePostHookArgs"
+    assert after.pre[0][1] == log.pre[0][1] + 1
 
 
 def test_ids_increase_over_all_communicators_of_the_process(comm: TorchComm) -> None:
     other = torchcomms.new_comm("fake", torch.device("cpu"), name="other")
-    mine, theirs = Told(comm), Told(other)
+    mine, theirs = HookLog(comm), HookLog(other)
     for _ in range(3):
         comm.barrier(False)
         other.barrier(False)
@@ -208,14 +208,14 @@ def _forbidden() -> tuple[float, int, int]:
 
 
 def test_a_removed_hook_is_not_called_and_may_be_removed_again(comm: TorchComm) -> None:
-    told = Told(comm)
+    log = HookLog(comm)
     comm.barrier(False)
-    for handle in told.handles:
+    for handle in log.handles:
         assert isinstance(handle, torchcomms.RemovableHandle)
         handle.remove()
         handle.remove()
     comm.barrier(False)
-    assert len(told.pre) == len(told.post) == 1
+    assert len(log.pre) == len(log.post) == 1
 
 
 def test_a_hook_may_remove_itself(comm: TorchComm) -> None:
@@ -232,13 +232,13 @@ def test_a_hook_may_remove_itself(comm: TorchComm) -> None:
     assert calls == ["once", "always", "always"]
 
 
-def test_refused_arguments_reach_both_hooks_and_the_post_hook_has_the_error(ranks: Ranks) -> None:
+def test_rejected_arguments_reach_both_hooks_and_the_post_hook_has_the_error(ranks: Ranks) -> None:
     assert ranks.run(1, _refused) == [["all_reduce", "split", "batch_op_issue"]]
 
 
 def _refused() -> list[str]:
     comm = torchcomms.new_comm("ringfold", torch.device("cpu"), name="refuses")
-    told = Told(comm)
+    log = HookLog(comm)
     tensor = torch.ones(4, 4).t()
     batch = comm.batch_op_create()
     batch.send(torch.ones(1), 7)
@@ -249,12 +249,12 @@ def _refused() -> list[str]:
     ):
         with pytest.raises(RuntimeError):
             call()
-    works = [getattr(args, "work", None) for _, args in told.post]
+    works = [getattr(args, "work", None) for _, args in log.post]
     assert [str(work.status) for work in works if work] == ["WorkStatus.ERROR"] * 2
-    assert isinstance(told.post[1][1].error, RuntimeError)
+    assert isinstance(log.post[1][1].error, RuntimeError)
     comm.barrier(False)
     comm.finalize()
-    return [op.name for op, _, _ in told.pre[:3]]
+    return [op.name for op, _, _ in log.pre[:3]]
 
 
 def test_hooks_live_as_long_as_the_communicator_and_no_longer() -> None:

@@ -215,7 +215,7 @@ def alone(store: bool) -> str:
 
 
 @pytest.mark.parametrize("store", [False, True])
-def test_who_does_not_come_is_named_in_time(ranks: Ranks, store: bool) -> None:
+def test_a_missing_rank_is_named_in_time(ranks: Ranks, store: bool) -> None:
     for outcome in ranks.run(1, alone, store, env={"WORLD_SIZE": "3"}):
         assert outcome.startswith("True ") and "1" in outcome and "2" in outcome, outcome
     (outcome,) = ranks.run(1, alone, store, env={"WORLD_SIZE": "3", "RANK": "2"})
@@ -234,7 +234,7 @@ def one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one")
-def test_a_world_of_one_meets_nobody() -> None:
+def test_a_world_of_one_needs_no_rendezvous() -> None:
     comm = torchcomms.new_comm("gloo", CPU)
     assert total(comm) == 1.0
     comm.finalize()
@@ -255,7 +255,7 @@ def test_a_missing_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("one")
 @pytest.mark.parametrize("backend", ["ringfold", "gloo", "nccl", "ncclx", "xccl", "mccl"])
-def test_the_engine_answers_to_several_names(backend: str) -> None:
+def test_the_engine_has_several_names(backend: str) -> None:
     from torchcomms._comms_gloo import TorchCommGloo
 
     comm = torchcomms.new_comm(backend, CPU, "n")
@@ -281,15 +281,15 @@ def test_every_option_may_be_none_or_come_in_one_object() -> None:
     )
     third = torchcomms.new_comm("gloo", CPU, options=options, timeout=timedelta(seconds=9))
     assert third.get_name() == "o" and options.timeout == 4.0
-    told = third.get_options()
-    assert told.timeout == timedelta(seconds=9) and told.is_high_priority_stream
-    assert told.hints == {"ringfold::media": "auto"} and told.name == "o"
+    options = third.get_options()
+    assert options.timeout == timedelta(seconds=9) and options.is_high_priority_stream
+    assert options.hints == {"ringfold::media": "auto"} and options.name == "o"
     for comm in (first, second, third):
         comm.finalize()
 
 
 @pytest.mark.usefixtures("one")
-def test_hints_that_nobody_knows_are_warned_of() -> None:
+def test_unknown_hints_are_warned_of() -> None:
     with pytest.warns(UserWarning, match="backend_option"):
         comm = torchcomms.new_comm("ncclx", CPU, "h", hints={"backend_option": "value"})
     with pytest.warns(UserWarning, match="another"):
@@ -328,7 +328,7 @@ def test_finalizing_twice_is_an_error_and_getters_work_afterwards() -> None:
 
 
 @pytest.mark.usefixtures("one")
-def test_dropping_without_finalize_warns_and_goes_on() -> None:
+def test_dropping_without_finalize_warns() -> None:
     comm = torchcomms.new_comm("gloo", CPU, "dropped")
     with pytest.warns(ResourceWarning, match="dropped"):
         del comm

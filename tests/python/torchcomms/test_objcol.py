@@ -60,9 +60,9 @@ def _check(comm: torchcomms.TorchComm) -> None:
         if places is not None:
             assert places == [_objects(r)[0] for r in range(size)]
 
-        told = _objects(7) if rank == root else [None] * 5
-        objcol.broadcast_object_list(comm, told, root)
-        assert all(_equal(one, other) for one, other in zip(told, _objects(7), strict=True))
+        objects = _objects(7) if rank == root else [None] * 5
+        objcol.broadcast_object_list(comm, objects, root)
+        assert all(_equal(one, other) for one, other in zip(objects, _objects(7), strict=True))
 
         given = [_objects(r)[1] for r in range(size)] if rank == root else None
         output = [None, "untouched"]
@@ -103,7 +103,7 @@ def _custom() -> tuple[Any, list[Any]]:
     return strict, every
 
 
-def test_what_cannot_be_filled_or_is_missing_is_refused_before_anything_is_sent() -> None:
+def test_invalid_lists_are_rejected_before_anything_is_sent() -> None:
     comm = torchcomms.new_comm("fake", torch.device("cpu"), name="alone")
     with pytest.raises(ValueError, match="object_list"):
         objcol.all_gather_object(comm, [], 1)
@@ -121,7 +121,7 @@ def test_what_cannot_be_filled_or_is_missing_is_refused_before_anything_is_sent(
     comm.finalize()
 
 
-def test_an_unknown_way_to_write_objects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_serializer_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     comm = torchcomms.new_comm("fake", torch.device("cpu"), name="alone")
     monkeypatch.setenv("TORCHCOMMS_SERIALIZATION", "json")
     with pytest.raises(ValueError, match="TORCHCOMMS_SERIALIZATION.*json"):
@@ -129,7 +129,7 @@ def test_an_unknown_way_to_write_objects_is_refused(monkeypatch: pytest.MonkeyPa
     comm.finalize()
 
 
-def test_timeouts_name_the_rank_that_did_not_come(ranks: Ranks) -> None:
+def test_timeouts_name_the_missing_rank(ranks: Ranks) -> None:
     ranks.run(2, _late)
 
 

@@ -90,7 +90,7 @@ def torchrun(world: int) -> list[str]:
 # --- our examples ------------------------------------------------------------------------------------------------
 
 
-def test_every_example_tells_what_it_takes(ranks: Ranks) -> None:
+def test_every_example_has_help(ranks: Ranks) -> None:
     assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted([*NAMES, "start"])
     for name in NAMES:
         [log] = [one.log for one in ranks.start(1, tells, str(EXAMPLES / f"{name}.py")).outcomes(SECONDS)]
@@ -110,7 +110,7 @@ def test_an_example_runs_under_torchrun(start: Callable[..., Child]) -> None:
         assert f"rank {rank} has received {1 - rank}, and the sum is 2" in output
 
 
-def test_the_basic_example_meets_by_a_file(ranks: Ranks, tmp_path: Path) -> None:
+def test_the_basic_example_uses_a_file_store(ranks: Ranks, tmp_path: Path) -> None:
     words = ("--store", str(tmp_path / "store"))
     program = str(EXAMPLES / "basic.py")
     running = ranks.start(2, run_program, program, *words, env=FILE_ALONE)
@@ -118,7 +118,7 @@ def test_the_basic_example_meets_by_a_file(ranks: Ranks, tmp_path: Path) -> None
         assert f"rank {rank} of 2: {[1.0] * 10}" in log
 
 
-def test_the_options_example_says_who_did_not_come(ranks: Ranks) -> None:
+def test_the_options_example_names_the_missing_rank(ranks: Ranks) -> None:
     first, second = start_all(ranks, 2, "custom_options")
     assert "rank 0: the last rank is 1" in first and "rank 1: the last rank is 1" in second
     assert re.search(r"rank 0: .*rank 1", first), first

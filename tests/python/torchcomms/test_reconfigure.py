@@ -21,7 +21,7 @@ RANK = "RANK"
 
 
 def waiting(name: str = "c", timeout: float = 20.0) -> TorchComm:
-    """A communicator that has met nobody yet."""
+    """A communicator without ranks yet."""
     return torchcomms.new_comm("ringfold", CPU, name, enable_reconfigure=True, timeout=timeout)
 
 
@@ -86,7 +86,7 @@ def test_before_the_first_reconfigure_there_are_no_ranks() -> None:
         comm.reconfigure(1, [handle])
 
 
-def test_handles_differ_and_a_stranger_is_refused() -> None:
+def test_handles_differ_and_an_unknown_one_is_rejected() -> None:
     first, second = waiting("a"), waiting("a")
     mine, other = first.get_init_handle(), second.get_init_handle()
     assert mine != other
@@ -101,7 +101,7 @@ def test_handles_differ_and_a_stranger_is_refused() -> None:
         first.finalize()
 
 
-def test_a_member_that_does_not_come_is_told_in_time() -> None:
+def test_a_missing_member_is_reported_in_time() -> None:
     comm, absent = waiting("a"), waiting("b")
     handles = [comm.get_init_handle(), absent.get_init_handle()]
     for order in (handles, handles[::-1]):
@@ -195,7 +195,7 @@ def survives(path: str, rounds: int) -> tuple[float, tuple[int, int, float]]:
     return took, result
 
 
-def test_the_others_go_on_without_one_that_was_killed(ranks: Ranks, tmp_path: Path) -> None:
+def test_the_others_go_on_when_one_is_killed(ranks: Ranks, tmp_path: Path) -> None:
     outcomes = ranks.start(3, survives, str(tmp_path / "board"), 100_000).outcomes()
     assert [outcome.code for outcome in outcomes] == [0, -9, 0], [o.error for o in outcomes]
     for rank, outcome in ((0, outcomes[0]), (1, outcomes[2])):
@@ -278,7 +278,7 @@ def test_any_communicator_of_the_engine_can_be_reconfigured(ranks: Ranks, tmp_pa
 
 
 def restored(path: str) -> bool:
-    """Rank 1 gives up; what the others' operation has overwritten is put back."""
+    """Rank 1 aborts; the buffers of the others are restored."""
     board, comm = Board(path), waiting()
     board.tell(comm)
     comm.reconfigure(0, board.handles(0, 1)).wait()
@@ -301,5 +301,5 @@ def restored(path: str) -> bool:
     return is_kept
 
 
-def test_after_an_abort_buffers_are_as_they_were(ranks: Ranks, tmp_path: Path) -> None:
+def test_after_an_abort_buffers_are_restored(ranks: Ranks, tmp_path: Path) -> None:
     assert ranks.run(2, restored, str(tmp_path / "board")) == [True, True]

@@ -98,7 +98,7 @@ def use_gloo_by_name() -> list[Any]:
     not hasattr(dist.distributed_c10d, "_create_torchcomms_backend"),
     reason="this torch makes groups by the ranks of the world",
 )
-def test_gloo_means_a_communicator_of_ours(ranks: Ranks) -> None:
+def test_gloo_selects_ringfold(ranks: Ranks) -> None:
     for rank, seen in enumerate(ranks.run(3, use_gloo_by_name, env=ON, deadline=120.0)):
         assert seen[0] == [6.0] * 3 and seen[-1] == [0, 1, 2]
         assert seen[1:-1] == [[2.0, 1.0], [2.0, 2.0], [2.0]][rank]

@@ -277,7 +277,7 @@ def argument_errors() -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_what_can_not_be_done_is_refused_with_the_reason(ranks: Ranks, world: int) -> None:
+def test_unsupported_operations_are_rejected_with_the_reason(ranks: Ranks, world: int) -> None:
     ranks.run(world, argument_errors)
 
 
@@ -467,7 +467,7 @@ def until_it_fails(what: str) -> tuple[float, str]:
 
 @pytest.mark.parametrize("env", WAYS)
 @pytest.mark.parametrize("what", ["put", "wait_signal"])
-def test_the_end_of_a_rank_is_heard_at_once_and_named(ranks: Ranks, what: str, env: dict[str, str]) -> None:
+def test_a_killed_rank_is_named_at_once_by_all_windows(ranks: Ranks, what: str, env: dict[str, str]) -> None:
     running = ranks.start(3, until_it_fails, what, env=env)
     for rank in range(3):
         running.wait_for(rank, "begun")

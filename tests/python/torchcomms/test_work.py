@@ -30,7 +30,7 @@ def waited() -> None:
     assert work.is_completed() and work.status is WorkStatus.COMPLETED
     work.wait()
 
-    # Nobody else comes before this rank says so: the work is in progress.
+    # The others wait for this rank: the work is in progress.
     if rank == 0:
         work = comm.recv(torch.empty(1), 1, True)
         assert not work.is_completed() and work.status is WorkStatus.INPROGRESS
@@ -60,7 +60,7 @@ def waited() -> None:
     comm.finalize()
 
 
-def test_works_are_waited_for_again_late_or_never(ranks: Ranks) -> None:
+def test_works_can_be_waited_for_repeatedly_late_or_never(ranks: Ranks) -> None:
     ranks.run(3, waited)
 
 
@@ -211,7 +211,7 @@ def odd_tensors() -> list[str]:
     return refused
 
 
-def test_what_is_refused_says_why_and_disturbs_nobody(ranks: Ranks) -> None:
+def test_rejected_calls_name_the_reason_and_do_not_disturb_the_group(ranks: Ranks) -> None:
     for refused in ranks.run(2, odd_tensors):
         assert "not contiguous" in refused[0]
         assert any("root 2 is out of range: ranks are 0 to 1" in text for text in refused)

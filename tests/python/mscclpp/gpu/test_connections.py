@@ -320,7 +320,7 @@ def write_while_a_kernel_spins(transport: int) -> None:
 
 
 def let_go_while_a_kernel_spins(transport: int) -> None:
-    # The driver may not free or close anything before the kernel ends: nobody but its own thread waits for that.
+    # The driver may not free or close anything before the kernel ends: only its own thread waits for that.
     import torch
 
     port, connections = connected(transport)
@@ -381,7 +381,7 @@ def leave_at_once() -> None:
     if rank() == 0:
         connections[1].write(there, 0, mine, 0, NBYTES)
         connections[1].update(there, 0, 5)
-        # Everything is let go of, in an order that nobody would choose.
+        # Everything is dropped, in an unusual order.
         kept.clear()
         del port, mine, source, target, there
         connections.clear()
@@ -422,7 +422,7 @@ def wait_for_the_dead() -> tuple[str, str, float]:
         time.sleep(0.001)
 
 
-def test_a_rank_that_is_killed_is_named_at_once(world: World) -> None:
+def test_a_killed_rank_is_named_at_once(world: World) -> None:
     running = world.start(2, wait_for_the_dead)
     for child in running.children:
         child.wait_for("ready", 2 * DEADLINE)

@@ -102,13 +102,13 @@ def test_the_device_is_the_one_that_torch_knows(torch_cuda: Any) -> None:
     assert _native.cuda_current() == 0
 
 
-def test_a_device_that_is_not_there_is_told() -> None:
+def test_an_unknown_device_is_an_error() -> None:
     with pytest.raises(PortError, match="no CUDA device 99") as caught:
         _native.CudaMemory(8, 99)
     assert caught.value.kind == "argument"
 
 
-def test_whose_memory_an_address_is_in_is_known(torch_cuda: Any) -> None:
+def test_the_device_of_an_address_is_known(torch_cuda: Any) -> None:
     tensor = torch_cuda.zeros(1000, device="cuda:0")
     assert _native.cuda_device_of(tensor.data_ptr() + 100) == 0
     assert _native.cuda_device_of(torch_cuda.zeros(8).data_ptr()) is None
@@ -165,7 +165,7 @@ def test_arrays_keep_the_memory_and_the_last_one_frees_it(torch_cuda: Any) -> No
     assert torch_cuda.cuda.mem_get_info()[0] > free_before - 256 * MIB
 
 
-def test_a_capsule_that_nobody_takes_frees_its_memory(torch_cuda: Any) -> None:
+def test_an_unused_capsule_frees_its_memory(torch_cuda: Any) -> None:
     free_before, _ = torch_cuda.cuda.mem_get_info()
     for _ in range(4):
         _native.CudaMemory(256 * MIB, 0).__dlpack__()
@@ -173,14 +173,14 @@ def test_a_capsule_that_nobody_takes_frees_its_memory(torch_cuda: Any) -> None:
     assert torch_cuda.cuda.mem_get_info()[0] > free_before - 256 * MIB
 
 
-def test_more_memory_than_there_is_is_told(torch_cuda: Any) -> None:
+def test_out_of_memory_is_an_error(torch_cuda: Any) -> None:
     with pytest.raises(PortError, match="has no .* bytes of memory left") as caught:
         _native.CudaMemory(1 << 50, 0)
     assert (caught.value.kind, caught.value.code) == ("cuda", 2)
     assert _native.CudaMemory(8, 0).nbytes == 8, "and nothing is broken"
 
 
-def test_copies_are_not_given_and_no_bytes_are_refused() -> None:
+def test_copies_and_empty_memory_are_rejected() -> None:
     memory = _native.CudaMemory(64, 0)
     with pytest.raises(BufferError):
         memory.__dlpack__(copy=True)
@@ -209,7 +209,7 @@ def test_parameters_reach_a_kernel_as_they_lie_in_memory(
     assert out.item() == 1127
 
 
-def test_too_few_parameters_are_told(kernels: _native.CudaModule) -> None:
+def test_too_few_parameters_are_an_error(kernels: _native.CudaModule) -> None:
     take = kernels.function("take")
     if take.attributes["parameter_bytes"] < 0:
         pytest.skip("this driver does not tell how many parameters a kernel has")
@@ -244,12 +244,12 @@ def test_kernels_have_all_the_shared_memory_that_they_ask_for(
     assert share.max_active_blocks(128, 4 * words) >= 1
 
 
-def test_more_shared_memory_than_there_is_is_told(kernels: _native.CudaModule) -> None:
+def test_too_much_shared_memory_is_an_error(kernels: _native.CudaModule) -> None:
     with pytest.raises(PortError, match="kernel share can't have 1048576 bytes of shared memory"):
         kernels.function("share").launch(bytes(12), (1, 1, 1), (1, 1, 1), MIB, 0)
 
 
-def test_a_launch_that_can_not_be_is_told_with_the_kernels_name(kernels: _native.CudaModule) -> None:
+def test_an_invalid_launch_names_the_kernel(kernels: _native.CudaModule) -> None:
     with pytest.raises(
         PortError, match="launching a kernel: .*fill, 1 x 1 x 1 blocks of 4096 x 1 x 1 threads"
     ) as caught:
@@ -257,7 +257,7 @@ def test_a_launch_that_can_not_be_is_told_with_the_kernels_name(kernels: _native
     assert caught.value.kind == "cuda" and caught.value.code != 0
 
 
-def test_a_kernel_that_is_not_there_is_told(kernels: _native.CudaModule) -> None:
+def test_an_unknown_kernel_is_an_error(kernels: _native.CudaModule) -> None:
     with pytest.raises(PortError, match='no kernel nothing in the code.*extern "C"'):
         kernels.function("nothing")
 
@@ -272,7 +272,7 @@ def test_ptx_is_loaded_as_well(torch_cuda: Any) -> None:
     assert out.tolist() == [1, 2, 3, 4]
 
 
-def test_code_that_is_none_is_told() -> None:
+def test_invalid_code_is_an_error() -> None:
     for image in (b"nothing of the sort", b".version 8.0\n.target sm_80\n.address_size 64\nwhat is this\n"):
         with pytest.raises(PortError, match="loading code into a CUDA device") as caught:
             _native.CudaModule(image, 0)
@@ -370,7 +370,7 @@ def test_our_calls_disturb_no_capture_of_this_or_another_thread(
 def test_memory_is_made_and_freed_by_others_while_python_waits_for_a_free(
     kernels: _native.CudaModule, torch_cuda: Any
 ) -> None:
-    """Freeing may wait for a kernel that spins; it must not keep the interpreter's lock from whoever ends the spin."""
+    """Freeing may wait for a kernel that spins; it must release the interpreter's lock, so another thread can end the spin."""
     word = torch_cuda.zeros(1, dtype=torch_cuda.int32).pin_memory()
     out = torch_cuda.zeros(1, dtype=torch_cuda.int32, device="cuda")
     spin = kernels.function("spin")
@@ -446,7 +446,7 @@ def test_memory_in_the_midst_of_a_pool_is_shared_between_processes(which: str, w
 
 
 def _share_twice() -> list[int]:
-    """Two parts of one allocation, each told twice, are let go of in another order than they were opened in."""
+    """Two parts of one allocation, each opened twice, are closed in another order."""
     import torch
     from mscclpp import Transport
 
@@ -555,7 +555,7 @@ def _expandable() -> str:
     return "it was shared"
 
 
-def test_memory_that_can_not_be_shared_is_told_with_what_to_do(world: World) -> None:
+def test_unshareable_memory_is_an_error_with_a_remedy(world: World) -> None:
     pytest.importorskip("torch")
     env = {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",

@@ -101,7 +101,7 @@ def test_without_its_remainder_a_copy_is_whole_vectors(page: Page) -> None:
 
 
 @pytest.mark.parametrize("alignment", [4, 8, 16])
-def test_a_channel_puts_and_gets_what_it_is_told(page: Page, alignment: int) -> None:
+def test_a_channel_puts_and_gets(page: Page, alignment: int) -> None:
     copies = kernels("copies.cu")
     for size in SIZES:
         mine, theirs = bytes_of(size + 32), room_for(size)
@@ -213,7 +213,7 @@ def test_blocks_of_three_dimensions_meet(page: Page) -> None:
     assert (int(counter), int(error)) == (800, 0)
 
 
-def test_a_semaphore_lets_in_as_many_as_it_has_places(page: Page) -> None:
+def test_a_semaphore_admits_as_many_as_its_count(page: Page) -> None:
     inside, most, error = number(), number(), number()
     kernels("meetings.cu").launch("crowd", inside, most, 200, error, grid=32, block=32)
     assert (int(inside), int(error)) == (0, 0)
@@ -263,7 +263,7 @@ def round_trip_us(
 
     took, error = torch.zeros(1, dtype=torch.int64, device="cuda"), number()
     meetings, queues = kernels("meetings.cu"), streams(max(len(ranks), 1))
-    # Nobody allocates or loads anything any more.
+    # Nothing is allocated or loaded from here on.
     if meet is not None:
         meet()
     sides = pair.side(0, page), pair.side(1, page)
@@ -319,7 +319,7 @@ def test_signals_go_to_and_fro_between_processes(page: Page) -> None:
     print(f"\nround trip of signals between two processes: {took:.2f} us")
 
 
-def test_whoever_loads_a_module_tells_it_where_the_page_of_the_process_is(page: Page) -> None:
+def test_loading_a_module_sets_its_abort_page(page: Page) -> None:
     import torch
     from ringfold import _native
 
@@ -406,7 +406,7 @@ def test_the_flag_of_the_host_ends_every_wait_at_once(page: Page, wait: Wait) ->
 
 
 @pytest.mark.parametrize("wait", WAITS, ids=repr)
-def test_every_wait_ends_in_time_and_says_what_it_was_for(page: Page, wait: Wait) -> None:
+def test_every_wait_times_out_and_names_its_condition(page: Page, wait: Wait) -> None:
     page.reset(spin_seconds=0.05)
     result = number()
     (stream,) = streams(1)
@@ -430,7 +430,7 @@ def test_a_number_of_spins_ends_every_wait(page: Page, wait: Wait, spins: int) -
     del kept
 
 
-def test_a_syncer_serves_again_after_its_blocks_gave_up(page: Page) -> None:
+def test_a_syncer_works_again_after_a_timeout(page: Page) -> None:
     spins = kernels("spins.cu")
     result = number()
     for _ in range(3):
@@ -442,7 +442,7 @@ def test_a_syncer_serves_again_after_its_blocks_gave_up(page: Page) -> None:
         assert page.flag == 0
 
 
-def test_what_no_trigger_can_say_is_an_error_and_is_not_pushed(page: Page) -> None:
+def test_values_too_large_for_a_trigger_are_an_error_and_not_pushed(page: Page) -> None:
     large = 1 << 32
     cases = [((large, 0, 1), 0, 0, 0), ((0, large, 1), 0, 0, 0), ((0, 0, large), 0, 0, 0)]
     cases += [((0, 0, 1), 1024, 0, 0), ((0, 0, 1), 0, 512, 0), ((0, 0, 1), 0, 0, 512)]
@@ -493,7 +493,7 @@ def test_every_trigger_comes_out_once_and_in_the_order_of_its_thread(
         assert [snd for fst, snd in popped if fst == thread + 1] == list(range(each))
 
 
-def test_a_port_channel_says_what_it_is_asked_for(page: Page) -> None:
+def test_a_port_channel_pushes_the_requested_triggers(page: Page) -> None:
     fifo, result = HostFifo(8, page), number()
     channel = port_channel(0x3FF, host_semaphore(0, 0, page, 0), fifo.handle, 0x155, 0x0AA)
     popped: list[tuple[int, int]] = []

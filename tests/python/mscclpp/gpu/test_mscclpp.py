@@ -66,7 +66,7 @@ def test_gpu_buffers_are_zeroed_arrays_of_cupy() -> None:
             mscclpp.GpuBuffer(bad)
 
 
-def test_many_gpu_buffers_are_given_back() -> None:
+def test_many_gpu_buffers_are_freed() -> None:
     free, _ = cupy.cuda.runtime.memGetInfo()
     for _ in range(50):
         mscclpp.GpuBuffer(1 << 30, dtype=cupy.uint8)

@@ -319,7 +319,7 @@ def exchange_rounds(transport: str) -> None:
 
 def push_and_stop(transport: str) -> None:
     end = connected(transport, fifo_size=512)
-    face, heard = end.semaphore.host_to_host(), 0
+    view, heard = end.semaphore.host_to_host(), 0
     for _ in range(3):
         end.kernels.launch("signal_many", end.stream, end.channel.handle, 200, 0, end.errors)
         finish(end.stream, end.port)
@@ -327,7 +327,7 @@ def push_and_stop(transport: str) -> None:
         end.proxy.start()
         end.proxy.stop()
         for _ in range(200):
-            face.wait(LONG)
+            view.wait(LONG)
             heard += 1
         end.meet()
     assert (heard, end.errors[0].item()) == (600, 0)
@@ -361,7 +361,7 @@ def rates(transport: str) -> str:
 
     end = connected(transport, fifo_size=512)
     end.proxy.start()
-    face, best = end.semaphore.host_to_host(), 0.0
+    view, best = end.semaphore.host_to_host(), 0.0
     times = torch.zeros(rounds, dtype=torch.int64, device="cuda")
     end.meet()
     for _ in range(3):
@@ -382,7 +382,7 @@ def rates(transport: str) -> str:
     finish(end.stream, end.port)
     end.meet()
     end.proxy.stop()
-    del face
+    del view
     took = sorted(time_ns / 2e3 for time_ns in times[rounds // 10 :].tolist())
     assert end.errors[0].item() == 0
     if rank() != 0:
@@ -416,7 +416,7 @@ def capture_beside_the_proxy(transport: str) -> None:
             end.channel.flush(LONG)
             puts += 1
 
-    # The proxy's thread copies, and waits for its stream, all the while: a capture forbids that to whoever does not say
+    # The proxy's thread copies, and waits for its stream, all the while: a capture forbids that to threads that do not say
     # that it knows better.
     busy = threading.Thread(target=keep_busy)
     busy.start()
@@ -456,7 +456,7 @@ SCENES = {
 
 
 @pytest.mark.parametrize("transport", SCENES)
-def test_a_proxy_does_what_kernels_push_and_they_find_it_or_hear_why_not(
+def test_a_proxy_executes_what_kernels_push_or_reports_why_not(
     world: World, transport: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = world.run(2, play, transport, SCENES[transport], deadline=PAIR_DEADLINE)

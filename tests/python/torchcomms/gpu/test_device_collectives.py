@@ -487,7 +487,7 @@ def give_up(name: str, count: int) -> str:
     return str(raised.value)
 
 
-def test_kernels_that_wait_in_vain_end_and_all_are_told_why(ranks: Ranks) -> None:
+def test_kernels_time_out_and_all_waiters_get_the_reason(ranks: Ranks) -> None:
     first, second = ranks.run(2, ends_badly, deadline=DEADLINE)
     for count in (100, LARGE):
         assert "1" in first[f"late {count}"] and "time" in first[f"late {count}"], first
