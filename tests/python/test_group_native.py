@@ -534,11 +534,14 @@ def test_a_forked_child_can_neither_use_nor_end_a_group(spawn: Spawn, tmp_path: 
 def test_a_daemon_thread_in_an_operation_does_not_keep_the_program(
     spawn: Spawn, tmp_path: Path, media: str
 ) -> None:
-    code = """
+    code = f"""
 import atexit, threading
 atexit.register(lambda: (_native.interpreter_ends(), group.retire(), _native.finish_retired(0.2)))
-threading.Thread(target=lambda: run("barrier"), daemon=True).start()
-time.sleep(0.2)
+sys.path.append({str(Path(__file__).parent)!r})
+from blocked import wait_until_blocked
+thread = threading.Thread(target=lambda: run("barrier"), daemon=True)
+thread.start()
+wait_until_blocked(os.getpid(), thread.native_id)
 """
     child, other = two(spawn, tmp_path, media, "daemon", code, 'told(lambda: run("recv", [], spans, 0))\n')
     began = time.monotonic()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from array import array
+from pathlib import Path
 
 import pccl
 import pytest
@@ -15,9 +16,11 @@ from child import python
 from peers import DEADLINE, connected, together
 
 # Two peers in one process, b in a thread's hands while it joins.
-BEGIN = """
-import atexit, gc, os, sys, threading, time
+BEGIN = f"""
+import atexit, gc, os, sys, threading
 from array import array
+sys.path.append({str(Path(__file__).parent)!r})
+from blocked import wait_until_blocked
 import pccl
 master = pccl.MasterNode("127.0.0.1:0")
 master.run()
@@ -76,18 +79,21 @@ for call in (
     late.connect,
     master.wait,
 ):
-    threading.Thread(target=call, daemon=True).start()
-time.sleep(0.2)
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    wait_until_blocked(os.getpid(), thread.native_id)
 atexit.register(master.interrupt)
 """,
     "a daemon thread that works": """
+is_going = threading.Event()
 def work(comm):
     while True:
         data = array("f", [1])
         comm.all_reduce(data, data)
+        is_going.set()
 for comm in (a, b):
     threading.Thread(target=work, args=[comm], daemon=True).start()
-time.sleep(0.1)
+is_going.wait()
 atexit.register(master.interrupt)
 """,
     "sys.exit": "master.interrupt(); sys.exit(0)",

@@ -9,11 +9,13 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 from ringfold import _native
+from variants import is_long, short_of
 
 REPOSITORY = Path(__file__).parents[3]
 HEADERS = REPOSITORY / "crates/ringfold-cuda/headers"
@@ -239,8 +241,12 @@ def compiled(source: str, arch: str = "sm_90", standard: str = "c++17", name: st
     return _native.cuda_compile(source, name, arch, {}, [], options, None)
 
 
-both_architectures = pytest.mark.parametrize("arch", ["compute_80", "sm_90"])
 both_standards = pytest.mark.parametrize("standard", ["c++17", "c++20"])
+# Each architecture and each standard once; the other combinations, and code for devices of single headers, in the long run.
+COMBINATIONS = short_of(
+    [("compute_80", "c++17"), ("sm_90", "c++20")], [("compute_80", "c++20"), ("sm_90", "c++17")]
+)
+combinations = pytest.mark.parametrize(("arch", "standard"), COMBINATIONS)
 
 
 def includes(*names: str) -> str:
@@ -276,9 +282,13 @@ def test_the_module_carries_the_headers_of_this_tree() -> None:
     }
 
 
-@both_standards
-@both_architectures
-@pytest.mark.parametrize("header", [*NAMES, "all"])
+@pytest.mark.parametrize(
+    ("header", "arch", "standard"),
+    [
+        *((header, *each) for header in NAMES for each in (COMBINATIONS if is_long() else COMBINATIONS[:1])),
+        *(("all", *each) for each in COMBINATIONS),
+    ],
+)
 def test_a_header_compiles_alone_and_brings_the_integer_types(
     nvrtc: None, header: str, arch: str, standard: str
 ) -> None:
@@ -293,15 +303,13 @@ def test_handles_are_laid_out_as_the_host_does_it(nvrtc: None, standard: str) ->
     compiled(includes(*NAMES) + layout_checks(), "sm_90", standard)
 
 
-@both_standards
-@both_architectures
+@combinations
 def test_the_seeds_kernel_compiles_as_it_stands(nvrtc: None, arch: str, standard: str) -> None:
     # It has a variable that it does not use.
     _native.cuda_compile(SEED, "test.cu", arch, {}, [], [f"-std={standard}"], None)
 
 
-@both_standards
-@both_architectures
+@combinations
 def test_every_function_can_be_called_under_the_names_of_both_eras(
     nvrtc: None, arch: str, standard: str
 ) -> None:
@@ -315,7 +323,7 @@ def test_every_architecture_has_what_the_headers_use(nvrtc: None, arch: str) -> 
 
 @pytest.mark.parametrize(
     ("arch", "standard"),
-    [("compute_80", "c++20"), ("sm_80", "c++20"), ("sm_90", "c++20"), ("sm_90", "c++17")],
+    short_of([("compute_80", "c++20"), ("sm_90", "c++17")], [("sm_80", "c++20"), ("sm_90", "c++20")]),
 )
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 def test_every_kernel_of_this_tree_compiles(nvrtc: None, kernel: Path, arch: str, standard: str) -> None:
@@ -350,8 +358,13 @@ def test_the_page_of_the_process_can_be_found_in_a_module(nvrtc: None) -> None:
     assert re.search(r"\bld\S*\.u64\s+\S+ \[mscclppAbortPage\]", ptx)
 
 
-@both_standards
-@pytest.mark.parametrize("header", [*NAMES, "all"])
+@pytest.mark.parametrize(
+    ("header", "standard"),
+    [
+        *((header, "c++17") for header in NAMES),
+        *short_of([("all", "c++17"), ("all", "c++20")], [(header, "c++20") for header in NAMES]),
+    ],
+)
 def test_a_compiler_for_hosts_reads_the_headers(tmp_path: Path, header: str, standard: str) -> None:
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
@@ -421,27 +434,41 @@ def test_no_kernel_spills(nvrtc: None, tmp_path: Path) -> None:
         assert "STACK:0" in line and "LOCAL:0" in line, line
 
 
-@pytest.mark.parametrize(
-    ("body", "instruction"),
-    [
-        ("packets[0].write(1, 2, 3);", r"STG\.E\.128\.STRONG\.SYS"),
-        ("*out = packets[0].read(3).x;", r"LDG\.E\.128\.STRONG\.SYS"),
-        ("small[0].write(1, 2);", r"STG\.E\.64\.STRONG\.SYS"),
-        ("*out = small[0].read(2);", r"LDG\.E\.64\.STRONG\.SYS"),
-        ("fifo.push({1, 2});", r"STG\.E\.128\.STRONG\.SYS"),
-        ("channel.put(0, 0, 1 << 20, threadIdx.x, blockDim.x);", r"STG\.E\.128 "),
-        ("channel.signal();", r"RED(G)?\.E\.ADD\.64\.STRONG\.SYS"),
-        ("channel.wait();", r"LDG\.E\.64\.STRONG\.SYS"),
-    ],
-)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_what_must_arrive_together_is_one_instruction(
-    nvrtc: None, tmp_path: Path, body: str, instruction: str, arch: str
-) -> None:
+# Bodies of kernels, and the instruction that each must have.
+INSTRUCTIONS = {
+    "packets[0].write(1, 2, 3);": r"STG\.E\.128\.STRONG\.SYS",
+    "*out = packets[0].read(3).x;": r"LDG\.E\.128\.STRONG\.SYS",
+    "small[0].write(1, 2);": r"STG\.E\.64\.STRONG\.SYS",
+    "*out = small[0].read(2);": r"LDG\.E\.64\.STRONG\.SYS",
+    "fifo.push({1, 2});": r"STG\.E\.128\.STRONG\.SYS",
+    "channel.put(0, 0, 1 << 20, threadIdx.x, blockDim.x);": r"STG\.E\.128 ",
+    "channel.signal();": r"RED(G)?\.E\.ADD\.64\.STRONG\.SYS",
+    "channel.wait();": r"LDG\.E\.64\.STRONG\.SYS",
+}
+
+
+@cache
+def instructions_of_kernels(arch: str) -> list[str]:
+    """The machine code of a kernel for each body, compiled together."""
     parameters = "mscclpp::LL16Packet* packets, mscclpp::LL8Packet* small, mscclpp::FifoDeviceHandle fifo, "
     parameters += "mscclpp::MemoryChannelDeviceHandle channel, uint32_t* out"
-    image = tmp_path / "kernel.cubin"
     source = includes("mscclpp/memory_channel_device.hpp", "mscclpp/fifo_device.hpp")
-    image.write_bytes(compiled(f'{source}extern "C" __global__ void k({parameters}) {{ {body} }}', arch))
-    code = cuobjdump("-sass", str(image))
+    for number, body in enumerate(INSTRUCTIONS):
+        source += f'extern "C" __global__ void body{number}({parameters}) {{ {body} }}\n'
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as image:
+        image.write(compiled(source, arch))
+        image.flush()
+        code = cuobjdump("-sass", image.name)
+    by_name = dict(re.findall(r"Function : (\w+)\n(.*?)(?=Function : |\Z)", code, re.DOTALL))
+    return [by_name[f"body{number}"] for number in range(len(INSTRUCTIONS))]
+
+
+@pytest.mark.parametrize(
+    "arch", [pytest.param(arch, marks=pytest.mark.xdist_group(arch)) for arch in ("sm_80", "sm_90")]
+)
+@pytest.mark.parametrize(("body", "instruction"), INSTRUCTIONS.items())
+def test_what_must_arrive_together_is_one_instruction(
+    nvrtc: None, body: str, instruction: str, arch: str
+) -> None:
+    code = instructions_of_kernels(arch)[list(INSTRUCTIONS).index(body)]
     assert re.search(instruction, code), code
