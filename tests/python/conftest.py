@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import scheduling
 from child import Child, Spawn, Start, python
 from forks import LEAN_MODULES, TORCH_MODULES, ForkServer
 
@@ -75,6 +77,17 @@ def spawn_with_torch(torch_forks: ForkServer) -> Iterator[Spawn]:
     yield spawn
     for child in children:
         child.end()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests begin first."""
+    scheduling.long_ones_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests that share something expensive run in one worker; see :mod:`scheduling`."""
+    return scheduling.scheduler(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

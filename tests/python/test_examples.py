@@ -158,9 +158,9 @@ def test_mnist_is_learnt_and_two_peers_end_equal(examples: Examples) -> None:
 def test_a_late_joiner_of_mnist_receives_the_state_and_ends_equal(examples: Examples) -> None:
     pytest.importorskip("torch")
     # Paced, so that the run is not over before the third process has started; peers draw as much as they like.
-    arguments = ("--data", fashion_mnist.folder(), "--steps", 800, "--pace", 0.02, "--report", 5)
+    arguments = ("--data", fashion_mnist.folder(), "--steps", 300, "--pace", 0.02, "--report", 5)
     first = [examples.start("mnist_ddp.py", *arguments) for _ in range(2)]
-    first[0].wait_for("step 20/800", SECONDS)
+    first[0].wait_for("step 20/300", SECONDS)
     late = examples.start("mnist_ddp.py", *arguments, "--batch", 32)
     joined = re.fullmatch(
         r"joined 3 peers at step (\d+), received (\d+) bytes", late.wait_for("joined", SECONDS)
@@ -170,19 +170,19 @@ def test_a_late_joiner_of_mnist_receives_the_state_and_ends_equal(examples: Exam
     assert int(joined[2]) > 3 * 4 * 100_000
     outputs = [child.succeed(SECONDS) for child in [*first, late]]
     the_same([last(output) for output in outputs])
-    assert all(re.search(r"step 800/800: loss \S+, 3 peers", output) for output in outputs)
+    assert all(re.search(r"step 300/300: loss \S+, 3 peers", output) for output in outputs)
 
 
 def test_mnist_goes_on_when_a_peer_is_killed(examples: Examples) -> None:
     pytest.importorskip("torch")
-    arguments = ("--data", fashion_mnist.folder(), "--steps", 500, "--pace", 0.02, "--report", 5)
+    arguments = ("--data", fashion_mnist.folder(), "--steps", 200, "--pace", 0.02, "--report", 5)
     children = [examples.start("mnist_ddp.py", *arguments) for _ in range(3)]
     victim = children.pop()
     victim.wait_for("3 peers", SECONDS)
     victim.kill()
     outputs = [child.succeed(SECONDS) for child in children]
     the_same([last(output) for output in outputs])
-    assert all(re.search(r"step 500/500: loss \S+, 2 peers", output) for output in outputs)
+    assert all(re.search(r"step 200/200: loss \S+, 2 peers", output) for output in outputs)
 
 
 @pytest.mark.parametrize("name", ["diloco.py", "async_diloco.py"])

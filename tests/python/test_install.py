@@ -12,9 +12,6 @@ import pytest
 from child import Start
 from packaging.requirements import Requirement
 
-# Environments are made once, in one worker of pytest-xdist.
-pytestmark = pytest.mark.xdist_group("install")
-
 ROOT = Path(__file__).parents[2]
 # torch takes seconds to import; this is for machines that are busy.
 DEADLINE = 120

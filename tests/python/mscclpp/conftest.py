@@ -26,6 +26,14 @@ def world(tmp_path: Path, lean_forks: ForkServer) -> Iterator[World]:
 
 
 @pytest.fixture
+def torch_world(tmp_path: Path, torch_forks: ForkServer) -> Iterator[World]:
+    """As ``world``, for functions that import torch."""
+    world = World(tmp_path / "world", torch_forks)
+    yield world
+    world.end()
+
+
+@pytest.fixture
 def mpirun() -> Callable[[int], tuple[str, ...]]:
     """The words that start so many ranks under MPI."""
     if importlib.util.find_spec("mpi4py") is None:

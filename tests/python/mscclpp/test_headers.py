@@ -316,7 +316,7 @@ def test_every_function_can_be_called_under_the_names_of_both_eras(
     compiled(CALLS, arch, standard)
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("arch", short_of(["sm_75", "sm_120"], ["sm_80", "sm_90", "sm_100"]))
 def test_every_architecture_has_what_the_headers_use(nvrtc: None, arch: str) -> None:
     compiled(CALLS, arch)
 
@@ -463,9 +463,7 @@ def instructions_of_kernels(arch: str) -> list[str]:
     return [by_name[f"body{number}"] for number in range(len(INSTRUCTIONS))]
 
 
-@pytest.mark.parametrize(
-    "arch", [pytest.param(arch, marks=pytest.mark.xdist_group(arch)) for arch in ("sm_80", "sm_90")]
-)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"], ids=lambda arch: f"@{arch}")
 @pytest.mark.parametrize(("body", "instruction"), INSTRUCTIONS.items())
 def test_what_must_arrive_together_is_one_instruction(
     nvrtc: None, body: str, instruction: str, arch: str

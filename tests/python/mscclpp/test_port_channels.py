@@ -76,9 +76,10 @@ def plain_memory(transport: str, kind: str) -> list[int]:
 
 @pytest.mark.parametrize("transport", WAYS)
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_memory_of_any_tensor_can_be_put_into(world: World, transport: str, kind: str) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
+def test_memory_of_any_tensor_can_be_put_into(
+    request: pytest.FixtureRequest, transport: str, kind: str
+) -> None:
+    world: World = request.getfixturevalue("torch_world" if kind == "torch" else "world")
     assert world.run(2, plain_memory, transport, kind) == [[51, 51], [50, 50]]
 
 
@@ -253,9 +254,8 @@ def by_torch() -> int:
     return sum(part[0] for part in got)
 
 
-def test_a_torch_group_can_be_where_ranks_meet(world: World) -> None:
-    pytest.importorskip("torch")
-    assert world.run(2, by_torch, deadline=120) == [1, 1]
+def test_a_torch_group_can_be_where_ranks_meet(torch_world: World) -> None:
+    assert torch_world.run(2, by_torch, deadline=120) == [1, 1]
 
 
 def test_a_group_without_a_rendezvous_is_rejected() -> None:

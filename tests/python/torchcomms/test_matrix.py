@@ -71,10 +71,8 @@ def findings(
         child.end()
 
 
-# A world runs once if all that it has found is looked at in one process.
-@pytest.mark.parametrize(
-    "world", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in WORLDS]
-)
+# A world runs once, since the tests of its results run in one worker; see scheduling.py.
+@pytest.mark.parametrize("world", WORLDS, ids=lambda name: f"@{name}")
 @pytest.mark.parametrize("promise", [chapter.__name__ for chapter in CHAPTERS])
 def test_every_operation(findings: Callable[[str], Findings], world: str, promise: str) -> None:
     for results in findings(world):
