@@ -2,7 +2,7 @@
 
 use crate::types::{InetAddress, SocketAddress};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use ringfold_face::result::Failure;
+use ringfold_bindings::result::Failure;
 
 const IPV4: i32 = 0;
 const IPV6: i32 = 1;

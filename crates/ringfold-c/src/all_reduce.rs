@@ -5,8 +5,8 @@ use crate::request::Request;
 use crate::result::{ResultCode, guarded};
 use crate::types::{AsyncReduceOp, Comm, ReduceDescriptor, ReduceInfo, ReduceOpDescriptor};
 use core::ffi::{c_int, c_void};
-use ringfold_face::operands::{Operands, require_apart};
-use ringfold_face::result::{During, Failure};
+use ringfold_bindings::operands::{Operands, require_apart};
+use ringfold_bindings::result::{During, Failure};
 
 /// Reduces, and returns when it is done.
 ///

@@ -6,9 +6,9 @@ use crate::result::{ResultCode, guarded};
 use crate::types::{Comm, CommCreateParams};
 use core::ffi::c_int;
 use ringfold::Communicator;
-use ringfold_face::join_token;
-use ringfold_face::result::{During, Failure};
-use ringfold_face::session::Session;
+use ringfold_bindings::join_token;
+use ringfold_bindings::result::{During, Failure};
+use ringfold_bindings::session::Session;
 use std::sync::Arc;
 
 /// All communicators of the process.

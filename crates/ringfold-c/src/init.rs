@@ -4,8 +4,8 @@ use crate::result::{ResultCode, guarded};
 use crate::types::BuildInfo;
 use core::sync::atomic::{AtomicBool, Ordering};
 use ringfold::cuda::Driver;
-use ringfold_face::log;
-use ringfold_face::result::Failure;
+use ringfold_bindings::log;
+use ringfold_bindings::result::Failure;
 
 static READY: AtomicBool = AtomicBool::new(false);
 

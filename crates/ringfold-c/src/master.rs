@@ -4,8 +4,8 @@ use crate::handles::{Handles, drop_last};
 use crate::result::{ResultCode, guarded};
 use crate::types::{MasterInstance, SocketAddress};
 use ringfold::{Error, Master};
-use ringfold_face::result::{During, Failure};
-use ringfold_face::{join_token, log};
+use ringfold_bindings::result::{During, Failure};
+use ringfold_bindings::{join_token, log};
 use std::sync::Arc;
 
 /// All masters of the process; the names of communicators have another remainder.

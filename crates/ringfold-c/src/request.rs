@@ -4,10 +4,10 @@ use crate::types::ReduceDescriptor;
 use core::ffi::c_void;
 use ringfold::cuda::{CudaError, DeviceMemory, Gpu};
 use ringfold::{AllReduce, Buffers, Memory, Reduction, View};
-use ringfold_face::number;
-use ringfold_face::operands::Operands;
-use ringfold_face::result::Failure;
-use ringfold_face::span::Span;
+use ringfold_bindings::number;
+use ringfold_bindings::operands::Operands;
+use ringfold_bindings::result::Failure;
+use ringfold_bindings::span::Span;
 
 /// An all-reduce whose arguments are sound, with the pointers that C gave.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,8 @@
 
 use crate::last_error;
 use core::ffi::{CStr, c_char, c_int};
-use ringfold_face::result::Failure;
-pub use ringfold_face::result::ResultCode;
+use ringfold_bindings::result::Failure;
+pub use ringfold_bindings::result::ResultCode;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -6,10 +6,10 @@ use crate::types::{Comm, SharedState, SharedStateSyncInfo, TensorInfo};
 use core::ffi::{CStr, c_int};
 use ringfold::cuda::{DeviceMemory, Driver};
 use ringfold::{DType, Memory, StateMemory, StateTensor};
-use ringfold_face::alias::aliases;
-use ringfold_face::number;
-use ringfold_face::result::{During, Failure};
-use ringfold_face::span::Span;
+use ringfold_bindings::alias::aliases;
+use ringfold_bindings::number;
+use ringfold_bindings::result::{During, Failure};
+use ringfold_bindings::span::Span;
 use std::collections::HashSet;
 
 const DEVICE_CPU: c_int = 0;
