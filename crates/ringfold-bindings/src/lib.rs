@@ -1,13 +1,13 @@
-//! What the faces of the elastic layer have in common, whatever language they speak: the result codes of PCCL, a look
-//! at arguments that come as numbers and addresses, which tags are in flight, and the environment's token and log.
+//! Code shared by the language bindings of the elastic layer: the result codes of PCCL, checks of arguments that come as
+//! numbers and addresses, the tags in flight, and the token and log settings from the environment.
 #![forbid(unsafe_code)]
 
+pub mod address_range;
 pub mod alias;
+pub mod all_reduce_args;
+pub mod communicator_handle;
+pub mod enum_values;
 pub mod in_flight;
 pub mod join_token;
 pub mod log;
-pub mod number;
-pub mod operands;
 pub mod result;
-pub mod session;
-pub mod span;

@@ -1,31 +1,31 @@
-//! Results: how an error becomes a code.
+//! Conversion of errors to the result codes of `pccl.h`.
 
 use core::fmt;
 use ringfold::{Error, FailureKind};
 
-/// `pcclResult_t`, as functions return it.
+/// `pcclResult_t`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub enum ResultCode {
-    /// It is done.
+    /// The call succeeded.
     Success = 0,
     /// `pcclInit` was not called.
     NotInitialized = 1,
-    /// The system refused something, or a bug of ours.
+    /// An error of the operating system, or a bug.
     InternalError = 2,
-    /// An argument can't be used.
+    /// An argument is invalid, or peers passed different arguments.
     InvalidArgument = 3,
-    /// The call can't be made now.
+    /// The call is invalid in this state.
     InvalidUsage = 4,
     /// A collective needs two peers.
     TooFewPeers = 5,
-    /// The master can't be reached, or this peer is not part of the run.
+    /// The master cannot be reached, or this peer is not a member.
     MasterConnectionFailed = 6,
     /// Reserved.
     RankConnectionFailed = 7,
-    /// A collective was aborted for all of the group.
+    /// A collective was aborted for the whole group.
     RankConnectionLost = 8,
-    /// Nobody has the shared state.
+    /// No peer offers the shared state.
     NoSharedStateAvailable = 9,
     /// Operations must be awaited first.
     PendingAsyncOps = 10,
@@ -37,42 +37,42 @@ pub enum ResultCode {
     SharedStateSyncFailed = 13,
 }
 
-/// Why a call fails: the code, and the words.
+/// Why a call failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
-    /// The code.
+pub struct CallError {
+    /// The code for C.
     pub code: ResultCode,
-    /// The words.
+    /// The message.
     pub text: String,
-    /// The name of the [`FailureKind`], or "internal": programs decide by it.
+    /// The name of the [`FailureKind`], or "internal". Programs decide by it.
     pub kind: &'static str,
-    /// Whether the same call may succeed if it is made again.
+    /// Whether the same call may succeed if it is repeated.
     pub is_retryable: bool,
 }
 
-/// Which call an error comes from; a failed vote has a code of its own in each.
+/// The API call that failed. It determines the code of a failed vote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum During {
-    /// A communicator is made.
+pub enum ApiCall {
+    /// Creation of a communicator.
     Creation,
-    /// It connects.
+    /// `pcclConnect`.
     Connect,
-    /// It lets others in.
+    /// `pcclUpdateTopology`.
     UpdateTopology,
-    /// It measures.
+    /// `pcclOptimizeTopology`.
     OptimizeTopology,
-    /// It asks whether anyone waits.
+    /// `pcclArePeersPending`.
     PendingVote,
-    /// It reduces.
+    /// All-reduces.
     Reduce,
-    /// It syncs.
+    /// `pcclSynchronizeSharedState`.
     Sync,
-    /// A master is used.
+    /// Calls of a master.
     Master,
 }
 
-impl fmt::Display for During {
-    /// What was being done, before the words of what went wrong.
+impl fmt::Display for ApiCall {
+    /// The prefix of the error message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Creation | Self::Master => "",
@@ -86,8 +86,8 @@ impl fmt::Display for During {
     }
 }
 
-impl Failure {
-    /// This code, with these words; the same call would end so again.
+impl CallError {
+    /// An error that is not retryable.
     pub fn new(code: ResultCode, text: impl Into<String>) -> Self {
         let kind = match code {
             ResultCode::InvalidArgument => "bad-argument",
@@ -98,56 +98,56 @@ impl Failure {
         Self { code, text: text.into(), kind, is_retryable: false }
     }
 
-    /// An argument can't be used.
-    pub fn argument(text: impl Into<String>) -> Self {
+    /// An invalid argument.
+    pub fn invalid_argument(text: impl Into<String>) -> Self {
         Self::new(ResultCode::InvalidArgument, text)
     }
 
-    /// What `name` is can't be null.
+    /// An argument that is null and must not be.
     pub fn null(name: &str) -> Self {
-        Self::argument(format!("{name} is null"))
+        Self::invalid_argument(format!("invalid {name}: null"))
     }
 
-    /// The failure that an error of `ringfold` is to the user of this call.
-    pub fn of(error: &Error, during: During) -> Self {
+    /// Converts an error of this call.
+    pub fn from_error(error: &Error, call: ApiCall) -> Self {
         Self {
-            code: code_of(error, during),
-            text: format!("{during}{error}"),
+            code: code_of(error, call),
+            text: format!("{call}{error}"),
             kind: error.kind().map_or("internal", FailureKind::name),
             is_retryable: error.is_retryable(),
         }
     }
 }
 
-/// The code of an error. Every documented retry loop goes by codes, so an error that is not retryable must not have
-/// a code that such a loop retries; `RETRIED` in the tests lists those.
-fn code_of(error: &Error, during: During) -> ResultCode {
+/// The code of an error. Documented retry loops check codes, so an error that is not retryable must not have a code
+/// that such a loop retries; `RETRIED` in the tests lists those.
+fn code_of(error: &Error, call: ApiCall) -> ResultCode {
     let failure = match error {
         Error::Misuse(_) => return ResultCode::InvalidUsage,
         Error::BadArgument(_) => return ResultCode::InvalidArgument,
         Error::Left | Error::Interrupted => return ResultCode::MasterConnectionFailed,
-        Error::Bind(_) | Error::NoGroup(_) => return ResultCode::InvalidUsage,
+        Error::Bind(_) | Error::BootstrapFailed(_) => return ResultCode::InvalidUsage,
         Error::Failed(failure) => failure,
-        // Errors of the system, and bugs.
+        // Errors of the operating system, and bugs.
         _ => return ResultCode::InternalError,
     };
     match failure.kind() {
         FailureKind::Misuse => ResultCode::InvalidUsage,
         FailureKind::BadArgument | FailureKind::Mismatch => ResultCode::InvalidArgument,
-        FailureKind::TooFewPeers if during == During::OptimizeTopology => ResultCode::InvalidUsage,
+        FailureKind::TooFewPeers if call == ApiCall::OptimizeTopology => ResultCode::InvalidUsage,
         FailureKind::TooFewPeers => ResultCode::TooFewPeers,
         FailureKind::PendingOperations => ResultCode::PendingAsyncOps,
         FailureKind::PeerLost | FailureKind::LinkLost | FailureKind::Timeout | FailureKind::EpochEnded => {
-            match during {
-                During::UpdateTopology => ResultCode::UpdateTopologyFailed,
-                During::OptimizeTopology => ResultCode::TopologyOptimizationFailed,
-                During::Sync => ResultCode::SharedStateSyncFailed,
-                During::Connect => ResultCode::MasterConnectionFailed,
+            match call {
+                ApiCall::UpdateTopology => ResultCode::UpdateTopologyFailed,
+                ApiCall::OptimizeTopology => ResultCode::TopologyOptimizationFailed,
+                ApiCall::Sync => ResultCode::SharedStateSyncFailed,
+                ApiCall::Connect => ResultCode::MasterConnectionFailed,
                 _ => ResultCode::RankConnectionLost,
             }
         }
-        FailureKind::Unable | FailureKind::GivenUp => ResultCode::InternalError,
-        FailureKind::NoState | FailureKind::StateOrphaned | FailureKind::HoldersGone => {
+        FailureKind::Unable | FailureKind::AbortedByUser => ResultCode::InternalError,
+        FailureKind::NoState | FailureKind::StateOrphaned | FailureKind::HoldersLost => {
             ResultCode::NoSharedStateAvailable
         }
         FailureKind::RevisionIncrementViolation
@@ -158,7 +158,7 @@ fn code_of(error: &Error, during: During) -> ResultCode {
         | FailureKind::NotAccepted
         | FailureKind::MasterLost
         | FailureKind::ProtocolViolation
-        | FailureKind::TurnedAway
+        | FailureKind::JoinRejected
         | FailureKind::Removed
         | FailureKind::Left => ResultCode::MasterConnectionFailed,
     }
@@ -167,7 +167,7 @@ fn code_of(error: &Error, during: During) -> ResultCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfold::{Cause, Failure as CallFailure, MasterLoss, PeerName, Removal, StateRejection};
+    use ringfold::{Cause, Failure, MasterLoss, PeerName, Removal, StateRejection};
 
     /// The codes that the loops in README, docs and examples retry.
     const RETRIED: [ResultCode; 3] = [
@@ -175,25 +175,25 @@ mod tests {
         ResultCode::UpdateTopologyFailed,
         ResultCode::TopologyOptimizationFailed,
     ];
-    const EVERY_CALL: [During; 6] = [
-        During::Connect,
-        During::UpdateTopology,
-        During::OptimizeTopology,
-        During::PendingVote,
-        During::Reduce,
-        During::Sync,
+    const ALL_CALLS: [ApiCall; 6] = [
+        ApiCall::Connect,
+        ApiCall::UpdateTopology,
+        ApiCall::OptimizeTopology,
+        ApiCall::PendingVote,
+        ApiCall::Reduce,
+        ApiCall::Sync,
     ];
 
     fn aborted(cause: Cause) -> Error {
-        CallFailure::Aborted(Box::new(cause)).into()
+        Failure::Aborted(Box::new(cause)).into()
     }
 
     fn vote_failed(cause: Cause) -> Error {
-        CallFailure::VoteFailed(Box::new(cause)).into()
+        Failure::VoteFailed(Box::new(cause)).into()
     }
 
     fn mismatch() -> Cause {
-        let waiting = |name: &str| ringfold::Waiting {
+        let waiting = |name: &str| ringfold::WaitingPeer {
             who: PeerName { peer: Default::default(), name: name.into() },
             call: "all-reduce".into(),
         };
@@ -203,47 +203,49 @@ mod tests {
     #[test]
     fn a_failed_vote_has_the_code_of_its_call() {
         let failed = vote_failed(Cause::EpochEnded);
-        assert_eq!(code_of(&failed, During::UpdateTopology), ResultCode::UpdateTopologyFailed);
-        assert_eq!(code_of(&failed, During::OptimizeTopology), ResultCode::TopologyOptimizationFailed);
-        assert_eq!(code_of(&failed, During::Sync), ResultCode::SharedStateSyncFailed);
-        assert_eq!(code_of(&aborted(Cause::EpochEnded), During::Reduce), ResultCode::RankConnectionLost);
+        assert_eq!(code_of(&failed, ApiCall::UpdateTopology), ResultCode::UpdateTopologyFailed);
+        assert_eq!(code_of(&failed, ApiCall::OptimizeTopology), ResultCode::TopologyOptimizationFailed);
+        assert_eq!(code_of(&failed, ApiCall::Sync), ResultCode::SharedStateSyncFailed);
+        assert_eq!(code_of(&aborted(Cause::EpochEnded), ApiCall::Reduce), ResultCode::RankConnectionLost);
     }
 
     #[test]
-    fn what_peers_disagree_on_has_no_code_that_a_loop_retries() {
+    fn disagreement_has_no_code_that_a_loop_retries() {
         let who = PeerName { peer: Default::default(), name: "a".into() };
-        let lasting = [mismatch(), Cause::Unable { who: who.clone() }, Cause::GivenUp { who: who.clone() }];
-        let layout = CallFailure::StateRejected(StateRejection::Layout { key: "x".into() });
-        for during in EVERY_CALL {
+        let lasting = [mismatch(), Cause::Unable { who: who.clone() }, Cause::AbortedByUser { who: who.clone() }];
+        let layout = Failure::StateRejected(StateRejection::Layout { key: "x".into() });
+        for during in ALL_CALLS {
             for cause in &lasting {
                 for error in [aborted(cause.clone()), vote_failed(cause.clone())] {
-                    let failure = Failure::of(&error, during);
+                    let failure = CallError::from_error(&error, during);
                     assert!(!error.is_retryable() && !failure.is_retryable, "{error}");
                     assert!(!RETRIED.contains(&failure.code), "{error} in {during:?}");
                 }
             }
             assert_eq!(code_of(&aborted(mismatch()), during), ResultCode::InvalidArgument);
-            assert!(!Failure::of(&layout.clone().into(), during).is_retryable);
+            assert!(!CallError::from_error(&layout.clone().into(), during).is_retryable);
         }
-        assert!(Failure::of(&aborted(Cause::EpochEnded), During::Reduce).is_retryable);
-        let gone = CallFailure::StateRejected(StateRejection::HoldersGone);
-        assert!(Failure::of(&gone.into(), During::Sync).is_retryable);
+        assert!(CallError::from_error(&aborted(Cause::EpochEnded), ApiCall::Reduce).is_retryable);
+        let gone = Failure::StateRejected(StateRejection::HoldersLost);
+        assert!(CallError::from_error(&gone.into(), ApiCall::Sync).is_retryable);
     }
 
     #[test]
-    fn the_loss_of_the_master_never_looks_like_something_to_retry_in_a_loop() {
-        let removed = Removal::Refused(ringfold::JoinRefusal::TooLate);
-        let lost = [MasterLoss::NotReturned, MasterLoss::NoAnswer].map(CallFailure::MasterLost);
-        for during in EVERY_CALL {
-            let ended = [CallFailure::Removed(removed.clone()), CallFailure::Left];
+    fn loss_of_the_master_has_no_code_that_a_loop_retries() {
+        let removed = Removal::Rejected(ringfold::JoinRejection::TooLate);
+        let lost = [MasterLoss::NotReturned, MasterLoss::NoAnswer].map(Failure::MasterLost);
+        for during in ALL_CALLS {
+            let ended = [Failure::Removed(removed.clone()), Failure::Left];
             for failure in lost.iter().cloned().chain(ended) {
                 let error = Error::from(failure);
                 assert_eq!(code_of(&error, during), ResultCode::MasterConnectionFailed);
-                assert!(!Failure::of(&error, during).is_retryable);
+                assert!(!CallError::from_error(&error, during).is_retryable);
             }
         }
-        let unreachable = CallFailure::MasterLost(MasterLoss::Unreachable("refused".into()));
-        assert!(Failure::of(&unreachable.into(), During::Connect).is_retryable);
-        assert!(!Failure::of(&CallFailure::TurnedAway("x".into()).into(), During::Connect).is_retryable);
+        let unreachable = Failure::MasterLost(MasterLoss::Unreachable("refused".into()));
+        assert!(CallError::from_error(&unreachable.into(), ApiCall::Connect).is_retryable);
+        assert!(
+            !CallError::from_error(&Failure::JoinRejected("x".into()).into(), ApiCall::Connect).is_retryable
+        );
     }
 }

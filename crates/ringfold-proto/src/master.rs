@@ -15,11 +15,11 @@ mod optimise;
 mod pending;
 mod phase;
 mod reduce;
-mod rejected;
+mod rejected_state;
 mod restore;
 mod roster;
 mod sync;
-mod wait_note;
+mod wait_warning;
 
 use crate::cause::{Departure, PeerName, ProtocolViolation};
 use crate::epoch::Attributes;
@@ -33,12 +33,12 @@ use crate::timing::Timing;
 use crate::tuning::Tuning;
 use core::time::Duration;
 use group::Group;
-use optimise::Optimising;
-use phase::{Cast, PhaseRound};
+use optimise::Optimisation;
+use phase::{PhaseRound, VoteCall};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 use restore::Restoration;
-use roster::{Roster, Standing};
+use roster::{PeerStatus, Roster};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a master is told when it is made.
@@ -68,16 +68,16 @@ pub enum MasterAction {
         conn: ConnId,
     },
     /// Find a ring, and bring it to [`Master::handle_tour`]; a better one may be brought later.
-    SolveTour(TourQuestion),
+    SolveTour(TourRequest),
     /// Something was decided.
     Notify(Event),
 }
 
 /// A ring that is sought.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TourQuestion {
+pub struct TourRequest {
     /// Goes back with the answer.
-    pub ticket: u64,
+    pub id: u64,
     /// The peers of the ring, oldest first.
     pub nodes: Vec<PeerId>,
     /// Measured bytes per second from one to another, by position in `nodes`.
@@ -88,7 +88,7 @@ pub struct TourQuestion {
 
 /// The ring that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TourAnswer {
+pub struct TourSolution {
     /// The peers in ring order.
     pub order: Vec<PeerId>,
     /// Whoever had to be left out so that there is a ring.
@@ -110,19 +110,19 @@ pub struct Master {
     votes: BTreeMap<Phase, PhaseRound>,
     /// The votes of a topology round that is decided: newcomers are let in, and epochs are being made. Whoever
     /// is let in votes in the next one.
-    admitting: Option<Round<Cast>>,
-    optimising: Option<Optimising>,
+    admitting: Option<Round<VoteCall>>,
+    optimising: Option<Optimisation>,
     restoration: Option<Restoration>,
     restored: bool,
     /// Nobody is heard of: our own line may be down.
     isolated: bool,
     epoch_counter: u64,
-    tickets: u64,
+    last_number: u64,
     /// How long the way to a peer takes, there and back, by its connection.
     round_trips: BTreeMap<ConnId, Duration>,
-    next_beat: Time,
+    next_heartbeat: Time,
     /// Peers that do not acknowledge what they are sent.
-    overfull: BTreeSet<PeerId>,
+    lagging: BTreeSet<PeerId>,
     actions: VecDeque<MasterAction>,
 }
 
@@ -147,10 +147,10 @@ impl Master {
             restored: false,
             isolated: false,
             epoch_counter: 0,
-            tickets: 0,
+            last_number: 0,
             round_trips: BTreeMap::new(),
-            next_beat: Time::ZERO,
-            overfull: BTreeSet::new(),
+            next_heartbeat: Time::ZERO,
+            lagging: BTreeSet::new(),
             actions: VecDeque::new(),
         }
     }
@@ -182,11 +182,11 @@ impl Master {
                 record.heard_at = now;
                 let header =
                     Numbered { number: message.number, acknowledged: message.acknowledged, message: () };
-                match record.session.hear(&header) {
-                    Receipt::Fresh if header.number > 0 && header.acknowledged < record.outdated_before => {}
-                    Receipt::Fresh => self.handle_said(now, peer, said),
-                    Receipt::Repeat => {}
-                    Receipt::Impossible => {
+                match record.session.receive(&header) {
+                    Receipt::New if header.number > 0 && header.acknowledged < record.outdated_before => {}
+                    Receipt::New => self.dispatch(now, peer, said),
+                    Receipt::Duplicate => {}
+                    Receipt::Invalid => {
                         self.remove(peer, Departure::Misbehaved(ProtocolViolation::Numbering));
                     }
                 }
@@ -215,7 +215,7 @@ impl Master {
     /// Time has passed; call it at [`Master::poll_timeout`] or later.
     pub fn handle_timeout(&mut self, now: Time) {
         self.started.get_or_insert(now);
-        self.beat(now);
+        self.send_heartbeats(now);
         self.evict_silent(now);
         self.expire_restoration(now);
         self.expire_establishing(now);
@@ -224,14 +224,14 @@ impl Master {
         self.expire_sync(now);
         self.expire_probes(now);
         self.expire_rejected(now);
-        self.note_waits(now);
+        self.send_wait_warnings(now);
         self.advance(now);
     }
 
     /// Evicts a peer.
-    pub fn kick(&mut self, now: Time, peer: PeerId, reason: &str) {
-        let reason = admission::clipped(reason, crate::limits::TEXT_BYTES_MAX / 2);
-        self.remove(peer, Departure::Kicked(reason));
+    pub fn evict(&mut self, now: Time, peer: PeerId, reason: &str) {
+        let reason = admission::truncate_text(reason, crate::limits::TEXT_BYTES_MAX / 2);
+        self.remove(peer, Departure::Evicted(reason));
         self.advance(now);
     }
 
@@ -246,8 +246,8 @@ impl Master {
         let groups = self.groups.values().flat_map(Group::deadlines);
         let others = [
             self.liveness_timeout(),
-            self.note_timeout(),
-            self.optimising.as_ref().and_then(Optimising::deadline),
+            self.wait_warning_timeout(),
+            self.optimising.as_ref().and_then(Optimisation::deadline),
             self.restoration.as_ref().map(|r| r.deadline),
             self.rejected_timeout(),
         ];
@@ -264,9 +264,9 @@ impl Master {
         self.roster.pending().collect()
     }
 
-    fn handle_said(&mut self, now: Time, peer: PeerId, said: ToMaster) {
+    fn dispatch(&mut self, now: Time, peer: PeerId, said: ToMaster) {
         if matches!(said, ToMaster::Vote { .. } | ToMaster::Started { .. } | ToMaster::OpVote { .. }) {
-            self.forgive_rejected(peer);
+            self.clear_rejected(peer);
         }
         match said {
             ToMaster::Join(_) | ToMaster::Resume(_) => {}
@@ -294,7 +294,7 @@ impl Master {
     /// from it is found here, so that the order in which messages arrive does not matter.
     fn advance(&mut self, now: Time) {
         for _ in 0..crate::limits::ADVANCE_STEPS_MAX {
-            let moved = self.evict_overfull()
+            let moved = self.evict_lagging()
                 || self.advance_restoration(now)
                 || self.advance_rejected()
                 || self.advance_contradictions()
@@ -313,9 +313,9 @@ impl Master {
 
     fn send(&mut self, peer: PeerId, message: ToPeer) {
         let Some(record) = self.roster.get_mut(peer) else { return };
-        let numbered = record.session.say(message);
-        if record.session.is_overfull() {
-            self.overfull.insert(peer);
+        let numbered = record.session.enqueue(message);
+        if record.session.is_outbox_full() {
+            self.lagging.insert(peer);
         }
         if let Some(conn) = record.conn {
             self.actions.push_back(MasterAction::Send { conn, message: Box::new(numbered) });
@@ -326,17 +326,17 @@ impl Master {
         self.actions.push_back(MasterAction::Notify(event));
     }
 
-    fn named(&self, peer: PeerId) -> PeerName {
-        self.roster.named(peer)
+    fn peer_name(&self, peer: PeerId) -> PeerName {
+        self.roster.peer_name(peer)
     }
 
-    fn named_few(&self, peers: &[PeerId]) -> Vec<PeerName> {
-        peers.iter().take(crate::limits::NAMES_IN_ERROR_MAX).map(|p| self.named(*p)).collect()
+    fn peer_names(&self, peers: &[PeerId]) -> Vec<PeerName> {
+        peers.iter().take(crate::limits::NAMES_IN_ERROR_MAX).map(|p| self.peer_name(*p)).collect()
     }
 
     fn attributes(&self, group: GroupId) -> Attributes {
         let mut worlds = BTreeMap::<GroupId, u32>::new();
-        for record in self.roster.iter().filter(|r| r.standing == Standing::Accepted) {
+        for record in self.roster.iter().filter(|r| r.status == PeerStatus::Accepted) {
             *worlds.entry(record.join.group).or_default() += 1;
         }
         Attributes {
@@ -356,9 +356,9 @@ impl Master {
         EpochId { group, incarnation: self.incarnation, counter: self.epoch_counter }
     }
 
-    fn next_ticket(&mut self) -> u64 {
-        self.tickets += 1;
-        self.tickets
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
     fn random_key(&mut self) -> [u8; 32] {

@@ -1,6 +1,6 @@
 //! What peers and the master say to each other on a control connection.
 
-use crate::cause::{Cause, Removal, WaitNote};
+use crate::cause::{Cause, Removal, WaitWarning};
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, MissingPair};
 use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
@@ -430,5 +430,5 @@ pub enum ToPeer {
     /// The master is alive.
     Heartbeat,
     /// A call of this peer's waits for others, for its log.
-    StillWaiting(WaitNote),
+    StillWaiting(WaitWarning),
 }

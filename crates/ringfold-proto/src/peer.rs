@@ -7,13 +7,13 @@
 mod calls;
 mod epochs;
 mod failure;
+mod master_connection;
 mod ops;
 mod syncs;
-mod upstream;
 
 pub use failure::{Failure, FailureKind};
 
-use crate::cause::WaitNote;
+use crate::cause::WaitWarning;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, Member};
 use crate::id::{CallId, ConnId, EpochId, Incarnation, OpId, PeerId, Revision};
@@ -23,10 +23,10 @@ use crate::shared_state::Assignment;
 use crate::time::Time;
 use crate::timing::Timing;
 use calls::Call;
-use epochs::{LinkState, OpenEpoch, Proposal};
+use epochs::{LinkState, OpenEpoch, ProposedEpoch};
+use master_connection::MasterConnection;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use upstream::Line;
 
 /// What a peer is told when it is made.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ pub enum PeerAction {
         assignment: Assignment,
     },
     /// Write to the log that a call waits for other peers.
-    StillWaiting(WaitNote),
+    StillWaiting(WaitWarning),
     /// A call has ended. Nothing touches its buffers any more.
     Complete {
         /// Which.
@@ -145,7 +145,7 @@ pub enum PeerAction {
 
 /// How far the peer has come.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Stage {
+enum MembershipStage {
     /// Never connected.
     Idle,
     /// Waiting to be accepted, for the first time or again.
@@ -153,18 +153,18 @@ enum Stage {
     /// Accepted.
     Member,
     /// No longer part of the run, and why.
-    Gone(Failure),
+    Ended(Failure),
 }
 
 /// The peer machine.
 #[derive(Debug)]
 pub struct Peer {
     config: PeerConfig,
-    stage: Stage,
-    line: Line,
+    stage: MembershipStage,
+    master: MasterConnection,
     session: Session<ToMaster>,
     /// Whether what is said can be sent now, or has to wait for the master to be found again.
-    speaking: bool,
+    can_send: bool,
     incarnation: Incarnation,
     /// The life that this one took the run over from.
     previous: Option<Incarnation>,
@@ -173,11 +173,11 @@ pub struct Peer {
     /// up would take the end of one for ours.
     stale: Vec<ConnId>,
     /// When the master was lost, while it is.
-    away_since: Option<Time>,
-    next_beat: Time,
-    heard: BTreeSet<PeerId>,
+    master_lost_since: Option<Time>,
+    next_heartbeat: Time,
+    heard_peers: BTreeSet<PeerId>,
     open: Option<OpenEpoch>,
-    proposal: Option<Proposal>,
+    proposal: Option<ProposedEpoch>,
     links: BTreeMap<PeerId, LinkState>,
     calls: BTreeMap<CallId, Call>,
     next_call: u64,
@@ -197,17 +197,17 @@ impl Peer {
     pub fn new(config: PeerConfig) -> Self {
         Self {
             config,
-            stage: Stage::Idle,
-            line: Line::Down { redial_at: None },
+            stage: MembershipStage::Idle,
+            master: MasterConnection::Down { redial_at: None },
             session: Session::default(),
-            speaking: false,
+            can_send: false,
             incarnation: Incarnation::default(),
             previous: None,
             seniority: 0,
             stale: Vec::new(),
-            away_since: None,
-            next_beat: Time::ZERO,
-            heard: BTreeSet::new(),
+            master_lost_since: None,
+            next_heartbeat: Time::ZERO,
+            heard_peers: BTreeSet::new(),
             open: None,
             proposal: None,
             links: BTreeMap::new(),
@@ -243,7 +243,7 @@ impl Peer {
 
     /// Whether the peer is a member of the run, as far as it knows.
     pub fn is_member(&self) -> bool {
-        self.stage == Stage::Member
+        self.stage == MembershipStage::Member
     }
 
     /// What to do next.
@@ -253,14 +253,15 @@ impl Peer {
 
     /// When to call [`Peer::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
-        if matches!(self.stage, Stage::Idle | Stage::Gone(_)) {
+        if matches!(self.stage, MembershipStage::Idle | MembershipStage::Ended(_)) {
             return None;
         }
         let timing = &self.config.timing;
         let upstream = [
-            self.line.timeout(timing),
-            (matches!(self.line, Line::Up { .. }) || !self.links.is_empty()).then_some(self.next_beat),
-            self.away_since.map(|since| since + timing.master_return_max),
+            self.master.timeout(timing),
+            (matches!(self.master, MasterConnection::Up { .. }) || !self.links.is_empty())
+                .then_some(self.next_heartbeat),
+            self.master_lost_since.map(|since| since + timing.master_return_max),
         ];
         let proposal = self.proposal.as_ref().filter(|p| !p.reported).map(|p| p.deadline);
         let links = self.links.values().filter_map(LinkState::deadline);
@@ -270,7 +271,7 @@ impl Peer {
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.watch_line(now);
+        self.check_master_connection(now);
         self.expire_links(now);
         self.expire_calls(now);
         self.announce_ops(now);
@@ -278,18 +279,18 @@ impl Peer {
 
     /// A message of the master arrived.
     pub fn handle_message(&mut self, now: Time, conn: ConnId, message: Numbered<ToPeer>) {
-        if self.hear(now, conn, &message) {
-            self.handle_said(now, conn, message.message);
+        if self.accept_message(now, conn, &message) {
+            self.dispatch(now, conn, message.message);
         }
     }
 
-    fn handle_said(&mut self, now: Time, conn: ConnId, said: ToPeer) {
+    fn dispatch(&mut self, now: Time, conn: ConnId, said: ToPeer) {
         match said {
             ToPeer::Registered { incarnation, seniority } => self.handle_registered(incarnation, seniority),
             ToPeer::Rebound { received } => self.handle_rebound(conn, received),
             ToPeer::Restoring { .. } => {
                 // It is there, and waits for others: that is not being away.
-                (self.speaking, self.away_since) = (false, None);
+                (self.can_send, self.master_lost_since) = (false, None);
             }
             ToPeer::Restored { incarnation, rounds: _, last_pending } => {
                 self.handle_restored(now, incarnation, last_pending);
@@ -315,7 +316,7 @@ impl Peer {
                 self.actions.push_back(PeerAction::Probe { probe, peer, addresses, epoch, key });
             }
             ToPeer::SyncElected { round, verdict } => self.handle_elected(round, verdict),
-            ToPeer::Removed { reason } => self.go(Failure::Removed(reason)),
+            ToPeer::Removed { reason } => self.end_membership(Failure::Removed(reason)),
             ToPeer::Heartbeat => {}
             ToPeer::StillWaiting(note) => self.actions.push_back(PeerAction::StillWaiting(note)),
         }
@@ -323,17 +324,17 @@ impl Peer {
 
     /// A probe that the master asked for has ended.
     pub fn handle_probed(&mut self, probe: u64, forward: Option<u64>, backward: Option<u64>) {
-        self.say(ToMaster::Probed { probe, forward, backward });
+        self.send(ToMaster::Probed { probe, forward, backward });
     }
 
     /// Something arrived on the link with this peer.
     pub fn handle_heard(&mut self, peer: PeerId) {
-        self.heard.insert(peer);
+        self.heard_peers.insert(peer);
     }
 
-    fn say(&mut self, message: ToMaster) {
-        let numbered = self.session.say(message);
-        if let (true, Line::Up { conn, .. }) = (self.speaking, &self.line) {
+    fn send(&mut self, message: ToMaster) {
+        let numbered = self.session.enqueue(message);
+        if let (true, MasterConnection::Up { conn, .. }) = (self.can_send, &self.master) {
             let conn = *conn;
             self.actions.push_back(PeerAction::Send { conn, message: Box::new(numbered) });
         }
@@ -346,14 +347,16 @@ impl Peer {
     }
 
     /// The peer is no longer part of the run: every call ends, once its buffers are free.
-    fn go(&mut self, why: Failure) {
-        if matches!(self.stage, Stage::Gone(_)) {
+    fn end_membership(&mut self, why: Failure) {
+        if matches!(self.stage, MembershipStage::Ended(_)) {
             return;
         }
-        self.stage = Stage::Gone(why.clone());
-        self.speaking = false;
+        self.stage = MembershipStage::Ended(why.clone());
+        self.can_send = false;
         self.close_stale(0);
-        if let Line::Up { conn, .. } = core::mem::replace(&mut self.line, Line::Down { redial_at: None }) {
+        if let MasterConnection::Up { conn, .. } =
+            core::mem::replace(&mut self.master, MasterConnection::Down { redial_at: None })
+        {
             self.actions.push_back(PeerAction::Close { conn });
         }
         for call in self.calls.keys().copied().collect::<Vec<_>>() {

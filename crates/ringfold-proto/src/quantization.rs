@@ -1,6 +1,6 @@
 //! Fewer bits on the wire than in memory.
 
-use crate::dtype::{DType, Kind};
+use crate::dtype::{DType, NumberKind};
 use crate::reduce_op::ReduceOp;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,6 @@ impl Quantization {
             }
         };
         let op = matches!(op, ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Min | ReduceOp::Max);
-        target && op && source.kind() == Kind::Float
+        target && op && source.kind() == NumberKind::Float
     }
 }

@@ -1,6 +1,6 @@
 //! What a reduction does with two elements.
 
-use crate::dtype::{DType, Kind};
+use crate::dtype::{DType, NumberKind};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,9 @@ impl ReduceOp {
     pub fn supports(self, dtype: DType) -> bool {
         match self {
             Self::BitAnd | Self::BitOr | Self::BitXor => dtype.is_integer(),
-            Self::Prod | Self::Max | Self::Min | Self::Avg | Self::PremulSum => dtype.kind() != Kind::Complex,
+            Self::Prod | Self::Max | Self::Min | Self::Avg | Self::PremulSum => {
+                dtype.kind() != NumberKind::Complex
+            }
             Self::Sum => true,
         }
     }

@@ -16,13 +16,13 @@ pub struct Round<V> {
     /// When the first vote came.
     pub opened: Time,
     /// How often the peers that it waits for were named in the logs.
-    notes: u32,
+    warnings: u32,
 }
 
 impl<V> Round<V> {
     /// A round without votes.
     pub fn new(now: Time) -> Self {
-        Self { votes: BTreeMap::new(), first: None, opened: now, notes: 0 }
+        Self { votes: BTreeMap::new(), first: None, opened: now, warnings: 0 }
     }
 
     /// Counts a peer's vote; a second one of the same peer replaces the first.
@@ -70,14 +70,14 @@ impl<V> Round<V> {
     }
 
     /// When the peers that it waits for are to be named in the logs: after a while, then after twice as long, and so on.
-    pub fn note_at(&self, wait: Duration) -> Time {
-        self.opened + wait.saturating_mul(1 << self.notes.min(20))
+    pub fn warn_at(&self, wait: Duration) -> Time {
+        self.opened + wait.saturating_mul(1 << self.warnings.min(20))
     }
 
     /// Whether it is time to name them; counts as done.
-    pub fn take_note(&mut self, now: Time, wait: Duration) -> bool {
-        let due = self.note_at(wait) <= now;
-        self.notes += u32::from(due);
+    pub fn take_warning(&mut self, now: Time, wait: Duration) -> bool {
+        let due = self.warn_at(wait) <= now;
+        self.warnings += u32::from(due);
         due
     }
 

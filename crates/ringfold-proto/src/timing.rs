@@ -39,7 +39,7 @@ pub struct Timing {
     pub relink_max: Duration,
     /// Peers that keep others waiting are named in the logs after this long. A peer whose shared state was rejected
     /// and that makes no call for this long is evicted if others wait for it.
-    pub wait_note: Duration,
+    pub warn_after: Duration,
 }
 
 impl Default for Timing {
@@ -60,7 +60,7 @@ impl Default for Timing {
             tour_max: Duration::from_secs(3),
             edge_distrust: Duration::from_secs(60),
             relink_max: Duration::from_secs(5),
-            wait_note: Duration::from_secs(5),
+            warn_after: Duration::from_secs(5),
         }
     }
 }

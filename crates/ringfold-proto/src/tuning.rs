@@ -35,7 +35,7 @@ impl fmt::Display for Algorithm {
 /// What things cost on one medium. Whole numbers, so that all ranks come to the same sum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Prices {
+pub struct TransportCosts {
     /// Waiting for another rank once.
     pub hop_ns: u32,
     /// Sending or taking a frame, whatever its length.
@@ -65,10 +65,10 @@ pub struct Tuning {
     pub board_depth: u16,
     /// Messages up to this size are read there by everyone from everyone.
     pub board_one_shot_bytes_max: u32,
-    /// Prices between hosts.
-    pub tcp: Prices,
-    /// Prices within one host.
-    pub shared: Prices,
+    /// TransportCosts between hosts.
+    pub tcp: TransportCosts,
+    /// TransportCosts within one host.
+    pub shared: TransportCosts,
     /// Take this algorithm wherever it is possible, whatever it costs.
     pub forced: Option<Algorithm>,
 }
@@ -88,14 +88,14 @@ impl Tuning {
         board_slot_bytes: 64 * 1024,
         board_depth: 8,
         board_one_shot_bytes_max: 16 * 1024,
-        tcp: Prices {
+        tcp: TransportCosts {
             hop_ns: 20_000,
             frame_ns: 3_000,
             sent_ns_per_kib: 230,
             reduced_ns_per_kib: 100,
             beside_ring_percent: 125,
         },
-        shared: Prices {
+        shared: TransportCosts {
             hop_ns: 2_000,
             frame_ns: 1_000,
             sent_ns_per_kib: 100,
@@ -133,9 +133,9 @@ impl Tuning {
     }
 }
 
-impl Prices {
+impl TransportCosts {
     fn bounded(self) -> Self {
-        let price = |ns: u32| ns.min(limits::PRICE_NS_MAX);
+        let price = |ns: u32| ns.min(limits::COST_NS_MAX);
         Self {
             hop_ns: price(self.hop_ns),
             frame_ns: price(self.frame_ns),
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(Tuning::DEFAULT.bounded(), Tuning::DEFAULT);
         let wild = |number: u32| {
             let small = number as u16;
-            let prices = Prices {
+            let prices = TransportCosts {
                 hop_ns: number,
                 frame_ns: number,
                 sent_ns_per_kib: number,
@@ -180,7 +180,7 @@ mod tests {
             assert!(bounded.board_depth.is_power_of_two() && bounded.board_depth <= limits::BOARD_DEPTH_MAX);
             assert!(bounded.board_slot_bytes % limits::BOARD_SLOT_BYTES_STEP == 0);
             assert!(bounded.board_one_shot_bytes_max <= bounded.board_slot_bytes);
-            assert!(bounded.tcp.hop_ns <= limits::PRICE_NS_MAX && bounded.tcp.beside_ring_percent > 0);
+            assert!(bounded.tcp.hop_ns <= limits::COST_NS_MAX && bounded.tcp.beside_ring_percent > 0);
         }
     }
 

@@ -6,13 +6,13 @@ use crate::event::Event;
 use crate::id::{PeerId, Revision};
 use crate::message::ToPeer;
 
-use super::roster::Standing;
+use super::roster::PeerStatus;
 
 impl Master {
     /// Removes a peer. If it was a member: operations that all living members have done are committed,
     /// all others of its group are aborted, and its group gets a new epoch (R6).
     pub(super) fn remove(&mut self, peer: PeerId, how: Departure) {
-        let name = self.named(peer);
+        let name = self.peer_name(peer);
         if let Some(conn) = self.roster.get(peer).and_then(|r| r.conn) {
             if how != Departure::Left {
                 self.send(peer, ToPeer::Removed { reason: Removal::Departed(how.clone()) });
@@ -24,10 +24,10 @@ impl Master {
         let left = how == Departure::Left;
         self.notify(Event::Departed(name.clone(), how.clone()));
         self.forget_votes(peer);
-        match record.standing {
-            Standing::Pending => {}
-            Standing::Returned => self.forget_returned(peer),
-            Standing::Accepted => {
+        match record.status {
+            PeerStatus::Pending => {}
+            PeerStatus::Returned => self.forget_returned(peer),
+            PeerStatus::Accepted => {
                 // Whatever all living members have done is decided before the rest is aborted.
                 self.advance_ops();
                 let id = record.join.group;
@@ -68,6 +68,6 @@ impl Master {
                 op.started.remove(&peer);
             }
         }
-        self.drop_empty_votings();
+        self.drop_empty_rounds();
     }
 }

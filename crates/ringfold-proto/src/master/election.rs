@@ -17,9 +17,9 @@ pub(super) struct Candidate<'a> {
     pub offer: &'a SyncOffer,
 }
 
-/// The question: who offers what, in the order in which they asked.
+/// The request: who offers what, in the order in which they asked.
 #[derive(Clone, Debug)]
-pub(super) struct Ballots<'a> {
+pub(super) struct ElectionInput<'a> {
     pub candidates: Vec<Candidate<'a>>,
     /// The revision that comes next; none while nobody has synced.
     pub next: Option<Revision>,
@@ -37,11 +37,11 @@ pub(super) struct Election {
     pub reset: bool,
 }
 
-pub(super) fn elect(ballots: &Ballots<'_>) -> Election {
+pub(super) fn elect(input: &ElectionInput<'_>) -> Election {
     let mut verdicts = BTreeMap::new();
     let mut running: Vec<&Candidate<'_>> = Vec::new();
-    let popular = ballots.candidates.iter().find(|c| c.offer.strategy == SyncStrategy::EnforcePopular);
-    for candidate in &ballots.candidates {
+    let popular = input.candidates.iter().find(|c| c.offer.strategy == SyncStrategy::EnforcePopular);
+    for candidate in &input.candidates {
         match popular {
             Some(other) if candidate.offer.strategy != SyncStrategy::EnforcePopular => {
                 let other = other.name.clone();
@@ -50,8 +50,8 @@ pub(super) fn elect(ballots: &Ballots<'_>) -> Election {
             _ => running.push(candidate),
         }
     }
-    let orphaned = ballots.next.is_some() && !ballots.held;
-    let (next, reset) = expected(ballots.next, orphaned, &running);
+    let orphaned = input.next.is_some() && !input.held;
+    let (next, reset) = expected(input.next, orphaned, &running);
     running.retain(|c| {
         let ahead = c.offer.revision > next;
         if ahead {
@@ -62,7 +62,7 @@ pub(super) fn elect(ballots: &Ballots<'_>) -> Election {
     });
     let Some((revision, standing)) = standing(next, &running) else {
         for candidate in running {
-            reject(&mut verdicts, candidate, StateRejection::NobodyHasIt { next, orphaned });
+            reject(&mut verdicts, candidate, StateRejection::NoHolder { next, orphaned });
         }
         return Election { verdicts, revision: None, reset: false };
     };

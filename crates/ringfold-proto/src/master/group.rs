@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How far the group's membership has come.
 #[derive(Debug, Default)]
-pub(super) enum Stage {
+pub(super) enum EpochStage {
     /// The members have changed, and a new epoch is to be proposed.
     #[default]
     Stale,
     /// A solver looks for a ring without the edges that failed.
-    Solving { ticket: u64, deadline: Time },
+    Solving { request: u64, deadline: Time },
     /// Members are reaching for each other; each votes with those it could not reach.
     Proposed { description: EpochDescription, round: Round<BTreeSet<PeerId>>, deadline: Time },
     /// Nobody is in the group.
@@ -27,7 +27,7 @@ pub(super) enum Stage {
 
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    pub stage: Stage,
+    pub stage: EpochStage,
     /// Why the last epoch ended.
     pub ended: Option<Cause>,
     /// The ring that the last epoch had or a solver found; members that left are skipped, newcomers
@@ -43,7 +43,7 @@ pub(super) struct Group {
     pub bandwidth: BTreeMap<(PeerId, PeerId), Option<u64>>,
     /// A ring that a solver found after the last optimisation had ended.
     pub better_ring: Option<Vec<PeerId>>,
-    /// The ticket of the last optimisation's question, for improvements that come later.
+    /// The ticket of the last optimisation's request, for improvements that come later.
     pub improving: Option<u64>,
     pub sync: Option<SyncRound>,
     /// Completed syncs.
@@ -57,7 +57,7 @@ pub(super) struct Group {
 impl Group {
     pub fn open_epoch(&self) -> Option<&EpochDescription> {
         match &self.stage {
-            Stage::Open { description } => Some(description),
+            EpochStage::Open { description } => Some(description),
             _ => None,
         }
     }
@@ -84,14 +84,14 @@ impl Group {
         self.bandwidth.retain(|(a, b), _| *a != peer && *b != peer);
         self.better_ring = None;
         self.improving = None;
-        self.stage = Stage::Stale;
+        self.stage = EpochStage::Stale;
     }
 
     pub fn deadlines(&self) -> impl Iterator<Item = Time> + '_ {
         let stage = match &self.stage {
-            Stage::Stale | Stage::Empty | Stage::Open { .. } => None,
-            Stage::Solving { deadline, .. } => Some(*deadline),
-            Stage::Proposed { deadline, .. } => Some(*deadline),
+            EpochStage::Stale | EpochStage::Empty | EpochStage::Open { .. } => None,
+            EpochStage::Solving { deadline, .. } => Some(*deadline),
+            EpochStage::Proposed { deadline, .. } => Some(*deadline),
         };
         let ops = self.ops.values().map(|op| op.deadline);
         ops.chain(stage).chain(self.sync.as_ref().and_then(SyncRound::deadline))

@@ -1,6 +1,6 @@
 //! A better ring: measure the pairs that were not measured, have the ring solved outside, adopt it.
 
-use super::group::{Group, Stage};
+use super::group::{EpochStage, Group};
 use super::phase::PhaseRound;
 use super::{Master, MasterAction};
 use crate::event::Event;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A pair that is being measured.
 #[derive(Debug)]
-pub(super) struct Probe {
+pub(super) struct RunningProbe {
     group: GroupId,
     prober: PeerId,
     target: PeerId,
@@ -20,13 +20,13 @@ pub(super) struct Probe {
 
 /// What follows when all have voted.
 #[derive(Debug)]
-pub(super) enum Optimising {
-    Measure { running: BTreeMap<u64, Probe> },
+pub(super) enum Optimisation {
+    Measure { running: BTreeMap<u64, RunningProbe> },
     Solve { waiting: BTreeMap<u64, GroupId>, deadline: Time },
     Adopt,
 }
 
-impl Optimising {
+impl Optimisation {
     pub fn deadline(&self) -> Option<Time> {
         match self {
             Self::Measure { running } => running.values().map(|p| p.deadline).min(),
@@ -47,26 +47,26 @@ impl Master {
                 let complete = |votes: &&mut PhaseRound| votes.round.is_complete(accepted);
                 let Some(votes) = self.votes.get_mut(&Phase::Optimise).filter(complete) else { return false };
                 votes.acting = true;
-                self.optimising = Some(Optimising::Measure { running: BTreeMap::new() });
+                self.optimising = Some(Optimisation::Measure { running: BTreeMap::new() });
                 self.count_round(Phase::Optimise);
                 // Pairs that could not be measured the last time get another chance.
                 self.groups.values_mut().for_each(|g| g.bandwidth.retain(|_, speed| speed.is_some()));
                 true
             }
-            Some(Optimising::Measure { running }) => {
+            Some(Optimisation::Measure { running }) => {
                 let idle = running.is_empty();
                 // A probe proves membership of an open epoch; if one is being made anew, it waits for that.
                 self.all_epochs_open()
-                    && (self.assign_probes(now) || (idle && self.ask_for_better_tours(now)))
+                    && (self.assign_probes(now) || (idle && self.request_better_tours(now)))
             }
-            Some(Optimising::Solve { waiting, .. }) => {
+            Some(Optimisation::Solve { waiting, .. }) => {
                 if !waiting.is_empty() {
                     return false;
                 }
-                self.optimising = Some(Optimising::Adopt);
+                self.optimising = Some(Optimisation::Adopt);
                 true
             }
-            Some(Optimising::Adopt) => self.all_epochs_open() && self.finish_optimise(),
+            Some(Optimisation::Adopt) => self.all_epochs_open() && self.finish_optimise(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Master {
         forward: Option<u64>,
         backward: Option<u64>,
     ) {
-        let Some(Optimising::Measure { running }) = self.optimising.as_mut() else {
+        let Some(Optimisation::Measure { running }) = self.optimising.as_mut() else {
             return;
         };
         if running.get(&probe).is_none_or(|p| p.prober != peer) {
@@ -92,31 +92,31 @@ impl Master {
     /// Probes that take too long say that the pair can't talk; solvers that take too long are not waited for.
     pub(super) fn expire_probes(&mut self, now: Time) {
         match self.optimising.as_mut() {
-            Some(Optimising::Measure { running }) => {
+            Some(Optimisation::Measure { running }) => {
                 let late: Vec<_> = running.extract_if(.., |_, p| p.deadline <= now).map(|(_, p)| p).collect();
                 for probe in late {
                     self.record_probe(&probe, None, None);
                 }
             }
-            Some(Optimising::Solve { waiting, deadline }) if *deadline <= now => waiting.clear(),
+            Some(Optimisation::Solve { waiting, deadline }) if *deadline <= now => waiting.clear(),
             _ => {}
         }
     }
 
     /// A peer departed: its probes end.
     pub(super) fn forget_probes(&mut self, peer: PeerId) {
-        if let Some(Optimising::Measure { running }) = self.optimising.as_mut() {
+        if let Some(Optimisation::Measure { running }) = self.optimising.as_mut() {
             running.retain(|_, p| p.prober != peer && p.target != peer);
         }
     }
 
     /// A ring for an optimisation, or an improvement of it that came after its end.
-    pub(super) fn take_optimised_tour(&mut self, ticket: u64, order: Vec<PeerId>) {
+    pub(super) fn apply_better_tour(&mut self, request: u64, order: Vec<PeerId>) {
         let waiting = match self.optimising.as_mut() {
-            Some(Optimising::Solve { waiting, .. }) => waiting.remove(&ticket),
+            Some(Optimisation::Solve { waiting, .. }) => waiting.remove(&request),
             _ => None,
         };
-        let asked = |g: &&mut Group| g.improving == Some(ticket);
+        let asked = |g: &&mut Group| g.improving == Some(request);
         let Some((id, group)) = self.groups.iter_mut().find(|(_, g)| asked(g)).map(|(id, g)| (*id, g)) else {
             return;
         };
@@ -125,19 +125,19 @@ impl Master {
         let taken = same && !same_ring(&order, &group.ring);
         if taken && waiting.is_some() {
             group.ring = order;
-            group.stage = Stage::Stale;
+            group.stage = EpochStage::Stale;
         } else if taken {
             group.better_ring = Some(order);
         }
-        self.notify(Event::TourAnswered(id, taken));
+        self.notify(Event::TourFound(id, taken));
     }
 
     /// Starts every probe whose ends, and whose hosts, are in no other one.
     fn assign_probes(&mut self, now: Time) -> bool {
-        let Some(Optimising::Measure { running }) = self.optimising.as_ref() else {
+        let Some(Optimisation::Measure { running }) = self.optimising.as_ref() else {
             return false;
         };
-        let ends = |p: &Probe| [p.prober, p.target];
+        let ends = |p: &RunningProbe| [p.prober, p.target];
         let mut busy: BTreeSet<_> = running.values().flat_map(ends).flat_map(|p| self.hosts_of(p)).collect();
         let mut assigned = Vec::new();
         for (id, group) in &self.groups {
@@ -161,20 +161,20 @@ impl Master {
     }
 
     fn start_probe(&mut self, now: Time, group: GroupId, prober: PeerId, target: PeerId) {
-        let ticket = self.next_ticket();
+        let number = self.next_number();
         let deadline = now + self.config.timing.probe_max;
         let open = self.groups.get(&group).and_then(|g| g.open_epoch());
         let Some((epoch, key)) = open.map(|d| (d.id, d.key)) else { return };
         let addresses = self.roster.get(target).map(|r| r.join.addresses.clone()).unwrap_or_default();
-        if let Some(Optimising::Measure { running }) = self.optimising.as_mut() {
-            running.insert(ticket, Probe { group, prober, target, deadline });
+        if let Some(Optimisation::Measure { running }) = self.optimising.as_mut() {
+            running.insert(number, RunningProbe { group, prober, target, deadline });
         }
-        self.notify(Event::ProbeAssigned(self.named(prober), self.named(target)));
-        self.send(prober, ToPeer::Probe { probe: ticket, peer: target, addresses, epoch, key });
+        self.notify(Event::ProbeAssigned(self.peer_name(prober), self.peer_name(target)));
+        self.send(prober, ToPeer::Probe { probe: number, peer: target, addresses, epoch, key });
     }
 
-    fn record_probe(&mut self, probe: &Probe, forward: Option<u64>, backward: Option<u64>) {
-        let names = (self.named(probe.prober), self.named(probe.target));
+    fn record_probe(&mut self, probe: &RunningProbe, forward: Option<u64>, backward: Option<u64>) {
+        let names = (self.peer_name(probe.prober), self.peer_name(probe.target));
         self.notify(Event::Probed(names.0, names.1, forward, backward));
         if let Some(group) = self.groups.get_mut(&probe.group) {
             group.bandwidth.insert((probe.prober, probe.target), forward);
@@ -183,7 +183,7 @@ impl Master {
     }
 
     /// All is measured: take the rings that were found since the last time, and ask for new ones.
-    fn ask_for_better_tours(&mut self, now: Time) -> bool {
+    fn request_better_tours(&mut self, now: Time) -> bool {
         let mut waiting = BTreeMap::new();
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
             let members = self.roster.members(id);
@@ -194,20 +194,20 @@ impl Master {
                 && let Some(better) = group.better_ring.take()
             {
                 group.ring = better;
-                group.stage = Stage::Stale;
+                group.stage = EpochStage::Stale;
                 continue;
             }
-            let ticket = self.next_ticket();
-            let question = self.tour_question(id, ticket, members);
-            self.notify(Event::TourAsked(id, question.nodes.len()));
-            self.actions.push_back(MasterAction::SolveTour(question));
+            let number = self.next_number();
+            let request = self.tour_request(id, number, members);
+            self.notify(Event::TourRequested(id, request.nodes.len()));
+            self.actions.push_back(MasterAction::SolveTour(request));
             if let Some(group) = self.groups.get_mut(&id) {
-                group.improving = Some(ticket);
+                group.improving = Some(number);
             }
-            waiting.insert(ticket, id);
+            waiting.insert(number, id);
         }
         let deadline = now + self.config.timing.tour_max;
-        self.optimising = Some(Optimising::Solve { waiting, deadline });
+        self.optimising = Some(Optimisation::Solve { waiting, deadline });
         true
     }
 

@@ -10,10 +10,10 @@ use crate::round::Round;
 use crate::time::Time;
 use core::time::Duration;
 
-/// Which call a vote answers for, and when its caller loses patience. An impatient peer fails alone: the
+/// Which call a vote answers for, and when its caller loses timeout. An impatient peer fails alone: the
 /// others go on waiting for it, for as long as they are willing to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cast {
+pub(super) struct VoteCall {
     pub call: CallId,
     pub deadline: Time,
 }
@@ -21,7 +21,7 @@ pub(super) struct Cast {
 /// A run-wide round whose votes carry nothing but the caller.
 #[derive(Debug)]
 pub(super) struct PhaseRound {
-    pub round: Round<Cast>,
+    pub round: Round<VoteCall>,
     /// All have voted; what they voted for is under way.
     pub acting: bool,
 }
@@ -61,11 +61,11 @@ impl Master {
             let why = ProtocolViolation::Round { phase, voted: round, completed };
             return self.remove(peer, Departure::Misbehaved(why));
         }
-        let patience = match deadline_ms {
+        let timeout = match deadline_ms {
             0 => self.config.timing.wait_max,
             ms => Duration::from_millis(u64::from(ms)),
         };
-        let cast = Cast { call, deadline: now + patience };
+        let cast = VoteCall { call, deadline: now + timeout };
         if let Request::Sync(offer) = request {
             let group = self.groups.entry(group).or_default();
             group.sync.get_or_insert_with(|| SyncRound::new(now)).offer(peer, cast, offer);
@@ -75,7 +75,7 @@ impl Master {
     }
 
     /// The votes of a phase, if all members of the run have voted: the phase is over, or what follows is elsewhere.
-    pub(super) fn take_complete(&mut self, phase: Phase) -> Option<Round<Cast>> {
+    pub(super) fn take_complete(&mut self, phase: Phase) -> Option<Round<VoteCall>> {
         self.votes.get(&phase).filter(|votes| votes.round.is_complete(self.roster.accepted()))?;
         self.count_round(phase);
         self.votes.remove(&phase).map(|votes| votes.round)
@@ -87,7 +87,7 @@ impl Master {
     }
 
     /// Ends a run-wide round: the same answer for everyone who voted.
-    pub(super) fn complete_phase(&mut self, phase: Phase, votes: Round<Cast>, answer: Answer) {
+    pub(super) fn complete_phase(&mut self, phase: Phase, votes: Round<VoteCall>, answer: Answer) {
         let number = self.rounds.of(phase);
         self.notify(Event::RoundDecided(phase, number));
         for (peer, cast) in votes.into_votes() {
@@ -114,7 +114,7 @@ impl Master {
         }
     }
 
-    /// Votes of peers that lose patience with live peers which did not vote.
+    /// Votes of peers that lose timeout with live peers which did not vote.
     pub(super) fn expire_phases(&mut self, now: Time) {
         for phase in Phase::ALL {
             let round = self.votes.get(&phase).filter(|r| r.deadline().is_some_and(|d| d <= now));
@@ -122,12 +122,12 @@ impl Master {
             let missing = round.round.missing(self.roster.accepted());
             self.expire_votes(phase, overdue(&round.round, now), &missing);
         }
-        self.drop_empty_votings();
+        self.drop_empty_rounds();
     }
 
     /// Fails the votes of these peers, who waited for those.
     pub(super) fn expire_votes(&mut self, phase: Phase, overdue: Vec<PeerId>, missing: &[PeerId]) {
-        let cause = Cause::Timeout { waited_for: self.named_few(missing) };
+        let cause = Cause::Timeout { waited_for: self.peer_names(missing) };
         self.notify(Event::RoundFailed(phase, cause.clone()));
         for peer in overdue {
             self.fail_vote(peer, phase, &cause);
@@ -135,7 +135,7 @@ impl Master {
     }
 
     /// Votings that nobody votes in any more are forgotten.
-    pub(super) fn drop_empty_votings(&mut self) {
+    pub(super) fn drop_empty_rounds(&mut self) {
         self.votes.retain(|_, votes| !votes.round.is_empty());
         self.admitting.take_if(|votes| votes.is_empty());
         if !self.votes.contains_key(&Phase::Optimise) {
@@ -160,7 +160,7 @@ impl Master {
     }
 }
 
-/// Whose patience is at its end.
-fn overdue(round: &Round<Cast>, now: Time) -> Vec<PeerId> {
+/// Whose timeout is at its end.
+fn overdue(round: &Round<VoteCall>, now: Time) -> Vec<PeerId> {
     round.votes().iter().filter(|(_, cast)| cast.deadline <= now).map(|(peer, _)| *peer).collect()
 }

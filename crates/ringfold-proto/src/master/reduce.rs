@@ -3,7 +3,7 @@
 
 use super::Master;
 use super::group::Group;
-use crate::cause::{Cause, Departure, ProtocolViolation, Waiting};
+use crate::cause::{Cause, Departure, ProtocolViolation, WaitingPeer};
 use crate::descriptor::Descriptor;
 use crate::event::Event;
 use crate::id::{GroupId, OpId, PeerId, Seq, Tag};
@@ -30,7 +30,7 @@ pub(super) struct OpRound {
 
 impl OpRound {
     /// Those of some members who keep the others waiting: whoever has not started it. If all have, whoever is not done.
-    fn late(&self, members: impl IntoIterator<Item = PeerId>) -> Vec<PeerId> {
+    fn missing_peers(&self, members: impl IntoIterator<Item = PeerId>) -> Vec<PeerId> {
         let missing = self.round.missing(members);
         let absent: Vec<_> = missing.iter().copied().filter(|p| !self.started.contains_key(p)).collect();
         if absent.is_empty() { missing } else { absent }
@@ -40,7 +40,7 @@ impl OpRound {
 impl Master {
     /// A peer has been at an operation for a while.
     pub(super) fn handle_started(&mut self, now: Time, peer: PeerId, op: OpId, descriptor: Descriptor) {
-        self.take_part(now, peer, op, descriptor);
+        self.record_participant(now, peer, op, descriptor);
     }
 
     /// A peer has ended its part of an operation.
@@ -52,7 +52,7 @@ impl Master {
         descriptor: Descriptor,
         ballot: Ballot,
     ) {
-        if !self.take_part(now, peer, op, descriptor) {
+        if !self.record_participant(now, peer, op, descriptor) {
             return;
         }
         let members = self.roster.members(op.epoch.group);
@@ -71,21 +71,21 @@ impl Master {
                     }
                 }
                 // It has departed, or never was there; then nobody can tell what it wanted.
-                None => self.fail_op(op, Cause::Unable { who: self.named(peer) }),
+                None => self.fail_op(op, Cause::Unable { who: self.peer_name(peer) }),
             },
             Ballot::LinkBroken { with } => {
-                let cause = Cause::LinkLost { from: self.named(peer), to: self.named(with) };
+                let cause = Cause::LinkLost { from: self.peer_name(peer), to: self.peer_name(with) };
                 self.fail_op(op, cause);
             }
             Ballot::Unable => {
-                let who = self.named(peer);
+                let who = self.peer_name(peer);
                 self.fail_op(op, Cause::Unable { who });
             }
             Ballot::TimedOut => {
-                let others = round.late(members.into_iter().filter(|member| *member != peer));
-                // If all others are done, the one that lost patience waited for its own result.
+                let others = round.missing_peers(members.into_iter().filter(|member| *member != peer));
+                // If all others are done, the one that lost timeout waited for its own result.
                 let late = if others.is_empty() { vec![peer] } else { others };
-                let waited_for = self.named_few(&late);
+                let waited_for = self.peer_names(&late);
                 self.fail_op(op, Cause::Timeout { waited_for });
             }
         }
@@ -132,7 +132,7 @@ impl Master {
         for (id, group) in &self.groups {
             let Some(epoch) = group.open_epoch().map(|d| d.id) else { continue };
             for ((tag, seq), op) in group.ops.iter().filter(|(_, op)| op.deadline <= now) {
-                let waited_for = self.named_few(&op.late(self.roster.members(*id)));
+                let waited_for = self.peer_names(&op.missing_peers(self.roster.members(*id)));
                 expired.push((OpId { epoch, tag: *tag, seq: *seq }, Cause::Timeout { waited_for }));
             }
         }
@@ -163,13 +163,15 @@ impl Master {
 
     /// Two peers, and what each of them asked for.
     fn mismatch(&self, one: (PeerId, Descriptor), other: (PeerId, Descriptor)) -> Cause {
-        let waiting =
-            |(peer, what): (PeerId, Descriptor)| Waiting { who: self.named(peer), call: what.to_string() };
+        let waiting = |(peer, what): (PeerId, Descriptor)| WaitingPeer {
+            who: self.peer_name(peer),
+            call: what.to_string(),
+        };
         Cause::Mismatch { one: waiting(one), other: waiting(other) }
     }
 
     /// Records that a peer takes part; false if the operation is not one that it can take part in.
-    fn take_part(&mut self, now: Time, peer: PeerId, op: OpId, descriptor: Descriptor) -> bool {
+    fn record_participant(&mut self, now: Time, peer: PeerId, op: OpId, descriptor: Descriptor) -> bool {
         let wait_max = self.config.timing.wait_max;
         let Some(group) = self.groups.get_mut(&op.epoch.group) else { return false };
         let is_member =
@@ -198,18 +200,18 @@ impl Master {
             self.end_epoch(op.epoch.group, &Cause::EpochEnded);
             return false;
         }
-        let patience = match descriptor.deadline_ms {
+        let timeout = match descriptor.deadline_ms {
             0 => wait_max,
             ms => Duration::from_millis(u64::from(ms)),
         };
         let round = group.ops.entry((op.tag, op.seq)).or_insert_with(|| OpRound {
             round: Round::new(now),
-            deadline: now + patience,
+            deadline: now + timeout,
             started: BTreeMap::new(),
             differing: Vec::new(),
             failed: None,
         });
-        round.deadline = round.deadline.min(round.round.opened + patience);
+        round.deadline = round.deadline.min(round.round.opened + timeout);
         let differs = |(other, d): &(&PeerId, &Descriptor)| {
             d.shared() != descriptor.shared() || round.differing.contains(&(**other, peer))
         };

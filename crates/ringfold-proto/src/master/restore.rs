@@ -3,11 +3,11 @@
 //! Whatever anyone saw decided stays decided. An operation that nobody saw decided is committed if all
 //! who returned have done it, goes on if all members of its epoch returned, and is aborted otherwise.
 
-use super::group::{Group, Stage};
+use super::group::{EpochStage, Group};
 use super::reduce::OpRound;
-use super::roster::{PeerRecord, Standing};
+use super::roster::{PeerRecord, PeerStatus};
 use super::{Master, MasterAction};
-use crate::cause::{Cause, Departure, JoinRefusal, PeerName, ProtocolViolation};
+use crate::cause::{Cause, Departure, JoinRejection, PeerName, ProtocolViolation};
 use crate::epoch::EpochDescription;
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
@@ -32,7 +32,7 @@ impl Master {
         if resume.incarnation == self.incarnation {
             return match self.roster.get(peer).is_some() {
                 true => self.rebind(now, conn, peer, resume.received),
-                false => self.refuse(conn, JoinRefusal::WasRemoved),
+                false => self.reject_join(conn, JoinRejection::WasRemoved),
             };
         }
         if self.restored && self.roster.is_accepted(peer) && self.has_acknowledged_nothing(peer) {
@@ -40,19 +40,19 @@ impl Master {
         }
         let too_late = self.started.is_some_and(|s| s + self.config.timing.restore_window <= now);
         if self.restored || too_late {
-            return self.refuse(conn, JoinRefusal::TooLate);
+            return self.reject_join(conn, JoinRejection::TooLate);
         }
         let sound =
-            |r: &EpochRecord| r.description.is_sound(peer) && r.description.id.group == resume.join.group;
+            |r: &EpochRecord| r.description.is_valid_for(peer) && r.description.id.group == resume.join.group;
         if !resume.epochs.iter().all(sound) || !resume.epochs.iter().any(|r| r.opened) {
-            return self.refuse(conn, JoinRefusal::Misbehaved(ProtocolViolation::Epoch));
+            return self.reject_join(conn, JoinRejection::Misbehaved(ProtocolViolation::Epoch));
         }
         if !is_plausible(&resume) {
-            return self.refuse(conn, JoinRefusal::Misbehaved(ProtocolViolation::Counters));
+            return self.reject_join(conn, JoinRejection::Misbehaved(ProtocolViolation::Counters));
         }
         let returned = self.restoration.as_ref().map(|r| &r.returned);
         if returned.is_some_and(|r| r.len() >= limits::WORLD_MAX && !r.contains_key(&peer)) {
-            return self.refuse(conn, JoinRefusal::RunFull);
+            return self.reject_join(conn, JoinRejection::RunFull);
         }
         if self.restoration.is_none() {
             self.begin_restoration(now, resume.incarnation);
@@ -65,14 +65,14 @@ impl Master {
             conn: Some(conn),
             session: Session::default(),
             join: resume.join.clone(),
-            standing: Standing::Returned,
+            status: PeerStatus::Returned,
             seniority: resume.seniority,
             heard_at: now,
             outdated_before: 0,
             synced: resume.synced,
             rejected: None,
         });
-        self.notify(Event::Returned(self.named(peer)));
+        self.notify(Event::Returned(self.peer_name(peer)));
         self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });
         if let Some(restoration) = &mut self.restoration {
             restoration.returned.insert(peer, resume);
@@ -109,15 +109,15 @@ impl Master {
         let Some(record) = self.roster.get_mut(peer) else { return };
         let old = record.conn.replace(conn).filter(|old| *old != conn);
         record.heard_at = now;
-        let rebound = record.session.say_aside(ToPeer::Rebound { received: record.session.heard() });
-        let missed = record.session.missed_after(received);
+        let rebound = record.session.unnumbered(ToPeer::Rebound { received: record.session.received() });
+        let missed = record.session.unacknowledged_after(received);
         if let Some(old) = old {
             self.actions.push_back(MasterAction::Close { conn: old });
         }
         for message in [rebound].into_iter().chain(missed) {
             self.actions.push_back(MasterAction::Send { conn, message: Box::new(message) });
         }
-        self.notify(Event::Rebound(self.named(peer)));
+        self.notify(Event::Reconnected(self.peer_name(peer)));
     }
 
     fn has_acknowledged_nothing(&self, peer: PeerId) -> bool {
@@ -129,11 +129,11 @@ impl Master {
         let Some(record) = self.roster.get_mut(peer) else { return };
         record.heard_at = now;
         let old = record.conn.replace(conn).filter(|old| *old != conn);
-        let said = record.session.missed_after(0);
+        let said = record.session.unacknowledged_after(0);
         self.actions.extend(old.map(|conn| MasterAction::Close { conn }));
         let send = |message| MasterAction::Send { conn, message: Box::new(message) };
         self.actions.extend(said.into_iter().map(send));
-        self.notify(Event::Rebound(self.named(peer)));
+        self.notify(Event::Reconnected(self.peer_name(peer)));
     }
 
     /// Members of an earlier life are there: whoever was accepted in the meantime waits again.
@@ -141,13 +141,13 @@ impl Master {
         self.notify(Event::RestoreBegan(of));
         for peer in self.roster.accepted().collect::<Vec<_>>() {
             if let Some(record) = self.roster.get_mut(peer) {
-                record.standing = Standing::Pending;
+                record.status = PeerStatus::Pending;
                 record.synced = None;
             }
-            self.notify(Event::Demoted(self.named(peer)));
+            self.notify(Event::Demoted(self.peer_name(peer)));
             self.send(peer, ToPeer::Demoted);
             if let Some(record) = self.roster.get_mut(peer) {
-                record.outdated_before = record.session.said();
+                record.outdated_before = record.session.sent();
             }
         }
         self.votes.clear();
@@ -161,11 +161,11 @@ impl Master {
     fn finish_restoration(&mut self, now: Time) {
         let Some(Restoration { mut returned, .. }) = self.restoration.take() else { return };
         self.restored = !returned.is_empty();
-        self.refuse_outsiders(&mut returned);
+        self.evict_outsiders(&mut returned);
         self.notify(Event::RestoreEnded(returned.len()));
         for (peer, resume) in &returned {
             if let Some(record) = self.roster.get_mut(*peer) {
-                record.standing = Standing::Accepted;
+                record.status = PeerStatus::Accepted;
                 record.heard_at = now;
             }
             for phase in Phase::ALL.into_iter().filter(|phase| phase.is_run_wide()) {
@@ -186,11 +186,11 @@ impl Master {
     }
 
     /// Puts out whoever an earlier life had put out, and does not know it yet.
-    fn refuse_outsiders(&mut self, returned: &mut BTreeMap<PeerId, Resume>) {
-        let family = family(returned);
+    fn evict_outsiders(&mut self, returned: &mut BTreeMap<PeerId, Resume>) {
+        let lineage = lineage(returned);
         let mut newest: BTreeMap<GroupId, &EpochDescription> = BTreeMap::new();
         let mut rounds = RoundNumbers::default();
-        for resume in returned.values().filter(|r| family.contains(&r.incarnation)) {
+        for resume in returned.values().filter(|r| lineage.contains(&r.incarnation)) {
             for record in resume.epochs.iter().filter(|e| e.opened) {
                 let known = newest.entry(resume.join.group).or_insert(&record.description);
                 if record.description.id.counter > known.id.counter {
@@ -202,7 +202,7 @@ impl Master {
             }
         }
         let is_member = |peer: PeerId, r: &Resume| {
-            family.contains(&r.incarnation)
+            lineage.contains(&r.incarnation)
                 && newest.get(&r.join.group).is_some_and(|d| d.rank_of(peer).is_some())
                 // Nobody can have missed more than the end of one round.
                 && Phase::ALL.into_iter().filter(|p| p.is_run_wide()).all(|p| r.rounds.of(p) + 1 >= rounds.of(p))
@@ -211,7 +211,7 @@ impl Master {
             returned.iter().filter(|(p, r)| !is_member(**p, r)).map(|(p, _)| *p).collect();
         for peer in outsiders {
             returned.remove(&peer);
-            self.remove(peer, Departure::LeftBehind);
+            self.remove(peer, Departure::EvictedBefore);
         }
     }
 
@@ -243,7 +243,7 @@ impl Master {
         let mut decisions = Vec::new();
         for epoch in records().map(|e| e.description.id).collect::<BTreeSet<_>>() {
             let goes_on = kept && epoch == newest.id;
-            judge_epoch(
+            decide_epoch_ops(
                 epoch,
                 returned,
                 goes_on,
@@ -255,17 +255,17 @@ impl Master {
         }
         if kept {
             self.notify(Event::EpochKept(newest.id));
-            group.stage = Stage::Open { description: newest.clone() };
+            group.stage = EpochStage::Open { description: newest.clone() };
         }
         group.ring.retain(|p| returned.contains_key(p));
         self.groups.insert(id, group);
-        self.tell_restored(id, returned, decisions);
+        self.send_restored(id, returned, decisions);
         if kept {
             self.announce_open(id, newest);
         }
     }
 
-    fn tell_restored(
+    fn send_restored(
         &mut self,
         id: GroupId,
         returned: &BTreeMap<&PeerId, &Resume>,
@@ -296,21 +296,21 @@ fn is_plausible(resume: &Resume) -> bool {
 
 /// The lives whose members belong together: the one that most returned from, and the one that it took the
 /// run over from, some of whose members may not have heard of it.
-fn family(returned: &BTreeMap<PeerId, Resume>) -> BTreeSet<Incarnation> {
+fn lineage(returned: &BTreeMap<PeerId, Resume>) -> BTreeSet<Incarnation> {
     let lives: BTreeSet<_> = returned.values().map(|r| r.incarnation).collect();
-    let family_of = |life: &Incarnation| -> BTreeSet<Incarnation> {
+    let lineage_of = |life: &Incarnation| -> BTreeSet<Incarnation> {
         let before = returned.values().filter(|r| r.incarnation == *life).filter_map(|r| r.previous);
         before.chain([*life]).collect()
     };
-    let size = |family: &BTreeSet<Incarnation>| {
-        let members = returned.values().filter(|r| family.contains(&r.incarnation)).count();
-        (members, family.len())
+    let size = |lineage: &BTreeSet<Incarnation>| {
+        let members = returned.values().filter(|r| lineage.contains(&r.incarnation)).count();
+        (members, lineage.len())
     };
-    lives.iter().map(family_of).max_by_key(size).unwrap_or_default()
+    lives.iter().map(lineage_of).max_by_key(size).unwrap_or_default()
 }
 
 /// Decides the operations of one epoch, or takes them up undecided where the epoch goes on.
-fn judge_epoch(
+fn decide_epoch_ops(
     epoch: EpochId,
     returned: &BTreeMap<&PeerId, &Resume>,
     goes_on: bool,

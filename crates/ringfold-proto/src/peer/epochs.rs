@@ -1,7 +1,7 @@
 //! Memberships: reaching for the neighbours of a proposed epoch, and working in an open one.
 
-use super::calls::{CallKind, Progress};
-use super::{Completion, Failure, Peer, PeerAction, Stage};
+use super::calls::{CallKind, ReduceProgress};
+use super::{Completion, Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, ProtocolViolation};
 use crate::epoch::{EpochDescription, Member, MissingPair};
 use crate::id::{EpochId, PeerId, Seq, Tag};
@@ -29,7 +29,7 @@ pub(super) struct OpenEpoch {
 
 /// An epoch whose members reach for each other.
 #[derive(Debug)]
-pub(super) struct Proposal {
+pub(super) struct ProposedEpoch {
     pub description: EpochDescription,
     waiting: BTreeSet<PeerId>,
     unreachable: BTreeSet<PeerId>,
@@ -41,10 +41,10 @@ pub(super) struct Proposal {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkState {
     /// Asked for, for the first time.
-    Making,
+    Connecting,
     Up,
     /// It broke and is being made anew; trouble is reported at this time.
-    Mending {
+    Reconnecting {
         report_at: Time,
     },
     /// It broke or stalled, and the master was told.
@@ -54,7 +54,7 @@ pub(super) enum LinkState {
 impl LinkState {
     pub fn deadline(&self) -> Option<Time> {
         match self {
-            Self::Mending { report_at } => Some(*report_at),
+            Self::Reconnecting { report_at } => Some(*report_at),
             _ => None,
         }
     }
@@ -62,8 +62,8 @@ impl LinkState {
 
 impl Peer {
     pub(super) fn handle_proposed(&mut self, now: Time, description: EpochDescription, ended: Cause) {
-        if !description.is_sound(self.id()) || description.id.group != self.config.join.group {
-            return self.go(Failure::master_misbehaved(ProtocolViolation::Epoch));
+        if !description.is_valid_for(self.id()) || description.id.group != self.config.join.group {
+            return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
         self.end_open_epoch(&ended);
         let me = description.rank_of(self.id()).unwrap_or_default();
@@ -79,15 +79,20 @@ impl Peer {
             let peer = member.peer;
             if self.links.get(&peer) != Some(&LinkState::Up) {
                 waiting.insert(peer);
-                self.links.insert(peer, LinkState::Making);
+                self.links.insert(peer, LinkState::Connecting);
                 let (epoch, key) = (description.id, description.key);
                 self.actions.push_back(PeerAction::Link { member, epoch, key });
             }
         }
         // The master allows more than this, so that it hears of those we could not reach.
         let deadline = now + self.config.timing.establish_max / 2;
-        self.proposal =
-            Some(Proposal { description, waiting, unreachable: BTreeSet::new(), reported: false, deadline });
+        self.proposal = Some(ProposedEpoch {
+            description,
+            waiting,
+            unreachable: BTreeSet::new(),
+            reported: false,
+            deadline,
+        });
         self.report_ready();
     }
 
@@ -100,13 +105,13 @@ impl Peer {
     ) {
         let Some(proposal) = self.proposal.take_if(|p| p.description.id == epoch) else { return };
         let description = EpochDescription { missing, ..proposal.description };
-        if !description.is_sound(self.id()) {
-            return self.go(Failure::master_misbehaved(ProtocolViolation::Epoch));
+        if !description.is_valid_for(self.id()) {
+            return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
         self.actions.push_back(PeerAction::OpenEpoch(Box::new(description.clone())));
         self.open = Some(OpenEpoch { description, tags: BTreeMap::new(), ended: false });
-        if self.stage == Stage::Joining {
-            self.stage = Stage::Member;
+        if self.stage == MembershipStage::Joining {
+            self.stage = MembershipStage::Member;
             self.rounds = rounds;
             self.visible = self.latest;
             for call in self.calls.keys().copied().collect::<Vec<_>>() {
@@ -116,14 +121,14 @@ impl Peer {
                     CallKind::Vote { request: Request::UpdateTopology, .. } => {
                         self.complete(call, Ok(Completion::Topology));
                     }
-                    CallKind::Vote { .. } => self.cast(now, call),
+                    CallKind::Vote { .. } => self.send_vote(now, call),
                     CallKind::Reduce(_) => {}
                 }
             }
         }
         self.start_waiting_ops(now);
         // A link that went after we had said that we are ready.
-        self.repeat_troubles();
+        self.repeat_link_reports();
     }
 
     /// There is a link with this peer.
@@ -131,9 +136,9 @@ impl Peer {
         let Some(state) = self.links.get_mut(&peer) else {
             return self.actions.push_back(PeerAction::Unlink(peer));
         };
-        let mended = matches!(core::mem::replace(state, LinkState::Up), LinkState::Mending { .. });
+        let mended = matches!(core::mem::replace(state, LinkState::Up), LinkState::Reconnecting { .. });
         if mended {
-            self.give_up_ops_over(peer);
+            self.fail_running_ops(peer);
         }
         if let Some(proposal) = &mut self.proposal {
             proposal.waiting.remove(&peer);
@@ -144,7 +149,7 @@ impl Peer {
     /// No link with this peer can be made, from either side.
     pub fn handle_link_failed(&mut self, peer: PeerId) {
         match self.links.get(&peer) {
-            Some(LinkState::Making) => {
+            Some(LinkState::Connecting) => {
                 self.links.remove(&peer);
                 if let Some(proposal) = &mut self.proposal
                     && proposal.waiting.remove(&peer)
@@ -153,7 +158,7 @@ impl Peer {
                 }
                 self.report_ready();
             }
-            Some(LinkState::Mending { .. }) => self.report_trouble(peer, Direction::Both),
+            Some(LinkState::Reconnecting { .. }) => self.report_link(peer, Direction::Both),
             _ => {}
         }
     }
@@ -174,10 +179,10 @@ impl Peer {
             return;
         };
         let (epoch, key) = (description.id, description.key);
-        self.links.insert(peer, LinkState::Mending { report_at });
+        self.links.insert(peer, LinkState::Reconnecting { report_at });
         if let Some(proposal) = self.proposal.as_mut().filter(|p| !p.reported) {
             proposal.waiting.insert(peer);
-            self.links.insert(peer, LinkState::Making);
+            self.links.insert(peer, LinkState::Connecting);
         }
         self.actions.push_back(PeerAction::Link { member, epoch, key });
     }
@@ -185,7 +190,7 @@ impl Peer {
     /// The executor sees no progress on a link that owes it some (R9).
     pub fn handle_link_stalled(&mut self, peer: PeerId, direction: Direction) {
         if self.links.contains_key(&peer) {
-            self.report_trouble(peer, direction);
+            self.report_link(peer, direction);
         }
     }
 
@@ -193,7 +198,7 @@ impl Peer {
         let late = |s: &LinkState| s.deadline().is_some_and(|at| at <= now);
         let overdue: Vec<_> = self.links.iter().filter(|(_, s)| late(s)).map(|(p, _)| *p).collect();
         for peer in overdue {
-            self.report_trouble(peer, Direction::Both);
+            self.report_link(peer, Direction::Both);
         }
         if let Some(proposal) = self.proposal.as_mut().filter(|p| !p.reported && p.deadline <= now) {
             let unreached = core::mem::take(&mut proposal.waiting);
@@ -220,7 +225,8 @@ impl Peer {
         let epoch = open.description.id;
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
             let CallKind::Reduce(reduce) = &self.calls[&call].kind else { continue };
-            if !matches!(reduce.progress, Progress::Waiting | Progress::Releasing { .. }) {
+            if !matches!(reduce.progress, ReduceProgress::WaitingForEpoch | ReduceProgress::Releasing { .. })
+            {
                 self.visible = self.latest;
                 self.fail_call(call, Failure::Aborted(Box::new(cause.clone())));
             }
@@ -235,36 +241,36 @@ impl Peer {
         proposal.reported = true;
         let unreachable = proposal.unreachable.iter().copied().collect();
         let epoch = proposal.description.id;
-        self.say(ToMaster::EpochReady { epoch, unreachable });
+        self.send(ToMaster::EpochReady { epoch, unreachable });
     }
 
-    fn report_trouble(&mut self, peer: PeerId, direction: Direction) {
+    fn report_link(&mut self, peer: PeerId, direction: Direction) {
         self.links.insert(peer, LinkState::Reported);
         if let Some(epoch) = self.epoch().map(|e| e.id) {
-            self.say(ToMaster::LinkTrouble { epoch, peer, direction });
+            self.send(ToMaster::LinkTrouble { epoch, peer, direction });
         }
     }
 
     /// A restarted master does not know of links that were reported to its earlier life.
-    pub(super) fn repeat_troubles(&mut self) {
+    pub(super) fn repeat_link_reports(&mut self) {
         let reported = |state: &LinkState| *state == LinkState::Reported;
         let troubled: Vec<_> = self.links.iter().filter(|(_, s)| reported(s)).map(|(p, _)| *p).collect();
         for peer in troubled {
-            self.report_trouble(peer, Direction::Both);
+            self.report_link(peer, Direction::Both);
         }
     }
 
     /// A link was lost and made anew: frames may be missing, so what was under way can't be relied on.
-    fn give_up_ops_over(&mut self, peer: PeerId) {
+    fn fail_running_ops(&mut self, peer: PeerId) {
         let running: Vec<_> = self
             .reduces()
             .filter_map(|r| match r.progress {
-                Progress::Running { op, .. } => Some(op),
+                ReduceProgress::Running { op, .. } => Some(op),
                 _ => None,
             })
             .collect();
         for op in running {
-            self.vote_on(op, Ballot::LinkBroken { with: peer });
+            self.vote_op(op, Ballot::LinkBroken { with: peer });
         }
     }
 }

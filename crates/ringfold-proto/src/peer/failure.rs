@@ -32,7 +32,7 @@ pub enum Failure {
     MasterLost(MasterLoss),
     /// The master does not let this peer in, and will not.
     #[error("the master turned this peer away: {0}")]
-    TurnedAway(String),
+    JoinRejected(String),
     /// The master has evicted this peer, or does not let it in.
     #[error("this peer is not part of the run: {0}")]
     Removed(Removal),
@@ -55,7 +55,7 @@ impl Failure {
             Self::MasterLost(MasterLoss::NotAccepted) => FailureKind::NotAccepted,
             Self::MasterLost(MasterLoss::NotReturned | MasterLoss::NoAnswer) => FailureKind::MasterLost,
             Self::MasterLost(MasterLoss::Misbehaved(_)) => FailureKind::ProtocolViolation,
-            Self::TurnedAway(_) => FailureKind::TurnedAway,
+            Self::JoinRejected(_) => FailureKind::JoinRejected,
             Self::Removed(_) => FailureKind::Removed,
             Self::Left => FailureKind::Left,
         }
@@ -68,12 +68,12 @@ impl Failure {
 
     /// The protocol violation that ended this peer's part in the run, the master's or its own.
     pub fn protocol_violation(&self) -> Option<ProtocolViolation> {
-        use crate::cause::{Departure, JoinRefusal};
+        use crate::cause::{Departure, JoinRejection};
         match self {
             Self::MasterLost(MasterLoss::Misbehaved(how))
             | Self::Removed(
                 Removal::Departed(Departure::Misbehaved(how))
-                | Removal::Refused(JoinRefusal::Misbehaved(how)),
+                | Removal::Rejected(JoinRejection::Misbehaved(how)),
             ) => Some(*how),
             _ => None,
         }
@@ -136,7 +136,7 @@ failure_kinds! {
     /// The membership changed.
     EpochEnded = "epoch-ended", true;
     /// A member's user gave the group up.
-    GivenUp = "given-up", false;
+    AbortedByUser = "aborted-by-user", false;
     /// The offered revision is beyond the next one.
     RevisionIncrementViolation = "revision-increment-violation", false;
     /// The layout of the state differs from the elected one.
@@ -150,17 +150,17 @@ failure_kinds! {
     /// No peer offers the state that comes next, and everyone who held it is gone.
     StateOrphaned = "state-orphaned", true;
     /// Every holder departed during the transfer.
-    HoldersGone = "holders-gone", true;
+    HoldersLost = "holders-lost", true;
     /// The master was never reached.
     MasterUnreachable = "master-unreachable", true;
     /// The master did not accept this peer in time.
     NotAccepted = "not-accepted", true;
     /// The master was lost.
     MasterLost = "master-lost", false;
-    /// The master broke the protocol.
+    /// The master violated the protocol.
     ProtocolViolation = "protocol-violation", false;
     /// The handshake failed for good.
-    TurnedAway = "turned-away", false;
+    JoinRejected = "join-rejected", false;
     /// The master evicted this peer, or did not let it join.
     Removed = "removed", false;
     /// This peer has left.
@@ -176,7 +176,7 @@ impl FailureKind {
             Cause::Timeout { .. } => Self::Timeout,
             Cause::Unable { .. } => Self::Unable,
             Cause::EpochEnded => Self::EpochEnded,
-            Cause::GivenUp { .. } => Self::GivenUp,
+            Cause::AbortedByUser { .. } => Self::AbortedByUser,
         }
     }
 
@@ -186,9 +186,9 @@ impl FailureKind {
             StateRejection::Layout { .. } => Self::StateLayout,
             StateRejection::LostElection { .. } => Self::LostElection,
             StateRejection::StrategyConflict { .. } => Self::StrategyConflict,
-            StateRejection::NobodyHasIt { orphaned: false, .. } => Self::NoState,
-            StateRejection::NobodyHasIt { orphaned: true, .. } => Self::StateOrphaned,
-            StateRejection::HoldersGone => Self::HoldersGone,
+            StateRejection::NoHolder { orphaned: false, .. } => Self::NoState,
+            StateRejection::NoHolder { orphaned: true, .. } => Self::StateOrphaned,
+            StateRejection::HoldersLost => Self::HoldersLost,
         }
     }
 }

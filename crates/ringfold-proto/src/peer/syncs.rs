@@ -20,7 +20,7 @@ impl Peer {
             SyncVerdict::Elected(assignment) => {
                 let entries = offer.entries.len();
                 if assignment.fetch.iter().any(|f| f.entry as usize >= entries) {
-                    return self.go(Failure::master_misbehaved(ProtocolViolation::Assignment));
+                    return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Assignment));
                 }
                 *rejected = None;
                 self.assignments += 1;
@@ -37,7 +37,7 @@ impl Peer {
         let Some(Call { kind: CallKind::Vote { rejected, .. }, .. }) = self.calls.get_mut(&call) else {
             return;
         };
-        *rejected = (!complete).then_some(Failure::StateRejected(StateRejection::HoldersGone));
-        self.say(ToMaster::SyncDone { round: self.rounds.sync.saturating_add(1), complete });
+        *rejected = (!complete).then_some(Failure::StateRejected(StateRejection::HoldersLost));
+        self.send(ToMaster::SyncDone { round: self.rounds.sync.saturating_add(1), complete });
     }
 }

@@ -12,7 +12,7 @@ use crate::time::Time;
 
 /// Why a peer's state was rejected, and how long it may stay silent.
 #[derive(Debug)]
-pub(super) struct Rejected {
+pub(super) struct RejectedState {
     why: StateRejection,
     grace_ends: Time,
     /// The grace time is over.
@@ -23,14 +23,14 @@ impl Master {
     /// Notes that a peer was told that its state is rejected. It may repeat a call that failed because nobody holds
     /// the state: then it has done nothing wrong, and the others wait for it.
     pub(super) fn note_rejected(&mut self, now: Time, peer: PeerId, why: StateRejection) {
-        let grace_ends = now + self.config.timing.wait_note;
+        let grace_ends = now + self.config.timing.warn_after;
         if let Some(record) = self.roster.get_mut(peer).filter(|_| !why.is_retryable()) {
-            record.rejected = Some(Rejected { why, grace_ends, silent: false });
+            record.rejected = Some(RejectedState { why, grace_ends, silent: false });
         }
     }
 
     /// A peer makes a call: it takes part again.
-    pub(super) fn forgive_rejected(&mut self, peer: PeerId) {
+    pub(super) fn clear_rejected(&mut self, peer: PeerId) {
         if let Some(record) = self.roster.get_mut(peer) {
             record.rejected = None;
         }

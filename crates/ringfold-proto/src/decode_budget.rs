@@ -1,29 +1,27 @@
-//! Decoding that can't be made to take more memory than it was given.
+//! Decoding within a memory budget.
 //!
-//! An element of a list may take one byte on the wire and hundreds in memory, so a bound on the frame
-//! alone does not bound the message. [`Frugal`] wraps any deserializer and charges every list for the
-//! elements that it claims to have, at their size in memory, before the first of them is made. Texts
-//! need no charge: they are never longer than the bytes that they were read from.
+//! An element of a list may take one byte on the wire and hundreds in memory, so the length of a frame does not limit
+//! the size of its message. [`Budgeted`] wraps a deserializer and charges every list for its claimed elements, at their
+//! size in memory, before the first is decoded. Texts are free: they are not longer than their encoding.
 
 use core::fmt;
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, SeqAccess, Unexpected, VariantAccess, Visitor,
 };
 
-/// What a message may still take up, and whether it tried to take more.
+/// The memory that a message may still use.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct DecodeBudget {
     left_bytes: usize,
     exceeded: bool,
 }
 
-impl Budget {
-    /// A budget of that many bytes.
+impl DecodeBudget {
     pub(crate) fn new(bytes: usize) -> Self {
         Self { left_bytes: bytes, exceeded: false }
     }
 
-    /// Whether a list was refused because it claimed more than there was.
+    /// Whether a list claimed more than the budget.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.exceeded
     }
@@ -36,21 +34,20 @@ impl Budget {
     }
 }
 
-/// Anything of serde's, watched for the lists within.
-pub(crate) struct Frugal<'b, T> {
+/// Wraps a part of serde and charges the lists in it.
+pub(crate) struct Budgeted<'b, T> {
     inner: T,
-    budget: &'b mut Budget,
+    budget: &'b mut DecodeBudget,
 }
 
-impl<'b, T> Frugal<'b, T> {
-    /// Watches `inner`.
-    pub(crate) fn new(inner: T, budget: &'b mut Budget) -> Self {
+impl<'b, T> Budgeted<'b, T> {
+    pub(crate) fn new(inner: T, budget: &'b mut DecodeBudget) -> Self {
         Self { inner, budget }
     }
 }
 
-/// Methods for values that hold no others: there is nothing to watch.
-macro_rules! plain {
+/// Methods for values without lists.
+macro_rules! forward {
     ($($method:ident)*) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
             self.inner.$method(visitor)
@@ -58,10 +55,10 @@ macro_rules! plain {
     };
 }
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Frugal<'_, D> {
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Budgeted<'_, D> {
     type Error = D::Error;
 
-    plain! {
+    forward! {
         deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
         deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
         deserialize_f32 deserialize_f64 deserialize_char deserialize_str deserialize_string
@@ -73,7 +70,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Frugal<'_, D> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_option(Watch::parts(visitor, self.budget))
+        self.inner.deserialize_option(BudgetedVisitor::parts(visitor, self.budget))
     }
 
     fn deserialize_unit_struct<V: Visitor<'de>>(
@@ -89,15 +86,15 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Frugal<'_, D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_newtype_struct(name, Watch::parts(visitor, self.budget))
+        self.inner.deserialize_newtype_struct(name, BudgetedVisitor::parts(visitor, self.budget))
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_seq(Watch { visitor, budget: self.budget, list: true })
+        self.inner.deserialize_seq(BudgetedVisitor { visitor, budget: self.budget, list: true })
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_tuple(len, Watch::parts(visitor, self.budget))
+        self.inner.deserialize_tuple(len, BudgetedVisitor::parts(visitor, self.budget))
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -106,7 +103,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Frugal<'_, D> {
         len: usize,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_tuple_struct(name, len, Watch::parts(visitor, self.budget))
+        self.inner.deserialize_tuple_struct(name, len, BudgetedVisitor::parts(visitor, self.budget))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -115,7 +112,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Frugal<'_, D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_struct(name, fields, Watch::parts(visitor, self.budget))
+        self.inner.deserialize_struct(name, fields, BudgetedVisitor::parts(visitor, self.budget))
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -124,10 +121,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Frugal<'_, D> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_enum(name, variants, Watch::parts(visitor, self.budget))
+        self.inner.deserialize_enum(name, variants, BudgetedVisitor::parts(visitor, self.budget))
     }
 
-    // No message holds a map, and none describes itself: one that did would escape the budget here.
+    // Messages have no maps and are not self-describing; these would evade the budget.
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
         Err(D::Error::invalid_type(Unexpected::Map, &visitor))
@@ -142,20 +139,20 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Frugal<'_, D> {
     }
 }
 
-/// A visitor of something that has parts, or of a list.
-struct Watch<'b, V> {
+/// A visitor of a list, or of a value with parts.
+struct BudgetedVisitor<'b, V> {
     visitor: V,
-    budget: &'b mut Budget,
+    budget: &'b mut DecodeBudget,
     list: bool,
 }
 
-impl<'b, V> Watch<'b, V> {
-    fn parts(visitor: V, budget: &'b mut Budget) -> Self {
+impl<'b, V> BudgetedVisitor<'b, V> {
+    fn parts(visitor: V, budget: &'b mut DecodeBudget) -> Self {
         Self { visitor, budget, list: false }
     }
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Watch<'_, V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for BudgetedVisitor<'_, V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -167,49 +164,49 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Watch<'_, V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        self.visitor.visit_some(Frugal::new(inner, self.budget))
+        self.visitor.visit_some(Budgeted::new(inner, self.budget))
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        self.visitor.visit_newtype_struct(Frugal::new(inner, self.budget))
+        self.visitor.visit_newtype_struct(Budgeted::new(inner, self.budget))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
         let uncharged = if self.list {
-            // A list without a length claims more elements than there are bytes left.
+            // Postcard gives no size hint for a list that claims more elements than bytes are left.
             let Some(count) = inner.size_hint() else {
                 self.budget.exceeded = true;
-                return Err(A::Error::custom("a list claims more elements than there are bytes"));
+                return Err(A::Error::custom("list exceeds its frame"));
             };
             Some(count)
         } else {
             None
         };
-        self.visitor.visit_seq(Elements { inner, budget: self.budget, uncharged })
+        self.visitor.visit_seq(BudgetedElements { inner, budget: self.budget, uncharged })
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        self.visitor.visit_enum(Frugal::new(inner, self.budget))
+        self.visitor.visit_enum(Budgeted::new(inner, self.budget))
     }
 }
 
 /// The elements of a list, or the parts of a tuple or struct.
-struct Elements<'b, A> {
+struct BudgetedElements<'b, A> {
     inner: A,
-    budget: &'b mut Budget,
-    /// The length of a list whose elements were not charged yet: their size is known at the first.
+    budget: &'b mut DecodeBudget,
+    /// The length of a list that was not charged yet: the size of an element is known at the first one.
     uncharged: Option<usize>,
 }
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<'_, A> {
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for BudgetedElements<'_, A> {
     type Error = A::Error;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, A::Error> {
         let count = self.uncharged.take().unwrap_or(0);
         if !self.budget.charge(count, size_of::<T::Value>()) {
-            return Err(A::Error::custom("a list takes up too much memory"));
+            return Err(A::Error::custom("list exceeds the memory budget"));
         }
-        self.inner.next_element_seed(Frugal::new(seed, self.budget))
+        self.inner.next_element_seed(Budgeted::new(seed, self.budget))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -217,25 +214,25 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<'_, A> {
     }
 }
 
-impl<'de, T: DeserializeSeed<'de>> DeserializeSeed<'de> for Frugal<'_, T> {
+impl<'de, T: DeserializeSeed<'de>> DeserializeSeed<'de> for Budgeted<'_, T> {
     type Value = T::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<T::Value, D::Error> {
-        self.inner.deserialize(Frugal::new(inner, self.budget))
+        self.inner.deserialize(Budgeted::new(inner, self.budget))
     }
 }
 
-impl<'de, 'b, A: EnumAccess<'de>> EnumAccess<'de> for Frugal<'b, A> {
+impl<'de, 'b, A: EnumAccess<'de>> EnumAccess<'de> for Budgeted<'b, A> {
     type Error = A::Error;
-    type Variant = Frugal<'b, A::Variant>;
+    type Variant = Budgeted<'b, A::Variant>;
 
     fn variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<(T::Value, Self::Variant), A::Error> {
         let (value, variant) = self.inner.variant_seed(seed)?;
-        Ok((value, Frugal::new(variant, self.budget)))
+        Ok((value, Budgeted::new(variant, self.budget)))
     }
 }
 
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Frugal<'_, A> {
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Budgeted<'_, A> {
     type Error = A::Error;
 
     fn unit_variant(self) -> Result<(), A::Error> {
@@ -243,11 +240,11 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Frugal<'_, A> {
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, A::Error> {
-        self.inner.newtype_variant_seed(Frugal::new(seed, self.budget))
+        self.inner.newtype_variant_seed(Budgeted::new(seed, self.budget))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
-        self.inner.tuple_variant(len, Watch::parts(visitor, self.budget))
+        self.inner.tuple_variant(len, BudgetedVisitor::parts(visitor, self.budget))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -255,6 +252,6 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Frugal<'_, A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.inner.struct_variant(fields, Watch::parts(visitor, self.budget))
+        self.inner.struct_variant(fields, BudgetedVisitor::parts(visitor, self.budget))
     }
 }

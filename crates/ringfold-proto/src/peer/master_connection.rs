@@ -1,7 +1,7 @@
-//! The line to the master: dialling, speaking, losing it, and coming back (R7, R8).
+//! The line to the master: dialling, can_send, losing it, and coming back (R7, R8).
 
-use super::calls::{CallKind, Progress};
-use super::{Failure, Peer, PeerAction, Stage};
+use super::calls::{CallKind, ReduceProgress};
+use super::{Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, MasterLoss, ProtocolViolation};
 use crate::id::{ConnId, Incarnation};
 use crate::limits;
@@ -12,13 +12,13 @@ use crate::timing::Timing;
 
 /// The connection to the master.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Line {
+pub(super) enum MasterConnection {
     Down { redial_at: Option<Time> },
     Dialling,
     Up { conn: ConnId, heard_at: Time },
 }
 
-impl Line {
+impl MasterConnection {
     pub fn timeout(&self, timing: &Timing) -> Option<Time> {
         match self {
             Self::Down { redial_at } => *redial_at,
@@ -31,12 +31,12 @@ impl Line {
 impl Peer {
     /// The master was reached, and both sides have proved what they had to.
     pub fn handle_connected(&mut self, now: Time, conn: ConnId) {
-        if self.line != Line::Dialling {
+        if self.master != MasterConnection::Dialling {
             self.actions.push_back(PeerAction::Close { conn });
             return;
         }
-        self.line = Line::Up { conn, heard_at: now };
-        self.next_beat = now + self.config.timing.heartbeat;
+        self.master = MasterConnection::Up { conn, heard_at: now };
+        self.next_heartbeat = now + self.config.timing.heartbeat;
         let introduction = match self.resume() {
             Some(resume) => ToMaster::Resume(Box::new(resume)),
             None => {
@@ -52,71 +52,71 @@ impl Peer {
 
     /// The master could not be reached, or did not let us in; whether that may change.
     pub fn handle_dial_failed(&mut self, now: Time, reason: &str, retryable: bool) {
-        if self.line != Line::Dialling {
+        if self.master != MasterConnection::Dialling {
             return;
         }
         if !retryable {
-            return self.go(Failure::TurnedAway(reason.to_owned()));
+            return self.end_membership(Failure::JoinRejected(reason.to_owned()));
         }
-        self.line = Line::Down { redial_at: Some(now + self.config.timing.redial) };
-        if self.away_since.is_none() {
+        self.master = MasterConnection::Down { redial_at: Some(now + self.config.timing.redial) };
+        if self.master_lost_since.is_none() {
             // Never reached: the caller decides whether to try again.
-            self.go(Failure::MasterLost(MasterLoss::Unreachable(reason.to_owned())));
+            self.end_membership(Failure::MasterLost(MasterLoss::Unreachable(reason.to_owned())));
         }
     }
 
     /// The connection to the master broke.
     pub fn handle_lost(&mut self, now: Time, conn: ConnId) {
-        if matches!(self.line, Line::Up { conn: c, .. } if c == conn) {
-            self.line = Line::Down { redial_at: Some(now) };
-            self.speaking = false;
-            self.away_since.get_or_insert(now);
+        if matches!(self.master, MasterConnection::Up { conn: c, .. } if c == conn) {
+            self.master = MasterConnection::Down { redial_at: Some(now) };
+            self.can_send = false;
+            self.master_lost_since.get_or_insert(now);
         }
     }
 
     pub(super) fn dial(&mut self) {
-        self.line = Line::Dialling;
+        self.master = MasterConnection::Dialling;
         self.actions.push_back(PeerAction::DialMaster);
     }
 
     /// Beats, notices a silent master, dials again, gives up.
-    pub(super) fn watch_line(&mut self, now: Time) {
-        if matches!(self.stage, Stage::Idle | Stage::Gone(_)) {
+    pub(super) fn check_master_connection(&mut self, now: Time) {
+        if matches!(self.stage, MembershipStage::Idle | MembershipStage::Ended(_)) {
             return;
         }
         let timing = self.config.timing;
-        if self.away_since.is_some_and(|since| since + timing.master_return_max <= now) {
-            return self.go(Failure::MasterLost(MasterLoss::NotReturned));
+        if self.master_lost_since.is_some_and(|since| since + timing.master_return_max <= now) {
+            return self.end_membership(Failure::MasterLost(MasterLoss::NotReturned));
         }
-        let beats = self.next_beat <= now;
+        let beats = self.next_heartbeat <= now;
         if beats {
             // Neighbours may hear us where the master does not (R9).
-            self.next_beat = now + timing.heartbeat;
+            self.next_heartbeat = now + timing.heartbeat;
             self.ping_links();
         }
-        match self.line {
-            Line::Up { conn, heard_at } if heard_at + timing.master_silence_max <= now => {
+        match self.master {
+            MasterConnection::Up { conn, heard_at } if heard_at + timing.master_silence_max <= now => {
                 self.stale.push(conn);
                 self.close_stale(limits::STALE_CONNECTIONS_MAX);
                 self.handle_lost(now, conn);
             }
-            Line::Up { conn, .. } if beats => {
-                let heard = core::mem::take(&mut self.heard).into_iter().collect();
-                let mut message = self.session.say_aside(ToMaster::Heartbeat { heard });
-                if !self.speaking {
+            MasterConnection::Up { conn, .. } if beats => {
+                let heard = core::mem::take(&mut self.heard_peers).into_iter().collect();
+                let mut message = self.session.unnumbered(ToMaster::Heartbeat { heard });
+                if !self.can_send {
                     // A master that has yet to find its way back to us has not said what we have heard.
                     message.acknowledged = 0;
                 }
                 self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
             }
-            Line::Down { redial_at: Some(at) } if at <= now => self.dial(),
+            MasterConnection::Down { redial_at: Some(at) } if at <= now => self.dial(),
             _ => {}
         }
     }
 
     /// Judges a message; false if it is to be ignored.
-    pub(super) fn hear(&mut self, now: Time, conn: ConnId, message: &Numbered<ToPeer>) -> bool {
-        let Line::Up { conn: current, heard_at } = &mut self.line else { return false };
+    pub(super) fn accept_message(&mut self, now: Time, conn: ConnId, message: &Numbered<ToPeer>) -> bool {
+        let MasterConnection::Up { conn: current, heard_at } = &mut self.master else { return false };
         if *current != conn {
             return false;
         }
@@ -125,20 +125,20 @@ impl Peer {
             // Another life of the master: its numbering, and ours, begin anew.
             self.session = Session::default();
         }
-        match self.session.hear(message) {
-            Receipt::Fresh => {
-                if self.speaking
+        match self.session.receive(message) {
+            Receipt::New => {
+                if self.can_send
                     && message.number > 0
                     && message.number.is_multiple_of(limits::ACKNOWLEDGE_EVERY)
                 {
-                    let message = self.session.say_aside(ToMaster::Heartbeat { heard: Vec::new() });
+                    let message = self.session.unnumbered(ToMaster::Heartbeat { heard: Vec::new() });
                     self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
                 }
                 true
             }
-            Receipt::Repeat => false,
-            Receipt::Impossible => {
-                self.go(Failure::master_misbehaved(ProtocolViolation::Numbering));
+            Receipt::Duplicate => false,
+            Receipt::Invalid => {
+                self.end_membership(Failure::master_misbehaved(ProtocolViolation::Numbering));
                 false
             }
         }
@@ -148,13 +148,13 @@ impl Peer {
         self.incarnation = incarnation;
         self.previous = None;
         self.seniority = seniority;
-        self.session.unsay();
-        self.found();
+        self.session.reset_sent();
+        self.master_found();
     }
 
     pub(super) fn handle_rebound(&mut self, conn: ConnId, received: u64) {
-        self.found();
-        for message in self.session.missed_after(received) {
+        self.master_found();
+        for message in self.session.unacknowledged_after(received) {
             self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
         }
     }
@@ -162,28 +162,28 @@ impl Peer {
     /// The run goes on: whatever the new life of the master does not know is said again.
     pub(super) fn handle_restored(&mut self, now: Time, incarnation: Incarnation, last_pending: bool) {
         self.previous = Some(core::mem::replace(&mut self.incarnation, incarnation));
-        self.session.unsay();
-        self.found();
+        self.session.reset_sent();
+        self.master_found();
         self.last_pending = last_pending;
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
-            self.cast(now, call);
+            self.send_vote(now, call);
         }
         self.repeat_op_votes();
-        self.repeat_troubles();
+        self.repeat_link_reports();
     }
 
     /// This peer was accepted too early; it waits, and its calls wait with it.
     pub(super) fn handle_demoted(&mut self) {
-        self.stage = Stage::Joining;
+        self.stage = MembershipStage::Joining;
         self.end_open_epoch(&Cause::EpochEnded);
         self.open = None;
         self.proposal = None;
         self.synced = None;
     }
 
-    fn found(&mut self) {
-        self.speaking = true;
-        self.away_since = None;
+    fn master_found(&mut self) {
+        self.can_send = true;
+        self.master_lost_since = None;
         self.close_stale(0);
     }
 
@@ -224,7 +224,7 @@ impl Peer {
             join: self.config.join.clone(),
             incarnation: self.incarnation,
             previous: self.previous,
-            received: self.session.heard(),
+            received: self.session.received(),
             seniority: self.seniority,
             epochs: [opened].into_iter().chain(proposed).collect(),
             rounds: self.rounds,
@@ -241,25 +241,25 @@ impl Peer {
             let CallKind::Reduce(reduce) = &call.kind else { continue };
             let descriptor = reduce.descriptor;
             match &reduce.progress {
-                Progress::Running { op, announce_at: None } => {
+                ReduceProgress::Running { op, announce_at: None } => {
                     said.push(ToMaster::Started { op: *op, descriptor })
                 }
-                Progress::Voted { op, ballot, .. } => {
+                ReduceProgress::Voted { op, ballot, .. } => {
                     said.push(ToMaster::OpVote { op: *op, descriptor, ballot: ballot.clone() });
                 }
                 _ => {}
             }
         }
-        said.into_iter().for_each(|message| self.say(message));
+        said.into_iter().for_each(|message| self.send(message));
     }
 }
 
 fn op_record(reduce: &super::calls::ReduceCall, epoch: crate::id::EpochId) -> Option<OpRecord> {
     let (op, progress) = match &reduce.progress {
-        Progress::Running { op, .. } => (op, OpProgress::Started),
-        Progress::Voted { op, done: true, .. } => (op, OpProgress::Done),
-        Progress::Voted { op, .. } => (op, OpProgress::Started),
-        Progress::Waiting | Progress::Releasing { .. } => return None,
+        ReduceProgress::Running { op, .. } => (op, OpProgress::Started),
+        ReduceProgress::Voted { op, done: true, .. } => (op, OpProgress::Done),
+        ReduceProgress::Voted { op, .. } => (op, OpProgress::Started),
+        ReduceProgress::WaitingForEpoch | ReduceProgress::Releasing { .. } => return None,
     };
     let descriptor = Some(reduce.descriptor);
     (op.epoch == epoch).then_some(OpRecord { tag: op.tag, seq: op.seq, descriptor, progress })

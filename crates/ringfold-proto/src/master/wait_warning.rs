@@ -5,7 +5,7 @@
 
 use super::phase::PhaseRound;
 use super::{Master, MasterAction};
-use crate::cause::{JointCall, MissingPeer, WaitNote};
+use crate::cause::{JointCall, MissingPeer, WaitWarning};
 use crate::event::Event;
 use crate::id::{GroupId, PeerId};
 use crate::limits;
@@ -13,7 +13,7 @@ use crate::message::{Phase, ToPeer};
 use crate::time::Time;
 
 /// A call, the peers that have made it, and those that have not.
-struct Wait {
+struct OverdueCall {
     group: Option<GroupId>,
     call: JointCall,
     waiting: Vec<PeerId>,
@@ -22,16 +22,16 @@ struct Wait {
 
 impl Master {
     /// Names the peers that others have been waiting for (R9).
-    pub(super) fn note_waits(&mut self, now: Time) {
-        for Wait { group, call, waiting, missing } in self.due_waits(now) {
+    pub(super) fn send_wait_warnings(&mut self, now: Time) {
+        for OverdueCall { group, call, waiting, missing } in self.overdue_calls(now) {
             let named = missing.iter().take(limits::NAMES_IN_ERROR_MAX);
             let missing =
-                named.map(|peer| MissingPeer { who: self.named(*peer), waits_in: self.waits_in(*peer) });
-            let note = WaitNote { call, missing: missing.collect() };
+                named.map(|peer| MissingPeer { who: self.peer_name(*peer), waits_in: self.waits_in(*peer) });
+            let note = WaitWarning { call, missing: missing.collect() };
             for peer in waiting {
                 let Some(record) = self.roster.get(peer) else { continue };
                 let Some(conn) = record.conn else { continue };
-                let message = Box::new(record.session.say_aside(ToPeer::StillWaiting(note.clone())));
+                let message = Box::new(record.session.unnumbered(ToPeer::StillWaiting(note.clone())));
                 self.actions.push_back(MasterAction::Send { conn, message });
             }
             self.notify(Event::StillWaiting(group, note));
@@ -39,39 +39,39 @@ impl Master {
     }
 
     /// When the next call that waits is to be noted.
-    pub(super) fn note_timeout(&self) -> Option<Time> {
-        let wait = self.config.timing.wait_note;
-        let phases = self.votes.values().filter(|r| !r.acting).map(|r| r.round.note_at(wait));
-        let ops = self.groups.values().flat_map(|g| g.ops.values()).map(|op| op.round.note_at(wait));
-        let syncs = self.groups.values().filter_map(|g| g.sync.as_ref()?.note_at(wait));
+    pub(super) fn wait_warning_timeout(&self) -> Option<Time> {
+        let wait = self.config.timing.warn_after;
+        let phases = self.votes.values().filter(|r| !r.acting).map(|r| r.round.warn_at(wait));
+        let ops = self.groups.values().flat_map(|g| g.ops.values()).map(|op| op.round.warn_at(wait));
+        let syncs = self.groups.values().filter_map(|g| g.sync.as_ref()?.warn_at(wait));
         phases.chain(ops).chain(syncs).min()
     }
 
-    fn due_waits(&mut self, now: Time) -> Vec<Wait> {
-        let wait = self.config.timing.wait_note;
+    fn overdue_calls(&mut self, now: Time) -> Vec<OverdueCall> {
+        let wait = self.config.timing.warn_after;
         let mut waits = Vec::new();
         let accepted: Vec<_> = self.roster.accepted().collect();
         for (phase, PhaseRound { round, .. }) in self.votes.iter_mut().filter(|(_, votes)| !votes.acting) {
-            if round.take_note(now, wait) {
+            if round.take_warning(now, wait) {
                 let waiting = round.votes().keys().copied().collect();
                 let missing = round.missing(accepted.iter().copied());
-                waits.push(Wait { group: None, call: JointCall::Vote(*phase), waiting, missing });
+                waits.push(OverdueCall { group: None, call: JointCall::Vote(*phase), waiting, missing });
             }
         }
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
             let members = self.roster.members(id);
             let Some(group) = self.groups.get_mut(&id) else { continue };
-            let sync = group.sync.as_mut().and_then(|s| s.take_note(now, wait, members.clone()));
+            let sync = group.sync.as_mut().and_then(|s| s.take_warning(now, wait, members.clone()));
             let sync = sync.map(|(waiting, missing)| (JointCall::Vote(Phase::Sync), waiting, missing));
             // Peers that all run it are not waiting for each other's call.
             let ops = group.ops.iter_mut().filter_map(|((tag, _), op)| {
                 let waiting = op.started.keys().copied().collect();
                 let missing = members.iter().copied().filter(|peer| !op.started.contains_key(peer)).collect();
-                op.round.take_note(now, wait).then_some((JointCall::Collective(*tag), waiting, missing))
+                op.round.take_warning(now, wait).then_some((JointCall::Collective(*tag), waiting, missing))
             });
             let found: Vec<(_, Vec<_>, Vec<_>)> =
                 ops.chain(sync).filter(|(.., missing)| !missing.is_empty()).collect();
-            let wait = |(call, waiting, missing)| Wait { group: Some(id), call, waiting, missing };
+            let wait = |(call, waiting, missing)| OverdueCall { group: Some(id), call, waiting, missing };
             waits.extend(found.into_iter().map(wait));
         }
         waits

@@ -1,22 +1,24 @@
-//! The end that opens a connection.
+//! The dialling end of a handshake.
 
-use super::{Established, HandshakeError, Identity, Intake, Secret, Transcript};
-use crate::hello::{BadBlock, Hello, Nonce, Proof, Purpose, Refusal, Status, Verdict, Welcome};
+use super::{BlockBuffer, Established, HandshakeError, Identity, Secret, Transcript};
+use crate::hello::{
+    ConnectionRejection, Hello, InvalidBlock, Nonce, Proof, Purpose, Status, Verdict, Welcome,
+};
 use crate::id::{EpochId, PeerId, RunId};
 use hmac::Mac;
 
-/// Whom a dialler wants to reach, and for what.
+/// What a dialler connects to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Target {
-    /// What the connection is for.
+pub struct DialTarget {
+    /// The purpose of the connection.
     pub purpose: Purpose,
     /// The epoch whose key is the secret; zeros on a control connection.
     pub epoch: EpochId,
-    /// Who must answer, where it is known: addresses are reused by others.
+    /// The peer that must answer, if known. Another process may have reused its address.
     pub peer: Option<PeerId>,
 }
 
-impl Target {
+impl DialTarget {
     /// A control connection to the master.
     pub fn master() -> Self {
         Self { purpose: Purpose::Control, epoch: EpochId::default(), peer: None }
@@ -28,18 +30,17 @@ impl Target {
     }
 }
 
-/// The dialler's side of a handshake.
+/// The dialler's half of a handshake.
 ///
-/// Its first frame may be sent right after the proof, without waiting for the verdict: the acceptor
-/// leaves it alone. But until the verdict is here nobody knows who reads it, so this is for frames that
-/// hold no secrets.
+/// The driver may send the first frame right after the proof, without waiting for the verdict. The acceptor is not
+/// authenticated before the verdict, so such a frame must hold no secrets.
 #[derive(Clone)]
-pub struct Dialler {
+pub struct DialerHandshake {
     identity: Identity,
-    target: Target,
+    target: DialTarget,
     secret: Secret,
     hello: [u8; Hello::BYTES],
-    intake: Intake,
+    buffer: BlockBuffer,
     output: Vec<u8>,
     state: State,
 }
@@ -51,13 +52,13 @@ enum State {
     Ended(Result<Established, HandshakeError>),
 }
 
-impl Dialler {
-    /// Begins a handshake; the hello is ready to be sent. The nonce must be random and new.
-    pub fn new(identity: Identity, target: Target, secret: Secret, nonce: Nonce) -> Self {
+impl DialerHandshake {
+    /// Starts a handshake; `poll_output` returns the hello. The nonce must be random and new.
+    pub fn new(identity: Identity, target: DialTarget, secret: Secret, nonce: Nonce) -> Self {
         let hello = Hello {
             versions: identity.versions,
             purpose: target.purpose,
-            guarded: !secret.is_none(),
+            has_secret: !secret.is_none(),
             features: identity.features,
             run: identity.run,
             session: identity.peer,
@@ -65,30 +66,29 @@ impl Dialler {
             nonce,
         }
         .encode();
-        let (intake, output) = (Intake::new(), hello.to_vec());
-        Self { identity, target, secret, hello, intake, output, state: State::AwaitWelcome }
+        let (buffer, output) = (BlockBuffer::new(), hello.to_vec());
+        Self { identity, target, secret, hello, buffer, output, state: State::AwaitWelcome }
     }
 
-    /// What to send now; empty if there is nothing.
+    /// The bytes to send now; may be empty.
     pub fn poll_output(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.output)
     }
 
-    /// Takes bytes that arrived off the front of `input`. What it leaves behind once the connection is
-    /// established came after the handshake and is the caller's.
+    /// Consumes received bytes. Bytes that remain once the connection is established follow the handshake.
     pub fn handle_bytes(&mut self, input: &mut &[u8]) -> Result<Option<Established>, HandshakeError> {
         loop {
             let step = match &self.state {
                 State::Ended(result) => return result.map(Some),
-                State::AwaitWelcome => match self.intake.take(input) {
+                State::AwaitWelcome => match self.buffer.take(input) {
                     Some(bytes) => self.handle_welcome(bytes),
-                    None if self.intake.may_begin(&Welcome::MAGIC) => return Ok(None),
+                    None if self.buffer.can_start_with(&Welcome::MAGIC) => return Ok(None),
                     None => Err(HandshakeError::NotRingfold),
                 },
-                State::AwaitVerdict { transcript, proof, established } => match self.intake.take(input) {
-                    Some(bytes) => {
-                        self.judge(&bytes, transcript, proof).map(|()| State::Ended(Ok(*established)))
-                    }
+                State::AwaitVerdict { transcript, proof, established } => match self.buffer.take(input) {
+                    Some(bytes) => self
+                        .verify_verdict(&bytes, transcript, proof)
+                        .map(|()| State::Ended(Ok(*established))),
                     None => return Ok(None),
                 },
             };
@@ -96,7 +96,7 @@ impl Dialler {
         }
     }
 
-    /// The connection ended. The reason why the handshake failed, if it had not ended before.
+    /// The connection ended: returns why the handshake failed.
     pub fn handle_end(&mut self) -> HandshakeError {
         let missing = match &self.state {
             State::Ended(Err(error)) => return *error,
@@ -108,16 +108,16 @@ impl Dialler {
     }
 
     fn handle_welcome(&mut self, bytes: [u8; Welcome::BYTES]) -> Result<State, HandshakeError> {
-        let welcome = Welcome::decode(&bytes).map_err(|_: BadBlock| HandshakeError::NotRingfold)?;
-        let established = self.agree(&welcome)?;
+        let welcome = Welcome::decode(&bytes).map_err(|_: InvalidBlock| HandshakeError::NotRingfold)?;
+        let established = self.check_welcome(&welcome)?;
         let transcript = Box::new(Transcript { hello: self.hello, welcome: bytes });
-        let proof = Proof(transcript.dialler(&self.secret).finalize().into_bytes().into());
+        let proof = Proof(transcript.dialler_mac(&self.secret).finalize().into_bytes().into());
         self.output.extend_from_slice(&proof.0);
         Ok(State::AwaitVerdict { transcript, proof, established })
     }
 
-    /// Checks that a welcome is one, and answers what we asked for.
-    fn agree(&self, welcome: &Welcome) -> Result<Established, HandshakeError> {
+    /// Checks that a welcome matches the hello.
+    fn check_welcome(&self, welcome: &Welcome) -> Result<Established, HandshakeError> {
         let Identity { peer: me, run, versions, features } = self.identity;
         let error = match welcome.status {
             Status::Ok => None,
@@ -125,14 +125,14 @@ impl Dialler {
             Status::WrongRun => Some(HandshakeError::WrongRun { ours: run, theirs: welcome.run }),
             Status::SecretMissing => Some(HandshakeError::TokenMissing),
             Status::SecretUnexpected => Some(HandshakeError::TokenUnexpected),
-            Status::BadProof => Some(HandshakeError::Misbehaved("it judged a proof that it had not seen")),
-            Status::Refused(refusal) => Some(HandshakeError::Refused(refusal)),
+            Status::BadProof => Some(HandshakeError::Misbehaved("it rejected a proof before it was sent")),
+            Status::Rejected(why) => Some(HandshakeError::Rejected(why)),
         };
         if let Some(error) = error {
             return Err(error);
         }
         if !versions.contains(welcome.version) || !welcome.versions.contains(welcome.version) {
-            return Err(HandshakeError::Misbehaved("it chose a version that one of us does not speak"));
+            return Err(HandshakeError::Misbehaved("it chose an unsupported version"));
         }
         if !features.contains(welcome.features) {
             return Err(HandshakeError::Misbehaved("it chose a feature that was not offered"));
@@ -141,12 +141,12 @@ impl Dialler {
             return Err(HandshakeError::WrongRun { ours: run, theirs: welcome.run });
         }
         if welcome.session == me {
-            return Err(HandshakeError::Refused(Refusal::Itself));
+            return Err(HandshakeError::Rejected(ConnectionRejection::Itself));
         }
         if let Some(expected) = self.target.peer.filter(|p| *p != welcome.session) {
             return Err(HandshakeError::WrongPeer { expected, found: welcome.session });
         }
-        match (self.secret.is_none(), welcome.guarded) {
+        match (self.secret.is_none(), welcome.has_secret) {
             (true, true) => return Err(HandshakeError::TokenMissing),
             (false, false) => return Err(HandshakeError::TokenUnexpected),
             _ => {}
@@ -161,23 +161,23 @@ impl Dialler {
         })
     }
 
-    /// Whether the verdict is in our favour, and from someone who knows the secret.
-    fn judge(
+    /// Checks that the verdict accepts, and that the acceptor knows the secret.
+    fn verify_verdict(
         &self,
         bytes: &[u8; Verdict::BYTES],
         transcript: &Transcript,
         proof: &Proof,
     ) -> Result<(), HandshakeError> {
         let verdict = Verdict::decode(bytes)
-            .map_err(|_: BadBlock| HandshakeError::Misbehaved("its verdict does not begin like one"))?;
+            .map_err(|_: InvalidBlock| HandshakeError::Misbehaved("invalid verdict"))?;
         match verdict.status {
             Status::Ok => {}
             Status::BadProof => return Err(HandshakeError::bad_proof(self.target.purpose)),
-            Status::Refused(refusal) => return Err(HandshakeError::Refused(refusal)),
-            _ => return Err(HandshakeError::Misbehaved("its verdict belongs into a welcome")),
+            Status::Rejected(why) => return Err(HandshakeError::Rejected(why)),
+            _ => return Err(HandshakeError::Misbehaved("invalid status in the verdict")),
         }
         let covered = bytes.first_chunk().expect("a verdict is longer than the part that its proof covers");
-        let held = transcript.acceptor(&self.secret, proof, covered).verify_slice(&verdict.proof);
-        held.map_err(|_| HandshakeError::Impostor)
+        let verified = transcript.acceptor_mac(&self.secret, proof, covered).verify_slice(&verdict.proof);
+        verified.map_err(|_| HandshakeError::Impostor)
     }
 }
