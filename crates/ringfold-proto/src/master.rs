@@ -1,8 +1,8 @@
-//! The master machine: who is in the run, and how every vote and every operation is decided.
+//! The master machine: it keeps the membership, and decides every vote and every operation.
 //!
-//! A driver tells it what arrives ([`Master::handle_message`]), what breaks ([`Master::handle_lost`])
-//! and what time it is ([`Master::handle_timeout`]), and carries out what [`Master::poll_action`] asks
-//! for. Each phase is a file of this folder; all of them collect votes in a [`Round`](crate::round).
+//! A driver passes in messages ([`Master::handle_message`]), lost connections ([`Master::handle_lost`]) and the time
+//! ([`Master::handle_timeout`]), and carries out the actions of [`Master::poll_action`]. Each phase is a file of this
+//! folder; all of them collect votes in a [`Round`](crate::round).
 
 mod admission;
 mod contradiction;
@@ -41,57 +41,50 @@ use restore::Restoration;
 use roster::{PeerStatus, Roster};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What a master is told when it is made.
+/// The configuration of a master.
 #[derive(Clone, Debug)]
 pub struct MasterConfig {
     /// Deadlines and intervals.
     pub timing: Timing,
-    /// What steers plans in every epoch.
+    /// The tuning of plans in every epoch.
     pub tuning: Tuning,
-    /// Where this life's randomness comes from; must be unpredictable and new for every life.
+    /// The seed of its randomness; must be unpredictable and new for every process.
     pub seed: [u8; 32],
 }
 
-/// What the driver shall do.
+/// What the driver has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum MasterAction {
     /// Send a message to a peer.
-    Send {
-        /// On which connection.
-        conn: ConnId,
-        /// The message.
-        message: Box<Numbered<ToPeer>>,
-    },
-    /// Close a connection once all that was sent on it is out.
-    Close {
-        /// Which.
-        conn: ConnId,
-    },
-    /// Find a ring, and bring it to [`Master::handle_tour`]; a better one may be brought later.
+    Send { conn: ConnId, message: Box<Numbered<ToPeer>> },
+    /// Close a connection after sending what is queued on it.
+    Close { conn: ConnId },
+    /// Find a ring and pass it to [`Master::handle_tour`]. A better ring may follow later.
     SolveTour(TourRequest),
-    /// Something was decided.
+    /// Log a decision.
     Notify(Event),
 }
 
-/// A ring that is sought.
+/// A request for a ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TourRequest {
-    /// Goes back with the answer.
+    /// Returned with the solution.
     pub id: u64,
     /// The peers of the ring, oldest first.
     pub nodes: Vec<PeerId>,
     /// Measured bytes per second from one to another, by position in `nodes`.
     pub bandwidth: Vec<(usize, usize, u64)>,
-    /// Pairs that can't be an edge in this direction, by position in `nodes`.
+    /// Pairs that must not be an edge in this direction, by position in `nodes`.
     pub unreachable: Vec<(usize, usize)>,
 }
 
-/// The ring that was found.
+/// A ring that a solver found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TourSolution {
     /// The peers in ring order.
     pub order: Vec<PeerId>,
-    /// Whoever had to be left out so that there is a ring.
+    /// The peers that no ring can include.
     pub left_out: Vec<PeerId>,
 }
 
@@ -108,26 +101,25 @@ pub struct Master {
     last_pending: bool,
     /// The votes of the whole run, by phase.
     votes: BTreeMap<Phase, PhaseRound>,
-    /// The votes of a topology round that is decided: newcomers are let in, and epochs are being made. Whoever
-    /// is let in votes in the next one.
+    /// The votes of a topology round that is decided and waits for the new epochs. New members vote in the next round.
     admitting: Option<Round<VoteCall>>,
     optimising: Option<Optimisation>,
     restoration: Option<Restoration>,
     restored: bool,
-    /// Nobody is heard of: our own line may be down.
+    /// No peer is heard from: the master's own network may be down.
     isolated: bool,
     epoch_counter: u64,
     last_number: u64,
-    /// How long the way to a peer takes, there and back, by its connection.
+    /// Round-trip times, by connection.
     round_trips: BTreeMap<ConnId, Duration>,
     next_heartbeat: Time,
-    /// Peers that do not acknowledge what they are sent.
+    /// Peers whose outbox is full.
     lagging: BTreeSet<PeerId>,
     actions: VecDeque<MasterAction>,
 }
 
 impl Master {
-    /// A master that knows nobody.
+    /// A master without peers.
     pub fn new(config: MasterConfig) -> Self {
         let mut rng = ChaCha12Rng::from_seed(config.seed);
         let incarnation = Incarnation(rng.next_u64());
@@ -155,36 +147,35 @@ impl Master {
         }
     }
 
-    /// The life of this master.
+    /// The incarnation of this master.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// A connection has proved who is at its other end.
+    /// Handles an authenticated connection of a peer.
     pub fn handle_connected(&mut self, now: Time, conn: ConnId, peer: PeerId) {
         self.started.get_or_insert(now);
         self.roster.connect(conn, peer);
     }
 
-    /// A message arrived.
+    /// Handles a message.
     pub fn handle_message(&mut self, now: Time, conn: ConnId, message: Numbered<ToMaster>) {
         self.started.get_or_insert(now);
         let Some(peer) = self.roster.peer_on(conn) else { return };
-        match message.message {
+        let Numbered { number, acknowledged, message } = message;
+        match message {
             ToMaster::Join(join) => self.handle_join(now, conn, peer, join),
             ToMaster::Resume(resume) => self.handle_resume(now, conn, peer, *resume),
-            said => {
+            message => {
                 let Some(record) = self.roster.current_mut(conn, peer) else {
-                    // The peer speaks on a connection that is no longer its own.
+                    // The peer has a newer connection.
                     self.actions.push_back(MasterAction::Close { conn });
                     return;
                 };
                 record.heard_at = now;
-                let header =
-                    Numbered { number: message.number, acknowledged: message.acknowledged, message: () };
-                match record.session.receive(&header) {
-                    Receipt::New if header.number > 0 && header.acknowledged < record.outdated_before => {}
-                    Receipt::New => self.dispatch(now, peer, said),
+                match record.session.receive(&Numbered { number, acknowledged, message: () }) {
+                    Receipt::New if number > 0 && acknowledged < record.outdated_before => {}
+                    Receipt::New => self.dispatch(now, peer, message),
                     Receipt::Duplicate => {}
                     Receipt::Invalid => {
                         self.remove(peer, Departure::Misbehaved(ProtocolViolation::Numbering));
@@ -195,14 +186,14 @@ impl Master {
         self.advance(now);
     }
 
-    /// How long the way to the other end of a connection takes, there and back: epochs' windows cover it.
+    /// Notes the round-trip time of a connection. The windows of epochs cover it.
     pub fn handle_round_trip(&mut self, conn: ConnId, round_trip: Duration) {
         if self.roster.peer_on(conn).is_some() {
             self.round_trips.insert(conn, round_trip);
         }
     }
 
-    /// A connection broke, or was closed by the other side.
+    /// Handles the end of a connection.
     pub fn handle_lost(&mut self, now: Time, conn: ConnId) {
         self.started.get_or_insert(now);
         self.round_trips.remove(&conn);
@@ -212,7 +203,7 @@ impl Master {
         self.advance(now);
     }
 
-    /// Time has passed; call it at [`Master::poll_timeout`] or later.
+    /// Handles expired deadlines; call it at [`Master::poll_timeout`] or later.
     pub fn handle_timeout(&mut self, now: Time) {
         self.started.get_or_insert(now);
         self.send_heartbeats(now);
@@ -235,7 +226,7 @@ impl Master {
         self.advance(now);
     }
 
-    /// What to do next.
+    /// The next action for the driver.
     pub fn poll_action(&mut self) -> Option<MasterAction> {
         self.actions.pop_front()
     }
@@ -264,16 +255,18 @@ impl Master {
         self.roster.pending().collect()
     }
 
-    fn dispatch(&mut self, now: Time, peer: PeerId, said: ToMaster) {
-        if matches!(said, ToMaster::Vote { .. } | ToMaster::Started { .. } | ToMaster::OpVote { .. }) {
+    fn dispatch(&mut self, now: Time, peer: PeerId, message: ToMaster) {
+        if matches!(message, ToMaster::Vote { .. } | ToMaster::Started { .. } | ToMaster::OpVote { .. }) {
             self.clear_rejected(peer);
         }
-        match said {
+        match message {
             ToMaster::Join(_) | ToMaster::Resume(_) => {}
             ToMaster::Vote { call, round, deadline_ms, request } => {
                 self.handle_vote(now, peer, call, round, deadline_ms, request);
             }
-            ToMaster::Started { op, descriptor } => self.handle_started(now, peer, op, descriptor),
+            ToMaster::Started { op, descriptor } => {
+                self.record_participant(now, peer, op, descriptor);
+            }
             ToMaster::OpVote { op, descriptor, ballot } => {
                 self.handle_op_vote(now, peer, op, descriptor, ballot)
             }
@@ -290,8 +283,8 @@ impl Master {
         }
     }
 
-    /// Moves every phase on as far as it can go. Phases only record what they are told; what follows
-    /// from it is found here, so that the order in which messages arrive does not matter.
+    /// Advances every phase as far as possible. Handlers only record messages; decisions are made here, so that the order
+    /// of messages does not matter.
     fn advance(&mut self, now: Time) {
         for _ in 0..crate::limits::ADVANCE_STEPS_MAX {
             let moved = self.evict_lagging()
@@ -308,7 +301,7 @@ impl Master {
                 return;
             }
         }
-        unreachable!("phases push each other for ever");
+        unreachable!("the phases do not come to rest");
     }
 
     fn send(&mut self, peer: PeerId, message: ToPeer) {

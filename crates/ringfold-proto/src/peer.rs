@@ -1,8 +1,8 @@
-//! The peer machine: what one peer knows of the run, and how its user's calls come to their ends.
+//! The peer machine: the state of one peer, and the calls of its user.
 //!
-//! A driver passes the user's calls in, tells what arrives and what breaks, and carries out what
-//! [`Peer::poll_action`] asks for: messages to the master, links to neighbours, operations of the
-//! executor, fetches of shared state. Each call ends in exactly one [`PeerAction::Complete`].
+//! A driver passes in calls, messages and lost connections, and carries out the actions of [`Peer::poll_action`]: messages
+//! to the master, links to neighbours, operations of the executor, fetches of shared state. Each call ends with exactly
+//! one [`PeerAction::Complete`].
 
 mod calls;
 mod epochs;
@@ -28,131 +28,87 @@ use master_connection::MasterConnection;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-/// What a peer is told when it is made.
+/// The configuration of a peer.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
     /// Random and new for every communicator.
     pub peer: PeerId,
-    /// How it introduces itself.
+    /// What it states when it joins.
     pub join: Join,
     /// Deadlines and intervals.
     pub timing: Timing,
 }
 
-/// How a call ended well.
+/// The result of a successful call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
     /// The peer is a member.
     Connected,
-    /// The topology is up to date, or optimised.
+    /// The topology is updated, or optimised.
     Topology,
-    /// Whether anyone is pending.
+    /// Whether peers are pending.
     Pending(bool),
-    /// The shared state is this revision.
+    /// The shared state has this revision.
     Synced(Revision),
-    /// The result holds; so many took part.
+    /// The collective is committed.
     Reduced {
-        /// Members of the epoch that the operation ran in.
+        /// Members of the epoch that it ran in.
         world: u32,
     },
 }
 
-/// What the driver shall do.
+/// What the driver has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum PeerAction {
-    /// Connect to the master; answer with [`Peer::handle_connected`] or [`Peer::handle_dial_failed`].
+    /// Connect to the master; report with [`Peer::handle_connected`] or [`Peer::handle_dial_failed`].
     DialMaster,
     /// Send a message to the master.
-    Send {
-        /// On which connection.
-        conn: ConnId,
-        /// The message.
-        message: Box<Numbered<ToMaster>>,
-    },
-    /// Close a connection to the master once all that was sent on it is out.
-    Close {
-        /// Which.
-        conn: ConnId,
-    },
-    /// See to it that there is a link with this member, whoever of the two dials; answer with
+    Send { conn: ConnId, message: Box<Numbered<ToMaster>> },
+    /// Close a connection to the master after sending what is queued on it.
+    Close { conn: ConnId },
+    /// Make a link with this member, whichever end dials, authenticated by the epoch's key; report with
     /// [`Peer::handle_link_up`] or [`Peer::handle_link_failed`].
-    Link {
-        /// The member.
-        member: Member,
-        /// The epoch whose membership the link has to prove.
-        epoch: EpochId,
-        /// With this key.
-        key: [u8; 32],
-    },
-    /// The link with this peer is no longer needed.
+    Link { member: Member, epoch: EpochId, key: [u8; 32] },
+    /// Close the link with this peer.
     Unlink(PeerId),
-    /// Say something on the link, so that the other end knows us to be alive.
+    /// Send a ping on the link with this peer.
     Ping(PeerId),
-    /// The executor shall open this epoch.
+    /// Open this epoch in the executor.
     OpenEpoch(Box<EpochDescription>),
-    /// The executor shall close this epoch.
+    /// Close this epoch in the executor.
     CloseEpoch(EpochId),
-    /// The executor shall start an operation; answer with [`Peer::handle_op_done`] and the like.
-    StartOp {
-        /// The operation.
-        op: OpId,
-        /// Whose buffers it works on.
-        call: CallId,
-        /// What was asked for.
-        descriptor: Descriptor,
-    },
-    /// The operation's result holds; answer with [`Peer::handle_op_released`] when its buffers are free.
+    /// Start an operation on the buffers of this call; report with [`Peer::handle_op_done`] and the like.
+    StartOp { op: OpId, call: CallId, descriptor: Descriptor },
+    /// Commit the operation; report with [`Peer::handle_op_released`] when its buffers are free.
     CommitOp(OpId),
-    /// The operation is void; answer with [`Peer::handle_op_released`] when its buffers are as before.
+    /// Abort the operation; report with [`Peer::handle_op_released`] when its buffers are restored.
     AbortOp(OpId),
     /// The operation was decided without having been started here.
     SkipOp(OpId),
-    /// Measure the way to a peer and back; answer with [`Peer::handle_probed`].
-    Probe {
-        /// Goes back with the answer.
-        probe: u64,
-        /// The other end.
-        peer: PeerId,
-        /// Where it listens.
-        addresses: Vec<SocketAddr>,
-        /// The epoch whose membership the connection has to prove.
-        epoch: EpochId,
-        /// With this key.
-        key: [u8; 32],
-    },
-    /// Fetch what is assigned, and serve whoever comes; answer with [`Peer::handle_fetched`] if there is
-    /// anything to fetch. When the call completes, fetching and serving must have stopped before its user
-    /// is told (R4).
-    Sync {
-        /// The call whose state it is.
-        call: CallId,
-        /// Which assignment of this peer's; goes back with the answer. After a restart of the master there may be
-        /// another one for the same call, and it replaces the one before.
-        number: u64,
-        /// What to do.
-        assignment: Assignment,
-    },
-    /// Write to the log that a call waits for other peers.
+    /// Measure the link to a peer, on a connection authenticated by the epoch's key; report with
+    /// [`Peer::handle_probed`].
+    Probe { probe: u64, peer: PeerId, addresses: Vec<SocketAddr>, epoch: EpochId, key: [u8; 32] },
+    /// Fetch what is assigned, and serve others; report with [`Peer::handle_fetched`] if there is something to fetch.
+    /// Both must have stopped before the user sees the end of the call (R4). After a restart of the master another
+    /// assignment, with a higher number, may replace this one.
+    Sync { call: CallId, number: u64, assignment: Assignment },
+    /// Log that a call waits for other peers.
     StillWaiting(WaitWarning),
     /// A call has ended. Nothing touches its buffers any more.
-    Complete {
-        /// Which.
-        call: CallId,
-        /// How.
-        result: Result<Completion, Failure>,
-    },
+    Complete { call: CallId, result: Result<Completion, Failure> },
 }
 
-/// How far the peer has come.
+/// The stage of the membership.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum MembershipStage {
     /// Never connected.
     Idle,
-    /// Waiting to be accepted, for the first time or again.
+    /// Waiting to be accepted.
     Joining,
     /// Accepted.
     Member,
-    /// No longer part of the run, and why.
+    /// No longer a member, for this reason.
     Ended(Failure),
 }
 
@@ -163,16 +119,16 @@ pub struct Peer {
     stage: MembershipStage,
     master: MasterConnection,
     session: Session<ToMaster>,
-    /// Whether what is said can be sent now, or has to wait for the master to be found again.
+    /// Whether messages can be sent now. If not, they are sent after reconnecting.
     can_send: bool,
     incarnation: Incarnation,
-    /// The life that this one took the run over from.
+    /// The incarnation that this one took the run over from.
     previous: Option<Incarnation>,
     seniority: u64,
-    /// Connections on which the master fell silent. They are closed when it is found again: a master that was merely held
-    /// up would take the end of one for ours.
+    /// Connections to a silent master. They are closed after reconnecting: a master that was only delayed would take
+    /// their end for the end of this peer.
     stale: Vec<ConnId>,
-    /// When the master was lost, while it is.
+    /// When the master was lost, until it is back.
     master_lost_since: Option<Time>,
     next_heartbeat: Time,
     heard_peers: BTreeSet<PeerId>,
@@ -184,10 +140,11 @@ pub struct Peer {
     rounds: RoundNumbers,
     last_pending: bool,
     synced: Option<Revision>,
-    /// Assignments of shared state so far.
+    /// The number of assignments of shared state so far.
     assignments: u64,
-    /// World sizes as the master last sent them, and as the user sees them.
+    /// World sizes as the master last sent them.
     latest: Attributes,
+    /// World sizes as the user sees them.
     visible: Attributes,
     actions: VecDeque<PeerAction>,
 }
@@ -223,30 +180,30 @@ impl Peer {
         }
     }
 
-    /// Who this is.
+    /// The id of this peer.
     pub fn id(&self) -> PeerId {
         self.config.peer
     }
 
     /// World sizes. They change only by connect, update_topology, optimize_topology and collectives.
     ///
-    /// A collective that succeeded sets them to the world of its epoch, one that failed to the world as the master
-    /// knew it when it decided: the same on all peers at the same operation.
+    /// A successful collective sets them to the world of its epoch, a failed one to the world that the master knew when
+    /// it decided: the same on all peers at the same operation.
     pub fn attributes(&self) -> Attributes {
         self.visible
     }
 
-    /// The epoch that operations run in, if one is open.
+    /// The open epoch, if any.
     pub fn epoch(&self) -> Option<&EpochDescription> {
         self.open.as_ref().filter(|o| !o.ended).map(|o| &o.description)
     }
 
-    /// Whether the peer is a member of the run, as far as it knows.
+    /// Whether the peer is a member, as far as it knows.
     pub fn is_member(&self) -> bool {
         self.stage == MembershipStage::Member
     }
 
-    /// What to do next.
+    /// The next action for the driver.
     pub fn poll_action(&mut self) -> Option<PeerAction> {
         self.actions.pop_front()
     }
@@ -269,7 +226,7 @@ impl Peer {
         upstream.into_iter().flatten().chain(proposal).chain(links).chain(calls).min()
     }
 
-    /// Time has passed.
+    /// Handles expired deadlines; call it at [`Peer::poll_timeout`] or later.
     pub fn handle_timeout(&mut self, now: Time) {
         self.check_master_connection(now);
         self.expire_links(now);
@@ -277,19 +234,19 @@ impl Peer {
         self.announce_ops(now);
     }
 
-    /// A message of the master arrived.
+    /// Handles a message from the master.
     pub fn handle_message(&mut self, now: Time, conn: ConnId, message: Numbered<ToPeer>) {
         if self.accept_message(now, conn, &message) {
             self.dispatch(now, conn, message.message);
         }
     }
 
-    fn dispatch(&mut self, now: Time, conn: ConnId, said: ToPeer) {
-        match said {
+    fn dispatch(&mut self, now: Time, conn: ConnId, message: ToPeer) {
+        match message {
             ToPeer::Registered { incarnation, seniority } => self.handle_registered(incarnation, seniority),
             ToPeer::Rebound { received } => self.handle_rebound(conn, received),
             ToPeer::Restoring { .. } => {
-                // It is there, and waits for others: that is not being away.
+                // The master is back, and waits for other members.
                 (self.can_send, self.master_lost_since) = (false, None);
             }
             ToPeer::Restored { incarnation, rounds: _, last_pending } => {
@@ -322,12 +279,12 @@ impl Peer {
         }
     }
 
-    /// A probe that the master asked for has ended.
+    /// Reports the result of a probe.
     pub fn handle_probed(&mut self, probe: u64, forward: Option<u64>, backward: Option<u64>) {
         self.send(ToMaster::Probed { probe, forward, backward });
     }
 
-    /// Something arrived on the link with this peer.
+    /// Notes that bytes arrived on the link with this peer.
     pub fn handle_heard(&mut self, peer: PeerId) {
         self.heard_peers.insert(peer);
     }
@@ -346,7 +303,7 @@ impl Peer {
         }
     }
 
-    /// The peer is no longer part of the run: every call ends, once its buffers are free.
+    /// Ends the membership: every call fails, once its buffers are free.
     fn end_membership(&mut self, why: Failure) {
         if matches!(self.stage, MembershipStage::Ended(_)) {
             return;

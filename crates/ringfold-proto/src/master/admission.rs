@@ -1,4 +1,4 @@
-//! Who comes in: newcomers are registered, and become members when all members vote for it.
+//! Admission: new peers are registered, and become members when all members vote for it.
 
 use super::roster::{PeerRecord, PeerStatus};
 use super::{Master, MasterAction};
@@ -13,7 +13,7 @@ use crate::time::Time;
 impl Master {
     pub(super) fn handle_join(&mut self, now: Time, conn: ConnId, peer: PeerId, join: Join) {
         if self.roster.get(peer).is_some_and(|r| r.conn != Some(conn)) {
-            // Its line broke, and it noticed before we did; it comes back as one who knows of nothing.
+            // Its connection broke, and the peer noticed it first. It joins as a new peer.
             self.remove(peer, Departure::ConnectionLost);
         }
         if let Some(why) = self.check_join(peer, &join) {
@@ -48,8 +48,8 @@ impl Master {
         self.actions.push_back(MasterAction::Close { conn });
     }
 
-    /// Admits newcomers when nobody is a member yet, or when all members vote for it; then waits until
-    /// every group's epoch is open, and answers.
+    /// Admits pending peers if there are no members yet, or when all members have voted. Answers the votes when every
+    /// group's epoch is open.
     pub(super) fn advance_admission(&mut self, now: Time) -> bool {
         if self.restoration.is_some() {
             return false;
@@ -72,8 +72,8 @@ impl Master {
     }
 
     fn admit(&mut self, now: Time) -> bool {
-        let room = limits::WORLD_MAX.saturating_sub(self.roster.accepted().count());
-        let pending: Vec<_> = self.roster.pending().take(room).collect();
+        let free = limits::WORLD_MAX.saturating_sub(self.roster.accepted().count());
+        let pending: Vec<_> = self.roster.pending().take(free).collect();
         for peer in &pending {
             let Some(record) = self.roster.get_mut(*peer) else { continue };
             record.status = PeerStatus::Accepted;
@@ -106,7 +106,7 @@ impl Master {
     }
 }
 
-/// As much of a text as fits into so many bytes.
+/// Truncates a text to at most this many bytes.
 pub(super) fn truncate_text(text: &str, bytes_max: usize) -> String {
     let end = (0..=text.len().min(bytes_max)).rev().find(|i| text.is_char_boundary(*i));
     text[..end.unwrap_or(0)].to_owned()

@@ -1,4 +1,4 @@
-//! How a peer stops being part of the run, whatever the reason, and what follows for the others.
+//! The end of a membership, and its consequences for the others.
 
 use super::{Master, MasterAction};
 use crate::cause::{Cause, Departure, Removal};
@@ -9,8 +9,8 @@ use crate::message::ToPeer;
 use super::roster::PeerStatus;
 
 impl Master {
-    /// Removes a peer. If it was a member: operations that all living members have done are committed,
-    /// all others of its group are aborted, and its group gets a new epoch (R6).
+    /// Removes a peer. If it was a member, operations that all living members have done are committed, all others of
+    /// its group are aborted, and its group gets a new epoch (R6).
     pub(super) fn remove(&mut self, peer: PeerId, how: Departure) {
         let name = self.peer_name(peer);
         if let Some(conn) = self.roster.get(peer).and_then(|r| r.conn) {
@@ -28,7 +28,7 @@ impl Master {
             PeerStatus::Pending => {}
             PeerStatus::Returned => self.forget_returned(peer),
             PeerStatus::Accepted => {
-                // Whatever all living members have done is decided before the rest is aborted.
+                // Commits what all living members have done, before the rest is aborted.
                 self.advance_ops();
                 let id = record.join.group;
                 self.end_epoch(id, &Cause::PeerLost { who: name, how });
@@ -36,8 +36,8 @@ impl Master {
                 let is_last = self.roster.iter().all(|other| other.join.group != id);
                 if let Some(group) = self.groups.get_mut(&id) {
                     group.forget(peer);
-                    // Whoever holds the state, is the last and says goodbye has ended the run. Where the last one died,
-                    // somebody may come back for what was lost, and must not begin anew without a word.
+                    // If the last member held the state and left by itself, the run is over. If it died, new peers must
+                    // not restart silently at another revision.
                     let next = record.synced.map(|synced| Revision(synced.0.saturating_add(1)));
                     if is_last
                         && left

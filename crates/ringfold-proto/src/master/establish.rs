@@ -1,5 +1,4 @@
-//! From a set of members to an open epoch: a ring is chosen, members reach for each other, and when
-//! all of the ring's edges hold, operations may run.
+//! From a set of members to an open epoch: choose a ring, let members connect, open when all edges of the ring are up.
 
 use super::group::{EpochStage, Group};
 use super::{Master, MasterAction, TourRequest, TourSolution};
@@ -14,7 +13,7 @@ use crate::time::Time;
 use std::collections::BTreeSet;
 
 impl Master {
-    /// A member has reached its neighbours, except for some.
+    /// A member has links with its neighbours, except for some.
     pub(super) fn handle_ready(&mut self, peer: PeerId, epoch: EpochId, unreachable: Vec<PeerId>) {
         let Some(group) = self.groups.get_mut(&epoch.group) else { return };
         if let EpochStage::Proposed { description, round, .. } = &mut group.stage
@@ -49,7 +48,7 @@ impl Master {
         self.end_epoch(epoch.group, &cause);
     }
 
-    /// Aborts what is undecided in a group's epoch and marks it for a new one.
+    /// Aborts the undecided operations of a group's epoch, and ends it.
     pub(super) fn end_epoch(&mut self, id: GroupId, cause: &Cause) {
         self.abort_all_ops(id, cause);
         if let Some(group) = self.groups.get_mut(&id) {
@@ -70,7 +69,7 @@ impl Master {
         ids.into_iter().any(|id| self.advance_group(now, id))
     }
 
-    /// A ring came back from the solver: for a group that waits for it, or as a later improvement.
+    /// Handles a ring from the solver, for a group that waits for it or as a later improvement.
     pub fn handle_tour(&mut self, now: Time, request: u64, answer: TourSolution) {
         let asked = |g: &Group| matches!(g.stage, EpochStage::Solving { request: r, .. } if r == request);
         if let Some(id) = self.groups.iter().find(|(_, g)| asked(g)).map(|(id, _)| *id) {
@@ -86,7 +85,7 @@ impl Master {
             let Some(group) = self.groups.get_mut(&id) else { continue };
             match &group.stage {
                 EpochStage::Solving { deadline, .. } if *deadline <= now => {
-                    // Better a ring that may fail than none: what failed before may hold by now.
+                    // Try all edges again: a ring that may fail is better than none.
                     group.distrusted.clear();
                     group.stage = EpochStage::Stale;
                 }
@@ -100,15 +99,14 @@ impl Master {
         }
     }
 
-    /// Whether the group made a step.
+    /// Advances one group by a step, if possible.
     fn advance_group(&mut self, now: Time, id: GroupId) -> bool {
         let members = self.roster.members(id);
         let Some(group) = self.groups.get_mut(&id) else { return false };
         match &group.stage {
             EpochStage::Stale if members.is_empty() => {
                 if group.next_revision.is_some() || group.ended_before.is_some() {
-                    // The group stays known: whoever comes back must meet the revision that it had, and its rounds go
-                    // on being counted.
+                    // Peers that join later must match its revision, and its rounds continue to count.
                     group.stage = EpochStage::Empty;
                 } else {
                     self.groups.remove(&id);
@@ -152,7 +150,7 @@ impl Master {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut round = Round::new(now);
         if let [only] = members[..] {
-            // Nobody to reach.
+            // A single member has no links to report.
             round.vote(only, BTreeSet::new());
         }
         let deadline = now + timing.establish_max;
@@ -169,11 +167,11 @@ impl Master {
                 addresses: r.join.addresses.clone(),
             })
         };
-        // From one member to another it is at most as far as from both to the master.
-        let way = |p: &PeerId| self.round_trips.get(&self.roster.get(*p)?.conn?).copied();
-        let mut ways: Vec<_> = members.iter().filter_map(way).collect();
-        ways.sort_unstable();
-        let longest = ways.iter().rev().take(2).sum();
+        // The round trip between two members is at most the sum of theirs to the master.
+        let round_trip = |p: &PeerId| self.round_trips.get(&self.roster.get(*p)?.conn?).copied();
+        let mut round_trips: Vec<_> = members.iter().filter_map(round_trip).collect();
+        round_trips.sort_unstable();
+        let longest = round_trips.iter().rev().take(2).sum();
         let described = members.iter().filter_map(member).collect();
         let rank = |p: &PeerId| members.iter().position(|m| m == p).map(Rank::from_index);
         EpochDescription {
@@ -198,7 +196,7 @@ impl Master {
         }
     }
 
-    /// All that is known of the ways between the members of a group.
+    /// A request with all measurements and distrusted pairs of a group.
     pub(super) fn tour_request(&self, id: GroupId, number: u64, nodes: Vec<PeerId>) -> TourRequest {
         let at = |p: &PeerId| nodes.iter().position(|n| n == p);
         let mut bandwidth = Vec::new();
@@ -240,7 +238,7 @@ impl Master {
         self.notify(Event::TourFound(id, whole));
     }
 
-    /// All members have spoken: if an edge of the ring failed, another ring; else the epoch opens.
+    /// All members have reported: opens the epoch, or rebuilds the ring if one of its edges failed.
     fn open_or_rebuild(&mut self, now: Time, id: GroupId) {
         let until = now + self.config.timing.edge_distrust;
         let Some(group) = self.groups.get_mut(&id) else { return };
@@ -268,7 +266,7 @@ impl Master {
             }
             return;
         }
-        // That a link can be made says nothing of whether it moves anything.
+        // A distrusted link may connect and still make no progress.
         let ranks = |(a, b): &(PeerId, PeerId)| Some((description.rank_of(*a)?, description.rank_of(*b)?));
         let distrusted =
             group.distrusted.keys().filter_map(ranks).map(|(a, b)| MissingPair(a.min(b), a.max(b)));
@@ -287,7 +285,7 @@ impl Master {
         }
     }
 
-    /// Tells all members that their epoch is open.
+    /// Tells all members that the epoch is open.
     pub(super) fn announce_open(&mut self, id: GroupId, description: &EpochDescription) {
         let (attributes, rounds) = (self.attributes(id), self.rounds_of(id));
         for member in &description.members {

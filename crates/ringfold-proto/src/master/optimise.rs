@@ -1,4 +1,4 @@
-//! A better ring: measure the pairs that were not measured, have the ring solved outside, adopt it.
+//! Optimisation of the topology: measure the unmeasured pairs, request rings from the solver, adopt them.
 
 use super::group::{EpochStage, Group};
 use super::phase::PhaseRound;
@@ -9,7 +9,7 @@ use crate::message::{Answer, Phase, ToPeer};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A pair that is being measured.
+/// A running measurement of a pair.
 #[derive(Debug)]
 pub(super) struct RunningProbe {
     group: GroupId,
@@ -18,7 +18,7 @@ pub(super) struct RunningProbe {
     deadline: Time,
 }
 
-/// What follows when all have voted.
+/// The steps after all have voted.
 #[derive(Debug)]
 pub(super) enum Optimisation {
     Measure { running: BTreeMap<u64, RunningProbe> },
@@ -49,13 +49,13 @@ impl Master {
                 votes.acting = true;
                 self.optimising = Some(Optimisation::Measure { running: BTreeMap::new() });
                 self.count_round(Phase::Optimise);
-                // Pairs that could not be measured the last time get another chance.
+                // Failed pairs are measured again.
                 self.groups.values_mut().for_each(|g| g.bandwidth.retain(|_, speed| speed.is_some()));
                 true
             }
             Some(Optimisation::Measure { running }) => {
                 let idle = running.is_empty();
-                // A probe proves membership of an open epoch; if one is being made anew, it waits for that.
+                // Probes are authenticated by the key of an open epoch.
                 self.all_epochs_open()
                     && (self.assign_probes(now) || (idle && self.request_better_tours(now)))
             }
@@ -70,7 +70,7 @@ impl Master {
         }
     }
 
-    /// The prober brings what it measured.
+    /// Handles the result of a probe.
     pub(super) fn handle_probed(
         &mut self,
         peer: PeerId,
@@ -89,7 +89,7 @@ impl Master {
         }
     }
 
-    /// Probes that take too long say that the pair can't talk; solvers that take too long are not waited for.
+    /// Records overdue probes as failed, and gives up waiting for an overdue solver.
     pub(super) fn expire_probes(&mut self, now: Time) {
         match self.optimising.as_mut() {
             Some(Optimisation::Measure { running }) => {
@@ -103,14 +103,14 @@ impl Master {
         }
     }
 
-    /// A peer departed: its probes end.
+    /// Ends the probes of a peer that departed.
     pub(super) fn forget_probes(&mut self, peer: PeerId) {
         if let Some(Optimisation::Measure { running }) = self.optimising.as_mut() {
             running.retain(|_, p| p.prober != peer && p.target != peer);
         }
     }
 
-    /// A ring for an optimisation, or an improvement of it that came after its end.
+    /// Handles a ring for an optimisation, or an improvement after its end.
     pub(super) fn apply_better_tour(&mut self, request: u64, order: Vec<PeerId>) {
         let waiting = match self.optimising.as_mut() {
             Some(Optimisation::Solve { waiting, .. }) => waiting.remove(&request),
@@ -122,7 +122,7 @@ impl Master {
         };
         let members: BTreeSet<_> = group.ring.iter().copied().collect();
         let same = order.len() == members.len() && order.iter().copied().collect::<BTreeSet<_>>() == members;
-        let taken = same && !same_ring(&order, &group.ring);
+        let taken = same && !is_same_ring(&order, &group.ring);
         if taken && waiting.is_some() {
             group.ring = order;
             group.stage = EpochStage::Stale;
@@ -132,23 +132,25 @@ impl Master {
         self.notify(Event::TourFound(id, taken));
     }
 
-    /// Starts every probe whose ends, and whose hosts, are in no other one.
+    /// Starts the probes whose peers and hosts are in no other probe.
     fn assign_probes(&mut self, now: Time) -> bool {
         let Some(Optimisation::Measure { running }) = self.optimising.as_ref() else {
             return false;
         };
         let ends = |p: &RunningProbe| [p.prober, p.target];
-        let mut busy: BTreeSet<_> = running.values().flat_map(ends).flat_map(|p| self.hosts_of(p)).collect();
+        let mut busy: BTreeSet<_> =
+            running.values().flat_map(ends).flat_map(|p| self.probe_resources(p)).collect();
         let mut assigned = Vec::new();
         for (id, group) in &self.groups {
             let members = self.roster.members(*id);
             for (i, a) in members.iter().enumerate() {
                 for b in &members[i + 1..] {
-                    let places: Vec<_> = self.hosts_of(*a).into_iter().chain(self.hosts_of(*b)).collect();
-                    if group.bandwidth.contains_key(&(*a, *b)) || places.iter().any(|h| busy.contains(h)) {
+                    let resources: Vec<_> =
+                        self.probe_resources(*a).into_iter().chain(self.probe_resources(*b)).collect();
+                    if group.bandwidth.contains_key(&(*a, *b)) || resources.iter().any(|h| busy.contains(h)) {
                         continue;
                     }
-                    busy.extend(places);
+                    busy.extend(resources);
                     assigned.push((*id, *a, *b));
                 }
             }
@@ -182,7 +184,7 @@ impl Master {
         }
     }
 
-    /// All is measured: take the rings that were found since the last time, and ask for new ones.
+    /// All pairs are measured: adopts rings that were found since the last time, and requests new ones.
     fn request_better_tours(&mut self, now: Time) -> bool {
         let mut waiting = BTreeMap::new();
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
@@ -218,15 +220,15 @@ impl Master {
         true
     }
 
-    /// What a probe of this peer keeps busy: itself, and its host.
-    fn hosts_of(&self, peer: PeerId) -> Vec<u128> {
+    /// What a probe of this peer occupies: the peer and its host.
+    fn probe_resources(&self, peer: PeerId) -> Vec<u128> {
         let host = self.roster.get(peer).map(|r| u128::from(r.join.host));
         host.into_iter().chain([peer.0]).collect()
     }
 }
 
-/// Whether two rings have the same edges in the same direction, wherever they begin.
-fn same_ring(a: &[PeerId], b: &[PeerId]) -> bool {
+/// Whether two rings have the same directed edges.
+fn is_same_ring(a: &[PeerId], b: &[PeerId]) -> bool {
     let Some(shift) = a.first().and_then(|first| b.iter().position(|p| p == first)) else {
         return a.is_empty() && b.is_empty();
     };

@@ -1,8 +1,7 @@
-//! Peers whose shared state was rejected. A peer that makes no call for a moment after that is evicted with the reason
-//! as soon as others wait for it.
+//! Peers whose shared state was rejected. A peer that makes no call within a grace time is evicted with the reason as
+//! soon as others wait for it.
 //!
-//! It is not skipped by syncs instead: every member counts the rounds, also those that were decided before a master
-//! restarted, so all members take part in every round.
+//! Syncs cannot skip it instead: all members count rounds, and take part in every round.
 
 use super::Master;
 use super::phase::PhaseRound;
@@ -10,26 +9,25 @@ use crate::cause::{Departure, StateRejection};
 use crate::id::PeerId;
 use crate::time::Time;
 
-/// Why a peer's state was rejected, and how long it may stay silent.
+/// The rejection of a peer's state.
 #[derive(Debug)]
 pub(super) struct RejectedState {
     why: StateRejection,
     grace_ends: Time,
-    /// The grace time is over.
+    /// Whether the grace time is over.
     silent: bool,
 }
 
 impl Master {
-    /// Notes that a peer was told that its state is rejected. It may repeat a call that failed because nobody holds
-    /// the state: then it has done nothing wrong, and the others wait for it.
-    pub(super) fn note_rejected(&mut self, now: Time, peer: PeerId, why: StateRejection) {
+    /// Starts the grace time of a peer whose state was rejected, unless it may offer the same state again.
+    pub(super) fn start_rejection_grace(&mut self, now: Time, peer: PeerId, why: StateRejection) {
         let grace_ends = now + self.config.timing.warn_after;
         if let Some(record) = self.roster.get_mut(peer).filter(|_| !why.is_retryable()) {
             record.rejected = Some(RejectedState { why, grace_ends, silent: false });
         }
     }
 
-    /// A peer makes a call: it takes part again.
+    /// Ends the grace time: the peer has made a call.
     pub(super) fn clear_rejected(&mut self, peer: PeerId) {
         if let Some(record) = self.roster.get_mut(peer) {
             record.rejected = None;
@@ -47,7 +45,7 @@ impl Master {
         rejected.filter(|r| !r.silent).map(|r| r.grace_ends).min()
     }
 
-    /// Evicts silent peers that others wait for.
+    /// Evicts a silent peer that others wait for.
     pub(super) fn advance_rejected(&mut self) -> bool {
         let silent = |r: &&super::roster::PeerRecord| r.rejected.as_ref().is_some_and(|r| r.silent);
         let evicted = self.roster.iter().filter(silent).map(|r| r.peer).find(|p| self.is_waited_for(*p));
@@ -59,7 +57,7 @@ impl Master {
         true
     }
 
-    /// Whether a vote of the run, or a sync or an operation of the peer's group, has begun and lacks this peer.
+    /// Whether a vote, or a sync or operation of its group, waits for this peer.
     fn is_waited_for(&self, peer: PeerId) -> bool {
         let lacks = |r: &PhaseRound| !r.acting && !r.round.is_empty() && r.round.vote_of(peer).is_none();
         let group = self.roster.group_of(peer).and_then(|id| self.groups.get(&id));

@@ -1,7 +1,7 @@
-//! A restarted master takes up the run from what its members bring back (R8).
+//! A restarted master restores the run from what its members report (R8).
 //!
-//! Whatever anyone saw decided stays decided. An operation that nobody saw decided is committed if all
-//! who returned have done it, goes on if all members of its epoch returned, and is aborted otherwise.
+//! An outcome that a member has seen is kept. An operation without such an outcome is committed if all returned members
+//! have done it, continues if all members of its epoch returned, and is aborted otherwise.
 
 use super::group::{EpochStage, Group};
 use super::reduce::OpRound;
@@ -19,7 +19,7 @@ use crate::time::Time;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The time between the first member's return and the run's going on.
+/// The phase from the return of the first member until the run continues.
 #[derive(Debug)]
 pub(super) struct Restoration {
     pub deadline: Time,
@@ -27,16 +27,16 @@ pub(super) struct Restoration {
 }
 
 impl Master {
-    /// A member comes back: to this life on another connection, or from an earlier life.
+    /// A member returns: on another connection, or from an earlier incarnation.
     pub(super) fn handle_resume(&mut self, now: Time, conn: ConnId, peer: PeerId, resume: Resume) {
         if resume.incarnation == self.incarnation {
             return match self.roster.get(peer).is_some() {
-                true => self.rebind(now, conn, peer, resume.received),
+                true => self.rebind(now, conn, peer, Some(resume.received)),
                 false => self.reject_join(conn, JoinRejection::WasRemoved),
             };
         }
         if self.restored && self.roster.is_accepted(peer) && self.has_acknowledged_nothing(peer) {
-            return self.repeat_all(now, conn, peer);
+            return self.rebind(now, conn, peer, None);
         }
         let too_late = self.started.is_some_and(|s| s + self.config.timing.restore_window <= now);
         if self.restored || too_late {
@@ -79,7 +79,7 @@ impl Master {
         }
     }
 
-    /// A peer that had returned departed again.
+    /// Drops a returned peer that departed again.
     pub(super) fn forget_returned(&mut self, peer: PeerId) {
         if let Some(restoration) = &mut self.restoration {
             restoration.returned.remove(&peer);
@@ -105,18 +105,18 @@ impl Master {
         }
     }
 
-    fn rebind(&mut self, now: Time, conn: ConnId, peer: PeerId, received: u64) {
+    /// Continues a session on another connection, and repeats the messages after `received`. `None` repeats all, for a
+    /// member that returned and lost its connection before it heard that the run continues.
+    fn rebind(&mut self, now: Time, conn: ConnId, peer: PeerId, received: Option<u64>) {
         let Some(record) = self.roster.get_mut(peer) else { return };
         let old = record.conn.replace(conn).filter(|old| *old != conn);
         record.heard_at = now;
-        let rebound = record.session.unnumbered(ToPeer::Rebound { received: record.session.received() });
-        let missed = record.session.unacknowledged_after(received);
-        if let Some(old) = old {
-            self.actions.push_back(MasterAction::Close { conn: old });
-        }
-        for message in [rebound].into_iter().chain(missed) {
-            self.actions.push_back(MasterAction::Send { conn, message: Box::new(message) });
-        }
+        let rebound = ToPeer::Rebound { received: record.session.received() };
+        let rebound = received.map(|_| record.session.unnumbered(rebound));
+        let missed = record.session.unacknowledged_after(received.unwrap_or(0));
+        self.actions.extend(old.map(|conn| MasterAction::Close { conn }));
+        let send = |message| MasterAction::Send { conn, message: Box::new(message) };
+        self.actions.extend(rebound.into_iter().chain(missed).map(send));
         self.notify(Event::Reconnected(self.peer_name(peer)));
     }
 
@@ -124,19 +124,7 @@ impl Master {
         self.roster.get(peer).is_some_and(|r| r.session.is_all_unacknowledged())
     }
 
-    /// A member that has returned lost its line before it heard that the run goes on: all is said again.
-    fn repeat_all(&mut self, now: Time, conn: ConnId, peer: PeerId) {
-        let Some(record) = self.roster.get_mut(peer) else { return };
-        record.heard_at = now;
-        let old = record.conn.replace(conn).filter(|old| *old != conn);
-        let said = record.session.unacknowledged_after(0);
-        self.actions.extend(old.map(|conn| MasterAction::Close { conn }));
-        let send = |message| MasterAction::Send { conn, message: Box::new(message) };
-        self.actions.extend(said.into_iter().map(send));
-        self.notify(Event::Reconnected(self.peer_name(peer)));
-    }
-
-    /// Members of an earlier life are there: whoever was accepted in the meantime waits again.
+    /// Members of an earlier incarnation return: peers that were accepted meanwhile wait again.
     fn begin_restoration(&mut self, now: Time, of: Incarnation) {
         self.notify(Event::RestoreBegan(of));
         for peer in self.roster.accepted().collect::<Vec<_>>() {
@@ -185,7 +173,7 @@ impl Master {
         }
     }
 
-    /// Puts out whoever an earlier life had put out, and does not know it yet.
+    /// Evicts peers that an earlier incarnation had evicted, and that do not know it yet.
     fn evict_outsiders(&mut self, returned: &mut BTreeMap<PeerId, Resume>) {
         let lineage = lineage(returned);
         let mut newest: BTreeMap<GroupId, &EpochDescription> = BTreeMap::new();
@@ -204,7 +192,7 @@ impl Master {
         let is_member = |peer: PeerId, r: &Resume| {
             lineage.contains(&r.incarnation)
                 && newest.get(&r.join.group).is_some_and(|d| d.rank_of(peer).is_some())
-                // Nobody can have missed more than the end of one round.
+                // A member can have missed the end of one round at most.
                 && Phase::ALL.into_iter().filter(|p| p.is_run_wide()).all(|p| r.rounds.of(p) + 1 >= rounds.of(p))
         };
         let outsiders: Vec<_> =
@@ -222,7 +210,7 @@ impl Master {
         else {
             return;
         };
-        // A later proposal means that the epoch had been ended, even if no other was opened since.
+        // A later proposal means that the epoch had ended, even if no other was opened.
         let ended = records().any(|e| e.description.id.counter > newest.id.counter);
         let kept = !ended && newest.members.iter().all(|m| returned.contains_key(&m.peer));
         let mut group = Group {
@@ -242,11 +230,11 @@ impl Master {
         });
         let mut decisions = Vec::new();
         for epoch in records().map(|e| e.description.id).collect::<BTreeSet<_>>() {
-            let goes_on = kept && epoch == newest.id;
+            let continues = kept && epoch == newest.id;
             decide_epoch_ops(
                 epoch,
                 returned,
-                goes_on,
+                continues,
                 &cause,
                 now..now + self.config.timing.wait_max,
                 &mut group,
@@ -286,7 +274,7 @@ impl Master {
     }
 }
 
-/// Whether all that is counted on from is far from an overflow.
+/// Whether all counters are far from an overflow.
 fn is_plausible(resume: &Resume) -> bool {
     let rounds = Phase::ALL.into_iter().map(|phase| resume.rounds.of(phase));
     let counters = resume.epochs.iter().map(|e| e.description.id.counter);
@@ -294,26 +282,26 @@ fn is_plausible(resume: &Resume) -> bool {
     rounds.chain(counters).chain(seqs).chain([resume.seniority]).all(|n| n <= limits::COUNTER_MAX)
 }
 
-/// The lives whose members belong together: the one that most returned from, and the one that it took the
-/// run over from, some of whose members may not have heard of it.
+/// The incarnations whose members belong together: the one that most members returned from, and the one that it took the
+/// run over from, because some members may not have heard of the later one.
 fn lineage(returned: &BTreeMap<PeerId, Resume>) -> BTreeSet<Incarnation> {
-    let lives: BTreeSet<_> = returned.values().map(|r| r.incarnation).collect();
-    let lineage_of = |life: &Incarnation| -> BTreeSet<Incarnation> {
-        let before = returned.values().filter(|r| r.incarnation == *life).filter_map(|r| r.previous);
-        before.chain([*life]).collect()
+    let incarnations: BTreeSet<_> = returned.values().map(|r| r.incarnation).collect();
+    let lineage_of = |incarnation: &Incarnation| -> BTreeSet<Incarnation> {
+        let before = returned.values().filter(|r| r.incarnation == *incarnation).filter_map(|r| r.previous);
+        before.chain([*incarnation]).collect()
     };
     let size = |lineage: &BTreeSet<Incarnation>| {
         let members = returned.values().filter(|r| lineage.contains(&r.incarnation)).count();
         (members, lineage.len())
     };
-    lives.iter().map(lineage_of).max_by_key(size).unwrap_or_default()
+    incarnations.iter().map(lineage_of).max_by_key(size).unwrap_or_default()
 }
 
-/// Decides the operations of one epoch, or takes them up undecided where the epoch goes on.
+/// Decides the operations of one epoch, or restores them undecided if the epoch continues.
 fn decide_epoch_ops(
     epoch: EpochId,
     returned: &BTreeMap<&PeerId, &Resume>,
-    goes_on: bool,
+    continues: bool,
     cause: &Cause,
     wait: Range<Time>,
     group: &mut Group,
@@ -343,8 +331,8 @@ fn decide_epoch_ops(
         let outcome = match seen {
             Some(outcome) => outcome,
             None if all_done => Outcome::Committed,
-            // A later one was decided, so this one was before; nobody remembers it as committed.
-            None if goes_on && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
+            // If a later one was decided, this one was decided too, and no member saw it committed.
+            None if continues && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
                 let mut round = Round::new(wait.start);
                 done.iter().for_each(|p| round.vote(*p, ()));
                 let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();
@@ -357,7 +345,7 @@ fn decide_epoch_ops(
             None => Outcome::Aborted(cause.clone()),
         };
         decisions.push((OpId { epoch, tag, seq }, outcome));
-        if goes_on {
+        if continues {
             let next = group.decided.entry(tag).or_default();
             *next = (*next).max(Seq(seq.0 + 1));
         }

@@ -1,5 +1,4 @@
-//! Shared state: offers are collected, one content is elected, whoever lacks it fetches it from peers,
-//! and when all are done the revision moves on.
+//! Syncs of shared state: collect offers, elect one content, let peers fetch it, increment the revision.
 
 use super::Master;
 use super::election::{Candidate, Election, ElectionInput, elect};
@@ -14,11 +13,12 @@ use crate::time::Time;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+/// The stage of a sync.
 #[derive(Debug)]
 enum SyncStage {
-    /// Offers come in.
+    /// Offers are collected.
     Offer { offers: Round<(VoteCall, SyncOffer)>, order: Vec<PeerId> },
-    /// The elected content moves; each votes with whether it has it now.
+    /// The elected content is transferred; each peer votes with whether it is complete.
     Transfer {
         revision: Revision,
         done: Round<bool>,
@@ -38,9 +38,9 @@ impl SyncRound {
         Self { stage: SyncStage::Offer { offers: Round::new(now), order: Vec::new() } }
     }
 
-    pub fn offer(&mut self, peer: PeerId, cast: VoteCall, offer: SyncOffer) {
+    pub fn offer(&mut self, peer: PeerId, vote: VoteCall, offer: SyncOffer) {
         if let SyncStage::Offer { offers, order } = &mut self.stage {
-            offers.vote(peer, (cast, offer));
+            offers.vote(peer, (vote, offer));
             order.retain(|p| *p != peer);
             order.push(peer);
         }
@@ -49,10 +49,10 @@ impl SyncRound {
     pub fn withdraw_offer(&mut self, peer: PeerId) -> Option<VoteCall> {
         let SyncStage::Offer { offers, order } = &mut self.stage else { return None };
         order.retain(|p| *p != peer);
-        offers.withdraw(peer).map(|(cast, _)| cast)
+        offers.withdraw(peer).map(|(vote, _)| vote)
     }
 
-    /// A peer departed.
+    /// Drops a peer that departed.
     pub fn forget(&mut self, peer: PeerId) {
         self.withdraw_offer(peer);
         if let SyncStage::Transfer { done, calls, .. } = &mut self.stage {
@@ -61,8 +61,8 @@ impl SyncRound {
         }
     }
 
-    /// Whoever has not fetched its part by now does not get it; the others are not to wait any longer.
-    fn give_up_fetchers(&mut self) {
+    /// Fails the peers that have not completed their fetches, so that the others need not wait.
+    fn fail_fetchers(&mut self) {
         if let SyncStage::Transfer { done, calls, .. } = &mut self.stage {
             for peer in done.missing(calls.keys().copied()) {
                 done.vote(peer, false);
@@ -70,7 +70,7 @@ impl SyncRound {
         }
     }
 
-    /// When the peers that an election waits for are to be named.
+    /// When a warning about missing offers is due.
     pub fn warn_at(&self, wait: Duration) -> Option<Time> {
         match &self.stage {
             SyncStage::Offer { offers, .. } => Some(offers.warn_at(wait)),
@@ -78,7 +78,7 @@ impl SyncRound {
         }
     }
 
-    /// If it is time to name them: who has offered, and who has not.
+    /// If a warning is due: the peers that have offered, and those that have not.
     pub fn take_warning(
         &mut self,
         now: Time,
@@ -90,7 +90,7 @@ impl SyncRound {
         due.then(|| (offers.votes().keys().copied().collect(), offers.missing(members)))
     }
 
-    /// Peers that have offered and wait for others to do so.
+    /// The peers that have offered and wait for others.
     pub fn offering(&self) -> Vec<PeerId> {
         match &self.stage {
             SyncStage::Offer { offers, .. } => offers.votes().keys().copied().collect(),
@@ -107,9 +107,9 @@ impl SyncRound {
 
     pub fn deadline(&self) -> Option<Time> {
         match &self.stage {
-            SyncStage::Offer { offers, .. } => offers.votes().values().map(|(cast, _)| cast.deadline).min(),
-            // Whoever stops is noticed by its silence or its link; whoever goes on for ever, by this.
-            SyncStage::Transfer { calls, .. } => calls.values().map(|cast| cast.deadline).min(),
+            SyncStage::Offer { offers, .. } => offers.votes().values().map(|(vote, _)| vote.deadline).min(),
+            // Catches fetches that never end; dead sources are detected by their silence.
+            SyncStage::Transfer { calls, .. } => calls.values().map(|vote| vote.deadline).min(),
         }
     }
 }
@@ -142,11 +142,11 @@ impl Master {
             let Some(sync) = group.sync.as_mut().filter(|s| s.deadline().is_some_and(|d| d <= now)) else {
                 continue;
             };
-            sync.give_up_fetchers();
+            sync.fail_fetchers();
         }
         for (id, group) in &self.groups {
             let Some(SyncRound { stage: SyncStage::Offer { offers, .. } }) = &group.sync else { continue };
-            let overdue = offers.votes().iter().filter(|(_, (cast, _))| cast.deadline <= now);
+            let overdue = offers.votes().iter().filter(|(_, (vote, _))| vote.deadline <= now);
             let overdue: Vec<_> = overdue.map(|(peer, _)| *peer).collect();
             if !overdue.is_empty() {
                 expired.push((overdue, offers.missing(self.roster.members(*id))));
@@ -192,11 +192,11 @@ impl Master {
         };
         let candidates = order.iter().filter_map(candidate).collect();
         let Election { verdicts, revision, reset } = elect(&ElectionInput { candidates, next, held });
-        // Peers take a master that says nothing for this much longer than they were willing to wait for lost.
+        // Less than `answer_grace`: after that, peers would treat the master as lost.
         let grace = self.config.timing.answer_grace / 2;
-        let transfer = |cast: &VoteCall| VoteCall { call: cast.call, deadline: cast.deadline + grace };
+        let transfer = |vote: &VoteCall| VoteCall { call: vote.call, deadline: vote.deadline + grace };
         let calls: BTreeMap<_, _> =
-            offers.votes().iter().map(|(p, (cast, _))| (*p, transfer(cast))).collect();
+            offers.votes().iter().map(|(p, (vote, _))| (*p, transfer(vote))).collect();
         let Some(revision) = revision else { return self.reject_all(now, verdicts, &calls) };
         let before = self.groups.get_mut(&id).and_then(|group| group.ended_before.take());
         if reset || before.is_some_and(|before| revision < before) {
@@ -205,7 +205,7 @@ impl Master {
         self.begin_transfer(now, id, number, revision, verdicts, calls);
     }
 
-    /// Nobody has the state: everyone gets an error, and the round does not count.
+    /// No peer has the state: all offers fail, and the round does not count.
     fn reject_all(
         &mut self,
         now: Time,
@@ -213,10 +213,10 @@ impl Master {
         calls: &BTreeMap<PeerId, VoteCall>,
     ) {
         for (peer, verdict) in verdicts {
-            let (Some(cast), SyncVerdict::Rejected(why)) = (calls.get(&peer), verdict) else { continue };
+            let (Some(vote), SyncVerdict::Rejected(why)) = (calls.get(&peer), verdict) else { continue };
             self.notify(Event::StateRejected(self.peer_name(peer), why.clone()));
-            self.answer(peer, cast.call, Phase::Sync, 0, Answer::StateRejected(why.clone()));
-            self.note_rejected(now, peer, why);
+            self.answer(peer, vote.call, Phase::Sync, 0, Answer::StateRejected(why.clone()));
+            self.start_rejection_grace(now, peer, why);
         }
     }
 
@@ -242,7 +242,7 @@ impl Master {
                     done.vote(peer, false);
                     rejected.insert(peer, why.clone());
                 }
-                // Holders need not answer: they have it, and serve until all are done.
+                // Holders do not answer; they serve until all are done.
                 SyncVerdict::Elected(assignment) if assignment.fetch.is_empty() => done.vote(peer, true),
                 SyncVerdict::Elected(_) => {}
             }
@@ -273,13 +273,13 @@ impl Master {
             }
             let answer = match complete {
                 true => Answer::Synced(revision),
-                // A rejected peer knows why from its verdict; one that could not fetch learns it here.
+                // A rejected peer knows the reason from its verdict.
                 false => Answer::StateRejected(StateRejection::HoldersLost),
             };
             self.answer(peer, call, Phase::Sync, number, answer);
         }
         for (peer, why) in rejected {
-            self.note_rejected(now, peer, why);
+            self.start_rejection_grace(now, peer, why);
         }
     }
 }

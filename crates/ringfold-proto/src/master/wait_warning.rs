@@ -1,7 +1,7 @@
-//! Calls that wait for live peers: who waits for whom goes to the master's log and to the peers that wait.
+//! Warnings about calls that wait for live peers, in the logs of the master and of the waiting peers.
 //!
-//! Peers that use different tags wait for each other until a deadline. This is not provably a mistake (the missing
-//! call may still come from another thread), so it is no contradiction (R10); but both sides are told.
+//! Peers in collectives of different tags wait for each other until a deadline. Another thread may still make the
+//! missing call, so this is not a contradiction (R10).
 
 use super::phase::PhaseRound;
 use super::{Master, MasterAction};
@@ -12,7 +12,7 @@ use crate::limits;
 use crate::message::{Phase, ToPeer};
 use crate::time::Time;
 
-/// A call, the peers that have made it, and those that have not.
+/// A call that has waited for a while, with the peers that have and have not made it.
 struct OverdueCall {
     group: Option<GroupId>,
     call: JointCall,
@@ -21,24 +21,24 @@ struct OverdueCall {
 }
 
 impl Master {
-    /// Names the peers that others have been waiting for (R9).
+    /// Sends the warnings that are due (R9).
     pub(super) fn send_wait_warnings(&mut self, now: Time) {
         for OverdueCall { group, call, waiting, missing } in self.overdue_calls(now) {
             let named = missing.iter().take(limits::NAMES_IN_ERROR_MAX);
             let missing =
                 named.map(|peer| MissingPeer { who: self.peer_name(*peer), waits_in: self.waits_in(*peer) });
-            let note = WaitWarning { call, missing: missing.collect() };
+            let warning = WaitWarning { call, missing: missing.collect() };
             for peer in waiting {
                 let Some(record) = self.roster.get(peer) else { continue };
                 let Some(conn) = record.conn else { continue };
-                let message = Box::new(record.session.unnumbered(ToPeer::StillWaiting(note.clone())));
+                let message = Box::new(record.session.unnumbered(ToPeer::StillWaiting(warning.clone())));
                 self.actions.push_back(MasterAction::Send { conn, message });
             }
-            self.notify(Event::StillWaiting(group, note));
+            self.notify(Event::StillWaiting(group, warning));
         }
     }
 
-    /// When the next call that waits is to be noted.
+    /// When the next warning is due.
     pub(super) fn wait_warning_timeout(&self) -> Option<Time> {
         let wait = self.config.timing.warn_after;
         let phases = self.votes.values().filter(|r| !r.acting).map(|r| r.round.warn_at(wait));
@@ -63,7 +63,7 @@ impl Master {
             let Some(group) = self.groups.get_mut(&id) else { continue };
             let sync = group.sync.as_mut().and_then(|s| s.take_warning(now, wait, members.clone()));
             let sync = sync.map(|(waiting, missing)| (JointCall::Vote(Phase::Sync), waiting, missing));
-            // Peers that all run it are not waiting for each other's call.
+            // No warning if all members have called.
             let ops = group.ops.iter_mut().filter_map(|((tag, _), op)| {
                 let waiting = op.started.keys().copied().collect();
                 let missing = members.iter().copied().filter(|peer| !op.started.contains_key(peer)).collect();

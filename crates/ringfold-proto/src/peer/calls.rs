@@ -1,4 +1,4 @@
-//! The user's calls: what may be called when, and how each is carried to its end.
+//! The user's calls: which are valid when, and how they end.
 
 use super::{Completion, Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{MasterLoss, StateRejection};
@@ -14,9 +14,8 @@ use core::time::Duration;
 #[derive(Debug)]
 pub(super) struct Call {
     pub kind: CallKind,
-    /// When the caller loses timeout.
     pub deadline: Time,
-    /// When the master is taken for lost because it does not end the call.
+    /// When the master counts as lost because it did not end the call.
     pub master_deadline: Time,
 }
 
@@ -33,25 +32,26 @@ pub(super) struct ReduceCall {
     pub tag: Tag,
     pub descriptor: Descriptor,
     pub progress: ReduceProgress,
-    /// The executor did not take it, and will not release it.
+    /// The executor rejected it, and will not report its release.
     pub refused: bool,
 }
 
+/// The progress of a collective.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum ReduceProgress {
     /// No epoch is open.
     WaitingForEpoch,
-    /// The executor is at it.
+    /// The executor runs it.
     Running { op: OpId, announce_at: Option<Time> },
-    /// The outcome is not here. Whether the result is, and what was voted last: a complaint, perhaps.
+    /// The outcome is not known. `done`: the result is complete. `ballot`: the last vote.
     Voted { op: OpId, done: bool, ballot: Ballot },
-    /// The outcome is here, the buffers are not free.
+    /// The outcome is known, the buffers are in use.
     Releasing { op: OpId, result: Result<u32, Failure> },
 }
 
 impl Call {
     pub fn timeout(&self) -> Option<Time> {
-        let (announce, patient) = match &self.kind {
+        let (announce, has_deadline) = match &self.kind {
             CallKind::Reduce(ReduceCall {
                 progress: ReduceProgress::Running { announce_at, .. }, ..
             }) => (*announce_at, true),
@@ -62,7 +62,7 @@ impl Call {
             CallKind::Reduce(_) | CallKind::Connect => (None, true),
             CallKind::Vote { .. } => (None, false),
         };
-        let deadline = if patient { self.deadline } else { self.master_deadline };
+        let deadline = if has_deadline { self.deadline } else { self.master_deadline };
         Some(announce.map_or(deadline, |at| at.min(deadline)).min(self.master_deadline))
     }
 }
@@ -71,7 +71,7 @@ impl Peer {
     /// Registers with the master and waits until accepted.
     pub fn connect(&mut self, now: Time, timeout: Option<Duration>) -> Result<CallId, Failure> {
         if self.stage != MembershipStage::Idle {
-            return Err(Failure::Misuse("this communicator has been connected before".into()));
+            return Err(Failure::Misuse("this communicator was connected before: create a new one".into()));
         }
         self.stage = MembershipStage::Joining;
         let call = self.begin(now, timeout, CallKind::Connect);
@@ -79,20 +79,20 @@ impl Peer {
         Ok(call)
     }
 
-    /// Admits whoever is pending, together with all members of the run.
+    /// Admits pending peers, together with all members of the run.
     pub fn update_topology(&mut self, now: Time, timeout: Option<Duration>) -> Result<CallId, Failure> {
         self.vote(now, timeout, Request::UpdateTopology)
     }
 
-    /// Asks, together with all members of the run, whether anyone waits to join.
+    /// Asks whether peers wait to join, together with all members of the run.
     pub fn are_peers_pending(&mut self, now: Time, timeout: Option<Duration>) -> Result<CallId, Failure> {
         self.vote(now, timeout, Request::ArePeersPending)
     }
 
-    /// Measures, and takes a better ring, together with all members of the run.
+    /// Measures bandwidths and adopts a better ring, together with all members of the run.
     pub fn optimize_topology(&mut self, now: Time, timeout: Option<Duration>) -> Result<CallId, Failure> {
         if self.is_member() && self.visible.global_world <= 1 {
-            return Err(Failure::Misuse("there is nobody to optimise the topology with".into()));
+            return Err(Failure::Misuse("optimize_topology needs at least 2 peers in the run".into()));
         }
         self.vote(now, timeout, Request::OptimizeTopology)
     }
@@ -105,18 +105,25 @@ impl Peer {
         offer: SyncOffer,
     ) -> Result<CallId, Failure> {
         if offer.entries.len() > limits::STATE_ENTRIES_MAX {
+            let (found, max) = (offer.entries.len(), limits::STATE_ENTRIES_MAX);
             return Err(Failure::BadArgument(format!(
-                "a shared state has at most {} entries",
-                limits::STATE_ENTRIES_MAX
+                "invalid shared state of {found} entries: at most {max}"
             )));
         }
         if let Some(entry) = offer.entries.iter().find(|e| e.key.len() > limits::STATE_KEY_BYTES_MAX) {
-            return Err(Failure::BadArgument(format!("the key {:?} is too long", entry.key)));
+            return Err(Failure::BadArgument(format!(
+                "invalid key {:?}: longer than {} bytes",
+                entry.key,
+                limits::STATE_KEY_BYTES_MAX
+            )));
         }
         let mut keys: Vec<_> = offer.entries.iter().map(|e| e.key.as_str()).collect();
         keys.sort_unstable();
         if let Some(pair) = keys.windows(2).find(|w| w[0] == w[1]) {
-            return Err(Failure::BadArgument(format!("the key {:?} occurs twice", pair[0])));
+            return Err(Failure::BadArgument(format!(
+                "invalid shared state: key {:?} occurs twice",
+                pair[0]
+            )));
         }
         self.vote(now, timeout, Request::Sync(offer))
     }
@@ -125,13 +132,16 @@ impl Peer {
     pub fn collective(&mut self, now: Time, tag: Tag, descriptor: Descriptor) -> Result<CallId, Failure> {
         self.require_member()?;
         if let Some(busy) = self.exclusive_vote() {
-            return Err(Failure::Misuse(format!("a collective can't be started during {busy}")));
+            return Err(Failure::Misuse(format!("cannot start a collective during {busy}")));
         }
         if self.reduces().any(|r| r.tag == tag) {
             return Err(Failure::BadArgument(format!("{tag} is already in flight")));
         }
         if self.reduces().count() >= limits::OPS_IN_FLIGHT_MAX {
-            return Err(Failure::Misuse(format!("{} operations are in flight", limits::OPS_IN_FLIGHT_MAX)));
+            return Err(Failure::Misuse(format!(
+                "too many operations in flight: at most {}",
+                limits::OPS_IN_FLIGHT_MAX
+            )));
         }
         if self.epoch().is_some_and(|e| e.members.len() < 2) {
             self.visible = self.latest;
@@ -149,7 +159,7 @@ impl Peer {
         Ok(call)
     }
 
-    /// Says goodbye; calls that have not ended fail.
+    /// Leaves the run. Calls that have not ended fail.
     pub fn leave(&mut self) {
         if matches!(self.stage, MembershipStage::Joining | MembershipStage::Member) {
             self.send(ToMaster::Leave);
@@ -169,7 +179,7 @@ impl Peer {
             return;
         };
         let rejected = rejected.take();
-        // A restarted master knows that the round is over, and not how it was for us.
+        // A restarted master knows that the round is over, but not that this peer was rejected.
         let answer = match (answer, &rejected) {
             (Answer::Synced(_), Some(_)) => Answer::StateRejected(StateRejection::HoldersLost),
             (answer, _) => answer,
@@ -190,8 +200,7 @@ impl Peer {
         self.complete(call, result);
     }
 
-    /// Sends a call's vote, for the first time or to a master that has not had it. Whoever is not accepted
-    /// has no vote; it is cast when the peer is.
+    /// Sends a call's vote, for the first time or to a restarted master. A peer that is not a member sends it later.
     pub(super) fn send_vote(&mut self, now: Time, call: CallId) {
         let Some(Call { kind: CallKind::Vote { request, .. }, deadline, .. }) = self.calls.get(&call) else {
             return;
@@ -205,7 +214,7 @@ impl Peer {
         self.send(ToMaster::Vote { call, round, deadline_ms, request });
     }
 
-    /// Calls whose time is up. The master ends votes and operations; only if it does not is it lost.
+    /// Handles expired calls. The master ends votes and operations; if it does not, it is lost.
     pub(super) fn expire_calls(&mut self, now: Time) {
         for id in self.calls.keys().copied().collect::<Vec<_>>() {
             let Some(call) = self.calls.get_mut(&id) else { continue };
@@ -242,7 +251,7 @@ impl Peer {
         }
     }
 
-    /// Ends a call, at once or when its buffers are free.
+    /// Fails a call, at once or when its buffers are free.
     pub(super) fn fail_call(&mut self, id: CallId, why: Failure) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if let CallKind::Reduce(reduce) = &mut call.kind {
@@ -291,7 +300,7 @@ impl Peer {
         let phase = request.phase();
         let voting = |c: &Call| matches!(&c.kind, CallKind::Vote { request, .. } if request.phase() == phase);
         if self.calls.values().any(voting) {
-            return Err(Failure::Misuse(format!("{phase} is already under way")));
+            return Err(Failure::Misuse(format!("{phase} is already in progress")));
         }
         if phase.is_exclusive() {
             let in_flight = self.reduces().count();
@@ -299,7 +308,7 @@ impl Peer {
                 return Err(Failure::PendingOperations(in_flight));
             }
             if let Some(busy) = self.exclusive_vote() {
-                return Err(Failure::Misuse(format!("{phase} can't be called during {busy}")));
+                return Err(Failure::Misuse(format!("cannot call {phase} during {busy}")));
             }
         }
         let call = self.begin(now, timeout, CallKind::Vote { request, rejected: None });
@@ -319,7 +328,7 @@ impl Peer {
         match &self.stage {
             MembershipStage::Idle => Err(Failure::Misuse("this communicator is not connected".into())),
             MembershipStage::Ended(why) => Err(why.clone()),
-            // A peer that has to wait again keeps its right to call; its calls wait with it.
+            // A demoted peer may call; its calls wait until it is accepted again.
             MembershipStage::Joining if self.calls.values().any(|c| matches!(c.kind, CallKind::Connect)) => {
                 Err(Failure::Misuse("this communicator is not connected yet".into()))
             }
@@ -327,7 +336,7 @@ impl Peer {
         }
     }
 
-    /// The vote under way that shuts out collectives and other votes.
+    /// The exclusive vote in progress, if any.
     fn exclusive_vote(&self) -> Option<Phase> {
         self.calls.values().find_map(|c| match &c.kind {
             CallKind::Vote { request, .. } if request.phase().is_exclusive() => Some(request.phase()),

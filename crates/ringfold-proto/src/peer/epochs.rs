@@ -1,4 +1,4 @@
-//! Memberships: reaching for the neighbours of a proposed epoch, and working in an open one.
+//! Epochs of a peer: links to the neighbours of a proposed epoch, and the state of the open one.
 
 use super::calls::{CallKind, ReduceProgress};
 use super::{Completion, Failure, MembershipStage, Peer, PeerAction};
@@ -9,25 +9,25 @@ use crate::message::{Ballot, Direction, Outcome, Request, RoundNumbers, ToMaster
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What is known of a tag in an epoch.
+/// The operations of a tag in an epoch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TagRecord {
-    /// How many of its operations were decided.
+    /// The next sequence number.
     pub next: Seq,
     /// Outcomes that another member may have missed: the last committed one, and all after it (R8).
     pub remembered: VecDeque<(Seq, Outcome)>,
 }
 
-/// The epoch that operations run in, or ran in until another was proposed.
+/// The last opened epoch.
 #[derive(Debug)]
 pub(super) struct OpenEpoch {
     pub description: EpochDescription,
     pub tags: BTreeMap<Tag, TagRecord>,
-    /// Another was proposed since: nothing new starts here.
+    /// Whether another epoch was proposed since. Nothing starts in this one any more.
     pub ended: bool,
 }
 
-/// An epoch whose members reach for each other.
+/// A proposed epoch, whose members connect to each other.
 #[derive(Debug)]
 pub(super) struct ProposedEpoch {
     pub description: EpochDescription,
@@ -37,17 +37,17 @@ pub(super) struct ProposedEpoch {
     pub deadline: Time,
 }
 
-/// A link as far as this machine cares.
+/// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkState {
-    /// Asked for, for the first time.
+    /// Requested for the first time.
     Connecting,
     Up,
-    /// It broke and is being made anew; trouble is reported at this time.
+    /// Broken and requested again; it is reported to the master at this time.
     Reconnecting {
         report_at: Time,
     },
-    /// It broke or stalled, and the master was told.
+    /// Broken or stalled, and reported to the master.
     Reported,
 }
 
@@ -84,7 +84,7 @@ impl Peer {
                 self.actions.push_back(PeerAction::Link { member, epoch, key });
             }
         }
-        // The master allows more than this, so that it hears of those we could not reach.
+        // Half of the deadline of the master, so that it receives the report in time.
         let deadline = now + self.config.timing.establish_max / 2;
         self.proposal = Some(ProposedEpoch {
             description,
@@ -117,7 +117,7 @@ impl Peer {
             for call in self.calls.keys().copied().collect::<Vec<_>>() {
                 match &self.calls[&call].kind {
                     CallKind::Connect => self.complete(call, Ok(Completion::Connected)),
-                    // To be accepted again is an update of the topology, for whoever waits for one.
+                    // Being accepted again is an update of the topology.
                     CallKind::Vote { request: Request::UpdateTopology, .. } => {
                         self.complete(call, Ok(Completion::Topology));
                     }
@@ -127,17 +127,17 @@ impl Peer {
             }
         }
         self.start_waiting_ops(now);
-        // A link that went after we had said that we are ready.
+        // A link may have broken after the peer reported that it is ready.
         self.repeat_link_reports();
     }
 
-    /// There is a link with this peer.
+    /// The link with this peer is up.
     pub fn handle_link_up(&mut self, peer: PeerId) {
         let Some(state) = self.links.get_mut(&peer) else {
             return self.actions.push_back(PeerAction::Unlink(peer));
         };
-        let mended = matches!(core::mem::replace(state, LinkState::Up), LinkState::Reconnecting { .. });
-        if mended {
+        let reconnected = matches!(core::mem::replace(state, LinkState::Up), LinkState::Reconnecting { .. });
+        if reconnected {
             self.fail_running_ops(peer);
         }
         if let Some(proposal) = &mut self.proposal {
@@ -146,7 +146,7 @@ impl Peer {
         }
     }
 
-    /// No link with this peer can be made, from either side.
+    /// Neither end could make a link with this peer.
     pub fn handle_link_failed(&mut self, peer: PeerId) {
         match self.links.get(&peer) {
             Some(LinkState::Connecting) => {
@@ -163,7 +163,7 @@ impl Peer {
         }
     }
 
-    /// The link with this peer broke. It is made anew; if the peer is dead, the master will say so first.
+    /// The link with this peer broke: requests it again. If the peer is dead, the master evicts it first.
     pub fn handle_link_lost(&mut self, now: Time, peer: PeerId) {
         if self.links.get(&peer) != Some(&LinkState::Up) {
             return;
@@ -174,7 +174,7 @@ impl Peer {
         let member =
             description.and_then(|d| d.members.iter().find(|m| m.peer == peer).map(|m| (d, m.clone())));
         let Some((description, member)) = member else {
-            // Nothing needs it now; whoever proposes an epoch that does must not find it taken for up.
+            // No epoch needs it now. A later proposal requests it again.
             self.links.remove(&peer);
             return;
         };
@@ -187,7 +187,7 @@ impl Peer {
         self.actions.push_back(PeerAction::Link { member, epoch, key });
     }
 
-    /// The executor sees no progress on a link that owes it some (R9).
+    /// The executor sees no progress on a link (R9).
     pub fn handle_link_stalled(&mut self, peer: PeerId, direction: Direction) {
         if self.links.contains_key(&peer) {
             self.report_link(peer, direction);
@@ -212,13 +212,12 @@ impl Peer {
     }
 
     pub(super) fn ping_links(&mut self) {
-        let there = |state: &LinkState| matches!(state, LinkState::Up | LinkState::Reported);
-        let up = self.links.iter().filter(|(_, s)| there(s)).map(|(p, _)| PeerAction::Ping(*p));
+        let is_up = |state: &LinkState| matches!(state, LinkState::Up | LinkState::Reported);
+        let up = self.links.iter().filter(|(_, s)| is_up(s)).map(|(p, _)| PeerAction::Ping(*p));
         self.actions.extend(up);
     }
 
-    /// Nothing new starts in the open epoch; its outcomes stay known until another one opens. The master
-    /// has decided all of its operations before, or they are void now.
+    /// Ends the open epoch: operations that the master has not decided fail. Its outcomes stay known until another opens.
     pub(super) fn end_open_epoch(&mut self, cause: &Cause) {
         let Some(open) = self.open.as_mut().filter(|o| !o.ended) else { return };
         open.ended = true;
@@ -251,7 +250,7 @@ impl Peer {
         }
     }
 
-    /// A restarted master does not know of links that were reported to its earlier life.
+    /// Repeats the reports of links, which a restarted master does not know.
     pub(super) fn repeat_link_reports(&mut self) {
         let reported = |state: &LinkState| *state == LinkState::Reported;
         let troubled: Vec<_> = self.links.iter().filter(|(_, s)| reported(s)).map(|(p, _)| *p).collect();
@@ -260,7 +259,7 @@ impl Peer {
         }
     }
 
-    /// A link was lost and made anew: frames may be missing, so what was under way can't be relied on.
+    /// Votes down running operations: a link was lost and made again, so frames may be missing.
     fn fail_running_ops(&mut self, peer: PeerId) {
         let running: Vec<_> = self
             .reduces()

@@ -1,4 +1,4 @@
-//! The line to the master: dialling, can_send, losing it, and coming back (R7, R8).
+//! The connection to the master: dialling, losing it, and returning (R7, R8).
 
 use super::calls::{CallKind, ReduceProgress};
 use super::{Failure, MembershipStage, Peer, PeerAction};
@@ -29,7 +29,7 @@ impl MasterConnection {
 }
 
 impl Peer {
-    /// The master was reached, and both sides have proved what they had to.
+    /// An authenticated connection to the master is up.
     pub fn handle_connected(&mut self, now: Time, conn: ConnId) {
         if self.master != MasterConnection::Dialling {
             self.actions.push_back(PeerAction::Close { conn });
@@ -37,20 +37,20 @@ impl Peer {
         }
         self.master = MasterConnection::Up { conn, heard_at: now };
         self.next_heartbeat = now + self.config.timing.heartbeat;
-        let introduction = match self.resume() {
+        let first = match self.resume() {
             Some(resume) => ToMaster::Resume(Box::new(resume)),
             None => {
-                // A newcomer begins anew: what it was told before is of no account.
+                // A new peer starts a new session.
                 self.session = Session::default();
                 self.proposal = None;
                 ToMaster::Join(self.config.join.clone())
             }
         };
-        let message = Box::new(Numbered { number: 0, acknowledged: 0, message: introduction });
+        let message = Box::new(Numbered { number: 0, acknowledged: 0, message: first });
         self.actions.push_back(PeerAction::Send { conn, message });
     }
 
-    /// The master could not be reached, or did not let us in; whether that may change.
+    /// The master could not be reached, or rejected this peer.
     pub fn handle_dial_failed(&mut self, now: Time, reason: &str, retryable: bool) {
         if self.master != MasterConnection::Dialling {
             return;
@@ -60,7 +60,7 @@ impl Peer {
         }
         self.master = MasterConnection::Down { redial_at: Some(now + self.config.timing.redial) };
         if self.master_lost_since.is_none() {
-            // Never reached: the caller decides whether to try again.
+            // Never connected: the caller decides whether to retry.
             self.end_membership(Failure::MasterLost(MasterLoss::Unreachable(reason.to_owned())));
         }
     }
@@ -79,7 +79,7 @@ impl Peer {
         self.actions.push_back(PeerAction::DialMaster);
     }
 
-    /// Beats, notices a silent master, dials again, gives up.
+    /// Sends heartbeats, detects a silent master, dials again, gives up.
     pub(super) fn check_master_connection(&mut self, now: Time) {
         if matches!(self.stage, MembershipStage::Idle | MembershipStage::Ended(_)) {
             return;
@@ -88,9 +88,9 @@ impl Peer {
         if self.master_lost_since.is_some_and(|since| since + timing.master_return_max <= now) {
             return self.end_membership(Failure::MasterLost(MasterLoss::NotReturned));
         }
-        let beats = self.next_heartbeat <= now;
-        if beats {
-            // Neighbours may hear us where the master does not (R9).
+        let is_due = self.next_heartbeat <= now;
+        if is_due {
+            // Neighbours may hear this peer when the master does not (R9).
             self.next_heartbeat = now + timing.heartbeat;
             self.ping_links();
         }
@@ -100,11 +100,11 @@ impl Peer {
                 self.close_stale(limits::STALE_CONNECTIONS_MAX);
                 self.handle_lost(now, conn);
             }
-            MasterConnection::Up { conn, .. } if beats => {
+            MasterConnection::Up { conn, .. } if is_due => {
                 let heard = core::mem::take(&mut self.heard_peers).into_iter().collect();
                 let mut message = self.session.unnumbered(ToMaster::Heartbeat { heard });
                 if !self.can_send {
-                    // A master that has yet to find its way back to us has not said what we have heard.
+                    // The numbers of a master before its answer may be those of another incarnation.
                     message.acknowledged = 0;
                 }
                 self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
@@ -114,7 +114,7 @@ impl Peer {
         }
     }
 
-    /// Judges a message; false if it is to be ignored.
+    /// Whether to handle a message.
     pub(super) fn accept_message(&mut self, now: Time, conn: ConnId, message: &Numbered<ToPeer>) -> bool {
         let MasterConnection::Up { conn: current, heard_at } = &mut self.master else { return false };
         if *current != conn {
@@ -122,7 +122,7 @@ impl Peer {
         }
         *heard_at = now;
         if matches!(message.message, ToPeer::Restoring { .. }) {
-            // Another life of the master: its numbering, and ours, begin anew.
+            // Another incarnation of the master: both numberings restart.
             self.session = Session::default();
         }
         match self.session.receive(message) {
@@ -159,7 +159,7 @@ impl Peer {
         }
     }
 
-    /// The run goes on: whatever the new life of the master does not know is said again.
+    /// The run continues: repeats what the new incarnation of the master does not know.
     pub(super) fn handle_restored(&mut self, now: Time, incarnation: Incarnation, last_pending: bool) {
         self.previous = Some(core::mem::replace(&mut self.incarnation, incarnation));
         self.session.reset_sent();
@@ -172,7 +172,7 @@ impl Peer {
         self.repeat_link_reports();
     }
 
-    /// This peer was accepted too early; it waits, and its calls wait with it.
+    /// This peer was accepted too early. It waits again, and so do its calls.
     pub(super) fn handle_demoted(&mut self) {
         self.stage = MembershipStage::Joining;
         self.end_open_epoch(&Cause::EpochEnded);
@@ -187,13 +187,13 @@ impl Peer {
         self.close_stale(0);
     }
 
-    /// Closes connections on which the master fell silent, but for the newest ones.
+    /// Closes the oldest connections to a silent master, except for `kept`.
     pub(super) fn close_stale(&mut self, kept: usize) {
         let closed = self.stale.len().saturating_sub(kept);
         self.actions.extend(self.stale.drain(..closed).map(|conn| PeerAction::Close { conn }));
     }
 
-    /// What a member brings to a master that may have forgotten it; none if it was not accepted yet.
+    /// The report for a restarted master; `None` if this peer was not accepted yet.
     fn resume(&self) -> Option<Resume> {
         let open = self.open.as_ref()?;
         let mut ops: Vec<_> = self.reduces().filter_map(|r| op_record(r, open.description.id)).collect();
@@ -207,7 +207,7 @@ impl Peer {
         }
         ops.truncate(limits::OPS_IN_RESUME_MAX);
         if ops.len() > limits::CAUSES_IN_RESUME_MAX {
-            // Causes may be long, and a frame has a bound; what matters is that these were aborted.
+            // Long causes could exceed the limit of a frame.
             for record in &mut ops {
                 if let OpProgress::Decided(Outcome::Aborted(cause)) = &mut record.progress {
                     *cause = Cause::EpochEnded;
@@ -234,23 +234,23 @@ impl Peer {
         })
     }
 
-    /// The votes that a restarted master has not had: those cast while it was away.
+    /// Repeats the votes on undecided operations for a restarted master.
     fn repeat_op_votes(&mut self) {
-        let mut said = Vec::new();
+        let mut messages = Vec::new();
         for call in self.calls.values() {
             let CallKind::Reduce(reduce) = &call.kind else { continue };
             let descriptor = reduce.descriptor;
             match &reduce.progress {
                 ReduceProgress::Running { op, announce_at: None } => {
-                    said.push(ToMaster::Started { op: *op, descriptor })
+                    messages.push(ToMaster::Started { op: *op, descriptor })
                 }
                 ReduceProgress::Voted { op, ballot, .. } => {
-                    said.push(ToMaster::OpVote { op: *op, descriptor, ballot: ballot.clone() });
+                    messages.push(ToMaster::OpVote { op: *op, descriptor, ballot: ballot.clone() });
                 }
                 _ => {}
             }
         }
-        said.into_iter().for_each(|message| self.send(message));
+        messages.into_iter().for_each(|message| self.send(message));
     }
 }
 

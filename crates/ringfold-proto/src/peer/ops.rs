@@ -1,4 +1,4 @@
-//! Collectives: started as soon as an epoch is open, voted on when done, ended by the master's word.
+//! Collectives: started when an epoch is open, voted on when done, ended by the master's decision.
 
 use super::calls::{CallKind, ReduceCall, ReduceProgress};
 use super::{Completion, Failure, Peer, PeerAction};
@@ -15,8 +15,7 @@ impl Peer {
         self.vote_op(op, Ballot::Done { digest: None });
     }
 
-    /// The executor does not take the operation. It is voted down; its buffers were never touched, so no
-    /// release will be told.
+    /// The executor rejected the operation, and will not report its release.
     pub fn handle_op_refused(&mut self, op: OpId) {
         if let Some((_, reduce)) = self.reduce_of(op) {
             reduce.refused = true;
@@ -24,12 +23,12 @@ impl Peer {
         }
     }
 
-    /// A peer's frames do not fit what was asked for here.
+    /// A peer's frames do not match the arguments of this peer.
     pub fn handle_op_mismatch(&mut self, op: OpId, from: PeerId) {
         self.vote_op(op, Ballot::Differs { from });
     }
 
-    /// The executor is through with an operation: nothing touches its buffers any more.
+    /// The executor has released the buffers of an operation.
     pub fn handle_op_released(&mut self, op: OpId) {
         let Some((call, reduce)) = self.reduce_of(op) else { return };
         let ReduceProgress::Releasing { result, .. } = &reduce.progress else { return };
@@ -46,7 +45,7 @@ impl Peer {
         }
         record.next = Seq(op.seq.0.saturating_add(1));
         if outcome == Outcome::Committed {
-            // Whoever voted for this one has heard of all before it.
+            // All voters of this one know the outcomes before it.
             record.remembered.clear();
         }
         record.remembered.push_back((op.seq, outcome.clone()));
@@ -62,13 +61,12 @@ impl Peer {
         }
         let (result, action) = match outcome {
             Outcome::Committed if done => (Ok(world), PeerAction::CommitOp(op)),
-            // The master never commits what a living member has not done.
             Outcome::Committed => {
                 return self.end_membership(Failure::master_misbehaved(ProtocolViolation::PrematureCommit));
             }
             Outcome::Aborted(cause) => (Err(Failure::Aborted(Box::new(cause))), PeerAction::AbortOp(op)),
         };
-        // Set when the operation is decided, not when it is released: all peers hear decisions in the same order.
+        // Set at the decision, not at the release: all peers receive decisions in the same order.
         let visible = match &result {
             Ok(_) => attributes.with_group_world(world),
             Err(_) => attributes,
@@ -82,7 +80,7 @@ impl Peer {
         self.actions.push_back(action);
     }
 
-    /// Starts what waits for an epoch, if one is open.
+    /// Starts the waiting collectives if an epoch is open.
     pub(super) fn start_waiting_ops(&mut self, now: Time) {
         let Some(open) = self.open.as_ref().filter(|o| !o.ended) else { return };
         let world = open.description.members.len();
@@ -110,7 +108,7 @@ impl Peer {
         }
     }
 
-    /// Tells the master of operations that were not done at once, so that it can say who waits for whom.
+    /// Announces long operations to the master, so that it can tell who waits for whom.
     pub(super) fn announce_ops(&mut self, now: Time) {
         let mut due = Vec::new();
         for call in self.calls.values_mut() {
@@ -126,7 +124,7 @@ impl Peer {
         }
     }
 
-    /// Votes once; a complaint may follow a "done", never the other way round.
+    /// Votes once. Only a timeout may follow a "done".
     pub(super) fn vote_op(&mut self, op: OpId, ballot: Ballot) {
         let Some((_, reduce)) = self.reduce_of(op) else { return };
         let done = match &reduce.progress {

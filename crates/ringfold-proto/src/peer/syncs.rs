@@ -1,4 +1,4 @@
-//! Shared state: the election's verdict, and the fetches that follow from it.
+//! Syncs of a peer: the verdict of the election, and the fetches.
 
 use super::calls::{Call, CallKind};
 use super::{Failure, Peer, PeerAction};
@@ -29,7 +29,7 @@ impl Peer {
         }
     }
 
-    /// The fetches of an assignment have ended; whether the elected content is here now.
+    /// The fetches of an assignment have ended; whether the elected content is complete.
     pub fn handle_fetched(&mut self, call: CallId, number: u64, complete: bool) {
         if number != self.assignments {
             return;
