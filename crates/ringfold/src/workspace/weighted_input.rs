@@ -1,4 +1,4 @@
-//! A peer's share in a weighted average.
+//! The input of a weighted average.
 
 use super::intervals::Intervals;
 use core::ops::Range;
@@ -7,27 +7,26 @@ use ringfold_proto::descriptor::Weight;
 use ringfold_proto::dtype::DType;
 use zerocopy::IntoBytes;
 
-/// The weight, and how much of the input was multiplied by it. What was, lies in the target, and from there it
-/// is read as own data.
-pub(super) struct Share {
+/// The weight, and which input is multiplied by it already. Multiplied input is in the target, and read from there.
+pub(super) struct WeightedInput {
     dtype: DType,
-    /// The weight as elements can hold it: values are multiplied by the very number that is added up.
+    /// The weight, rounded to the element type: values are multiplied by the same number that is summed up.
     weight: f64,
     multiplied: Intervals,
 }
 
-impl Share {
+impl WeightedInput {
     pub(super) fn new(weight: Weight, dtype: DType) -> Self {
         let weight = wide(dtype, &narrow(dtype, weight.value()));
         Self { dtype, weight, multiplied: Intervals::default() }
     }
 
-    /// The weight as an element: this peer's part of the sum of weights.
+    /// The weight as an element, for the sum of weights.
     pub(super) fn element(&self) -> Vec<u8> {
         narrow(self.dtype, self.weight)
     }
 
-    /// Multiplies a range, from `source` or else in place, unless that was done.
+    /// Multiplies a range, from `source` or in place; parts that are multiplied already are skipped.
     pub(super) fn multiply(&mut self, source: Option<&[u8]>, target: &mut [u8], range: Range<usize>) {
         let (dtype, weight) = (self.dtype, self.weight);
         self.multiplied.insert(range, |new| match source {
@@ -36,14 +35,14 @@ impl Share {
         });
     }
 
-    /// Divides by the sum of weights, each value rounded once. Nothing over nothing is not a number.
+    /// Divides by the sum of weights, with one rounding per value. 0 / 0 is NaN.
     pub(super) fn divide(&self, target: &mut [u8], sum_of_weights: &[u8]) {
-        /// Elements that are divided at a time: few enough to stay in the nearest cache.
+        /// Elements divided at a time; they stay in the L1 cache.
         const TILE: usize = 512;
         let by = wide(self.dtype, sum_of_weights);
         let mut tile = [0.0; TILE];
         for part in target.chunks_mut(TILE * self.dtype.bytes()) {
-            // Quotients of f64 rounded to a shorter float are what dividing those floats gives.
+            // An f64 quotient rounded to a shorter float equals the quotient of those floats.
             let tile = &mut tile[..part.len() / self.dtype.bytes()];
             convert(self.dtype, DType::F64, part, tile.as_mut_bytes());
             tile.iter_mut().for_each(|value| *value /= by);
@@ -69,8 +68,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotients_are_rounded_once_and_nothing_over_nothing_is_nan() {
-        let share = Share::new(Weight::ONE, DType::F32);
+    fn quotients_are_rounded_once_and_zero_over_zero_is_nan() {
+        let share = WeightedInput::new(Weight::ONE, DType::F32);
         let values: Vec<f32> = (0..2000).map(|i| i as f32 * 1.7 - 900.0).collect();
         let mut divided = values.clone();
         share.divide(divided.as_mut_bytes(), 49.0_f32.as_bytes());
@@ -81,8 +80,8 @@ mod tests {
     }
 
     #[test]
-    fn values_are_multiplied_by_the_weight_that_is_added_up() {
-        let share = Share::new(Weight::new(1.001).unwrap(), DType::BF16);
+    fn values_are_multiplied_by_the_weight_that_is_summed_up() {
+        let share = WeightedInput::new(Weight::new(1.001).unwrap(), DType::BF16);
         assert_eq!(share.element(), half::bf16::from_f64(1.001).to_ne_bytes());
         assert_eq!(share.weight, half::bf16::from_f64(1.001).to_f64());
     }

@@ -1,4 +1,4 @@
-//! Where rank 0 can be met: a listener of its own, and the line that tells the others of it.
+//! The listener of rank 0 during bootstrap, and the announcement of its address.
 
 use super::bootstrap::Vigil;
 use crate::Error;
@@ -15,57 +15,57 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of an announcement, at most.
+/// The maximum length of an announcement in bytes.
 pub(super) const ANNOUNCEMENT_BYTES_MAX: usize = 4096;
 
-/// Addresses in an announcement, at most.
+/// The maximum number of addresses in an announcement.
 const ADDRESSES_MAX: usize = 16;
 
-/// A door where rank 0 can be met, open before anyone is told of it, and until the last clone of it is dropped.
+/// A listener of rank 0, opened before its address is distributed, and closed with its last clone.
 ///
-/// Whoever is told its announcement may come before rank 0 does, and waits. One group meets here at a time; groups of
-/// other names wait for their turn.
+/// Ranks that have its [announcement](BootstrapListener::announcement) may connect before rank 0 does, and wait for it.
+/// One group forms at a time; groups with other names wait.
 ///
 /// ```
-/// use ringfold::{Bootstrap, Group, MeetingPlace};
+/// use ringfold::{Bootstrap, Group, BootstrapListener};
 ///
 /// # fn main() -> Result<(), ringfold::Error> {
-/// let place = MeetingPlace::open()?;
-/// let told = place.announcement();
+/// let listener = BootstrapListener::open()?;
+/// let announcement = Bootstrap::Announcement(listener.announcement());
 /// let other = std::thread::spawn(move || {
-///     Group::builder().rank(1).world(2).bootstrap(Bootstrap::Told(told)).connect()?.barrier()
+///     Group::builder().rank(1).world(2).bootstrap(announcement).connect()?.barrier()
 /// });
-/// let group = Group::builder().rank(0).world(2).bootstrap(Bootstrap::Place(place)).connect()?;
+/// let group = Group::builder().rank(0).world(2).bootstrap(Bootstrap::Listener(listener)).connect()?;
 /// group.barrier()?;
 /// other.join().unwrap()
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct MeetingPlace {
+pub struct BootstrapListener {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     poller: Arc<Poller>,
-    /// The listener's times are by this clock, whichever group meets here.
+    /// The clock of the listener, for all groups.
     clock: Clock,
     announcement: Announcement,
-    /// Locked by the group that meets here.
+    /// Locked by the group that is forming.
     listener: Mutex<Listener>,
 }
 
-impl MeetingPlace {
-    /// Listens wherever it can.
+impl BootstrapListener {
+    /// Listens on any free port of all addresses.
     pub fn open() -> Result<Self, Error> {
         Self::open_at(None)
     }
 
-    /// One line without spaces that tells where this is. It has a secret in it: whoever knows it can take part.
+    /// The addresses and a secret, as one line without spaces. Anyone who knows it can join the group.
     pub fn announcement(&self) -> String {
         self.inner.announcement.to_string()
     }
 
-    /// Listens at one local address, or at all.
+    /// Listens on any free port of one local address, or of all.
     pub(super) fn open_at(bind: Option<IpAddr>) -> Result<Self, Error> {
         let open = || -> io::Result<Self> {
             let poller = Arc::new(Poller::new()?);
@@ -79,10 +79,10 @@ impl MeetingPlace {
             };
             Ok(Self::new(listener, poller, announcement))
         };
-        open().map_err(|error| Error::Bind(format!("no place to meet can be opened: {error}")))
+        open().map_err(|error| Error::Bind(format!("listening for the group failed: {error}")))
     }
 
-    /// Listens at an address that all know; there is no secret then.
+    /// Listens at an address that all ranks know, without a secret.
     pub(super) fn listen(address: SocketAddr) -> io::Result<Self> {
         let poller = Arc::new(Poller::new()?);
         let listener = Listener::bind_one(address, &poller)?;
@@ -110,12 +110,11 @@ impl MeetingPlace {
         &self.inner.poller
     }
 
-    /// What those who come have to know, before the group's token.
+    /// The secret that connecting ranks must know in addition to the token.
     pub(super) fn secret(&self) -> &str {
         &self.inner.announcement.secret
     }
 
-    /// What errors call it.
     pub(super) fn describe(&self) -> String {
         self.inner.announcement.describe()
     }
@@ -124,7 +123,7 @@ impl MeetingPlace {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Waits until no other group meets here; then the listener is ours. None if that takes too long.
+    /// Waits until no other group uses the listener, and locks it. `None` after the deadline.
     pub(super) fn await_turn(
         &self,
         vigil: &Vigil,
@@ -143,14 +142,14 @@ impl MeetingPlace {
     }
 }
 
-impl fmt::Debug for MeetingPlace {
+impl fmt::Debug for BootstrapListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the secret.
-        f.debug_struct("MeetingPlace").field("id", &self.inner.announcement.id).finish_non_exhaustive()
+        f.debug_struct("BootstrapListener").field("id", &self.inner.announcement.id).finish_non_exhaustive()
     }
 }
 
-/// What a place says of itself: `ringfold1:id:secret:address,address`.
+/// The address of rank 0 and its secret, as text: `ringfold1:id:secret:address,address`.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Announcement {
     id: String,
@@ -161,12 +160,12 @@ pub(super) struct Announcement {
 const KIND: &str = "ringfold1";
 
 impl Announcement {
-    /// What errors call the place.
+    /// The name of the listener in errors.
     pub(super) fn describe(&self) -> String {
-        format!("the meeting place {}", self.id)
+        format!("the bootstrap listener {}", self.id)
     }
 
-    /// The same door may be known by other addresses, too.
+    /// Adds other addresses of the same listener.
     pub(super) fn add_hosts(&mut self, hosts: impl IntoIterator<Item = IpAddr>) {
         let Some(port) = self.addresses.first().map(SocketAddr::port) else { return };
         for ip in hosts {
@@ -196,25 +195,25 @@ impl FromStr for Announcement {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.len() > ANNOUNCEMENT_BYTES_MAX {
-            return Err("it is too long");
+            return Err("too long");
         }
         let mut parts = text.trim().splitn(4, ':');
-        let mut part = || parts.next().ok_or("it was not written by rank 0");
+        let mut part = || parts.next().ok_or("not an announcement of rank 0");
         if part()? != KIND {
-            return Err("it was not written by rank 0");
+            return Err("not an announcement of rank 0");
         }
         let (id, secret, list) = (part()?, part()?, part()?);
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         if !is_number(id) || !is_number(secret) {
-            return Err("its number or its secret is none");
+            return Err("invalid id or secret");
         }
         let addresses: Vec<SocketAddr> = list
             .split(',')
             .take(ADDRESSES_MAX + 1)
-            .map(|address| address.parse().map_err(|_| "its addresses are none"))
+            .map(|address| address.parse().map_err(|_| "invalid address"))
             .collect::<Result<_, _>>()?;
         if addresses.len() > ADDRESSES_MAX {
-            return Err("it has too many addresses");
+            return Err("too many addresses");
         }
         Ok(Self { id: id.to_owned(), secret: secret.to_owned(), addresses })
     }
@@ -224,7 +223,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Where a door that is open to all can be found, this host's own way first.
+/// The addresses of this host, loopback first.
 fn own_addresses() -> Vec<IpAddr> {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     std::iter::once(loopback).chain(outward_addresses()).collect()
@@ -235,21 +234,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_announcement_is_read_as_it_was_written() {
-        let place = MeetingPlace::open().unwrap();
-        let text = place.announcement();
+    fn an_announcement_is_parsed_as_it_was_written() {
+        let listener = BootstrapListener::open().unwrap();
+        let text = listener.announcement();
         assert!(text.len() < ANNOUNCEMENT_BYTES_MAX && !text.contains(char::is_whitespace), "{text}");
         let mut read: Announcement = text.parse().unwrap();
-        assert!(read == place.inner.announcement);
+        assert!(read == listener.inner.announcement);
         assert!(read.addresses.iter().any(|address| address.ip().is_loopback()));
         read.add_hosts(["10.1.2.3".parse().unwrap(), "2001:db8::7".parse().unwrap()]);
         assert!(read.to_string().parse::<Announcement>().unwrap() == read);
-        assert!(format!("{text}\n").parse::<Announcement>().is_ok(), "a file ends with a line");
-        assert!(!format!("{place:?}").contains(place.secret()));
+        assert!(format!("{text}\n").parse::<Announcement>().is_ok(), "a file ends with a newline");
+        assert!(!format!("{listener:?}").contains(listener.secret()));
     }
 
     #[test]
-    fn what_is_no_announcement_is_refused() {
+    fn invalid_announcements_are_rejected() {
         let many = format!("ringfold1:0:0:{}", vec!["127.0.0.1:1"; 17].join(","));
         let long = format!("ringfold1:0:{}:127.0.0.1:1", "0".repeat(5000));
         let texts =

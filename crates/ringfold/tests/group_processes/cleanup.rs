@@ -1,11 +1,11 @@
 //! What groups leave behind: nothing.
 
-use super::stage::{MEDIA, Place, Rank, SOON, group};
+use super::rank_process::{MEDIA, Place, Rank, SOON, group};
 use ringfold_lab::usage::descriptors;
 use std::time::Instant;
 
 #[test]
-fn groups_that_were_closed_leave_no_thread_descriptor_memory_or_file() {
+fn closed_groups_leave_no_threads_descriptors_memory_or_files() {
     for media in MEDIA {
         let place = Place::new();
         let mut ranks: Vec<_> = (0..3).map(|rank| Rank::start(format!("rank {rank}"))).collect();
@@ -31,7 +31,7 @@ fn groups_that_were_closed_leave_no_thread_descriptor_memory_or_file() {
 }
 
 #[test]
-fn a_group_has_no_name_in_any_file_system_while_it_lives() {
+fn a_group_has_no_name_in_any_file_system() {
     let ranks = group(3, "auto", "");
     for rank in &ranks {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", rank.pid())).unwrap();
@@ -46,7 +46,7 @@ fn a_group_has_no_name_in_any_file_system_while_it_lives() {
 }
 
 #[test]
-fn a_group_that_died_leaves_its_survivors_nothing_of_it() {
+fn a_failed_group_leaves_nothing_in_its_survivors() {
     for media in MEDIA {
         let mut ranks: Vec<_> = (0..3).map(|rank| Rank::start(format!("rank {rank}"))).collect();
         let before: Vec<_> = ranks.iter_mut().map(|rank| rank.ask("usage").told()).collect();

@@ -1,27 +1,27 @@
-//! Broadcast, gather, all-gather and barrier: what a rank fills its slot with is for all its readers.
+//! Broadcast, gather, all-gather and barrier: all readers of a slot read the same data.
 
 use super::exchange::Chunks;
-use super::operands::{Cuts, Operands};
+use super::operands::{Operands, PartBounds};
 use core::ops::Range;
 use ringfold_fabric::arena::{Others, Ranks};
 use ringfold_proto::id::Rank;
 
-pub(super) struct Share<'a> {
+pub(super) struct Multicast<'a> {
     pub(super) operands: Operands<'a>,
-    /// Everyone's part in the output. A rank that reads nothing need not know those of others.
-    pub(super) parts: Cuts,
+    /// Each rank's part of the output. A rank that reads nothing knows only its own.
+    pub(super) parts: PartBounds,
     pub(super) me: Rank,
-    /// Who has something.
-    pub(super) givers: Ranks,
-    /// Who gets it.
-    pub(super) takers: Ranks,
-    /// Whether this rank's own part has to be copied to its output.
+    /// Ranks that have data.
+    pub(super) senders: Ranks,
+    /// Ranks that get the data.
+    pub(super) receivers: Ranks,
+    /// Whether this rank copies its own part to its output.
     pub(super) keeps_own: bool,
     pub(super) chunk_bytes: usize,
     pub(super) count: u64,
 }
 
-impl Share<'_> {
+impl Multicast<'_> {
     fn range(&self, of: Rank, chunk: u64) -> Range<usize> {
         let part = self.parts.len(of);
         let start = part.min((chunk as usize).saturating_mul(self.chunk_bytes));
@@ -29,20 +29,20 @@ impl Share<'_> {
     }
 }
 
-impl Chunks for Share<'_> {
+impl Chunks for Multicast<'_> {
     fn count(&self) -> u64 {
         self.count
     }
 
     fn fill_bytes(&self, chunk: u64) -> Option<usize> {
-        let has_readers = !self.takers.without(self.me).is_empty();
-        // The first chunk is announced even if it is empty, so that ranks notice if they were asked for different things.
+        let has_readers = !self.receivers.without(self.me).is_empty();
+        // An empty first chunk is announced too, so that ranks detect different calls.
         let bytes = self.range(self.me, chunk).len();
-        (self.givers.contains(self.me) && has_readers && (bytes > 0 || chunk == 0)).then_some(bytes)
+        (self.senders.contains(self.me) && has_readers && (bytes > 0 || chunk == 0)).then_some(bytes)
     }
 
     fn sources(&self, chunk: u64) -> Ranks {
-        let mut sources = self.givers.without(self.me);
+        let mut sources = self.senders.without(self.me);
         for rank in sources {
             if chunk > 0 && self.range(rank, chunk).is_empty() {
                 sources = sources.without(rank);
@@ -52,13 +52,13 @@ impl Chunks for Share<'_> {
     }
 
     fn reads(&self) -> bool {
-        self.takers.contains(self.me)
+        self.receivers.contains(self.me)
     }
 
     fn fill(&mut self, chunk: u64, slot: &mut [u8]) {
         let range = self.range(self.me, chunk);
         if !slot.is_empty() {
-            // A buffer of its own holds this rank's part alone.
+            // A separate input has only this rank's part.
             slot.copy_from_slice(match self.operands.is_in_place() {
                 true => self.operands.input_part(&self.parts, self.me, range.clone()),
                 false => self.operands.input(range.clone()),

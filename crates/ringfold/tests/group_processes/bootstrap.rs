@@ -1,6 +1,6 @@
 //! How ranks find each other, or don't.
 
-use super::stage::{MEDIA, Place, Rank, SOON, address};
+use super::rank_process::{MEDIA, Place, Rank, SOON, address};
 use std::time::{Duration, Instant};
 
 /// Starts a rank that meets the others somewhere.
@@ -26,7 +26,7 @@ fn are_a_group(mut ranks: Vec<Rank>) {
 }
 
 #[test]
-fn ranks_meet_at_a_file_and_leave_none() {
+fn ranks_connect_by_a_file_and_remove_it() {
     for media in MEDIA {
         let place = Place::new();
         let media = format!("media={media}");
@@ -36,7 +36,7 @@ fn ranks_meet_at_a_file_and_leave_none() {
 }
 
 #[test]
-fn ranks_meet_at_an_address_whoever_comes_first() {
+fn ranks_connect_by_an_address_in_any_order() {
     for order in [[0, 1, 2], [2, 1, 0]] {
         let at = address();
         let come = |rank| {
@@ -48,7 +48,7 @@ fn ranks_meet_at_an_address_whoever_comes_first() {
 }
 
 #[test]
-fn ranks_meet_as_their_environment_says() {
+fn ranks_connect_by_their_environment() {
     let at = address();
     let (host, port) = at.split_once(':').unwrap();
     let rank = |rank: usize| {
@@ -62,7 +62,7 @@ fn ranks_meet_as_their_environment_says() {
 }
 
 #[test]
-fn a_file_of_an_earlier_run_misleads_nobody() {
+fn a_file_of_an_earlier_run_does_no_harm() {
     let place = Place::new();
     // Rank 0 of the earlier run is killed while it waits, so that its file stays.
     let mut earlier = comer(0, 2, &place.file(), "");
@@ -95,7 +95,7 @@ fn a_file_of_an_earlier_run_misleads_nobody() {
 }
 
 #[test]
-fn a_rank_that_comes_late_is_waited_for() {
+fn a_late_rank_is_awaited() {
     let at = address();
     let mut ranks: Vec<_> = (0..2).map(|rank| comer(rank, 3, &at, "")).collect();
     ranks[0].await_visitors(1);
@@ -104,7 +104,7 @@ fn a_rank_that_comes_late_is_waited_for() {
 }
 
 #[test]
-fn ranks_that_never_come_are_named_to_all_who_came() {
+fn missing_ranks_are_named_on_all_connected_ranks() {
     let place = Place::new();
     let begun = Instant::now();
     let mut came: Vec<_> =
@@ -124,7 +124,7 @@ fn ranks_that_never_come_are_named_to_all_who_came() {
 }
 
 #[test]
-fn a_rank_that_is_killed_while_the_others_come_is_named_to_all_who_came() {
+fn a_rank_killed_during_bootstrap_is_named_on_all_connected_ranks() {
     let at = address();
     let mut ranks: Vec<_> = (0..3).map(|rank| comer(rank, 4, &at, "patience_ms=20000")).collect();
     ranks[0].await_visitors(2);
@@ -138,7 +138,7 @@ fn a_rank_that_is_killed_while_the_others_come_is_named_to_all_who_came() {
 }
 
 #[test]
-fn others_hear_that_rank_0_was_killed_while_they_waited() {
+fn waiting_ranks_report_that_rank_0_was_killed() {
     let at = address();
     let mut ranks: Vec<_> = (0..2).map(|rank| comer(rank, 3, &at, "patience_ms=20000")).collect();
     ranks[0].await_visitors(1);
@@ -149,7 +149,7 @@ fn others_hear_that_rank_0_was_killed_while_they_waited() {
 }
 
 #[test]
-fn a_number_that_is_taken_is_refused_and_the_others_go_on() {
+fn a_duplicate_rank_is_rejected_and_the_others_continue() {
     let at = address();
     let mut ranks: Vec<_> = (0..2).map(|rank| comer(rank, 3, &at, "")).collect();
     ranks[0].await_visitors(1);
@@ -174,7 +174,7 @@ fn a_second_rank_0_does_not_disturb_the_first() {
 }
 
 #[test]
-fn ranks_that_count_differently_are_told_so() {
+fn different_world_sizes_are_rejected() {
     let at = address();
     let mut ranks = vec![comer(0, 2, &at, "")];
     let mut other = comer(1, 3, &at, "");
@@ -187,7 +187,7 @@ fn ranks_that_count_differently_are_told_so() {
 }
 
 #[test]
-fn groups_of_different_names_meet_at_one_address_at_the_same_time() {
+fn groups_with_different_names_share_one_address() {
     let at = address();
     let mut ranks = Vec::new();
     for rank in [1, 0, 2] {

@@ -1,35 +1,34 @@
-//! Large reductions: the whole is cut into blocks, and each block into one piece per rank. Everyone gives its
-//! contributions to the owner of each piece, who folds them, keeps the result and shows it to the others.
+//! Large reductions: in blocks, each with one piece per rank. The owner of a piece reduces the contributions of all
+//! ranks, and all ranks read the result from its slot.
 //!
-//! Contributions and results of different blocks alternate, so that there is always something to do: with two blocks
-//! ahead the rounds are C0 C1 C2 R0 C3 R1 C4 R2 … An owner folds the contributions to a block straight out of the slots
-//! of others into its slot with the results.
+//! Contributions and results of different blocks alternate, so that ranks seldom wait: with two blocks ahead the rounds
+//! are C0 C1 C2 R0 C3 R1 C4 R2 … An owner reduces directly from the slots of the other ranks into its result slot.
 
-use super::deal::{lane, lane_count};
-use super::fold::{Fold, tiles};
 use super::operands::Operands;
-use super::pipeline::{Move, Script};
+use super::personalized::{lane, lane_count};
+use super::pipeline::{RoundSchedule, RoundStep};
+use super::tile_reducer::{TileReducer, tiles};
 use core::ops::Range;
 use ringfold_fabric::arena::{Desk, Fill, Others, Ranks};
 use ringfold_proto::id::Rank;
 
-pub(super) struct Settle<'a> {
+pub(super) struct BlockReduce<'a> {
     operands: Operands<'a>,
-    fold: Fold,
+    reducer: TileReducer,
     me: Rank,
     world: usize,
-    /// Who gets the results; everyone if nobody is named.
+    /// The rank that gets the results; `None`: all ranks.
     root: Option<Rank>,
     bytes: usize,
     block_bytes: usize,
-    /// How many blocks.
+    /// The number of blocks.
     count: u64,
-    /// Contributions are so many blocks ahead of results, and results of their being read.
+    /// Contributions are this many blocks ahead of results, and results ahead of reading them.
     ahead: u64,
 }
 
-/// What is to be reduced, and how it is cut.
-pub(super) struct Whole {
+/// The size of a reduction and of its blocks.
+pub(super) struct ReduceBlocks {
     pub(super) bytes: usize,
     /// Bytes of a block: a multiple of 64 for each rank, or of 16 if slots are tiny.
     pub(super) block_bytes: usize,
@@ -38,34 +37,35 @@ pub(super) struct Whole {
 
 enum Phase {
     Contribute(u64),
-    Fold(u64),
+    Reduce(u64),
     Gather(u64),
     Nothing,
 }
 
-impl<'a> Settle<'a> {
+impl<'a> BlockReduce<'a> {
     pub(super) fn new(
         operands: Operands<'a>,
-        fold: Fold,
+        reducer: TileReducer,
         (me, world): (Rank, usize),
         root: Option<Rank>,
-        whole: Whole,
+        blocks: ReduceBlocks,
     ) -> Self {
-        let Whole { bytes, block_bytes, ahead } = whole;
+        let ReduceBlocks { bytes, block_bytes, ahead } = blocks;
         let count = bytes.div_ceil(block_bytes) as u64;
         let ahead = ahead.min(count.saturating_sub(1));
-        Self { operands, fold, me, world, root, bytes, block_bytes, count, ahead }
+        Self { operands, reducer, me, world, root, bytes, block_bytes, count, ahead }
     }
 
     fn phase(&self, index: u64) -> Phase {
         let time = index / 3;
-        let within = |block: u64| block < self.count;
+        let is_block = |block: u64| block < self.count;
         match index % 3 {
-            0 if within(time) => Phase::Contribute(time),
-            1 => time.checked_sub(self.ahead).filter(|b| within(*b)).map_or(Phase::Nothing, Phase::Fold),
-            2 => {
-                time.checked_sub(2 * self.ahead).filter(|b| within(*b)).map_or(Phase::Nothing, Phase::Gather)
-            }
+            0 if is_block(time) => Phase::Contribute(time),
+            1 => time.checked_sub(self.ahead).filter(|b| is_block(*b)).map_or(Phase::Nothing, Phase::Reduce),
+            2 => time
+                .checked_sub(2 * self.ahead)
+                .filter(|b| is_block(*b))
+                .map_or(Phase::Nothing, Phase::Gather),
             _ => Phase::Nothing,
         }
     }
@@ -113,7 +113,7 @@ impl<'a> Settle<'a> {
         }
     }
 
-    fn fold(&mut self, block: u64, slot: &mut [u8], others: Others<'_>) {
+    fn reduce(&mut self, block: u64, slot: &mut [u8], others: Others<'_>) {
         let (me, lane_bytes) = (self.me, self.lane_bytes(block));
         let slot_bytes = lane_count(self.world) * lane_bytes;
         let piece = self.piece(block, me);
@@ -125,10 +125,10 @@ impl<'a> Settle<'a> {
                 if rank == me.index() {
                     return mine;
                 }
-                let giver = Rank::from_index(rank);
-                &others.slot(giver, slot_bytes)[lane(me, giver, lane_bytes)][tile.clone()]
+                let sender = Rank::from_index(rank);
+                &others.slot(sender, slot_bytes)[lane(me, sender, lane_bytes)][tile.clone()]
             };
-            self.fold.tile(operand, out);
+            self.reducer.reduce_tile(operand, out);
             if self.gets_results() {
                 self.operands.output(within).copy_from_slice(out);
             }
@@ -144,34 +144,33 @@ impl<'a> Settle<'a> {
     }
 }
 
-impl Script for Settle<'_> {
+impl RoundSchedule for BlockReduce<'_> {
     fn rounds(&self) -> u64 {
         2 * self.count
     }
 
-    fn moves(&self) -> u64 {
+    fn steps(&self) -> u64 {
         3 * (self.count + 2 * self.ahead)
     }
 
-    fn at(&self, index: u64) -> Move {
+    fn at(&self, index: u64) -> RoundStep {
         match self.phase(index) {
-            Phase::Nothing => Move { fill: None, read: None, released: 0 },
+            Phase::Nothing => RoundStep { fill: None, read: None, released: 0 },
             Phase::Contribute(block) => {
                 let bytes = lane_count(self.world) * self.lane_bytes(block);
                 let fill = Fill { round: self.contribution_round(block), bytes };
-                Move { fill: Some(fill), read: None, released: 0 }
+                RoundStep { fill: Some(fill), read: None, released: 0 }
             }
-            Phase::Fold(block) => {
+            Phase::Reduce(block) => {
                 let fill = Fill { round: self.result_round(block), bytes: self.piece(block, self.me).len() };
                 let read = (self.contribution_round(block), self.others());
-                // Rounds are read in their order, so those before the next one to be read are done with. Of the
-                // contributions that is the next round, be it one of contributions or of results.
-                Move { fill: Some(fill), read: Some(read), released: read.0 + 1 }
+                // Rounds are read in order: those before the next one are no longer needed.
+                RoundStep { fill: Some(fill), read: Some(read), released: read.0 + 1 }
             }
             Phase::Gather(block) => {
                 let from = if self.gets_results() { self.others() } else { Ranks::NONE };
                 let read = (self.result_round(block), from);
-                Move { fill: None, read: Some(read), released: read.0 + 1 }
+                RoundStep { fill: None, read: Some(read), released: read.0 + 1 }
             }
         }
     }
@@ -180,7 +179,7 @@ impl Script for Settle<'_> {
         match self.phase(index) {
             Phase::Nothing => {}
             Phase::Contribute(block) => self.contribute(block, desk.own),
-            Phase::Fold(block) => self.fold(block, desk.own, desk.others),
+            Phase::Reduce(block) => self.reduce(block, desk.own, desk.others),
             Phase::Gather(block) if self.gets_results() => self.gather(block, desk.others),
             Phase::Gather(_) => {}
         }

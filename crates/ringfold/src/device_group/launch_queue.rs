@@ -1,4 +1,4 @@
-//! The order of what a rank queues: each call begins after the one before, on whatever streams they are.
+//! Orders the calls of a rank: each starts after the previous one, on any stream.
 
 use crate::Error;
 use core::time::Duration;
@@ -6,36 +6,36 @@ use ringfold_cuda::{DeviceMemory, Event, Gpu, Stream};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Calls whose memory is kept until they are done; there are seldom more under way.
+/// The maximum number of unfinished calls whose memory is kept alive.
 const KEPT_MAX: usize = 4096;
 
-/// What was queued, oldest first.
+/// The unfinished calls, oldest first.
 #[derive(Default)]
-pub(super) struct Line {
-    queued: VecDeque<Queued>,
-    /// Events to be used again.
+pub(super) struct LaunchQueue {
+    queued: VecDeque<QueuedCall>,
+    /// Events for reuse.
     spare: Vec<Event>,
-    /// What was captured last: the number of the capture, and the place in it.
+    /// The id of the last capture, and an event after its last call.
     captured: Option<(u64, Event)>,
 }
 
-struct Queued {
+struct QueuedCall {
     end: Event,
-    /// Not let go of before the end.
+    /// Kept alive until the end.
     _operands: [DeviceMemory; 2],
 }
 
-impl Line {
-    /// Has what is queued on a stream from now on begin after all that was queued before, wherever: also on the same stream,
-    /// as far as its handle tells, which may be that of a stream that is gone, or of each thread's own one.
+impl LaunchQueue {
+    /// Makes later work on a stream start after all calls queued before, on any stream.
     ///
-    /// In a capture (which has a number), it begins after what was captured before, on whatever branch. What was queued
-    /// outside is none of the graph's business: whoever replays it orders it by the stream that it is replayed on.
+    /// This includes the same stream: its handle may be that of a destroyed stream, or of the per-thread stream. In a
+    /// capture, work starts after the calls captured before, on any branch. Calls outside of the capture are not
+    /// ordered: the stream on which the graph is replayed does that.
     pub(super) fn join(&mut self, stream: &Stream, capture: Option<u64>) -> Result<(), Error> {
         self.forget_done()?;
         let before = match (capture, &self.captured) {
             (None, _) => self.queued.back().map(|last| &last.end),
-            (Some(capture), Some((last, place))) if capture == *last && capture != 0 => Some(place),
+            (Some(capture), Some((last, event))) if capture == *last && capture != 0 => Some(event),
             (Some(_), _) => None,
         };
         if let Some(before) = before {
@@ -44,7 +44,7 @@ impl Line {
         Ok(())
     }
 
-    /// Something was queued on a stream.
+    /// Records a call that was queued on a stream.
     pub(super) fn push(
         &mut self,
         gpu: &Gpu,
@@ -53,7 +53,7 @@ impl Line {
     ) -> Result<(), Error> {
         let end = self.event(gpu)?;
         stream.record(&end)?;
-        self.queued.push_back(Queued { end, _operands: operands });
+        self.queued.push_back(QueuedCall { end, _operands: operands });
         if self.queued.len() > KEPT_MAX {
             let oldest = &self.queued[0].end;
             oldest.wait_until(Instant::now() + Duration::from_secs(3600))?;
@@ -61,27 +61,27 @@ impl Line {
         Ok(())
     }
 
-    /// Something was captured on a stream.
+    /// Records a call that was captured on a stream.
     pub(super) fn push_captured(&mut self, gpu: &Gpu, stream: &Stream, capture: u64) -> Result<(), Error> {
-        // Not one of the spare ones, and never one of them: an event of a capture can't be asked whether it is reached.
-        let place = match self.captured.take() {
-            Some((_, place)) => place,
+        // Never shared with the spare events: a captured event cannot be queried.
+        let event = match self.captured.take() {
+            Some((_, event)) => event,
             None => gpu.create_event()?,
         };
-        stream.record(&place)?;
-        self.captured = Some((capture, place));
+        stream.record(&event)?;
+        self.captured = Some((capture, event));
         Ok(())
     }
 
-    /// Waits until all is done.
-    pub(super) fn settle(&mut self, deadline: Instant) -> Result<(), Error> {
+    /// Waits until all calls are done.
+    pub(super) fn synchronize(&mut self, deadline: Instant) -> Result<(), Error> {
         if let Some(last) = self.queued.back() {
             last.end.wait_until(deadline)?;
         }
         self.forget_done()
     }
 
-    /// The end of what was queued last, if that may still be under way.
+    /// The end of the last call, unless it is known to be done.
     pub(super) fn last(&self) -> Option<&Event> {
         self.queued.back().map(|queued| &queued.end)
     }

@@ -1,13 +1,11 @@
 //! Waits can be watched, and left off.
 
-use ringfold::{Bootstrap, DType, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp};
+use crate::rank_threads::run_on_both_media;
+use ringfold::{DType, Error, Group, GroupBuffers, GroupOp, Memory, Operation, ReduceOp};
 use std::cell::Cell;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
-
-static MEETINGS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// When this thread has to leave off.
@@ -29,21 +27,11 @@ fn must_end() -> bool {
 
 /// Runs two ranks as threads, over TCP and through shared memory.
 fn pairs(run: impl Fn(Group) + Sync) {
-    for media in [Media::Tcp, Media::Shared] {
-        let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ringfold-watch-{}-{number}", std::process::id());
-        let at = Bootstrap::File(std::env::temp_dir().join(name));
-        std::thread::scope(|scope| {
-            for rank in 0..2 {
-                let builder = Group::builder().rank(rank).world(2).bootstrap(at.clone()).media(media);
-                let builder = builder.timeout(Duration::from_secs(60));
-                let run = &run;
-                scope.spawn(move || {
-                    run(builder.watch(Duration::from_millis(20), must_end).connect().unwrap());
-                });
-            }
-        });
-    }
+    run_on_both_media(
+        2,
+        |builder| builder.timeout(Duration::from_secs(60)).cancel_when(Duration::from_millis(20), must_end),
+        run,
+    );
 }
 
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -67,31 +55,31 @@ fn leave_off(call: impl Fn(&Group) -> Result<(), Error> + Sync) {
         } else {
             // A call before the news is here would only find that rank 0 was in another one.
             let (told, news) = channel();
-            group.when_over(move |_| told.send(()).unwrap_or_default());
+            group.on_failure(move |_| told.send(()).unwrap_or_default());
             is_over.wait();
             news.recv_timeout(SOON).unwrap();
             let began = Instant::now();
             let error = group.barrier().unwrap_err().to_string();
-            assert!(error.contains("rank 0 (") && error.contains("gave the group up"), "{error}");
+            assert!(error.contains("rank 0 (") && error.contains("aborted the group"), "{error}");
             assert!(began.elapsed() < SOON);
         }
     });
 }
 
 #[test]
-fn a_collective_that_is_left_off_ends_the_group_for_all() {
+fn a_cancelled_collective_fails_the_group_for_all() {
     leave_off(Group::barrier);
     leave_off(|group| group.all_reduce(&mut vec![1_u8; 1 << 20], ReduceOp::Sum));
 }
 
 #[test]
-fn a_transfer_that_is_left_off_ends_the_group_for_all() {
+fn a_cancelled_transfer_fails_the_group_for_all() {
     leave_off(|group| group.recv(&mut [0_u8; 5], 1));
     leave_off(|group| group.send(&vec![0_u8; 64 << 20], 1));
 }
 
 #[test]
-fn a_collective_behind_others_can_be_left_off() {
+fn a_queued_collective_can_be_cancelled() {
     leave_off(|group| {
         let work = group.submit(reduction(10)).unwrap();
         let result = group.barrier();
@@ -101,7 +89,7 @@ fn a_collective_behind_others_can_be_left_off() {
 }
 
 #[test]
-fn a_work_whose_wait_is_left_off_goes_on() {
+fn a_work_whose_wait_is_cancelled_continues() {
     let all_saw = Barrier::new(2);
     pairs(|group| {
         if group.rank() == 1 {
@@ -110,7 +98,7 @@ fn a_work_whose_wait_is_left_off_goes_on() {
         let work = group.submit(reduction(1000)).unwrap();
         if group.rank() == 0 {
             leave_after(PATIENCE);
-            assert_eq!(work.wait(), Err(Error::LeftOff));
+            assert_eq!(work.wait(), Err(Error::WaitCancelled));
             all_saw.wait();
         }
         let (result, buffers) = work.finish();

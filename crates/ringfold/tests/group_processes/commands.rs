@@ -1,6 +1,6 @@
 //! A rank that takes its commands from standard input, one per line, and answers each on standard output.
 
-use super::stage::now_ns;
+use super::rank_process::now_ns;
 use ringfold::{Bootstrap, Error, Group, GroupBuilder, Media, ReduceOp, Tuning};
 use ringfold_lab::Usage;
 use std::collections::HashMap;
@@ -179,8 +179,8 @@ fn described(words: &[&str]) -> GroupBuilder {
             "token" => builder.token(value),
             "chunk_bytes" => builder.tuning(Tuning { chunk_bytes: number() as u32, ..Tuning::default() }),
             "timeout_ms" => builder.timeout(Duration::from_millis(number() as u64)),
-            "patience_ms" => builder.connect_patience(Duration::from_millis(number() as u64)),
-            "restoring" => builder.restoring(number() == 1),
+            "patience_ms" => builder.connect_timeout(Duration::from_millis(number() as u64)),
+            "restoring" => builder.restore_on_failure(number() == 1),
             "media" => builder.media(match value {
                 "tcp" => Media::Tcp,
                 "shared" => Media::Shared,

@@ -1,10 +1,10 @@
 //! Ranks that leave, and what they leave to others.
 
-use super::stage::{MEDIA, Rank, group};
+use super::rank_process::{MEDIA, Rank, group};
 use std::time::Duration;
 
 #[test]
-fn what_was_sent_before_a_clean_end_is_received_after_it() {
+fn data_sent_before_leaving_is_received_afterwards() {
     for media in MEDIA {
         // One element, a whole slot, and all slots that need no leave.
         for count in [1, 16_384, 4 * 16_384] {
@@ -28,7 +28,7 @@ fn what_was_sent_before_a_clean_end_is_received_after_it() {
 }
 
 #[test]
-fn what_crosses_on_the_way_to_a_clean_end_costs_nothing_that_was_sent() {
+fn unread_data_at_leaving_does_not_lose_data_already_sent() {
     for media in MEDIA {
         let mut ranks = group(2, media, "");
         let mut leaver = ranks.pop().unwrap();
@@ -43,7 +43,7 @@ fn what_crosses_on_the_way_to_a_clean_end_costs_nothing_that_was_sent() {
 }
 
 #[test]
-fn whoever_is_waited_for_and_leaves_is_named() {
+fn a_rank_that_leaves_while_others_wait_for_it_is_named() {
     for media in MEDIA {
         let mut ranks = group(3, media, "");
         ranks[0].tell("reduce 1");

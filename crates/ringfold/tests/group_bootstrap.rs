@@ -1,6 +1,6 @@
 //! How groups come about: by notices, at places, and out of other groups.
 
-use ringfold::{Bootstrap, Error, Group, GroupBuilder, Media, MeetingPlace, Notice, ReduceOp};
+use ringfold::{AddressExchange, Bootstrap, BootstrapListener, Error, Group, GroupBuilder, Media, ReduceOp};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(60);
 
 fn builder(rank: usize, world: usize, at: &Bootstrap) -> GroupBuilder {
-    Group::builder().rank(rank).world(world).bootstrap(at.clone()).timeout(LONG).connect_patience(LONG)
+    Group::builder().rank(rank).world(world).bootstrap(at.clone()).timeout(LONG).connect_timeout(LONG)
 }
 
 /// Runs all ranks as threads, and returns what came of each.
@@ -24,7 +24,7 @@ fn each<R: Send>(world: usize, run: impl Fn(usize) -> R + Sync) -> Vec<R> {
 
 /// A group in threads.
 fn ranks<R: Send>(world: usize, media: Media, run: impl Fn(Group) -> R + Sync) -> Vec<R> {
-    let at = Bootstrap::Place(MeetingPlace::open().unwrap());
+    let at = Bootstrap::Listener(BootstrapListener::open().unwrap());
     each(world, |rank| run(builder(rank, world, &at).media(media).connect().unwrap()))
 }
 
@@ -51,7 +51,7 @@ impl Pinboard {
     }
 }
 
-impl Notice for Pinboard {
+impl AddressExchange for Pinboard {
     fn post(&self, text: &str) -> io::Result<()> {
         *self.text.lock().unwrap() = Some(text.to_owned());
         Ok(())
@@ -75,12 +75,12 @@ impl Notice for Pinboard {
 }
 
 #[test]
-fn ranks_meet_by_a_notice_whatever_hung_there_before() {
-    let gone = MeetingPlace::open().unwrap().announcement();
-    let silent = MeetingPlace::open().unwrap();
+fn ranks_connect_by_an_address_exchange_with_stale_content() {
+    let gone = BootstrapListener::open().unwrap().announcement();
+    let silent = BootstrapListener::open().unwrap();
     let silent_text = silent.announcement();
     // Another secret at a place where someone meets.
-    let busy = MeetingPlace::open().unwrap();
+    let busy = BootstrapListener::open().unwrap();
     let last = busy.announcement();
     let mut parts: Vec<_> = last.splitn(4, ':').collect();
     parts[2] = "00112233445566778899aabbccddeeff";
@@ -89,13 +89,13 @@ fn ranks_meet_by_a_notice_whatever_hung_there_before() {
     let others = {
         let (busy, ends) = (busy.clone(), ends.clone());
         std::thread::spawn(move || {
-            let hosts = Group::builder().rank(0).world(2).name("others").bootstrap(Bootstrap::Place(busy));
-            hosts.watch(Duration::from_millis(5), move || ends.load(Ordering::Relaxed)).connect()
+            let hosts = Group::builder().rank(0).world(2).name("others").bootstrap(Bootstrap::Listener(busy));
+            hosts.cancel_when(Duration::from_millis(5), move || ends.load(Ordering::Relaxed)).connect()
         })
     };
     for stale in ["", "something else altogether", &gone, &silent_text, &wrong] {
         let board = Pinboard::with(stale);
-        let at = Bootstrap::Notice(board.clone());
+        let at = Bootstrap::Exchange(board.clone());
         each(3, |rank| {
             if rank == 0 {
                 std::thread::sleep(Duration::from_millis(100));
@@ -110,19 +110,19 @@ fn ranks_meet_by_a_notice_whatever_hung_there_before() {
 }
 
 #[test]
-fn whoever_finds_nothing_on_the_notice_says_so() {
-    let at = Bootstrap::Notice(Arc::new(Pinboard::default()));
-    let error = builder(1, 2, &at).connect_patience(Duration::from_millis(200)).connect().unwrap_err();
+fn an_empty_address_exchange_is_named_in_the_error() {
+    let at = Bootstrap::Exchange(Arc::new(Pinboard::default()));
+    let error = builder(1, 2, &at).connect_timeout(Duration::from_millis(200)).connect().unwrap_err();
     assert!(error.to_string().contains("the pinboard says nothing yet"), "{error}");
 }
 
 #[test]
-fn ranks_that_are_told_may_come_before_rank_0_does() {
+fn ranks_with_an_announcement_may_connect_before_rank_0() {
     for media in [Media::Auto, Media::Tcp] {
-        let place = MeetingPlace::open().unwrap();
+        let place = BootstrapListener::open().unwrap();
         let at = |rank: usize| match rank {
-            0 => Bootstrap::Place(place.clone()),
-            _ => Bootstrap::Told(place.announcement()),
+            0 => Bootstrap::Listener(place.clone()),
+            _ => Bootstrap::Announcement(place.announcement()),
         };
         each(4, |rank| {
             if rank == 0 {
@@ -134,25 +134,28 @@ fn ranks_that_are_told_may_come_before_rank_0_does() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_at_once() {
+fn invalid_bootstraps_are_rejected_at_once() {
     let bad = |result: Result<Group, Error>| match result {
         Err(Error::BadArgument(why)) => why,
         other => panic!("{other:?}"),
     };
-    let told = Bootstrap::Told("nonsense".into());
+    let told = Bootstrap::Announcement("nonsense".into());
     assert!(bad(builder(1, 2, &told).connect()).contains("announcement"));
-    let told = Bootstrap::Told(MeetingPlace::open().unwrap().announcement());
+    let told = Bootstrap::Announcement(BootstrapListener::open().unwrap().announcement());
     assert!(bad(builder(0, 2, &told).connect()).contains("rank 0"));
     assert!(!format!("{told:?} {told}").contains(':'), "a secret is shown: {told:?}");
 }
 
 #[test]
-fn groups_of_different_names_meet_at_one_place_at_the_same_time() {
-    let place = MeetingPlace::open().unwrap();
+fn groups_with_different_names_share_one_listener() {
+    let place = BootstrapListener::open().unwrap();
     each(6, |number| {
         let (name, rank) = (["blue", "green"][number % 2], number / 2);
-        let at =
-            if rank == 0 { Bootstrap::Place(place.clone()) } else { Bootstrap::Told(place.announcement()) };
+        let at = if rank == 0 {
+            Bootstrap::Listener(place.clone())
+        } else {
+            Bootstrap::Announcement(place.announcement())
+        };
         for round in 0..5 {
             let group = builder(rank, 3, &at).name(format!("{name} {round}")).connect().unwrap();
             works(&group, &[number % 2, 5, 7]);
@@ -161,17 +164,17 @@ fn groups_of_different_names_meet_at_one_place_at_the_same_time() {
 }
 
 #[test]
-fn a_place_serves_again_after_a_meeting_that_failed() {
-    let place = MeetingPlace::open().unwrap();
-    let (host, told) = (Bootstrap::Place(place.clone()), Bootstrap::Told(place.announcement()));
+fn a_listener_can_be_used_again_after_a_failed_bootstrap() {
+    let place = BootstrapListener::open().unwrap();
+    let (host, told) = (Bootstrap::Listener(place.clone()), Bootstrap::Announcement(place.announcement()));
     let briefly = Duration::from_millis(300);
     // Someone comes, and gives up before rank 0 does.
-    builder(1, 2, &told).connect_patience(briefly).connect().unwrap_err();
+    builder(1, 2, &told).connect_timeout(briefly).connect().unwrap_err();
     // Someone comes, and is told that the third one never came.
     let ends = each(2, |rank| {
         let at = if rank == 0 { &host } else { &told };
         let patience = if rank == 0 { briefly } else { LONG };
-        builder(rank, 3, at).connect_patience(patience).connect().unwrap_err().to_string()
+        builder(rank, 3, at).connect_timeout(patience).connect().unwrap_err().to_string()
     });
     for error in ends {
         assert!(error.contains("rank 2 did not come"), "{error}");
@@ -183,22 +186,23 @@ fn a_place_serves_again_after_a_meeting_that_failed() {
 }
 
 #[test]
-fn a_wait_that_is_watched_ends_when_it_must() {
-    let place = MeetingPlace::open().unwrap();
-    let silent = Bootstrap::Told(place.announcement());
-    let nobody = Bootstrap::Notice(Arc::new(Pinboard::default()));
-    let alone = Bootstrap::Place(MeetingPlace::open().unwrap());
+fn connect_can_be_cancelled() {
+    let place = BootstrapListener::open().unwrap();
+    let silent = Bootstrap::Announcement(place.announcement());
+    let nobody = Bootstrap::Exchange(Arc::new(Pinboard::default()));
+    let alone = Bootstrap::Listener(BootstrapListener::open().unwrap());
     for (rank, at) in [(1, silent), (1, nobody), (0, alone)] {
         let begun = Instant::now();
         let must_end = move || begun.elapsed() > Duration::from_millis(150);
-        let error = builder(rank, 2, &at).watch(Duration::from_millis(20), must_end).connect().unwrap_err();
+        let error =
+            builder(rank, 2, &at).cancel_when(Duration::from_millis(20), must_end).connect().unwrap_err();
         assert_eq!(error, Error::Interrupted);
         assert!(begun.elapsed() < Duration::from_secs(3), "{at}: {:?}", begun.elapsed());
     }
 }
 
 #[test]
-fn disjoint_ranks_split_off_at_the_same_time() {
+fn disjoint_ranks_split_at_the_same_time() {
     for media in [Media::Auto, Media::Tcp] {
         ranks(4, media, |group| {
             let me = group.rank();
@@ -241,7 +245,7 @@ fn splits_nest_repeat_and_outlive_their_parents() {
 }
 
 #[test]
-fn users_transfers_and_collectives_are_not_disturbed_by_a_split() {
+fn a_split_does_not_disturb_transfers_and_collectives() {
     for media in [Media::Auto, Media::Tcp] {
         ranks(3, media, |group| {
             let me = group.rank();
@@ -263,7 +267,7 @@ fn users_transfers_and_collectives_are_not_disturbed_by_a_split() {
 }
 
 #[test]
-fn a_split_that_makes_no_sense_is_refused_before_anyone_is_told() {
+fn an_invalid_split_is_rejected_locally() {
     ranks(3, Media::Auto, |group| {
         let me = group.rank();
         let bad = |ranks: &[usize]| match group.split(ranks, "x") {
@@ -279,7 +283,7 @@ fn a_split_that_makes_no_sense_is_refused_before_anyone_is_told() {
 }
 
 #[test]
-fn a_split_names_the_fault_of_its_parent() {
+fn a_split_reports_the_failure_of_its_parent() {
     for media in [Media::Auto, Media::Tcp] {
         let errors = ranks(3, media, |group| {
             if group.rank() == 2 {
@@ -297,7 +301,7 @@ fn a_split_names_the_fault_of_its_parent() {
 }
 
 #[test]
-fn a_split_that_waits_hears_of_its_parents_fault_and_of_whoever_left() {
+fn a_waiting_split_reports_the_failure_of_its_parent_and_ranks_that_left() {
     for leaves in [true, false] {
         for late in [0, 2] {
             let (begun, heard) = (Instant::now(), Barrier::new(3));
@@ -326,7 +330,7 @@ fn a_split_that_waits_hears_of_its_parents_fault_and_of_whoever_left() {
 }
 
 #[test]
-fn a_rank_that_does_not_split_is_missed_and_the_parent_lives_on() {
+fn a_rank_that_does_not_split_is_named_and_the_parent_continues() {
     let done = Barrier::new(3);
     ranks(3, Media::Auto, |group| {
         let me = group.rank();
@@ -335,7 +339,7 @@ fn a_rank_that_does_not_split_is_missed_and_the_parent_lives_on() {
         for missing in [0, 2] {
             if me != missing {
                 let error = group.split_within(&[0, 1, 2], "vain", briefly).unwrap_err();
-                assert!(matches!(error, Error::NoGroup(_)), "{error}");
+                assert!(matches!(error, Error::BootstrapFailed(_)), "{error}");
             }
             done.wait();
         }
@@ -352,7 +356,7 @@ fn belongings() -> (usize, usize) {
 
 #[test]
 fn many_splits_leave_nothing_behind() {
-    if !crate::alone::is_alone("group_meeting::many_splits_leave_nothing_behind") {
+    if !crate::own_process::is_own_process("group_bootstrap::many_splits_leave_nothing_behind") {
         return;
     }
     let steps = Barrier::new(3);

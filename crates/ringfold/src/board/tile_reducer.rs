@@ -1,4 +1,4 @@
-//! Operands of all ranks become one, in rank order, a tile at a time.
+//! Reduces the operands of all ranks in rank order, one tile at a time.
 
 use core::ops::Range;
 use ringfold_kernels::{divide, reduce, reduce_into_left};
@@ -6,26 +6,25 @@ use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::reduce_op::ReduceOp;
 
-/// Bytes that are folded at once: partial results stay in the nearest cache while one operand after the other joins.
+/// Bytes of a tile: partial results stay in the L1 cache while the operands are added.
 pub(super) const TILE_BYTES: usize = 8192;
 
-/// What becomes of the elements.
+/// A reduction of one operand per rank.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fold {
+pub(super) struct TileReducer {
     dtype: DType,
     op: ReduceOp,
-    /// How many ranks contribute.
     world: usize,
 }
 
-impl Fold {
+impl TileReducer {
     pub(super) fn new(descriptor: &Descriptor, world: usize) -> Self {
         Self { dtype: descriptor.dtype, op: descriptor.op, world }
     }
 
-    /// `out` becomes the fold of everyone's operand; an average is divided. All slices have one length.
+    /// Reduces the operands of all ranks into `out`; divides an average. All slices have the same length.
     #[inline]
-    pub(super) fn tile<'a>(&self, operand: impl Fn(usize) -> &'a [u8], out: &mut [u8]) {
+    pub(super) fn reduce_tile<'a>(&self, operand: impl Fn(usize) -> &'a [u8], out: &mut [u8]) {
         let Self { dtype, op, world } = *self;
         if world == 1 {
             out.copy_from_slice(operand(0));
@@ -41,7 +40,7 @@ impl Fold {
     }
 }
 
-/// The tiles of so many bytes.
+/// The ranges of tiles in this many bytes.
 pub(super) fn tiles(bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..bytes).step_by(TILE_BYTES).map(move |start| start..bytes.min(start + TILE_BYTES))
 }

@@ -48,7 +48,7 @@ fn reduce(peer: &Communicator, index: usize, world: usize) -> Result<(), Error> 
 }
 
 #[test]
-fn peers_of_one_host_reduce_through_memory() {
+fn peers_of_one_host_reduce_through_shared_memory() {
     run(&[true; 3], |peer, index| {
         assert_eq!(peer.shared_links(), 2);
         reduce(peer, index, 3)
@@ -56,7 +56,7 @@ fn peers_of_one_host_reduce_through_memory() {
 }
 
 #[test]
-fn memory_and_network_are_mixed_in_one_run() {
+fn shared_memory_and_tcp_are_mixed_in_one_run() {
     run(&[true, false, true, true], |peer, index| {
         assert_eq!(peer.shared_links(), if index == 1 { 0 } else { 2 });
         reduce(peer, index, 4)
@@ -64,7 +64,7 @@ fn memory_and_network_are_mixed_in_one_run() {
 }
 
 #[test]
-fn reduces_that_were_launched_advance_through_memory_while_nobody_waits() {
+fn asynchronous_reduces_advance_while_no_thread_waits() {
     run(&[true; 2], |peer, index| {
         let launch = |tag| {
             let data = vec![index as f32 + 1.0; 700_000];

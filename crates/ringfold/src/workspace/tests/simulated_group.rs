@@ -6,7 +6,7 @@ use crate::all_reduce::HostBuffers;
 use core::time::Duration;
 use ringfold_plan::choice::plan;
 use ringfold_plan::event::ExecutorEvent;
-use ringfold_plan::executor::{Executor, Membership, Verdict};
+use ringfold_plan::executor::{Executor, FrameDecision, Membership};
 use ringfold_plan::layout::Layout;
 use ringfold_plan::medium::{Medium, SlotId, Ticket};
 use ringfold_plan::step::{Left, Region};
@@ -27,7 +27,7 @@ const OP: OpId = OpId { epoch: EPOCH, tag: Tag(3), seq: Seq(0) };
 
 /// How an operation ends.
 #[derive(Clone, Copy, PartialEq)]
-pub enum End {
+pub enum Ending {
     Committed,
     /// After so many events.
     Aborted(u64),
@@ -39,33 +39,33 @@ pub fn run(
     buffers: Vec<HostBuffers>,
     tuning: Tuning,
     pool: &mut Pool,
-    end: End,
+    end: Ending,
 ) -> Vec<Vec<u8>> {
     let world = buffers.len();
     let nodes = descriptors.iter().zip(buffers).enumerate().map(|(index, (descriptor, buffers))| {
         Node::start(Rank::from_index(index), world, *descriptor, buffers, tuning, pool)
     });
-    let mut group = Group { nodes: nodes.collect(), chance: 0x9e37_79b9 + world as u64, events: 0 };
+    let mut group = SimulatedGroup { nodes: nodes.collect(), chance: 0x9e37_79b9 + world as u64, events: 0 };
     group.run(end);
     let take = |node: Node| {
         drop(node.executor);
         let workspace = Rc::into_inner(node.workspace).expect("nobody holds on to it").into_inner();
-        let output = workspace.places.output().to_vec();
+        let output = workspace.memory.output().to_vec();
         workspace.retire(pool);
         output
     };
     group.nodes.into_iter().map(take).collect()
 }
 
-struct Group {
+struct SimulatedGroup {
     nodes: Vec<Node>,
     chance: u64,
     events: u64,
 }
 
 struct Node {
-    executor: Executor<Glass>,
-    port: Port,
+    executor: Executor<ObservedWorkspace>,
+    medium: SimulatedMedium,
     workspace: Rc<RefCell<TensorWorkspace>>,
     is_done: bool,
     is_over: bool,
@@ -78,20 +78,20 @@ enum Event {
     Deliver(usize, usize),
 }
 
-impl Group {
-    fn run(&mut self, end: End) {
+impl SimulatedGroup {
+    fn run(&mut self, end: Ending) {
         loop {
-            if end == End::Aborted(self.events) {
+            if end == Ending::Aborted(self.events) {
                 self.nodes.iter_mut().for_each(|node| node.executor.abort(OP));
             }
             self.note_events();
-            if end == End::Committed && self.nodes.iter().all(|node| node.is_done && !node.is_over) {
+            if end == Ending::Committed && self.nodes.iter().all(|node| node.is_done && !node.is_over) {
                 self.nodes.iter_mut().for_each(|node| node.executor.commit(OP).expect("it is done"));
                 continue;
             }
             let possible = self.possible();
             if possible.is_empty() {
-                if let End::Aborted(after) = end
+                if let Ending::Aborted(after) = end
                     && self.events < after
                 {
                     self.events = after;
@@ -124,8 +124,8 @@ impl Group {
         let mut possible = Vec::new();
         for (from, node) in self.nodes.iter().enumerate() {
             possible.extend(node.executor.wants_poll().then_some(Event::Poll(from)));
-            possible.extend((!node.port.flushed.is_empty()).then_some(Event::Flush(from)));
-            let links = node.port.out.iter().enumerate().filter(|(_, queue)| !queue.is_empty());
+            possible.extend((!node.medium.flushed.is_empty()).then_some(Event::Flush(from)));
+            let links = node.medium.out.iter().enumerate().filter(|(_, queue)| !queue.is_empty());
             possible.extend(links.map(|(to, _)| Event::Deliver(from, to)));
         }
         possible
@@ -136,23 +136,24 @@ impl Group {
         match event {
             Event::Poll(rank) => {
                 let node = &mut self.nodes[rank];
-                node.executor.poll(now, &mut node.port);
+                node.executor.poll(now, &mut node.medium);
             }
             Event::Flush(rank) => {
                 let node = &mut self.nodes[rank];
-                let ticket = node.port.flushed.pop().expect("there is one");
+                let ticket = node.medium.flushed.pop().expect("there is one");
                 node.executor.handle_flushed(now, ticket);
             }
             Event::Deliver(from, to) => {
-                let port = &mut self.nodes[from].port;
+                let medium = &mut self.nodes[from].medium;
                 let peer = peer(from);
-                match port.out[to].pop_front().expect("there is one") {
-                    Parcel::Message(message) => {
+                match medium.out[to].pop_front().expect("there is one") {
+                    QueuedItem::Message(message) => {
                         self.nodes[to].executor.handle_link_message(now, peer, message);
                     }
-                    Parcel::Frame { header, ticket, pane } => {
-                        let bytes = pane.map_or_else(|| vec![0; header.length as usize], Pane::read);
-                        port.flushed.push(ticket);
+                    QueuedItem::Frame { header, ticket, payload } => {
+                        let bytes =
+                            payload.map_or_else(|| vec![0; header.length as usize], ObservedPayload::read);
+                        medium.flushed.push(ticket);
                         self.nodes[to].receive(now, peer, header, bytes);
                     }
                 }
@@ -180,24 +181,24 @@ impl Node {
         executor.open_epoch(EPOCH, membership).expect("it is sound");
         let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, true, pool);
         let workspace = Rc::new(RefCell::new(workspace));
-        let glass = Glass(Rc::clone(&workspace));
-        let started = executor.start(Time::ZERO, OP, descriptor, Arc::new(plan), glass);
+        let observed = ObservedWorkspace(Rc::clone(&workspace));
+        let started = executor.start(Time::ZERO, OP, descriptor, Arc::new(plan), observed);
         started.map_err(|refused| refused.why).expect("it can be started");
         let out = (0..world).map(|_| VecDeque::new()).collect();
-        let port = Port { out, slots: HashMap::new(), tickets: 0, flushed: Vec::new() };
-        Self { executor, port, workspace, is_done: false, is_over: false }
+        let medium = SimulatedMedium { out, slots: HashMap::new(), tickets: 0, flushed: Vec::new() };
+        Self { executor, medium, workspace, is_done: false, is_over: false }
     }
 
     fn receive(&mut self, now: Time, from: PeerId, header: DataHeader, bytes: Vec<u8>) {
         assert_eq!(bytes.len(), header.length as usize);
         match self.executor.offer(from, &header) {
-            Verdict::Place => {
+            FrameDecision::Place => {
                 let slot = SlotId { from, epoch: EPOCH, index: header.slot };
-                self.port.slots.insert(slot, bytes);
+                self.medium.slots.insert(slot, bytes);
                 self.executor.handle_frame(now, from, header);
             }
-            Verdict::Discard => self.executor.handle_discarded(now, from, header),
-            Verdict::Violation(why) => panic!("{why}"),
+            FrameDecision::Discard => self.executor.handle_discarded(now, from, header),
+            FrameDecision::Violation(why) => panic!("{why}"),
         }
     }
 }
@@ -207,46 +208,46 @@ fn peer(rank: usize) -> PeerId {
 }
 
 /// One rank's side of the medium.
-struct Port {
-    out: Vec<VecDeque<Parcel>>,
+struct SimulatedMedium {
+    out: Vec<VecDeque<QueuedItem>>,
     slots: HashMap<SlotId, Vec<u8>>,
     tickets: u64,
     flushed: Vec<Ticket>,
 }
 
-enum Parcel {
-    /// Without a pane it was cancelled.
+enum QueuedItem {
+    /// Without a payload it was cancelled.
     Frame {
         header: DataHeader,
         ticket: Ticket,
-        pane: Option<Pane>,
+        payload: Option<ObservedPayload>,
     },
     Message(LinkMessage),
 }
 
-impl Medium for Port {
-    type Workspace = Glass;
+impl Medium for SimulatedMedium {
+    type Workspace = ObservedWorkspace;
 
-    fn put(&mut self, to: PeerId, header: &DataHeader, pane: Pane) -> Ticket {
+    fn put(&mut self, to: PeerId, header: &DataHeader, payload: ObservedPayload) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        let frame = Parcel::Frame { header: *header, ticket, pane: Some(pane) };
+        let frame = QueuedItem::Frame { header: *header, ticket, payload: Some(payload) };
         self.out[to.0 as usize - 1].push_back(frame);
         ticket
     }
 
     fn cancel(&mut self, cancelled: Ticket) {
-        for parcel in self.out.iter_mut().flatten() {
-            if let Parcel::Frame { ticket, pane, .. } = parcel
+        for item in self.out.iter_mut().flatten() {
+            if let QueuedItem::Frame { ticket, payload, .. } = item
                 && *ticket == cancelled
             {
-                *pane = None;
+                *payload = None;
             }
         }
     }
 
     fn send(&mut self, to: PeerId, message: LinkMessage) {
-        self.out[to.0 as usize - 1].push_back(Parcel::Message(message));
+        self.out[to.0 as usize - 1].push_back(QueuedItem::Message(message));
     }
 
     fn frame(&self, slot: SlotId) -> &[u8] {
@@ -259,16 +260,16 @@ impl Medium for Port {
 }
 
 /// A workspace whose payloads can be looked at.
-struct Glass(Rc<RefCell<TensorWorkspace>>);
+struct ObservedWorkspace(Rc<RefCell<TensorWorkspace>>);
 
 /// Bytes on their way out.
-struct Pane {
+struct ObservedPayload {
     workspace: Rc<RefCell<TensorWorkspace>>,
     outgoing: Outgoing,
     promised: Vec<u8>,
 }
 
-impl Pane {
+impl ObservedPayload {
     /// Reads the bytes now; they must be what they were when they set out.
     fn read(self) -> Vec<u8> {
         let now = bytes(&self.workspace.borrow(), &self.outgoing);
@@ -279,25 +280,25 @@ impl Pane {
 
 fn bytes(workspace: &TensorWorkspace, outgoing: &Outgoing) -> Vec<u8> {
     match outgoing {
-        Outgoing::Verbatim(spot) => workspace.places.bytes(spot).to_vec(),
+        Outgoing::Verbatim(span) => workspace.memory.bytes(span).to_vec(),
         Outgoing::Encoded(region) => {
-            workspace.wire.as_ref().expect("it is quantised").encoded(*region).to_vec()
+            workspace.quantized.as_ref().expect("it is quantised").encoded(*region).to_vec()
         }
         Outgoing::Copy(bytes) => bytes.clone(),
     }
 }
 
-impl Workspace for Glass {
-    type Payload = Pane;
+impl Workspace for ObservedWorkspace {
+    type Payload = ObservedPayload;
     type Frame = [u8];
 
-    fn load(&mut self, region: Region) -> Pane {
+    fn load(&mut self, region: Region) -> ObservedPayload {
         let mut workspace = self.0.borrow_mut();
         let lease = workspace.load(region);
         let outgoing = workspace.prepare(region);
         let promised = bytes(&workspace, &outgoing);
         assert_eq!(lease.len(), promised.len());
-        Pane { workspace: Rc::clone(&self.0), outgoing, promised }
+        ObservedPayload { workspace: Rc::clone(&self.0), outgoing, promised }
     }
 
     fn copy(&mut self, own: Region, into: Region) {

@@ -1,6 +1,6 @@
 //! Whoever else comes to where ranks meet.
 
-use super::stage::{Place, Rank, address};
+use super::rank_process::{Place, Rank, address};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn meet_all_the_same(mut first: Rank, at: &str) {
 }
 
 #[test]
-fn strangers_that_say_nothing_or_nonsense_keep_nobody_from_meeting() {
+fn silent_and_invalid_connections_do_not_disturb_the_bootstrap() {
     let at = address();
     let first = comer(0, &at, "");
     let silent: Vec<_> = (0..20).map(|_| dial(&at)).collect();
@@ -59,7 +59,7 @@ fn strangers_that_say_nothing_or_nonsense_keep_nobody_from_meeting() {
 }
 
 #[test]
-fn many_silent_strangers_keep_nobody_out_for_long() {
+fn many_silent_connections_delay_the_bootstrap_only_briefly() {
     let at = address();
     let first = comer(0, &at, "");
     let silent: Vec<_> = (0..600).map(|_| dial(&at)).collect();
@@ -68,7 +68,7 @@ fn many_silent_strangers_keep_nobody_out_for_long() {
 }
 
 #[test]
-fn whoever_does_not_know_the_token_stays_out_and_is_told_why() {
+fn a_rank_with_a_wrong_token_is_rejected_with_a_reason() {
     let at = address();
     let mut first = comer(0, &at, "token=right");
     let mut wrong = comer(1, &at, "token=wrong patience_ms=1500");
@@ -84,7 +84,7 @@ fn whoever_does_not_know_the_token_stays_out_and_is_told_why() {
 }
 
 #[test]
-fn a_rank_0_that_waits_in_vain_says_who_came_without_the_token() {
+fn rank_0_names_ranks_with_a_wrong_token_when_it_times_out() {
     let at = address();
     let mut first = comer(0, &at, "token=right patience_ms=3000");
     let mut wrong = comer(1, &at, "token=wrong patience_ms=1500");
@@ -96,7 +96,7 @@ fn a_rank_0_that_waits_in_vain_says_who_came_without_the_token() {
 }
 
 #[test]
-fn the_secret_in_the_file_keeps_out_whoever_can_not_read_it() {
+fn the_secret_in_the_file_is_required() {
     let place = Place::new();
     let first = comer(0, &place.file(), "");
     let until = Instant::now() + Duration::from_secs(20);

@@ -67,12 +67,7 @@ impl Rank {
     /// As [`Rank::start`], with variables in its environment.
     pub fn start_in(name: impl Into<String>, variables: &[(&str, String)]) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args([
-            "group_processes::a_rank_does_as_it_is_told",
-            "--exact",
-            "--nocapture",
-            "--test-threads=1",
-        ]);
+        command.args(["group_processes::rank_process_main", "--exact", "--nocapture", "--test-threads=1"]);
         command.env(IS_RANK, "1").envs(variables.iter().map(|(key, value)| (key, value)));
         Self { process: Process::spawn(name, command).expect("a process") }
     }
@@ -136,7 +131,7 @@ impl Rank {
     pub fn ends(mut self) {
         self.process.close_stdin();
         let status = self.process.wait_exit(SOON).unwrap();
-        assert!(status.success(), "{}", self.process.problem("ended badly"));
+        assert!(status.success(), "{}", self.process.error("ended badly"));
     }
 }
 

@@ -1,34 +1,16 @@
 //! Transfers with tags, and what ranks learn of each other beside operations.
 
-use ringfold::{Bootstrap, DType, Error, Group, GroupOp, Media, TransferTag};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::rank_threads::run_on_both_media;
+use ringfold::{DType, Error, Group, GroupOp, TransferTag};
 use std::time::{Duration, Instant};
 
-static MEETINGS: AtomicUsize = AtomicUsize::new(0);
-
-/// Runs a function in each rank of a group, over memory and over TCP.
+/// Runs a function in each rank of a group, over TCP and through shared memory.
 fn ranks(world: usize, act: impl Fn(&Group) -> Result<(), Error> + Sync) {
-    for media in [Media::Auto, Media::Tcp] {
-        let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
-        let file = std::env::temp_dir().join(format!("ringfold-aside-{}-{number}", std::process::id()));
-        std::thread::scope(|scope| {
-            let act = &act;
-            let all: Vec<_> = (0..world)
-                .map(|rank| {
-                    let at = Bootstrap::File(file.clone());
-                    scope.spawn(move || {
-                        let builder = Group::builder().rank(rank).world(world).bootstrap(at).media(media);
-                        let group = builder.timeout(Duration::from_secs(20)).connect()?;
-                        act(&group)?;
-                        group.barrier()
-                    })
-                })
-                .collect();
-            for rank in all {
-                rank.join().expect("a rank panicked").expect("a rank failed");
-            }
-        });
-    }
+    run_on_both_media(
+        world,
+        |builder| builder.timeout(Duration::from_secs(20)),
+        |group| act(&group).and_then(|()| group.barrier()).expect("a rank failed"),
+    );
 }
 
 fn send(group: &Group, tag: u32, to: usize, data: &[u8]) -> Result<(), Error> {
@@ -44,7 +26,7 @@ fn recv(group: &Group, tag: u32, from: usize, bytes: usize) -> Result<Vec<u8>, E
 }
 
 #[test]
-fn transfers_meet_those_of_their_own_tag_whatever_the_order() {
+fn transfers_match_by_tag_in_any_order() {
     ranks(2, |group| {
         if group.rank() == 0 {
             for (tag, value) in [(7, 1), (0, 2), (7, 3), (TransferTag::MAX, 4)] {
@@ -61,7 +43,7 @@ fn transfers_meet_those_of_their_own_tag_whatever_the_order() {
 }
 
 #[test]
-fn one_sees_who_sends_before_one_receives() {
+fn a_sender_is_visible_before_the_receive() {
     ranks(3, |group| {
         let tag = TransferTag::new(5).expect("a tag");
         if group.rank() > 0 {
@@ -84,14 +66,16 @@ fn one_sees_who_sends_before_one_receives() {
 }
 
 #[test]
-fn what_is_told_is_heard_and_what_is_not_harms_nothing() {
+fn notes_arrive_and_a_missing_note_times_out() {
     ranks(3, |group| {
         if group.rank() == 0 {
-            assert_eq!(group.hear(1, 9, Duration::from_secs(20))?.as_deref(), Some("here"));
-            assert_eq!(group.hear(2, 9, Duration::from_millis(10))?, None);
-            assert!(group.hear(0, 9, Duration::ZERO).is_err() && group.tell(&[3], 9, "nobody").is_err());
+            assert_eq!(group.recv_note(1, 9, Duration::from_secs(20))?.as_deref(), Some("here"));
+            assert_eq!(group.recv_note(2, 9, Duration::from_millis(10))?, None);
+            assert!(
+                group.recv_note(0, 9, Duration::ZERO).is_err() && group.send_note(&[3], 9, "nobody").is_err()
+            );
         } else if group.rank() == 1 {
-            group.tell(&[0, 2], 9, "here")?;
+            group.send_note(&[0, 2], 9, "here")?;
         }
         Ok(())
     });
