@@ -2,18 +2,18 @@
 
 use crate::types::{InetAddress, SocketAddress};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use ringfold_face::result::Failure;
+use ringfold_bindings::result::CallError;
 
 const IPV4: i32 = 0;
 const IPV6: i32 = 1;
 
 impl SocketAddress {
     /// The address, if its protocol is one.
-    pub(crate) fn to_rust(self) -> Result<SocketAddr, Failure> {
+    pub(crate) fn to_rust(self) -> Result<SocketAddr, CallError> {
         let ip = match self.inet.protocol {
             IPV4 => IpAddr::V4(Ipv4Addr::from(self.inet.ipv4)),
             IPV6 => IpAddr::V6(Ipv6Addr::from(self.inet.ipv6)),
-            other => return Err(Failure::argument(format!("{other} is no internet protocol"))),
+            other => return Err(CallError::invalid_argument(format!("{other} is no internet protocol"))),
         };
         Ok(SocketAddr::new(ip, self.port))
     }

@@ -5,8 +5,8 @@ use crate::request::Request;
 use crate::result::{ResultCode, guarded};
 use crate::types::{AsyncReduceOp, Comm, ReduceDescriptor, ReduceInfo, ReduceOpDescriptor};
 use core::ffi::{c_int, c_void};
-use ringfold_face::operands::{Operands, require_apart};
-use ringfold_face::result::{During, Failure};
+use ringfold_bindings::all_reduce_args::{AllReduceArgs, require_disjoint};
+use ringfold_bindings::result::{ApiCall, CallError};
 
 /// Reduces, and returns when it is done.
 ///
@@ -23,12 +23,13 @@ pub unsafe extern "C" fn pcclAllReduce(
     guarded(|| {
         let session = communicator::find(communicator)?;
         // SAFETY: it is null or valid, by the caller's promise.
-        let descriptor = unsafe { descriptor.as_ref() }.ok_or_else(|| Failure::null("descriptor"))?;
+        let descriptor = unsafe { descriptor.as_ref() }.ok_or_else(|| CallError::null("descriptor"))?;
         let request = Request::checked(sendbuf, recvbuf, descriptor)?;
-        let _taken = session.in_flight.take([request.operands.tag])?;
+        let _reservation = session.in_flight.reserve([request.operands.tag])?;
         // SAFETY: the caller lends the buffers until we return, which is after the work has ended.
         let reduction = unsafe { request.reduction() }?;
-        let info = session.communicator.reduce(reduction).map_err(|e| session.failed(&e, During::Reduce))?;
+        let info =
+            session.communicator.reduce(reduction).map_err(|e| session.record_error(&e, ApiCall::Reduce))?;
         // SAFETY: it is null or valid, by the caller's promise.
         unsafe { report(info, reduce_info_out) };
         Ok(())
@@ -51,21 +52,21 @@ pub unsafe extern "C" fn pcclAllReduceAsync(
     guarded(|| {
         let session = communicator::find(communicator)?;
         // SAFETY: it is null or valid, by the caller's promise.
-        let descriptor = unsafe { descriptor.as_ref() }.ok_or_else(|| Failure::null("descriptor"))?;
+        let descriptor = unsafe { descriptor.as_ref() }.ok_or_else(|| CallError::null("descriptor"))?;
         if reduce_handle_out.is_null() {
-            return Err(Failure::null("reduce_handle_out"));
+            return Err(CallError::null("reduce_handle_out"));
         }
         let request = Request::checked(sendbuf, recvbuf, descriptor)?;
         let tag = request.operands.tag;
-        let taken = session.in_flight.take([tag])?;
+        let reservation = session.in_flight.reserve([tag])?;
         // SAFETY: the caller lends the buffers until the operation was awaited or the communicator destroyed;
         // both wait until the work has ended.
         let reduction = unsafe { request.reduction() }?;
         let work = session
             .communicator
             .all_reduce_memory(reduction.dtype, reduction.buffers, reduction.options)
-            .map_err(|e| session.failed(&e, During::Reduce))?;
-        taken.launched(work);
+            .map_err(|e| session.record_error(&e, ApiCall::Reduce))?;
+        reservation.keep(work);
         let handle = AsyncReduceOp { comm: communicator.cast_mut(), tag };
         // SAFETY: it is not null, and the caller promises that it can be written.
         unsafe { reduce_handle_out.write(handle) };
@@ -84,12 +85,12 @@ pub unsafe extern "C" fn pcclAwaitAsyncReduce(
 ) -> ResultCode {
     guarded(|| {
         // SAFETY: it is null or valid, by the caller's promise.
-        let handle = unsafe { reduce_handle.as_ref() }.ok_or_else(|| Failure::null("reduce_handle"))?;
+        let handle = unsafe { reduce_handle.as_ref() }.ok_or_else(|| CallError::null("reduce_handle"))?;
         let session = communicator::find(handle.comm)?;
-        let (work, _taken) = session.in_flight.claim(handle.tag).ok_or_else(|| {
-            Failure::argument(format!("tag {} was not launched, or was awaited before", handle.tag))
+        let (work, _reservation) = session.in_flight.take_launched(handle.tag).ok_or_else(|| {
+            CallError::invalid_argument(format!("tag {} was not launched, or was awaited before", handle.tag))
         })?;
-        let info = work.wait().map_err(|e| session.failed(&e, During::Reduce))?;
+        let info = work.wait().map_err(|e| session.record_error(&e, ApiCall::Reduce))?;
         // SAFETY: it is null or valid, by the caller's promise.
         unsafe { report(info, reduce_info_out) };
         Ok(())
@@ -111,28 +112,28 @@ pub unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
     guarded(|| {
         let session = communicator::find(communicator)?;
         if descriptors.is_null() {
-            return Err(Failure::null("descriptors"));
+            return Err(CallError::null("descriptors"));
         }
         if count == 0 || count > isize::MAX as usize / size_of::<ReduceOpDescriptor>() {
-            return Err(Failure::argument(format!("{count} descriptors can't be")));
+            return Err(CallError::invalid_argument(format!("{count} descriptors can't be")));
         }
         let in_flight_max = usize::try_from(max_in_flight).ok().filter(|max| *max > 0);
         let in_flight_max =
-            in_flight_max.ok_or_else(|| Failure::argument("max_in_flight must be at least 1"))?;
+            in_flight_max.ok_or_else(|| CallError::invalid_argument("max_in_flight must be at least 1"))?;
         // SAFETY: there are so many of them, by the caller's promise, and they fit into the address space.
         let descriptors = unsafe { core::slice::from_raw_parts(descriptors, count) };
         let checked = |d: &ReduceOpDescriptor| Request::checked(d.sendbuf, d.recvbuf, &d.descriptor);
         let requests = descriptors.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
-        let operands: Vec<Operands> = requests.iter().map(|r| r.operands).collect();
-        require_apart(&operands)?;
-        let _taken = session.in_flight.take(operands.iter().map(|o| o.tag))?;
+        let operands: Vec<AllReduceArgs> = requests.iter().map(|r| r.operands).collect();
+        require_disjoint(&operands)?;
+        let _reservation = session.in_flight.reserve(operands.iter().map(|o| o.tag))?;
         // SAFETY: the caller lends the buffers until we return, which is after all have ended; those that are
         // written overlap nothing.
         let reductions = requests.iter().map(|r| unsafe { r.reduction() }).collect::<Result<Vec<_>, _>>()?;
         let info = session
             .communicator
             .all_reduce_many(reductions, in_flight_max)
-            .map_err(|e| session.failed(&e, During::Reduce))?;
+            .map_err(|e| session.record_error(&e, ApiCall::Reduce))?;
         // SAFETY: it is null or valid, by the caller's promise.
         unsafe { report(info, reduce_info_out) };
         Ok(())

@@ -6,21 +6,23 @@ use crate::result::{ResultCode, guarded};
 use crate::types::{Comm, CommCreateParams};
 use core::ffi::c_int;
 use ringfold::Communicator;
-use ringfold_face::join_token;
-use ringfold_face::result::{During, Failure};
-use ringfold_face::session::Session;
+use ringfold_bindings::communicator_handle::CommunicatorHandle;
+use ringfold_bindings::join_token;
+use ringfold_bindings::result::{ApiCall, CallError};
 use std::sync::Arc;
 
 /// All communicators of the process.
-static COMMUNICATORS: Handles<Session> = Handles::new(0);
+static COMMUNICATORS: Handles<CommunicatorHandle> = Handles::new(0);
 
 /// What the handle stands for.
-pub(crate) fn find(handle: *const Comm) -> Result<Arc<Session>, Failure> {
+pub(crate) fn find(handle: *const Comm) -> Result<Arc<CommunicatorHandle>, CallError> {
     require_init()?;
     if handle.is_null() {
-        return Err(Failure::null("communicator"));
+        return Err(CallError::null("communicator"));
     }
-    COMMUNICATORS.find(handle).ok_or_else(|| Failure::argument("this is no communicator, or a destroyed one"))
+    COMMUNICATORS
+        .find(handle)
+        .ok_or_else(|| CallError::invalid_argument("this is no communicator, or a destroyed one"))
 }
 
 /// Makes a communicator.
@@ -35,9 +37,9 @@ pub unsafe extern "C" fn pcclCreateCommunicator(
     guarded(|| {
         require_init()?;
         // SAFETY: it is null or valid, by the caller's promise.
-        let Some(params) = (unsafe { params.as_ref() }) else { return Err(Failure::null("params")) };
+        let Some(params) = (unsafe { params.as_ref() }) else { return Err(CallError::null("params")) };
         if comm_out.is_null() {
-            return Err(Failure::null("comm_out"));
+            return Err(CallError::null("comm_out"));
         }
         let handle = COMMUNICATORS.issue(create(params)?);
         // SAFETY: it is not null, and the caller promises that it can be written.
@@ -46,24 +48,24 @@ pub unsafe extern "C" fn pcclCreateCommunicator(
     })
 }
 
-fn create(params: &CommCreateParams) -> Result<Session, Failure> {
+fn create(params: &CommCreateParams) -> Result<CommunicatorHandle, CallError> {
     let master = params.master_address.to_rust()?;
     if master.port() == 0 {
-        return Err(Failure::argument("master_address: no master listens on port 0"));
+        return Err(CallError::invalid_argument("master_address: no master listens on port 0"));
     }
     let streams = u16::try_from(params.p2p_connection_pool_size).map_err(|_| {
-        Failure::argument(format!(
+        CallError::invalid_argument(format!(
             "p2p_connection_pool_size: {} are too many",
             params.p2p_connection_pool_size
         ))
     })?;
     let mut builder =
         Communicator::builder(master.to_string()).peer_group(params.peer_group).streams(streams);
-    if let Some(token) = join_token::from_environment()? {
+    if let Some(token) = join_token::read_environment()? {
         builder = builder.token(token);
     }
-    let communicator = builder.build().map_err(|e| Failure::of(&e, During::Creation))?;
-    Ok(Session::new(communicator))
+    let communicator = builder.build().map_err(|e| CallError::from_error(&e, ApiCall::Creation))?;
+    Ok(CommunicatorHandle::new(communicator))
 }
 
 /// Leaves the run and frees the communicator.
@@ -74,7 +76,7 @@ pub extern "C" fn pcclDestroyCommunicator(communicator: *mut Comm) -> ResultCode
         // Of two threads that destroy it, one does.
         COMMUNICATORS
             .retire(communicator)
-            .ok_or_else(|| Failure::argument("this communicator was destroyed"))?;
+            .ok_or_else(|| CallError::invalid_argument("this communicator was destroyed"))?;
         // The caller may free the buffers when this returns.
         session.leave();
         drop_last(session);
@@ -112,7 +114,7 @@ pub unsafe extern "C" fn pcclArePeersPending(
     guarded(|| {
         let session = find(communicator)?;
         if peers_pending_out.is_null() {
-            return Err(Failure::null("peers_pending_out"));
+            return Err(CallError::null("peers_pending_out"));
         }
         let pending = session.are_peers_pending()?;
         // SAFETY: it is not null, and the caller promises that it can be written.
@@ -147,7 +149,7 @@ pub unsafe extern "C" fn pcclGetAttribute(
     guarded(|| {
         let session = find(communicator)?;
         if p_attribute_out.is_null() {
-            return Err(Failure::null("p_attribute_out"));
+            return Err(CallError::null("p_attribute_out"));
         }
         let value = session.attribute(attribute)?;
         // SAFETY: it is not null, and the caller promises that it can be written.

@@ -4,8 +4,8 @@ use crate::result::{ResultCode, guarded};
 use crate::types::BuildInfo;
 use core::sync::atomic::{AtomicBool, Ordering};
 use ringfold::cuda::Driver;
-use ringfold_face::log;
-use ringfold_face::result::Failure;
+use ringfold_bindings::log;
+use ringfold_bindings::result::CallError;
 
 static READY: AtomicBool = AtomicBool::new(false);
 
@@ -13,7 +13,7 @@ static READY: AtomicBool = AtomicBool::new(false);
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclInit() -> ResultCode {
     guarded(|| {
-        log::install();
+        log::start_once();
         READY.store(true, Ordering::Release);
         Ok(())
     })
@@ -27,7 +27,7 @@ pub extern "C" fn pcclInit() -> ResultCode {
 pub unsafe extern "C" fn pcclGetBuildInfo(build_info_out: *mut BuildInfo) -> ResultCode {
     guarded(|| {
         if build_info_out.is_null() {
-            return Err(Failure::null("build_info_out"));
+            return Err(CallError::null("build_info_out"));
         }
         // SAFETY: it is not null, and the caller promises that it can be written.
         unsafe { build_info_out.write(BuildInfo { has_cuda_support: Driver::is_usable() }) };
@@ -36,9 +36,9 @@ pub unsafe extern "C" fn pcclGetBuildInfo(build_info_out: *mut BuildInfo) -> Res
 }
 
 /// Communicators need a library that is ready.
-pub(crate) fn require_init() -> Result<(), Failure> {
+pub(crate) fn require_init() -> Result<(), CallError> {
     if READY.load(Ordering::Acquire) {
         return Ok(());
     }
-    Err(Failure::new(ResultCode::NotInitialized, "pcclInit was not called"))
+    Err(CallError::new(ResultCode::NotInitialized, "pcclInit was not called"))
 }

@@ -4,18 +4,18 @@ use crate::handles::{Handles, drop_last};
 use crate::result::{ResultCode, guarded};
 use crate::types::{MasterInstance, SocketAddress};
 use ringfold::{Error, Master};
-use ringfold_face::result::{During, Failure};
-use ringfold_face::{join_token, log};
+use ringfold_bindings::result::{ApiCall, CallError};
+use ringfold_bindings::{join_token, log};
 use std::sync::Arc;
 
 /// All masters of the process; the names of communicators have another remainder.
 static MASTERS: Handles<Master> = Handles::new(8);
 
-fn find(handle: *const MasterInstance) -> Result<Arc<Master>, Failure> {
+fn find(handle: *const MasterInstance) -> Result<Arc<Master>, CallError> {
     if handle.is_null() {
-        return Err(Failure::null("master_instance"));
+        return Err(CallError::null("master_instance"));
     }
-    MASTERS.find(handle).ok_or_else(|| Failure::argument("this is no master, or a destroyed one"))
+    MASTERS.find(handle).ok_or_else(|| CallError::invalid_argument("this is no master, or a destroyed one"))
 }
 
 /// Makes a master, and binds its address if that is available.
@@ -28,12 +28,12 @@ pub unsafe extern "C" fn pcclCreateMaster(
     p_master_handle_out: *mut *mut MasterInstance,
 ) -> ResultCode {
     guarded(|| {
-        log::install();
+        log::start_once();
         if p_master_handle_out.is_null() {
-            return Err(Failure::null("p_master_handle_out"));
+            return Err(CallError::null("p_master_handle_out"));
         }
         let mut builder = Master::builder().listen(listen_address.to_rust()?.to_string());
-        if let Some(token) = join_token::from_environment()? {
+        if let Some(token) = join_token::read_environment()? {
             builder = builder.token(token);
         }
         let master = builder.build();
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn pcclCreateMaster(
 /// Serves on a thread of its own; binds first if that is still to be done.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclRunMaster(master_instance: *mut MasterInstance) -> ResultCode {
-    guarded(|| find(master_instance)?.run().map_err(|e| Failure::of(&e, During::Master)))
+    guarded(|| find(master_instance)?.run().map_err(|e| CallError::from_error(&e, ApiCall::Master)))
 }
 
 /// Tells where a master listens.
@@ -65,10 +65,10 @@ pub unsafe extern "C" fn pcclGetMasterAddress(
     guarded(|| {
         let master = find(master_instance)?;
         if address_out.is_null() {
-            return Err(Failure::null("address_out"));
+            return Err(CallError::null("address_out"));
         }
         let Some(address) = master.addresses().first().copied() else {
-            return Err(Failure::new(
+            return Err(CallError::new(
                 ResultCode::InvalidUsage,
                 "this master is not bound: its address was not available, and it was not run",
             ));
@@ -91,7 +91,7 @@ pub extern "C" fn pcclInterruptMaster(master_instance: *mut MasterInstance) -> R
 /// Waits until the master has stopped.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclMasterAwaitTermination(master_instance: *mut MasterInstance) -> ResultCode {
-    guarded(|| find(master_instance)?.wait().map_err(|e| Failure::of(&e, During::Master)))
+    guarded(|| find(master_instance)?.wait().map_err(|e| CallError::from_error(&e, ApiCall::Master)))
 }
 
 /// Frees the master; one that runs is stopped first.
@@ -100,7 +100,9 @@ pub extern "C" fn pcclDestroyMaster(master_instance: *mut MasterInstance) -> Res
     guarded(|| {
         let master = find(master_instance)?;
         // Of two threads that destroy it, one does.
-        MASTERS.retire(master_instance).ok_or_else(|| Failure::argument("this master was destroyed"))?;
+        MASTERS
+            .retire(master_instance)
+            .ok_or_else(|| CallError::invalid_argument("this master was destroyed"))?;
         master.interrupt();
         match master.wait() {
             Ok(()) | Err(Error::Misuse(_)) => {}

@@ -4,15 +4,15 @@ use crate::types::ReduceDescriptor;
 use core::ffi::c_void;
 use ringfold::cuda::{CudaError, DeviceMemory, Gpu};
 use ringfold::{AllReduce, Buffers, Memory, Reduction, View};
-use ringfold_face::number;
-use ringfold_face::operands::Operands;
-use ringfold_face::result::Failure;
-use ringfold_face::span::Span;
+use ringfold_bindings::address_range::AddressRange;
+use ringfold_bindings::all_reduce_args::AllReduceArgs;
+use ringfold_bindings::enum_values;
+use ringfold_bindings::result::CallError;
 
 /// An all-reduce whose arguments are sound, with the pointers that C gave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    pub operands: Operands,
+    pub operands: AllReduceArgs,
     sendbuf: *const c_void,
     recvbuf: *mut c_void,
 }
@@ -22,19 +22,19 @@ impl Request {
         sendbuf: *const c_void,
         recvbuf: *mut c_void,
         descriptor: &ReduceDescriptor,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CallError> {
         let ReduceDescriptor { count, op, tag, src_descriptor, quantization_options } = *descriptor;
-        let dtype = number::dtype(src_descriptor.datatype)?;
-        number::distribution_hint(src_descriptor.distribution_hint)?;
-        let send = Span::of("sendbuf", sendbuf, count, dtype)?;
-        let recv = Span::of("recvbuf", recvbuf, count, dtype)?;
-        let mut options = AllReduce::new(number::operation(op)?);
+        let dtype = enum_values::parse_dtype(src_descriptor.datatype)?;
+        enum_values::check_distribution_hint(src_descriptor.distribution_hint)?;
+        let send = AddressRange::of("sendbuf", sendbuf, count, dtype)?;
+        let recv = AddressRange::of("recvbuf", recvbuf, count, dtype)?;
+        let mut options = AllReduce::new(enum_values::parse_reduce_op(op)?);
         let (algorithm, quantized) =
             (quantization_options.algorithm, quantization_options.quantized_datatype);
-        if let Some(quantization) = number::quantization(algorithm, quantized)? {
+        if let Some(quantization) = enum_values::parse_quantization(algorithm, quantized)? {
             options = options.quantized(quantization);
         }
-        let operands = Operands::checked(send, recv, dtype, tag, options)?;
+        let operands = AllReduceArgs::new(send, recv, dtype, tag, options)?;
         Ok(Self { operands, sendbuf, recvbuf })
     }
 
@@ -43,19 +43,19 @@ impl Request {
     /// # Safety
     /// Until the operation has ended, the receive buffer is valid and nobody else's, and the send buffer is
     /// valid and not written.
-    pub unsafe fn reduction(&self) -> Result<Reduction, Failure> {
-        let Operands { send, recv, dtype, options, .. } = self.operands;
+    pub unsafe fn reduction(&self) -> Result<Reduction, CallError> {
+        let AllReduceArgs { send, recv, dtype, options, .. } = self.operands;
         let in_place = self.operands.is_in_place();
         let of_device = is_on_device(send);
         if !in_place && is_on_device(recv) != of_device {
-            return Err(Failure::argument(
+            return Err(CallError::invalid_argument(
                 "one of the buffers is in the memory of a CUDA device, and the other one is not",
             ));
         }
         if of_device {
             // SAFETY: the caller's promise.
-            let buffers =
-                unsafe { device_buffers(send, recv) }.map_err(|e| Failure::argument(e.to_string()))?;
+            let buffers = unsafe { device_buffers(send, recv) }
+                .map_err(|e| CallError::invalid_argument(e.to_string()))?;
             return Ok(Reduction { dtype, buffers, options });
         }
         // SAFETY: the caller's promise.
@@ -72,16 +72,16 @@ impl Request {
 }
 
 /// Whether bytes are in the memory of a CUDA device. A process that does not use the driver has none there.
-fn is_on_device(span: Span) -> bool {
+fn is_on_device(span: AddressRange) -> bool {
     span.bytes > 0 && Gpu::is_on_device(span.start as u64)
 }
 
 /// # Safety
 /// As of `Request::reduction`.
-unsafe fn device_buffers(send: Span, recv: Span) -> Result<Buffers, CudaError> {
+unsafe fn device_buffers(send: AddressRange, recv: AddressRange) -> Result<Buffers, CudaError> {
     // SAFETY: the caller's promise; nothing has to be kept for it.
     let borrowed =
-        |span: Span| unsafe { DeviceMemory::borrowed(span.start as u64, span.bytes, Box::new(())) };
+        |span: AddressRange| unsafe { DeviceMemory::borrowed(span.start as u64, span.bytes, Box::new(())) };
     let source = borrowed(send)?;
     let target = if send == recv { source.clone() } else { borrowed(recv)? };
     Ok(Buffers::Device { source, target })

@@ -2,17 +2,17 @@
 
 use crate::last_error;
 use core::ffi::{CStr, c_char, c_int};
-use ringfold_face::result::Failure;
-pub use ringfold_face::result::ResultCode;
+use ringfold_bindings::result::CallError;
+pub use ringfold_bindings::result::ResultCode;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Makes a call: its failure is remembered for `pcclGetLastError`, and a panic is a failure.
-pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> ResultCode {
+pub(crate) fn guarded(call: impl FnOnce() -> Result<(), CallError>) -> ResultCode {
     // A panic can leave nothing half done that is used afterwards: locks are held over single steps, and the
     // crate below takes a communicator whose thread panicked out of use by itself.
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        Err(Failure::new(ResultCode::InternalError, format!("internal error: {}", said(panic.as_ref()))))
+        Err(CallError::new(ResultCode::InternalError, format!("internal error: {}", said(panic.as_ref()))))
     });
     match result {
         Ok(()) => ResultCode::Success,

@@ -6,10 +6,10 @@ use crate::types::{Comm, SharedState, SharedStateSyncInfo, TensorInfo};
 use core::ffi::{CStr, c_int};
 use ringfold::cuda::{DeviceMemory, Driver};
 use ringfold::{DType, Memory, StateMemory, StateTensor};
-use ringfold_face::alias::aliases;
-use ringfold_face::number;
-use ringfold_face::result::{During, Failure};
-use ringfold_face::span::Span;
+use ringfold_bindings::address_range::AddressRange;
+use ringfold_bindings::alias::find_aliases;
+use ringfold_bindings::enum_values;
+use ringfold_bindings::result::{ApiCall, CallError};
 use std::collections::HashSet;
 
 const DEVICE_CPU: c_int = 0;
@@ -29,8 +29,8 @@ pub unsafe extern "C" fn pcclSynchronizeSharedState(
     guarded(|| {
         let session = communicator::find(communicator)?;
         // SAFETY: it is null or valid and nobody else's, by the caller's promise.
-        let state = unsafe { shared_state.as_mut() }.ok_or_else(|| Failure::null("shared_state"))?;
-        let strategy = number::strategy(strategy)?;
+        let state = unsafe { shared_state.as_mut() }.ok_or_else(|| CallError::null("shared_state"))?;
+        let strategy = enum_values::parse_strategy(strategy)?;
         // SAFETY: the entries are as many as the state says, by the caller's promise.
         let entries = checked(unsafe { infos(state) }?)?;
         session.require_awaited()?;
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn pcclSynchronizeSharedState(
         let info = session
             .communicator
             .sync_memory(state.revision, tensors, strategy)
-            .map_err(|e| session.failed(&e, During::Sync))?;
+            .map_err(|e| session.record_error(&e, ApiCall::Sync))?;
         state.revision = info.revision;
         if !sync_info_out.is_null() {
             let moved = SharedStateSyncInfo { tx_bytes: info.tx_bytes, rx_bytes: info.rx_bytes };
@@ -52,15 +52,15 @@ pub unsafe extern "C" fn pcclSynchronizeSharedState(
 
 /// # Safety
 /// If they are not null, there are as many as the state says.
-unsafe fn infos(state: &SharedState) -> Result<&[TensorInfo], Failure> {
+unsafe fn infos(state: &SharedState) -> Result<&[TensorInfo], CallError> {
     if state.count == 0 {
         return Ok(&[]);
     }
     if state.infos.is_null() {
-        return Err(Failure::null("shared_state->infos"));
+        return Err(CallError::null("shared_state->infos"));
     }
     if state.count > isize::MAX as usize / size_of::<TensorInfo>() {
-        return Err(Failure::argument(format!("{} entries can't be", state.count)));
+        return Err(CallError::invalid_argument(format!("{} entries can't be", state.count)));
     }
     // SAFETY: the caller's promise, and they fit into the address space.
     Ok(unsafe { core::slice::from_raw_parts(state.infos, state.count) })
@@ -72,7 +72,7 @@ struct Entry<'a> {
     info: &'a TensorInfo,
     key: String,
     dtype: DType,
-    span: Span,
+    span: AddressRange,
     /// An earlier entry is the same memory.
     alias: bool,
 }
@@ -80,12 +80,12 @@ struct Entry<'a> {
 impl Entry<'_> {
     /// # Safety
     /// The contents are lent until the tensor is gone.
-    unsafe fn tensor(self) -> Result<StateTensor, Failure> {
+    unsafe fn tensor(self) -> Result<StateTensor, CallError> {
         let memory = if self.info.device_type == DEVICE_CUDA {
             // SAFETY: the caller's promise. Tied tensors are staged in copies of their own anyway.
             let memory =
                 unsafe { DeviceMemory::borrowed(self.span.start as u64, self.span.bytes, Box::new(())) };
-            let refused = |why| Failure::argument(format!("the data of {:?}: {why}", self.key));
+            let refused = |why| CallError::invalid_argument(format!("the data of {:?}: {why}", self.key));
             StateMemory::Device(memory.map_err(refused)?)
         } else {
             // SAFETY: the caller's promise.
@@ -99,40 +99,41 @@ impl Entry<'_> {
     }
 }
 
-fn checked(infos: &[TensorInfo]) -> Result<Vec<Entry<'_>>, Failure> {
+fn checked(infos: &[TensorInfo]) -> Result<Vec<Entry<'_>>, CallError> {
     let mut entries = infos.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
     let mut keys = HashSet::new();
     if let Some(twice) = entries.iter().find(|e| !keys.insert(e.key.as_str())) {
-        return Err(Failure::argument(format!("the key {:?} occurs twice", twice.key)));
+        return Err(CallError::invalid_argument(format!("the key {:?} occurs twice", twice.key)));
     }
     let spans: Vec<_> =
         entries.iter().map(|e| (e.key.as_str(), e.span, e.info.allow_content_inequality != 0)).collect();
-    let aliases = aliases(&spans)?;
+    let aliases = find_aliases(&spans)?;
     for (entry, alias) in entries.iter_mut().zip(aliases) {
         entry.alias = alias;
     }
     Ok(entries)
 }
 
-fn entry(info: &TensorInfo) -> Result<Entry<'_>, Failure> {
+fn entry(info: &TensorInfo) -> Result<Entry<'_>, CallError> {
     if info.name.is_null() {
-        return Err(Failure::argument("the name of a tensor is null"));
+        return Err(CallError::invalid_argument("the name of a tensor is null"));
     }
     // SAFETY: it is not null, and the caller promises that it is a string.
     let key = unsafe { CStr::from_ptr(info.name) };
     let Ok(key) = key.to_str() else {
-        return Err(Failure::argument(format!("the name {key:?} is no UTF-8")));
+        return Err(CallError::invalid_argument(format!("the name {key:?} is no UTF-8")));
     };
     match info.device_type {
         DEVICE_CPU => {}
         DEVICE_CUDA => {
-            Driver::loaded().map_err(|why| Failure::argument(format!("{key:?} is a CUDA tensor: {why}")))?;
+            Driver::loaded()
+                .map_err(|why| CallError::invalid_argument(format!("{key:?} is a CUDA tensor: {why}")))?;
         }
-        other => return Err(Failure::argument(format!("{key:?}: {other} is no device type"))),
+        other => return Err(CallError::invalid_argument(format!("{key:?}: {other} is no device type"))),
     }
-    let dtype =
-        number::dtype(info.datatype).map_err(|f| Failure::argument(format!("{key:?}: {}", f.text)))?;
-    let span = Span::of(&format!("the data of {key:?}"), info.data.cast_const(), info.count, dtype)?;
+    let dtype = enum_values::parse_dtype(info.datatype)
+        .map_err(|f| CallError::invalid_argument(format!("{key:?}: {}", f.text)))?;
+    let span = AddressRange::of(&format!("the data of {key:?}"), info.data.cast_const(), info.count, dtype)?;
     Ok(Entry { info, key: key.to_owned(), dtype, span, alias: false })
 }
 

@@ -7,7 +7,7 @@ use crate::invocation::Invocation;
 use crate::serve::Serve;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use ringfold_face::log;
+use ringfold_bindings::log;
 use std::ffi::OsString;
 use std::io::Write;
 

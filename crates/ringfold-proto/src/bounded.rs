@@ -1,9 +1,8 @@
-//! What a message may hold beyond what its type says: every list and text has a bound.
+//! Limits of messages: every list and text has a maximal length.
 //!
-//! The codec asks on both sides. A sender that would exceed a bound learns it from its own error, and a
-//! receiver can count on the bounds of [`crate::limits`] in whatever a frame contained.
+//! The codec checks them on both sides, so decoded messages keep the limits of [`crate::limits`].
 
-use crate::cause::{Cause, Departure, PeerName, Removal, StateRejection, Waiting};
+use crate::cause::{Cause, Departure, PeerName, Removal, StateRejection, WaitingPeer};
 use crate::descriptor::{Descriptor, Weight};
 use crate::epoch::{EpochDescription, Member};
 use crate::limits;
@@ -13,7 +12,7 @@ use crate::message::{
 };
 use crate::shared_state::{SyncOffer, SyncVerdict};
 
-/// A message that knows its bounds.
+/// A message with limits.
 ///
 /// ```
 /// use ringfold_proto::bounded::Bounded;
@@ -22,27 +21,27 @@ use crate::shared_state::{SyncOffer, SyncVerdict};
 ///
 /// let heard = vec![PeerId(1); 5000];
 /// let beat = Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard } };
-/// assert_eq!(beat.check().unwrap_err().to_string(), "5000 peers exceed the bound of 1024");
+/// assert_eq!(beat.check().unwrap_err().to_string(), "5000 peers exceed the limit of 1024");
 /// ```
 pub trait Bounded {
-    /// Bytes of the encoded message.
+    /// Most bytes of the encoded message.
     const BYTES_MAX: usize;
-    /// Bytes that the lists of the decoded message may take up in memory.
+    /// Most bytes of memory for the lists of the decoded message.
     const DECODED_BYTES_MAX: usize;
 
-    /// Whether the message keeps within its bounds.
-    fn check(&self) -> Result<(), Excess>;
+    /// Checks the limits.
+    fn check(&self) -> Result<(), LimitExceeded>;
 }
 
-/// A bound that a message exceeds.
+/// A message exceeds a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{found} {what} exceed the bound of {max}")]
-pub struct Excess {
-    /// What there is too much of.
+#[error("{found} {what} exceed the limit of {max}")]
+pub struct LimitExceeded {
+    /// What is limited.
     pub what: &'static str,
-    /// How much there is.
+    /// The number found.
     pub found: usize,
-    /// How much there may be.
+    /// The limit.
     pub max: usize,
 }
 
@@ -50,7 +49,7 @@ impl Bounded for Numbered<ToMaster> {
     const BYTES_MAX: usize = limits::CONTROL_BYTES_MAX;
     const DECODED_BYTES_MAX: usize = limits::CONTROL_DECODED_BYTES_MAX;
 
-    fn check(&self) -> Result<(), Excess> {
+    fn check(&self) -> Result<(), LimitExceeded> {
         match &self.message {
             ToMaster::Join(join) => check_join(join),
             ToMaster::Resume(resume) => check_resume(resume),
@@ -76,7 +75,7 @@ impl Bounded for Numbered<ToPeer> {
     const BYTES_MAX: usize = limits::CONTROL_BYTES_MAX;
     const DECODED_BYTES_MAX: usize = limits::CONTROL_DECODED_BYTES_MAX;
 
-    fn check(&self) -> Result<(), Excess> {
+    fn check(&self) -> Result<(), LimitExceeded> {
         match &self.message {
             ToPeer::EpochProposed { description, ended, attributes: _ } => {
                 check_description(description)?;
@@ -94,7 +93,7 @@ impl Bounded for Numbered<ToPeer> {
             ToPeer::Probe { addresses, .. } => check_addresses(addresses),
             ToPeer::SyncElected { verdict, .. } => check_verdict(verdict),
             ToPeer::Removed { reason: Removal::Departed(how) } => check_departure(how),
-            ToPeer::Removed { reason: Removal::Refused(_) } => Ok(()),
+            ToPeer::Removed { reason: Removal::Rejected(_) } => Ok(()),
             ToPeer::Removed { reason: Removal::Disconnected(why) } => check_text(why),
             ToPeer::StillWaiting(note) => {
                 check_peers(&note.missing)?;
@@ -114,7 +113,7 @@ impl Bounded for LinkMessage {
     const BYTES_MAX: usize = limits::LINK_MESSAGE_BYTES_MAX;
     const DECODED_BYTES_MAX: usize = limits::LINK_MESSAGE_DECODED_BYTES_MAX;
 
-    fn check(&self) -> Result<(), Excess> {
+    fn check(&self) -> Result<(), LimitExceeded> {
         match self {
             Self::Grant { slots, .. } | Self::Return { slots, .. } => {
                 at_most("slots", slots.len(), usize::from(limits::SLOTS_MAX))
@@ -130,33 +129,33 @@ impl Bounded for LinkMessage {
     }
 }
 
-fn at_most(what: &'static str, found: usize, max: usize) -> Result<(), Excess> {
-    if found <= max { Ok(()) } else { Err(Excess { what, found, max }) }
+fn at_most(what: &'static str, found: usize, max: usize) -> Result<(), LimitExceeded> {
+    if found <= max { Ok(()) } else { Err(LimitExceeded { what, found, max }) }
 }
 
-fn check_name(name: &str) -> Result<(), Excess> {
+fn check_name(name: &str) -> Result<(), LimitExceeded> {
     at_most("bytes of a name", name.len(), limits::NAME_ON_WIRE_BYTES_MAX)
 }
 
-/// The bound of a text that people read.
-pub fn check_text(text: &str) -> Result<(), Excess> {
+/// Checks the length of a text other than a name.
+pub fn check_text(text: &str) -> Result<(), LimitExceeded> {
     at_most("bytes of text", text.len(), limits::TEXT_BYTES_MAX)
 }
 
-fn check_addresses<T>(addresses: &[T]) -> Result<(), Excess> {
+fn check_addresses<T>(addresses: &[T]) -> Result<(), LimitExceeded> {
     at_most("addresses", addresses.len(), limits::ADDRESSES_MAX)
 }
 
-fn check_peers<T>(peers: &[T]) -> Result<(), Excess> {
+fn check_peers<T>(peers: &[T]) -> Result<(), LimitExceeded> {
     at_most("peers", peers.len(), limits::WORLD_MAX)
 }
 
-fn check_join(join: &Join) -> Result<(), Excess> {
+fn check_join(join: &Join) -> Result<(), LimitExceeded> {
     check_name(&join.name)?;
     check_addresses(&join.addresses)
 }
 
-fn check_resume(resume: &Resume) -> Result<(), Excess> {
+fn check_resume(resume: &Resume) -> Result<(), LimitExceeded> {
     check_join(&resume.join)?;
     at_most("epochs", resume.epochs.len(), limits::EPOCHS_IN_RESUME_MAX)?;
     resume.epochs.iter().try_for_each(|EpochRecord { description, ops, .. }| {
@@ -165,7 +164,7 @@ fn check_resume(resume: &Resume) -> Result<(), Excess> {
     })
 }
 
-fn check_record(record: &OpRecord) -> Result<(), Excess> {
+fn check_record(record: &OpRecord) -> Result<(), LimitExceeded> {
     record.descriptor.as_ref().map_or(Ok(()), check_descriptor)?;
     match &record.progress {
         OpProgress::Started | OpProgress::Done => Ok(()),
@@ -173,36 +172,36 @@ fn check_record(record: &OpRecord) -> Result<(), Excess> {
     }
 }
 
-/// A weight is decoded from bits, so it may be one that its constructor would not have made.
-fn check_descriptor(descriptor: &Descriptor) -> Result<(), Excess> {
-    let sound = descriptor.weight.is_none_or(|weight| Weight::new(weight.value()).is_some());
-    at_most("weights that are negative or not finite", usize::from(!sound), 0)
+/// Weights are decoded from bits, so they may be invalid.
+fn check_descriptor(descriptor: &Descriptor) -> Result<(), LimitExceeded> {
+    let valid = descriptor.weight.is_none_or(|weight| Weight::new(weight.value()).is_some());
+    at_most("weights that are negative or not finite", usize::from(!valid), 0)
 }
 
-/// The bounds of an epoch's description.
-pub fn check_description(description: &EpochDescription) -> Result<(), Excess> {
+/// Checks an epoch's description.
+pub fn check_description(description: &EpochDescription) -> Result<(), LimitExceeded> {
     at_most("members", description.members.len(), limits::WORLD_MAX)?;
     at_most("ranks of a ring", description.ring.len(), limits::WORLD_MAX)?;
     at_most("pairs without a link", description.missing.len(), limits::MISSING_PAIRS_MAX)?;
     description.members.iter().try_for_each(check_member)
 }
 
-/// The bounds of a member.
-pub fn check_member(Member { name, addresses, .. }: &Member) -> Result<(), Excess> {
+/// Checks a member.
+pub fn check_member(Member { name, addresses, .. }: &Member) -> Result<(), LimitExceeded> {
     check_name(name)?;
     check_addresses(addresses)
 }
 
-fn check_offer(offer: &SyncOffer) -> Result<(), Excess> {
+fn check_offer(offer: &SyncOffer) -> Result<(), LimitExceeded> {
     at_most("entries", offer.entries.len(), limits::STATE_ENTRIES_MAX)?;
     offer.entries.iter().try_for_each(|entry| check_key(&entry.key))
 }
 
-fn check_key(key: &str) -> Result<(), Excess> {
+fn check_key(key: &str) -> Result<(), LimitExceeded> {
     at_most("bytes of a key", key.len(), limits::STATE_KEY_BYTES_MAX)
 }
 
-fn check_verdict(verdict: &SyncVerdict) -> Result<(), Excess> {
+fn check_verdict(verdict: &SyncVerdict) -> Result<(), LimitExceeded> {
     match verdict {
         SyncVerdict::Rejected(rejection) => check_rejection(rejection),
         SyncVerdict::Elected(assignment) => {
@@ -213,27 +212,27 @@ fn check_verdict(verdict: &SyncVerdict) -> Result<(), Excess> {
     }
 }
 
-fn check_rejection(rejection: &StateRejection) -> Result<(), Excess> {
+fn check_rejection(rejection: &StateRejection) -> Result<(), LimitExceeded> {
     match rejection {
         StateRejection::Layout { key } => check_key(key),
         StateRejection::LostElection { winner: who } | StateRejection::StrategyConflict { other: who } => {
             check_name(&who.name)
         }
         StateRejection::RevisionIncrementViolation { .. }
-        | StateRejection::NobodyHasIt { .. }
-        | StateRejection::HoldersGone => Ok(()),
+        | StateRejection::NoHolder { .. }
+        | StateRejection::HoldersLost => Ok(()),
     }
 }
 
-fn check_outcome(outcome: &Outcome) -> Result<(), Excess> {
+fn check_outcome(outcome: &Outcome) -> Result<(), LimitExceeded> {
     match outcome {
         Outcome::Committed => Ok(()),
         Outcome::Aborted(cause) => check_cause(cause),
     }
 }
 
-fn check_cause(cause: &Cause) -> Result<(), Excess> {
-    let waiting = |Waiting { who, call }: &Waiting| {
+fn check_cause(cause: &Cause) -> Result<(), LimitExceeded> {
+    let waiting = |WaitingPeer { who, call }: &WaitingPeer| {
         check_name(&who.name)?;
         check_text(call)
     };
@@ -254,14 +253,14 @@ fn check_cause(cause: &Cause) -> Result<(), Excess> {
             check_peers(waited_for)?;
             waited_for.iter().try_for_each(|PeerName { name, .. }| check_name(name))
         }
-        Cause::Unable { who } | Cause::GivenUp { who } => check_name(&who.name),
+        Cause::Unable { who } | Cause::AbortedByUser { who } => check_name(&who.name),
         Cause::EpochEnded => Ok(()),
     }
 }
 
-fn check_departure(how: &Departure) -> Result<(), Excess> {
+fn check_departure(how: &Departure) -> Result<(), LimitExceeded> {
     match how {
-        Departure::Kicked(why) => check_text(why),
+        Departure::Evicted(why) => check_text(why),
         Departure::StateRejected(why) => check_rejection(why),
         Departure::Left
         | Departure::ConnectionLost
@@ -271,7 +270,7 @@ fn check_departure(how: &Departure) -> Result<(), Excess> {
         | Departure::NotReturned
         | Departure::Died
         | Departure::NotEstablished
-        | Departure::LeftBehind => Ok(()),
+        | Departure::EvictedBefore => Ok(()),
     }
 }
 
@@ -283,7 +282,7 @@ mod tests {
     use crate::reduce_op::ReduceOp;
     use crate::shared_state::{StateEntry, SyncStrategy};
 
-    fn to_master(message: ToMaster) -> Result<(), Excess> {
+    fn to_master(message: ToMaster) -> Result<(), LimitExceeded> {
         Numbered { number: 1, acknowledged: 0, message }.check()
     }
 
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_that_no_constructor_makes_is_not_let_in() {
+    fn an_invalid_weight_is_rejected() {
         let descriptor = Descriptor::all_reduce(1, DType::F32, ReduceOp::Sum);
         assert_eq!(to_master(ToMaster::Started { op: OpId::default(), descriptor }), Ok(()));
         let nan = postcard::to_allocvec(&f64::NAN.to_bits()).unwrap();
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_of_more_slots_than_there_are_is_not_let_in() {
+    fn a_grant_of_too_many_slots_is_rejected() {
         let grant = |count: u16| LinkMessage::Grant { op: OpId::default(), slots: (0..count).collect() };
         assert!(grant(limits::SLOTS_MAX).check().is_ok() && grant(limits::SLOTS_MAX + 1).check().is_err());
     }

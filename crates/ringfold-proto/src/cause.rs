@@ -1,4 +1,4 @@
-//! Why something did not succeed, in words that name whom we waited for.
+//! Why operations, votes and memberships failed, with the peers involved.
 
 use crate::id::{OpId, PeerId, Revision, Seq, Tag};
 use crate::limits;
@@ -6,12 +6,12 @@ use crate::message::Phase;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// A peer as errors speak of it: its id, and the name that its user knows (host:pid unless chosen).
+/// A peer's id, and the name for errors and logs (host:pid unless the user chose one).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct PeerName {
-    /// Who it is.
+    /// The id.
     pub peer: PeerId,
-    /// What it is called.
+    /// The name.
     pub name: String,
 }
 
@@ -21,30 +21,30 @@ impl fmt::Display for PeerName {
     }
 }
 
-/// How a peer came to be no longer part of the run.
+/// How a membership ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Departure {
-    /// It said goodbye.
+    /// The peer left by itself.
     Left,
     /// Its connection to the master broke.
     ConnectionLost,
-    /// Nobody had a byte from it for too long.
+    /// Neither the master nor a neighbour received anything from it for too long.
     Silent,
-    /// An operator evicted it, for this reason.
-    Kicked(String),
-    /// No ring through all members is left, and it is the newest of those that stand in the way.
+    /// An operator evicted it for this reason.
+    Evicted(String),
+    /// No ring through all members is left, and it is the newest of the members that block one.
     Unreachable,
-    /// It broke the protocol, in this way.
+    /// It violated the protocol.
     Misbehaved(ProtocolViolation),
-    /// It did not come back after the master restarted.
+    /// It did not return after the master restarted.
     NotReturned,
-    /// Its connections broke without a goodbye.
+    /// Its connections broke before it had left.
     Died,
-    /// It did not report in time that it has a link with every neighbour.
+    /// It did not report in time that its links are up.
     NotEstablished,
-    /// An earlier life of the master had evicted it.
-    LeftBehind,
-    /// Its shared state was rejected, and it made no call since although others waited for it.
+    /// An earlier incarnation of the master had evicted it.
+    EvictedBefore,
+    /// Its shared state was rejected, and it made no call since, although others waited for it.
     StateRejected(StateRejection),
 }
 
@@ -54,15 +54,15 @@ impl fmt::Display for Departure {
             Self::Left => write!(f, "left"),
             Self::ConnectionLost => write!(f, "lost its connection to the master"),
             Self::Silent => write!(f, "was silent for too long"),
-            Self::Kicked(why) => write!(f, "was evicted: {why}"),
+            Self::Evicted(why) => write!(f, "was evicted: {why}"),
             Self::Unreachable => {
-                write!(f, "could not be reached by its neighbours, and no other ring was left")
+                write!(f, "was evicted: its neighbours cannot reach it, and no other ring is left")
             }
-            Self::Misbehaved(why) => write!(f, "broke the protocol: {why}"),
+            Self::Misbehaved(why) => write!(f, "violated the protocol: {why}"),
             Self::NotReturned => write!(f, "did not return after the master restarted"),
             Self::Died => write!(f, "died, or its connection broke"),
             Self::NotEstablished => write!(f, "was evicted: it did not reach its neighbours in time"),
-            Self::LeftBehind => write!(f, "was evicted: the run went on without it"),
+            Self::EvictedBefore => write!(f, "was evicted: the run continued without it"),
             Self::StateRejected(why) => {
                 write!(f, "was evicted: its shared state was rejected ({why}), and it made no call since")
             }
@@ -70,38 +70,27 @@ impl fmt::Display for Departure {
     }
 }
 
-/// How one side of a control connection broke the protocol.
+/// How one side of a control connection violated the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum ProtocolViolation {
-    /// The numbers of its messages are not in sequence.
+    /// Message numbers out of sequence.
     Numbering,
-    /// It acknowledges no message.
+    /// Too many messages without an acknowledgement.
     NothingAcknowledged,
-    /// It voted in a round that is not the next one.
-    Round {
-        /// The phase.
-        phase: Phase,
-        /// The round that it voted in.
-        voted: u64,
-        /// How many rounds are complete.
-        completed: u64,
-    },
-    /// It started an operation that is not the next one of its tag.
-    Sequence {
-        /// The operation.
-        op: OpId,
-        /// The sequence number that comes next.
-        next: Seq,
-    },
-    /// It has too many operations in flight.
+    /// A vote in a round that is not the next one.
+    Round { phase: Phase, voted: u64, completed: u64 },
+    /// An operation that is not the next one of its tag.
+    Sequence { op: OpId, next: Seq },
+    /// Too many operations in flight.
     TooManyOperations,
-    /// It sent an invalid description of an epoch.
+    /// An invalid description of an epoch.
     Epoch,
-    /// It returned with counters that no run can reach.
+    /// Counters that no run can reach.
     Counters,
-    /// It committed an operation that this peer has not done.
+    /// Commit of an operation that this peer has not done.
     PrematureCommit,
-    /// It assigned an entry that the shared state does not have.
+    /// Assignment of an unknown entry of the shared state.
     Assignment,
 }
 
@@ -109,7 +98,7 @@ impl fmt::Display for ProtocolViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Numbering => write!(f, "message numbers out of sequence"),
-            Self::NothingAcknowledged => write!(f, "no message is acknowledged"),
+            Self::NothingAcknowledged => write!(f, "too many messages without an acknowledgement"),
             Self::Round { phase, voted, completed } => {
                 write!(f, "vote in round {voted} of {phase}, but {completed} rounds are complete")
             }
@@ -125,29 +114,29 @@ impl fmt::Display for ProtocolViolation {
     }
 }
 
-/// Why the master does not let a peer join or return.
+/// Why the master rejects a peer that joins or returns.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum JoinRefusal {
-    /// A peer with this id is part of the run.
+pub enum JoinRejection {
+    /// A peer with this id is a member.
     AlreadyMember,
-    /// The run has as many peers as it can have.
+    /// The run has the maximal number of peers.
     RunFull,
-    /// The run has had as many groups as the master remembers.
+    /// The run has had the maximal number of groups.
     TooManyGroups,
     /// It listens on too many addresses.
     TooManyAddresses,
-    /// It returns, and was removed before.
+    /// It returns after its eviction.
     WasRemoved,
-    /// It returns to a restarted master after the run went on.
+    /// It returns to a restarted master after the run continued.
     TooLate,
-    /// It broke the protocol.
+    /// It violated the protocol.
     Misbehaved(ProtocolViolation),
 }
 
-impl fmt::Display for JoinRefusal {
+impl fmt::Display for JoinRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AlreadyMember => write!(f, "it is already part of the run"),
+            Self::AlreadyMember => write!(f, "a peer with this id is already a member"),
             Self::RunFull => write!(f, "the run is full: it has {} peers", limits::WORLD_MAX),
             Self::TooManyGroups => {
                 write!(f, "the run has had {} groups, which is the maximum", limits::GROUPS_MAX)
@@ -155,21 +144,21 @@ impl fmt::Display for JoinRefusal {
             Self::TooManyAddresses => {
                 write!(f, "it listens on more than {} addresses", limits::ADDRESSES_MAX)
             }
-            Self::WasRemoved => write!(f, "it was removed from the run"),
-            Self::TooLate => write!(f, "the run went on without it after the master restarted"),
-            Self::Misbehaved(how) => write!(f, "broke the protocol: {how}"),
+            Self::WasRemoved => write!(f, "it was evicted before"),
+            Self::TooLate => write!(f, "the run continued without it after the master restarted"),
+            Self::Misbehaved(how) => write!(f, "violated the protocol: {how}"),
         }
     }
 }
 
-/// Why the master says that a peer is not, or no longer, part of the run.
+/// Why a peer is not, or no longer, part of the run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Removal {
-    /// It was a member, or waited to be accepted.
+    /// It was a member, or waited to become one.
     Departed(Departure),
-    /// It was not let in.
-    Refused(JoinRefusal),
-    /// The master's driver closed its connection, for this reason: an invalid message, or a limit that was exceeded.
+    /// It was not admitted.
+    Rejected(JoinRejection),
+    /// The master's driver closed its connection: an invalid message, or a limit was exceeded.
     Disconnected(String),
 }
 
@@ -177,24 +166,24 @@ impl fmt::Display for Removal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Departed(how) => how.fmt(f),
-            Self::Refused(why) => why.fmt(f),
+            Self::Rejected(why) => why.fmt(f),
             Self::Disconnected(why) => f.write_str(why),
         }
     }
 }
 
-/// How a peer lost its master. Stays on the peer.
+/// How a peer lost its master. Not sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MasterLoss {
-    /// It was never reached: no connection, or none that passed the handshake.
+    /// No connection, or none that passed the handshake.
     Unreachable(String),
-    /// It did not accept this peer within the deadline of connect.
+    /// Not accepted within the deadline of connect.
     NotAccepted,
-    /// The connection was lost, and the master did not come back in time.
+    /// The connection was lost, and the master did not return in time.
     NotReturned,
-    /// It did not end a call within the deadline and the grace time after it.
+    /// A call got no answer within its deadline and the grace time after it.
     NoAnswer,
-    /// It broke the protocol.
+    /// The master violated the protocol.
     Misbehaved(ProtocolViolation),
 }
 
@@ -203,23 +192,23 @@ impl fmt::Display for MasterLoss {
         match self {
             Self::Unreachable(why) => write!(f, "could not reach the master at {why}"),
             Self::NotAccepted => write!(f, "the master did not accept this peer in time"),
-            Self::NotReturned => write!(f, "the master is lost: it did not come back in time"),
-            Self::NoAnswer => write!(f, "the master is lost: it does not answer in time"),
-            Self::Misbehaved(how) => write!(f, "the master is lost: it broke the protocol: {how}"),
+            Self::NotReturned => write!(f, "the master is lost: it did not return in time"),
+            Self::NoAnswer => write!(f, "the master is lost: it did not answer in time"),
+            Self::Misbehaved(how) => write!(f, "the master is lost: it violated the protocol: {how}"),
         }
     }
 }
 
-/// What a peer is waiting in, for errors that say who waits for what.
+/// A peer and the call that it waits in.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Waiting {
-    /// Who waits.
+pub struct WaitingPeer {
+    /// The peer.
     pub who: PeerName,
-    /// In which call.
+    /// The call, as text.
     pub call: String,
 }
 
-impl fmt::Display for Waiting {
+impl fmt::Display for WaitingPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} waits in {}", self.who, self.call)
     }
@@ -230,7 +219,7 @@ impl fmt::Display for Waiting {
 pub enum JointCall {
     /// A vote.
     Vote(Phase),
-    /// A collective of this tag.
+    /// A collective with this tag.
     Collective(Tag),
 }
 
@@ -246,29 +235,29 @@ impl fmt::Display for JointCall {
 /// A peer that others wait for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MissingPeer {
-    /// Who.
+    /// The peer.
     pub who: PeerName,
-    /// What it waits in itself, if anything.
+    /// The call that it waits in, if any.
     pub waits_in: Option<JointCall>,
 }
 
-/// A call has been waiting for a while, and for whom. For logs.
+/// A log warning: a call has waited for peers for a while.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct WaitNote {
+pub struct WaitWarning {
     /// The call.
     pub call: JointCall,
-    /// Live peers that have not made it (the first few).
+    /// The first few live peers that have not made the call.
     pub missing: Vec<MissingPeer>,
 }
 
-impl WaitNote {
-    /// Whether a missing peer waits in another call: then they may wait for each other until a deadline.
+impl WaitWarning {
+    /// Whether a missing peer waits in another call. The peers may then wait for each other until a deadline.
     pub fn is_mutual(&self) -> bool {
         self.missing.iter().any(|missing| missing.waits_in.is_some())
     }
 }
 
-impl fmt::Display for WaitNote {
+impl fmt::Display for WaitWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} still waits for ", self.call)?;
         for (i, MissingPeer { who, waits_in }) in self.missing.iter().enumerate() {
@@ -281,107 +270,66 @@ impl fmt::Display for WaitNote {
     }
 }
 
-/// Why an operation or a vote failed. Travels from the master to the peers.
+/// Why an operation or a vote failed. The master sends it to the peers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum Cause {
     /// A member departed while its part was still missing.
-    PeerLost {
-        /// Who departed.
-        who: PeerName,
-        /// How.
-        how: Departure,
-    },
+    PeerLost { who: PeerName, how: Departure },
     /// Two live members cannot reach each other; the ring is being rebuilt without that edge.
-    LinkLost {
-        /// One end.
-        from: PeerName,
-        /// The other end.
-        to: PeerName,
-    },
-    /// Two peers asked for different things under one name.
-    Mismatch {
-        /// One of them, and what it asked for.
-        one: Waiting,
-        /// The other, and what that asked for.
-        other: Waiting,
-    },
-    /// Live peers did not take part in time.
-    Timeout {
-        /// Whom we waited for (the first few).
-        waited_for: Vec<PeerName>,
-    },
-    /// A member can't run the operation.
-    Unable {
-        /// Who.
-        who: PeerName,
-    },
-    /// The membership changed under the operation.
+    LinkLost { from: PeerName, to: PeerName },
+    /// Two peers made different calls.
+    Mismatch { one: WaitingPeer, other: WaitingPeer },
+    /// Live peers did not take part in time: the first few of them, or none if the master did not answer.
+    Timeout { waited_for: Vec<PeerName> },
+    /// A member cannot run the operation.
+    Unable { who: PeerName },
+    /// The membership changed during the operation.
     EpochEnded,
-    /// A member's user gave the group up.
-    GivenUp {
-        /// Whose.
-        who: PeerName,
-    },
+    /// The user of a member aborted the group.
+    AbortedByUser { who: PeerName },
 }
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PeerLost { who, how } => write!(f, "{who} {how}"),
-            Self::LinkLost { from, to } => write!(f, "{from} and {to} can't reach each other"),
+            Self::LinkLost { from, to } => write!(f, "{from} and {to} cannot reach each other"),
             Self::Mismatch { one, other } => write!(f, "{one}, but {other}"),
             Self::Timeout { waited_for } => {
-                write!(f, "no answer in time from ")?;
+                write!(f, "timed out waiting for ")?;
                 for (i, who) in waited_for.iter().enumerate() {
                     write!(f, "{}{who}", if i > 0 { ", " } else { "" })?;
                 }
                 if waited_for.is_empty() { write!(f, "the master") } else { Ok(()) }
             }
-            Self::Unable { who } => write!(f, "{who} is not able to run it"),
+            Self::Unable { who } => write!(f, "{who} cannot run the operation"),
             Self::EpochEnded => write!(f, "the membership changed"),
-            Self::GivenUp { who } => write!(f, "{who} gave the group up"),
+            Self::AbortedByUser { who } => write!(f, "{who} aborted the group"),
         }
     }
 }
 
-/// Why the master does not take a peer's shared state.
+/// Why the master rejects a peer's shared state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum StateRejection {
     /// The offered revision is beyond the next one.
-    RevisionIncrementViolation {
-        /// What was offered.
-        offered: Revision,
-        /// What comes next.
-        next: Revision,
-    },
-    /// Keys, types, counts or flags differ from those of the elected state.
-    Layout {
-        /// The first key that differs.
-        key: String,
-    },
-    /// Another sender's content won.
-    LostElection {
-        /// Whose did.
-        winner: PeerName,
-    },
-    /// The strategy can't be used together with the others' strategy.
-    StrategyConflict {
-        /// Someone with the other strategy.
-        other: PeerName,
-    },
-    /// Nobody has the state that all wait for.
-    NobodyHasIt {
-        /// The revision that would be accepted.
-        next: Revision,
-        /// Whether its last holder is gone, so that a send-only peer may set another revision.
-        orphaned: bool,
-    },
-    /// Every holder of the elected content went away before the transfer was complete.
-    HoldersGone,
+    RevisionIncrementViolation { offered: Revision, next: Revision },
+    /// Keys, types, counts or flags differ from those of the elected state, first at this key.
+    Layout { key: String },
+    /// Another sender's content was elected.
+    LostElection { winner: PeerName },
+    /// The strategy excludes that of another peer.
+    StrategyConflict { other: PeerName },
+    /// No peer offers revision `next`. If `orphaned`, its last holder has departed: a send-only peer may set another revision.
+    NoHolder { next: Revision, orphaned: bool },
+    /// Every holder of the elected content departed before the transfer was complete.
+    HoldersLost,
 }
 
 impl StateRejection {
-    /// Whether the same offer may be accepted later: nobody holds the state that all wait for.
+    /// Whether the same offer may be accepted later.
     pub fn is_retryable(&self) -> bool {
         crate::peer::FailureKind::of_rejection(self).is_retryable()
     }
@@ -391,22 +339,24 @@ impl fmt::Display for StateRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RevisionIncrementViolation { offered, next } => {
-                write!(f, "RevisionIncrementViolation: {offered} was offered, but the next is {next}")
+                write!(f, "RevisionIncrementViolation: offered {offered}, but {next} is next")
             }
             Self::Layout { key } => {
                 write!(f, "the state's layout differs from the elected one at key {key:?}")
             }
-            Self::LostElection { winner } => write!(f, "different content was sent by {winner}"),
+            Self::LostElection { winner } => write!(f, "the content of {winner} was elected instead"),
             Self::StrategyConflict { other } => {
-                write!(f, "this strategy can't be mixed with that of {other}")
+                write!(f, "invalid strategy: it cannot be mixed with that of {other}")
             }
-            Self::NobodyHasIt { next, orphaned: false } => write!(f, "nobody offers {next}"),
-            Self::NobodyHasIt { next, orphaned: true } => write!(
+            Self::NoHolder { next, orphaned: false } => write!(f, "no peer offers {next}"),
+            Self::NoHolder { next, orphaned: true } => write!(
                 f,
-                "nobody offers {next} and everyone who held the state is gone; a peer that syncs with the \
-                 send-only strategy sets the run back to its own revision"
+                "no peer offers {next}, and all peers that held the state have departed: sync one peer with the \
+                 send-only strategy to set the run to its revision"
             ),
-            Self::HoldersGone => write!(f, "everyone who held the elected state went away"),
+            Self::HoldersLost => {
+                write!(f, "all peers that held the elected state departed during the transfer")
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What precedes the bytes of a data frame: a fixed layout, little-endian, 72 bytes.
+//! The header of a data frame: a fixed layout of 72 bytes, little-endian.
 
 use crate::id::{EpochId, GroupId, Incarnation, OpId, Seq, Tag};
 use crate::limits;
@@ -10,33 +10,33 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct DataHeader {
     /// The operation that the bytes belong to.
     pub op: OpId,
-    /// What the sender believes the operation to be.
+    /// The fingerprint of the operation as the sender knows it.
     pub fingerprint: u64,
-    /// The position among the frames of this operation from this sender to this receiver.
+    /// Counts the frames of this operation from this sender to this receiver.
     pub chunk: u32,
-    /// The first element's position in the whole.
+    /// The position of the first element in the whole.
     pub offset: u64,
     /// Payload bytes that follow.
     pub length: u32,
-    /// The receiver's slot that the bytes are put into.
+    /// The receiver's slot for the payload.
     pub slot: u16,
-    /// Whether the slot is one of those that need no grant.
+    /// Whether the slot needs no grant.
     pub eager: bool,
     /// A checksum of the payload, where the pair agreed on one.
     pub checksum: Option<u32>,
 }
 
-/// Why bytes are not a data header.
+/// Why a data header is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadHeader {
+pub enum InvalidHeader {
     /// Too few bytes.
-    #[error("a data header has {need} bytes, not {0}", need = DataHeader::BYTES)]
+    #[error("invalid data header of {0} bytes: must be {need}", need = DataHeader::BYTES)]
     Length(usize),
-    /// A flag that this version does not know.
+    /// Unknown flags.
     #[error("unknown data flags {0:#06x}")]
     Flags(u16),
-    /// More payload than a frame may have.
-    #[error("a data frame of {0} bytes exceeds {max}", max = limits::PAYLOAD_BYTES_MAX)]
+    /// The payload exceeds the limit.
+    #[error("payload of {0} bytes exceeds the limit of {max}", max = limits::PAYLOAD_BYTES_MAX)]
     TooLong(u32),
 }
 
@@ -65,7 +65,7 @@ impl DataHeader {
     /// The size on the wire.
     pub const BYTES: usize = size_of::<Layout>();
 
-    /// The bytes on the wire.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let flags = if self.eager { EAGER } else { 0 } | if self.checksum.is_some() { CHECKSUM } else { 0 };
         let layout = Layout {
@@ -86,16 +86,16 @@ impl DataHeader {
         zerocopy::transmute!(layout)
     }
 
-    /// Reads the first [`Self::BYTES`] of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadHeader> {
-        let (layout, _) = Layout::ref_from_prefix(bytes).map_err(|_| BadHeader::Length(bytes.len()))?;
+    /// Decodes the first [`Self::BYTES`] of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, InvalidHeader> {
+        let (layout, _) = Layout::ref_from_prefix(bytes).map_err(|_| InvalidHeader::Length(bytes.len()))?;
         let flags = layout.flags.get();
         if flags & !(EAGER | CHECKSUM) != 0 {
-            return Err(BadHeader::Flags(flags));
+            return Err(InvalidHeader::Flags(flags));
         }
         let length = layout.length.get();
         if length as usize > limits::PAYLOAD_BYTES_MAX {
-            return Err(BadHeader::TooLong(length));
+            return Err(InvalidHeader::TooLong(length));
         }
         let epoch = EpochId {
             group: GroupId(layout.group.get()),

@@ -1,5 +1,4 @@
-//! What a collective is asked to do, and the fingerprint by which peers notice that they were asked
-//! for different things.
+//! The arguments of a collective, and the fingerprint by which peers detect that theirs differ.
 
 use crate::dtype::DType;
 use crate::id::Rank;
@@ -9,51 +8,35 @@ use crate::tuning::Algorithm;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// Which collective.
+/// A collective.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum Collective {
-    /// Everyone gets the reduction of everyone's buffer.
+    /// All ranks get the reduction of all buffers.
     AllReduce,
     /// Rank r gets the r-th part of the reduction.
     ReduceScatter,
-    /// Everyone gets everyone's part, in rank order.
+    /// All ranks get the parts of all ranks, in rank order.
     AllGather,
-    /// Everyone gets the root's buffer.
-    Broadcast {
-        /// Whose buffer it is.
-        root: Rank,
-    },
-    /// Nobody leaves before everyone has come.
+    /// All ranks get the root's buffer.
+    Broadcast { root: Rank },
+    /// No rank leaves before all ranks have entered.
     Barrier,
-    /// The root ends with the combination of everyone's data.
-    Reduce {
-        /// Whose result it is.
-        root: Rank,
-    },
-    /// The root ends with everyone's parts.
-    Gather {
-        /// Who gets them.
-        root: Rank,
-    },
-    /// Everyone ends with its part of the root's data.
-    Scatter {
-        /// Whose data it is.
-        root: Rank,
-    },
-    /// Everyone ends with its part of everyone's data.
+    /// The root gets the reduction of all buffers.
+    Reduce { root: Rank },
+    /// The root gets the parts of all ranks.
+    Gather { root: Rank },
+    /// Each rank gets its part of the root's buffer.
+    Scatter { root: Rank },
+    /// Each rank gets its part of every buffer.
     AllToAll,
-    /// One rank's data goes to one other; nobody else takes part.
-    Transfer {
-        /// Whose data it is.
-        from: Rank,
-        /// Who gets it.
-        to: Rank,
-    },
+    /// One rank sends its buffer to another. The other ranks do not take part.
+    Transfer { from: Rank, to: Rank },
 }
 
 impl Collective {
-    /// Its number in fingerprints, its name in messages, and its root.
-    fn row(self) -> (u64, &'static str, Option<Rank>) {
+    /// The number in fingerprints, the name in texts, and the root.
+    fn table_row(self) -> (u64, &'static str, Option<Rank>) {
         match self {
             Self::AllReduce => (1, "all-reduce", None),
             Self::ReduceScatter => (2, "reduce-scatter", None),
@@ -69,12 +52,12 @@ impl Collective {
     }
 }
 
-/// A share in a weighted average. Kept as bits, so that descriptors compare and hash.
+/// A weight in a weighted average. Stored as bits, so that descriptors compare and hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Weight(u64);
 
 impl Weight {
-    /// The weight of a peer that names none.
+    /// The default weight.
     pub const ONE: Self = Self(0x3ff0_0000_0000_0000);
 
     /// A weight; `None` if it is negative, infinite or not a number.
@@ -96,34 +79,34 @@ impl Default for Weight {
 
 /// A collective as one peer called it.
 ///
-/// `count` is the number of elements of the *whole*: for all-reduce, reduce, broadcast and transfer the
-/// buffer, for reduce-scatter, scatter and all-to-all the input, for all-gather and gather the output. A barrier
-/// has none, and neither has what only pairs of ranks know the sizes of.
+/// `count` is the number of elements of the *whole*: for all-reduce, reduce, broadcast and transfer the buffer, for
+/// reduce-scatter, scatter and all-to-all the input, for all-gather and gather the output. It is 0 for a barrier, and
+/// where only pairs of ranks know their sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
     /// Elements of the whole.
     pub count: u64,
     /// Their type.
     pub dtype: DType,
-    /// What is done with them.
+    /// The reduction.
     pub op: ReduceOp,
-    /// Fewer bits on the wire.
+    /// The quantization on the wire.
     pub quantization: Option<Quantization>,
-    /// This peer's share in a weighted average; peers may differ in it, and all of them have one or none.
-    /// The sum of the weights is then the last of the elements, and `count` includes it.
+    /// This peer's weight in a weighted average. Either all peers have one or none; the values may differ. The sum of the
+    /// weights is the last element, and `count` includes it.
     pub weight: Option<Weight>,
-    /// Only plans whose operand order depends on member order alone.
+    /// Only plans whose operand order depends on the members alone.
     pub reproducible: bool,
-    /// Higher goes first where operations compete; peers may differ.
+    /// Operations of higher priority go first. Peers may differ.
     pub priority: u8,
-    /// How long this peer is willing to wait, 0 for the default; peers may differ.
+    /// This peer's deadline in milliseconds, 0 for the default. Peers may differ.
     pub deadline_ms: u32,
 }
 
 impl Descriptor {
-    /// An all-reduce without quantisation, weight or deadline of its own.
+    /// An all-reduce with default options.
     pub fn all_reduce(count: u64, dtype: DType, op: ReduceOp) -> Self {
         Self {
             collective: Collective::AllReduce,
@@ -138,7 +121,7 @@ impl Descriptor {
         }
     }
 
-    /// The same for another collective.
+    /// Replaces the collective.
     pub fn with_collective(self, collective: Collective) -> Self {
         Self { collective, ..self }
     }
@@ -148,14 +131,14 @@ impl Descriptor {
         self.count.saturating_mul(self.dtype.bytes() as u64)
     }
 
-    /// The part of the descriptor that all peers must agree on; what is left out may differ.
+    /// The descriptor with the fields in which peers may differ set to defaults.
     pub fn shared(&self) -> Self {
         Self { weight: self.weight.map(|_| Weight::ONE), priority: 0, deadline_ms: 0, ..*self }
     }
 
-    /// What every data frame carries: 64 bits over all that must be equal for bytes to fit together.
+    /// A hash of everything that must be equal on all peers. Every data frame carries it.
     pub fn fingerprint(&self, algorithm: Algorithm, chunk_bytes: u32) -> u64 {
-        let (number, _, root) = self.collective.row();
+        let (number, _, root) = self.collective.table_row();
         let root = match self.collective {
             Collective::Transfer { from, to } => 1 << 32 | u64::from(from.0) << 16 | u64::from(to.0),
             _ => number << 16 | root.map_or(0, |root| u64::from(root.0)),
@@ -173,13 +156,13 @@ impl Descriptor {
 
 impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.collective, self.collective.row()) {
+        match (self.collective, self.collective.table_row()) {
             (Collective::Barrier, (_, name, _)) => return f.write_str(name),
             (Collective::Transfer { from, to }, (_, name, _)) => write!(f, "{name} from {from} to {to}")?,
             (_, (_, name, Some(root))) => write!(f, "{name} {root}")?,
             (_, (_, name, None)) => f.write_str(name)?,
         }
-        // The sum of the weights travels as one more element, which is no business of the user's.
+        // Users do not count the element for the sum of the weights.
         let count = self.count.saturating_sub(u64::from(self.weight.is_some()));
         write!(f, " ({} of {count} x {}", self.op, self.dtype)?;
         if self.weight.is_some() {
@@ -192,7 +175,7 @@ impl fmt::Display for Descriptor {
     }
 }
 
-/// A 64-bit mixer (the finaliser of a well-known hash): every input bit changes half of the output's.
+/// Mixes a value into a 64-bit hash (the finalizer of SplitMix64).
 pub fn mix(state: u64, value: u64) -> u64 {
     let mut x = state.rotate_left(23) ^ value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -205,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fingerprints_ignore_what_peers_may_choose_and_see_all_else() {
+    fn fingerprints_cover_all_fields_that_must_be_equal() {
         let base = Descriptor {
             weight: Some(Weight::ONE),
             ..Descriptor::all_reduce(100, DType::F32, ReduceOp::Avg)
@@ -231,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_is_a_finite_share() {
+    fn a_weight_is_finite_and_not_negative() {
         assert_eq!(Weight::ONE.value(), 1.0);
         assert!(Weight::new(f64::NAN).is_none() && Weight::new(-1.0).is_none());
     }

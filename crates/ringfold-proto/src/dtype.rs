@@ -1,24 +1,24 @@
-//! Element types. Adding one means a line in [`DType`]'s table here and one in the kernels' table.
+//! Element types. A new one needs a line in the table here and one in that of the kernels.
 
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// What sort of number an element is; decides which operations make sense.
+/// The kind of number of an element. It decides which operations are supported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum NumberKind {
     /// Unsigned integer.
     Unsigned,
     /// Signed integer.
     Signed,
     /// Real floating point.
     Float,
-    /// Complex floating point: has a sum, but no order.
+    /// Complex floating point: supports sums, has no order.
     Complex,
 }
 
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident = $value:literal, $name:literal, $bytes:literal, $kind:ident;)*) => {
-        /// The type of a tensor's elements. The numbers are those of the C API and of the wire.
+        /// The type of an element. The numbers are those of the C API and of the wire.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum DType {
@@ -34,12 +34,12 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $bytes,)* }
             }
 
-            /// What sort of number it is.
-            pub const fn kind(self) -> Kind {
-                match self { $(Self::$variant => Kind::$kind,)* }
+            /// The kind of number.
+            pub const fn kind(self) -> NumberKind {
+                match self { $(Self::$variant => NumberKind::$kind,)* }
             }
 
-            /// The name that users write.
+            /// The name in APIs and texts.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -86,7 +86,7 @@ dtypes! {
 impl DType {
     /// Whether the type is an integer.
     pub const fn is_integer(self) -> bool {
-        matches!(self.kind(), Kind::Unsigned | Kind::Signed)
+        matches!(self.kind(), NumberKind::Unsigned | NumberKind::Signed)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A group's membership at one time: who is in it, in which order, and what they agreed on.
+//! Epochs: the membership of a group between two changes of it.
 
 use crate::cause::PeerName;
 use crate::id::{EpochId, PeerId, Rank};
@@ -7,48 +7,48 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-/// A member as the others need to know it.
+/// A member, as the other members need to know it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// Who it is.
+    /// Its id.
     pub peer: PeerId,
-    /// What errors call it.
+    /// Its name for errors and logs.
     pub name: String,
-    /// The host it runs on: equal means that shared memory is worth a try.
+    /// The id of its host. Members with the same id try shared memory.
     pub host: u64,
-    /// The site it is at, as its user named it.
+    /// The site, as the user set it.
     pub site: u32,
-    /// Where it listens.
+    /// Its listening addresses.
     pub addresses: Vec<SocketAddr>,
 }
 
 impl Member {
-    /// The member as errors speak of it.
-    pub fn named(&self) -> PeerName {
+    /// Its id and name.
+    pub fn peer_name(&self) -> PeerName {
         PeerName { peer: self.peer, name: self.name.clone() }
     }
 }
 
-/// Two members that have no link with each other; the lower rank first.
+/// Two members without a link, the lower rank first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct MissingPair(pub Rank, pub Rank);
 
-/// All that a member needs to know of an epoch.
+/// Everything that a member needs to know of an epoch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EpochDescription {
-    /// Which epoch.
+    /// The id.
     pub id: EpochId,
     /// The members, oldest first; a member's position is its rank.
     pub members: Vec<Member>,
     /// The ring, as ranks.
     pub ring: Vec<Rank>,
-    /// Whether every pair shall have a link, not only the ring's.
+    /// Whether all pairs get a link, not only those of the ring.
     pub mesh: bool,
-    /// Pairs that turned out to have none; known once the epoch is open.
+    /// Pairs without a link; known once the epoch is open.
     pub missing: Vec<MissingPair>,
-    /// What steers plans, the same for all.
+    /// The tuning of plans, the same for all members.
     pub tuning: Tuning,
-    /// With this a data connection proves that its other end is a member.
+    /// The key that authenticates connections between members.
     pub key: [u8; 32],
 }
 
@@ -61,13 +61,13 @@ impl EpochDescription {
     /// The members that `rank` needs a link with.
     pub fn neighbours(&self, rank: Rank) -> Vec<&Member> {
         let wanted = |other: usize| {
-            other != rank.index() && (self.mesh || self.on_ring(rank, Rank::from_index(other)))
+            other != rank.index() && (self.mesh || self.are_ring_neighbours(rank, Rank::from_index(other)))
         };
         self.members.iter().enumerate().filter(|(i, _)| wanted(*i)).map(|(_, m)| m).collect()
     }
 
     /// Whether the ring has an edge between the two, in either direction.
-    pub fn on_ring(&self, a: Rank, b: Rank) -> bool {
+    pub fn are_ring_neighbours(&self, a: Rank, b: Rank) -> bool {
         let next = |r: Rank| {
             let at = self.ring.iter().position(|x| *x == r)?;
             self.ring.get((at + 1) % self.ring.len()).copied()
@@ -75,8 +75,8 @@ impl EpochDescription {
         next(a) == Some(b) || next(b) == Some(a)
     }
 
-    /// Whether what a remote sent can be used at all: ranks in range, nobody twice, the ring a permutation, we in it.
-    pub fn is_sound(&self, me: PeerId) -> bool {
+    /// Whether a received description is valid: ranks in range, no duplicates, the ring a permutation, `me` a member.
+    pub fn is_valid_for(&self, me: PeerId) -> bool {
         let world = self.members.len();
         let mut seen = vec![false; world];
         let ring_ok = self.ring.len() == world
@@ -91,7 +91,7 @@ impl EpochDescription {
     }
 }
 
-/// World sizes as users ask for them; they count accepted peers only.
+/// World sizes for users. They count accepted peers only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Attributes {
     /// Accepted peers of the run.
@@ -105,7 +105,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// The same sizes with this group counted as its epoch: members that departed since still count.
+    /// The sizes with `world` members in this group: members that departed since still count.
     pub fn with_group_world(self, world: u32) -> Self {
         Self {
             global_world: self.global_world.saturating_sub(self.group_world).saturating_add(world),

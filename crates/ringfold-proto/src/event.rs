@@ -1,63 +1,62 @@
-//! Every decision of a machine, typed. Simulator log, tracing, metrics and flight recorder read this
-//! one stream.
+//! Decisions of the master, for logs and the simulator.
 
-use crate::cause::{Cause, Departure, JoinRefusal, PeerName, StateRejection, WaitNote};
+use crate::cause::{Cause, Departure, JoinRejection, PeerName, StateRejection, WaitWarning};
 use crate::id::{EpochId, GroupId, Incarnation, OpId, Revision};
 use crate::message::{Direction, Outcome, Phase};
 use core::fmt;
 
-/// Something was decided.
+/// A decision of the master.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A newcomer waits to be accepted.
+    /// A new peer waits to be accepted.
     Registered(PeerName),
-    /// A peer was not let in.
-    Refused(PeerName, JoinRefusal),
+    /// A peer was rejected.
+    JoinRejected(PeerName, JoinRejection),
     /// A peer became a member.
     Accepted(PeerName, GroupId),
-    /// A peer is no longer part of the run.
+    /// A membership ended.
     Departed(PeerName, Departure),
-    /// A member came back on another connection.
-    Rebound(PeerName),
-    /// A membership was proposed, with its ring.
+    /// A member reconnected.
+    Reconnected(PeerName),
+    /// An epoch was proposed, with this ring.
     EpochProposed(EpochId, Vec<PeerName>),
-    /// All its members are ready.
+    /// An epoch opened, with so many pairs without a link.
     EpochOpened(EpochId, usize),
-    /// A pair is not used as an edge for a while.
+    /// A pair is not used as an edge of a ring for a while.
     EdgeDistrusted(PeerName, PeerName, Direction),
-    /// A solver was asked for a ring.
-    TourAsked(GroupId, usize),
-    /// A ring came back and was taken, or was no better.
-    TourAnswered(GroupId, bool),
+    /// A ring through so many peers was requested from the solver.
+    TourRequested(GroupId, usize),
+    /// The solver returned a ring, and whether it is used.
+    TourFound(GroupId, bool),
     /// An operation was decided.
     OpDecided(OpId, Outcome),
     /// A round of a phase was decided.
     RoundDecided(Phase, u64),
     /// Votes of a phase failed.
     RoundFailed(Phase, Cause),
-    /// Live peers of a group, or of the run, keep others waiting.
-    StillWaiting(Option<GroupId>, WaitNote),
-    /// A pair is being measured.
+    /// A call of a group, or of the run, waits for live peers.
+    StillWaiting(Option<GroupId>, WaitWarning),
+    /// The first peer measures its link to the second.
     ProbeAssigned(PeerName, PeerName),
-    /// A pair was measured: bytes per second there and back.
+    /// A link was measured: bytes per second in both directions.
     Probed(PeerName, PeerName, Option<u64>, Option<u64>),
-    /// A revision was elected; how many hold it, how many fetch.
+    /// A revision was elected: the number of holders and of fetchers.
     StateElected(GroupId, Revision, usize, usize),
-    /// A peer's state was not taken.
+    /// A peer's state was rejected.
     StateRejected(PeerName, StateRejection),
-    /// The last member of a group said goodbye; this revision would have come next.
+    /// The last member of a group left; this revision would have been next.
     RunEnded(GroupId, Revision),
-    /// Nobody is left who held the state, and the group begins anew at an earlier revision.
+    /// The group restarts at an earlier revision, because all holders of its state have departed.
     RevisionReset(GroupId, Revision),
-    /// The master found members of an earlier life.
+    /// Members of an earlier incarnation of the master return.
     RestoreBegan(Incarnation),
-    /// A member of an earlier life returned.
+    /// A member of an earlier incarnation returned.
     Returned(PeerName),
-    /// The run goes on: members that returned, and whether a group kept its epoch.
+    /// The run continues with so many members.
     RestoreEnded(usize),
-    /// A group kept its epoch over the restart.
+    /// A group kept its epoch over the restart of the master.
     EpochKept(EpochId),
-    /// A peer accepted too early waits again.
+    /// A peer that was accepted too early waits again.
     Demoted(PeerName),
 }
 
@@ -65,40 +64,42 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Registered(who) => write!(f, "{who} is registered"),
-            Self::Refused(who, why) => write!(f, "{who} is refused: {why}"),
+            Self::JoinRejected(who, why) => write!(f, "rejected {who}: {why}"),
             Self::Accepted(who, group) => write!(f, "{who} is accepted into {group}"),
             Self::Departed(who, how) => write!(f, "{who} {how}"),
-            Self::Rebound(who) => write!(f, "{who} came back on another connection"),
+            Self::Reconnected(who) => write!(f, "{who} reconnected"),
             Self::EpochProposed(epoch, ring) => write!(f, "{epoch} is proposed, ring {}", names(ring)),
             Self::EpochOpened(epoch, missing) => {
                 write!(f, "{epoch} is open ({missing} pairs without a link)")
             }
-            Self::EdgeDistrusted(from, to, way) => write!(f, "no edge between {from} and {to} ({way:?})"),
-            Self::TourAsked(group, nodes) => write!(f, "{group}: a ring through {nodes} peers is sought"),
-            Self::TourAnswered(group, taken) => {
-                write!(f, "{group}: the ring found is {}", if *taken { "taken" } else { "no better" })
+            Self::EdgeDistrusted(from, to, direction) => {
+                write!(f, "no edge between {from} and {to} ({direction:?})")
+            }
+            Self::TourRequested(group, nodes) => write!(f, "{group}: searching a ring through {nodes} peers"),
+            Self::TourFound(group, used) => {
+                write!(f, "{group}: found a ring, {}", if *used { "used" } else { "not used" })
             }
             Self::OpDecided(op, Outcome::Committed) => write!(f, "{op} is committed"),
             Self::OpDecided(op, Outcome::Aborted(cause)) => write!(f, "{op} is aborted: {cause}"),
             Self::RoundDecided(phase, round) => write!(f, "{phase} {round} is decided"),
-            Self::RoundFailed(phase, cause) => write!(f, "{phase} fails: {cause}"),
+            Self::RoundFailed(phase, cause) => write!(f, "{phase} failed: {cause}"),
             Self::StillWaiting(None, note) => write!(f, "{note}"),
             Self::StillWaiting(Some(group), note) => write!(f, "{group}: {note}"),
-            Self::ProbeAssigned(a, b) => write!(f, "{a} measures the way to {b}"),
-            Self::Probed(a, b, there, back) => write!(f, "{a} to {b}: {there:?} there, {back:?} back"),
+            Self::ProbeAssigned(a, b) => write!(f, "{a} measures its link to {b}"),
+            Self::Probed(a, b, forward, back) => write!(f, "{a} to {b}: {forward:?} B/s, back {back:?} B/s"),
             Self::StateElected(group, revision, holders, fetchers) => {
                 write!(f, "{group}: {revision} is elected, {holders} hold it, {fetchers} fetch")
             }
             Self::StateRejected(who, why) => write!(f, "the state of {who} is rejected: {why}"),
             Self::RevisionReset(group, revision) => {
-                write!(f, "{group} begins anew at {revision}: nobody is left who held the state that it had")
+                write!(f, "{group} restarts at {revision}: all holders of its state have departed")
             }
             Self::RunEnded(group, revision) => {
-                write!(f, "the last member of {group} said goodbye before {revision}; its run is over")
+                write!(f, "the last member of {group} left before {revision}: its run is over")
             }
-            Self::RestoreBegan(of) => write!(f, "members of master life {of} return"),
+            Self::RestoreBegan(of) => write!(f, "members of incarnation {of} return"),
             Self::Returned(who) => write!(f, "{who} returned"),
-            Self::RestoreEnded(returned) => write!(f, "the run goes on with {returned} members"),
+            Self::RestoreEnded(returned) => write!(f, "the run continues with {returned} members"),
             Self::EpochKept(epoch) => write!(f, "{epoch} is kept"),
             Self::Demoted(who) => write!(f, "{who} waits again"),
         }

@@ -1,5 +1,4 @@
-//! Messages and data on a byte stream: bounded frames, encoded and decoded without reading or writing
-//! anything.
+//! Frames on a byte stream. Encoding and decoding do no I/O.
 //!
 //! ```text
 //!  control connection   length u32 │ message                               length ≤ CONTROL_BYTES_MAX
@@ -8,14 +7,13 @@
 //!                         kind 2: … = LinkMessage                          length ≤ LINK_MESSAGE_BYTES_MAX
 //! ```
 //!
-//! Lengths count what follows the prefix. Decoders take bytes off the front of a slice, and leave what
-//! lies behind the item that they return. They hold at most one frame, grow only with bytes that have
-//! arrived (never with a length that was claimed), and repeat an error for ever: a stream whose frames
-//! are broken can't be trusted to have others.
+//! Lengths count the bytes after the prefix. Decoders consume bytes from the front of a slice, up to the end of the item
+//! that they return. They buffer at most one frame, and grow with the bytes that have arrived, never with a claimed
+//! length. After an error they return that error for ever, because the stream cannot be resynchronized.
 
-use crate::bounded::{Bounded, Excess};
-use crate::data_header::{BadHeader, DataHeader};
-use crate::frugal::{Budget, Frugal};
+use crate::bounded::{Bounded, LimitExceeded};
+use crate::data_header::{DataHeader, InvalidHeader};
+use crate::decode_budget::{Budgeted, DecodeBudget};
 use crate::limits;
 use crate::link_message::LinkMessage;
 use core::marker::PhantomData;
@@ -23,55 +21,40 @@ use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Why bytes are not frames, or a message can't be one.
+/// Why a frame is invalid, or a message cannot be encoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum FrameError {
-    /// The frame is longer than it may be.
-    #[error("a frame of {bytes} bytes exceeds the bound of {max}")]
-    TooLong {
-        /// What it has, or claims to have. A message that did not fit has at least this many.
-        bytes: usize,
-        /// What it may have.
-        max: usize,
-    },
-    /// The kind of frame is none that this version knows.
-    #[error("frames of kind {0} are not known")]
+    /// The frame is too long. For a message that does not fit, `bytes` is a lower bound.
+    #[error("frame of {bytes} bytes exceeds the limit of {max}")]
+    TooLong { bytes: usize, max: usize },
+    /// Unknown kind of frame.
+    #[error("unknown frame kind {0}")]
     Kind(u8),
-    /// A flag that this version does not know.
+    /// Unknown flags.
     #[error("unknown frame flags {0:#04x}")]
     Flags(u8),
-    /// The header of a data frame makes no sense.
-    #[error("bad data header: {0}")]
-    Header(BadHeader),
-    /// A data frame and its header disagree about the payload.
-    #[error("a data frame has {frame} bytes of payload, but its header says {header}")]
-    PayloadLength {
-        /// What the frame says.
-        frame: usize,
-        /// What its header says.
-        header: usize,
-    },
+    /// Invalid header of a data frame.
+    #[error("invalid data header: {0}")]
+    Header(InvalidHeader),
+    /// The lengths in a data frame and in its header differ.
+    #[error("invalid data frame: payload of {frame} bytes, but its header says {header}")]
+    PayloadLength { frame: usize, header: usize },
     /// The bytes are not a message.
-    #[error("a frame does not hold a message that this version knows")]
+    #[error("invalid or unknown message")]
     Malformed,
-    /// There is a message, and something behind it.
-    #[error("{bytes} bytes follow the message in its frame")]
-    Trailing {
-        /// How many.
-        bytes: usize,
-    },
-    /// The message would take up too much memory.
-    #[error("a message claims lists that exceed the bound of {max} bytes, or the frame that they are in")]
-    TooLarge {
-        /// What its lists may take up.
-        max: usize,
-    },
-    /// The message exceeds one of its own bounds.
+    /// Bytes follow the message.
+    #[error("invalid frame: {bytes} bytes follow the message")]
+    Trailing { bytes: usize },
+    /// The lists of the message need too much memory.
+    #[error("invalid message: its lists exceed {max} bytes, or their frame")]
+    TooLarge { max: usize },
+    /// The message exceeds a limit.
     #[error(transparent)]
-    Excess(#[from] Excess),
+    Limit(#[from] LimitExceeded),
 }
 
-/// A control message as a frame.
+/// Encodes a control message as a frame.
 ///
 /// ```
 /// use ringfold_proto::frame::{ControlDecoder, encode_control};
@@ -91,24 +74,24 @@ pub fn encode_control<T: Serialize + Bounded>(message: &T) -> Result<Vec<u8>, Fr
     Ok(out)
 }
 
-/// Appends a control message to `out` as a frame. After an error `out` is as it was.
+/// Appends a control message to `out` as a frame. An error leaves `out` unchanged.
 pub fn encode_control_into<T: Serialize + Bounded>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
     encode_into(message, &[], out)
 }
 
-/// A message for a data connection as a frame.
+/// Encodes a message for a data connection as a frame.
 pub fn encode_link(message: &LinkMessage) -> Result<Vec<u8>, FrameError> {
     let mut out = Vec::new();
     encode_link_into(message, &mut out)?;
     Ok(out)
 }
 
-/// Appends a message for a data connection to `out` as a frame. After an error `out` is as it was.
+/// Appends a message for a data connection to `out` as a frame. An error leaves `out` unchanged.
 pub fn encode_link_into(message: &LinkMessage, out: &mut Vec<u8>) -> Result<(), FrameError> {
     encode_into(message, &[MESSAGE, 0, 0, 0], out)
 }
 
-/// What precedes the payload of a data frame. The payload itself goes from where it lies to the socket.
+/// Encodes the head of a data frame. The payload is sent from its own memory.
 ///
 /// ```
 /// use ringfold_proto::data_header::DataHeader;
@@ -132,7 +115,7 @@ pub fn encode_data_head(header: &DataHeader) -> Result<[u8; DATA_HEAD_BYTES], Fr
     }
     let mut head = [0; DATA_HEAD_BYTES];
     head[0] = DATA;
-    // The bound keeps this far below 4 GiB.
+    // Far below 4 GiB by the limit above.
     head[4..8].copy_from_slice(&((DataHeader::BYTES + length) as u32).to_le_bytes());
     head[LINK_PREFIX_BYTES..].copy_from_slice(&header.encode());
     Ok(head)
@@ -148,23 +131,22 @@ const CONTROL_PREFIX_BYTES: usize = 4;
 const DATA: u8 = 1;
 const MESSAGE: u8 = 2;
 
-/// Turns the bytes of a control connection back into messages.
+/// Decodes the messages of a control connection.
 #[derive(Debug)]
 pub struct ControlDecoder<T> {
-    partial: Partial,
+    buffer: FrameBuffer,
     broken: Option<FrameError>,
     message: PhantomData<fn() -> T>,
 }
 
 impl<T> Default for ControlDecoder<T> {
     fn default() -> Self {
-        Self { partial: Partial::default(), broken: None, message: PhantomData }
+        Self { buffer: FrameBuffer::default(), broken: None, message: PhantomData }
     }
 }
 
 impl<T: DeserializeOwned + Bounded> ControlDecoder<T> {
-    /// Takes bytes off the front of `input` until there is a message, or nothing left to take.
-    /// To be called until it returns `None`.
+    /// Consumes bytes of `input` up to the end of the next message. Call it until it returns `None`.
     pub fn next_message(&mut self, input: &mut &[u8]) -> Result<Option<T>, FrameError> {
         if let Some(error) = self.broken {
             return Err(error);
@@ -174,49 +156,50 @@ impl<T: DeserializeOwned + Bounded> ControlDecoder<T> {
         message
     }
 
-    /// Bytes of an incomplete frame that are held. A stream that ends with some was cut off.
-    pub fn held_bytes(&self) -> usize {
-        self.partial.bytes.len()
+    /// Buffered bytes of an incomplete frame. If a stream ends with some, it was truncated.
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffer.bytes.len()
     }
 
     fn decode_next(&mut self, input: &mut &[u8]) -> Result<Option<T>, FrameError> {
-        let Some(prefix) = self.partial.collect(input, CONTROL_PREFIX_BYTES) else { return Ok(None) };
-        let length = length_of(prefix.first_chunk().expect("the prefix was collected"), T::BYTES_MAX)?;
-        let Some(frame) = self.partial.collect(input, CONTROL_PREFIX_BYTES + length) else {
+        let Some(prefix) = self.buffer.collect(input, CONTROL_PREFIX_BYTES) else { return Ok(None) };
+        let length = decode_length(prefix.first_chunk().expect("the prefix was collected"), T::BYTES_MAX)?;
+        let Some(frame) = self.buffer.collect(input, CONTROL_PREFIX_BYTES + length) else {
             return Ok(None);
         };
         let message = decode_message(&frame[CONTROL_PREFIX_BYTES..])?;
-        self.partial.finish(input, CONTROL_PREFIX_BYTES + length);
+        self.buffer.finish(input, CONTROL_PREFIX_BYTES + length);
         Ok(Some(message))
     }
 }
 
-/// What a data connection carries.
+/// An item of a data connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkItem {
-    /// A data frame: this many bytes of payload follow, and are the caller's to take.
+    /// A data frame; the caller reads the payload that follows.
     Data(DataHeader),
     /// A message.
     Message(LinkMessage),
 }
 
-/// Turns the bytes of a data connection back into headers and messages. Payloads pass it by: after
-/// [`LinkItem::Data`] the caller takes the payload from what was read already
-/// ([`Self::take_payload`]), and reads the rest straight to where it belongs ([`Self::skip_payload`]).
+/// Decodes the headers and messages of a data connection.
+///
+/// It does not buffer payloads: after [`LinkItem::Data`] the caller takes the part that was already read
+/// ([`Self::take_payload`]), and reads the rest to its destination ([`Self::skip_payload`]).
 #[derive(Debug, Default)]
 pub struct LinkDecoder {
-    partial: Partial,
+    buffer: FrameBuffer,
     payload_left: usize,
     broken: Option<FrameError>,
 }
 
 impl LinkDecoder {
-    /// Takes bytes off the front of `input` until there is an item, or nothing left to take.
+    /// Consumes bytes of `input` up to the end of the next item.
     ///
     /// # Panics
-    /// If the payload of the last data frame was not taken: the caller would take payload for frames.
+    /// If the payload of the last data frame was not taken.
     pub fn next_item(&mut self, input: &mut &[u8]) -> Result<Option<LinkItem>, FrameError> {
-        assert_eq!(self.payload_left, 0, "the payload is to be taken before the next frame");
+        assert_eq!(self.payload_left, 0, "the payload must be taken before the next frame");
         if let Some(error) = self.broken {
             return Err(error);
         }
@@ -225,20 +208,20 @@ impl LinkDecoder {
         item
     }
 
-    /// Bytes that must at least arrive before there is another item. One who reads exactly as many reads
-    /// no byte of a payload, and never waits for bytes that nobody sends.
+    /// Least number of bytes until the next item. A caller that reads exactly as many reads no byte of a payload, and
+    /// never waits for bytes that are not sent.
     pub fn wanted_bytes(&self) -> usize {
-        let prefix = self.partial.bytes.first_chunk();
+        let prefix = self.buffer.bytes.first_chunk();
         let frame = prefix.and_then(|p| LinkPrefix::decode(p).ok()).map_or(0, |p| p.buffered());
-        LINK_PREFIX_BYTES.max(frame).saturating_sub(self.partial.bytes.len())
+        LINK_PREFIX_BYTES.max(frame).saturating_sub(self.buffer.bytes.len())
     }
 
-    /// Bytes of the last data frame's payload that were not taken yet.
+    /// Bytes of the last payload that were not taken yet.
     pub fn payload_bytes(&self) -> usize {
         self.payload_left
     }
 
-    /// Takes what there is of the payload off the front of `input`.
+    /// Takes the part of the payload that is in `input`.
     pub fn take_payload<'i>(&mut self, input: &mut &'i [u8]) -> &'i [u8] {
         let (payload, rest) = input.split_at(input.len().min(self.payload_left));
         *input = rest;
@@ -246,23 +229,23 @@ impl LinkDecoder {
         payload
     }
 
-    /// The caller has read that many bytes of the payload from the stream itself.
+    /// Notes that the caller has read bytes of the payload from the stream.
     ///
     /// # Panics
-    /// If the payload has fewer bytes left: the caller has read into the next frame.
+    /// If the payload has fewer bytes left.
     pub fn skip_payload(&mut self, bytes: usize) {
         self.payload_left = self.payload_left.checked_sub(bytes).expect("more was read than the payload");
     }
 
-    /// Bytes of an incomplete frame that are held. A stream that ends with some was cut off.
-    pub fn held_bytes(&self) -> usize {
-        self.partial.bytes.len()
+    /// Buffered bytes of an incomplete frame. If a stream ends with some, it was truncated.
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffer.bytes.len()
     }
 
     fn decode_next(&mut self, input: &mut &[u8]) -> Result<Option<LinkItem>, FrameError> {
-        let Some(prefix) = self.partial.collect(input, LINK_PREFIX_BYTES) else { return Ok(None) };
+        let Some(prefix) = self.buffer.collect(input, LINK_PREFIX_BYTES) else { return Ok(None) };
         let prefix = LinkPrefix::decode(prefix.first_chunk().expect("the prefix was collected"))?;
-        let Some(frame) = self.partial.collect(input, prefix.buffered()) else { return Ok(None) };
+        let Some(frame) = self.buffer.collect(input, prefix.buffered()) else { return Ok(None) };
         let body = &frame[LINK_PREFIX_BYTES..];
         let item = match prefix {
             LinkPrefix::Message { .. } => LinkItem::Message(decode_message(body)?),
@@ -275,12 +258,12 @@ impl LinkDecoder {
                 LinkItem::Data(header)
             }
         };
-        self.partial.finish(input, prefix.buffered());
+        self.buffer.finish(input, prefix.buffered());
         Ok(Some(item))
     }
 }
 
-/// The prefix of a frame on a data connection, checked.
+/// A valid prefix of a frame on a data connection.
 #[derive(Clone, Copy)]
 enum LinkPrefix {
     Data { payload: usize },
@@ -293,17 +276,17 @@ impl LinkPrefix {
         match kind {
             DATA | MESSAGE if flags != 0 => Err(FrameError::Flags(flags)),
             DATA => {
-                let length = length_of(&length, data_max)?;
+                let length = decode_length(&length, data_max)?;
                 let payload = length.checked_sub(DataHeader::BYTES);
-                let payload = payload.ok_or(FrameError::Header(BadHeader::Length(length)))?;
+                let payload = payload.ok_or(FrameError::Header(InvalidHeader::Length(length)))?;
                 Ok(Self::Data { payload })
             }
-            MESSAGE => Ok(Self::Message { length: length_of(&length, LinkMessage::BYTES_MAX)? }),
+            MESSAGE => Ok(Self::Message { length: decode_length(&length, LinkMessage::BYTES_MAX)? }),
             _ => Err(FrameError::Kind(kind)),
         }
     }
 
-    /// Bytes of the frame that are held until they are complete.
+    /// Bytes of the frame that are buffered: all but the payload.
     fn buffered(self) -> usize {
         match self {
             Self::Data { .. } => DATA_HEAD_BYTES,
@@ -312,14 +295,14 @@ impl LinkPrefix {
     }
 }
 
-/// The front of a frame, of which the rest has not arrived. Frames that arrive whole are never copied.
+/// The bytes of an incomplete frame. Frames that arrive in one piece are not copied.
 #[derive(Debug, Default)]
-struct Partial {
+struct FrameBuffer {
     bytes: Vec<u8>,
 }
 
-impl Partial {
-    /// The first `need` bytes of the frame, or `None` after having taken all of `input`.
+impl FrameBuffer {
+    /// The first `need` bytes of the frame, or `None` after consuming all of `input`.
     fn collect<'a, 'i: 'a>(&'a mut self, input: &mut &'i [u8], need: usize) -> Option<&'a [u8]> {
         let whole: &'i [u8] = input;
         if self.bytes.is_empty() && whole.len() >= need {
@@ -333,7 +316,7 @@ impl Partial {
         self.bytes.get(..need)
     }
 
-    /// Forgets the frame of `length` bytes: it was either all in `input`, or all held here.
+    /// Drops the frame of `length` bytes, which is either all in `input` or all buffered here.
     fn finish(&mut self, input: &mut &[u8], length: usize) {
         if self.bytes.is_empty() {
             *input = &input[length..];
@@ -342,27 +325,26 @@ impl Partial {
         self.bytes.shrink_to(limits::FRAME_BUFFER_KEPT_BYTES_MAX);
     }
 
-    /// Room for `more` bytes: twice what has arrived, so that growing is cheap, but no more than the
-    /// whole frame needs.
+    /// Reserves space for `more` bytes: twice what has arrived, but at most the whole frame.
     fn reserve(&mut self, more: usize, need: usize) {
         let len = self.bytes.len() + more;
         if len > self.bytes.capacity() {
-            let room = (2 * len).min(need).max(len);
-            self.bytes.reserve_exact(room - self.bytes.len());
+            let capacity = (2 * len).min(need).max(len);
+            self.bytes.reserve_exact(capacity - self.bytes.len());
         }
     }
 }
 
-/// A length on the wire, if it is within the bound.
-fn length_of(bytes: &[u8; 4], max: usize) -> Result<usize, FrameError> {
+/// Decodes a length and checks its limit.
+fn decode_length(bytes: &[u8; 4], max: usize) -> Result<usize, FrameError> {
     let bytes = u32::from_le_bytes(*bytes) as usize;
     if bytes <= max { Ok(bytes) } else { Err(FrameError::TooLong { bytes, max }) }
 }
 
 fn decode_message<T: DeserializeOwned + Bounded>(body: &[u8]) -> Result<T, FrameError> {
-    let mut budget = Budget::new(T::DECODED_BYTES_MAX);
+    let mut budget = DecodeBudget::new(T::DECODED_BYTES_MAX);
     let mut deserializer = postcard::Deserializer::from_bytes(body);
-    let message = T::deserialize(Frugal::new(&mut deserializer, &mut budget)).map_err(|_| {
+    let message = T::deserialize(Budgeted::new(&mut deserializer, &mut budget)).map_err(|_| {
         if budget.is_exceeded() {
             FrameError::TooLarge { max: T::DECODED_BYTES_MAX }
         } else {
@@ -377,7 +359,7 @@ fn decode_message<T: DeserializeOwned + Bounded>(body: &[u8]) -> Result<T, Frame
     Ok(message)
 }
 
-/// Appends `start`, the length and the message.
+/// Appends `start`, the length and the message. An error leaves `out` unchanged.
 fn encode_into<T: Serialize + Bounded>(
     message: &T,
     start: &[u8],
@@ -389,14 +371,14 @@ fn encode_into<T: Serialize + Bounded>(
     let length_at = out.len();
     out.extend_from_slice(&[0; 4]);
     let body_at = out.len();
-    let body = Body { end_max: body_at + T::BYTES_MAX, out };
+    let body = FrameWriter { end_max: body_at + T::BYTES_MAX, out };
     match postcard::serialize_with_flavor(message, body) {
         Ok(()) => {
             let length = (out.len() - body_at) as u32;
             out[length_at..body_at].copy_from_slice(&length.to_le_bytes());
             Ok(())
         }
-        // Writing is the only thing that can fail: messages hold no type that postcard lacks.
+        // Only the limit can fail: postcard supports all types in messages.
         Err(_) => {
             out.truncate(before);
             Err(FrameError::TooLong { bytes: T::BYTES_MAX + 1, max: T::BYTES_MAX })
@@ -404,13 +386,13 @@ fn encode_into<T: Serialize + Bounded>(
     }
 }
 
-/// Where an encoded message goes: the end of a buffer, up to its bound.
-struct Body<'o> {
+/// Appends to a buffer, up to a limit.
+struct FrameWriter<'o> {
     out: &'o mut Vec<u8>,
     end_max: usize,
 }
 
-impl Flavor for Body<'_> {
+impl Flavor for FrameWriter<'_> {
     type Output = ();
 
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {

@@ -1,25 +1,24 @@
 //! The four fixed blocks that open every connection: hello, welcome, proof and verdict.
 //!
-//! These layouts are fixed for ever, so that any two versions can at least tell each other why they
-//! do not talk. All numbers are little-endian. Reserved bytes are sent as zeros and ignored by the
-//! receiver, but proofs cover them: they can be given a meaning later, and nobody can change them on
-//! the way. [`crate::handshake`] says in which order the blocks travel, and why.
+//! These layouts never change, so that any two versions can tell each other why they are incompatible. All numbers are
+//! little-endian. Reserved bytes are sent as zeros and ignored, but proofs cover them. [`crate::handshake`] describes
+//! the order of the blocks.
 
 use crate::id::{EpochId, GroupId, Incarnation, PeerId, RunId};
 use core::fmt;
 use zerocopy::byteorder::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The dialler's first bytes, decoded.
+/// The dialler's first block, decoded.
 ///
 /// ```
 /// use ringfold_proto::hello::{Features, Hello, Nonce, Purpose, VersionRange};
 /// use ringfold_proto::id::{EpochId, PeerId, RunId};
 ///
 /// let hello = Hello {
-///     versions: VersionRange::OURS,
+///     versions: VersionRange::SUPPORTED,
 ///     purpose: Purpose::Control,
-///     guarded: true,
+///     has_secret: true,
 ///     features: Features::default(),
 ///     run: RunId(0),
 ///     session: PeerId(7),
@@ -30,37 +29,37 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// The versions that the dialler speaks.
+    /// The versions that the dialler supports.
     pub versions: VersionRange,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub purpose: Purpose,
-    /// Whether the dialler has a secret to prove; lets errors tell a wrong token from a missing one.
-    pub guarded: bool,
-    /// What the dialler can do beyond its version.
+    /// Whether the dialler has a secret. It distinguishes a wrong token from a missing one.
+    pub has_secret: bool,
+    /// The features that the dialler supports.
     pub features: Features,
-    /// The run that it wants to be part of, [`RunId`] zero for any.
+    /// The run that it wants to join, zero for any.
     pub run: RunId,
-    /// Who dials.
+    /// The id of the dialler.
     pub session: PeerId,
-    /// The epoch whose key it holds; zeros on a control connection.
+    /// The epoch whose key is the secret; zeros on a control connection.
     pub epoch: EpochId,
-    /// Its part of the challenge: never used before, unpredictable.
+    /// Its part of the challenge: random and new.
     pub nonce: Nonce,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Purpose {
-    /// A peer talks to its master.
+    /// Control messages between a peer and its master.
     Control = 1,
-    /// Two members exchange data frames.
+    /// Data frames between two members.
     Data = 2,
-    /// One member fetches shared state from another.
+    /// A member fetches shared state from another.
     State = 3,
-    /// One member measures the way to another.
+    /// A member measures its link to another.
     Probe = 4,
-    /// Two members put into each other's windows.
+    /// Puts into the windows of two ranks.
     Window = 5,
 }
 
@@ -86,7 +85,7 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// The versions of the protocol that one side speaks, both ends included.
+/// The protocol versions that one end supports, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct VersionRange {
     /// The oldest.
@@ -96,18 +95,18 @@ pub struct VersionRange {
 }
 
 impl VersionRange {
-    /// What this build speaks.
-    pub const OURS: Self = Self { min: 1, max: 1 };
+    /// The versions of this build.
+    pub const SUPPORTED: Self = Self { min: 1, max: 1 };
 
-    /// The newest version that both sides speak.
+    /// The newest version that both ends support.
     ///
     /// ```
     /// use ringfold_proto::hello::VersionRange;
     /// let old = VersionRange { min: 1, max: 2 };
-    /// assert_eq!(old.meet(VersionRange { min: 2, max: 5 }), Some(2));
-    /// assert_eq!(old.meet(VersionRange { min: 3, max: 5 }), None);
+    /// assert_eq!(old.newest_common(VersionRange { min: 2, max: 5 }), Some(2));
+    /// assert_eq!(old.newest_common(VersionRange { min: 3, max: 5 }), None);
     /// ```
-    pub fn meet(self, other: Self) -> Option<u16> {
+    pub fn newest_common(self, other: Self) -> Option<u16> {
         let newest = self.max.min(other.max);
         (newest >= self.min.max(other.min)).then_some(newest)
     }
@@ -128,7 +127,7 @@ impl fmt::Display for VersionRange {
     }
 }
 
-/// What one side can do beyond its version, one bit each; a connection uses what both can do.
+/// Optional features, one bit each. A connection uses those that both ends support.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Features(pub u64);
 
@@ -136,8 +135,8 @@ impl Features {
     /// Data frames may carry a checksum of their payload.
     pub const CHECKSUM: Self = Self(1);
 
-    /// What both can do.
-    pub fn both(self, other: Self) -> Self {
+    /// The features in both sets.
+    pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
@@ -147,7 +146,7 @@ impl Features {
     }
 }
 
-/// 32 bytes that one side uses once. They come from the driver's cryptographic generator.
+/// 32 bytes of the driver's cryptographic generator, used once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Nonce(pub [u8; 32]);
 
@@ -157,109 +156,103 @@ impl fmt::Debug for Nonce {
     }
 }
 
-/// What the acceptor makes of a hello, or of a proof.
+/// The acceptor's answer to a hello, or to a proof.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Status {
-    /// Go on.
+    /// Accepted so far.
     Ok,
-    /// No version is spoken by both.
+    /// No common version.
     Version,
     /// The acceptor serves another run.
     WrongRun,
-    /// The acceptor wants a secret to be proven and the dialler has none.
+    /// The acceptor requires a secret, and the dialler has none.
     SecretMissing,
-    /// The dialler wants a secret to be proven and the acceptor has none.
+    /// The dialler has a secret, and the acceptor has none.
     SecretUnexpected,
-    /// The dialler's proof does not fit the acceptor's secret.
+    /// The dialler's proof is invalid.
     BadProof,
-    /// The acceptor does not want this connection.
-    Refused(Refusal),
+    /// The acceptor rejects the connection.
+    Rejected(ConnectionRejection),
 }
 
-/// Why an acceptor does not want a connection.
+/// Why an acceptor rejects a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
-pub enum Refusal {
-    /// It has no key for the claimed epoch: not yet, or no longer.
-    #[error("it does not know that epoch (yet)")]
+pub enum ConnectionRejection {
+    /// It has no key for the epoch: not yet, or no longer.
+    #[error("unknown epoch (not known yet, or no longer)")]
     UnknownEpoch,
-    /// The dialler is not a member of the claimed epoch.
+    /// The dialler is not a member of the epoch.
     #[error("the dialler is not a member of that epoch")]
     NotAMember,
-    /// This acceptor does not serve connections of that purpose.
-    #[error("it serves no such connections")]
+    /// It does not accept connections of that purpose.
+    #[error("unsupported purpose")]
     WrongPurpose,
-    /// The dialler bears the acceptor's own id: it dialled itself, or was reflected.
-    #[error("it was dialled by itself")]
+    /// The dialler has the acceptor's own id: it dialled itself, or its blocks were reflected.
+    #[error("the dialler has the acceptor's own id")]
     Itself,
-    /// It has as many connections as it can bear.
-    #[error("it has too many connections")]
+    /// It has the maximal number of connections.
+    #[error("too many connections")]
     Full,
-    /// It is about to go away.
-    #[error("it is closing")]
+    /// It is shutting down.
+    #[error("shutting down")]
     Closing,
-    /// A reason that this version does not know.
-    #[error("reason {0}, which this version does not know")]
+    /// An unknown reason.
+    #[error("unknown reason {0}")]
     Other(u8),
 }
 
 impl Status {
+    const NUMBERS: [(u8, Self); 12] = [
+        (0, Self::Ok),
+        (1, Self::Version),
+        (2, Self::WrongRun),
+        (3, Self::SecretMissing),
+        (4, Self::SecretUnexpected),
+        (5, Self::BadProof),
+        (16, Self::Rejected(ConnectionRejection::UnknownEpoch)),
+        (17, Self::Rejected(ConnectionRejection::NotAMember)),
+        (18, Self::Rejected(ConnectionRejection::WrongPurpose)),
+        (19, Self::Rejected(ConnectionRejection::Itself)),
+        (20, Self::Rejected(ConnectionRejection::Full)),
+        (21, Self::Rejected(ConnectionRejection::Closing)),
+    ];
+
     /// The number on the wire.
     pub fn number(self) -> u8 {
         match self {
-            Self::Ok => 0,
-            Self::Version => 1,
-            Self::WrongRun => 2,
-            Self::SecretMissing => 3,
-            Self::SecretUnexpected => 4,
-            Self::BadProof => 5,
-            Self::Refused(Refusal::UnknownEpoch) => 16,
-            Self::Refused(Refusal::NotAMember) => 17,
-            Self::Refused(Refusal::WrongPurpose) => 18,
-            Self::Refused(Refusal::Itself) => 19,
-            Self::Refused(Refusal::Full) => 20,
-            Self::Refused(Refusal::Closing) => 21,
-            Self::Refused(Refusal::Other(number)) => number,
+            Self::Rejected(ConnectionRejection::Other(number)) => number,
+            known => Self::NUMBERS
+                .iter()
+                .find(|(_, status)| *status == known)
+                .map_or(u8::MAX, |(number, _)| *number),
         }
     }
 
-    /// The status with this number. Every number is one: what is not known is a refusal.
+    /// The status with this number. Unknown numbers are rejections.
     pub fn from_number(number: u8) -> Self {
-        match number {
-            0 => Self::Ok,
-            1 => Self::Version,
-            2 => Self::WrongRun,
-            3 => Self::SecretMissing,
-            4 => Self::SecretUnexpected,
-            5 => Self::BadProof,
-            16 => Self::Refused(Refusal::UnknownEpoch),
-            17 => Self::Refused(Refusal::NotAMember),
-            18 => Self::Refused(Refusal::WrongPurpose),
-            19 => Self::Refused(Refusal::Itself),
-            20 => Self::Refused(Refusal::Full),
-            21 => Self::Refused(Refusal::Closing),
-            other => Self::Refused(Refusal::Other(other)),
-        }
+        let known = Self::NUMBERS.iter().find(|(known, _)| *known == number);
+        known.map_or(Self::Rejected(ConnectionRejection::Other(number)), |(_, status)| *status)
     }
 }
 
 /// The acceptor's answer to a hello, decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Welcome {
-    /// The version that the connection will speak, 0 if none.
+    /// The version of the connection, 0 if none.
     pub version: u16,
-    /// What the acceptor makes of the hello.
+    /// The answer to the hello.
     pub status: Status,
-    /// Whether the acceptor has a secret to prove.
-    pub guarded: bool,
-    /// The versions that the acceptor speaks.
+    /// Whether the acceptor has a secret.
+    pub has_secret: bool,
+    /// The versions that the acceptor supports.
     pub versions: VersionRange,
-    /// What both can do.
+    /// The features that both ends support.
     pub features: Features,
     /// The run that the acceptor serves.
     pub run: RunId,
-    /// Who accepts; zero for a master.
+    /// The id of the acceptor; zero for a master.
     pub session: PeerId,
-    /// Its part of the challenge: never used before, unpredictable.
+    /// Its part of the challenge: random and new.
     pub nonce: Nonce,
 }
 
@@ -267,35 +260,31 @@ pub struct Welcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Proof(pub [u8; 32]);
 
-/// The acceptor's last word, with its own proof where the dialler's held.
+/// The acceptor's answer to the proof, with its own proof.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
-    /// What the acceptor makes of the proof.
+    /// The answer to the proof.
     pub status: Status,
     /// The acceptor's proof that it knows the secret; zeros unless the status is [`Status::Ok`].
     pub proof: [u8; 32],
 }
 
-/// Why bytes are none of the four blocks.
+/// Why a block is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadBlock {
+#[allow(missing_docs)] // Fields are named for what they hold.
+pub enum InvalidBlock {
     /// Too few bytes.
-    #[error("the block has {need} bytes, not {have}")]
-    Length {
-        /// The size of the block.
-        need: usize,
-        /// What there was.
-        have: usize,
-    },
-    /// The first bytes are not Ringfold's.
-    #[error("it does not begin like Ringfold")]
+    #[error("invalid block of {have} bytes: must be {need}")]
+    Length { need: usize, have: usize },
+    /// The block does not start with its magic.
+    #[error("invalid magic")]
     Magic,
-    /// The purpose is none that this version knows.
-    #[error("purpose {0} is not known")]
+    /// Unknown purpose.
+    #[error("unknown purpose {0}")]
     Purpose(u8),
 }
 
-const GUARDED: u8 = 1;
+const HAS_SECRET: u8 = 1;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -342,30 +331,30 @@ struct VerdictLayout {
     proof: [u8; 32],
 }
 
-/// The block at the front of `bytes`, if there are enough and they begin with `magic`.
-fn layout<'b, L: FromBytes + KnownLayout + Immutable + Unaligned>(
+/// The block at the start of `bytes`, if it is complete and starts with `magic`.
+fn decode_layout<'b, L: FromBytes + KnownLayout + Immutable + Unaligned>(
     bytes: &'b [u8],
     magic: &[u8; 8],
-) -> Result<&'b L, BadBlock> {
+) -> Result<&'b L, InvalidBlock> {
     let (layout, _) = L::ref_from_prefix(bytes)
-        .map_err(|_| BadBlock::Length { need: size_of::<L>(), have: bytes.len() })?;
-    if bytes.starts_with(magic) { Ok(layout) } else { Err(BadBlock::Magic) }
+        .map_err(|_| InvalidBlock::Length { need: size_of::<L>(), have: bytes.len() })?;
+    if bytes.starts_with(magic) { Ok(layout) } else { Err(InvalidBlock::Magic) }
 }
 
 impl Hello {
     /// The size on the wire.
     pub const BYTES: usize = size_of::<HelloLayout>();
-    /// How it begins.
+    /// Its first bytes.
     pub const MAGIC: [u8; 8] = *b"RINGFOLD";
 
-    /// The bytes on the wire.
+    /// Encodes the block.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         zerocopy::transmute!(HelloLayout {
             magic: Self::MAGIC,
             version_min: self.versions.min.into(),
             version_max: self.versions.max.into(),
             purpose: self.purpose as u8,
-            flags: if self.guarded { GUARDED } else { 0 },
+            flags: if self.has_secret { HAS_SECRET } else { 0 },
             reserved: [0; 2],
             features: self.features.0.into(),
             run: self.run.0.into(),
@@ -379,13 +368,13 @@ impl Hello {
         })
     }
 
-    /// Reads the first [`Self::BYTES`] of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadBlock> {
-        let layout: &HelloLayout = layout(bytes, &Self::MAGIC)?;
+    /// Decodes the first [`Self::BYTES`] of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, InvalidBlock> {
+        let layout: &HelloLayout = decode_layout(bytes, &Self::MAGIC)?;
         Ok(Self {
             versions: VersionRange { min: layout.version_min.get(), max: layout.version_max.get() },
-            purpose: Purpose::from_number(layout.purpose).ok_or(BadBlock::Purpose(layout.purpose))?,
-            guarded: layout.flags & GUARDED != 0,
+            purpose: Purpose::from_number(layout.purpose).ok_or(InvalidBlock::Purpose(layout.purpose))?,
+            has_secret: layout.flags & HAS_SECRET != 0,
             features: Features(layout.features.get()),
             run: RunId(layout.run.get()),
             session: PeerId(layout.session.get()),
@@ -402,16 +391,16 @@ impl Hello {
 impl Welcome {
     /// The size on the wire.
     pub const BYTES: usize = size_of::<WelcomeLayout>();
-    /// How it begins: unlike a hello, so that an echo is not taken for an answer.
+    /// Its first bytes: not those of a hello, so that an echo is not mistaken for an answer.
     pub const MAGIC: [u8; 8] = *b"RFWELCOM";
 
-    /// The bytes on the wire.
+    /// Encodes the block.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         zerocopy::transmute!(WelcomeLayout {
             magic: Self::MAGIC,
             version: self.version.into(),
             status: self.status.number(),
-            flags: if self.guarded { GUARDED } else { 0 },
+            flags: if self.has_secret { HAS_SECRET } else { 0 },
             version_min: self.versions.min.into(),
             version_max: self.versions.max.into(),
             features: self.features.0.into(),
@@ -422,13 +411,13 @@ impl Welcome {
         })
     }
 
-    /// Reads the first [`Self::BYTES`] of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadBlock> {
-        let layout: &WelcomeLayout = layout(bytes, &Self::MAGIC)?;
+    /// Decodes the first [`Self::BYTES`] of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, InvalidBlock> {
+        let layout: &WelcomeLayout = decode_layout(bytes, &Self::MAGIC)?;
         Ok(Self {
             version: layout.version.get(),
             status: Status::from_number(layout.status),
-            guarded: layout.flags & GUARDED != 0,
+            has_secret: layout.flags & HAS_SECRET != 0,
             versions: VersionRange { min: layout.version_min.get(), max: layout.version_max.get() },
             features: Features(layout.features.get()),
             run: RunId(layout.run.get()),
@@ -448,10 +437,10 @@ impl Verdict {
     pub const BYTES: usize = size_of::<VerdictLayout>();
     /// The bytes before the proof, which the proof covers.
     pub const COVERED_BYTES: usize = Self::BYTES - Proof::BYTES;
-    /// How it begins.
+    /// Its first bytes.
     pub const MAGIC: [u8; 8] = *b"RFVERDCT";
 
-    /// The bytes on the wire.
+    /// Encodes the block.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         zerocopy::transmute!(VerdictLayout {
             magic: Self::MAGIC,
@@ -461,9 +450,9 @@ impl Verdict {
         })
     }
 
-    /// Reads the first [`Self::BYTES`] of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadBlock> {
-        let layout: &VerdictLayout = layout(bytes, &Self::MAGIC)?;
+    /// Decodes the first [`Self::BYTES`] of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, InvalidBlock> {
+        let layout: &VerdictLayout = decode_layout(bytes, &Self::MAGIC)?;
         Ok(Self { status: Status::from_number(layout.status), proof: layout.proof })
     }
 }
@@ -473,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sizes_are_fixed_for_ever() {
+    fn sizes_never_change() {
         let sizes = [Hello::BYTES, Welcome::BYTES, Proof::BYTES, Verdict::BYTES, Verdict::COVERED_BYTES];
         assert_eq!(sizes, [128, 128, 32, 64, 32]);
     }
@@ -490,8 +479,8 @@ mod tests {
         let welcome = Welcome {
             version: 1,
             status: Status::Ok,
-            guarded: false,
-            versions: VersionRange::OURS,
+            has_secret: false,
+            versions: VersionRange::SUPPORTED,
             features: Features::CHECKSUM,
             run: RunId(1),
             session: PeerId(2),
@@ -503,8 +492,8 @@ mod tests {
     }
 
     #[test]
-    fn an_inverted_range_meets_nothing() {
+    fn an_inverted_range_has_no_common_version() {
         let inverted = VersionRange { min: 9, max: 1 };
-        assert_eq!(inverted.meet(VersionRange { min: 0, max: u16::MAX }), None);
+        assert_eq!(inverted.newest_common(VersionRange { min: 0, max: u16::MAX }), None);
     }
 }

@@ -1,6 +1,4 @@
-//! Names for things: peers, groups, epochs, operations.
-//!
-//! Every identifier is a newtype, so that the compiler tells a tag from a sequence number.
+//! Identifiers, each a type of its own.
 
 use core::fmt;
 use serde::{Deserialize, Serialize};
@@ -19,28 +17,27 @@ macro_rules! id {
 }
 
 id!(
-    /// A peer for as long as it is connected to a run: random, made by the peer, never reused.
+    /// A peer during one membership: random, chosen by the peer, never reused.
     PeerId(u128), "peer-{:032x}"
 );
 id!(
-    /// One training run, where both ends know it. A master that takes over from an earlier life does not, so members are
-    /// known by their epochs.
+    /// A run. A restarted master does not know it, so members are identified by their epochs.
     RunId(u128), "run-{:032x}"
 );
 id!(
-    /// A peer group: its members reduce with each other and share one state.
+    /// A peer group. Its members reduce together and share one state.
     GroupId(u32), "group {}"
 );
 id!(
-    /// One life of a master: random, so that nothing from before a restart is mistaken for new.
+    /// One master process: random, so that nothing from before a restart is mistaken for new.
     Incarnation(u64), "{:016x}"
 );
 id!(
-    /// The user's name for a stream of all-reduces; each tag has its own sequence.
+    /// The user's number of a sequence of collectives.
     Tag(u64), "tag {}"
 );
 id!(
-    /// How many operations of this tag were decided in this epoch before this one.
+    /// The number of operations of this tag that were decided before in this epoch.
     Seq(u64), "seq {}"
 );
 id!(
@@ -48,11 +45,7 @@ id!(
     Rank(u16), "rank {}"
 );
 id!(
-    /// A peer's request to its master, numbered per session from 1; a repeated number is a repeat of the request.
-    RequestId(u64), "request {}"
-);
-id!(
-    /// A connection as its driver numbers it; a number is never used twice by one machine.
+    /// A connection, numbered by the driver and never reused.
     ConnId(u64), "connection {}"
 );
 id!(
@@ -60,7 +53,7 @@ id!(
     Revision(u64), "revision {}"
 );
 id!(
-    /// A call of the user into the peer machine.
+    /// A call of a user.
     CallId(u64), "call {}"
 );
 
@@ -73,7 +66,7 @@ impl Rank {
     /// The rank for an index into a per-rank table.
     ///
     /// # Panics
-    /// If the index is not below [`crate::limits::WORLD_MAX`]; worlds are checked against it on entry.
+    /// If the index is not below [`crate::limits::WORLD_MAX`]. Received worlds are checked before.
     pub fn from_index(index: usize) -> Self {
         assert!(index < crate::limits::WORLD_MAX, "rank {index} is beyond the largest world");
         Self(index as u16)
@@ -81,21 +74,20 @@ impl Rank {
 }
 
 impl PeerId {
-    /// The first eight hex digits: enough for a log line.
+    /// The first eight hex digits, for logs.
     pub fn short(self) -> String {
         format!("{:08x}", (self.0 >> 96) as u32)
     }
 }
 
-/// One membership of one group. Never reused (R1): the counter rises within an incarnation, and the
-/// incarnation is random.
+/// An epoch of a group. Never reused (R1): the counter increases within an incarnation, which is random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct EpochId {
-    /// The peer group that this is a membership of.
+    /// The group.
     pub group: GroupId,
-    /// The life of the master that opened it.
+    /// The incarnation of the master that opened it.
     pub incarnation: Incarnation,
-    /// Rises with every epoch that this incarnation opens, over all groups.
+    /// Increases with every epoch of this incarnation, over all groups.
     pub counter: u64,
 }
 
@@ -108,11 +100,11 @@ impl fmt::Display for EpochId {
 /// One collective operation (R1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct OpId {
-    /// The membership it runs in.
+    /// The epoch that it runs in.
     pub epoch: EpochId,
     /// The user's tag.
     pub tag: Tag,
-    /// The position among the operations of that tag in that epoch.
+    /// Its number among the operations of the tag in the epoch.
     pub seq: Seq,
 }
 

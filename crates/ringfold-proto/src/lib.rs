@@ -1,19 +1,19 @@
 //! The vocabulary, the messages, and the master and peer machines of Ringfold.
 //!
-//! Everything here is pure: no sockets, no clock, no threads, no randomness of its own. A driver feeds
-//! the machines with messages and with the time, and carries out the actions that they ask for. The
-//! simulator is one such driver, the `ringfold` crate's threads are another.
+//! Everything here is pure: no sockets, clocks, threads or randomness. A driver passes messages and the time to the
+//! machines, and carries out the actions that they return. The simulator is one driver, the crate `ringfold` another.
 #![forbid(unsafe_code)]
 
 pub mod bounded;
 pub mod cause;
 pub mod data_header;
+mod decode_budget;
 pub mod descriptor;
 pub mod dtype;
 pub mod epoch;
 pub mod event;
 pub mod frame;
-mod frugal;
+
 pub mod handshake;
 pub mod hello;
 pub mod id;

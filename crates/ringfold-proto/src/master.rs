@@ -1,8 +1,8 @@
-//! The master machine: who is in the run, and how every vote and every operation is decided.
+//! The master machine: it keeps the membership, and decides every vote and every operation.
 //!
-//! A driver tells it what arrives ([`Master::handle_message`]), what breaks ([`Master::handle_lost`])
-//! and what time it is ([`Master::handle_timeout`]), and carries out what [`Master::poll_action`] asks
-//! for. Each phase is a file of this folder; all of them collect votes in a [`Round`](crate::round).
+//! A driver passes in messages ([`Master::handle_message`]), lost connections ([`Master::handle_lost`]) and the time
+//! ([`Master::handle_timeout`]), and carries out the actions of [`Master::poll_action`]. Each phase is a file of this
+//! folder; all of them collect votes in a [`Round`](crate::round).
 
 mod admission;
 mod contradiction;
@@ -15,11 +15,11 @@ mod optimise;
 mod pending;
 mod phase;
 mod reduce;
-mod rejected;
+mod rejected_state;
 mod restore;
 mod roster;
 mod sync;
-mod wait_note;
+mod wait_warning;
 
 use crate::cause::{Departure, PeerName, ProtocolViolation};
 use crate::epoch::Attributes;
@@ -33,65 +33,58 @@ use crate::timing::Timing;
 use crate::tuning::Tuning;
 use core::time::Duration;
 use group::Group;
-use optimise::Optimising;
-use phase::{Cast, PhaseRound};
+use optimise::Optimisation;
+use phase::{PhaseRound, VoteCall};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 use restore::Restoration;
-use roster::{Roster, Standing};
+use roster::{PeerStatus, Roster};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What a master is told when it is made.
+/// The configuration of a master.
 #[derive(Clone, Debug)]
 pub struct MasterConfig {
     /// Deadlines and intervals.
     pub timing: Timing,
-    /// What steers plans in every epoch.
+    /// The tuning of plans in every epoch.
     pub tuning: Tuning,
-    /// Where this life's randomness comes from; must be unpredictable and new for every life.
+    /// The seed of its randomness; must be unpredictable and new for every process.
     pub seed: [u8; 32],
 }
 
-/// What the driver shall do.
+/// What the driver has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum MasterAction {
     /// Send a message to a peer.
-    Send {
-        /// On which connection.
-        conn: ConnId,
-        /// The message.
-        message: Box<Numbered<ToPeer>>,
-    },
-    /// Close a connection once all that was sent on it is out.
-    Close {
-        /// Which.
-        conn: ConnId,
-    },
-    /// Find a ring, and bring it to [`Master::handle_tour`]; a better one may be brought later.
-    SolveTour(TourQuestion),
-    /// Something was decided.
+    Send { conn: ConnId, message: Box<Numbered<ToPeer>> },
+    /// Close a connection after sending what is queued on it.
+    Close { conn: ConnId },
+    /// Find a ring and pass it to [`Master::handle_tour`]. A better ring may follow later.
+    SolveTour(TourRequest),
+    /// Log a decision.
     Notify(Event),
 }
 
-/// A ring that is sought.
+/// A request for a ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TourQuestion {
-    /// Goes back with the answer.
-    pub ticket: u64,
+pub struct TourRequest {
+    /// Returned with the solution.
+    pub id: u64,
     /// The peers of the ring, oldest first.
     pub nodes: Vec<PeerId>,
     /// Measured bytes per second from one to another, by position in `nodes`.
     pub bandwidth: Vec<(usize, usize, u64)>,
-    /// Pairs that can't be an edge in this direction, by position in `nodes`.
+    /// Pairs that must not be an edge in this direction, by position in `nodes`.
     pub unreachable: Vec<(usize, usize)>,
 }
 
-/// The ring that was found.
+/// A ring that a solver found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TourAnswer {
+pub struct TourSolution {
     /// The peers in ring order.
     pub order: Vec<PeerId>,
-    /// Whoever had to be left out so that there is a ring.
+    /// The peers that no ring can include.
     pub left_out: Vec<PeerId>,
 }
 
@@ -108,26 +101,25 @@ pub struct Master {
     last_pending: bool,
     /// The votes of the whole run, by phase.
     votes: BTreeMap<Phase, PhaseRound>,
-    /// The votes of a topology round that is decided: newcomers are let in, and epochs are being made. Whoever
-    /// is let in votes in the next one.
-    admitting: Option<Round<Cast>>,
-    optimising: Option<Optimising>,
+    /// The votes of a topology round that is decided and waits for the new epochs. New members vote in the next round.
+    admitting: Option<Round<VoteCall>>,
+    optimising: Option<Optimisation>,
     restoration: Option<Restoration>,
     restored: bool,
-    /// Nobody is heard of: our own line may be down.
+    /// No peer is heard from: the master's own network may be down.
     isolated: bool,
     epoch_counter: u64,
-    tickets: u64,
-    /// How long the way to a peer takes, there and back, by its connection.
+    last_number: u64,
+    /// Round-trip times, by connection.
     round_trips: BTreeMap<ConnId, Duration>,
-    next_beat: Time,
-    /// Peers that do not acknowledge what they are sent.
-    overfull: BTreeSet<PeerId>,
+    next_heartbeat: Time,
+    /// Peers whose outbox is full.
+    lagging: BTreeSet<PeerId>,
     actions: VecDeque<MasterAction>,
 }
 
 impl Master {
-    /// A master that knows nobody.
+    /// A master without peers.
     pub fn new(config: MasterConfig) -> Self {
         let mut rng = ChaCha12Rng::from_seed(config.seed);
         let incarnation = Incarnation(rng.next_u64());
@@ -147,46 +139,45 @@ impl Master {
             restored: false,
             isolated: false,
             epoch_counter: 0,
-            tickets: 0,
+            last_number: 0,
             round_trips: BTreeMap::new(),
-            next_beat: Time::ZERO,
-            overfull: BTreeSet::new(),
+            next_heartbeat: Time::ZERO,
+            lagging: BTreeSet::new(),
             actions: VecDeque::new(),
         }
     }
 
-    /// The life of this master.
+    /// The incarnation of this master.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// A connection has proved who is at its other end.
+    /// Handles an authenticated connection of a peer.
     pub fn handle_connected(&mut self, now: Time, conn: ConnId, peer: PeerId) {
         self.started.get_or_insert(now);
         self.roster.connect(conn, peer);
     }
 
-    /// A message arrived.
+    /// Handles a message.
     pub fn handle_message(&mut self, now: Time, conn: ConnId, message: Numbered<ToMaster>) {
         self.started.get_or_insert(now);
         let Some(peer) = self.roster.peer_on(conn) else { return };
-        match message.message {
+        let Numbered { number, acknowledged, message } = message;
+        match message {
             ToMaster::Join(join) => self.handle_join(now, conn, peer, join),
             ToMaster::Resume(resume) => self.handle_resume(now, conn, peer, *resume),
-            said => {
+            message => {
                 let Some(record) = self.roster.current_mut(conn, peer) else {
-                    // The peer speaks on a connection that is no longer its own.
+                    // The peer has a newer connection.
                     self.actions.push_back(MasterAction::Close { conn });
                     return;
                 };
                 record.heard_at = now;
-                let header =
-                    Numbered { number: message.number, acknowledged: message.acknowledged, message: () };
-                match record.session.hear(&header) {
-                    Receipt::Fresh if header.number > 0 && header.acknowledged < record.outdated_before => {}
-                    Receipt::Fresh => self.handle_said(now, peer, said),
-                    Receipt::Repeat => {}
-                    Receipt::Impossible => {
+                match record.session.receive(&Numbered { number, acknowledged, message: () }) {
+                    Receipt::New if number > 0 && acknowledged < record.outdated_before => {}
+                    Receipt::New => self.dispatch(now, peer, message),
+                    Receipt::Duplicate => {}
+                    Receipt::Invalid => {
                         self.remove(peer, Departure::Misbehaved(ProtocolViolation::Numbering));
                     }
                 }
@@ -195,14 +186,14 @@ impl Master {
         self.advance(now);
     }
 
-    /// How long the way to the other end of a connection takes, there and back: epochs' windows cover it.
+    /// Notes the round-trip time of a connection. The windows of epochs cover it.
     pub fn handle_round_trip(&mut self, conn: ConnId, round_trip: Duration) {
         if self.roster.peer_on(conn).is_some() {
             self.round_trips.insert(conn, round_trip);
         }
     }
 
-    /// A connection broke, or was closed by the other side.
+    /// Handles the end of a connection.
     pub fn handle_lost(&mut self, now: Time, conn: ConnId) {
         self.started.get_or_insert(now);
         self.round_trips.remove(&conn);
@@ -212,10 +203,10 @@ impl Master {
         self.advance(now);
     }
 
-    /// Time has passed; call it at [`Master::poll_timeout`] or later.
+    /// Handles expired deadlines; call it at [`Master::poll_timeout`] or later.
     pub fn handle_timeout(&mut self, now: Time) {
         self.started.get_or_insert(now);
-        self.beat(now);
+        self.send_heartbeats(now);
         self.evict_silent(now);
         self.expire_restoration(now);
         self.expire_establishing(now);
@@ -224,18 +215,18 @@ impl Master {
         self.expire_sync(now);
         self.expire_probes(now);
         self.expire_rejected(now);
-        self.note_waits(now);
+        self.send_wait_warnings(now);
         self.advance(now);
     }
 
     /// Evicts a peer.
-    pub fn kick(&mut self, now: Time, peer: PeerId, reason: &str) {
-        let reason = admission::clipped(reason, crate::limits::TEXT_BYTES_MAX / 2);
-        self.remove(peer, Departure::Kicked(reason));
+    pub fn evict(&mut self, now: Time, peer: PeerId, reason: &str) {
+        let reason = admission::truncate_text(reason, crate::limits::TEXT_BYTES_MAX / 2);
+        self.remove(peer, Departure::Evicted(reason));
         self.advance(now);
     }
 
-    /// What to do next.
+    /// The next action for the driver.
     pub fn poll_action(&mut self) -> Option<MasterAction> {
         self.actions.pop_front()
     }
@@ -246,8 +237,8 @@ impl Master {
         let groups = self.groups.values().flat_map(Group::deadlines);
         let others = [
             self.liveness_timeout(),
-            self.note_timeout(),
-            self.optimising.as_ref().and_then(Optimising::deadline),
+            self.wait_warning_timeout(),
+            self.optimising.as_ref().and_then(Optimisation::deadline),
             self.restoration.as_ref().map(|r| r.deadline),
             self.rejected_timeout(),
         ];
@@ -264,16 +255,18 @@ impl Master {
         self.roster.pending().collect()
     }
 
-    fn handle_said(&mut self, now: Time, peer: PeerId, said: ToMaster) {
-        if matches!(said, ToMaster::Vote { .. } | ToMaster::Started { .. } | ToMaster::OpVote { .. }) {
-            self.forgive_rejected(peer);
+    fn dispatch(&mut self, now: Time, peer: PeerId, message: ToMaster) {
+        if matches!(message, ToMaster::Vote { .. } | ToMaster::Started { .. } | ToMaster::OpVote { .. }) {
+            self.clear_rejected(peer);
         }
-        match said {
+        match message {
             ToMaster::Join(_) | ToMaster::Resume(_) => {}
             ToMaster::Vote { call, round, deadline_ms, request } => {
                 self.handle_vote(now, peer, call, round, deadline_ms, request);
             }
-            ToMaster::Started { op, descriptor } => self.handle_started(now, peer, op, descriptor),
+            ToMaster::Started { op, descriptor } => {
+                self.record_participant(now, peer, op, descriptor);
+            }
             ToMaster::OpVote { op, descriptor, ballot } => {
                 self.handle_op_vote(now, peer, op, descriptor, ballot)
             }
@@ -290,11 +283,11 @@ impl Master {
         }
     }
 
-    /// Moves every phase on as far as it can go. Phases only record what they are told; what follows
-    /// from it is found here, so that the order in which messages arrive does not matter.
+    /// Advances every phase as far as possible. Handlers only record messages; decisions are made here, so that the order
+    /// of messages does not matter.
     fn advance(&mut self, now: Time) {
         for _ in 0..crate::limits::ADVANCE_STEPS_MAX {
-            let moved = self.evict_overfull()
+            let moved = self.evict_lagging()
                 || self.advance_restoration(now)
                 || self.advance_rejected()
                 || self.advance_contradictions()
@@ -308,14 +301,14 @@ impl Master {
                 return;
             }
         }
-        unreachable!("phases push each other for ever");
+        unreachable!("the phases do not come to rest");
     }
 
     fn send(&mut self, peer: PeerId, message: ToPeer) {
         let Some(record) = self.roster.get_mut(peer) else { return };
-        let numbered = record.session.say(message);
-        if record.session.is_overfull() {
-            self.overfull.insert(peer);
+        let numbered = record.session.enqueue(message);
+        if record.session.is_outbox_full() {
+            self.lagging.insert(peer);
         }
         if let Some(conn) = record.conn {
             self.actions.push_back(MasterAction::Send { conn, message: Box::new(numbered) });
@@ -326,17 +319,17 @@ impl Master {
         self.actions.push_back(MasterAction::Notify(event));
     }
 
-    fn named(&self, peer: PeerId) -> PeerName {
-        self.roster.named(peer)
+    fn peer_name(&self, peer: PeerId) -> PeerName {
+        self.roster.peer_name(peer)
     }
 
-    fn named_few(&self, peers: &[PeerId]) -> Vec<PeerName> {
-        peers.iter().take(crate::limits::NAMES_IN_ERROR_MAX).map(|p| self.named(*p)).collect()
+    fn peer_names(&self, peers: &[PeerId]) -> Vec<PeerName> {
+        peers.iter().take(crate::limits::NAMES_IN_ERROR_MAX).map(|p| self.peer_name(*p)).collect()
     }
 
     fn attributes(&self, group: GroupId) -> Attributes {
         let mut worlds = BTreeMap::<GroupId, u32>::new();
-        for record in self.roster.iter().filter(|r| r.standing == Standing::Accepted) {
+        for record in self.roster.iter().filter(|r| r.status == PeerStatus::Accepted) {
             *worlds.entry(record.join.group).or_default() += 1;
         }
         Attributes {
@@ -356,9 +349,9 @@ impl Master {
         EpochId { group, incarnation: self.incarnation, counter: self.epoch_counter }
     }
 
-    fn next_ticket(&mut self) -> u64 {
-        self.tickets += 1;
-        self.tickets
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
     fn random_key(&mut self) -> [u8; 32] {

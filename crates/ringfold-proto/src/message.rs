@@ -1,6 +1,6 @@
-//! What peers and the master say to each other on a control connection.
+//! The messages of control connections.
 
-use crate::cause::{Cause, Removal, WaitNote};
+use crate::cause::{Cause, Removal, WaitWarning};
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, MissingPair};
 use crate::id::{CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
@@ -9,19 +9,19 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// A message with its place in the session (R7). Number 0 stands outside of the numbering.
+/// A message with its number in the session (R7). Number 0 means unnumbered.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Numbered<M> {
     /// Counts the sender's messages of this session from 1.
     pub number: u64,
-    /// All of the other side's messages up to this one have arrived.
+    /// All messages of the other end up to this number have arrived.
     pub acknowledged: u64,
-    /// What is said.
+    /// The message.
     pub message: M,
 }
 
-/// How many rounds of each run-wide kind a peer has seen the end of. Requests carry these numbers, so
-/// that after a restart of the master a peer that missed an answer can still be given it (R8).
+/// The completed rounds of each phase. Votes carry these numbers, so that a peer that missed an answer gets it after a
+/// restart of the master (R8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RoundNumbers {
     /// Topology updates.
@@ -37,11 +37,11 @@ pub struct RoundNumbers {
 /// A phase that peers vote on together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Phase {
-    /// Admit whoever is pending.
+    /// Admit pending peers.
     Topology,
-    /// Is anyone pending?
+    /// Ask whether peers are pending.
     Pending,
-    /// Measure, and take a better ring.
+    /// Measure bandwidths and adopt a better ring.
     Optimise,
     /// Agree on the shared state.
     Sync,
@@ -51,12 +51,12 @@ impl Phase {
     /// All phases.
     pub const ALL: [Self; 4] = [Self::Topology, Self::Pending, Self::Optimise, Self::Sync];
 
-    /// Whether all members of the run vote together, or those of one group.
+    /// Whether all members of the run vote together, not only those of a group.
     pub fn is_run_wide(self) -> bool {
         self != Self::Sync
     }
 
-    /// Whether a peer in it makes no other call until it is answered; asking for pending peers is legal beside anything.
+    /// Whether a peer in this phase can make no other call.
     pub fn is_exclusive(self) -> bool {
         self != Self::Pending
     }
@@ -95,29 +95,29 @@ impl RoundNumbers {
     }
 }
 
-/// A newcomer introduces itself.
+/// What a peer states when it joins.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Join {
-    /// The group that it wants to be in.
+    /// The group that it joins.
     pub group: GroupId,
-    /// What errors shall call it.
+    /// Its name for errors and logs.
     pub name: String,
-    /// Its host.
+    /// The id of its host.
     pub host: u64,
     /// Its site.
     pub site: u32,
-    /// Where it listens. The master's driver puts the address that it sees in place of an unspecified one.
+    /// Its listening addresses. The master's driver replaces unspecified ones by the address that it sees.
     pub addresses: Vec<SocketAddr>,
 }
 
-/// How far an operation has come on one peer, as that peer tells a restarted master.
+/// The progress of an operation on one peer, for a restarted master.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OpProgress {
-    /// It was started and is not done here.
+    /// Started and not done.
     Started,
-    /// It is done here.
+    /// Done.
     Done,
-    /// Its outcome is known here.
+    /// The outcome is known.
     Decided(Outcome),
 }
 
@@ -128,9 +128,9 @@ pub struct OpRecord {
     pub tag: Tag,
     /// The sequence number.
     pub seq: Seq,
-    /// What was asked for, where this peer did ask.
+    /// The arguments, if this peer called it.
     pub descriptor: Option<Descriptor>,
-    /// How far it has come.
+    /// The progress.
     pub progress: OpProgress,
 }
 
@@ -141,50 +141,50 @@ pub struct EpochRecord {
     pub description: EpochDescription,
     /// Whether this peer saw it open.
     pub opened: bool,
-    /// Its operations: those undecided, and the outcomes that others may have missed.
+    /// Its undecided operations, and the outcomes that others may have missed.
     pub ops: Vec<OpRecord>,
 }
 
-/// A member returns: to a master that restarted, or on a new connection (R8).
+/// A member returns to a restarted master, or on a new connection (R8).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Resume {
-    /// As it introduced itself.
+    /// As in its first message.
     pub join: Join,
-    /// The life of the master that it was last a member under.
+    /// The incarnation of the master that it was last a member under.
     pub incarnation: Incarnation,
-    /// The life that that one took the run over from, if it did.
+    /// The incarnation that that one took the run over from, if any.
     pub previous: Option<Incarnation>,
-    /// The last message of that master that it had.
+    /// The number of the last message received from that master.
     pub received: u64,
-    /// When it joined, among all.
+    /// Its seniority among all peers that ever joined.
     pub seniority: u64,
-    /// The epochs that it knows: the one that is open, and one that is proposed.
+    /// The open epoch, and the proposed one if any.
     pub epochs: Vec<EpochRecord>,
-    /// The rounds that it saw the end of.
+    /// Its completed rounds.
     pub rounds: RoundNumbers,
     /// The last answer to a vote on pending peers.
     pub last_pending: bool,
-    /// The last revision that it completed a sync of.
+    /// The revision of its last completed sync.
     pub synced: Option<Revision>,
-    /// The world sizes that it knows.
+    /// The last world sizes that it received.
     pub attributes: Attributes,
 }
 
-/// What a peer votes for.
+/// A vote in a phase.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Admit whoever is pending.
+    /// Admit pending peers.
     UpdateTopology,
-    /// Is anyone pending?
+    /// Ask whether peers are pending.
     ArePeersPending,
-    /// Measure, and take a better ring.
+    /// Measure bandwidths and adopt a better ring.
     OptimizeTopology,
     /// Agree on the shared state.
     Sync(SyncOffer),
 }
 
 impl Request {
-    /// The phase that the request is a vote in.
+    /// The phase of the vote.
     pub fn phase(&self) -> Phase {
         match self {
             Self::UpdateTopology => Phase::Topology,
@@ -195,240 +195,116 @@ impl Request {
     }
 }
 
-/// How an operation went on one peer.
+/// A vote on an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum Ballot {
-    /// The result is there. The digest of it is optional.
-    Done {
-        /// A hash of the result, where peers compare them.
-        digest: Option<u64>,
-    },
-    /// A peer's frames do not fit what was asked for here.
-    Differs {
-        /// That peer.
-        from: PeerId,
-    },
+    /// The result is complete here. The digest of the result is not used yet.
+    Done { digest: Option<u64> },
+    /// The frames of a peer do not match this peer's arguments.
+    Differs { from: PeerId },
     /// A link broke while the operation needed it, and frames may be lost.
-    LinkBroken {
-        /// The other end.
-        with: PeerId,
-    },
-    /// This peer can't run it.
+    LinkBroken { with: PeerId },
+    /// This peer cannot run the operation.
     Unable,
     /// The deadline of this peer's call has passed.
     TimedOut,
 }
 
-/// Which way a link makes no progress.
+/// The direction in which a link makes no progress.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Direction {
     /// From the reporting peer.
     Outgoing,
     /// To the reporting peer.
     Incoming,
-    /// Neither way.
+    /// Both directions.
     Both,
 }
 
-/// From a peer to the master.
+/// A message from a peer to the master.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum ToMaster {
-    /// First message of a newcomer.
+    /// First message of a new peer.
     Join(Join),
     /// First message of a member that returns.
     Resume(Box<Resume>),
-    /// A vote in a phase.
-    Vote {
-        /// The user's call, to be named in the answer.
-        call: CallId,
-        /// Which round of that phase.
-        round: u64,
-        /// How long the caller is willing to wait, 0 for the default.
-        deadline_ms: u32,
-        /// What for.
-        request: Request,
-    },
-    /// An operation was started and was not done at once (one way).
-    Started {
-        /// The operation.
-        op: OpId,
-        /// What was asked for.
-        descriptor: Descriptor,
-    },
-    /// An operation ended here.
-    OpVote {
-        /// The operation.
-        op: OpId,
-        /// What was asked for.
-        descriptor: Descriptor,
-        /// How it ended.
-        ballot: Ballot,
-    },
-    /// This peer has a link with every neighbour of a proposed epoch, except for these.
-    EpochReady {
-        /// The epoch.
-        epoch: EpochId,
-        /// The members that could not be reached.
-        unreachable: Vec<PeerId>,
-    },
+    /// A vote in a round of a phase. The answer repeats `call`. `deadline_ms` 0 is the default.
+    Vote { call: CallId, round: u64, deadline_ms: u32, request: Request },
+    /// An operation was started and is not done after [`crate::timing::Timing::announce_after`].
+    Started { op: OpId, descriptor: Descriptor },
+    /// An operation ended on this peer.
+    OpVote { op: OpId, descriptor: Descriptor, ballot: Ballot },
+    /// This peer has links with all neighbours of a proposed epoch, except for these.
+    EpochReady { epoch: EpochId, unreachable: Vec<PeerId> },
     /// A link with a live member makes no progress (R9).
-    LinkTrouble {
-        /// The epoch that the link serves.
-        epoch: EpochId,
-        /// The other end.
-        peer: PeerId,
-        /// Which way.
-        direction: Direction,
-    },
-    /// What a probe measured, in bytes per second; none where the pair can't talk.
-    Probed {
-        /// The probe.
-        probe: u64,
-        /// From the prober to the other.
-        forward: Option<u64>,
-        /// From the other to the prober.
-        backward: Option<u64>,
-    },
-    /// The fetches that a sync asked for have ended.
-    SyncDone {
-        /// The round.
-        round: u64,
-        /// Whether the elected content is here now.
-        complete: bool,
-    },
-    /// Alive, and these neighbours were heard of since the last time (R9).
-    Heartbeat {
-        /// The neighbours.
-        heard: Vec<PeerId>,
-    },
-    /// Goodbye.
+    LinkTrouble { epoch: EpochId, peer: PeerId, direction: Direction },
+    /// The result of a probe, in bytes per second from the prober and back; `None` if the pair cannot connect.
+    Probed { probe: u64, forward: Option<u64>, backward: Option<u64> },
+    /// The fetches of a sync have ended; whether the elected content is complete here.
+    SyncDone { round: u64, complete: bool },
+    /// The peer is alive, and heard from these neighbours since its last heartbeat (R9).
+    Heartbeat { heard: Vec<PeerId> },
+    /// The peer leaves.
     Leave,
 }
 
-/// How an operation ended, for everyone (R6).
+/// How an operation ended, for all members (R6).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The result holds.
+    /// The result is valid on all members.
     Committed,
-    /// What was overwritten is put back.
+    /// In-place buffers are restored.
     Aborted(Cause),
 }
 
 /// The answer to a vote.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// The topology is up to date, or optimised.
+    /// The topology is updated, or optimised.
     Topology,
-    /// Whether anyone is pending.
+    /// Whether peers are pending.
     Pending(bool),
     /// The sync is complete at this revision.
     Synced(Revision),
-    /// The sync rejects this peer's state, or could not complete it.
+    /// This peer's state was rejected, or could not be completed.
     StateRejected(crate::cause::StateRejection),
-    /// The vote failed, and does not count as a round.
+    /// The vote failed. The round does not count.
     Failed(Cause),
 }
 
-/// From the master to a peer.
+/// A message from the master to a peer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum ToPeer {
-    /// The newcomer is known and waits for acceptance.
-    Registered {
-        /// The life of this master.
-        incarnation: Incarnation,
-        /// The newcomer's place among all who ever joined.
-        seniority: u64,
-    },
-    /// The connection is taken for the session's; what was missed follows.
-    Rebound {
-        /// The last message of the peer that the master had.
-        received: u64,
-    },
-    /// The master has restarted and waits for the others; keep what you have to say.
-    Restoring {
-        /// The life of this master.
-        incarnation: Incarnation,
-    },
-    /// The run goes on; what is undecided may be said again.
-    Restored {
-        /// The life of this master.
-        incarnation: Incarnation,
-        /// The rounds that someone saw the end of.
-        rounds: RoundNumbers,
-        /// The last answer to a vote on pending peers.
-        last_pending: bool,
-    },
-    /// The peer was accepted before the members of an earlier life returned, and waits again.
+    /// The new peer is registered, and waits to be accepted.
+    Registered { incarnation: Incarnation, seniority: u64 },
+    /// The session continues on this connection; messages after `received` must be repeated.
+    Rebound { received: u64 },
+    /// The master has restarted and waits for the other members; send nothing.
+    Restoring { incarnation: Incarnation },
+    /// The run continues; repeat what is undecided.
+    Restored { incarnation: Incarnation, rounds: RoundNumbers, last_pending: bool },
+    /// The peer was accepted before members of an earlier incarnation returned; it waits again.
     Demoted,
-    /// An epoch is proposed: reach your neighbours.
-    EpochProposed {
-        /// The epoch.
-        description: Box<EpochDescription>,
-        /// Why the one before it ended, for operations of that which the master never heard of.
-        ended: Cause,
-        /// The world sizes at this time, for those whose operations end by it.
-        attributes: Attributes,
-    },
-    /// All members are ready.
-    EpochOpened {
-        /// The epoch.
-        epoch: EpochId,
-        /// The pairs without a link.
-        missing: Vec<MissingPair>,
-        /// The world sizes from now on.
-        attributes: Attributes,
-        /// The rounds so far, for newcomers.
-        rounds: RoundNumbers,
-    },
+    /// An epoch is proposed: connect to your neighbours. `ended` is why the epoch before it ended, for operations that the
+    /// master never heard of.
+    EpochProposed { description: Box<EpochDescription>, ended: Cause, attributes: Attributes },
+    /// All members of the epoch are ready. `missing` are the pairs without a link.
+    EpochOpened { epoch: EpochId, missing: Vec<MissingPair>, attributes: Attributes, rounds: RoundNumbers },
     /// An operation was decided, whether this peer took part or not.
-    Decided {
-        /// The operation.
-        op: OpId,
-        /// How.
-        outcome: Outcome,
-        /// The world sizes from now on.
-        attributes: Attributes,
-    },
-    /// The answer to a vote.
-    Answer {
-        /// The call that voted.
-        call: CallId,
-        /// The phase and, unless the answer is a failure, the round that it ends.
-        phase: Phase,
-        /// The round.
-        round: u64,
-        /// The answer.
-        answer: Answer,
-        /// The world sizes from now on.
-        attributes: Attributes,
-    },
-    /// Measure the way to another peer and back.
-    Probe {
-        /// The probe.
-        probe: u64,
-        /// The other end.
-        peer: PeerId,
-        /// Where it listens.
-        addresses: Vec<SocketAddr>,
-        /// The epoch whose membership the connection has to prove.
-        epoch: EpochId,
-        /// With this key.
-        key: [u8; 32],
-    },
-    /// The election is over: fetch, or serve.
-    SyncElected {
-        /// The round.
-        round: u64,
-        /// What to do.
-        verdict: SyncVerdict,
-    },
-    /// The peer is no longer part of the run, for this reason.
-    Removed {
-        /// The reason.
-        reason: Removal,
-    },
+    Decided { op: OpId, outcome: Outcome, attributes: Attributes },
+    /// The answer to a vote, and the round that it ends; round 0 if it failed.
+    Answer { call: CallId, phase: Phase, round: u64, answer: Answer, attributes: Attributes },
+    /// Measure the link to a peer, on a connection authenticated by the epoch's key.
+    Probe { probe: u64, peer: PeerId, addresses: Vec<SocketAddr>, epoch: EpochId, key: [u8; 32] },
+    /// The election of a sync is over: fetch or serve.
+    SyncElected { round: u64, verdict: SyncVerdict },
+    /// The peer is not, or no longer, part of the run.
+    Removed { reason: Removal },
     /// The master is alive.
     Heartbeat,
-    /// A call of this peer's waits for others, for its log.
-    StillWaiting(WaitNote),
+    /// A call of this peer waits for others, for its log.
+    StillWaiting(WaitWarning),
 }

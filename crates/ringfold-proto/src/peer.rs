@@ -1,19 +1,19 @@
-//! The peer machine: what one peer knows of the run, and how its user's calls come to their ends.
+//! The peer machine: the state of one peer, and the calls of its user.
 //!
-//! A driver passes the user's calls in, tells what arrives and what breaks, and carries out what
-//! [`Peer::poll_action`] asks for: messages to the master, links to neighbours, operations of the
-//! executor, fetches of shared state. Each call ends in exactly one [`PeerAction::Complete`].
+//! A driver passes in calls, messages and lost connections, and carries out the actions of [`Peer::poll_action`]: messages
+//! to the master, links to neighbours, operations of the executor, fetches of shared state. Each call ends with exactly
+//! one [`PeerAction::Complete`].
 
 mod calls;
 mod epochs;
 mod failure;
+mod master_connection;
 mod ops;
 mod syncs;
-mod upstream;
 
 pub use failure::{Failure, FailureKind};
 
-use crate::cause::WaitNote;
+use crate::cause::WaitWarning;
 use crate::descriptor::Descriptor;
 use crate::epoch::{Attributes, EpochDescription, Member};
 use crate::id::{CallId, ConnId, EpochId, Incarnation, OpId, PeerId, Revision};
@@ -23,171 +23,128 @@ use crate::shared_state::Assignment;
 use crate::time::Time;
 use crate::timing::Timing;
 use calls::Call;
-use epochs::{LinkState, OpenEpoch, Proposal};
+use epochs::{LinkState, OpenEpoch, ProposedEpoch};
+use master_connection::MasterConnection;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use upstream::Line;
 
-/// What a peer is told when it is made.
+/// The configuration of a peer.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
     /// Random and new for every communicator.
     pub peer: PeerId,
-    /// How it introduces itself.
+    /// What it states when it joins.
     pub join: Join,
     /// Deadlines and intervals.
     pub timing: Timing,
 }
 
-/// How a call ended well.
+/// The result of a successful call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
     /// The peer is a member.
     Connected,
-    /// The topology is up to date, or optimised.
+    /// The topology is updated, or optimised.
     Topology,
-    /// Whether anyone is pending.
+    /// Whether peers are pending.
     Pending(bool),
-    /// The shared state is this revision.
+    /// The shared state has this revision.
     Synced(Revision),
-    /// The result holds; so many took part.
+    /// The collective is committed.
     Reduced {
-        /// Members of the epoch that the operation ran in.
+        /// Members of the epoch that it ran in.
         world: u32,
     },
 }
 
-/// What the driver shall do.
+/// What the driver has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum PeerAction {
-    /// Connect to the master; answer with [`Peer::handle_connected`] or [`Peer::handle_dial_failed`].
+    /// Connect to the master; report with [`Peer::handle_connected`] or [`Peer::handle_dial_failed`].
     DialMaster,
     /// Send a message to the master.
-    Send {
-        /// On which connection.
-        conn: ConnId,
-        /// The message.
-        message: Box<Numbered<ToMaster>>,
-    },
-    /// Close a connection to the master once all that was sent on it is out.
-    Close {
-        /// Which.
-        conn: ConnId,
-    },
-    /// See to it that there is a link with this member, whoever of the two dials; answer with
+    Send { conn: ConnId, message: Box<Numbered<ToMaster>> },
+    /// Close a connection to the master after sending what is queued on it.
+    Close { conn: ConnId },
+    /// Make a link with this member, whichever end dials, authenticated by the epoch's key; report with
     /// [`Peer::handle_link_up`] or [`Peer::handle_link_failed`].
-    Link {
-        /// The member.
-        member: Member,
-        /// The epoch whose membership the link has to prove.
-        epoch: EpochId,
-        /// With this key.
-        key: [u8; 32],
-    },
-    /// The link with this peer is no longer needed.
+    Link { member: Member, epoch: EpochId, key: [u8; 32] },
+    /// Close the link with this peer.
     Unlink(PeerId),
-    /// Say something on the link, so that the other end knows us to be alive.
+    /// Send a ping on the link with this peer.
     Ping(PeerId),
-    /// The executor shall open this epoch.
+    /// Open this epoch in the executor.
     OpenEpoch(Box<EpochDescription>),
-    /// The executor shall close this epoch.
+    /// Close this epoch in the executor.
     CloseEpoch(EpochId),
-    /// The executor shall start an operation; answer with [`Peer::handle_op_done`] and the like.
-    StartOp {
-        /// The operation.
-        op: OpId,
-        /// Whose buffers it works on.
-        call: CallId,
-        /// What was asked for.
-        descriptor: Descriptor,
-    },
-    /// The operation's result holds; answer with [`Peer::handle_op_released`] when its buffers are free.
+    /// Start an operation on the buffers of this call; report with [`Peer::handle_op_done`] and the like.
+    StartOp { op: OpId, call: CallId, descriptor: Descriptor },
+    /// Commit the operation; report with [`Peer::handle_op_released`] when its buffers are free.
     CommitOp(OpId),
-    /// The operation is void; answer with [`Peer::handle_op_released`] when its buffers are as before.
+    /// Abort the operation; report with [`Peer::handle_op_released`] when its buffers are restored.
     AbortOp(OpId),
     /// The operation was decided without having been started here.
     SkipOp(OpId),
-    /// Measure the way to a peer and back; answer with [`Peer::handle_probed`].
-    Probe {
-        /// Goes back with the answer.
-        probe: u64,
-        /// The other end.
-        peer: PeerId,
-        /// Where it listens.
-        addresses: Vec<SocketAddr>,
-        /// The epoch whose membership the connection has to prove.
-        epoch: EpochId,
-        /// With this key.
-        key: [u8; 32],
-    },
-    /// Fetch what is assigned, and serve whoever comes; answer with [`Peer::handle_fetched`] if there is
-    /// anything to fetch. When the call completes, fetching and serving must have stopped before its user
-    /// is told (R4).
-    Sync {
-        /// The call whose state it is.
-        call: CallId,
-        /// Which assignment of this peer's; goes back with the answer. After a restart of the master there may be
-        /// another one for the same call, and it replaces the one before.
-        number: u64,
-        /// What to do.
-        assignment: Assignment,
-    },
-    /// Write to the log that a call waits for other peers.
-    StillWaiting(WaitNote),
+    /// Measure the link to a peer, on a connection authenticated by the epoch's key; report with
+    /// [`Peer::handle_probed`].
+    Probe { probe: u64, peer: PeerId, addresses: Vec<SocketAddr>, epoch: EpochId, key: [u8; 32] },
+    /// Fetch what is assigned, and serve others; report with [`Peer::handle_fetched`] if there is something to fetch.
+    /// Both must have stopped before the user sees the end of the call (R4). After a restart of the master another
+    /// assignment, with a higher number, may replace this one.
+    Sync { call: CallId, number: u64, assignment: Assignment },
+    /// Log that a call waits for other peers.
+    StillWaiting(WaitWarning),
     /// A call has ended. Nothing touches its buffers any more.
-    Complete {
-        /// Which.
-        call: CallId,
-        /// How.
-        result: Result<Completion, Failure>,
-    },
+    Complete { call: CallId, result: Result<Completion, Failure> },
 }
 
-/// How far the peer has come.
+/// The stage of the membership.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Stage {
+enum MembershipStage {
     /// Never connected.
     Idle,
-    /// Waiting to be accepted, for the first time or again.
+    /// Waiting to be accepted.
     Joining,
     /// Accepted.
     Member,
-    /// No longer part of the run, and why.
-    Gone(Failure),
+    /// No longer a member, for this reason.
+    Ended(Failure),
 }
 
 /// The peer machine.
 #[derive(Debug)]
 pub struct Peer {
     config: PeerConfig,
-    stage: Stage,
-    line: Line,
+    stage: MembershipStage,
+    master: MasterConnection,
     session: Session<ToMaster>,
-    /// Whether what is said can be sent now, or has to wait for the master to be found again.
-    speaking: bool,
+    /// Whether messages can be sent now. If not, they are sent after reconnecting.
+    can_send: bool,
     incarnation: Incarnation,
-    /// The life that this one took the run over from.
+    /// The incarnation that this one took the run over from.
     previous: Option<Incarnation>,
     seniority: u64,
-    /// Connections on which the master fell silent. They are closed when it is found again: a master that was merely held
-    /// up would take the end of one for ours.
+    /// Connections to a silent master. They are closed after reconnecting: a master that was only delayed would take
+    /// their end for the end of this peer.
     stale: Vec<ConnId>,
-    /// When the master was lost, while it is.
-    away_since: Option<Time>,
-    next_beat: Time,
-    heard: BTreeSet<PeerId>,
+    /// When the master was lost, until it is back.
+    master_lost_since: Option<Time>,
+    next_heartbeat: Time,
+    heard_peers: BTreeSet<PeerId>,
     open: Option<OpenEpoch>,
-    proposal: Option<Proposal>,
+    proposal: Option<ProposedEpoch>,
     links: BTreeMap<PeerId, LinkState>,
     calls: BTreeMap<CallId, Call>,
     next_call: u64,
     rounds: RoundNumbers,
     last_pending: bool,
     synced: Option<Revision>,
-    /// Assignments of shared state so far.
+    /// The number of assignments of shared state so far.
     assignments: u64,
-    /// World sizes as the master last sent them, and as the user sees them.
+    /// World sizes as the master last sent them.
     latest: Attributes,
+    /// World sizes as the user sees them.
     visible: Attributes,
     actions: VecDeque<PeerAction>,
 }
@@ -197,17 +154,17 @@ impl Peer {
     pub fn new(config: PeerConfig) -> Self {
         Self {
             config,
-            stage: Stage::Idle,
-            line: Line::Down { redial_at: None },
+            stage: MembershipStage::Idle,
+            master: MasterConnection::Down { redial_at: None },
             session: Session::default(),
-            speaking: false,
+            can_send: false,
             incarnation: Incarnation::default(),
             previous: None,
             seniority: 0,
             stale: Vec::new(),
-            away_since: None,
-            next_beat: Time::ZERO,
-            heard: BTreeSet::new(),
+            master_lost_since: None,
+            next_heartbeat: Time::ZERO,
+            heard_peers: BTreeSet::new(),
             open: None,
             proposal: None,
             links: BTreeMap::new(),
@@ -223,44 +180,45 @@ impl Peer {
         }
     }
 
-    /// Who this is.
+    /// The id of this peer.
     pub fn id(&self) -> PeerId {
         self.config.peer
     }
 
     /// World sizes. They change only by connect, update_topology, optimize_topology and collectives.
     ///
-    /// A collective that succeeded sets them to the world of its epoch, one that failed to the world as the master
-    /// knew it when it decided: the same on all peers at the same operation.
+    /// A successful collective sets them to the world of its epoch, a failed one to the world that the master knew when
+    /// it decided: the same on all peers at the same operation.
     pub fn attributes(&self) -> Attributes {
         self.visible
     }
 
-    /// The epoch that operations run in, if one is open.
+    /// The open epoch, if any.
     pub fn epoch(&self) -> Option<&EpochDescription> {
         self.open.as_ref().filter(|o| !o.ended).map(|o| &o.description)
     }
 
-    /// Whether the peer is a member of the run, as far as it knows.
+    /// Whether the peer is a member, as far as it knows.
     pub fn is_member(&self) -> bool {
-        self.stage == Stage::Member
+        self.stage == MembershipStage::Member
     }
 
-    /// What to do next.
+    /// The next action for the driver.
     pub fn poll_action(&mut self) -> Option<PeerAction> {
         self.actions.pop_front()
     }
 
     /// When to call [`Peer::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
-        if matches!(self.stage, Stage::Idle | Stage::Gone(_)) {
+        if matches!(self.stage, MembershipStage::Idle | MembershipStage::Ended(_)) {
             return None;
         }
         let timing = &self.config.timing;
         let upstream = [
-            self.line.timeout(timing),
-            (matches!(self.line, Line::Up { .. }) || !self.links.is_empty()).then_some(self.next_beat),
-            self.away_since.map(|since| since + timing.master_return_max),
+            self.master.timeout(timing),
+            (matches!(self.master, MasterConnection::Up { .. }) || !self.links.is_empty())
+                .then_some(self.next_heartbeat),
+            self.master_lost_since.map(|since| since + timing.master_return_max),
         ];
         let proposal = self.proposal.as_ref().filter(|p| !p.reported).map(|p| p.deadline);
         let links = self.links.values().filter_map(LinkState::deadline);
@@ -268,28 +226,28 @@ impl Peer {
         upstream.into_iter().flatten().chain(proposal).chain(links).chain(calls).min()
     }
 
-    /// Time has passed.
+    /// Handles expired deadlines; call it at [`Peer::poll_timeout`] or later.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.watch_line(now);
+        self.check_master_connection(now);
         self.expire_links(now);
         self.expire_calls(now);
         self.announce_ops(now);
     }
 
-    /// A message of the master arrived.
+    /// Handles a message from the master.
     pub fn handle_message(&mut self, now: Time, conn: ConnId, message: Numbered<ToPeer>) {
-        if self.hear(now, conn, &message) {
-            self.handle_said(now, conn, message.message);
+        if self.accept_message(now, conn, &message) {
+            self.dispatch(now, conn, message.message);
         }
     }
 
-    fn handle_said(&mut self, now: Time, conn: ConnId, said: ToPeer) {
-        match said {
+    fn dispatch(&mut self, now: Time, conn: ConnId, message: ToPeer) {
+        match message {
             ToPeer::Registered { incarnation, seniority } => self.handle_registered(incarnation, seniority),
             ToPeer::Rebound { received } => self.handle_rebound(conn, received),
             ToPeer::Restoring { .. } => {
-                // It is there, and waits for others: that is not being away.
-                (self.speaking, self.away_since) = (false, None);
+                // The master is back, and waits for other members.
+                (self.can_send, self.master_lost_since) = (false, None);
             }
             ToPeer::Restored { incarnation, rounds: _, last_pending } => {
                 self.handle_restored(now, incarnation, last_pending);
@@ -315,25 +273,25 @@ impl Peer {
                 self.actions.push_back(PeerAction::Probe { probe, peer, addresses, epoch, key });
             }
             ToPeer::SyncElected { round, verdict } => self.handle_elected(round, verdict),
-            ToPeer::Removed { reason } => self.go(Failure::Removed(reason)),
+            ToPeer::Removed { reason } => self.end_membership(Failure::Removed(reason)),
             ToPeer::Heartbeat => {}
             ToPeer::StillWaiting(note) => self.actions.push_back(PeerAction::StillWaiting(note)),
         }
     }
 
-    /// A probe that the master asked for has ended.
+    /// Reports the result of a probe.
     pub fn handle_probed(&mut self, probe: u64, forward: Option<u64>, backward: Option<u64>) {
-        self.say(ToMaster::Probed { probe, forward, backward });
+        self.send(ToMaster::Probed { probe, forward, backward });
     }
 
-    /// Something arrived on the link with this peer.
+    /// Notes that bytes arrived on the link with this peer.
     pub fn handle_heard(&mut self, peer: PeerId) {
-        self.heard.insert(peer);
+        self.heard_peers.insert(peer);
     }
 
-    fn say(&mut self, message: ToMaster) {
-        let numbered = self.session.say(message);
-        if let (true, Line::Up { conn, .. }) = (self.speaking, &self.line) {
+    fn send(&mut self, message: ToMaster) {
+        let numbered = self.session.enqueue(message);
+        if let (true, MasterConnection::Up { conn, .. }) = (self.can_send, &self.master) {
             let conn = *conn;
             self.actions.push_back(PeerAction::Send { conn, message: Box::new(numbered) });
         }
@@ -345,15 +303,17 @@ impl Peer {
         }
     }
 
-    /// The peer is no longer part of the run: every call ends, once its buffers are free.
-    fn go(&mut self, why: Failure) {
-        if matches!(self.stage, Stage::Gone(_)) {
+    /// Ends the membership: every call fails, once its buffers are free.
+    fn end_membership(&mut self, why: Failure) {
+        if matches!(self.stage, MembershipStage::Ended(_)) {
             return;
         }
-        self.stage = Stage::Gone(why.clone());
-        self.speaking = false;
+        self.stage = MembershipStage::Ended(why.clone());
+        self.can_send = false;
         self.close_stale(0);
-        if let Line::Up { conn, .. } = core::mem::replace(&mut self.line, Line::Down { redial_at: None }) {
+        if let MasterConnection::Up { conn, .. } =
+            core::mem::replace(&mut self.master, MasterConnection::Down { redial_at: None })
+        {
             self.actions.push_back(PeerAction::Close { conn });
         }
         for call in self.calls.keys().copied().collect::<Vec<_>>() {

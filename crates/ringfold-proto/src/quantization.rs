@@ -1,10 +1,10 @@
-//! Fewer bits on the wire than in memory.
+//! Quantization: floats travel as integers.
 
-use crate::dtype::{DType, Kind};
+use crate::dtype::{DType, NumberKind};
 use crate::reduce_op::ReduceOp;
 use serde::{Deserialize, Serialize};
 
-/// How a chunk's range is mapped to integers.
+/// How the values of a chunk become integers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum QuantizationAlgorithm {
@@ -14,31 +14,26 @@ pub enum QuantizationAlgorithm {
     ZeroPointScale = 2,
 }
 
-/// Quantisation of an all-reduce: which integers travel, and how they are made.
+/// The quantization of an all-reduce.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Quantization {
-    /// How values become integers.
+    /// The algorithm.
     pub algorithm: QuantizationAlgorithm,
-    /// The integers that travel.
+    /// The integer type on the wire.
     pub dtype: DType,
 }
 
 impl Quantization {
-    /// Bytes of parameters that travel before the integers of each chunk: two f64.
+    /// Bytes of parameters before the integers of each chunk: two f64.
     pub const PARAMETER_BYTES: usize = 16;
 
-    /// Whether elements of `source` can be reduced by `op` under this quantisation.
+    /// Whether it supports elements of `source` and the reduction `op`.
     pub fn supports(self, source: DType, op: ReduceOp) -> bool {
         let target = match self.algorithm {
             QuantizationAlgorithm::MinMax => matches!(self.dtype, DType::U8 | DType::U16 | DType::U32),
-            QuantizationAlgorithm::ZeroPointScale => {
-                matches!(
-                    self.dtype,
-                    DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::I32 | DType::U32
-                )
-            }
+            QuantizationAlgorithm::ZeroPointScale => self.dtype.is_integer() && self.dtype.bytes() <= 4,
         };
         let op = matches!(op, ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Min | ReduceOp::Max);
-        target && op && source.kind() == Kind::Float
+        target && op && source.kind() == NumberKind::Float
     }
 }

@@ -1,73 +1,65 @@
-//! What a reduction does with two elements.
+//! Reductions. A new one needs a line in the table here and one in that of the kernels.
 
-use crate::dtype::{DType, Kind};
+use crate::dtype::{DType, NumberKind};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// How elements of different peers become one. The numbers of the first five are those of the C API.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum ReduceOp {
+macro_rules! reduce_ops {
+    ($($(#[$doc:meta])* $variant:ident = $value:literal, $name:literal;)*) => {
+        /// A reduction. The numbers are those of the wire, the first five also those of the C API.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[repr(u8)]
+        pub enum ReduceOp {
+            $($(#[$doc])* $variant = $value,)*
+        }
+
+        impl ReduceOp {
+            /// All reductions.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The reduction with this number.
+            pub fn from_number(number: u8) -> Option<Self> {
+                match number { $($value => Some(Self::$variant),)* _ => None }
+            }
+
+            /// The name in APIs and texts.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+reduce_ops! {
     /// The sum; integers wrap.
-    Sum = 0,
+    Sum = 0, "sum";
     /// The sum divided by the number of peers, in the element type; integers truncate toward zero.
-    Avg = 1,
+    Avg = 1, "avg";
     /// The product; integers wrap.
-    Prod = 2,
+    Prod = 2, "prod";
     /// The largest; NaN if any is NaN.
-    Max = 3,
+    Max = 3, "max";
     /// The smallest; NaN if any is NaN.
-    Min = 4,
+    Min = 4, "min";
     /// Each peer's elements times that peer's factor, then the sum.
-    PremulSum = 5,
+    PremulSum = 5, "premul_sum";
     /// Bitwise and, integers only.
-    BitAnd = 6,
+    BitAnd = 6, "band";
     /// Bitwise or, integers only.
-    BitOr = 7,
+    BitOr = 7, "bor";
     /// Bitwise exclusive or, integers only.
-    BitXor = 8,
+    BitXor = 8, "bxor";
 }
 
 impl ReduceOp {
-    /// All operations.
-    pub const ALL: &'static [Self] = &[
-        Self::Sum,
-        Self::Avg,
-        Self::Prod,
-        Self::Max,
-        Self::Min,
-        Self::PremulSum,
-        Self::BitAnd,
-        Self::BitOr,
-        Self::BitXor,
-    ];
-
-    /// The operation with this number.
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.iter().copied().find(|op| *op as u8 == number)
-    }
-
-    /// Whether the operation makes sense for elements of this type.
+    /// Whether elements of this type can be reduced.
     pub fn supports(self, dtype: DType) -> bool {
         match self {
             Self::BitAnd | Self::BitOr | Self::BitXor => dtype.is_integer(),
-            Self::Prod | Self::Max | Self::Min | Self::Avg | Self::PremulSum => dtype.kind() != Kind::Complex,
+            Self::Prod | Self::Max | Self::Min | Self::Avg | Self::PremulSum => {
+                dtype.kind() != NumberKind::Complex
+            }
             Self::Sum => true,
-        }
-    }
-
-    /// The name that users write.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Avg => "avg",
-            Self::Prod => "prod",
-            Self::Max => "max",
-            Self::Min => "min",
-            Self::PremulSum => "premul_sum",
-            Self::BitAnd => "band",
-            Self::BitOr => "bor",
-            Self::BitXor => "bxor",
         }
     }
 }

@@ -1,7 +1,6 @@
-//! The one mechanism behind every phase: collect votes, decide when all who must vote have voted, tell.
+//! A round of votes, the mechanism of every phase.
 //!
-//! Who must vote is asked at each look rather than remembered, so that a member that departs neither
-//! blocks a round nor needs to be removed from a list in every phase.
+//! The expected voters are passed to each query, so that a member that departs does not block a round.
 
 use crate::id::PeerId;
 use crate::time::Time;
@@ -12,39 +11,34 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub struct Round<V> {
     votes: BTreeMap<PeerId, V>,
-    first: Option<PeerId>,
     /// When the first vote came.
     pub opened: Time,
-    /// How often the peers that it waits for were named in the logs.
-    notes: u32,
+    /// Warnings about missing peers so far.
+    warnings: u32,
 }
 
 impl<V> Round<V> {
     /// A round without votes.
     pub fn new(now: Time) -> Self {
-        Self { votes: BTreeMap::new(), first: None, opened: now, notes: 0 }
+        Self { votes: BTreeMap::new(), opened: now, warnings: 0 }
     }
 
-    /// Counts a peer's vote; a second one of the same peer replaces the first.
+    /// Adds a vote. It replaces an earlier one of the same peer.
     pub fn vote(&mut self, peer: PeerId, vote: V) {
-        self.first.get_or_insert(peer);
         self.votes.insert(peer, vote);
     }
 
-    /// Takes a vote back: the peer departed, or its call ended.
+    /// Removes a vote: the peer departed, or its call ended.
     pub fn withdraw(&mut self, peer: PeerId) -> Option<V> {
-        if self.first == Some(peer) {
-            self.first = self.votes.keys().copied().find(|p| *p != peer);
-        }
         self.votes.remove(&peer)
     }
 
-    /// Whoever of those expected has not voted.
+    /// The expected peers that have not voted.
     pub fn missing(&self, expected: impl IntoIterator<Item = PeerId>) -> Vec<PeerId> {
         expected.into_iter().filter(|p| !self.votes.contains_key(p)).collect()
     }
 
-    /// Whether all of those expected have voted, and there is a vote at all.
+    /// Whether there is a vote, and all expected peers have voted.
     pub fn is_complete(&self, expected: impl IntoIterator<Item = PeerId>) -> bool {
         !self.votes.is_empty() && expected.into_iter().all(|p| self.votes.contains_key(&p))
     }
@@ -64,20 +58,15 @@ impl<V> Round<V> {
         self.votes
     }
 
-    /// Who voted first.
-    pub fn first(&self) -> Option<PeerId> {
-        self.first
+    /// When the next warning about missing peers is due: after `wait`, then twice that, and so on.
+    pub fn warn_at(&self, wait: Duration) -> Time {
+        self.opened + wait.saturating_mul(1 << self.warnings.min(20))
     }
 
-    /// When the peers that it waits for are to be named in the logs: after a while, then after twice as long, and so on.
-    pub fn note_at(&self, wait: Duration) -> Time {
-        self.opened + wait.saturating_mul(1 << self.notes.min(20))
-    }
-
-    /// Whether it is time to name them; counts as done.
-    pub fn take_note(&mut self, now: Time, wait: Duration) -> bool {
-        let due = self.note_at(wait) <= now;
-        self.notes += u32::from(due);
+    /// Whether a warning is due; if so, counts it.
+    pub fn take_warning(&mut self, now: Time, wait: Duration) -> bool {
+        let due = self.warn_at(wait) <= now;
+        self.warnings += u32::from(due);
         due
     }
 
@@ -103,6 +92,6 @@ mod tests {
         assert!(!round.is_complete([a, b, c]));
         assert!(round.is_complete([a, b]));
         round.withdraw(a);
-        assert_eq!(round.first(), Some(b));
+        assert_eq!(round.missing([a, b]), [a]);
     }
 }

@@ -1,39 +1,39 @@
-//! A group's shared state, as votes speak of it: keys and hashes, never contents.
+//! The shared state of a group in messages: keys and hashes, never contents.
 
 use crate::cause::StateRejection;
 use crate::dtype::DType;
 use crate::id::{PeerId, Revision};
 use serde::{Deserialize, Serialize};
 
-/// Whether a peer stands for election, and whether it takes what was elected.
+/// How a peer takes part in a sync.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum SyncStrategy {
-    /// The most popular content wins.
+    /// The most common content is elected.
     EnforcePopular = 0,
-    /// Takes what others have, never stands.
+    /// Receives the elected content, and cannot be elected.
     ReceiveOnly = 1,
-    /// Must win; takes nothing.
+    /// Must be elected; receives nothing.
     SendOnly = 2,
 }
 
 /// One tensor of the state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StateEntry {
-    /// The user's name for it.
+    /// The name.
     pub key: String,
     /// Element type.
     pub dtype: DType,
     /// Elements.
     pub count: u64,
-    /// Peers may hold different contents; only a newcomer's first sync fetches it.
+    /// Whether peers may hold different contents. Then only the first sync of a new peer fetches it.
     pub allow_content_inequality: bool,
     /// The tree hash of the contents.
     pub hash: u128,
 }
 
 impl StateEntry {
-    /// Whether two entries name the same tensor, whatever it holds.
+    /// Whether two entries are equal except for their contents.
     pub fn same_layout(&self, other: &Self) -> bool {
         self.key == other.key
             && self.dtype == other.dtype
@@ -42,23 +42,23 @@ impl StateEntry {
     }
 }
 
-/// What a peer brings to a sync.
+/// What a peer offers in a sync.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SyncOffer {
-    /// The revision it holds.
+    /// Its revision.
     pub revision: Revision,
-    /// How it takes part.
+    /// Its strategy.
     pub strategy: SyncStrategy,
     /// Its tensors, in its order.
     pub entries: Vec<StateEntry>,
 }
 
-/// What a peer shall do after the election.
+/// The result of an election for one peer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SyncVerdict {
-    /// Its offer does not fit; it takes no further part.
+    /// Its offer was rejected.
     Rejected(StateRejection),
-    /// It holds, or shall fetch, the elected content.
+    /// It holds or fetches the elected content.
     Elected(Assignment),
 }
 
@@ -69,17 +69,17 @@ pub struct Assignment {
     pub revision: Revision,
     /// The entries that this peer lacks; empty for holders.
     pub fetch: Vec<FetchItem>,
-    /// Who holds the elected content, spread so that fetchers begin at different ones.
+    /// The holders of the elected content, in a different order for each fetcher.
     pub sources: Vec<PeerId>,
-    /// Who will fetch from this peer.
+    /// The peers that will fetch from this peer.
     pub fetchers: Vec<PeerId>,
 }
 
 /// One entry to fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FetchItem {
-    /// The position in the peer's own list of entries.
+    /// Its index in the peer's entries.
     pub entry: u32,
-    /// What its contents must hash to.
+    /// The hash of its contents.
     pub hash: u128,
 }

@@ -1,10 +1,10 @@
-//! Time as an argument: machines never look at a clock, their driver tells them what time it is.
+//! Time. Machines have no clock; their driver passes the time.
 
 use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A moment, in nanoseconds since an origin that the driver chose. Only differences mean anything.
+/// A time in nanoseconds since an origin of the driver.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(pub u64);
 

@@ -1,45 +1,51 @@
-//! How long things may take. The defaults suit peers across the internet; tests shorten them.
+//! Deadlines and intervals. The defaults suit peers across the internet; tests shorten them.
 
 use core::time::Duration;
 
 /// The deadlines and intervals of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timing {
-    /// How often a peer tells the master, and the master a peer, that it is alive.
+    /// The interval of heartbeats between peers and master.
     pub heartbeat: Duration,
-    /// A peer of whom neither the master nor a neighbour had a byte for this long is put out (R9).
+    /// A peer is evicted if neither the master nor a neighbour received a byte from it for this long (R9).
     pub silence_max: Duration,
-    /// A master of whom a peer had no byte for this long is taken for lost.
+    /// A peer treats its master as lost after this long without a byte.
     pub master_silence_max: Duration,
-    /// How long a peer tries to return to a lost master before it gives up.
+    /// How long a peer dials a lost master before it gives up.
     pub master_return_max: Duration,
-    /// The pause between two attempts to reach the master.
+    /// The pause between two attempts to dial the master.
     pub redial: Duration,
-    /// How long a restarted master waits for the members of the epochs it hears of (R8).
+    /// How long a restarted master waits for members after the first has returned (R8).
     pub restore_grace: Duration,
-    /// How long after its start a master takes returning members for its own.
+    /// How long after its start a master accepts members of an earlier incarnation.
     pub restore_window: Duration,
-    /// How long members may take to reach each other when an epoch is proposed.
+    /// How long members may take to connect when an epoch is proposed.
     pub establish_max: Duration,
-    /// How long a live peer may keep others waiting in a vote or a collective, unless they say otherwise.
-    /// Minutes of computing between votes are normal.
+    /// The default timeout of votes and collectives. Minutes of computing between calls are normal.
     pub wait_max: Duration,
-    /// How much longer than it was asked to a peer waits for the master's word before it takes the
-    /// master for lost: probing and reaching neighbours count as progress of a vote.
+    /// How long after the deadline of a call a peer waits for the master's answer before it treats the master as lost.
+    /// Probes and new epochs may take that long.
     pub answer_grace: Duration,
-    /// An operation that is done sooner than this is never announced as started.
+    /// An operation that takes longer than this is announced to the master.
     pub announce_after: Duration,
     /// How long one bandwidth probe may take.
     pub probe_max: Duration,
-    /// How long the solver may take for a ring.
+    /// How long the master waits for a ring from the solver.
     pub tour_max: Duration,
-    /// How long a pair that failed to reach each other is not used as an edge.
+    /// How long a pair whose link failed is not used.
     pub edge_distrust: Duration,
-    /// How long a broken link may take to be made anew before it is reported.
+    /// How long a broken link may take to reconnect before it is reported.
     pub relink_max: Duration,
-    /// Peers that keep others waiting are named in the logs after this long. A peer whose shared state was rejected
-    /// and that makes no call for this long is evicted if others wait for it.
-    pub wait_note: Duration,
+    /// Logs warn about calls that wait longer than this. A peer whose shared state was rejected and that makes no call
+    /// for this long is evicted if others wait for it.
+    pub warn_after: Duration,
+}
+
+impl Timing {
+    /// The timeout of a call whose message has this deadline; 0 is the default.
+    pub(crate) fn timeout(&self, deadline_ms: u32) -> Duration {
+        if deadline_ms == 0 { self.wait_max } else { Duration::from_millis(u64::from(deadline_ms)) }
+    }
 }
 
 impl Default for Timing {
@@ -60,7 +66,7 @@ impl Default for Timing {
             tour_max: Duration::from_secs(3),
             edge_distrust: Duration::from_secs(60),
             relink_max: Duration::from_secs(5),
-            wait_note: Duration::from_secs(5),
+            warn_after: Duration::from_secs(5),
         }
     }
 }

@@ -1,21 +1,20 @@
-//! What steers the choice and the cutting of plans. It is agreed by the whole group: it travels in
-//! the epoch's description, and nothing local may change a plan on one rank alone.
+//! The tuning of plans. It is part of the epoch's description, because all ranks must choose the same plan.
 
 use crate::limits;
 use core::fmt;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// How a collective is carried out.
+/// The algorithm of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum Algorithm {
-    /// Around the ring, one neighbour on either side: least traffic, world − 1 hops.
+    /// Around the ring: least traffic, world − 1 hops per pass.
     Ring = 1,
-    /// Every part goes straight to its owner and from it to everyone: two hops.
+    /// Every part goes to its owner, and from it to all: two hops.
     Direct = 2,
-    /// Everyone sends everything to everyone: one hop, for small messages.
+    /// All ranks send everything to all: one hop, for small messages.
     OneShot = 3,
     /// Recursive halving, then doubling: about 2·log₂(world) hops.
     Halving = 4,
@@ -32,44 +31,43 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// What things cost on one medium. Whole numbers, so that all ranks come to the same sum.
+/// The cost model of one transport. Integers, so that all ranks compute the same sums.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Prices {
+pub struct TransportCosts {
     /// Waiting for another rank once.
     pub hop_ns: u32,
-    /// Sending or taking a frame, whatever its length.
+    /// Sending or receiving a frame of any length.
     pub frame_ns: u32,
-    /// Moving 1024 bytes from one rank to another, while as many come the other way.
+    /// Sending 1024 bytes while receiving as many.
     pub sent_ns_per_kib: u32,
-    /// Combining 1024 bytes with others.
+    /// Reducing 1024 bytes.
     pub reduced_ns_per_kib: u32,
-    /// What moving costs between ranks that are not neighbours on the ring, in percent of what it costs between
-    /// those that are: the ring was laid along the best links.
+    /// The cost of sending between ranks that are not neighbours on the ring, in percent of that between neighbours.
     pub beside_ring_percent: u16,
 }
 
-/// The numbers that decide which plan is made. As text, what is left out has its default.
+/// The parameters of the choice of plans. In JSON, missing fields have their default.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
-    /// Payload bytes of a data frame at most.
+    /// Most bytes of elements in a data frame.
     pub chunk_bytes: u32,
     /// Slots that a receiver grants to one operation per sender.
     pub window_slots: u16,
-    /// Slots per pair and epoch that a sender may fill without being granted them.
+    /// Slots per pair and epoch that need no grant.
     pub eager_slots: u16,
-    /// Bytes of a slot of the memory that all ranks of a group on one host share.
+    /// Bytes of a slot of a shared-memory board.
     pub board_slot_bytes: u32,
-    /// Slots that each rank has there; a power of two.
+    /// Slots of each rank on a board; a power of two.
     pub board_depth: u16,
-    /// Messages up to this size are read there by everyone from everyone.
+    /// Messages up to this size are read by all ranks from all slots of a board.
     pub board_one_shot_bytes_max: u32,
-    /// Prices between hosts.
-    pub tcp: Prices,
-    /// Prices within one host.
-    pub shared: Prices,
-    /// Take this algorithm wherever it is possible, whatever it costs.
+    /// Costs between hosts.
+    pub tcp: TransportCosts,
+    /// Costs within one host.
+    pub shared: TransportCosts,
+    /// Use this algorithm wherever it is possible.
     pub forced: Option<Algorithm>,
 }
 
@@ -80,7 +78,7 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// What holds unless somebody measured something better.
+    /// The defaults.
     pub const DEFAULT: Self = Self {
         chunk_bytes: 64 * 1024,
         window_slots: 16,
@@ -88,14 +86,14 @@ impl Tuning {
         board_slot_bytes: 64 * 1024,
         board_depth: 8,
         board_one_shot_bytes_max: 16 * 1024,
-        tcp: Prices {
+        tcp: TransportCosts {
             hop_ns: 20_000,
             frame_ns: 3_000,
             sent_ns_per_kib: 230,
             reduced_ns_per_kib: 100,
             beside_ring_percent: 125,
         },
-        shared: Prices {
+        shared: TransportCosts {
             hop_ns: 2_000,
             frame_ns: 1_000,
             sent_ns_per_kib: 100,
@@ -105,7 +103,7 @@ impl Tuning {
         forced: None,
     };
 
-    /// Windows that cover the longest way between members, there and back, at the rate that links may have.
+    /// Enlarges windows to cover the longest round trip at the highest rate of a link.
     pub fn for_round_trip(self, longest: Duration) -> Self {
         let bytes = longest.as_micros().saturating_mul(u128::from(limits::LINK_BYTES_PER_US));
         let slots = bytes.div_ceil(u128::from(self.chunk_bytes.max(1)));
@@ -113,7 +111,7 @@ impl Tuning {
         Self { window_slots: self.window_slots.max(slots), ..self }
     }
 
-    /// Brings what a remote or a user wrote within the bounds that the executor counts on.
+    /// Clamps received or configured values to the limits.
     pub fn bounded(self) -> Self {
         let slot_bytes =
             self.board_slot_bytes.clamp(limits::BOARD_SLOT_BYTES_MIN, limits::BOARD_SLOT_BYTES_MAX);
@@ -133,14 +131,14 @@ impl Tuning {
     }
 }
 
-impl Prices {
+impl TransportCosts {
     fn bounded(self) -> Self {
-        let price = |ns: u32| ns.min(limits::PRICE_NS_MAX);
+        let clamp = |ns: u32| ns.min(limits::COST_NS_MAX);
         Self {
-            hop_ns: price(self.hop_ns),
-            frame_ns: price(self.frame_ns),
-            sent_ns_per_kib: price(self.sent_ns_per_kib),
-            reduced_ns_per_kib: price(self.reduced_ns_per_kib),
+            hop_ns: clamp(self.hop_ns),
+            frame_ns: clamp(self.frame_ns),
+            sent_ns_per_kib: clamp(self.sent_ns_per_kib),
+            reduced_ns_per_kib: clamp(self.reduced_ns_per_kib),
             beside_ring_percent: self.beside_ring_percent.clamp(1, 10_000),
         }
     }
@@ -151,11 +149,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_written_is_brought_within_bounds() {
+    fn all_values_are_clamped_to_the_limits() {
         assert_eq!(Tuning::DEFAULT.bounded(), Tuning::DEFAULT);
         let wild = |number: u32| {
             let small = number as u16;
-            let prices = Prices {
+            let prices = TransportCosts {
                 hop_ns: number,
                 frame_ns: number,
                 sent_ns_per_kib: number,
@@ -180,12 +178,12 @@ mod tests {
             assert!(bounded.board_depth.is_power_of_two() && bounded.board_depth <= limits::BOARD_DEPTH_MAX);
             assert!(bounded.board_slot_bytes % limits::BOARD_SLOT_BYTES_STEP == 0);
             assert!(bounded.board_one_shot_bytes_max <= bounded.board_slot_bytes);
-            assert!(bounded.tcp.hop_ns <= limits::PRICE_NS_MAX && bounded.tcp.beside_ring_percent > 0);
+            assert!(bounded.tcp.hop_ns <= limits::COST_NS_MAX && bounded.tcp.beside_ring_percent > 0);
         }
     }
 
     #[test]
-    fn text_names_what_it_changes_and_nothing_else() {
+    fn json_may_omit_fields_and_has_no_unknown_ones() {
         let text = serde_json::to_string_pretty(&Tuning::DEFAULT).unwrap();
         assert_eq!(serde_json::from_str::<Tuning>(&text).unwrap(), Tuning::DEFAULT);
         let some: Tuning = serde_json::from_str(r#"{"chunk_bytes": 4096, "forced": "one-shot"}"#).unwrap();
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_cover_bandwidth_times_delay_within_bounds() {
+    fn windows_cover_bandwidth_times_delay() {
         let slots = |us| Tuning::DEFAULT.for_round_trip(Duration::from_micros(us)).window_slots;
         assert_eq!(slots(20), Tuning::DEFAULT.window_slots);
         // 2 ms at 10 Gbit/s are 2.5 MB.

@@ -12,7 +12,7 @@ use ringfold_proto::dtype::DType;
 use ringfold_proto::frame::{
     ControlDecoder, FrameError, LinkDecoder, LinkItem, encode_control_into, encode_data_head, encode_link,
 };
-use ringfold_proto::handshake::{Acceptor, Dialler, Identity, Secret, Target};
+use ringfold_proto::handshake::{AcceptorHandshake, DialTarget, DialerHandshake, Identity, Secret};
 use ringfold_proto::hello::{Hello, Nonce, Purpose, Verdict, Welcome};
 use ringfold_proto::id::{CallId, EpochId, PeerId, Revision, RunId};
 use ringfold_proto::limits;
@@ -90,7 +90,7 @@ fn control<T: DeserializeOwned + Bounded>(bytes: &[u8], piece: usize) -> (usize,
                 }
             }
         }
-        assert!(chunk.is_empty() && decoder.held_bytes() <= 4 + T::BYTES_MAX);
+        assert!(chunk.is_empty() && decoder.buffered_bytes() <= 4 + T::BYTES_MAX);
     }
     (messages, None)
 }
@@ -111,7 +111,7 @@ fn link(bytes: &[u8], piece: usize) -> (Vec<LinkItem>, usize, Option<FrameError>
                 Err(error) => return (items, payload, Some(error)),
             }
         }
-        assert!(chunk.is_empty() && decoder.held_bytes() <= 8 + limits::LINK_MESSAGE_BYTES_MAX);
+        assert!(chunk.is_empty() && decoder.buffered_bytes() <= 8 + limits::LINK_MESSAGE_BYTES_MAX);
         assert!(decoder.payload_bytes() > 0 || decoder.wanted_bytes() > 0);
     }
     (items, payload, None)
@@ -135,9 +135,10 @@ fn try_everything(bytes: &[u8]) {
 /// Lets both sides of a handshake have the bytes. Nobody is established by bytes out of the blue.
 fn handshakes(bytes: &[u8], piece: usize) {
     let secret = || Secret::epoch_key(&[0x6b; 32]);
-    let target = Target { purpose: Purpose::Data, epoch: EpochId::default(), peer: None };
-    let mut dialler = Dialler::new(Identity::new(PeerId(1), RunId(0)), target, secret(), Nonce([1; 32]));
-    let mut acceptor = Acceptor::new(Identity::new(PeerId(2), RunId(0)), Nonce([2; 32]));
+    let target = DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None };
+    let mut dialler =
+        DialerHandshake::new(Identity::new(PeerId(1), RunId(0)), target, secret(), Nonce([1; 32]));
+    let mut acceptor = AcceptorHandshake::new(Identity::new(PeerId(2), RunId(0)), Nonce([2; 32]));
     let _ = dialler.poll_output();
     for chunk in bytes.chunks(piece) {
         let reached = dialler.handle_bytes(&mut &chunk[..]);
@@ -325,7 +326,7 @@ fn the_largest_frames_decode_within_the_bound() {
             let peak = peak_bytes(|| error = control::<Numbered<ToMaster>>(case, piece).1);
             println!("{} bytes of frame, {peak} of memory", case.len());
             assert!(peak <= allowed_bytes::<Numbered<ToMaster>>(case.len()));
-            assert!(matches!(error, Some(FrameError::TooLarge { .. } | FrameError::Excess(_))), "{error:?}");
+            assert!(matches!(error, Some(FrameError::TooLarge { .. } | FrameError::Limit(_))), "{error:?}");
         }
     }
 }
@@ -379,10 +380,10 @@ fn a_message_beyond_its_bounds_is_not_encoded() {
     let heard = vec![PeerId(0); limits::WORLD_MAX + 1];
     let message = Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard } };
     let mut out = b"kept".to_vec();
-    assert!(matches!(encode_control_into(&message, &mut out), Err(FrameError::Excess(_))));
+    assert!(matches!(encode_control_into(&message, &mut out), Err(FrameError::Limit(_))));
 
     let vote = sync_vote(vec![entry(); limits::STATE_ENTRIES_MAX + 1]);
-    assert!(matches!(encode_control_into(&vote, &mut out), Err(FrameError::Excess(_))));
+    assert!(matches!(encode_control_into(&vote, &mut out), Err(FrameError::Limit(_))));
     assert_eq!(out, b"kept");
 }
 

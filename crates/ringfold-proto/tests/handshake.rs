@@ -1,8 +1,10 @@
 //! Two ends of a connection, and whoever stands between them.
 
-use ringfold_proto::handshake::{Acceptor, Dialler, Established, HandshakeError, Identity, Secret, Target};
+use ringfold_proto::handshake::{
+    AcceptorHandshake, DialTarget, DialerHandshake, Established, HandshakeError, Identity, Secret,
+};
 use ringfold_proto::hello::{
-    Features, Hello, Nonce, Proof, Purpose, Refusal, Status, Verdict, VersionRange, Welcome,
+    ConnectionRejection, Features, Hello, Nonce, Proof, Purpose, Status, Verdict, VersionRange, Welcome,
 };
 use ringfold_proto::id::{EpochId, GroupId, Incarnation, PeerId, RunId};
 
@@ -23,9 +25,9 @@ struct Ends {
 
 /// Carries bytes between the two, `piece` at a time, until neither has more to say.
 fn carry(
-    mut dialler: Dialler,
-    mut acceptor: Acceptor,
-    secret: Result<Secret, Refusal>,
+    mut dialler: DialerHandshake,
+    mut acceptor: AcceptorHandshake,
+    secret: Result<Secret, ConnectionRejection>,
     piece: usize,
 ) -> Ends {
     let secrets = |_: &Hello| secret.clone();
@@ -44,21 +46,26 @@ fn carry(
     }
 }
 
-fn master() -> Acceptor {
-    Acceptor::new(Identity::new(PeerId(0), RUN), Nonce([2; 32]))
+fn master() -> AcceptorHandshake {
+    AcceptorHandshake::new(Identity::new(PeerId(0), RUN), Nonce([2; 32]))
 }
 
-fn newcomer(token: &str) -> Dialler {
-    Dialler::new(Identity::new(ALICE, RunId(0)), Target::master(), Secret::token(token), Nonce([1; 32]))
+fn newcomer(token: &str) -> DialerHandshake {
+    DialerHandshake::new(
+        Identity::new(ALICE, RunId(0)),
+        DialTarget::master(),
+        Secret::token(token),
+        Nonce([1; 32]),
+    )
 }
 
-fn member_dials(key: &[u8; 32]) -> Dialler {
-    let target = Target::member(Purpose::Data, EPOCH, BOB);
-    Dialler::new(Identity::new(ALICE, RUN), target, Secret::epoch_key(key), Nonce([3; 32]))
+fn member_dials(key: &[u8; 32]) -> DialerHandshake {
+    let target = DialTarget::member(Purpose::Data, EPOCH, BOB);
+    DialerHandshake::new(Identity::new(ALICE, RUN), target, Secret::epoch_key(key), Nonce([3; 32]))
 }
 
-fn member_accepts() -> Acceptor {
-    Acceptor::new(Identity::new(BOB, RUN), Nonce([4; 32]))
+fn member_accepts() -> AcceptorHandshake {
+    AcceptorHandshake::new(Identity::new(BOB, RUN), Nonce([4; 32]))
 }
 
 fn both(error: HandshakeError) -> Ends {
@@ -127,8 +134,9 @@ fn an_intruder_without_the_epochs_key_is_no_member() {
 
 #[test]
 fn an_epoch_that_the_acceptor_does_not_know_yet_is_worth_another_try() {
-    let ends = carry(member_dials(&KEY), member_accepts(), Err(Refusal::UnknownEpoch), usize::MAX);
-    let error = HandshakeError::Refused(Refusal::UnknownEpoch);
+    let ends =
+        carry(member_dials(&KEY), member_accepts(), Err(ConnectionRejection::UnknownEpoch), usize::MAX);
+    let error = HandshakeError::Rejected(ConnectionRejection::UnknownEpoch);
     assert_eq!(ends, both(error));
     assert!(error.is_retryable() && !HandshakeError::BadToken.is_retryable());
 }
@@ -143,7 +151,7 @@ fn a_recorded_proof_opens_no_second_connection() {
     let proof = dialler.poll_output();
     assert!(first.handle_bytes(&mut &proof[..], &secrets).unwrap().is_some());
 
-    let mut second = Acceptor::new(Identity::new(PeerId(0), RUN), Nonce([77; 32]));
+    let mut second = AcceptorHandshake::new(Identity::new(PeerId(0), RUN), Nonce([77; 32]));
     second.handle_bytes(&mut &hello[..], &secrets).unwrap();
     let replayed = second.handle_bytes(&mut &proof[..], &secrets);
     assert_eq!(replayed, Err(HandshakeError::BadToken));
@@ -157,8 +165,8 @@ fn a_proof_reflected_to_its_maker_proves_nothing() {
     let welcome = Welcome {
         version: 1,
         status: Status::Ok,
-        guarded: true,
-        versions: VersionRange::OURS,
+        has_secret: true,
+        versions: VersionRange::SUPPORTED,
         features: Features::default(),
         run: RUN,
         session: PeerId(0),
@@ -173,14 +181,14 @@ fn a_proof_reflected_to_its_maker_proves_nothing() {
 #[test]
 fn a_member_can_not_be_led_back_to_itself() {
     // Alice's hello is handed to Alice's own listener.
-    let own = Acceptor::new(Identity::new(ALICE, RUN), Nonce([4; 32]));
+    let own = AcceptorHandshake::new(Identity::new(ALICE, RUN), Nonce([4; 32]));
     let ends = carry(member_dials(&KEY), own, Ok(Secret::epoch_key(&KEY)), usize::MAX);
-    assert_eq!(ends, both(HandshakeError::Refused(Refusal::Itself)));
+    assert_eq!(ends, both(HandshakeError::Rejected(ConnectionRejection::Itself)));
 }
 
 #[test]
 fn another_member_at_the_address_is_not_taken_for_the_one_that_was_dialled() {
-    let carol = Acceptor::new(Identity::new(PeerId(0xca401), RUN), Nonce([4; 32]));
+    let carol = AcceptorHandshake::new(Identity::new(PeerId(0xca401), RUN), Nonce([4; 32]));
     let ends = carry(member_dials(&KEY), carol, Ok(Secret::epoch_key(&KEY)), usize::MAX);
     assert_eq!(ends.dialler, Err(HandshakeError::WrongPeer { expected: BOB, found: PeerId(0xca401) }));
     assert_eq!(ends.acceptor, Ok(None), "who has proven nothing is not established");
@@ -218,7 +226,7 @@ fn no_bit_of_hello_welcome_or_proof_can_be_changed_on_the_way() {
 #[test]
 fn peers_of_another_run_are_turned_away() {
     let stranger = Identity::new(ALICE, RunId(41));
-    let dialler = Dialler::new(stranger, Target::master(), Secret::NONE, Nonce([1; 32]));
+    let dialler = DialerHandshake::new(stranger, DialTarget::master(), Secret::NONE, Nonce([1; 32]));
     let ends = carry(dialler, master(), Ok(Secret::NONE), usize::MAX);
     assert_eq!(ends.dialler, Err(HandshakeError::WrongRun { ours: RunId(41), theirs: RUN }));
     assert_eq!(ends.acceptor, Err(HandshakeError::WrongRun { ours: RUN, theirs: RunId(41) }));
@@ -228,10 +236,10 @@ fn peers_of_another_run_are_turned_away() {
 fn versions_that_do_not_meet_are_told_to_both_with_both_ranges() {
     let new = VersionRange { min: 5, max: 9 };
     let identity = Identity { versions: new, ..Identity::new(ALICE, RUN) };
-    let dialler = Dialler::new(identity, Target::master(), Secret::NONE, Nonce([1; 32]));
+    let dialler = DialerHandshake::new(identity, DialTarget::master(), Secret::NONE, Nonce([1; 32]));
     let ends = carry(dialler, master(), Ok(Secret::NONE), usize::MAX);
-    assert_eq!(ends.dialler, Err(HandshakeError::Version { ours: new, theirs: VersionRange::OURS }));
-    assert_eq!(ends.acceptor, Err(HandshakeError::Version { ours: VersionRange::OURS, theirs: new }));
+    assert_eq!(ends.dialler, Err(HandshakeError::Version { ours: new, theirs: VersionRange::SUPPORTED }));
+    assert_eq!(ends.acceptor, Err(HandshakeError::Version { ours: VersionRange::SUPPORTED, theirs: new }));
 }
 
 #[test]
@@ -241,8 +249,9 @@ fn the_newest_common_version_and_the_common_features_are_chosen() {
         features: Features(features),
         ..Identity::new(peer, RUN)
     };
-    let dialler = Dialler::new(end(ALICE, 6, 0b011), Target::master(), Secret::NONE, Nonce([1; 32]));
-    let acceptor = Acceptor::new(end(PeerId(0), 4, 0b110), Nonce([2; 32]));
+    let dialler =
+        DialerHandshake::new(end(ALICE, 6, 0b011), DialTarget::master(), Secret::NONE, Nonce([1; 32]));
+    let acceptor = AcceptorHandshake::new(end(PeerId(0), 4, 0b110), Nonce([2; 32]));
     let ends = carry(dialler, acceptor, Ok(Secret::NONE), usize::MAX);
     for side in [ends.dialler, ends.acceptor] {
         let established = side.unwrap().unwrap();
@@ -255,7 +264,7 @@ fn an_acceptor_can_not_choose_what_was_not_offered() {
     let welcome = Welcome {
         version: 1,
         status: Status::Ok,
-        guarded: false,
+        has_secret: false,
         versions: VersionRange { min: 1, max: 9 },
         features: Features::default(),
         run: RUN,
@@ -289,9 +298,9 @@ fn a_purpose_of_a_later_version_is_refused_and_not_ignored() {
     hello[12] = 99;
     let mut acceptor = master();
     let result = acceptor.handle_bytes(&mut &hello[..], &|_: &Hello| Ok(Secret::NONE));
-    assert_eq!(result, Err(HandshakeError::Refused(Refusal::WrongPurpose)));
+    assert_eq!(result, Err(HandshakeError::Rejected(ConnectionRejection::WrongPurpose)));
     let welcome = Welcome::decode(&acceptor.poll_output()).unwrap();
-    assert_eq!(welcome.status, Status::Refused(Refusal::WrongPurpose));
+    assert_eq!(welcome.status, Status::Rejected(ConnectionRejection::WrongPurpose));
 }
 
 #[test]

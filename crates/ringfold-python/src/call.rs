@@ -2,7 +2,7 @@
 
 use crate::error::raised;
 use pyo3::prelude::*;
-use ringfold_face::result::Failure;
+use ringfold_bindings::result::Failure;
 use std::cell::RefCell;
 use std::sync::OnceLock;
 use std::thread::ThreadId;

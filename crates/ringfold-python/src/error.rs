@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
-use ringfold_face::result::Failure;
+use ringfold_bindings::result::Failure;
 
 /// The class that Python users catch; it is written in Python.
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();

@@ -89,7 +89,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// Starts the log, as PCCL_LOG_LEVEL or RINGFOLD_LOG say. May be called again.
 #[pyfunction]
 fn start_log() {
-    ringfold_face::log::install();
+    ringfold_bindings::log::install();
 }
 
 /// Whether there are a CUDA driver and a device.

@@ -3,8 +3,8 @@
 use crate::call::{SIGNALS_EVERY, blocking, is_interrupted};
 use crate::owned::Owned;
 use pyo3::prelude::*;
-use ringfold_face::join_token;
-use ringfold_face::result::{During, Failure};
+use ringfold_bindings::join_token;
+use ringfold_bindings::result::{During, Failure};
 
 /// A master, which serves from a thread of its own.
 #[pyclass(frozen, module = "ringfold._native")]

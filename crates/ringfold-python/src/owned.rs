@@ -1,6 +1,6 @@
 //! What belongs to the process that made it.
 
-use ringfold_face::result::{Failure, ResultCode};
+use ringfold_bindings::result::{Failure, ResultCode};
 
 /// Something with threads and connections. After a fork the child has its memory too, but neither its threads nor a part
 /// of its own in what is said over the connections: it must not touch it, and must not even let go of it.

@@ -2,7 +2,7 @@
 
 use crate::cuda_memory::let_go;
 use crate::owned::Owned;
-use ringfold_face::result::Failure;
+use ringfold_bindings::result::Failure;
 
 /// Something of a port. Its end may wait for a thread, or for a kernel that another Python thread is to end.
 pub(crate) struct PortOwned<T: Send> {

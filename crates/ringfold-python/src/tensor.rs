@@ -12,8 +12,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyMemoryView};
 use ringfold::cuda::DeviceMemory;
 use ringfold::{DType, Memory, View};
-use ringfold_face::number;
-use ringfold_face::span::Span;
+use ringfold_bindings::number;
+use ringfold_bindings::span::Span;
 
 /// A tensor's memory.
 #[pyclass(frozen, module = "ringfold._native")]

@@ -5,8 +5,8 @@ use crate::owned::Owned;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use ringfold::{Error, ReduceInfo};
-use ringfold_face::result::{During, Failure};
-use ringfold_face::session::Session;
+use ringfold_bindings::result::{During, Failure};
+use ringfold_bindings::session::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -192,7 +192,7 @@ impl Program {
 
     fn adapt(&mut self, why: &StateRejection) {
         match why {
-            StateRejection::NobodyHasIt { orphaned: true, .. } => {
+            StateRejection::NoHolder { orphaned: true, .. } => {
                 self.strategy = if self.leads { SyncStrategy::SendOnly } else { SyncStrategy::ReceiveOnly };
             }
             StateRejection::RevisionIncrementViolation { .. } => self.revision = Revision(0),
@@ -301,5 +301,5 @@ impl Program {
 
 /// Whether the communicator is of no use any more.
 fn is_final(why: &Failure) -> bool {
-    matches!(why, Failure::MasterLost(_) | Failure::TurnedAway(_) | Failure::Removed(_) | Failure::Left)
+    matches!(why, Failure::MasterLost(_) | Failure::JoinRejected(_) | Failure::Removed(_) | Failure::Left)
 }

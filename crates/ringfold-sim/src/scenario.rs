@@ -3,7 +3,7 @@
 use crate::chance::Chance;
 use ringfold_proto::time::Time;
 use ringfold_proto::timing::Timing;
-use ringfold_proto::tuning::{Algorithm, Prices, Tuning};
+use ringfold_proto::tuning::{Algorithm, TransportCosts, Tuning};
 use std::time::Duration;
 
 /// Something that happens to the run. Peers are chosen among those alive when it happens.
@@ -137,7 +137,7 @@ fn timing() -> Timing {
         tour_max: MS(300),
         edge_distrust: MS(2_500),
         relink_max: MS(800),
-        wait_note: MS(500),
+        warn_after: MS(500),
     }
 }
 
@@ -161,8 +161,8 @@ fn tuning(chance: &mut Chance) -> Tuning {
 }
 
 /// By chance, so that every algorithm is the cheapest somewhere although messages are small.
-fn prices(chance: &mut Chance) -> Prices {
-    Prices {
+fn prices(chance: &mut Chance) -> TransportCosts {
+    TransportCosts {
         hop_ns: chance.between(0, 100) as u32,
         frame_ns: chance.between(0, 100) as u32,
         sent_ns_per_kib: chance.between(0, 3000) as u32,

@@ -16,7 +16,7 @@ use crate::sabotage::Sabotage;
 use crate::scenario::{Fault, PEERS_MAX, Scenario};
 use peer::SimPeer;
 use ringfold_proto::id::{CallId, EpochId, OpId, PeerId};
-use ringfold_proto::master::{TourAnswer, TourQuestion};
+use ringfold_proto::master::{TourRequest, TourSolution};
 use ringfold_proto::time::Time;
 use server::Server;
 use std::cmp::Reverse;
@@ -59,7 +59,7 @@ pub(crate) enum Happening {
         tries: usize,
     },
     MasterStarts,
-    Tour(u64, TourQuestion, TourAnswer),
+    Tour(u64, TourRequest, TourSolution),
     Respawn(u32),
     Heal,
 }

@@ -4,7 +4,7 @@
 //! the copies, and the median times of a reduce of host memory, of a reduce of device memory, and of four reduces of
 //! device memory that are in flight at once.
 
-use ringfold::cuda::{DeviceBuffer, Download, Piece, Queued, upload};
+use ringfold::cuda::{DefaultStreamMark, DeviceBuffer, Download, UploadPiece, upload};
 use ringfold::{AllReduce, Buffers, Communicator, DType, Master, Memory, Reduction};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -44,11 +44,11 @@ fn copies(bytes: usize) -> Outcome {
     let (mut down, mut up) = (Vec::new(), Vec::new());
     for _ in 0..rounds(bytes) + 1 {
         let began = Instant::now();
-        let host = Download::start(vec![memory.clone()], &Queued::now([&memory])?)?.finish()?;
+        let host = Download::start(vec![memory.clone()], &DefaultStreamMark::record([&memory])?)?.finish()?;
         down.push(began.elapsed());
         let began = Instant::now();
-        let piece = Piece { target: &memory, offset: 0, bytes: host[0].as_slice() };
-        upload(&[piece], &Queued::now([&memory])?)?;
+        let piece = UploadPiece { target: &memory, offset: 0, bytes: host[0].as_slice() };
+        upload(&[piece], &DefaultStreamMark::record([&memory])?)?;
         up.push(began.elapsed());
     }
     let first = down.remove(0);

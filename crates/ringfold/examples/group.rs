@@ -57,7 +57,7 @@ fn run(group: &Group) -> Result<(), Error> {
         let work = group.submit(Operation {
             op: GroupOp::Send { to: next, tag: TransferTag::default() },
             dtype: DType::U8,
-            buffers: GroupBuffers::Apart { input: vec![View::from(letter)], output: vec![] },
+            buffers: GroupBuffers::OutOfPlace { input: vec![View::from(letter)], output: vec![] },
             timeout: None,
         })?;
         let mut heard = vec![0_u8; 1 << 20];
@@ -105,5 +105,5 @@ fn described(arguments: &[String]) -> Result<GroupBuilder, Error> {
         };
     }
     let limit = Duration::from_secs(seconds as u64);
-    Ok(builder.timeout(limit).connect_patience(limit))
+    Ok(builder.timeout(limit).connect_timeout(limit))
 }

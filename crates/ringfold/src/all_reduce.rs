@@ -1,15 +1,15 @@
-//! What an all-reduce is asked to do, and what it reports.
+//! Options, buffers and results of an all-reduce.
 
 use crate::Error;
 use core::time::Duration;
 use ringfold_cuda::DeviceMemory;
 use ringfold_fabric::memory::{Memory, View};
 use ringfold_proto::descriptor::{Descriptor, Weight};
-use ringfold_proto::dtype::{DType, Kind};
+use ringfold_proto::dtype::{DType, NumberKind};
 use ringfold_proto::quantization::Quantization;
 use ringfold_proto::reduce_op::ReduceOp;
 
-/// The options of an all-reduce. All peers of the group must give the same, but for weight and deadline.
+/// The options of an all-reduce. All must be the same on all peers, except weight and deadline.
 ///
 /// ```
 /// use ringfold::{AllReduce, DType, Quantization, QuantizationAlgorithm};
@@ -33,83 +33,86 @@ pub struct AllReduce {
 }
 
 impl AllReduce {
-    /// With this operation, under tag 0.
+    /// An all-reduce with this operation and tag 0.
     pub fn new(op: ReduceOp) -> Self {
         Self { op, tag: 0, quantization: None, weight: None, deadline: None, reproducible: false }
     }
 
-    /// The sum of all.
+    /// The sum over all peers.
     pub fn sum() -> Self {
         Self::new(ReduceOp::Sum)
     }
 
-    /// The sum of all, divided by their number.
+    /// The mean over all peers.
     pub fn avg() -> Self {
         Self::new(ReduceOp::Avg)
     }
 
-    /// The product of all.
+    /// The product over all peers.
     pub fn prod() -> Self {
         Self::new(ReduceOp::Prod)
     }
 
-    /// The largest of all.
+    /// The maximum over all peers.
     pub fn max() -> Self {
         Self::new(ReduceOp::Max)
     }
 
-    /// The smallest of all.
+    /// The minimum over all peers.
     pub fn min() -> Self {
         Self::new(ReduceOp::Min)
     }
 
-    /// Operations that are in flight at the same time have different tags.
+    /// Identifies the operation: those in flight at the same time must have different tags.
     pub fn tag(self, tag: u64) -> Self {
         Self { tag, ..self }
     }
 
-    /// Fewer bits on the wire than in memory.
+    /// Quantizes the data on the wire.
     pub fn quantized(self, quantization: Quantization) -> Self {
         Self { quantization: Some(quantization), ..self }
     }
 
-    /// The share of this peer in an average of floats: each value counts as often as its peer's weight says, and the
-    /// sum is divided by the sum of the weights. Every peer must give one, 1.0 perhaps.
+    /// The weight of this peer in a weighted mean of floats. All peers must give one.
+    ///
+    /// Each peer's values are multiplied by its weight, and the sum is divided by the sum of the weights.
     pub fn weight(self, weight: f64) -> Self {
         Self { weight: Some(weight), ..self }
     }
 
-    /// Give up, for the whole group, after so long.
+    /// Aborts the operation, for the whole group, if it takes longer than this.
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// The order of the operands depends on who takes part, not on the ring.
+    /// Makes the order of the operands depend only on the set of peers, not on the ring.
     pub fn reproducible(self) -> Self {
         Self { reproducible: true, ..self }
     }
 
-    /// What the protocol calls it.
+    /// The descriptor of the operation in the protocol.
     pub(crate) fn descriptor(&self, dtype: DType, count: u64) -> Result<Descriptor, Error> {
         if let Some(quantization) = self.quantization
             && !quantization.supports(dtype, self.op)
         {
             return Err(Error::BadArgument(format!(
-                "{:?} to {} can't be used for {} of {dtype}",
+                "unsupported quantization {:?} to {} for {} of {dtype}",
                 quantization.algorithm, quantization.dtype, self.op
             )));
         }
         let weight = match self.weight {
             None => None,
             Some(_)
-                if self.op != ReduceOp::Avg || dtype.kind() != Kind::Float || self.quantization.is_some() =>
+                if self.op != ReduceOp::Avg
+                    || dtype.kind() != NumberKind::Float
+                    || self.quantization.is_some() =>
             {
                 return Err(Error::BadArgument(
-                    "a weight can be given for an average of floats that is not quantised".into(),
+                    "unsupported weight: only an average of floats without quantization has weights".into(),
                 ));
             }
             Some(weight) => Some(Weight::new(weight).ok_or_else(|| {
-                Error::BadArgument(format!("a weight is finite and not negative, and not {weight}"))
+                Error::BadArgument(format!("invalid weight {weight}: must be finite and >= 0"))
             })?),
         };
         let deadline_ms =
@@ -125,20 +128,20 @@ impl AllReduce {
 /// The memory of an all-reduce.
 #[derive(Debug)]
 pub enum Buffers {
-    /// The result replaces the input. What is overwritten is kept until the outcome is known.
+    /// The result replaces the input. After a failure the input is restored.
     InPlace(Memory),
-    /// The input stays as it is. The result's memory is undefined after a failure.
+    /// The input is not changed. After a failure the result is undefined.
     OutOfPlace {
         /// The input.
         source: View,
-        /// The result; as long as the input.
+        /// The result; has the length of the input.
         target: Memory,
     },
-    /// Memory of CUDA devices, which is staged through the host. After a failure it is as before.
+    /// Memory of CUDA devices, staged through the host. After a failure it is unchanged.
     Device {
         /// The input.
         source: DeviceMemory,
-        /// The result; as long as the input, and perhaps the same.
+        /// The result; has the length of the input, and may be the same memory.
         target: DeviceMemory,
     },
 }
@@ -150,11 +153,11 @@ pub(crate) enum HostBuffers {
     OutOfPlace { source: View, target: Memory },
 }
 
-/// What has to be staged: input and result.
+/// Input and result on a device.
 pub(crate) type DevicePair = (DeviceMemory, DeviceMemory);
 
 impl Buffers {
-    /// How many elements there are, if the buffers fit each other and the type.
+    /// The number of elements, after checking the lengths of the buffers.
     pub(crate) fn check(&self, dtype: DType) -> Result<u64, Error> {
         let bytes = self.len();
         let target_bytes = match self {
@@ -164,11 +167,13 @@ impl Buffers {
         };
         if target_bytes != bytes {
             return Err(Error::BadArgument(format!(
-                "the input has {bytes} bytes, but the output has {target_bytes}"
+                "invalid buffers: the input has {bytes} bytes, the output {target_bytes}"
             )));
         }
         if !bytes.is_multiple_of(dtype.bytes()) {
-            return Err(Error::BadArgument(format!("{bytes} bytes are no whole number of {dtype}")));
+            return Err(Error::BadArgument(format!(
+                "invalid length {bytes} bytes: not a multiple of the size of {dtype}"
+            )));
         }
         Ok((bytes / dtype.bytes()) as u64)
     }
@@ -182,7 +187,7 @@ impl Buffers {
         }
     }
 
-    /// What the data plane can work on; else what has to be staged first.
+    /// The buffers if they are on the host, else the pair to be staged.
     pub(crate) fn on_host(self) -> Result<HostBuffers, DevicePair> {
         match self {
             Self::InPlace(memory) => Ok(HostBuffers::InPlace(memory)),
@@ -191,7 +196,7 @@ impl Buffers {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the input has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -206,24 +211,24 @@ impl From<HostBuffers> for Buffers {
     }
 }
 
-/// One all-reduce of many.
+/// An all-reduce: element type, buffers and options.
 #[derive(Debug)]
 pub struct Reduction {
     /// The type of the elements.
     pub dtype: DType,
-    /// Their memory.
+    /// The memory of the elements.
     pub buffers: Buffers,
-    /// What to do with them.
+    /// The operation and its options.
     pub options: AllReduce,
 }
 
-/// What an all-reduce reports.
+/// Statistics of an all-reduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReduceInfo {
     /// Peers that took part.
     pub world: u32,
-    /// Payload bytes that were sent.
+    /// Payload bytes sent.
     pub tx_bytes: u64,
-    /// Payload bytes that arrived.
+    /// Payload bytes received.
     pub rx_bytes: u64,
 }

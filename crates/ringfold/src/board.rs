@@ -1,30 +1,29 @@
-//! Collectives of ranks that share memory: everyone writes into its own slots and reads out of others'.
+//! Collectives in shared memory: each rank writes its own slots and reads those of the other ranks.
 //!
-//! A collective is a *script* (`pipeline.rs`): for each rank a list of moves over rounds that all ranks go through. There
-//! are four families. `one_shot.rs` reduces what is small, `settle.rs` what is large; in `share.rs` what a rank has is
-//! for all its readers, in `deal.rs` each has a lane of its own. `play.rs` chooses.
+//! A collective is a *schedule* (`pipeline.rs`): per rank a list of steps over rounds that all ranks go through.
+//! `collective_run.rs` chooses it: `one_shot.rs` for small reductions, `block_reduce.rs` for large ones, `multicast.rs` if
+//! all readers read the same data of a rank, `personalized.rs` if each reader has its own part.
 
-mod deal;
+mod block_reduce;
+mod collective_run;
 mod exchange;
-mod fold;
+mod multicast;
 mod one_shot;
 mod operands;
+mod personalized;
 mod pipeline;
-mod play;
-mod rows;
 mod settings;
-mod settle;
-mod share;
+mod size_table;
 #[cfg(test)]
 mod tests;
+mod tile_reducer;
 
 pub use operands::{Operands, Pieces, PiecesMut};
 
+use collective_run::{BoardContext, CollectiveRun};
 use exchange::Exchange;
-use fold::Fold;
 use one_shot::OneShot;
 use pipeline::Pipeline;
-use play::{Play, Standing};
 use ringfold_fabric::arena::{Arena, Seat};
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_plan::layout::Layout;
@@ -36,49 +35,50 @@ use ringfold_proto::tuning::{Algorithm, Tuning};
 use settings::Settings;
 use std::sync::Arc;
 use std::time::Instant;
+use tile_reducer::TileReducer;
 
-/// A rank's place among ranks that share an arena.
+/// One rank's access to the shared-memory board.
 #[derive(Debug)]
 pub struct Board {
     seat: Seat,
     world: usize,
-    /// Rounds and collectives that all ranks have gone through.
+    /// Completed rounds and collectives; the same on all ranks.
     rounds: u64,
     collectives: u64,
-    /// What was asked for last, and its fingerprint: programs repeat themselves.
+    /// The last descriptor and its fingerprint: programs repeat calls.
     last: Option<(Descriptor, u64)>,
 }
 
-/// Why a collective failed. The board is of no use to any rank afterwards.
+/// Why a collective failed. No rank can use the board afterwards.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BoardError {
-    /// Another rank gave up, or this one did earlier.
-    #[error("{by} gave up: {why}")]
+    /// Another rank aborted the board, or this one did earlier.
+    #[error("{by} aborted: {why}")]
     Aborted {
-        /// Who.
+        /// The rank that aborted.
         by: Rank,
-        /// Why.
+        /// Its reason.
         why: String,
     },
-    /// The deadline is over.
+    /// The deadline has passed.
     #[error("timed out waiting for {missing:?}")]
     Timeout {
-        /// Who was waited for.
+        /// The ranks that it waited for.
         missing: Vec<Rank>,
     },
-    /// Another rank was asked for something else.
-    #[error("{rank} runs something else")]
+    /// Another rank runs another collective.
+    #[error("{rank} runs another collective")]
     Differs {
-        /// Who.
+        /// The other rank.
         rank: Rank,
     },
-    /// Whoever watches over this rank's waits had it leave off.
+    /// The wait was cancelled.
     #[error("the wait was interrupted")]
     Interrupted,
-    /// Another rank is gone.
+    /// Another rank has left.
     #[error("{rank} has left")]
     Left {
-        /// Who.
+        /// The rank that left.
         rank: Rank,
     },
 }
@@ -93,20 +93,20 @@ impl BoardError {
 }
 
 impl Board {
-    /// A rank's place; `None` if it was taken before.
+    /// The board of a rank; `None` if that rank's seat is taken.
     pub fn new(arena: impl Into<Arc<Arena>>, me: Rank) -> Option<Self> {
         let arena = arena.into();
         let world = arena.geometry().world;
         Some(Self { seat: arena.seat(me)?, world, rounds: 0, collectives: 0, last: None })
     }
 
-    /// Carries a collective out, together with all other ranks. The deadline is asked for if it comes to a wait.
+    /// Runs a collective, together with all other ranks. The deadline is computed only if there is a wait.
     ///
-    /// Elements of [`PremulSum`](ringfold_proto::reduce_op::ReduceOp::PremulSum) are multiplied by whoever calls.
-    /// Nothing is quantised.
+    /// The caller multiplies the elements of [`PremulSum`](ringfold_proto::reduce_op::ReduceOp::PremulSum). The board does
+    /// not quantize.
     ///
     /// # Panics
-    /// If the operands are not as long as descriptor and layout say, or if it is a transfer.
+    /// If the lengths of the operands do not match descriptor and layout, or if it is a transfer.
     #[inline]
     pub fn run(
         &mut self,
@@ -121,8 +121,9 @@ impl Board {
         outcome.map_err(|error| self.give_up(error))
     }
 
-    /// As [`Board::run`], but all ranks come to the same end, whoever dies when: a collective counts when everyone has
-    /// its result, and whether that was so is decided in memory that all see.
+    /// As [`Board::run`], but with the same outcome on all ranks, also if a rank dies.
+    ///
+    /// A collective succeeds when all ranks have the result; this is decided by a word in the arena.
     pub fn run_decided(
         &mut self,
         descriptor: &Descriptor,
@@ -134,7 +135,7 @@ impl Board {
         let barrier =
             Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
         let mut until = || deadline;
-        // The barrier's number. Nobody can have fixed it if this rank did not come so far.
+        // The number of the barrier. No rank can have decided it before this rank reaches it.
         let point = self.collectives + 2;
         let outcome = self
             .attempt(descriptor, layout, tuning, operands, &mut until)
@@ -149,18 +150,18 @@ impl Board {
         }
     }
 
-    /// What may cancel waits, where that is [wanted](Self::set_cancellable).
+    /// Sets what cancels waits that are [cancellable](Self::set_cancellable).
     pub fn set_cancel(&mut self, cancel: CancelToken) {
         self.seat.set_cancel(cancel);
     }
 
-    /// Whether waits may be cancelled from now on.
+    /// Sets whether later waits can be cancelled.
     #[inline]
     pub fn set_cancellable(&mut self, is_cancellable: bool) {
         self.seat.set_cancellable(is_cancellable);
     }
 
-    /// Says goodbye: whoever waits for this rank from now on is told that it has left.
+    /// Leaves the board: ranks that wait for this one fail.
     pub fn leave(&self) {
         self.seat.leave();
     }
@@ -188,23 +189,23 @@ impl Board {
             _ => (false, bytes, operands),
         };
         if is_short {
-            // A short way for what is short: nothing is chosen, and nothing large is moved about.
-            let fold = Fold::new(descriptor, world);
+            // The short path: no choice of a schedule, and no large value to move.
+            let reducer = TileReducer::new(descriptor, world);
             let chunk_bytes = settings.slot_bytes;
-            let one_shot = OneShot { operands, fold, me, world, root: None, bytes, chunk_bytes };
-            let mut script = Exchange::new(one_shot, 0);
-            Pipeline::new(self.rounds, fingerprint).run(&mut self.seat, &mut script, deadline)?;
+            let one_shot = OneShot { operands, reducer, me, world, root: None, bytes, chunk_bytes };
+            let mut schedule = Exchange::new(one_shot, 0);
+            Pipeline::new(self.rounds, fingerprint).run(&mut self.seat, &mut schedule, deadline)?;
             self.rounds += 1;
             return Ok(());
         }
-        let standing = Standing { me, world, settings };
-        let mut play = Play::new(standing, descriptor, layout, operands, (self.rounds, fingerprint));
-        play.run(&mut self.seat, deadline)?;
-        self.rounds = play.next_round;
+        let context = BoardContext { me, world, settings };
+        let mut run = CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint));
+        run.run(&mut self.seat, deadline)?;
+        self.rounds = run.next_round;
         Ok(())
     }
 
-    /// Begins a collective that is to be polled.
+    /// Starts a collective that the test polls.
     #[cfg(test)]
     fn begin<'a>(
         &mut self,
@@ -212,15 +213,15 @@ impl Board {
         layout: &Layout,
         tuning: &Tuning,
         operands: Operands<'a>,
-    ) -> Play<'a> {
+    ) -> CollectiveRun<'a> {
         let settings = Settings::new(self.seat.arena().geometry(), tuning);
-        let standing = Standing { me: self.seat.rank(), world: self.world, settings };
+        let context = BoardContext { me: self.seat.rank(), world: self.world, settings };
         let fingerprint = self.fingerprint(descriptor, layout);
         self.collectives += 1;
-        Play::new(standing, descriptor, layout, operands, (self.rounds, fingerprint))
+        CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint))
     }
 
-    /// What all ranks must be asked for alike, and when.
+    /// Identifies the call: it must be the same on all ranks.
     #[inline]
     fn fingerprint(&mut self, descriptor: &Descriptor, layout: &Layout) -> u64 {
         let common = match self.last {
@@ -236,11 +237,11 @@ impl Board {
             Layout::Parts(sizes) => sizes.iter().copied().fold(mix(common, 1), mix),
             Layout::Pairs { .. } => mix(common, 2),
         };
-        // The same collective at another time is another one.
+        // The same collective at another time has another fingerprint.
         common.wrapping_add(self.collectives.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// What fails for one fails for all.
+    /// Aborts the board for all ranks.
     #[cold]
     fn give_up(&mut self, error: BoardError) -> BoardError {
         let me = self.seat.rank();
@@ -251,7 +252,7 @@ impl Board {
                 missing.truncate(8);
                 format!("timed out waiting for {}", missing.join(", "))
             }
-            BoardError::Differs { rank } => format!("{rank} runs something else than {me}"),
+            BoardError::Differs { rank } => format!("{rank} and {me} run different collectives"),
             BoardError::Left { rank } => format!("{rank} has left"),
             BoardError::Interrupted => format!("{me} was interrupted"),
         };
@@ -260,9 +261,9 @@ impl Board {
     }
 }
 
-/// Asks once, and remembers.
+/// Computes the deadline once.
 fn once(deadline: impl FnOnce() -> Instant) -> impl FnMut() -> Instant {
     let mut deadline = Some(deadline);
     let mut known = None;
-    move || *known.get_or_insert_with(|| (deadline.take().expect("it is asked once"))())
+    move || *known.get_or_insert_with(|| (deadline.take().expect("called once"))())
 }

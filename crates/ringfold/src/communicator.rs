@@ -1,11 +1,11 @@
-//! A peer's part in a run.
+//! A peer of an elastic run.
 
 mod builder;
 
 pub use builder::CommunicatorBuilder;
 
 use crate::all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
-use crate::driver::{Driver, Note, NoteSender};
+use crate::driver::{Driver, WorkerReport};
 use crate::engine::Engine;
 use crate::shared_state::{self, SharedState, StateTensor, SyncInfo};
 use crate::staging::{StagedState, Staging};
@@ -26,10 +26,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// A peer's part in a run: it joins, takes part in votes and collectives, and leaves when it is dropped.
+/// A peer of an elastic run: it joins, takes part in votes and collectives, and leaves when it is dropped.
 ///
-/// Calls may be made from any thread. Every call that waits does so until its answer is there, the run has lost this
-/// peer or its master for good, or its deadline has passed; the error says whom it waited for.
+/// Any thread may make calls. A call waits for its result, until this peer is evicted, the master is lost, or the
+/// deadline has passed; the error then names the peers that it waited for.
 ///
 /// ```
 /// use ringfold::{AllReduce, Communicator, Master};
@@ -38,14 +38,14 @@ use zerocopy::IntoBytes;
 /// master.run()?;
 /// let address = master.addresses()[0].to_string();
 ///
-/// // In earnest each of these is a process of its own.
+/// // Usually each peer is a process.
 /// let first = Communicator::builder(&address).name("first").build()?;
 /// first.connect()?;
 /// let second = std::thread::spawn({
 ///     let address = address.clone();
 ///     move || {
 ///         let second = Communicator::builder(&address).name("second").build()?;
-///         second.connect()?; // returns when the first one has let it in
+///         second.connect()?; // returns when the first peer has admitted it
 ///         let mut values = [10.0f32, 20.0];
 ///         second.all_reduce(&mut values, AllReduce::sum())?;
 ///         Ok::<_, ringfold::Error>(values)
@@ -67,76 +67,76 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Describes a communicator with the master at this address: `"host:port"`, `"10.0.0.7:48148"` or
-    /// `"[::1]:48148"`.
+    /// Configures a communicator. The address of the master is `"host:port"`, `"10.0.0.7:48148"` or `"[::1]:48148"`.
     pub fn builder(master: impl Into<String>) -> CommunicatorBuilder {
         CommunicatorBuilder::new(master.into())
     }
 
-    /// What others call this peer.
+    /// The name of this peer in errors and logs.
     pub fn name(&self) -> &str {
         self.config.name()
     }
 
-    /// Registers with the master, and waits until the peers of the run have let this one in. If the master can't be
-    /// reached it may be called again.
+    /// Registers with the master, and waits until the peers of the run have admitted this one.
+    ///
+    /// May be called again if the master was not reached or rejected this peer.
     pub fn connect(&self) -> Result<(), Error> {
         let engine = {
             let mut slot = self.engine.lock();
             if slot.is_some() {
-                return Err(Error::Misuse("this communicator has been connected before".into()));
+                return Err(Error::Misuse("connect was already called on this communicator".into()));
             }
             slot.insert(Arc::new(self.config.engine()?)).clone()
         };
-        let patience = self.config.connect_patience();
-        let connected = vote(&engine, |peer, now| peer.connect(now, patience));
-        if let Err(Error::Failed(Failure::MasterLost(_) | Failure::TurnedAway(_))) = &connected {
+        let timeout = self.config.connect_timeout;
+        let connected = vote(&engine, |peer, now| peer.connect(now, timeout));
+        if let Err(Error::Failed(Failure::MasterLost(_) | Failure::JoinRejected(_))) = &connected {
             *self.engine.lock() = None;
             engine.close();
         }
         connected.map(drop)
     }
 
-    /// Lets in whoever waits to join, together with all peers of the run.
+    /// Admits the peers that wait to join. All peers of the run call it together.
     pub fn update_topology(&self) -> Result<(), Error> {
         vote(&*self.engine()?, |peer, now| peer.update_topology(now, None)).map(drop)
     }
 
-    /// Asks, together with all peers of the run, whether anyone waits to join.
+    /// Whether peers wait to join. All peers of the run call it together.
     pub fn are_peers_pending(&self) -> Result<bool, Error> {
         let answer = vote(&*self.engine()?, |peer, now| peer.are_peers_pending(now, None))?;
         Ok(answer == Completion::Pending(true))
     }
 
-    /// Measures the ways between peers that were not measured yet, and takes the best ring, together with all peers
-    /// of the run.
+    /// Measures the bandwidth between peers where it is unknown, and adopts the best ring. All peers of the run call it
+    /// together.
     pub fn optimize_topology(&self) -> Result<(), Error> {
         vote(&*self.engine()?, |peer, now| peer.optimize_topology(now, None)).map(drop)
     }
 
-    /// World sizes. They change only by `connect`, `update_topology`, `optimize_topology` and collectives.
+    /// World sizes. Only `connect`, `update_topology`, `optimize_topology` and collectives change them.
     ///
-    /// After a collective that succeeded `group_world` equals [`ReduceInfo::world`](crate::ReduceInfo): how many peers
-    /// are in the result. All peers see the same sizes after the same operation.
+    /// After a successful collective `group_world` equals [`ReduceInfo::world`](crate::ReduceInfo): the number of peers
+    /// in the result. All peers see the same sizes after the same operation.
     pub fn attributes(&self) -> Attributes {
         let engine = self.engine.lock().clone();
         engine.and_then(|engine| engine.with_waiter(|driver| driver.attributes()).ok()).unwrap_or_default()
     }
 
-    /// How many peers this one talks to through shared memory now; with the others it talks over TCP.
+    /// The number of links to other peers that use shared memory; the other links use TCP.
     pub fn shared_links(&self) -> usize {
         let engine = self.engine.lock().clone();
         engine.and_then(|engine| engine.with_waiter(|driver| driver.shared_links()).ok()).unwrap_or_default()
     }
 
-    /// Reduces in place, together with all peers of the group. After a failure the data is as before.
+    /// Reduces in place, together with all peers of the group. After a failure the data is restored.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], options: AllReduce) -> Result<ReduceInfo, Error> {
         lend_mut(data.as_mut_bytes(), |memory| {
             self.reduce(Reduction { dtype: T::DTYPE, buffers: Buffers::InPlace(memory), options })
         })
     }
 
-    /// Reduces `send` into `recv`, which are of one length. After a failure `recv` is undefined.
+    /// Reduces `send` into `recv`, which have the same length. After a failure `recv` is undefined.
     pub fn all_reduce_into<T: Element>(
         &self,
         send: &[T],
@@ -151,7 +151,7 @@ impl Communicator {
         })
     }
 
-    /// Reduces memory of any kind, and returns when that has ended.
+    /// Reduces host or device memory, and waits for the result.
     pub fn reduce(&self, reduction: Reduction) -> Result<ReduceInfo, Error> {
         let engine = self.engine()?;
         match launch(&engine, reduction)? {
@@ -159,11 +159,11 @@ impl Communicator {
                 let ended = engine.wait(call);
                 ended.result.map(|_| ended.info)
             }
-            Launched::Staged(staging) => staging.run_here().result,
+            Launched::Staged(staging) => staging.run_blocking().result,
         }
     }
 
-    /// Starts to reduce a vector, which comes back when that has ended.
+    /// Starts to reduce a vector; [`Pending::wait`] returns it.
     pub fn all_reduce_async<T: Element>(
         &self,
         data: Vec<T>,
@@ -173,7 +173,7 @@ impl Communicator {
         self.all_reduce_memory(T::DTYPE, buffers, options).map(Pending::new)
     }
 
-    /// Starts to reduce memory of any kind.
+    /// Starts to reduce host or device memory.
     pub fn all_reduce_memory(
         &self,
         dtype: DType,
@@ -182,42 +182,42 @@ impl Communicator {
     ) -> Result<Work, Error> {
         let engine = self.engine()?;
         let work = launch(&engine, Reduction { dtype, buffers, options })?.into_work(&engine)?;
-        // If this peer has just left, waiting for the work says so.
+        // If this peer has just left, waiting for the work reports it.
         let _ = engine.with(|_| ());
         Ok(work)
     }
 
-    /// Reduces all, with at most so many in flight at once, and again whatever was aborted because a peer or a link was
-    /// lost, until all have succeeded.
-    /// The number in flight need not be the same on all peers; the tags must be, and different from each other.
-    /// The sums of what was moved are reported, and the world that the last one ran in.
+    /// Runs many all-reduces, at most `in_flight_max` at a time, and repeats those aborted by the loss of a peer or link.
+    ///
+    /// The tags must be distinct, and the same on all peers; `in_flight_max` may differ. The result has the total bytes
+    /// and the world of the last all-reduce.
     pub fn all_reduce_many(
         &self,
         mut all: Vec<Reduction>,
         in_flight_max: usize,
     ) -> Result<ReduceInfo, Error> {
         if in_flight_max == 0 {
-            return Err(Error::BadArgument("at least one operation has to be in flight".into()));
+            return Err(Error::BadArgument("invalid in_flight_max 0: must be at least 1".into()));
         }
         let engine = self.engine()?;
         let mut info = ReduceInfo::default();
-        // Peers may list them in different orders. In flight they are in one order: otherwise each peer could fill its
-        // allowance with what the others have not begun.
+        // All peers launch in the same order. Otherwise each could fill its limit with operations that the others have
+        // not launched.
         all.sort_by_key(|reduction| reduction.options.tag);
         let mut todo: VecDeque<_> = all.into();
-        let mut going: VecDeque<(DType, AllReduce, Work)> = VecDeque::new();
+        let mut in_flight: VecDeque<(DType, AllReduce, Work)> = VecDeque::new();
         let mut failure = None;
         loop {
-            let may_launch = failure.is_none() && going.len() < in_flight_max;
+            let may_launch = failure.is_none() && in_flight.len() < in_flight_max;
             if let Some(reduction) = todo.pop_front_if(|_| may_launch) {
                 let (dtype, options) = (reduction.dtype, reduction.options);
                 match launch(&engine, reduction).and_then(|launched| launched.into_work(&engine)) {
-                    Ok(work) => going.push_back((dtype, options, work)),
+                    Ok(work) => in_flight.push_back((dtype, options, work)),
                     Err(error) => failure = Some(error),
                 }
                 continue;
             }
-            if let Some((dtype, options, work)) = going.pop_front() {
+            if let Some((dtype, options, work)) = in_flight.pop_front() {
                 match work.finish() {
                     (Ok(done), _) => {
                         info.world = done.world;
@@ -227,11 +227,10 @@ impl Communicator {
                     (Err(Error::Failed(failure @ Failure::Aborted(_))), Some(buffers))
                         if is_transient(&failure) =>
                     {
-                        tracing::debug!(%failure, "an all-reduce is tried again");
-                        // Before all that comes later: whatever the limits of the peers are, all of them always have the
-                        // first one in flight that is not done, and so it ends.
-                        let place = todo.partition_point(|other| other.options.tag < options.tag);
-                        todo.insert(place, Reduction { dtype, buffers, options });
+                        tracing::debug!(%failure, "retrying an all-reduce");
+                        // In order of tags: so all peers always have the first unfinished one in flight, and it ends.
+                        let index = todo.partition_point(|other| other.options.tag < options.tag);
+                        todo.insert(index, Reduction { dtype, buffers, options });
                     }
                     (Err(error), _) => failure = Some(error),
                 }
@@ -241,7 +240,7 @@ impl Communicator {
         }
     }
 
-    /// Agrees on the shared state with all peers of the group. Entries that differ from what was elected are fetched.
+    /// Synchronizes the shared state with all peers of the group: entries that differ from the elected ones are fetched.
     pub fn sync_shared_state(
         &self,
         state: &mut SharedState<'_>,
@@ -253,7 +252,7 @@ impl Communicator {
         Ok(info)
     }
 
-    /// As [`Communicator::sync_shared_state`], of memory of any kind.
+    /// As [`Communicator::sync_shared_state`], for host or device memory.
     pub fn sync_memory(
         &self,
         revision: u64,
@@ -262,11 +261,11 @@ impl Communicator {
     ) -> Result<SyncInfo, Error> {
         let engine = self.engine()?;
         shared_state::check(&tensors)?;
-        let StagedState { entries, tensors, homes } = StagedState::new(tensors)?;
+        let StagedState { entries, tensors, targets } = StagedState::new(tensors)?;
         let hashes = entries.iter().map(|entry| entry.hash).collect();
         let offer = SyncOffer { revision: Revision(revision), strategy, entries };
         let started = engine.with_waiter(|driver| {
-            let (connect, done) = links_of(driver, driver.note_sender());
+            let (connect, done) = transfer_callbacks(driver);
             driver.sync(offer, Transfer::new(tensors, hashes, connect, done))
         })?;
         let call = started.map_err(|refused| {
@@ -278,14 +277,14 @@ impl Communicator {
         let (moved, fetched) = ended.transfer.take().map(Transfer::finish).unwrap_or_default();
         match ended.result? {
             Completion::Synced(revision) => {
-                homes.receive(&fetched)?;
+                targets.upload(&fetched)?;
                 Ok(SyncInfo { revision: revision.0, tx_bytes: moved.tx_bytes, rx_bytes: moved.rx_bytes })
             }
-            other => Err(Error::Internal(format!("a sync ended as {other:?}"))),
+            other => Err(Error::Internal(format!("unexpected result of a sync: {other:?}"))),
         }
     }
 
-    /// Says goodbye. Calls that are under way fail; so do all later ones.
+    /// Leaves the run. Calls in progress and all later calls fail.
     pub fn leave(&self) {
         let engine = self.engine.lock().clone();
         if let Some(engine) = engine {
@@ -305,12 +304,12 @@ impl Drop for Communicator {
     }
 }
 
-/// Whether an abort was nobody's mistake: the same operation may succeed with those who are left.
+/// Whether the same operation may succeed among the remaining peers.
 fn is_transient(failure: &Failure) -> bool {
     failure.is_retryable() && failure.kind() != FailureKind::Timeout
 }
 
-/// Makes a call of the machine's and waits for its answer.
+/// Makes a call of the peer machine and waits for its result.
 fn vote(
     engine: &Engine,
     make: impl FnOnce(&mut Peer, Time) -> Result<CallId, Failure>,
@@ -321,9 +320,8 @@ fn vote(
 
 /// A collective that is in flight.
 enum Launched {
-    /// It runs by itself.
     Plain(CallId),
-    /// Someone has to see to it.
+    /// It needs a thread that copies from and to the device.
     Staged(Staging),
 }
 
@@ -331,7 +329,7 @@ impl Launched {
     fn into_work(self, engine: &Arc<Engine>) -> Result<Work, Error> {
         match self {
             Self::Plain(call) => Ok(Work::new(engine.clone(), call)),
-            Self::Staged(staging) => staging.run_beside().map(Work::staged),
+            Self::Staged(staging) => staging.run_in_background().map(Work::staged),
         }
     }
 }
@@ -350,14 +348,14 @@ fn launch(engine: &Arc<Engine>, reduction: Reduction) -> Result<Launched, Error>
     }
 }
 
-/// How a transfer reaches sources, and whom it tells of its end.
-fn links_of(driver: &Driver, notes: NoteSender) -> (transfer::Connect, transfer::Done) {
+/// The callbacks of a transfer: one dials a source, the other reports that a fetch has ended.
+fn transfer_callbacks(driver: &Driver) -> (transfer::Connect, transfer::Done) {
     let directory = driver.directory();
     let connect: transfer::Connect =
-        Arc::new(move |peer, patience| directory.reach(peer, Purpose::State, patience));
-    // A sender of notes is not for several threads at once.
-    let notes = Mutex::new(notes);
+        Arc::new(move |peer, timeout| directory.dial(peer, Purpose::State, timeout));
+    // The sender is not Sync.
+    let reports = Mutex::new(driver.report_sender());
     let done: transfer::Done =
-        Arc::new(move |number, complete| notes.lock().send(Note::Fetched { number, complete }));
+        Arc::new(move |number, complete| reports.lock().send(WorkerReport::Fetched { number, complete }));
     (connect, done)
 }

@@ -1,11 +1,11 @@
-//! The Rust types that tensors may be made of.
+//! The Rust types that may be elements of tensors.
 
 use ringfold_proto::dtype::DType;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A type whose slices can be reduced and synchronised.
+/// A type whose slices can be reduced and synchronized.
 pub trait Element: Copy + Send + Sync + FromBytes + IntoBytes + Immutable + 'static {
-    /// Its name on the wire.
+    /// The corresponding data type of the protocol.
     const DTYPE: DType;
 }
 

@@ -1,47 +1,47 @@
-//! How a call fails, and whose fault it is.
+//! The error type of this crate.
 
 use ringfold_cuda::CudaError;
 use ringfold_proto::cause::Cause;
 use ringfold_proto::peer::{Failure, FailureKind};
 
-/// Why a call failed. The text names the peers that are to blame, or that were waited for.
+/// Why a call failed. The text names the peers that caused it, or that the call waited for.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The caller's fault: the call can't be made now.
+    /// The call is not allowed in the current state.
     #[error("{0}")]
     Misuse(String),
-    /// The caller's fault: an argument can't be used.
+    /// An argument is invalid.
     #[error("{0}")]
     BadArgument(String),
-    /// A call of an elastic run failed. Misuse, invalid arguments and calls after leaving have variants of their own.
+    /// A call of an elastic run failed. Misuse, invalid arguments and calls after leaving have their own variants.
     #[error(transparent)]
     Failed(Failure),
     /// The communicator was closed.
     #[error("the communicator was closed")]
     Left,
-    /// A wait was left off, because whoever watches over waits asked for it; so the communicator was closed.
-    #[error("the wait was interrupted, and this peer has left the run")]
+    /// A wait was cancelled by its callback. The peer has left the run, or the group was aborted.
+    #[error("the wait was interrupted; this process has left the run or aborted the group")]
     Interrupted,
-    /// Someone was waited for in vain. Nothing is broken: it may be waited for again.
+    /// A wait for a signal timed out. Nothing is lost: the caller may wait again.
     #[error("{0}")]
-    Late(String),
-    /// A wait was left off, because whoever watches over waits asked for it. What was waited for goes on.
-    #[error("the wait was interrupted; what was waited for goes on")]
-    LeftOff,
-    /// A group of fixed ranks has failed, for all of them and for good.
-    #[error("the group is over: {0}")]
-    Over(Box<Cause>),
-    /// A group of fixed ranks could not be formed.
+    TimedOut(String),
+    /// A wait was cancelled by its callback. The operation continues.
+    #[error("the wait was cancelled; the operation continues")]
+    WaitCancelled,
+    /// A group of fixed ranks has failed, on all ranks and permanently.
+    #[error("the group failed: {0}")]
+    GroupFailed(Box<Cause>),
+    /// The ranks of a group could not connect to each other.
     #[error("the group could not be formed: {0}")]
-    NoGroup(String),
-    /// An address can't be listened on.
+    BootstrapFailed(String),
+    /// Listening on an address failed.
     #[error("{0}")]
     Bind(String),
-    /// The operating system refused something.
+    /// A system call or a CUDA call failed.
     #[error("{0}")]
     System(String),
-    /// A thread of ours panicked: a bug. The communicator can't be used any more.
+    /// A thread of Ringfold panicked: a bug. The communicator cannot be used any more.
     #[error("internal error: {0}")]
     Internal(String),
 }
@@ -52,7 +52,7 @@ impl Error {
         matches!(self, Self::Failed(failure) if failure.is_retryable())
     }
 
-    /// The kind of a failed call of an elastic run; none for errors of groups and of the system.
+    /// The kind of a failed call of an elastic run; `None` for errors of groups and of the system.
     pub fn kind(&self) -> Option<FailureKind> {
         match self {
             Self::Failed(failure) => Some(failure.kind()),
@@ -68,7 +68,7 @@ impl Error {
         *self == Self::Failed(Failure::TooFewPeers)
     }
 
-    /// A failed system call, and what it was for.
+    /// A failed system call; `what` says what it was for.
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
         Self::System(format!("{what}: {error}"))
     }

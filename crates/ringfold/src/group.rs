@@ -1,8 +1,9 @@
-//! Groups of fixed ranks: collectives and transfers among processes that start together and end together.
+//! Groups of fixed ranks: collectives, transfers and windows without a master.
 
-mod aside;
+mod address_exchange;
 mod board_path;
 mod bootstrap;
+mod bootstrap_listener;
 mod buffers;
 mod builder;
 mod core;
@@ -12,9 +13,7 @@ mod lane;
 mod link_path;
 mod lobby;
 mod notes;
-mod notice;
 mod operation;
-mod place;
 mod retired;
 mod split;
 mod vocabulary;
@@ -22,11 +21,11 @@ mod work;
 
 pub(crate) use lobby::{Connections, Lobby};
 
+pub use address_exchange::AddressExchange;
 pub use bootstrap::Bootstrap;
+pub use bootstrap_listener::BootstrapListener;
 pub use builder::{GroupBuilder, Media};
-pub use notice::Notice;
 pub use operation::{GroupBuffers, GroupOp, GroupSlices, Operation, TransferTag};
-pub use place::MeetingPlace;
 pub use retired::finish_retired;
 pub use vocabulary::{OPERATIONS, OpArguments};
 pub use work::GroupWork;
@@ -37,17 +36,17 @@ use crate::{Element, Error};
 use ringfold_proto::cause::Cause;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::EpochDescription;
-use ringfold_proto::id::Rank;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Tuning;
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// A group of fixed ranks. All ranks make the same calls in the same order; results are bit-identical on all of them.
+/// A group of fixed ranks. All ranks make the same calls in the same order; results are bit-identical on all ranks.
 ///
-/// Ranks of one host share memory, others talk over TCP. If a rank dies, or an operation takes too long, the group is
-/// over for everyone: every call fails, and says who was waited for.
+/// Ranks on one host use shared memory, others TCP. If a rank dies, or an operation times out, the group fails on all
+/// ranks: every call returns an error that names the missing ranks. Dropping the last handle [retires](Group::retire)
+/// the group.
 ///
 /// ```
 /// use ringfold::{Bootstrap, Group, ReduceOp};
@@ -75,18 +74,18 @@ pub struct Group {
     handle: Arc<Handle>,
 }
 
-/// Ends the group when the last one lets go of it.
+/// Ends the group when the last clone of it is dropped.
 struct Handle {
     core: Arc<Core>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A forked child that lets go of the group does not end it for its parent, and may touch nothing of it.
+        // A forked child must not end, or use, the group of its parent.
         if self.core.engine().is_of_parent() {
             return;
         }
-        // What was begun is not lost for others.
+        // Operations in flight are completed for the other ranks.
         if self.core.is_quiet() { self.core.close() } else { self.core.retire() }
     }
 }
@@ -102,57 +101,57 @@ impl ::core::fmt::Debug for Group {
 }
 
 impl Group {
-    /// Describes a group.
+    /// Configures a group.
     pub fn builder() -> GroupBuilder {
         GroupBuilder::new()
     }
 
-    /// This process's number.
+    /// The rank of this process.
     pub fn rank(&self) -> usize {
-        self.core().standing.me
+        self.core().context.me
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world(&self) -> usize {
-        self.core().standing.world
+        self.core().context.world
     }
 
-    /// What the group is called.
+    /// The name of the group.
     pub fn name(&self) -> &str {
         &self.core().name
     }
 
-    /// What errors call each rank.
+    /// The name of each rank in errors.
     pub fn members(&self) -> &[String] {
         &self.core().members
     }
 
-    /// What the group agreed on.
+    /// The tuning of the group: that of rank 0.
     pub fn tuning(&self) -> Tuning {
         self.core().tuning
     }
 
-    /// Whether collectives go through memory that all ranks share.
+    /// Whether collectives use shared memory: all ranks are on one host.
     pub fn is_shared(&self) -> bool {
         self.core().board.is_some()
     }
 
-    /// How long an operation may take from now on.
+    /// Sets the timeout of later operations.
     pub fn set_timeout(&self, timeout: Duration) {
         *self.core().timeout.lock() = timeout;
     }
 
-    /// Waits until all ranks have come.
+    /// Waits until all ranks have called it.
     pub fn barrier(&self) -> Result<(), Error> {
         self.run_bytes(GroupOp::Barrier, DType::U8, &[], &mut [])
     }
 
-    /// Everyone ends with the combination of everyone's data.
+    /// Reduces the data of all ranks, in place; all ranks get the result.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
         self.run_in_place(GroupOp::AllReduce(op), data)
     }
 
-    /// As [`Group::all_reduce`], where the input stays as it is.
+    /// As [`Group::all_reduce`], with separate buffers.
     pub fn all_reduce_into<T: Element>(
         &self,
         input: &[T],
@@ -162,22 +161,22 @@ impl Group {
         self.run(GroupOp::AllReduce(op), input, output)
     }
 
-    /// The root ends with the combination of everyone's data; the others' data stays as it is.
+    /// Reduces the data of all ranks; only the root gets the result, in place.
     pub fn reduce<T: Element>(&self, data: &mut [T], root: usize, op: ReduceOp) -> Result<(), Error> {
         self.run_in_place(GroupOp::Reduce { root, op }, data)
     }
 
-    /// Everyone ends with the root's data.
+    /// Copies the root's data to all ranks.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
         self.run_in_place(GroupOp::Broadcast { root }, data)
     }
 
-    /// Everyone ends with everyone's data, in the order of ranks.
+    /// Concatenates the data of all ranks, in rank order, on all ranks.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
         self.run(GroupOp::AllGather, input, output)
     }
 
-    /// As [`Group::all_gather`], where rank `r` brings `counts[r]` elements.
+    /// As [`Group::all_gather`], where rank `r` contributes `counts[r]` elements.
     pub fn all_gather_v<T: Element>(
         &self,
         input: &[T],
@@ -187,7 +186,7 @@ impl Group {
         self.run(GroupOp::AllGatherV(counts.to_vec()), input, output)
     }
 
-    /// Everyone ends with its part of the combination of everyone's data.
+    /// Reduces the data of all ranks; each rank gets its part of the result.
     pub fn reduce_scatter<T: Element>(
         &self,
         input: &[T],
@@ -208,12 +207,12 @@ impl Group {
         self.run(GroupOp::ReduceScatterV(counts.to_vec(), op), input, output)
     }
 
-    /// The root ends with everyone's data. The others need no output.
+    /// Concatenates the data of all ranks on the root. The other ranks need no output.
     pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<(), Error> {
         self.run(GroupOp::Gather { root }, input, output)
     }
 
-    /// As [`Group::gather`], where rank `r` brings `counts[r]` elements; only the root has to know that.
+    /// As [`Group::gather`], where rank `r` contributes `counts[r]` elements. Only the root uses `counts`.
     pub fn gather_v<T: Element>(
         &self,
         input: &[T],
@@ -224,12 +223,12 @@ impl Group {
         self.run(GroupOp::GatherV { root, counts: counts.to_vec() }, input, output)
     }
 
-    /// Everyone ends with its part of the root's data. The others need no input.
+    /// Distributes the parts of the root's data. The other ranks need no input.
     pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: usize) -> Result<(), Error> {
         self.run(GroupOp::Scatter { root }, input, output)
     }
 
-    /// As [`Group::scatter`], where rank `r` gets `counts[r]` elements; only the root has to know that.
+    /// As [`Group::scatter`], where rank `r` gets `counts[r]` elements. Only the root uses `counts`.
     pub fn scatter_v<T: Element>(
         &self,
         input: &[T],
@@ -240,7 +239,7 @@ impl Group {
         self.run(GroupOp::ScatterV { root, counts: counts.to_vec() }, input, output)
     }
 
-    /// Everyone ends with its part of everyone's data.
+    /// Sends one part of the input to each rank, and receives one part from each.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
         self.run(GroupOp::AllToAll, input, output)
     }
@@ -257,27 +256,27 @@ impl Group {
         self.run(op, input, output)
     }
 
-    /// Sends data to one rank, and returns when it has left. What is sent to a rank arrives in the order of sending.
+    /// Sends data to a rank, and returns when the buffer may be reused. Sends to a rank arrive in order.
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<(), Error> {
         self.run(GroupOp::Send { to, tag: TransferTag::default() }, data, &mut [])
     }
 
-    /// Receives what a rank sends.
+    /// Receives data from a rank.
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<(), Error> {
         self.run(GroupOp::Recv { from, tag: TransferTag::default() }, &[], data)
     }
 
-    /// An operation on bytes.
+    /// Runs an operation on bytes.
     pub fn run_bytes(&self, op: GroupOp, dtype: DType, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
-        self.run_slices(op, dtype, GroupSlices::Apart { input, output }, None)
+        self.run_slices(op, dtype, GroupSlices::OutOfPlace { input, output }, None)
     }
 
-    /// An operation on bytes whose result replaces them.
+    /// Runs an operation on bytes, in place.
     pub fn run_bytes_in_place(&self, op: GroupOp, dtype: DType, data: &mut [u8]) -> Result<(), Error> {
         self.run_slices(op, dtype, GroupSlices::InPlace(data), None)
     }
 
-    /// An operation on bytes, in one buffer or in one for each rank. It may take so long, or as long as the group says.
+    /// Runs an operation on bytes, in one buffer or one per rank. Without a timeout the group's applies.
     pub fn run_slices(
         &self,
         op: GroupOp,
@@ -288,14 +287,15 @@ impl Group {
         self.core().run(op, dtype, slices, timeout)
     }
 
-    /// Begins an operation. Collectives run one after the other, in the order in which they were begun; transfers to
-    /// or from one rank likewise, but independently of collectives.
+    /// Starts an operation. Collectives run in the order in which they were started, and so do the transfers to or
+    /// from one rank. Transfers do not wait for collectives.
     pub fn submit(&self, operation: Operation) -> Result<GroupWork, Error> {
         self.core().submit(operation, None)
     }
 
-    /// As [`Group::submit`], for a collective after whose success something is to be done before anyone is told, by
-    /// whichever thread brings it to its end: copying results to where they belong, and the like.
+    /// As [`Group::submit`], for a collective: after its success `then` runs, before it counts as done.
+    ///
+    /// `then` runs on the thread that completes the operation, for example to copy results.
     pub fn submit_then(
         &self,
         operation: Operation,
@@ -304,70 +304,68 @@ impl Group {
         self.core().submit(operation, Some(Box::new(then)))
     }
 
-    /// Opens a window: all ranks call it together, in the same order as all other calls, and each lays open memory of
-    /// its own, of any size. What is said `about` it the others can read; it is 512 bytes at most.
+    /// Opens a window: a collective call in which each rank exposes memory, of any size, to the others.
+    ///
+    /// `about` is user data that the other ranks can read, at most 512 bytes.
     pub fn window(&self, memory: impl Into<WindowMemory>, about: &[u8]) -> Result<Window, Error> {
         Window::open(self, memory.into(), about)
     }
 
-    /// What a window has to know of the group.
-    pub(crate) fn surroundings(&self) -> Result<(EpochDescription, Arc<Lobby>), Error> {
+    /// The description of the group, and what its windows share with the driver.
+    pub(crate) fn window_context(&self) -> Result<(EpochDescription, Arc<Lobby>), Error> {
         self.core().engine.with(|driver| (driver.description().clone(), driver.lobby().clone()))
     }
 
-    /// Whether it takes nothing more.
+    /// Whether the group accepts no more operations.
     pub(crate) fn is_retired(&self) -> bool {
         self.core().lane.is_retired()
     }
 
-    /// How long an operation may take.
+    /// The default timeout of operations.
     pub(crate) fn timeout(&self) -> Duration {
         *self.core().timeout.lock()
     }
 
-    /// The group is over, for this reason.
+    /// Fails the group with a cause; does nothing if it has failed.
     pub(crate) fn give_up(&self, cause: Cause) {
-        // A group that is over can't be given up again.
         let _ = self.core().engine.with(|driver| driver.give_up(cause));
     }
 
-    /// Gives the group up, for everyone.
+    /// Fails the group on all ranks.
     pub fn abort(&self) {
-        let me = Rank::from_index(self.rank());
-        // A group that is over can't be given up again.
-        let _ = self.core().engine.with(|driver| driver.give_up(Cause::GivenUp { who: driver.name(me) }));
+        self.core().give_up();
     }
 
-    /// Why the group is over, if it is.
+    /// The cause, if the group has failed.
     pub fn failure(&self) -> Option<Error> {
         let fault = self.core().engine.with(|driver| driver.fault().cloned());
         match fault {
-            Ok(fault) => fault.map(|cause| Error::Over(Box::new(cause))),
+            Ok(fault) => fault.map(|cause| Error::GroupFailed(Box::new(cause))),
             Err(error) => Some(error),
         }
     }
 
-    /// Has something done once when the group fails, for whatever reason; at once, if it has failed. If this rank leaves
-    /// the group before that, it is never done.
+    /// Calls `callback` once when the group fails, or at once if it has failed. If this rank leaves first, never.
     ///
-    /// It is done by the thread that finds out, without any lock, so it may call the group. It should return soon:
-    /// that thread is not available for anything else meanwhile.
-    pub fn when_over(&self, alarm: impl FnOnce(&Error) + Send + 'static) {
+    /// The thread that detects the failure calls it, without holding a lock: it may call the group. It should return
+    /// soon.
+    pub fn on_failure(&self, callback: impl FnOnce(&Error) + Send + 'static) {
         match self.core().engine.with(|driver| driver.lobby().clone()) {
-            Ok(lobby) => lobby.when_over(Box::new(alarm)),
+            Ok(lobby) => lobby.on_failure(Box::new(callback)),
             Err(Error::Left) => {}
-            Err(error) => alarm(&error),
+            Err(error) => callback(&error),
         }
     }
 
-    /// Takes nothing more: later calls fail with [`Error::Left`]. What was begun runs on in the background, to its end or
-    /// its deadline, and then the group is left. Never waits for others; the last handle that is dropped does the same.
-    /// A program that ends waits for it with [`finish_retired`].
+    /// Leaves the group when the operations in flight have ended. Does not wait; later calls fail with [`Error::Left`].
+    ///
+    /// The operations continue in the background, until their end or deadline. Before a program exits it waits for
+    /// them with [`finish_retired`].
     pub fn retire(&self) {
         self.core().retire();
     }
 
-    /// Leaves the group at once: what has not ended fails. Nobody is waited for, and what was sent arrives.
+    /// Leaves the group at once, without waiting for other ranks. Operations in flight fail; data already sent arrives.
     pub fn close(&self) {
         self.core().close();
     }

@@ -1,4 +1,7 @@
-//! Collective communication that keeps folding when peers come and go.
+//! Collective communication: elastic runs whose peers join and leave, and groups of fixed ranks.
+//!
+//! [`Communicator`] and [`Master`] form an elastic run: a peer that dies costs the operation in flight, not the run.
+//! [`Group`] has fixed ranks and no master: if a rank dies, the group fails on all ranks.
 #![forbid(unsafe_code)]
 
 mod all_reduce;
@@ -24,19 +27,20 @@ mod workspace;
 
 pub use all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 pub use communicator::{Communicator, CommunicatorBuilder};
-pub use device_group::{DeviceGroup, KernelSources, Unfit};
+pub use device_group::{DeviceGroup, KernelSources, Unsupported};
 pub use element::Element;
 pub use error::Error;
 pub use group::{
-    Bootstrap, Group, GroupBuffers, GroupBuilder, GroupOp, GroupSlices, GroupWork, Media, MeetingPlace,
-    Notice, OPERATIONS, OpArguments, Operation, TransferTag, finish_retired,
+    AddressExchange, Bootstrap, BootstrapListener, Group, GroupBuffers, GroupBuilder, GroupOp, GroupSlices,
+    GroupWork, Media, OPERATIONS, OpArguments, Operation, TransferTag, finish_retired,
 };
 pub use master::{MASTER_PORT, Master, MasterBuilder};
 pub use ringfold_cuda as cuda;
 pub use ringfold_fabric::memory::{Memory, View};
 pub use ringfold_fabric::shared_memory::SharedMemory;
 pub use ringfold_proto::cause::{
-    Cause, Departure, JoinRefusal, MasterLoss, PeerName, ProtocolViolation, Removal, StateRejection, Waiting,
+    Cause, Departure, JoinRejection, MasterLoss, PeerName, ProtocolViolation, Removal, StateRejection,
+    WaitingPeer,
 };
 pub use ringfold_proto::dtype::DType;
 pub use ringfold_proto::epoch::Attributes;

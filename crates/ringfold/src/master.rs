@@ -1,20 +1,21 @@
-//! The master: one thread that drives the master machine over sockets.
+//! The master of an elastic run: one thread that drives the master machine over sockets.
 
 mod builder;
 mod crash;
 mod limits;
 mod line;
 mod report;
+mod ring_solver;
 mod server;
-mod tours;
 
 pub use builder::MasterBuilder;
 
 use crate::Error;
-use builder::Plan;
+use builder::MasterOptions;
 use parking_lot::{Condvar, Mutex};
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
+use ringfold_fabric::reactor::panic_text;
 use server::Server;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,12 +24,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The port of a master, unless its user chose another.
+/// The default port of a master.
 pub const MASTER_PORT: u16 = 48148;
 
-/// Decides who is in the run, and how every vote and every operation ends. It never sees the data.
+/// The master of an elastic run: it decides on membership, votes and the outcome of operations. It sees no data.
 ///
-/// A master that is started on the address of one that ended takes the run over from its members.
+/// If a master ends, a new one at the same address continues the run with its members.
 ///
 /// ```
 /// let master = ringfold::Master::builder().listen("127.0.0.1:0").build();
@@ -40,11 +41,11 @@ pub const MASTER_PORT: u16 = 48148;
 /// ```
 #[derive(Debug)]
 pub struct Master {
-    plan: Plan,
+    options: MasterOptions,
     shared: Arc<Shared>,
 }
 
-/// What the user's threads and the master's thread both see.
+/// State shared by the user's threads and the master's thread.
 #[derive(Debug, Default)]
 struct Shared {
     interrupted: AtomicBool,
@@ -54,9 +55,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What `bind` has opened for `run`.
+    /// Opened by `bind` for `run`.
     bound: Option<(Arc<Poller>, Listener)>,
-    /// What the thread sleeps in; none before it was started.
+    /// The poller of the master's thread; `None` before it is started.
     poller: Option<Arc<Poller>>,
     addresses: Vec<SocketAddr>,
     thread: Option<JoinHandle<()>>,
@@ -64,17 +65,18 @@ struct State {
 }
 
 impl Master {
-    /// A master that listens on every address of the machine, unless it is told otherwise.
+    /// Configures a master.
     pub fn builder() -> MasterBuilder {
         MasterBuilder::default()
     }
 
-    fn new(plan: Plan) -> Self {
-        Self { plan, shared: Arc::default() }
+    fn new(options: MasterOptions) -> Self {
+        Self { options, shared: Arc::default() }
     }
 
-    /// Binds the addresses, so that [`Master::addresses`] tells the ports. Peers that connect wait for [`Master::run`],
-    /// which binds by itself if this was not called, or failed.
+    /// Binds the addresses, so that [`Master::addresses`] returns them. Optional: [`Master::run`] binds if needed.
+    ///
+    /// Peers that connect before [`Master::run`] wait for it.
     pub fn bind(&self) -> Result<(), Error> {
         let mut state = self.shared.state.lock();
         if state.poller.is_none() && state.bound.is_none() {
@@ -86,48 +88,50 @@ impl Master {
     }
 
     fn open(&self) -> Result<(Arc<Poller>, Listener), Error> {
-        let poller = Poller::new().map_err(|e| Error::system("a poller for the master", &e))?;
-        let poller = Arc::new(poller.with_unreachable_after(self.plan.unreachable_after));
-        let listener = Listener::bind(&self.plan.addresses()?, &poller);
+        let poller =
+            Poller::new().map_err(|e| Error::system("creating the poller of the master failed", &e))?;
+        let poller = Arc::new(poller.with_unreachable_after(self.options.unreachable_after));
+        let listener = Listener::bind(&self.options.addresses()?, &poller);
         Ok((poller, listener.map_err(|error| Error::Bind(error.to_string()))?))
     }
 
-    /// Listens, and serves from a thread of its own. If it can't listen it may be tried again; once it has
-    /// been started it can't be started another time. One that was interrupted before ends at once.
+    /// Listens, and serves on a background thread. May be called again if listening failed, but runs only once.
+    ///
+    /// If the master was interrupted before, it ends at once.
     pub fn run(&self) -> Result<(), Error> {
         let mut state = self.shared.state.lock();
         if state.poller.is_some() {
-            return Err(Error::BadArgument("this master has been run before".into()));
+            return Err(Error::BadArgument("this master was already started".into()));
         }
         let (poller, listener) = state.bound.take().map_or_else(|| self.open(), Ok)?;
         let addresses: Vec<_> = listener.addresses().collect();
-        self.plan.warn_if_unguarded(&addresses);
-        let server = Server::new(&self.plan, poller.clone(), listener)?;
+        self.options.warn_without_token(&addresses);
+        let server = Server::new(&self.options, poller.clone(), listener)?;
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new()
             .name("ringfold-master".into())
             .spawn(move || {
-                // The server is gone, and its sockets with it, before anybody hears of the end.
+                // The sockets are closed before the outcome is visible.
                 let outcome = guarded(|| server.serve(&shared.interrupted));
                 shared.state.lock().outcome = Some(outcome.clone());
                 shared.ended.notify_all();
-                // Only now: a log whose reader is gone may panic, and nobody must wait for ever because of that.
+                // Logged last: a log may panic, and that must not block `wait`.
                 if let Err(error) = outcome {
                     tracing::error!(target: "ringfold::master", "{error}");
                 }
             })
-            .map_err(|e| Error::system("the master's thread", &e))?;
-        tracing::info!(target: "ringfold::master", ?addresses, "the master listens");
+            .map_err(|e| Error::system("starting the master's thread failed", &e))?;
+        tracing::info!(target: "ringfold::master", ?addresses, "the master is listening");
         *state = State { poller: Some(poller), addresses, thread: Some(thread), ..State::default() };
         Ok(())
     }
 
-    /// Where it listens, once it is bound; ports are those that were chosen for port 0.
+    /// The addresses it listens on, with the ports chosen for port 0; empty before it is bound.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.shared.state.lock().addresses.clone()
     }
 
-    /// Has it end soon. Its peers take it for lost, and look for another one at the same address.
+    /// Ends the master soon. Its peers lose the connection, and dial the same address for a new master.
     pub fn interrupt(&self) {
         self.shared.interrupted.store(true, Ordering::Release);
         if let Some(poller) = &self.shared.state.lock().poller {
@@ -135,20 +139,20 @@ impl Master {
         }
     }
 
-    /// Blocks until it has ended. Then its port is free.
+    /// Waits until the master has ended. Then its ports are free.
     pub fn wait(&self) -> Result<(), Error> {
         self.wait_until(None).unwrap_or_else(|| Err(Error::Internal("the wait ended".into())))
     }
 
-    /// As [`Master::wait`], for so long; none if it has not ended by then.
-    pub fn wait_for(&self, patience: Duration) -> Option<Result<(), Error>> {
-        self.wait_until(Instant::now().checked_add(patience))
+    /// As [`Master::wait`], with a timeout; `None` if the master has not ended by then.
+    pub fn wait_for(&self, timeout: Duration) -> Option<Result<(), Error>> {
+        self.wait_until(Instant::now().checked_add(timeout))
     }
 
     fn wait_until(&self, until: Option<Instant>) -> Option<Result<(), Error>> {
         let mut state = self.shared.state.lock();
         if state.poller.is_none() {
-            return Some(Err(Error::Misuse("this master was never run".into())));
+            return Some(Err(Error::Misuse("this master was not started".into())));
         }
         loop {
             if state.outcome.is_some() {
@@ -170,20 +174,16 @@ impl Drop for Master {
         self.interrupt();
         let thread = self.shared.state.lock().thread.take();
         if let Some(thread) = thread {
-            // It does not panic: what it runs is guarded.
+            // The thread catches panics.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs the loop; a panic in it becomes an error, and what it held is dropped.
+/// Runs the loop; a panic becomes an error, and what the loop owns is dropped.
 fn guarded(body: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-        let words = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-        let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
-        let why = words.unwrap_or_else(|| "for a reason that can't be told".into());
-        Err(Error::Internal(format!("the master panicked: {why}")))
-    })
+    catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|panic| Err(Error::Internal(format!("the master panicked: {}", panic_text(&*panic)))))
 }
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_in_the_loop_becomes_an_error_and_what_the_loop_held_is_dropped() {
+    fn a_panic_in_the_loop_becomes_an_error_and_drops_what_the_loop_owns() {
         let held = Arc::new(());
         let inner = held.clone();
         let outcome = guarded(move || {

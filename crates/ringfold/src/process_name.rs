@@ -1,6 +1,6 @@
-//! What errors call a process, unless its user named it.
+//! The default name of a process in errors.
 
-/// Host and process id, in so many bytes at most: of a longer one, the end.
+/// Host name and process id; if longer than `bytes_max`, only the end of it.
 pub(crate) fn process_name(bytes_max: usize) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();

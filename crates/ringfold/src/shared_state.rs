@@ -1,10 +1,10 @@
-//! The state that the peers of a group hold in common, as its user describes it.
+//! Shared state: tensors that the peers of a group keep equal.
 
 mod hashing;
 
 #[cfg(test)]
 pub(crate) use hashing::hash_slices;
-pub(crate) use hashing::{Arriving, hash_all};
+pub(crate) use hashing::{TensorBytes, hash_all};
 
 use crate::{Element, Error};
 use ringfold_cuda::DeviceMemory;
@@ -14,9 +14,9 @@ use ringfold_proto::limits;
 use std::collections::HashSet;
 use zerocopy::IntoBytes;
 
-/// Tensors that all peers of a group shall hold alike, and the revision of their content.
+/// Tensors that all peers of a group keep equal, and the revision of their content.
 ///
-/// The entries borrow the user's memory, and a sync may write to it. Keys, types, lengths and order must be the
+/// The entries borrow the caller's memory, and a sync may write to it. Keys, types, lengths and order must be the
 /// same on all peers.
 ///
 /// ```
@@ -40,32 +40,32 @@ struct Entry<'a> {
 }
 
 impl<'a> SharedState<'a> {
-    /// No tensors yet, at this revision.
+    /// A state without tensors, at this revision.
     pub fn new(revision: u64) -> Self {
         Self { revision, entries: Vec::new() }
     }
 
-    /// One more tensor, whose content shall be the same on all peers.
+    /// Adds a tensor whose content shall be the same on all peers.
     pub fn add<T: Element>(self, key: &str, data: &'a mut [T]) -> Self {
         self.with(key, data, false)
     }
 
-    /// One more tensor, whose content may differ; only who syncs for the first time is given the elected one.
+    /// Adds a tensor whose content may differ: only a peer that syncs for the first time receives the elected one.
     pub fn add_unequal<T: Element>(self, key: &str, data: &'a mut [T]) -> Self {
         self.with(key, data, true)
     }
 
-    /// The revision that the content has.
+    /// The revision of the content.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The content has changed, or was found to be of this revision.
+    /// Sets the revision of the content.
     pub fn set_revision(&mut self, revision: u64) {
         self.revision = revision;
     }
 
-    /// Lends all entries to `user`, and returns when nobody touches them any more.
+    /// Lends all entries to `user`, and returns when they are no longer accessed.
     pub(crate) fn lend<R>(&mut self, user: impl FnOnce(Vec<StateTensor>) -> R) -> R {
         let mut names = Vec::with_capacity(self.entries.len());
         let mut bytes = Vec::with_capacity(self.entries.len());
@@ -97,37 +97,37 @@ impl core::fmt::Debug for Entry<'_> {
     }
 }
 
-/// One tensor of a shared state, for those who deal in raw memory.
+/// One tensor of a shared state, for callers that manage memory themselves.
 #[derive(Debug)]
 pub struct StateTensor {
-    /// The user's name for it.
+    /// The name of the tensor.
     pub key: String,
-    /// The type of its elements.
+    /// The type of the elements.
     pub dtype: DType,
-    /// Its contents.
+    /// The content.
     pub memory: StateMemory,
-    /// Peers may hold different contents; only who syncs for the first time is given the elected one.
+    /// Whether the content may differ: only a peer that syncs for the first time receives the elected one.
     pub allow_content_inequality: bool,
 }
 
 impl StateTensor {
-    /// How many elements it has.
+    /// The number of elements.
     pub(crate) fn count(&self) -> u64 {
         (self.memory.len() / self.dtype.bytes()) as u64
     }
 }
 
-/// Where the contents of a tensor are. The same contents are the same state, wherever they are.
+/// The memory of a tensor. Where it is does not matter for the comparison of states.
 #[derive(Debug)]
 pub enum StateMemory {
-    /// On this host.
+    /// Host memory.
     Host(Memory),
-    /// On a CUDA device. It is written only when a sync has succeeded.
+    /// Memory of a CUDA device. Written only after a sync has succeeded.
     Device(DeviceMemory),
 }
 
 impl StateMemory {
-    /// How many bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Host(memory) => memory.len(),
@@ -135,7 +135,7 @@ impl StateMemory {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -160,7 +160,7 @@ impl From<DeviceMemory> for StateMemory {
     }
 }
 
-/// One tensor of a shared state whose contents are on this host, if only as a copy.
+/// One tensor of a shared state, or its copy, in host memory.
 #[derive(Debug)]
 pub(crate) struct HostTensor {
     pub(crate) key: String,
@@ -168,39 +168,41 @@ pub(crate) struct HostTensor {
     pub(crate) memory: Memory,
 }
 
-/// Whether tensors can be a state at all.
+/// Checks the number of tensors, their keys and lengths.
 pub(crate) fn check(tensors: &[StateTensor]) -> Result<(), Error> {
     if tensors.len() > limits::STATE_ENTRIES_MAX {
         let (have, most) = (tensors.len(), limits::STATE_ENTRIES_MAX);
-        return Err(Error::BadArgument(format!("a shared state has at most {most} entries, and not {have}")));
+        return Err(Error::BadArgument(format!(
+            "invalid shared state: {have} entries, at most {most} are supported"
+        )));
     }
     let mut keys = HashSet::new();
     for StateTensor { key, dtype, memory, .. } in tensors {
         if key.len() > limits::STATE_KEY_BYTES_MAX {
             let most = limits::STATE_KEY_BYTES_MAX;
-            return Err(Error::BadArgument(format!("the key {key:?} is longer than {most} bytes")));
+            return Err(Error::BadArgument(format!("invalid key {key:?}: longer than {most} bytes")));
         }
         if !keys.insert(key) {
-            return Err(Error::BadArgument(format!("the key {key:?} is in the shared state twice")));
+            return Err(Error::BadArgument(format!("duplicate key {key:?} in the shared state")));
         }
         if memory.len() % dtype.bytes() != 0 {
             let bytes = memory.len();
             return Err(Error::BadArgument(format!(
-                "the entry {key:?} has {bytes} bytes: not whole {dtype}"
+                "invalid entry {key:?}: {bytes} bytes are not a multiple of the size of {dtype}"
             )));
         }
     }
     Ok(())
 }
 
-/// What a sync reports.
+/// Statistics of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SyncInfo {
-    /// The revision of the content that everyone has now.
+    /// The revision that all peers have now.
     pub revision: u64,
-    /// Bytes of entries that were sent.
+    /// Bytes of entries sent.
     pub tx_bytes: u64,
-    /// Bytes of entries that arrived.
+    /// Bytes of entries received.
     pub rx_bytes: u64,
 }
 
@@ -209,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_lent_in_order_and_come_back_as_they_were_left() {
+    fn entries_are_lent_in_order_and_keep_what_the_borrower_wrote() {
         let (mut a, mut b, mut none) = ([1_u16, 2], [3.0_f64], [0_u8; 0]);
         let mut state = SharedState::new(5).add("a", &mut a).add_unequal("b", &mut b).add("none", &mut none);
         let layout = state.lend(|mut tensors| {
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_twice_a_long_key_and_half_an_element_are_the_users_faults() {
+    fn duplicate_keys_long_keys_and_partial_elements_are_rejected() {
         let tensor = |key: &str, bytes| StateTensor {
             key: key.into(),
             dtype: DType::F32,

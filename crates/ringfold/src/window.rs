@@ -1,4 +1,4 @@
-//! Windows: memory that each rank of a group lays open for the others to write.
+//! Windows: memory of each rank of a group that the other ranks can write.
 
 mod offer;
 mod opening;
@@ -22,11 +22,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Memory of all ranks of a group, which each of them can write without the others' help.
+/// Memory of all ranks of a group, for one-sided communication.
 ///
-/// A put writes into a rank's memory. A signal tells a rank that what was put before it is there: it arrives behind all
-/// puts of the same window and from the same rank. Each wait takes one signal. Between ranks of one host that have laid
-/// open [shared memory](SharedMemory), a put is a copy and a signal a word in memory; all else goes over TCP.
+/// A put writes into a rank's memory. A signal notifies a rank: it arrives after all earlier puts of the same rank in the
+/// same window. Each wait consumes one signal. Between ranks on one host that expose [shared memory](SharedMemory) a put
+/// is a copy, and a signal sets a word in memory; everything else uses TCP.
 ///
 /// ```
 /// use ringfold::{Bootstrap, Group, SharedMemory};
@@ -55,15 +55,15 @@ use std::time::{Duration, Instant};
 /// # }
 /// ```
 pub struct Window {
-    pane: Arc<Pane>,
+    inner: Arc<WindowInner>,
 }
 
-/// What a rank lays open in a window.
+/// The memory that a rank exposes in a window.
 #[derive(Debug)]
 pub enum WindowMemory {
-    /// Memory that only this process has: the others reach it over TCP.
+    /// Private memory of this process; the other ranks write it over TCP.
     Private(Memory),
-    /// Memory that those of this host can map.
+    /// Shared memory, which ranks on this host map.
     Shared(SharedMemory),
 }
 
@@ -89,7 +89,7 @@ impl WindowMemory {
                 match ticket {
                     Ok(ticket) => (memory, Some((file, ticket))),
                     Err(error) => {
-                        tracing::debug!(%error, "memory of a window can't be shared");
+                        tracing::debug!(%error, "the memory of a window is not shared: creating its ticket failed");
                         (memory, None)
                     }
                 }
@@ -98,66 +98,67 @@ impl WindowMemory {
     }
 }
 
-/// A window from within.
-struct Pane {
+/// The state of a window, shared with its works.
+struct WindowInner {
     group: Group,
     lobby: Arc<Lobby>,
     description: EpochDescription,
-    own: Own,
-    /// Where this rank hears signals.
+    own: ExposedMemory,
+    /// Where this rank receives signals through memory.
     bells: Arc<Bells>,
-    sides: Vec<Side>,
+    peers: Vec<PeerWindow>,
     about: Vec<Vec<u8>>,
-    /// How it waits for signals.
+    /// How waits for signals spin and sleep.
     policy: Policy,
 }
 
-/// What this rank lays open.
-struct Own {
+/// The memory that this rank exposes.
+struct ExposedMemory {
     memory: OwnMemory,
-    /// Others open it as long as it is open here.
+    /// Kept open: other ranks open it through this process.
     _file: Option<OwnedFd>,
 }
 
 enum OwnMemory {
-    /// No channel writes it.
+    /// Not written by channels.
     Held(Mutex<Memory>),
     Registered(Segment),
 }
 
-/// What this rank has to do with another one, or with itself.
-struct Side {
+/// The window of one rank, as this rank uses it.
+struct PeerWindow {
     bytes: usize,
     mapped: Option<MappedMemory>,
-    to: Way,
-    /// Whether its signals come over the line; else they ring a bell.
-    hears_line: bool,
-    /// If one of the two needs it.
-    line: Option<Line>,
-    taken: Mutex<Taken>,
+    to: PutPath,
+    /// Whether that rank's signals arrive over TCP, rather than through memory.
+    signals_by_tcp: bool,
+    /// If either of the two ranks uses TCP.
+    channels: Option<PeerChannels>,
+    consumed: Mutex<ConsumedSignals>,
 }
 
-/// How puts and signals get to a rank.
-enum Way {
+/// How puts and signals reach a rank.
+enum PutPath {
     Own,
-    /// What was mapped, and its bells.
-    Memory(Bells),
-    /// The line, and what names its memory there.
-    Line(Handle),
+    /// Its mapped memory, and its signals in memory.
+    Mapped(Bells),
+    /// TCP, with the handle of its memory.
+    Tcp(Handle),
 }
 
-struct Line {
+/// The TCP channels to a rank.
+struct PeerChannels {
     puts: Channel,
-    /// On which each end tells that it will put nothing more.
+    /// Signals that an end has made its last put.
     end: Channel,
 }
 
-/// Signals of a rank that were waited for.
+/// The number of signals of a rank that waits have consumed.
 #[derive(Default)]
-struct Taken {
-    /// How many rings, modulo the size of the number.
+struct ConsumedSignals {
+    /// Signals through memory, modulo 2³².
     rings: u32,
-    /// How many of those that come over the line belong to waits that nobody waits for any more.
+    /// Signals over TCP that belong to dropped waits.
     owed: u64,
 }
 
@@ -165,74 +166,78 @@ impl Window {
     pub(crate) fn open(group: &Group, memory: WindowMemory, about: &[u8]) -> Result<Self, Error> {
         if about.len() > limits::WINDOW_ABOUT_BYTES_MAX {
             return Err(Error::BadArgument(format!(
-                "{} bytes about a window's memory are too many: {} are allowed",
+                "invalid user data of a window: {} bytes, at most {} are supported",
                 about.len(),
                 limits::WINDOW_ABOUT_BYTES_MAX
             )));
         }
-        let (description, lobby) = group.surroundings()?;
+        let (description, lobby) = group.window_context()?;
         let mut opened = lobby.open();
         let number = *opened;
         *opened = opened.wrapping_add(1);
         let opening = Opening { group, lobby: lobby.clone(), description: description.clone(), number };
-        let Opened { own, bells, sides, about } = opening.run(memory, about)?;
+        let Opened { own, bells, peers, about } = opening.run(memory, about)?;
         drop(opened);
         lobby.watch(&bells);
         let policy = Policy::SIGNAL.for_ranks(group.world());
         let group = group.clone();
-        Ok(Self { pane: Arc::new(Pane { group, lobby, description, own, bells, sides, about, policy }) })
+        Ok(Self {
+            inner: Arc::new(WindowInner { group, lobby, description, own, bells, peers, about, policy }),
+        })
     }
 
-    /// The group whose window it is.
+    /// The group of the window.
     pub fn group(&self) -> &Group {
-        &self.pane.group
+        &self.inner.group
     }
 
-    /// How many bytes a rank has laid open.
+    /// The size of a rank's memory in bytes.
     pub fn bytes(&self, rank: usize) -> Result<usize, Error> {
-        self.pane.side(rank).map(|side| side.bytes)
+        self.inner.peer(rank).map(|peer| peer.bytes)
     }
 
-    /// What a rank has told about its memory.
+    /// The user data that a rank attached to its memory.
     pub fn about(&self, rank: usize) -> Result<&[u8], Error> {
-        self.pane.side(rank).map(|_| &*self.pane.about[rank])
+        self.inner.peer(rank).map(|_| &*self.inner.about[rank])
     }
 
-    /// Whether a rank's memory can be read and written as if it were this rank's own.
+    /// Whether a rank's memory is mapped into this process, or its own.
     pub fn is_mapped(&self, rank: usize) -> Result<bool, Error> {
-        self.pane.side(rank).map(|side| !matches!(side.to, Way::Line(_)) || side.mapped.is_some())
+        self.inner.peer(rank).map(|peer| !matches!(peer.to, PutPath::Tcp(_)) || peer.mapped.is_some())
     }
 
-    /// The file that another rank's memory lies in, and where, for those who map it by other means.
+    /// The file of another rank's mapped memory, and the offset in it.
     pub fn file(&self, rank: usize) -> Result<Option<(BorrowedFd<'_>, u64)>, Error> {
-        let side = self.pane.side(rank)?;
-        Ok(side.mapped.as_ref().map(|mapped| (mapped.file(), mapped.offset())))
+        let peer = self.inner.peer(rank)?;
+        Ok(peer.mapped.as_ref().map(|mapped| (mapped.file(), mapped.offset())))
     }
 
-    /// Copies from a rank's memory: this rank's own, or one that is [mapped](Self::is_mapped).
+    /// Copies from a rank's memory: its own, or one that is [mapped](Self::is_mapped).
     pub fn read(&self, rank: usize, offset: usize, into: &mut [u8]) -> Result<(), Error> {
-        let side = self.pane.side(rank)?;
-        self.pane.check(rank, side, offset, into.len())?;
-        match (&side.to, &side.mapped) {
-            (Way::Own, _) => self.pane.own.read(offset, into),
+        let peer = self.inner.peer(rank)?;
+        self.inner.check(rank, peer, offset, into.len())?;
+        match (&peer.to, &peer.mapped) {
+            (PutPath::Own, _) => self.inner.own.read(offset, into),
             (_, Some(mapped)) => mapped.read(offset, into),
             _ if into.is_empty() => {}
             _ => {
-                let name = self.pane.name(rank);
-                return Err(Error::Misuse(format!("the memory of {name} can't be read from here")));
+                let name = self.inner.name(rank);
+                return Err(Error::Misuse(format!(
+                    "unsupported read: the memory of {name} is not mapped here"
+                )));
             }
         }
         Ok(())
     }
 
-    /// Writes bytes into a rank's memory. When it returns they are on their way, and a signal that is sent now arrives
-    /// behind them. Without a timeout it has as long as the group's operations; if it can't be sent in that time the
-    /// group is over.
+    /// Writes bytes into a rank's memory. When it returns the bytes are sent; a later signal arrives after them.
+    ///
+    /// Without a timeout the group's applies. If the bytes cannot be sent in time the group fails.
     pub fn put(&self, from: &[u8], to: usize, offset: usize, timeout: Option<Duration>) -> Result<(), Error> {
         lend(from, |view| self.begin_put(view, to, offset, timeout)?.wait())
     }
 
-    /// As [`Window::put`], without waiting until the bytes are no longer read.
+    /// As [`Window::put`], without waiting until the bytes are sent.
     pub fn begin_put(
         &self,
         from: View,
@@ -240,64 +245,67 @@ impl Window {
         offset: usize,
         timeout: Option<Duration>,
     ) -> Result<WindowWork, Error> {
-        let until = self.pane.deadline(timeout);
-        let mark = self.pane.put(from, to, offset, until)?;
-        Ok(WindowWork::put(self.pane.clone(), to, mark, until))
+        let until = self.inner.deadline(timeout);
+        let mark = self.inner.put(from, to, offset, until)?;
+        Ok(WindowWork::put(self.inner.clone(), to, mark, until))
     }
 
-    /// Tells a rank that what was put into its memory before is there.
+    /// Signals a rank, after all earlier puts to it.
     pub fn signal(&self, to: usize) -> Result<(), Error> {
-        self.pane.signal(to)
+        self.inner.signal(to)
     }
 
-    /// Waits for a rank's next signal, and takes it. If it is late nothing is broken, and it may be waited for again.
-    /// Without a timeout it has as long as the group's operations.
+    /// Waits for the next signal of a rank, and consumes it. After [`Error::TimedOut`] the caller may wait again.
+    ///
+    /// Without a timeout the group's applies.
     pub fn wait_signal(&self, from: usize, timeout: Option<Duration>) -> Result<(), Error> {
         self.begin_wait_signal(from, timeout)?.wait()
     }
 
-    /// As [`Window::wait_signal`], without waiting. Whoever drops the work lets it take the signal all the same.
+    /// As [`Window::wait_signal`], without waiting. A dropped work still consumes its signal.
     pub fn begin_wait_signal(&self, from: usize, timeout: Option<Duration>) -> Result<WindowWork, Error> {
-        self.pane.side(from)?;
-        if self.pane.group.is_retired() {
+        self.inner.peer(from)?;
+        if self.inner.group.is_retired() {
             return Err(Error::Left);
         }
-        Ok(WindowWork::signal(self.pane.clone(), from, self.pane.deadline(timeout)))
+        Ok(WindowWork::signal(self.inner.clone(), from, self.inner.deadline(timeout)))
     }
 
-    /// Ends the window, when all ranks have come to this: then all puts have arrived, and nobody writes this rank's
-    /// memory any more. A window that is merely dropped leaves the others to find out.
+    /// Closes the window: a collective call. Then all puts have arrived, and no rank writes this rank's memory.
+    ///
+    /// A window that is dropped without this does not notify the other ranks.
     pub fn close(&self) -> Result<(), Error> {
-        let until = self.pane.deadline(None);
-        let lined = || self.pane.sides.iter().enumerate().filter_map(|(r, s)| Some((r, s.line.as_ref()?)));
-        for (rank, line) in lined() {
-            line.end.signal().map_err(|error| self.pane.explain(rank, error))?;
+        let until = self.inner.deadline(None);
+        let by_tcp =
+            || self.inner.peers.iter().enumerate().filter_map(|(r, p)| Some((r, p.channels.as_ref()?)));
+        for (rank, channels) in by_tcp() {
+            channels.end.signal().map_err(|error| self.inner.explain(rank, error))?;
         }
-        for (rank, line) in lined() {
-            line.end.wait(until).map_err(|error| match error {
-                ChannelError::Deadline { .. } => self.pane.give_up_waiting(rank),
-                error => self.pane.explain(rank, error),
+        for (rank, channels) in by_tcp() {
+            channels.end.wait(until).map_err(|error| match error {
+                ChannelError::Deadline { .. } => self.inner.fail_group(rank),
+                error => self.inner.explain(rank, error),
             })?;
-            line.puts.forget_signals();
+            channels.puts.forget_signals();
         }
-        self.pane.group.barrier()
+        self.inner.group.barrier()
     }
 }
 
 impl core::fmt::Debug for Window {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let bytes: Vec<_> = self.pane.sides.iter().map(|side| side.bytes).collect();
-        f.debug_struct("Window").field("group", &self.pane.group).field("bytes", &bytes).finish()
+        let bytes: Vec<_> = self.inner.peers.iter().map(|peer| peer.bytes).collect();
+        f.debug_struct("Window").field("group", &self.inner.group).field("bytes", &bytes).finish()
     }
 }
 
-impl Own {
+impl ExposedMemory {
     fn read(&self, offset: usize, into: &mut [u8]) {
         match &self.memory {
             OwnMemory::Held(memory) => {
                 into.copy_from_slice(&memory.lock().as_slice()[offset..offset + into.len()]);
             }
-            // Whoever asks has looked that it is within.
+            // The caller has checked the range.
             OwnMemory::Registered(segment) => drop(segment.read(offset, into)),
         }
     }
@@ -312,23 +320,23 @@ impl Own {
     }
 }
 
-impl Pane {
-    fn side(&self, rank: usize) -> Result<&Side, Error> {
-        self.sides.get(rank).ok_or_else(|| {
+impl WindowInner {
+    fn peer(&self, rank: usize) -> Result<&PeerWindow, Error> {
+        self.peers.get(rank).ok_or_else(|| {
             Error::BadArgument(format!(
                 "rank {rank} is out of range: ranks are 0 to {}",
-                self.sides.len() - 1
+                self.peers.len() - 1
             ))
         })
     }
 
-    fn check(&self, rank: usize, side: &Side, offset: usize, bytes: usize) -> Result<(), Error> {
+    fn check(&self, rank: usize, peer: &PeerWindow, offset: usize, bytes: usize) -> Result<(), Error> {
         match offset.checked_add(bytes) {
-            Some(end) if end <= side.bytes => Ok(()),
+            Some(end) if end <= peer.bytes => Ok(()),
             _ => Err(Error::BadArgument(format!(
                 "{bytes} bytes at {offset} are past the end of the window of {}, which has {} bytes",
                 self.name(rank),
-                side.bytes
+                peer.bytes
             ))),
         }
     }
@@ -339,44 +347,43 @@ impl Pane {
         now.checked_add(timeout).unwrap_or(now + limits::OPERATION_MAX * 1000)
     }
 
-    /// Puts. If something of it is still to be sent: a mark behind it.
+    /// Puts. Returns a mark behind the put if it is not completely sent.
     fn put(&self, from: View, to: usize, offset: usize, until: Instant) -> Result<Option<Mark>, Error> {
-        let side = self.side(to)?;
-        self.check(to, side, offset, from.len())?;
-        self.refuse(to)?;
-        match (&side.to, &side.mapped, &side.line) {
+        let peer = self.peer(to)?;
+        self.check(to, peer, offset, from.len())?;
+        self.check_peer(to)?;
+        match (&peer.to, &peer.mapped, &peer.channels) {
             _ if from.is_empty() => {}
-            (Way::Own, ..) => {
-                // In other languages it may be a part of the very memory.
+            (PutPath::Own, ..) => {
+                // The source may overlap this memory in other languages.
                 let copy = from.as_slice().to_vec();
                 self.own.write(offset, &copy);
             }
-            (Way::Memory(_), Some(mapped), _) => mapped.write(offset, from.as_slice()),
-            (Way::Line(handle), _, Some(line)) => loop {
-                match line.puts.put(from.clone().into(), handle.at(offset as u64)) {
-                    Ok(()) => return Ok(Some(line.puts.mark())),
-                    Err(ChannelError::Full { .. }) => self.flush(to, line.puts.mark(), until)?,
+            (PutPath::Mapped(_), Some(mapped), _) => mapped.write(offset, from.as_slice()),
+            (PutPath::Tcp(handle), _, Some(channels)) => loop {
+                match channels.puts.put(from.clone().into(), handle.at(offset as u64)) {
+                    Ok(()) => return Ok(Some(channels.puts.mark())),
+                    Err(ChannelError::Full { .. }) => self.flush(to, channels.puts.mark(), until)?,
                     Err(error) => return Err(self.explain(to, error)),
                 }
             },
-            _ => return Err(Error::Internal("there is no way to a rank of a window".into())),
+            _ => return Err(Error::Internal("a rank of a window has no transport".into())),
         }
         Ok(None)
     }
 
-    /// Waits until puts have left. If they do not in time, the group is over: the memory must not be read any more,
-    /// and what was sent is half a put.
+    /// Waits until puts are sent. If that times out the group fails: a part of the put is sent already.
     fn flush(&self, to: usize, mark: Mark, until: Instant) -> Result<(), Error> {
-        match self.flush_for_now(to, mark, until)? {
+        match self.try_flush(to, mark, until)? {
             true => Ok(()),
-            false => Err(self.give_up_waiting(to)),
+            false => Err(self.fail_group(to)),
         }
     }
 
-    /// Waits until puts have left. Whether they have in time.
-    fn flush_for_now(&self, to: usize, mark: Mark, until: Instant) -> Result<bool, Error> {
-        let Some(line) = &self.side(to)?.line else { return Ok(true) };
-        match line.puts.flush_to(mark, until) {
+    /// Waits until puts are sent. Returns whether they were in time.
+    fn try_flush(&self, to: usize, mark: Mark, until: Instant) -> Result<bool, Error> {
+        let Some(channels) = &self.peer(to)?.channels else { return Ok(true) };
+        match channels.puts.flush_to(mark, until) {
             Ok(()) => Ok(true),
             Err(ChannelError::Deadline { .. }) => Ok(false),
             Err(error) => Err(self.explain(to, error)),
@@ -384,54 +391,57 @@ impl Pane {
     }
 
     fn signal(&self, to: usize) -> Result<(), Error> {
-        let side = self.side(to)?;
-        self.refuse(to)?;
+        let peer = self.peer(to)?;
+        self.check_peer(to)?;
         let me = Rank::from_index(self.group.rank());
-        match (&side.to, &side.line) {
-            (Way::Own, _) => self.bells.ring(me),
-            (Way::Memory(bells), _) => bells.ring(me),
-            (Way::Line(_), Some(line)) => loop {
-                match line.puts.signal() {
+        match (&peer.to, &peer.channels) {
+            (PutPath::Own, _) => self.bells.ring(me),
+            (PutPath::Mapped(bells), _) => bells.ring(me),
+            (PutPath::Tcp(_), Some(channels)) => loop {
+                match channels.puts.signal() {
                     Ok(()) => break,
                     Err(ChannelError::Full { .. }) => {
-                        self.flush(to, line.puts.mark(), self.deadline(None))?;
+                        self.flush(to, channels.puts.mark(), self.deadline(None))?;
                     }
                     Err(error) => return Err(self.explain(to, error)),
                 }
             },
-            _ => return Err(Error::Internal("there is no way to a rank of a window".into())),
+            _ => return Err(Error::Internal("a rank of a window has no transport".into())),
         }
         Ok(())
     }
 
-    /// Waits for a signal until a time. Whether it came, and was taken.
-    fn hear(&self, from: usize, until: Instant) -> Result<bool, Error> {
-        let side = self.side(from)?;
-        match &side.line {
-            Some(line) if side.hears_line => self.hear_on_line(from, &line.puts, &side.taken, until),
-            _ => self.hear_bell(from, &side.taken, until),
+    /// Waits for a signal, and consumes it. Returns whether there was one in time.
+    fn take_signal(&self, from: usize, until: Instant) -> Result<bool, Error> {
+        let peer = self.peer(from)?;
+        match &peer.channels {
+            Some(channels) if peer.signals_by_tcp => {
+                self.take_tcp_signal(from, &channels.puts, &peer.consumed, until)
+            }
+            _ => self.take_memory_signal(from, &peer.consumed, until),
         }
     }
 
-    fn hear_on_line(
+    fn take_tcp_signal(
         &self,
         from: usize,
-        line: &Channel,
-        taken: &Mutex<Taken>,
+        channel: &Channel,
+        consumed: &Mutex<ConsumedSignals>,
         until: Instant,
     ) -> Result<bool, Error> {
         loop {
             if let Some(error) = self.lobby.ended() {
                 return Err(error);
             }
-            let heard = if Instant::now() >= until { line.poll() } else { line.wait(until).map(|()| true) };
-            match heard {
+            let signalled =
+                if Instant::now() >= until { channel.poll() } else { channel.wait(until).map(|()| true) };
+            match signalled {
                 Ok(true) => {
-                    let mut taken = taken.lock();
-                    if taken.owed == 0 {
+                    let mut consumed = consumed.lock();
+                    if consumed.owed == 0 {
                         return Ok(true);
                     }
-                    taken.owed -= 1;
+                    consumed.owed -= 1;
                 }
                 Ok(false) | Err(ChannelError::Deadline { .. }) => return Ok(false),
                 Err(error) => return Err(self.explain(from, error)),
@@ -439,20 +449,25 @@ impl Pane {
         }
     }
 
-    fn hear_bell(&self, from: usize, taken: &Mutex<Taken>, until: Instant) -> Result<bool, Error> {
+    fn take_memory_signal(
+        &self,
+        from: usize,
+        consumed: &Mutex<ConsumedSignals>,
+        until: Instant,
+    ) -> Result<bool, Error> {
         let rank = Rank::from_index(from);
-        let rings = |taken: &Taken| self.bells.rung(rank).wrapping_sub(taken.rings) as i32;
+        let rings = |consumed: &ConsumedSignals| self.bells.rung(rank).wrapping_sub(consumed.rings) as i32;
         loop {
             let events = self.lobby.events();
             if let Some(error) = self.lobby.ended() {
                 return Err(error);
             }
-            // What someone signalled before it left counts; so whether it has left is looked at first.
-            let departed = self.lobby.departed(rank, || self.peer(from));
+            // Checked before the signals: those of a rank that has left still count.
+            let departed = self.lobby.departed(rank, || self.peer_name(from));
             {
-                let mut taken = taken.lock();
-                if rings(&taken) > 0 {
-                    taken.rings = taken.rings.wrapping_add(1);
+                let mut consumed = consumed.lock();
+                if rings(&consumed) > 0 {
+                    consumed.rings = consumed.rings.wrapping_add(1);
                     return Ok(true);
                 }
             }
@@ -462,68 +477,71 @@ impl Pane {
             if Deadline::from(until).is_over() {
                 return Ok(false);
             }
-            let is_enough = || rings(&taken.lock()) > 0 || self.lobby.events() != events;
+            let is_enough = || rings(&consumed.lock()) > 0 || self.lobby.events() != events;
             self.bells.wait(rank, self.policy, until.into(), is_enough);
         }
     }
 
-    /// A wait that nobody waits for any more still takes its signal.
-    fn owe(&self, from: usize) {
-        if let Some(side) = self.sides.get(from) {
-            let mut taken = side.taken.lock();
-            if side.hears_line {
-                taken.owed += 1;
+    /// A dropped wait still consumes its signal.
+    fn skip_signal(&self, from: usize) {
+        if let Some(peer) = self.peers.get(from) {
+            let mut consumed = peer.consumed.lock();
+            if peer.signals_by_tcp {
+                consumed.owed += 1;
             } else {
-                taken.rings = taken.rings.wrapping_add(1);
+                consumed.rings = consumed.rings.wrapping_add(1);
             }
         }
     }
 
-    /// Nothing can be put or signalled where nobody is.
-    fn refuse(&self, to: usize) -> Result<(), Error> {
+    /// Fails if the group has failed or was left, or the rank has left.
+    fn check_peer(&self, to: usize) -> Result<(), Error> {
         if self.group.is_retired() {
             return Err(self.lobby.ended().unwrap_or(Error::Left));
         }
         if self.lobby.events() == 0 {
             return Ok(());
         }
-        let refusal = self.lobby.ended();
-        let refusal = refusal.or_else(|| self.lobby.departed(Rank::from_index(to), || self.peer(to)));
-        refusal.map_or(Ok(()), Err)
+        let ended = self.lobby.ended();
+        let ended = ended.or_else(|| self.lobby.departed(Rank::from_index(to), || self.peer_name(to)));
+        ended.map_or(Ok(()), Err)
     }
 
-    /// A line has failed. Why, the group most likely knows in a moment.
+    /// The cause of a failed channel, which the group usually knows a moment later.
     fn explain(&self, rank: usize, error: ChannelError) -> Error {
         if let ChannelError::Misuse(why) = error {
             return Error::BadArgument(why);
         }
-        let until = Instant::now() + limits::FAULT_NEWS_MAX;
+        let until = Instant::now() + limits::FAULT_DELAY_MAX;
         loop {
-            if let Err(known) = self.refuse(rank) {
+            if let Err(known) = self.check_peer(rank) {
                 return known;
             }
             if Instant::now() >= until {
-                return Error::System(format!("the window's way to {}: {error}", self.name(rank)));
+                return Error::System(format!(
+                    "the window's connection to {} failed: {error}",
+                    self.name(rank)
+                ));
             }
-            std::thread::sleep(limits::FAULT_NEWS_PAUSE);
+            std::thread::sleep(limits::FAULT_POLL_INTERVAL);
         }
     }
 
-    /// A rank has taken too long with what can't be left off.
-    fn give_up_waiting(&self, rank: usize) -> Error {
-        self.group.give_up(Cause::Timeout { waited_for: vec![self.peer(rank)] });
+    /// Fails the group after a timeout.
+    fn fail_group(&self, rank: usize) -> Error {
+        self.group.give_up(Cause::Timeout { waited_for: vec![self.peer_name(rank)] });
         self.lobby.ended().unwrap_or(Error::Left)
     }
 
-    fn late(&self, from: usize) -> Error {
-        Error::Late(format!("waited in vain for a signal of {}", self.name(from)))
+    fn timed_out(&self, from: usize) -> Error {
+        Error::TimedOut(format!("timed out waiting for a signal from {}", self.name(from)))
     }
 
     fn name(&self, rank: usize) -> &str {
         &self.description.members[rank].name
     }
 
-    fn peer(&self, rank: usize) -> PeerName {
-        self.description.members[rank].named()
+    fn peer_name(&self, rank: usize) -> PeerName {
+        self.description.members[rank].peer_name()
     }
 }

@@ -1,9 +1,9 @@
-//! All-reduces that go on while the caller computes.
+//! Handles of asynchronous all-reduces.
 
 use crate::all_reduce::{Buffers, ReduceInfo};
 use crate::driver::Ended;
 use crate::engine::Engine;
-use crate::staging::Errand;
+use crate::staging::StagedWork;
 use crate::{Element, Error};
 use core::marker::PhantomData;
 use parking_lot::Mutex;
@@ -11,30 +11,30 @@ use ringfold_proto::id::CallId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A collective that was started. Whoever drops it lets it run on; its memory is kept until it has ended.
+/// A handle of an all-reduce in flight. Dropping it does not stop the operation, whose memory is kept until its end.
 pub struct Work {
     kind: Kind,
 }
 
 enum Kind {
     Plain(Plain),
-    Staged(Errand),
+    Staged(StagedWork),
 }
 
-/// A collective that works on the user's memory.
+/// An all-reduce of host memory.
 struct Plain {
     engine: Arc<Engine>,
     call: CallId,
-    end: Mutex<Option<End>>,
+    end: Mutex<Option<WorkEnd>>,
 }
 
-/// How it ended, and its memory until someone takes it.
-pub(crate) struct End {
+/// The result of an all-reduce, and its memory until it is taken.
+pub(crate) struct WorkEnd {
     pub(crate) result: Result<ReduceInfo, Error>,
     pub(crate) buffers: Option<Buffers>,
 }
 
-impl From<Ended> for End {
+impl From<Ended> for WorkEnd {
     fn from(ended: Ended) -> Self {
         Self { result: ended.result.map(|_| ended.info), buffers: ended.buffers.map(Buffers::from) }
     }
@@ -45,42 +45,41 @@ impl Work {
         Self { kind: Kind::Plain(Plain { engine, call, end: Mutex::new(None) }) }
     }
 
-    pub(crate) fn staged(errand: Errand) -> Self {
-        Self { kind: Kind::Staged(errand) }
+    pub(crate) fn staged(work: StagedWork) -> Self {
+        Self { kind: Kind::Staged(work) }
     }
 
-    /// Waits for the end. May be called again.
+    /// Waits for the end of the operation. May be called again.
     pub fn wait(&self) -> Result<ReduceInfo, Error> {
         match &self.kind {
             Kind::Plain(plain) => plain.wait(),
-            Kind::Staged(errand) => errand.wait(),
+            Kind::Staged(work) => work.wait(),
         }
     }
 
-    /// Waits for the end for so long; none if it has not ended by then.
-    pub fn wait_for(&self, patience: Duration) -> Option<Result<ReduceInfo, Error>> {
-        // Longer than any clock goes is for ever.
-        let Some(until) = Instant::now().checked_add(patience) else { return Some(self.wait()) };
+    /// As [`Work::wait`], with a timeout; `None` if the operation has not ended by then.
+    pub fn wait_for(&self, timeout: Duration) -> Option<Result<ReduceInfo, Error>> {
+        let Some(until) = Instant::now().checked_add(timeout) else { return Some(self.wait()) };
         match &self.kind {
             Kind::Plain(plain) => plain.wait_until(until),
-            Kind::Staged(errand) => errand.wait_until(until),
+            Kind::Staged(work) => work.wait_until(until),
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the operation has ended.
     pub fn is_done(&self) -> bool {
         match &self.kind {
             Kind::Plain(plain) => plain.is_done(),
-            Kind::Staged(errand) => errand.is_done(),
+            Kind::Staged(work) => work.is_done(),
         }
     }
 
-    /// Waits for the end, and takes the memory back.
+    /// Waits for the end of the operation, and returns its memory.
     pub(crate) fn finish(self) -> (Result<ReduceInfo, Error>, Option<Buffers>) {
         let result = self.wait();
         let buffers = match &self.kind {
             Kind::Plain(plain) => plain.end.lock().as_mut().and_then(|end| end.buffers.take()),
-            Kind::Staged(errand) => errand.take_buffers(),
+            Kind::Staged(work) => work.take_buffers(),
         };
         (result, buffers)
     }
@@ -113,7 +112,7 @@ impl Drop for Plain {
     }
 }
 
-/// An all-reduce of a vector that comes back when it has ended.
+/// An asynchronous all-reduce that owns its vector.
 pub struct Pending<T> {
     work: Work,
     element: PhantomData<T>,
@@ -124,12 +123,12 @@ impl<T: Element> Pending<T> {
         Self { work, element: PhantomData }
     }
 
-    /// Whether it has ended.
+    /// Whether the operation has ended.
     pub fn is_done(&self) -> bool {
         self.work.is_done()
     }
 
-    /// Waits for the end. The vector holds the result, or what it held before.
+    /// Waits for the end, and returns the vector: with the result, or restored after a failure.
     pub fn wait(self) -> (Vec<T>, Result<ReduceInfo, Error>) {
         let (result, buffers) = self.work.finish();
         let data = match buffers {

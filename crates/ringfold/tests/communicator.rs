@@ -122,7 +122,7 @@ fn quantised_results_have_the_same_bits_everywhere() {
 }
 
 #[test]
-fn weights_count_as_often_as_they_say() {
+fn weighted_averages_use_the_weights() {
     let results = with_peers(3, |peer, number| {
         let mut data = vec![f64::from(number); 1000];
         let weight = [1.0, 2.0, 5.0][number as usize];
@@ -191,7 +191,7 @@ fn a_loop_that_retries_ends_when_peers_disagree() {
 }
 
 #[test]
-fn a_lone_peer_is_told_that_it_is_alone() {
+fn a_lone_peer_gets_too_few_peers() {
     let (_master, address) = master();
     let peer = join(&address, "lone", 1);
     assert_eq!(peer.all_reduce(&mut [1.0f32], AllReduce::sum()), Err(Error::Failed(Failure::TooFewPeers)));
@@ -200,7 +200,7 @@ fn a_lone_peer_is_told_that_it_is_alone() {
 }
 
 #[test]
-fn without_a_master_connecting_fails_and_may_be_tried_again() {
+fn without_a_master_connect_fails_and_can_be_retried() {
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let peer = Communicator::builder(address.to_string()).build().unwrap();
     let error = peer.connect().expect_err("nobody listens there");
@@ -214,13 +214,13 @@ fn without_a_master_connecting_fails_and_may_be_tried_again() {
 }
 
 #[test]
-fn a_watched_wait_ends_when_it_must_and_the_others_go_on() {
+fn a_cancelled_wait_leaves_the_run_and_the_others_continue() {
     let (_master, address) = master();
     let waiting = Arc::new(AtomicBool::new(false));
     let must_end = waiting.clone();
     let watched = Communicator::builder(&address)
         .name("watched")
-        .watch(Duration::from_millis(20), move || must_end.load(Ordering::Acquire))
+        .cancel_when(Duration::from_millis(20), move || must_end.load(Ordering::Acquire))
         .build()
         .expect("it can be made");
     watched.connect().expect("it is let in");

@@ -4,7 +4,7 @@
 //! `ringfold-cuda`, so that no toolkit is needed.
 
 use half::bf16;
-use ringfold::cuda::{CudaError, DeviceBuffer, DeviceMemory, Download, Driver, Gpu, Queued};
+use ringfold::cuda::{CudaError, DefaultStreamMark, DeviceBuffer, DeviceMemory, Download, Driver, Gpu};
 use ringfold::{
     AllReduce, Buffers, Cause, Communicator, DType, Element, Error, Failure, Master, Memory, Reduction,
     StateMemory, StateTensor, SyncInfo, SyncStrategy,
@@ -22,7 +22,7 @@ fn has_device(test: &str) -> bool {
         0 => Err("a CUDA device".into()),
         _ => Ok(()),
     });
-    skip::unless(test, device)
+    skip::check(test, device)
 }
 
 /// A tensor on the first device.
@@ -90,8 +90,8 @@ fn floats(count: usize, seed: usize) -> Vec<f32> {
 }
 
 #[test]
-fn bytes_go_up_and_come_down_as_they_were() {
-    if !has_device("bytes_go_up_and_come_down_as_they_were") {
+fn uploaded_bytes_are_downloaded_unchanged() {
+    if !has_device("uploaded_bytes_are_downloaded_unchanged") {
         return;
     }
     let data: Vec<u8> = (0..40_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -101,10 +101,10 @@ fn bytes_go_up_and_come_down_as_they_were() {
         assert!(buffer.read().unwrap() == data[..size], "{size} bytes");
     }
     let sources: Vec<_> = buffers.iter().map(DeviceBuffer::memory).collect();
-    let queued = Queued::now(&sources).unwrap();
+    let queued = DefaultStreamMark::record(&sources).unwrap();
     let download = Download::start(sources, &queued).unwrap();
     for (source, size) in sizes.into_iter().enumerate() {
-        assert!(*download.arrived(source, size / 3..size).unwrap() == data[size / 3..size], "{size} bytes");
+        assert!(*download.wait_for(source, size / 3..size).unwrap() == data[size / 3..size], "{size} bytes");
     }
     for (memory, size) in download.finish().unwrap().iter().zip(sizes) {
         assert!(memory.as_slice() == &data[..size], "{size} bytes");
@@ -112,12 +112,12 @@ fn bytes_go_up_and_come_down_as_they_were() {
 }
 
 #[test]
-fn addresses_of_the_host_are_refused_even_if_pages_are_locked() {
-    if !has_device("addresses_of_the_host_are_refused_even_if_pages_are_locked") {
+fn host_addresses_are_rejected_also_of_pinned_memory() {
+    if !has_device("host_addresses_are_rejected_also_of_pinned_memory") {
         return;
     }
     let tensor = Tensor::new(&[1.0_f32; 1000]);
-    let queued = Queued::now([&tensor.memory()]).unwrap();
+    let queued = DefaultStreamMark::record([&tensor.memory()]).unwrap();
     let pinned = Download::start(vec![tensor.memory()], &queued).unwrap().finish().unwrap();
     let plain = vec![0_u8; 4000];
     for host in [plain.as_slice(), pinned[0].as_slice()] {
@@ -248,8 +248,8 @@ fn a_launch_takes_its_tag_and_holds_up_votes_until_it_has_ended() {
 }
 
 #[test]
-fn after_an_abort_the_device_holds_what_it_held() {
-    if !has_device("after_an_abort_the_device_holds_what_it_held") {
+fn an_abort_does_not_change_device_memory() {
+    if !has_device("an_abort_does_not_change_device_memory") {
         return;
     }
     let input = floats(1_000_000, 0);
@@ -323,8 +323,8 @@ fn sync(peer: &Communicator, revision: u64, weights: &Tensor, host_too: &[f32], 
 }
 
 #[test]
-fn states_of_hosts_and_devices_are_one_state_and_a_late_joiner_is_given_it() {
-    if !has_device("states_of_hosts_and_devices_are_one_state_and_a_late_joiner_is_given_it") {
+fn host_and_device_states_are_equal_and_a_late_joiner_fetches_them() {
+    if !has_device("host_and_device_states_are_equal_and_a_late_joiner_fetches_them") {
         return;
     }
     // More than one piece, and no whole number of leaves.

@@ -1,41 +1,14 @@
 //! What a group of fixed ranks promises, over TCP and through shared memory.
 
-use ringfold::{
-    Bootstrap, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag, View,
-};
+use crate::rank_threads::{bootstrap_file, run_ranks};
+use ringfold::{Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag, View};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-static MEETINGS: AtomicUsize = AtomicUsize::new(0);
-
-fn meeting() -> Bootstrap {
-    let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
-    Bootstrap::File(std::env::temp_dir().join(format!("ringfold-test-{}-{number}", std::process::id())))
-}
-
 /// Runs all ranks of a group as threads.
 fn ranks<R: Send>(world: usize, media: Media, run: impl Fn(Group) -> R + Sync) -> Vec<R> {
-    let at = meeting();
-    std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..world)
-            .map(|rank| {
-                let (at, run) = (at.clone(), &run);
-                scope.spawn(move || {
-                    let group = Group::builder()
-                        .rank(rank)
-                        .world(world)
-                        .bootstrap(at)
-                        .media(media)
-                        .timeout(Duration::from_secs(60))
-                        .connect_patience(Duration::from_secs(60))
-                        .connect()
-                        .unwrap();
-                    run(group)
-                })
-            })
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
+    const LONG: Duration = Duration::from_secs(60);
+    run_ranks(world, |builder| builder.media(media).timeout(LONG).connect_timeout(LONG), run)
 }
 
 fn everywhere(run: impl Fn(Group) + Sync) {
@@ -62,7 +35,7 @@ fn summed(world: usize, count: usize) -> Vec<f32> {
 const COUNTS: [usize; 5] = [0, 1, 7, 1000, 300_001];
 
 #[test]
-fn reductions_combine_everyones_data() {
+fn reductions_combine_the_data_of_all_ranks() {
     everywhere(|group| {
         let (me, world) = (group.rank(), group.world());
         for count in COUNTS {
@@ -89,7 +62,7 @@ fn reductions_combine_everyones_data() {
 }
 
 #[test]
-fn data_goes_where_it_is_meant_to() {
+fn data_movement_collectives_deliver_the_right_data() {
     everywhere(|group| {
         let (me, world) = (group.rank(), group.world());
         for count in COUNTS {
@@ -168,7 +141,7 @@ fn transfers_keep_their_order_and_disturb_no_collective() {
             let send = |tag: usize| Operation {
                 op: GroupOp::Send { to: next, tag: TransferTag::default() },
                 dtype: ringfold::DType::F32,
-                buffers: GroupBuffers::Apart {
+                buffers: GroupBuffers::OutOfPlace {
                     input: vec![View::from(bytes(&brought(me + tag, count)))],
                     output: vec![],
                 },
@@ -195,7 +168,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 }
 
 #[test]
-fn work_in_flight_is_done_in_order() {
+fn asynchronous_work_is_executed_in_order() {
     everywhere(|group| {
         let world = group.world();
         let works: Vec<_> = (0..20)
@@ -224,12 +197,12 @@ fn work_in_flight_is_done_in_order() {
 #[test]
 fn several_groups_live_side_by_side() {
     for media in [Media::Tcp, Media::Auto] {
-        let (one, two) = (meeting(), meeting());
+        let (one, two) = (bootstrap_file(), bootstrap_file());
         std::thread::scope(|scope| {
             for rank in 0..2 {
-                let places = [one.clone(), two.clone()];
+                let files = [one.clone(), two.clone()];
                 scope.spawn(move || {
-                    let groups = places.map(|at| {
+                    let groups = files.map(|at| {
                         Group::builder().rank(rank).world(2).bootstrap(at).media(media).connect().unwrap()
                     });
                     std::thread::scope(|scope| {
@@ -249,7 +222,7 @@ fn several_groups_live_side_by_side() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_is_sent() {
+fn invalid_arguments_are_rejected_before_anything_is_sent() {
     everywhere(|group| {
         let world = group.world();
         let error = |result: Result<(), Error>| match result {
@@ -268,7 +241,7 @@ fn mistakes_are_told_before_anything_is_sent() {
 }
 
 #[test]
-fn ranks_that_ask_for_different_things_are_told_so() {
+fn different_calls_of_ranks_are_detected() {
     for media in [Media::Tcp, Media::Auto] {
         let errors = ranks(3, media, |group| {
             let count = if group.rank() == 2 { 500 } else { 400 };
@@ -281,7 +254,7 @@ fn ranks_that_ask_for_different_things_are_told_so() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_when_time_is_up() {
+fn a_missing_rank_is_named_at_the_timeout() {
     for media in [Media::Tcp, Media::Auto] {
         let began = Instant::now();
         let errors = ranks(3, media, |group| {
@@ -304,7 +277,7 @@ fn a_rank_that_does_not_come_is_named_when_time_is_up() {
 }
 
 #[test]
-fn whoever_leaves_when_all_is_done_is_not_missed() {
+fn leaving_after_the_last_call_is_not_a_failure() {
     for media in [Media::Tcp, Media::Auto] {
         ranks(3, media, |group| {
             for _ in 0..20 {
@@ -316,7 +289,7 @@ fn whoever_leaves_when_all_is_done_is_not_missed() {
 }
 
 #[test]
-fn whoever_leaves_early_is_named() {
+fn a_rank_that_leaves_early_is_named() {
     for media in [Media::Tcp, Media::Auto] {
         let ends = ranks(3, media, |group| {
             group.all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum).unwrap();
@@ -333,7 +306,7 @@ fn whoever_leaves_early_is_named() {
 }
 
 #[test]
-fn a_group_that_is_given_up_is_over_for_everyone() {
+fn an_aborted_group_fails_on_all_ranks() {
     for media in [Media::Tcp, Media::Auto] {
         let errors = ranks(3, media, |group| {
             if group.rank() == 2 {
@@ -345,27 +318,27 @@ fn a_group_that_is_given_up_is_over_for_everyone() {
             first
         });
         for error in errors {
-            assert!(error.contains("rank 2") && error.contains("gave the group up"), "{error}");
+            assert!(error.contains("rank 2") && error.contains("aborted the group"), "{error}");
         }
     }
 }
 
 #[test]
-fn whoever_wants_to_know_is_told_once_when_a_group_fails_and_never_when_it_is_left() {
+fn on_failure_is_called_once_and_never_after_leaving() {
     for media in [Media::Tcp, Media::Auto] {
         let told = AtomicUsize::new(0);
         ranks(2, media, |group| {
             let (say, heard) = std::sync::mpsc::channel();
             let early = say.clone();
-            group.when_over(move |error| early.send(error.to_string()).unwrap());
+            group.on_failure(move |error| early.send(error.to_string()).unwrap());
             group.barrier().unwrap();
             if group.rank() == 1 {
                 group.abort();
             }
             // Nobody waits in a call of the group.
             let words = heard.recv_timeout(Duration::from_secs(30)).unwrap();
-            assert!(words.contains("rank 1") && words.contains("gave the group up"), "{words}");
-            group.when_over(move |error| say.send(error.to_string()).unwrap());
+            assert!(words.contains("rank 1") && words.contains("aborted the group"), "{words}");
+            group.on_failure(move |error| say.send(error.to_string()).unwrap());
             assert_eq!(heard.try_recv().unwrap(), words, "it has failed already");
             assert!(heard.recv_timeout(Duration::from_millis(50)).is_err());
             told.fetch_add(1, Ordering::Relaxed);
@@ -373,7 +346,7 @@ fn whoever_wants_to_know_is_told_once_when_a_group_fails_and_never_when_it_is_le
         assert_eq!(told.into_inner(), 2);
         ranks(2, media, |group| {
             let (say, heard) = std::sync::mpsc::channel();
-            group.when_over(move |error| say.send(error.to_string()).unwrap());
+            group.on_failure(move |error| say.send(error.to_string()).unwrap());
             group.barrier().unwrap();
             group.close();
             assert!(
@@ -385,12 +358,12 @@ fn whoever_wants_to_know_is_told_once_when_a_group_fails_and_never_when_it_is_le
 }
 
 #[test]
-fn a_callback_of_a_group_that_fails_may_call_the_group() {
+fn an_on_failure_callback_may_call_the_group() {
     for media in [Media::Tcp, Media::Auto] {
         ranks(2, media, |group| {
             let (say, heard) = std::sync::mpsc::channel();
             let of_callback = group.clone();
-            group.when_over(move |error| {
+            group.on_failure(move |error| {
                 let barrier = of_callback.barrier();
                 of_callback.abort();
                 say.send((error.clone(), of_callback.failure(), barrier)).unwrap();
@@ -407,7 +380,7 @@ fn a_callback_of_a_group_that_fails_may_call_the_group() {
 }
 
 #[test]
-fn a_closure_that_panics_after_an_operation_fails_that_operation_alone() {
+fn a_panic_in_submit_then_fails_only_that_operation() {
     for media in [Media::Tcp, Media::Auto] {
         ranks(2, media, |group| {
             let sum = || Operation {

@@ -1,38 +1,22 @@
 //! Memory that a group is given and can't use, or has no use for, harms nobody.
 
-use ringfold::{
-    Bootstrap, DType, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag,
-    View,
-};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::rank_threads::run_on_both_media;
+use ringfold::{DType, Error, Group, GroupBuffers, GroupOp, Memory, Operation, ReduceOp, TransferTag, View};
 use std::time::{Duration, Instant};
-
-static MEETINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// Runs two ranks as threads, over TCP and through shared memory.
 fn pairs(run: impl Fn(Group) + Sync) {
-    for media in [Media::Tcp, Media::Shared] {
-        let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ringfold-buffers-{}-{number}", std::process::id());
-        let at = Bootstrap::File(std::env::temp_dir().join(name));
-        std::thread::scope(|scope| {
-            for rank in 0..2 {
-                let builder = Group::builder().rank(rank).world(2).bootstrap(at.clone()).media(media);
-                let run = &run;
-                scope.spawn(move || run(builder.timeout(Duration::from_secs(20)).connect().unwrap()));
-            }
-        });
-    }
+    run_on_both_media(2, |builder| builder.timeout(Duration::from_secs(20)), run);
 }
 
 fn operation(op: GroupOp, input: &[usize], output: &[usize]) -> Operation {
     let input = input.iter().map(|bytes| View::from(vec![1; *bytes])).collect();
     let output = output.iter().map(|bytes| Memory::zeroed(*bytes)).collect();
-    Operation { op, dtype: DType::U8, buffers: GroupBuffers::Apart { input, output }, timeout: None }
+    Operation { op, dtype: DType::U8, buffers: GroupBuffers::OutOfPlace { input, output }, timeout: None }
 }
 
 #[test]
-fn buffers_that_are_not_one_per_part_are_refused_and_the_group_goes_on() {
+fn invalid_buffer_lists_are_rejected_and_the_group_continues() {
     pairs(|group| {
         let other = 1 - group.rank();
         for wrong in [
@@ -53,7 +37,7 @@ fn buffers_that_are_not_one_per_part_are_refused_and_the_group_goes_on() {
 }
 
 #[test]
-fn memory_that_a_rank_has_no_use_for_may_be_given() {
+fn unused_buffers_are_accepted() {
     pairs(|group| {
         let (me, mine, spare) = (group.rank(), [group.rank() as u8; 2], &mut [9; 5][..]);
         let mut all = [0; 4];

@@ -6,7 +6,7 @@ use ringfold::{
 use std::time::{Duration, Instant};
 
 #[test]
-fn the_end_of_a_program_waits_for_retired_groups_but_not_for_ever() {
+fn finish_retired_waits_for_groups_until_its_timeout() {
     for media in [Media::Tcp, Media::Shared] {
         let name = format!("ringfold-end-{}-{media:?}", std::process::id());
         let at = Bootstrap::File(std::env::temp_dir().join(name));
@@ -40,5 +40,5 @@ fn see_the_end(group: &Group) {
         std::thread::sleep(Duration::from_millis(5));
     }
     let error = group.barrier().unwrap_err().to_string();
-    assert!(error.contains("rank 0 (") && error.contains("gave the group up"), "{error}");
+    assert!(error.contains("rank 0 (") && error.contains("aborted the group"), "{error}");
 }

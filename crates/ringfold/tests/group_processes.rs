@@ -1,18 +1,18 @@
-//! What a group of fixed ranks promises when its ranks are processes that are killed, stopped, late or not alone.
+//! Groups of fixed ranks whose ranks are processes that are killed, stopped or late, or that meet hostile connections.
 
+mod bootstrap;
+mod cleanup;
+mod commands;
 mod deaths;
-mod farewell;
-mod meeting;
-mod remains;
+mod hostile;
+mod leaving;
+mod rank_process;
 mod restoring;
-mod script;
-mod stage;
-mod strangers;
 
-/// Not a promise of its own: the other tests run this one in processes of its own, which then are ranks.
+/// Not a test by itself: the other tests run it in the processes of their ranks.
 #[test]
-fn a_rank_does_as_it_is_told() {
-    if std::env::var_os(stage::IS_RANK).is_some() {
-        script::play();
+fn rank_process_main() {
+    if std::env::var_os(rank_process::IS_RANK).is_some() {
+        commands::run();
     }
 }

@@ -1,36 +1,20 @@
 //! What a failed operation has overwritten is put back, if that was asked for.
 
-use ringfold::{
-    Bootstrap, DType, Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag,
-    View,
-};
+use crate::rank_threads::run_on_both_media;
+use ringfold::{DType, Error, Group, GroupBuffers, GroupOp, Memory, Operation, ReduceOp, TransferTag, View};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-static MEETINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// Runs ranks that restore as threads, over TCP and through shared memory.
 fn ranks(world: usize, timeout: Duration, run: impl Fn(Group) + Sync) {
-    for media in [Media::Tcp, Media::Shared] {
-        let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ringfold-restoring-{}-{number}", std::process::id());
-        let at = Bootstrap::File(std::env::temp_dir().join(name));
-        std::thread::scope(|scope| {
-            for rank in 0..world {
-                let builder = Group::builder().rank(rank).world(world).bootstrap(at.clone()).media(media);
-                let run = &run;
-                scope.spawn(move || run(builder.restoring(true).timeout(timeout).connect().unwrap()));
-            }
-        });
-    }
+    run_on_both_media(world, |builder| builder.restore_on_failure(true).timeout(timeout), run);
 }
 
 fn operation(op: GroupOp, buffers: GroupBuffers) -> Operation {
     Operation { op, dtype: DType::U8, buffers, timeout: None }
 }
 #[test]
-fn ranks_that_restore_come_to_the_same_results() {
+fn groups_that_restore_compute_the_same_results() {
     ranks(3, Duration::from_secs(60), |group| {
         let (me, world) = (group.rank(), group.world());
         for count in [0, 1, 7, 1000, 300_001] {
@@ -63,7 +47,7 @@ fn ranks_that_restore_come_to_the_same_results() {
         let sent = group
             .submit(operation(
                 GroupOp::Send { to: next, tag: TransferTag::default() },
-                GroupBuffers::Apart { input: vec![View::from(vec![me as u8; 9])], output: vec![] },
+                GroupBuffers::OutOfPlace { input: vec![View::from(vec![me as u8; 9])], output: vec![] },
             ))
             .unwrap();
         let mut data = [0_u8; 9];
@@ -88,14 +72,17 @@ fn fail(op: GroupOp, count: usize, in_background: bool) {
                 let (result, buffers) = group.submit(operation(op.clone(), buffers)).unwrap().finish();
                 data = match buffers {
                     Some(GroupBuffers::InPlace(memory)) => memory.as_slice().to_vec(),
-                    Some(GroupBuffers::Apart { input, .. }) => input[0].as_slice().to_vec(),
+                    Some(GroupBuffers::OutOfPlace { input, .. }) => input[0].as_slice().to_vec(),
                     None => panic!("the memory is lost"),
                 };
                 result.unwrap_err()
             } else {
                 group.run_bytes_in_place(op.clone(), DType::U8, &mut data).unwrap_err()
             };
-            assert!(matches!(error, Error::Over(_)) && error.to_string().contains("rank 2 ("), "{error}");
+            assert!(
+                matches!(error, Error::GroupFailed(_)) && error.to_string().contains("rank 2 ("),
+                "{error}"
+            );
             assert!(data == before, "{op:?} of {count}");
         }
         all_tried.wait();
@@ -103,7 +90,7 @@ fn fail(op: GroupOp, count: usize, in_background: bool) {
 }
 
 #[test]
-fn a_failed_operation_leaves_memory_as_it_was() {
+fn a_failed_operation_restores_in_place_buffers() {
     for in_background in [false, true] {
         for count in [1, 5000, 1 << 20] {
             fail(GroupOp::AllReduce(ReduceOp::Sum), count, in_background);
@@ -115,7 +102,7 @@ fn a_failed_operation_leaves_memory_as_it_was() {
 }
 
 #[test]
-fn a_failed_reduction_leaves_an_output_of_its_own_as_it_was() {
+fn a_failed_reduction_restores_a_separate_output() {
     let all_tried = Barrier::new(3);
     for op in [GroupOp::AllReduce(ReduceOp::Sum), GroupOp::Reduce { root: 0, op: ReduceOp::Sum }] {
         ranks(3, Duration::from_millis(300), |group| {
@@ -131,15 +118,15 @@ fn a_failed_reduction_leaves_an_output_of_its_own_as_it_was() {
 }
 
 #[test]
-fn a_failed_gather_into_several_outputs_leaves_them_as_they_were() {
+fn a_failed_gather_does_not_change_a_list_of_outputs() {
     ranks(2, Duration::from_secs(60), |group| {
         group.barrier().unwrap();
         group.abort();
         let output = vec![Memory::from(vec![7; 10]), Memory::from(vec![7; 10])];
-        let buffers = GroupBuffers::Apart { input: vec![View::from(vec![1; 10])], output };
+        let buffers = GroupBuffers::OutOfPlace { input: vec![View::from(vec![1; 10])], output };
         let (result, buffers) = group.submit(operation(GroupOp::AllGather, buffers)).unwrap().finish();
         result.unwrap_err();
-        let Some(GroupBuffers::Apart { output, .. }) = buffers else { panic!("the memory is lost") };
+        let Some(GroupBuffers::OutOfPlace { output, .. }) = buffers else { panic!("the memory is lost") };
         assert!(output.iter().all(|memory| memory.as_slice() == [7; 10]));
     });
 }

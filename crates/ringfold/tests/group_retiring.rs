@@ -1,28 +1,14 @@
 //! Groups that are retired take nothing more, and finish what was begun.
 
+use crate::rank_threads::run_on_both_media;
 use ringfold::{
-    Bootstrap, DType, Error, Group, GroupBuffers, GroupOp, GroupWork, Media, Memory, Operation, ReduceOp,
-    TransferTag, View,
+    DType, Error, Group, GroupBuffers, GroupOp, GroupWork, Memory, Operation, ReduceOp, TransferTag, View,
 };
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-static MEETINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// Runs two ranks as threads, over TCP and through shared memory.
 fn pairs(run: impl Fn(Group) + Sync) {
-    for media in [Media::Tcp, Media::Shared] {
-        let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ringfold-retiring-{}-{number}", std::process::id());
-        let at = Bootstrap::File(std::env::temp_dir().join(name));
-        std::thread::scope(|scope| {
-            for rank in 0..2 {
-                let builder = Group::builder().rank(rank).world(2).bootstrap(at.clone()).media(media);
-                let run = &run;
-                scope.spawn(move || run(builder.timeout(Duration::from_secs(20)).connect().unwrap()));
-            }
-        });
-    }
+    run_on_both_media(2, |builder| builder.timeout(Duration::from_secs(20)), run);
 }
 
 fn submit(group: &Group, op: GroupOp, buffers: GroupBuffers) -> GroupWork {
@@ -38,7 +24,7 @@ fn begin(group: &Group) {
     drop(submit(
         group,
         GroupOp::Send { to: 1, tag: TransferTag::default() },
-        GroupBuffers::Apart { input, output: vec![] },
+        GroupBuffers::OutOfPlace { input, output: vec![] },
     ));
 }
 
@@ -58,7 +44,7 @@ fn take(group: &Group) {
 }
 
 #[test]
-fn what_was_begun_is_not_lost_when_a_group_is_retired() {
+fn retiring_completes_operations_in_flight() {
     pairs(|group| {
         if group.rank() == 1 {
             return take(&group);
@@ -78,7 +64,7 @@ fn what_was_begun_is_not_lost_when_a_group_is_retired() {
 }
 
 #[test]
-fn letting_go_of_a_group_loses_nothing_that_was_begun() {
+fn dropping_a_group_completes_operations_in_flight() {
     pairs(|group| {
         if group.rank() == 1 {
             return take(&group);
@@ -99,7 +85,7 @@ fn a_work_of_a_retired_group_can_be_waited_for() {
 }
 
 #[test]
-fn a_group_with_nothing_to_do_says_goodbye_before_it_returns() {
+fn retiring_an_idle_group_says_goodbye_before_it_returns() {
     pairs(|group| {
         group.barrier().unwrap();
         if group.rank() == 0 {

@@ -1,18 +1,19 @@
-//! All integration tests of this crate, as one program: it is linked once. A new file needs a line here.
+//! All integration tests of this crate in one program, which is linked once. A new file needs a line here.
 
-mod alone;
 mod communicator;
 mod cuda;
 mod group;
-mod group_aside;
+mod group_bootstrap;
 mod group_buffers;
+mod group_cancel;
 mod group_end;
-mod group_meeting;
+mod group_notes;
 mod group_processes;
 mod group_restoring;
 mod group_retiring;
-mod group_watch;
 mod master;
+mod own_process;
 mod panicking_log;
-mod sharing;
+mod rank_threads;
+mod shared_memory;
 mod window;

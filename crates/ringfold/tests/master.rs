@@ -5,7 +5,7 @@ use ringfold_fabric::random;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::frame::{ControlDecoder, encode_control};
-use ringfold_proto::handshake::{Dialler, HandshakeError, Identity, Secret, Target};
+use ringfold_proto::handshake::{DialTarget, DialerHandshake, HandshakeError, Identity, Secret};
 use ringfold_proto::id::{CallId, EpochId, GroupId, OpId, PeerId, RunId, Seq, Tag};
 use ringfold_proto::limits::CONTROL_BYTES_MAX;
 use ringfold_proto::message::{
@@ -57,7 +57,7 @@ impl Client {
     fn dial_as(peer: PeerId, to: SocketAddr, token: &str, run: RunId) -> Result<Self, HandshakeError> {
         let nonce = random::nonce().unwrap();
         let me = Identity::new(peer, run);
-        let mut dialler = Dialler::new(me, Target::master(), Secret::token(token), nonce);
+        let mut dialler = DialerHandshake::new(me, DialTarget::master(), Secret::token(token), nonce);
         let mut stream = connect(to);
         let mut input = Vec::new();
         loop {
@@ -214,7 +214,7 @@ fn ends(master: &Master) {
 }
 
 #[test]
-fn a_newcomer_is_registered_and_gets_its_epoch_with_the_address_it_was_seen_at() {
+fn a_new_peer_is_registered_with_the_address_the_master_sees() {
     let (_master, address) = running(local());
     let mut client = Client::dial(address, "", RunId(0)).unwrap();
     client.say_aside(ToMaster::Join(introduction()));
@@ -230,7 +230,7 @@ fn a_newcomer_is_registered_and_gets_its_epoch_with_the_address_it_was_seen_at()
 }
 
 #[test]
-fn peers_of_both_families_are_seen_at_the_address_they_come_from() {
+fn peers_of_both_families_are_seen_at_their_source_address() {
     let master = Master::builder().listen("[::]:0").timing(timing()).build();
     match master.run() {
         Ok(()) => {}
@@ -248,7 +248,7 @@ fn peers_of_both_families_are_seen_at_the_address_they_come_from() {
 }
 
 #[test]
-fn a_member_of_an_earlier_life_gets_in_whatever_run_it_knows() {
+fn a_peer_with_any_run_id_is_accepted() {
     let (_master, address) = running(local().token("sesame"));
     for run in [RunId(0), RunId(77), RunId(78)] {
         let mut client = Client::dial(address, "sesame", run).unwrap();
@@ -299,7 +299,7 @@ fn a_restarted_master_takes_a_returning_member_back_into_its_epoch() {
 }
 
 #[test]
-fn two_members_without_a_way_are_parted_by_the_solver_and_the_loop_goes_on() {
+fn an_unreachable_member_is_evicted_and_the_master_continues() {
     let (_master, address) = running(local());
     let (mut first, mut second, epoch) = pair(address);
     first.say(ToMaster::LinkTrouble { epoch, peer: second.peer, direction: Direction::Both });
@@ -313,7 +313,7 @@ fn two_members_without_a_way_are_parted_by_the_solver_and_the_loop_goes_on() {
 }
 
 #[test]
-fn who_has_the_wrong_token_is_told_so() {
+fn a_wrong_token_is_rejected_with_a_reason() {
     let (_master, address) = running(local().token("sesame"));
     let refused = |token: &str| Client::dial(address, token, RunId(0)).err();
     assert_eq!(refused("simsalabim"), Some(HandshakeError::BadToken));
@@ -325,7 +325,7 @@ fn who_has_the_wrong_token_is_told_so() {
 }
 
 #[test]
-fn garbage_is_turned_away_and_disturbs_nobody() {
+fn invalid_input_is_rejected_and_disturbs_no_member() {
     let (_master, address) = running(local());
     let mut member = Client::found(address);
     for garbage in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0; 3000], &[255; 70_000]] {
@@ -347,7 +347,7 @@ fn garbage_is_turned_away_and_disturbs_nobody() {
 }
 
 #[test]
-fn oversized_frames_are_refused_before_they_are_read() {
+fn oversized_frames_are_rejected_before_they_are_read() {
     let (_master, address) = running(local());
     let mut member = Client::found(address);
     let mut client = Client::dial(address, "", RunId(0)).unwrap();
@@ -362,12 +362,12 @@ fn oversized_frames_are_refused_before_they_are_read() {
 }
 
 #[test]
-fn handshakes_that_stall_are_cut_and_members_do_not_notice() {
+fn stalled_handshakes_are_closed_and_members_are_not_disturbed() {
     let (_master, address) = running(local());
     let mut member = Client::found(address);
     let nonce = random::nonce().unwrap();
     let me = Identity::new(PeerId(5), RunId(0));
-    let hello = Dialler::new(me, Target::master(), Secret::NONE, nonce).poll_output();
+    let hello = DialerHandshake::new(me, DialTarget::master(), Secret::NONE, nonce).poll_output();
     let mut half = connect(address);
     half.write_all(&hello[..hello.len() / 2]).unwrap();
     let mut unproven = connect(address);
@@ -392,7 +392,7 @@ fn handshakes_that_stall_are_cut_and_members_do_not_notice() {
 }
 
 #[test]
-fn a_crowd_that_knocks_and_goes_away_disturbs_nobody() {
+fn many_short_connections_do_not_disturb_members() {
     let (_master, address) = running(local());
     let mut member = Client::found(address);
     for _ in 0..200 {
@@ -410,7 +410,7 @@ fn a_crowd_that_knocks_and_goes_away_disturbs_nobody() {
 }
 
 #[test]
-fn a_connection_that_does_not_say_who_it_is_is_closed() {
+fn a_connection_without_a_join_is_closed() {
     let brief = Timing { silence_max: Duration::from_millis(200), ..Timing::default() };
     let (_master, address) = running(local().timing(brief));
     let mut silent = Client::dial(address, "", RunId(0)).unwrap();
@@ -426,7 +426,7 @@ fn a_connection_that_does_not_say_who_it_is_is_closed() {
 }
 
 #[test]
-fn one_who_floods_does_not_starve_the_others() {
+fn a_flooding_peer_does_not_starve_the_others() {
     let (_master, address) = running(local());
     let mut member = Client::found(address);
     let mut flooder = Client::join(address);
@@ -479,7 +479,7 @@ fn a_master_that_is_dropped_ends_and_frees_its_port() {
 }
 
 #[test]
-fn misuse_is_told_in_words() {
+fn misuse_is_reported() {
     let never = local().build();
     never.interrupt();
     assert!(matches!(never.wait(), Err(Error::Misuse(_))));
@@ -499,7 +499,7 @@ fn misuse_is_told_in_words() {
 }
 
 #[test]
-fn several_addresses_are_listened_on() {
+fn the_master_listens_on_several_addresses() {
     let (master, _) = running(local().listen("127.0.0.1:0").listen("127.0.0.2:0"));
     let addresses = master.addresses();
     assert_eq!(addresses.len(), 3);
@@ -566,19 +566,19 @@ fn serve(builder: MasterBuilder) {
 }
 
 #[test]
-#[ignore = "the other half of without_descriptors_it_waits_and_does_not_spin"]
+#[ignore = "the other half of without_descriptors_the_master_waits_and_does_not_spin"]
 fn child_serves() {
     serve(local());
 }
 
 #[test]
-#[ignore = "the other half of a_crash_between_two_words_is_a_crash_between_two_words"]
+#[ignore = "the other half of a_crash_between_two_messages_of_a_commit"]
 fn child_crashes_at_the_second_commit() {
     serve(local().crash_after_commits(2));
 }
 
 #[test]
-fn without_descriptors_it_waits_and_does_not_spin() {
+fn without_descriptors_the_master_waits_and_does_not_spin() {
     let process = Process::start("master::child_serves", "ulimit -n 40;");
     let mut member = Client::found(process.address);
     let crowd: Vec<_> = (0..60).map(|_| connect(process.address)).collect();
@@ -595,7 +595,7 @@ fn without_descriptors_it_waits_and_does_not_spin() {
 }
 
 #[test]
-fn a_crash_between_two_words_is_a_crash_between_two_words() {
+fn a_crash_between_two_messages_of_a_commit() {
     let mut process = Process::start("master::child_crashes_at_the_second_commit", "ulimit -c 0;");
     let (mut first, mut second, epoch) = pair(process.address);
     let mut told = 0;
@@ -624,7 +624,7 @@ fn a_crash_between_two_words_is_a_crash_between_two_words() {
 }
 
 #[test]
-fn a_vote_is_answered_within_the_time_of_a_system_call_or_some() {
+fn a_vote_is_answered_without_a_sleep() {
     let (_master, address) = running(local());
     let mut member = Client::found(address);
     let mut times: Vec<_> = (0..200).map(|_| member.round_trip()).collect();

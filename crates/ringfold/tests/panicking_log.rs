@@ -25,8 +25,10 @@ impl Subscriber for Panicking {
 }
 
 #[test]
-fn nobody_waits_for_ever_for_a_master_whose_log_panics() {
-    if !crate::alone::is_alone("panicking_log::nobody_waits_for_ever_for_a_master_whose_log_panics") {
+fn a_panicking_log_does_not_block_the_wait_for_a_master() {
+    if !crate::own_process::is_own_process(
+        "panicking_log::a_panicking_log_does_not_block_the_wait_for_a_master",
+    ) {
         return;
     }
     tracing::subscriber::set_global_default(Panicking).expect("the only log");

@@ -1,42 +1,22 @@
 //! What windows promise, through memory and over TCP.
 
+use crate::rank_threads::{bootstrap_file, run_ranks};
 use ringfold::{Bootstrap, Error, Group, Media, Memory, SharedMemory, View, Window, WindowMemory};
 use ringfold_lab::socket::free_port;
 use ringfold_lab::{Process, Usage};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-static MEETINGS: AtomicUsize = AtomicUsize::new(0);
 
 const LONG: Duration = Duration::from_secs(60);
 
 /// What a rank may take to hear of another's end. The aim is a tenth of a second.
 const SOON: Duration = Duration::from_secs(5);
 
-fn meeting() -> Bootstrap {
-    let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
-    Bootstrap::File(std::env::temp_dir().join(format!("ringfold-window-{}-{number}", std::process::id())))
-}
-
 /// Runs all ranks of a group as threads.
 fn ranks<R: Send>(world: usize, media: Media, run: impl Fn(Group) -> R + Sync) -> Vec<R> {
-    let at = meeting();
-    std::thread::scope(|scope| {
-        let start = |rank| {
-            let (at, run) = (at.clone(), &run);
-            scope.spawn(move || run(connect(rank, world, media, at)))
-        };
-        let ranks: Vec<_> = (0..world).map(start).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
-
-fn connect(rank: usize, world: usize, media: Media, at: Bootstrap) -> Group {
-    let builder = Group::builder().rank(rank).world(world).bootstrap(at).media(media);
-    builder.timeout(LONG).connect_patience(LONG).connect().unwrap()
+    run_ranks(world, |builder| builder.media(media).timeout(LONG).connect_timeout(LONG), run)
 }
 
 /// How ranks lay memory open.
@@ -91,7 +71,7 @@ fn own(window: &Window, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_put_is_there_when_the_signal_has_come() {
+fn data_is_there_when_its_signal_arrives() {
     everywhere(|kind, group| {
         let (me, world) = (group.rank(), group.world());
         let window = kind.open(&group, 100 * world);
@@ -119,7 +99,7 @@ fn what_was_put_is_there_when_the_signal_has_come() {
 
 /// Another process could cut the file short, and the signal that follows would end those that have it mapped.
 #[test]
-fn memory_in_a_file_that_is_not_sealed_is_reached_over_tcp() {
+fn memory_in_an_unsealed_file_is_written_over_tcp() {
     ranks(2, Media::Auto, |group| {
         let path = std::env::temp_dir().join(format!("ringfold-{}-{}", std::process::id(), group.rank()));
         let file = std::fs::File::create_new(&path).unwrap();
@@ -138,7 +118,7 @@ fn memory_in_a_file_that_is_not_sealed_is_reached_over_tcp() {
 }
 
 #[test]
-fn a_signal_comes_behind_all_of_a_large_put() {
+fn a_signal_arrives_after_a_large_put() {
     for kind in KINDS {
         ranks(2, kind.media(), |group| {
             const BYTES: usize = 3 << 20;
@@ -160,7 +140,7 @@ fn a_signal_comes_behind_all_of_a_large_put() {
 }
 
 #[test]
-fn each_wait_takes_one_signal_of_one_window() {
+fn each_wait_consumes_one_signal_of_one_window() {
     for kind in KINDS {
         ranks(2, kind.media(), |group| {
             let (one, other) = (kind.open(&group, 8), kind.open(&group, 8));
@@ -173,7 +153,10 @@ fn each_wait_takes_one_signal_of_one_window() {
                 one.wait_signal(peer, None).unwrap();
             }
             let late = one.wait_signal(peer, Some(Duration::from_millis(20))).unwrap_err();
-            assert!(matches!(&late, Error::Late(text) if text.contains(&format!("rank {peer}"))), "{late}");
+            assert!(
+                matches!(&late, Error::TimedOut(text) if text.contains(&format!("rank {peer}"))),
+                "{late}"
+            );
             other.wait_signal(peer, None).unwrap();
             group.barrier().unwrap();
             // What was late is not lost.
@@ -207,7 +190,7 @@ fn a_rank_signals_itself() {
 }
 
 #[test]
-fn sizes_may_differ_and_some_ranks_bring_nothing() {
+fn sizes_may_differ_and_be_zero() {
     everywhere(|kind, group| {
         let (me, world) = (group.rank(), group.world());
         let window = kind.open(&group, me * 10);
@@ -237,7 +220,7 @@ fn sizes_may_differ_and_some_ranks_bring_nothing() {
 }
 
 #[test]
-fn puts_go_on_while_the_caller_computes() {
+fn asynchronous_puts_complete() {
     for kind in KINDS {
         ranks(2, kind.media(), |group| {
             let bytes = 1 << 20;
@@ -260,7 +243,7 @@ fn puts_go_on_while_the_caller_computes() {
 }
 
 #[test]
-fn a_window_that_is_closed_has_all_puts_and_its_memory_comes_back() {
+fn closing_a_window_completes_all_puts_and_frees_its_memory() {
     for kind in KINDS {
         ranks(3, kind.media(), |group| {
             let mut first = Usage::of_this_process().unwrap().descriptors;
@@ -313,7 +296,7 @@ fn many_threads_may_wait_put_and_signal() {
 }
 
 #[test]
-fn what_a_rank_did_before_it_left_counts_and_then_its_leaving_is_told() {
+fn signals_before_leaving_count_and_later_waits_fail() {
     for kind in KINDS {
         ranks(3, kind.media(), |group| {
             let window = kind.open(&group, 10);
@@ -331,7 +314,7 @@ fn what_a_rank_did_before_it_left_counts_and_then_its_leaving_is_told() {
             let errors = [window.wait_signal(1, None).unwrap_err(), window.signal(1).unwrap_err()];
             assert!(begun.elapsed() < SOON, "{kind:?}");
             for error in errors {
-                assert!(matches!(error, Error::Over(_)), "{error}");
+                assert!(matches!(error, Error::GroupFailed(_)), "{error}");
                 assert!(error.to_string().contains("rank 1"), "{error}");
             }
             // The others still have each other.
@@ -345,7 +328,7 @@ fn what_a_rank_did_before_it_left_counts_and_then_its_leaving_is_told() {
 }
 
 #[test]
-fn leaving_or_giving_up_ends_a_wait_on_another_thread() {
+fn close_and_abort_end_a_wait_on_another_thread() {
     for kind in KINDS {
         for gives_up in [true, false] {
             ranks(2, kind.media(), |group| {
@@ -376,8 +359,8 @@ fn leaving_or_giving_up_ends_a_wait_on_another_thread() {
 }
 
 #[test]
-fn strangers_at_the_port_do_no_harm() {
-    let at = meeting();
+fn invalid_connections_to_the_port_do_no_harm() {
+    let at = bootstrap_file();
     let ports: Vec<u16> = (0..2).map(|_| free_port()).collect();
     std::thread::scope(|scope| {
         for rank in 0..2 {
@@ -421,13 +404,14 @@ const ROLE: &str = "RINGFOLD_TEST_WINDOW_ROLE";
 
 /// Not a promise of its own: the tests below run it in processes of their own, which then are ranks.
 #[test]
-fn a_rank_does_as_it_is_told() {
+fn rank_process_main() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let mut words = role.split_whitespace();
     let mut next = || words.next().unwrap();
     let (rank, media, does, file) = (next().parse().unwrap(), next(), next(), next());
     let kind = if media == "tcp" { Kind::Tcp } else { Kind::Mapped };
-    let group = connect(rank, 3, kind.media(), Bootstrap::File(file.into()));
+    let builder = Group::builder().rank(rank).world(3).bootstrap(Bootstrap::File(file.into()));
+    let group = builder.media(kind.media()).timeout(LONG).connect_timeout(LONG).connect().unwrap();
     let window = kind.open(&group, 8 << 20);
     assert_eq!(window.is_mapped((rank + 1) % 3).unwrap(), kind == Kind::Mapped);
     println!("\nbegun");
@@ -453,10 +437,10 @@ fn now_ns() -> u128 {
 
 /// Three processes that have opened a window; the last one only sleeps.
 fn processes(media: &str, do_what: [&str; 2]) -> [Process; 3] {
-    let Bootstrap::File(file) = meeting() else { unreachable!() };
+    let Bootstrap::File(file) = bootstrap_file() else { unreachable!() };
     let start = |rank: usize, does: &str| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["window::a_rank_does_as_it_is_told", "--exact", "--nocapture", "--test-threads=1"]);
+        command.args(["window::rank_process_main", "--exact", "--nocapture", "--test-threads=1"]);
         command.env(ROLE, format!("{rank} {media} {does} {}", file.display()));
         Process::spawn(format!("rank {rank}"), command).unwrap()
     };
@@ -489,7 +473,7 @@ fn kill_one(media: &str, stop: bool) {
 }
 
 #[test]
-fn waits_and_puts_end_at_once_and_name_the_rank_that_was_killed() {
+fn waits_and_puts_end_at_once_and_name_the_killed_rank() {
     for media in ["tcp", "auto"] {
         kill_one(media, false);
     }
@@ -503,7 +487,7 @@ fn waits_and_puts_end_at_once_when_a_stopped_rank_is_killed() {
 }
 
 #[test]
-fn a_put_that_nobody_takes_in_time_ends_the_group_and_names_the_rank() {
+fn a_put_that_times_out_fails_the_group_and_names_the_rank() {
     let [mut waiter, mut putter, mut stopped] = processes("tcp", ["waits", "puts-in-time"]);
     stopped.stop().unwrap();
     for rank in [&mut waiter, &mut putter] {

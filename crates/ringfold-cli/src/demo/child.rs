@@ -44,11 +44,11 @@ impl Child {
         let mut command = again.command()?;
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         // A death is news to the parent, which tells of it, and not to the log of each survivor as well.
-        if [ringfold_face::log::RINGFOLD_LOG, ringfold_face::log::PCCL_LOG_LEVEL]
+        if [ringfold_bindings::log::RINGFOLD_LOG, ringfold_bindings::log::PCCL_LOG_LEVEL]
             .iter()
             .all(|v| std::env::var_os(v).is_none())
         {
-            command.env(ringfold_face::log::RINGFOLD_LOG, "error");
+            command.env(ringfold_bindings::log::RINGFOLD_LOG, "error");
         }
         // Ctrl-C goes to the whole group of the terminal; only the parent shall take it as its own.
         let mut process = command.process_group(0).spawn().context("can't start a process")?;

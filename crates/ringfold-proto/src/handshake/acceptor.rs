@@ -1,29 +1,31 @@
-//! The end that is dialled.
+//! The accepting end of a handshake.
 
-use super::{Established, HandshakeError, Identity, Intake, Secret, Transcript};
-use crate::hello::{BadBlock, Features, Hello, Nonce, Proof, Refusal, Status, Verdict, Welcome};
+use super::{BlockBuffer, Established, HandshakeError, Identity, Secret, Transcript};
+use crate::hello::{
+    ConnectionRejection, Features, Hello, InvalidBlock, Nonce, Proof, Status, Verdict, Welcome,
+};
 use crate::id::RunId;
 use hmac::Mac;
 
-/// How an acceptor finds the secret that a dialler must know. Closures can be used for it.
-pub trait SecretFor {
+/// Finds the secret that a dialler must know. Closures implement it.
+pub trait SecretLookup {
     /// The token for [`crate::hello::Purpose::Control`]; for all other purposes the key of
     /// `hello.epoch`, or a refusal if there is no such epoch or `hello.session` is not a member.
-    fn secret_for(&self, hello: &Hello) -> Result<Secret, Refusal>;
+    fn secret_for(&self, hello: &Hello) -> Result<Secret, ConnectionRejection>;
 }
 
-impl<F: Fn(&Hello) -> Result<Secret, Refusal>> SecretFor for F {
-    fn secret_for(&self, hello: &Hello) -> Result<Secret, Refusal> {
+impl<F: Fn(&Hello) -> Result<Secret, ConnectionRejection>> SecretLookup for F {
+    fn secret_for(&self, hello: &Hello) -> Result<Secret, ConnectionRejection> {
         self(hello)
     }
 }
 
-/// The acceptor's side of a handshake.
+/// The acceptor's half of a handshake.
 #[derive(Clone)]
-pub struct Acceptor {
+pub struct AcceptorHandshake {
     identity: Identity,
     nonce: Nonce,
-    intake: Intake,
+    buffer: BlockBuffer,
     output: Vec<u8>,
     state: State,
 }
@@ -35,26 +37,25 @@ enum State {
     Ended(Result<Established, HandshakeError>),
 }
 
-/// What a hello came to: consent, or the status for the dialler and the error for ourselves.
-type Opinion = Result<(Secret, Established), (Status, HandshakeError)>;
+/// The result of checking a hello: on failure, the status for the dialler and the error for this end.
+type HelloCheck = Result<(Secret, Established), (Status, HandshakeError)>;
 
-impl Acceptor {
-    /// Awaits a hello. The nonce must be random and new.
+impl AcceptorHandshake {
+    /// Waits for a hello. The nonce must be random and new.
     pub fn new(identity: Identity, nonce: Nonce) -> Self {
-        Self { identity, nonce, intake: Intake::new(), output: Vec::new(), state: State::AwaitHello }
+        Self { identity, nonce, buffer: BlockBuffer::new(), output: Vec::new(), state: State::AwaitHello }
     }
 
-    /// What to send now; empty if there is nothing.
+    /// The bytes to send now; may be empty.
     pub fn poll_output(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.output)
     }
 
-    /// Takes bytes that arrived off the front of `input`. What it leaves behind once the connection is
-    /// established came after the handshake and is the caller's.
+    /// Consumes received bytes. Bytes that remain once the connection is established follow the handshake.
     pub fn handle_bytes(
         &mut self,
         input: &mut &[u8],
-        secrets: &impl SecretFor,
+        secrets: &impl SecretLookup,
     ) -> Result<Option<Established>, HandshakeError> {
         loop {
             let state = core::mem::replace(&mut self.state, State::AwaitHello);
@@ -63,13 +64,15 @@ impl Acceptor {
                     self.state = State::Ended(result);
                     return result.map(Some);
                 }
-                State::AwaitHello => match self.intake.take(input) {
+                State::AwaitHello => match self.buffer.take(input) {
                     Some(bytes) => self.handle_hello(bytes, secrets),
-                    None if self.intake.may_begin(&Hello::MAGIC) => return Ok(None),
+                    None if self.buffer.can_start_with(&Hello::MAGIC) => return Ok(None),
                     None => State::Ended(Err(HandshakeError::NotRingfold)),
                 },
-                State::AwaitProof { transcript, secret, established } => match self.intake.take(input) {
-                    Some(bytes) => State::Ended(self.judge(Proof(bytes), &transcript, &secret, established)),
+                State::AwaitProof { transcript, secret, established } => match self.buffer.take(input) {
+                    Some(bytes) => {
+                        State::Ended(self.verify_proof(Proof(bytes), &transcript, &secret, established))
+                    }
                     None => {
                         self.state = State::AwaitProof { transcript, secret, established };
                         return Ok(None);
@@ -79,7 +82,7 @@ impl Acceptor {
         }
     }
 
-    /// The connection ended. The reason why the handshake failed, if it had not ended before.
+    /// The connection ended: returns why the handshake failed.
     pub fn handle_end(&mut self) -> HandshakeError {
         let missing = match &self.state {
             State::Ended(Err(error)) => return *error,
@@ -90,20 +93,20 @@ impl Acceptor {
         HandshakeError::Truncated { missing }
     }
 
-    fn handle_hello(&mut self, bytes: [u8; Hello::BYTES], secrets: &impl SecretFor) -> State {
-        let opinion = match Hello::decode(&bytes) {
-            Ok(hello) => self.opinion(&hello, secrets),
-            Err(BadBlock::Purpose(_)) => Err(refused(Refusal::WrongPurpose)),
-            // Whoever does not begin with our magic would not understand a welcome either.
-            Err(BadBlock::Magic | BadBlock::Length { .. }) => {
+    fn handle_hello(&mut self, bytes: [u8; Hello::BYTES], secrets: &impl SecretLookup) -> State {
+        let checked = match Hello::decode(&bytes) {
+            Ok(hello) => self.check_hello(&hello, secrets),
+            Err(InvalidBlock::Purpose(_)) => Err(rejected(ConnectionRejection::WrongPurpose)),
+            // Another protocol would not understand a welcome.
+            Err(InvalidBlock::Magic | InvalidBlock::Length { .. }) => {
                 return State::Ended(Err(HandshakeError::NotRingfold));
             }
         };
-        let agreed = opinion.as_ref().ok().map(|(secret, established)| (!secret.is_none(), *established));
+        let agreed = checked.as_ref().ok().map(|(secret, established)| (!secret.is_none(), *established));
         let welcome = Welcome {
             version: agreed.map_or(0, |(_, e)| e.version),
-            status: opinion.as_ref().map_or_else(|(status, _)| *status, |_| Status::Ok),
-            guarded: agreed.is_some_and(|(guarded, _)| guarded),
+            status: checked.as_ref().map_or_else(|(status, _)| *status, |_| Status::Ok),
+            has_secret: agreed.is_some_and(|(has_secret, _)| has_secret),
             versions: self.identity.versions,
             features: agreed.map_or(Features::default(), |(_, e)| e.features),
             run: self.identity.run,
@@ -112,7 +115,7 @@ impl Acceptor {
         }
         .encode();
         self.output.extend_from_slice(&welcome);
-        match opinion {
+        match checked {
             Ok((secret, established)) => {
                 let transcript = Box::new(Transcript { hello: bytes, welcome });
                 State::AwaitProof { transcript, secret, established }
@@ -121,9 +124,9 @@ impl Acceptor {
         }
     }
 
-    fn opinion(&self, hello: &Hello, secrets: &impl SecretFor) -> Opinion {
+    fn check_hello(&self, hello: &Hello, secrets: &impl SecretLookup) -> HelloCheck {
         let Identity { peer: me, run, versions, features } = self.identity;
-        let Some(version) = versions.meet(hello.versions) else {
+        let Some(version) = versions.newest_common(hello.versions) else {
             let error = HandshakeError::Version { ours: versions, theirs: hello.versions };
             return Err((Status::Version, error));
         };
@@ -131,10 +134,10 @@ impl Acceptor {
             return Err((Status::WrongRun, HandshakeError::WrongRun { ours: run, theirs: hello.run }));
         }
         if hello.session == me {
-            return Err(refused(Refusal::Itself));
+            return Err(rejected(ConnectionRejection::Itself));
         }
-        let secret = secrets.secret_for(hello).map_err(refused)?;
-        match (hello.guarded, secret.is_none()) {
+        let secret = secrets.secret_for(hello).map_err(rejected)?;
+        match (hello.has_secret, secret.is_none()) {
             (false, false) => return Err((Status::SecretMissing, HandshakeError::TokenMissing)),
             (true, true) => return Err((Status::SecretUnexpected, HandshakeError::TokenUnexpected)),
             _ => {}
@@ -145,20 +148,20 @@ impl Acceptor {
             epoch: hello.epoch,
             run: if run == RunId(0) { hello.run } else { run },
             version,
-            features: features.both(hello.features),
+            features: features.intersection(hello.features),
         };
         Ok((secret, established))
     }
 
-    fn judge(
+    fn verify_proof(
         &mut self,
         proof: Proof,
         transcript: &Transcript,
         secret: &Secret,
         established: Established,
     ) -> Result<Established, HandshakeError> {
-        if transcript.dialler(secret).verify_slice(&proof.0).is_err() {
-            // Who has not proven itself is shown nothing that depends on the secret.
+        if transcript.dialler_mac(secret).verify_slice(&proof.0).is_err() {
+            // An unauthenticated dialler gets nothing that depends on the secret.
             let verdict = Verdict { status: Status::BadProof, proof: [0; 32] };
             self.output.extend_from_slice(&verdict.encode());
             return Err(HandshakeError::bad_proof(established.purpose));
@@ -166,12 +169,12 @@ impl Acceptor {
         let mut verdict = Verdict { status: Status::Ok, proof: [0; 32] };
         let bytes = verdict.encode();
         let covered = bytes.first_chunk().expect("a verdict is longer than the part that its proof covers");
-        verdict.proof = transcript.acceptor(secret, &proof, covered).finalize().into_bytes().into();
+        verdict.proof = transcript.acceptor_mac(secret, &proof, covered).finalize().into_bytes().into();
         self.output.extend_from_slice(&verdict.encode());
         Ok(established)
     }
 }
 
-fn refused(refusal: Refusal) -> (Status, HandshakeError) {
-    (Status::Refused(refusal), HandshakeError::Refused(refusal))
+fn rejected(why: ConnectionRejection) -> (Status, HandshakeError) {
+    (Status::Rejected(why), HandshakeError::Rejected(why))
 }

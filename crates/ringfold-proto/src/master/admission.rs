@@ -1,8 +1,8 @@
-//! Who comes in: newcomers are registered, and become members when all members vote for it.
+//! Admission: new peers are registered, and become members when all members vote for it.
 
-use super::roster::{PeerRecord, Standing};
+use super::roster::{PeerRecord, PeerStatus};
 use super::{Master, MasterAction};
-use crate::cause::{Departure, JoinRefusal, Removal};
+use crate::cause::{Departure, JoinRejection, Removal};
 use crate::event::Event;
 use crate::id::{ConnId, PeerId};
 use crate::limits;
@@ -13,20 +13,21 @@ use crate::time::Time;
 impl Master {
     pub(super) fn handle_join(&mut self, now: Time, conn: ConnId, peer: PeerId, join: Join) {
         if self.roster.get(peer).is_some_and(|r| r.conn != Some(conn)) {
-            // Its line broke, and it noticed before we did; it comes back as one who knows of nothing.
+            // Its connection broke, and the peer noticed it first. It joins as a new peer.
             self.remove(peer, Departure::ConnectionLost);
         }
-        if let Some(why) = self.objection(peer, &join) {
-            let name = crate::cause::PeerName { peer, name: clipped(&join.name, limits::NAME_BYTES_MAX) };
-            self.notify(Event::Refused(name, why.clone()));
-            return self.refuse(conn, why);
+        if let Some(why) = self.check_join(peer, &join) {
+            let name =
+                crate::cause::PeerName { peer, name: truncate_text(&join.name, limits::NAME_BYTES_MAX) };
+            self.notify(Event::JoinRejected(name, why.clone()));
+            return self.reject_join(conn, why);
         }
         let record = PeerRecord {
             peer,
             conn: Some(conn),
             session: Session::default(),
-            join: Join { name: clipped(&join.name, limits::NAME_BYTES_MAX), ..join },
-            standing: Standing::Pending,
+            join: Join { name: truncate_text(&join.name, limits::NAME_BYTES_MAX), ..join },
+            status: PeerStatus::Pending,
             seniority: self.roster.next_seniority(),
             heard_at: now,
             outdated_before: 0,
@@ -36,19 +37,19 @@ impl Master {
         let seniority = record.seniority;
         self.roster.insert(record);
         self.send(peer, ToPeer::Registered { incarnation: self.incarnation, seniority });
-        self.notify(Event::Registered(self.named(peer)));
+        self.notify(Event::Registered(self.peer_name(peer)));
     }
 
     /// Rejects a connection with a reason.
-    pub(super) fn refuse(&mut self, conn: ConnId, why: JoinRefusal) {
-        let message = ToPeer::Removed { reason: Removal::Refused(why) };
+    pub(super) fn reject_join(&mut self, conn: ConnId, why: JoinRejection) {
+        let message = ToPeer::Removed { reason: Removal::Rejected(why) };
         let message = Box::new(Numbered { number: 0, acknowledged: 0, message });
         self.actions.push_back(MasterAction::Send { conn, message });
         self.actions.push_back(MasterAction::Close { conn });
     }
 
-    /// Admits newcomers when nobody is a member yet, or when all members vote for it; then waits until
-    /// every group's epoch is open, and answers.
+    /// Admits pending peers if there are no members yet, or when all members have voted. Answers the votes when every
+    /// group's epoch is open.
     pub(super) fn advance_admission(&mut self, now: Time) -> bool {
         if self.restoration.is_some() {
             return false;
@@ -71,42 +72,42 @@ impl Master {
     }
 
     fn admit(&mut self, now: Time) -> bool {
-        let room = limits::WORLD_MAX.saturating_sub(self.roster.accepted().count());
-        let pending: Vec<_> = self.roster.pending().take(room).collect();
+        let free = limits::WORLD_MAX.saturating_sub(self.roster.accepted().count());
+        let pending: Vec<_> = self.roster.pending().take(free).collect();
         for peer in &pending {
             let Some(record) = self.roster.get_mut(*peer) else { continue };
-            record.standing = Standing::Accepted;
+            record.status = PeerStatus::Accepted;
             record.heard_at = now;
             let id = record.join.group;
             let group = self.groups.entry(id).or_default();
             group.ring.push(*peer);
             group.better_ring = None;
             group.improving = None;
-            group.stage = super::group::Stage::Stale;
-            self.notify(Event::Accepted(self.named(*peer), id));
+            group.stage = super::group::EpochStage::Stale;
+            self.notify(Event::Accepted(self.peer_name(*peer), id));
         }
         !pending.is_empty()
     }
 
-    fn objection(&self, peer: PeerId, join: &Join) -> Option<JoinRefusal> {
+    fn check_join(&self, peer: PeerId, join: &Join) -> Option<JoinRejection> {
         if self.roster.get(peer).is_some() {
-            return Some(JoinRefusal::AlreadyMember);
+            return Some(JoinRejection::AlreadyMember);
         }
         if self.roster.len() >= limits::WORLD_MAX {
-            return Some(JoinRefusal::RunFull);
+            return Some(JoinRejection::RunFull);
         }
         if self.groups.len() >= limits::GROUPS_MAX && !self.groups.contains_key(&join.group) {
-            return Some(JoinRefusal::TooManyGroups);
+            return Some(JoinRejection::TooManyGroups);
         }
         if join.addresses.len() > limits::ADDRESSES_MAX {
-            return Some(JoinRefusal::TooManyAddresses);
+            return Some(JoinRejection::TooManyAddresses);
         }
         None
     }
 }
 
-/// As much of a text as fits into so many bytes.
-pub(super) fn clipped(text: &str, bytes_max: usize) -> String {
+/// Truncates a text to at most this many bytes.
+pub(super) fn truncate_text(text: &str, bytes_max: usize) -> String {
     let end = (0..=text.len().min(bytes_max)).rev().find(|i| text.is_char_boundary(*i));
     text[..end.unwrap_or(0)].to_owned()
 }

@@ -1,18 +1,17 @@
-//! Peers that wait for different things can wait for ever; where that is provable, they are told at
-//! once who waits for what (R10). Everything else is left to the deadlines.
+//! Contradicting calls: peers that can only wait for each other fail at once, with an error that names both (R10).
 //!
-//! It is provable for calls that shut out all others on their peer: a peer in update_topology,
-//! optimize_topology or sync_shared_state starts no collective and casts no other such vote until it is
-//! answered. Asking whether peers are pending is legal beside anything.
+//! This is certain for exclusive votes: a peer in update_topology, optimize_topology or sync_shared_state starts no
+//! collective and no other such vote until it is answered. All other cases are left to the deadlines.
 
 use super::Master;
-use crate::cause::{Cause, Waiting};
+use crate::cause::{Cause, WaitingPeer};
 use crate::event::Event;
 use crate::id::{GroupId, OpId, PeerId};
 use crate::message::Phase;
 
+/// A peer that waits in an exclusive vote.
 #[derive(Clone)]
-struct Blocked {
+struct ExclusiveVoter {
     peer: PeerId,
     group: GroupId,
     phase: Phase,
@@ -23,53 +22,55 @@ impl Master {
         if self.restoration.is_some() {
             return false;
         }
-        let blocked = self.blocked();
-        if blocked.is_empty() {
+        let voters = self.exclusive_voters();
+        if voters.is_empty() {
             return false;
         }
-        if let Some((one, other)) = contradicting_votes(&blocked) {
-            let cause = self
-                .contradiction(&one, Waiting { who: self.named(other.peer), call: other.phase.to_string() });
+        if let Some((one, other)) = contradicting_votes(&voters) {
+            let cause = self.contradiction(
+                &one,
+                WaitingPeer { who: self.peer_name(other.peer), call: other.phase.to_string() },
+            );
             self.notify(Event::RoundFailed(one.phase, cause.clone()));
             self.fail_vote(one.peer, one.phase, &cause);
             self.fail_vote(other.peer, other.phase, &cause);
-            self.drop_empty_votings();
+            self.drop_empty_rounds();
             return true;
         }
-        if let Some((vote, op, starter)) = self.contradicting_op(&blocked) {
+        if let Some((vote, op, starter)) = self.contradicting_op(&voters) {
             let asked = self.groups.get(&vote.group).and_then(|g| g.ops.get(&(op.tag, op.seq)));
             let asked = asked.and_then(|round| round.started.get(&starter));
             let call = asked.map_or_else(|| op.to_string(), |d| format!("{d}, {}", op.tag));
-            let cause = self.contradiction(&vote, Waiting { who: self.named(starter), call });
+            let cause = self.contradiction(&vote, WaitingPeer { who: self.peer_name(starter), call });
             self.notify(Event::RoundFailed(vote.phase, cause.clone()));
             self.fail_vote(vote.peer, vote.phase, &cause);
             self.fail_op(op, cause);
-            self.drop_empty_votings();
+            self.drop_empty_rounds();
             return true;
         }
         false
     }
 
-    /// Peers in calls that shut out others, in phases that still collect votes.
-    fn blocked(&self) -> Vec<Blocked> {
-        let mut blocked = Vec::new();
+    /// The peers in exclusive votes that are not complete.
+    fn exclusive_voters(&self) -> Vec<ExclusiveVoter> {
+        let mut voters = Vec::new();
         for (phase, votes) in self.votes.iter().filter(|(phase, votes)| phase.is_exclusive() && !votes.acting)
         {
             for peer in votes.round.votes().keys() {
                 let Some(group) = self.roster.group_of(*peer) else { continue };
-                blocked.push(Blocked { peer: *peer, group, phase: *phase });
+                voters.push(ExclusiveVoter { peer: *peer, group, phase: *phase });
             }
         }
         for (id, group) in &self.groups {
             let offers = group.sync.iter().flat_map(super::sync::SyncRound::offering);
-            blocked.extend(offers.map(|peer| Blocked { peer, group: *id, phase: Phase::Sync }));
+            voters.extend(offers.map(|peer| ExclusiveVoter { peer, group: *id, phase: Phase::Sync }));
         }
-        blocked
+        voters
     }
 
-    /// An operation that someone has started and that lacks the part of a peer which is blocked elsewhere.
-    fn contradicting_op(&self, blocked: &[Blocked]) -> Option<(Blocked, OpId, PeerId)> {
-        for vote in blocked {
+    /// An operation that one peer has started, and that waits for a peer in an exclusive vote.
+    fn contradicting_op(&self, voters: &[ExclusiveVoter]) -> Option<(ExclusiveVoter, OpId, PeerId)> {
+        for vote in voters {
             let Some(group) = self.groups.get(&vote.group) else { continue };
             let Some(epoch) = group.open_epoch() else { continue };
             if epoch.rank_of(vote.peer).is_none() {
@@ -85,16 +86,18 @@ impl Master {
         None
     }
 
-    fn contradiction(&self, vote: &Blocked, other: Waiting) -> Cause {
-        Cause::Mismatch { one: Waiting { who: self.named(vote.peer), call: vote.phase.to_string() }, other }
+    fn contradiction(&self, vote: &ExclusiveVoter, other: WaitingPeer) -> Cause {
+        Cause::Mismatch {
+            one: WaitingPeer { who: self.peer_name(vote.peer), call: vote.phase.to_string() },
+            other,
+        }
     }
 }
 
-/// Two votes that can't both be answered: run-wide ones of different phases, or a sync of a group beside
-/// a run-wide one of the same group.
-fn contradicting_votes(blocked: &[Blocked]) -> Option<(Blocked, Blocked)> {
-    for (i, one) in blocked.iter().enumerate() {
-        for other in &blocked[i + 1..] {
+/// Two votes that cannot both be answered: of different phases, both run-wide or in the same group.
+fn contradicting_votes(voters: &[ExclusiveVoter]) -> Option<(ExclusiveVoter, ExclusiveVoter)> {
+    for (i, one) in voters.iter().enumerate() {
+        for other in &voters[i + 1..] {
             let run_wide = one.phase.is_run_wide() && other.phase.is_run_wide();
             if one.phase != other.phase && (run_wide || one.group == other.group) {
                 return Some((one.clone(), other.clone()));

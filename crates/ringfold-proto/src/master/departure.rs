@@ -1,4 +1,4 @@
-//! How a peer stops being part of the run, whatever the reason, and what follows for the others.
+//! The end of a membership, and its consequences for the others.
 
 use super::{Master, MasterAction};
 use crate::cause::{Cause, Departure, Removal};
@@ -6,13 +6,13 @@ use crate::event::Event;
 use crate::id::{PeerId, Revision};
 use crate::message::ToPeer;
 
-use super::roster::Standing;
+use super::roster::PeerStatus;
 
 impl Master {
-    /// Removes a peer. If it was a member: operations that all living members have done are committed,
-    /// all others of its group are aborted, and its group gets a new epoch (R6).
+    /// Removes a peer. If it was a member, operations that all living members have done are committed, all others of
+    /// its group are aborted, and its group gets a new epoch (R6).
     pub(super) fn remove(&mut self, peer: PeerId, how: Departure) {
-        let name = self.named(peer);
+        let name = self.peer_name(peer);
         if let Some(conn) = self.roster.get(peer).and_then(|r| r.conn) {
             if how != Departure::Left {
                 self.send(peer, ToPeer::Removed { reason: Removal::Departed(how.clone()) });
@@ -24,11 +24,11 @@ impl Master {
         let left = how == Departure::Left;
         self.notify(Event::Departed(name.clone(), how.clone()));
         self.forget_votes(peer);
-        match record.standing {
-            Standing::Pending => {}
-            Standing::Returned => self.forget_returned(peer),
-            Standing::Accepted => {
-                // Whatever all living members have done is decided before the rest is aborted.
+        match record.status {
+            PeerStatus::Pending => {}
+            PeerStatus::Returned => self.forget_returned(peer),
+            PeerStatus::Accepted => {
+                // Commits what all living members have done, before the rest is aborted.
                 self.advance_ops();
                 let id = record.join.group;
                 self.end_epoch(id, &Cause::PeerLost { who: name, how });
@@ -36,8 +36,8 @@ impl Master {
                 let is_last = self.roster.iter().all(|other| other.join.group != id);
                 if let Some(group) = self.groups.get_mut(&id) {
                     group.forget(peer);
-                    // Whoever holds the state, is the last and says goodbye has ended the run. Where the last one died,
-                    // somebody may come back for what was lost, and must not begin anew without a word.
+                    // If the last member held the state and left by itself, the run is over. If it died, new peers must
+                    // not restart silently at another revision.
                     let next = record.synced.map(|synced| Revision(synced.0.saturating_add(1)));
                     if is_last
                         && left
@@ -68,6 +68,6 @@ impl Master {
                 op.started.remove(&peer);
             }
         }
-        self.drop_empty_votings();
+        self.drop_empty_rounds();
     }
 }

@@ -1,47 +1,45 @@
-//! Which shared state is the group's: whole lists compete, and everyone is told what it lacks.
-//!
-//! A pure function of the offers; the rules are those of the specification's "Shared state".
+//! The election of a shared state: a pure function of the offers. Complete lists compete, entry by entry is fetched.
 
 use crate::cause::{PeerName, StateRejection};
 use crate::id::{PeerId, Revision};
 use crate::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
 use std::collections::BTreeMap;
 
-/// One peer's offer, with what the master knows of that peer.
+/// One peer's offer.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate<'a> {
     pub name: PeerName,
     pub seniority: u64,
-    /// The last revision that it completed a sync of.
+    /// The revision of its last completed sync.
     pub synced: Option<Revision>,
     pub offer: &'a SyncOffer,
 }
 
-/// The question: who offers what, in the order in which they asked.
+/// The offers, in the order of arrival, and the state of the group.
 #[derive(Clone, Debug)]
-pub(super) struct Ballots<'a> {
+pub(super) struct ElectionInput<'a> {
     pub candidates: Vec<Candidate<'a>>,
-    /// The revision that comes next; none while nobody has synced.
+    /// The next revision; `None` before the first sync.
     pub next: Option<Revision>,
-    /// Whether any living member of the group has completed the last sync.
+    /// Whether a living member of the group has completed the last sync.
     pub held: bool,
 }
 
-/// The answer.
+/// The result of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Election {
     pub verdicts: BTreeMap<PeerId, SyncVerdict>,
-    /// The elected revision; none if nobody holds what is needed.
+    /// The elected revision; `None` if no peer holds it.
     pub revision: Option<Revision>,
-    /// Whether the expected revision was set back by a send-only peer.
+    /// Whether a send-only peer reset the revision.
     pub reset: bool,
 }
 
-pub(super) fn elect(ballots: &Ballots<'_>) -> Election {
+pub(super) fn elect(input: &ElectionInput<'_>) -> Election {
     let mut verdicts = BTreeMap::new();
     let mut running: Vec<&Candidate<'_>> = Vec::new();
-    let popular = ballots.candidates.iter().find(|c| c.offer.strategy == SyncStrategy::EnforcePopular);
-    for candidate in &ballots.candidates {
+    let popular = input.candidates.iter().find(|c| c.offer.strategy == SyncStrategy::EnforcePopular);
+    for candidate in &input.candidates {
         match popular {
             Some(other) if candidate.offer.strategy != SyncStrategy::EnforcePopular => {
                 let other = other.name.clone();
@@ -50,8 +48,8 @@ pub(super) fn elect(ballots: &Ballots<'_>) -> Election {
             _ => running.push(candidate),
         }
     }
-    let orphaned = ballots.next.is_some() && !ballots.held;
-    let (next, reset) = expected(ballots.next, orphaned, &running);
+    let orphaned = input.next.is_some() && !input.held;
+    let (next, reset) = expected_revision(input.next, orphaned, &running);
     running.retain(|c| {
         let ahead = c.offer.revision > next;
         if ahead {
@@ -60,25 +58,25 @@ pub(super) fn elect(ballots: &Ballots<'_>) -> Election {
         }
         !ahead
     });
-    let Some((revision, standing)) = standing(next, &running) else {
+    let Some((revision, electable)) = electable(next, &running) else {
         for candidate in running {
-            reject(&mut verdicts, candidate, StateRejection::NobodyHasIt { next, orphaned });
+            reject(&mut verdicts, candidate, StateRejection::NoHolder { next, orphaned });
         }
         return Election { verdicts, revision: None, reset: false };
     };
-    let winners = most_popular(&standing);
+    let winners = most_popular(&electable);
     for candidate in &running {
         verdicts.insert(candidate.name.peer, verdict(candidate, revision, &winners, &running));
     }
-    spread_fetchers(&mut verdicts);
+    assign_fetchers(&mut verdicts);
     Election { verdicts, revision: Some(revision), reset }
 }
 
-/// The revision that counts as current: the first caller's while nobody has synced; a send-only peer's
-/// when everyone who held the state is gone.
-fn expected(next: Option<Revision>, orphaned: bool, running: &[&Candidate<'_>]) -> (Revision, bool) {
+/// The next revision, and whether a send-only peer resets it: before the first sync that of the first caller, and that of
+/// a send-only peer when all holders of the state have departed.
+fn expected_revision(next: Option<Revision>, orphaned: bool, running: &[&Candidate<'_>]) -> (Revision, bool) {
     let Some(next) = next else {
-        let first = running.iter().find(|c| stands(c)).or(running.first());
+        let first = running.iter().find(|c| can_win(c)).or(running.first());
         return (first.map_or(Revision(0), |c| c.offer.revision), false);
     };
     let sender = running.iter().find(|c| c.offer.strategy == SyncStrategy::SendOnly);
@@ -88,27 +86,31 @@ fn expected(next: Option<Revision>, orphaned: bool, running: &[&Candidate<'_>]) 
     }
 }
 
-/// Those who stand for election, and the revision they stand for. Whoever offers the next revision
-/// stands; if nobody does and there are at least two, whoever completed the last one may offer it again.
-fn standing<'a>(next: Revision, running: &[&'a Candidate<'a>]) -> Option<(Revision, Vec<&'a Candidate<'a>>)> {
-    let current: Vec<_> = running.iter().copied().filter(|c| stands(c) && c.offer.revision == next).collect();
+/// The candidates that can be elected, and their revision: those that offer the next revision. If there are none, and at
+/// least two offers, those that completed the last revision may offer it again.
+fn electable<'a>(
+    next: Revision,
+    running: &[&'a Candidate<'a>],
+) -> Option<(Revision, Vec<&'a Candidate<'a>>)> {
+    let current: Vec<_> =
+        running.iter().copied().filter(|c| can_win(c) && c.offer.revision == next).collect();
     if !current.is_empty() {
         return Some((next, current));
     }
     let last = Revision(next.0.checked_sub(1)?);
-    let again = |c: &&Candidate<'_>| stands(c) && c.offer.revision == last && c.synced == Some(last);
+    let again = |c: &&Candidate<'_>| can_win(c) && c.offer.revision == last && c.synced == Some(last);
     let holders: Vec<_> = running.iter().copied().filter(again).collect();
     (running.len() >= 2 && !holders.is_empty()).then_some((last, holders))
 }
 
-fn stands(candidate: &Candidate<'_>) -> bool {
+fn can_win(candidate: &Candidate<'_>) -> bool {
     candidate.offer.strategy != SyncStrategy::ReceiveOnly
 }
 
-/// The candidates whose content most of them share; the content of the oldest member wins a tie.
-fn most_popular<'a>(standing: &[&'a Candidate<'a>]) -> Vec<&'a Candidate<'a>> {
+/// The candidates with the most common content. The content of the oldest member wins a tie.
+fn most_popular<'a>(electable: &[&'a Candidate<'a>]) -> Vec<&'a Candidate<'a>> {
     let mut parties: Vec<Vec<&Candidate<'_>>> = Vec::new();
-    let mut by_age = standing.to_vec();
+    let mut by_age = electable.to_vec();
     by_age.sort_by_key(|c| (c.synced.is_none(), c.seniority));
     for candidate in by_age {
         match parties.iter_mut().find(|p| same_content(&p[0].offer.entries, &candidate.offer.entries)) {
@@ -150,7 +152,7 @@ fn verdict(
     SyncVerdict::Elected(Assignment { revision, fetch, sources, fetchers: Vec::new() })
 }
 
-/// Everyone who holds all that the candidate lacks, turned so that fetchers begin at different ones.
+/// The winners that hold all missing entries, rotated so that fetchers start at different sources.
 fn sources(
     candidate: &Candidate<'_>,
     fetch: &[FetchItem],
@@ -162,9 +164,9 @@ fn sources(
     }
     let holds = |w: &&&Candidate<'_>| fetch.iter().all(|f| w.offer.entries[f.entry as usize].hash == f.hash);
     let mut sources: Vec<_> = winners.iter().filter(holds).map(|w| w.name.peer).collect();
-    let place = running.iter().position(|c| c.name.peer == candidate.name.peer).unwrap_or(0);
-    let turn = place % sources.len().max(1);
-    sources.rotate_left(turn);
+    let position = running.iter().position(|c| c.name.peer == candidate.name.peer).unwrap_or(0);
+    let shift = position % sources.len().max(1);
+    sources.rotate_left(shift);
     sources
 }
 
@@ -181,17 +183,17 @@ fn reject(verdicts: &mut BTreeMap<PeerId, SyncVerdict>, candidate: &Candidate<'_
     verdicts.insert(candidate.name.peer, SyncVerdict::Rejected(why));
 }
 
-/// Tells every source who will come to it.
-fn spread_fetchers(verdicts: &mut BTreeMap<PeerId, SyncVerdict>) {
-    let mut coming: BTreeMap<PeerId, Vec<PeerId>> = BTreeMap::new();
+/// Sets the fetchers of every source.
+fn assign_fetchers(verdicts: &mut BTreeMap<PeerId, SyncVerdict>) {
+    let mut fetchers_of: BTreeMap<PeerId, Vec<PeerId>> = BTreeMap::new();
     for (peer, verdict) in verdicts.iter() {
         if let SyncVerdict::Elected(assignment) = verdict {
             for source in &assignment.sources {
-                coming.entry(*source).or_default().push(*peer);
+                fetchers_of.entry(*source).or_default().push(*peer);
             }
         }
     }
-    for (source, fetchers) in coming {
+    for (source, fetchers) in fetchers_of {
         if let Some(SyncVerdict::Elected(assignment)) = verdicts.get_mut(&source) {
             assignment.fetchers = fetchers;
         }

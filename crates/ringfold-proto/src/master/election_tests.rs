@@ -23,7 +23,7 @@ fn run(next: Option<u64>, held: bool, offers: &[(SyncOffer, Option<u64>)]) -> El
     };
     let leaked: &'static [(SyncOffer, Option<u64>)] = Box::leak(offers.to_vec().into_boxed_slice());
     let candidates = leaked.iter().enumerate().map(candidate).collect();
-    elect(&Ballots { candidates, next: next.map(Revision), held })
+    elect(&ElectionInput { candidates, next: next.map(Revision), held })
 }
 
 fn fetched(election: &Election, peer: u128) -> Vec<u32> {
@@ -103,7 +103,7 @@ fn the_last_revision_may_be_offered_again_by_two_and_admits_a_newcomer() {
     assert_eq!(fetched(&election, 1), [0]);
     let alone = run(Some(3), true, &offers[..1]);
     assert_eq!(alone.revision, None);
-    assert!(matches!(rejection(&alone, 0), StateRejection::NobodyHasIt { orphaned: false, .. }));
+    assert!(matches!(rejection(&alone, 0), StateRejection::NoHolder { orphaned: false, .. }));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn content_that_may_differ_is_fetched_by_newcomers_only() {
 fn receivers_alone_get_an_error_and_with_a_sender_they_fetch() {
     let receiver = (offer(0, ReceiveOnly, &[1]), None);
     let alone = run(None, false, &[receiver.clone(), receiver.clone()]);
-    assert!(matches!(rejection(&alone, 0), StateRejection::NobodyHasIt { .. }));
+    assert!(matches!(rejection(&alone, 0), StateRejection::NoHolder { .. }));
     let election = run(None, false, &[receiver, (offer(0, SendOnly, &[2]), None)]);
     assert_eq!(fetched(&election, 0), [0]);
     assert!(fetched(&election, 1).is_empty());
@@ -169,7 +169,7 @@ fn strategies_beside_enforce_popular_are_rejected() {
 fn an_older_checkpoint_is_taken_only_from_a_sender_and_only_when_no_holder_lives() {
     let popular = [(offer(5, EnforcePopular, &[1]), None), (offer(5, EnforcePopular, &[1]), None)];
     let refused = run(Some(9), false, &popular);
-    assert!(matches!(rejection(&refused, 0), StateRejection::NobodyHasIt { orphaned: true, .. }));
+    assert!(matches!(rejection(&refused, 0), StateRejection::NoHolder { orphaned: true, .. }));
     let sender = [(offer(5, SendOnly, &[1]), None), (offer(0, ReceiveOnly, &[2]), None)];
     let election = run(Some(9), false, &sender);
     assert!(election.reset);

@@ -1,8 +1,7 @@
-//! From a set of members to an open epoch: a ring is chosen, members reach for each other, and when
-//! all of the ring's edges hold, operations may run.
+//! From a set of members to an open epoch: choose a ring, let members connect, open when all edges of the ring are up.
 
-use super::group::{Group, Stage};
-use super::{Master, MasterAction, TourAnswer, TourQuestion};
+use super::group::{EpochStage, Group};
+use super::{Master, MasterAction, TourRequest, TourSolution};
 use crate::cause::{Cause, Departure};
 use crate::epoch::{EpochDescription, Member, MissingPair};
 use crate::event::Event;
@@ -14,10 +13,10 @@ use crate::time::Time;
 use std::collections::BTreeSet;
 
 impl Master {
-    /// A member has reached its neighbours, except for some.
+    /// A member has links with its neighbours, except for some.
     pub(super) fn handle_ready(&mut self, peer: PeerId, epoch: EpochId, unreachable: Vec<PeerId>) {
         let Some(group) = self.groups.get_mut(&epoch.group) else { return };
-        if let Stage::Proposed { description, round, .. } = &mut group.stage
+        if let EpochStage::Proposed { description, round, .. } = &mut group.stage
             && description.id == epoch
             && description.rank_of(peer).is_some()
         {
@@ -44,22 +43,22 @@ impl Master {
             return;
         }
         group.distrust(peer, other, until);
-        self.notify(Event::EdgeDistrusted(self.named(peer), self.named(other), direction));
-        let cause = Cause::LinkLost { from: self.named(peer), to: self.named(other) };
+        self.notify(Event::EdgeDistrusted(self.peer_name(peer), self.peer_name(other), direction));
+        let cause = Cause::LinkLost { from: self.peer_name(peer), to: self.peer_name(other) };
         self.end_epoch(epoch.group, &cause);
     }
 
-    /// Aborts what is undecided in a group's epoch and marks it for a new one.
+    /// Aborts the undecided operations of a group's epoch, and ends it.
     pub(super) fn end_epoch(&mut self, id: GroupId, cause: &Cause) {
         self.abort_all_ops(id, cause);
         if let Some(group) = self.groups.get_mut(&id) {
-            group.stage = Stage::Stale;
+            group.stage = EpochStage::Stale;
             group.ended = Some(cause.clone());
         }
     }
 
     pub(super) fn all_epochs_open(&self) -> bool {
-        self.groups.values().all(|g| matches!(g.stage, Stage::Open { .. } | Stage::Empty))
+        self.groups.values().all(|g| matches!(g.stage, EpochStage::Open { .. } | EpochStage::Empty))
     }
 
     pub(super) fn advance_establishing(&mut self, now: Time) -> bool {
@@ -70,13 +69,13 @@ impl Master {
         ids.into_iter().any(|id| self.advance_group(now, id))
     }
 
-    /// A ring came back from the solver: for a group that waits for it, or as a later improvement.
-    pub fn handle_tour(&mut self, now: Time, ticket: u64, answer: TourAnswer) {
-        let asked = |g: &Group| matches!(g.stage, Stage::Solving { ticket: t, .. } if t == ticket);
+    /// Handles a ring from the solver, for a group that waits for it or as a later improvement.
+    pub fn handle_tour(&mut self, now: Time, request: u64, answer: TourSolution) {
+        let asked = |g: &Group| matches!(g.stage, EpochStage::Solving { request: r, .. } if r == request);
         if let Some(id) = self.groups.iter().find(|(_, g)| asked(g)).map(|(id, _)| *id) {
-            self.take_tour(id, answer);
+            self.apply_tour(id, answer);
         } else {
-            self.take_optimised_tour(ticket, answer.order);
+            self.apply_better_tour(request, answer.order);
         }
         self.advance(now);
     }
@@ -85,12 +84,12 @@ impl Master {
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
             let Some(group) = self.groups.get_mut(&id) else { continue };
             match &group.stage {
-                Stage::Solving { deadline, .. } if *deadline <= now => {
-                    // Better a ring that may fail than none: what failed before may hold by now.
+                EpochStage::Solving { deadline, .. } if *deadline <= now => {
+                    // Try all edges again: a ring that may fail is better than none.
                     group.distrusted.clear();
-                    group.stage = Stage::Stale;
+                    group.stage = EpochStage::Stale;
                 }
-                Stage::Proposed { round, deadline, .. } if *deadline <= now => {
+                EpochStage::Proposed { round, deadline, .. } if *deadline <= now => {
                     for peer in round.missing(self.roster.members(id)) {
                         self.remove(peer, Departure::NotEstablished);
                     }
@@ -100,26 +99,25 @@ impl Master {
         }
     }
 
-    /// Whether the group made a step.
+    /// Advances one group by a step, if possible.
     fn advance_group(&mut self, now: Time, id: GroupId) -> bool {
         let members = self.roster.members(id);
         let Some(group) = self.groups.get_mut(&id) else { return false };
         match &group.stage {
-            Stage::Stale if members.is_empty() => {
+            EpochStage::Stale if members.is_empty() => {
                 if group.next_revision.is_some() || group.ended_before.is_some() {
-                    // The group stays known: whoever comes back must meet the revision that it had, and its rounds go
-                    // on being counted.
-                    group.stage = Stage::Empty;
+                    // Peers that join later must match its revision, and its rounds continue to count.
+                    group.stage = EpochStage::Empty;
                 } else {
                     self.groups.remove(&id);
                 }
                 true
             }
-            Stage::Stale => {
+            EpochStage::Stale => {
                 self.propose(now, id, members);
                 true
             }
-            Stage::Proposed { round, .. } if round.is_complete(members) => {
+            EpochStage::Proposed { round, .. } if round.is_complete(members) => {
                 self.open_or_rebuild(now, id);
                 true
             }
@@ -137,12 +135,12 @@ impl Master {
         group.ring.extend(newcomers);
         let edges = (0..group.ring.len()).map(|i| (group.ring[i], group.ring[(i + 1) % group.ring.len()]));
         if members.len() > 1 && edges.clone().any(|(a, b)| group.distrusts(a, b)) {
-            return self.ask_for_tour(now, id, members);
+            return self.request_tour(now, id, members);
         }
         let ring: Vec<_> = group.ring.clone();
         let ended = group.ended.clone().unwrap_or(Cause::EpochEnded);
         let description = self.describe(id, &members, &ring);
-        let ring_names = ring.iter().map(|p| self.named(*p)).collect();
+        let ring_names = ring.iter().map(|p| self.peer_name(*p)).collect();
         self.notify(Event::EpochProposed(description.id, ring_names));
         let attributes = self.attributes(id);
         for peer in &members {
@@ -152,11 +150,11 @@ impl Master {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let mut round = Round::new(now);
         if let [only] = members[..] {
-            // Nobody to reach.
+            // A single member has no links to report.
             round.vote(only, BTreeSet::new());
         }
         let deadline = now + timing.establish_max;
-        group.stage = Stage::Proposed { description, round, deadline };
+        group.stage = EpochStage::Proposed { description, round, deadline };
     }
 
     fn describe(&mut self, id: GroupId, members: &[PeerId], ring: &[PeerId]) -> EpochDescription {
@@ -169,11 +167,11 @@ impl Master {
                 addresses: r.join.addresses.clone(),
             })
         };
-        // From one member to another it is at most as far as from both to the master.
-        let way = |p: &PeerId| self.round_trips.get(&self.roster.get(*p)?.conn?).copied();
-        let mut ways: Vec<_> = members.iter().filter_map(way).collect();
-        ways.sort_unstable();
-        let longest = ways.iter().rev().take(2).sum();
+        // The round trip between two members is at most the sum of theirs to the master.
+        let round_trip = |p: &PeerId| self.round_trips.get(&self.roster.get(*p)?.conn?).copied();
+        let mut round_trips: Vec<_> = members.iter().filter_map(round_trip).collect();
+        round_trips.sort_unstable();
+        let longest = round_trips.iter().rev().take(2).sum();
         let described = members.iter().filter_map(member).collect();
         let rank = |p: &PeerId| members.iter().position(|m| m == p).map(Rank::from_index);
         EpochDescription {
@@ -187,19 +185,19 @@ impl Master {
         }
     }
 
-    fn ask_for_tour(&mut self, now: Time, id: GroupId, members: Vec<PeerId>) {
-        let ticket = self.next_ticket();
+    fn request_tour(&mut self, now: Time, id: GroupId, members: Vec<PeerId>) {
+        let number = self.next_number();
         let deadline = now + self.config.timing.tour_max;
-        let question = self.tour_question(id, ticket, members);
-        self.notify(Event::TourAsked(id, question.nodes.len()));
-        self.actions.push_back(MasterAction::SolveTour(question));
+        let request = self.tour_request(id, number, members);
+        self.notify(Event::TourRequested(id, request.nodes.len()));
+        self.actions.push_back(MasterAction::SolveTour(request));
         if let Some(group) = self.groups.get_mut(&id) {
-            group.stage = Stage::Solving { ticket, deadline };
+            group.stage = EpochStage::Solving { request: number, deadline };
         }
     }
 
-    /// All that is known of the ways between the members of a group.
-    pub(super) fn tour_question(&self, id: GroupId, ticket: u64, nodes: Vec<PeerId>) -> TourQuestion {
+    /// A request with all measurements and distrusted pairs of a group.
+    pub(super) fn tour_request(&self, id: GroupId, number: u64, nodes: Vec<PeerId>) -> TourRequest {
         let at = |p: &PeerId| nodes.iter().position(|n| n == p);
         let mut bandwidth = Vec::new();
         let mut unreachable = Vec::new();
@@ -219,10 +217,10 @@ impl Master {
         unreachable.sort_unstable();
         unreachable.dedup();
         bandwidth.retain(|(from, to, _)| unreachable.binary_search(&(*from, *to)).is_err());
-        TourQuestion { ticket, nodes, bandwidth, unreachable }
+        TourRequest { id: number, nodes, bandwidth, unreachable }
     }
 
-    fn take_tour(&mut self, id: GroupId, answer: TourAnswer) {
+    fn apply_tour(&mut self, id: GroupId, answer: TourSolution) {
         for peer in &answer.left_out {
             if self.roster.group_of(*peer) == Some(id) {
                 self.remove(*peer, Departure::Unreachable);
@@ -236,15 +234,17 @@ impl Master {
         } else {
             group.distrusted.clear();
         }
-        group.stage = Stage::Stale;
-        self.notify(Event::TourAnswered(id, whole));
+        group.stage = EpochStage::Stale;
+        self.notify(Event::TourFound(id, whole));
     }
 
-    /// All members have spoken: if an edge of the ring failed, another ring; else the epoch opens.
+    /// All members have reported: opens the epoch, or rebuilds the ring if one of its edges failed.
     fn open_or_rebuild(&mut self, now: Time, id: GroupId) {
         let until = now + self.config.timing.edge_distrust;
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Stage::Proposed { description, round, .. } = core::mem::take(&mut group.stage) else { return };
+        let EpochStage::Proposed { description, round, .. } = core::mem::take(&mut group.stage) else {
+            return;
+        };
         let mut missing = BTreeSet::new();
         for (peer, unreachable) in round.into_votes() {
             for other in unreachable {
@@ -255,18 +255,18 @@ impl Master {
             }
         }
         let broken: Vec<_> =
-            missing.iter().filter(|(pair, ..)| description.on_ring(pair.0, pair.1)).collect();
+            missing.iter().filter(|(pair, ..)| description.are_ring_neighbours(pair.0, pair.1)).collect();
         if !broken.is_empty() {
             let broken: Vec<_> = broken.into_iter().map(|(_, a, b)| (*a, *b)).collect();
             for (a, b) in &broken {
                 group.distrust(*a, *b, until);
             }
             for (a, b) in broken {
-                self.notify(Event::EdgeDistrusted(self.named(a), self.named(b), Direction::Both));
+                self.notify(Event::EdgeDistrusted(self.peer_name(a), self.peer_name(b), Direction::Both));
             }
             return;
         }
-        // That a link can be made says nothing of whether it moves anything.
+        // A distrusted link may connect and still make no progress.
         let ranks = |(a, b): &(PeerId, PeerId)| Some((description.rank_of(*a)?, description.rank_of(*b)?));
         let distrusted =
             group.distrusted.keys().filter_map(ranks).map(|(a, b)| MissingPair(a.min(b), a.max(b)));
@@ -281,11 +281,11 @@ impl Master {
             group.ops.clear();
             group.decided.clear();
             group.ended = None;
-            group.stage = Stage::Open { description };
+            group.stage = EpochStage::Open { description };
         }
     }
 
-    /// Tells all members that their epoch is open.
+    /// Tells all members that the epoch is open.
     pub(super) fn announce_open(&mut self, id: GroupId, description: &EpochDescription) {
         let (attributes, rounds) = (self.attributes(id), self.rounds_of(id));
         for member in &description.members {

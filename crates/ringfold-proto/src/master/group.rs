@@ -1,4 +1,4 @@
-//! What the master keeps for one peer group.
+//! The state of one peer group.
 
 use super::reduce::OpRound;
 use super::sync::SyncRound;
@@ -9,60 +9,59 @@ use crate::round::Round;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How far the group's membership has come.
+/// The stage of a group's epoch.
 #[derive(Debug, Default)]
-pub(super) enum Stage {
-    /// The members have changed, and a new epoch is to be proposed.
+pub(super) enum EpochStage {
+    /// The members have changed; a new epoch must be proposed.
     #[default]
     Stale,
-    /// A solver looks for a ring without the edges that failed.
-    Solving { ticket: u64, deadline: Time },
-    /// Members are reaching for each other; each votes with those it could not reach.
+    /// The solver searches a ring without the failed edges.
+    Solving { request: u64, deadline: Time },
+    /// Members connect; each votes with the members that it could not reach.
     Proposed { description: EpochDescription, round: Round<BTreeSet<PeerId>>, deadline: Time },
-    /// Nobody is in the group.
+    /// The group has no members.
     Empty,
-    /// Operations run.
+    /// Operations may run.
     Open { description: EpochDescription },
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    pub stage: Stage,
+    pub stage: EpochStage,
     /// Why the last epoch ended.
     pub ended: Option<Cause>,
-    /// The ring that the last epoch had or a solver found; members that left are skipped, newcomers
-    /// come last.
+    /// The ring of the last epoch or of the solver, with new members at its end.
     pub ring: Vec<PeerId>,
     /// Undecided operations of the open epoch.
     pub ops: BTreeMap<(Tag, Seq), OpRound>,
-    /// How many operations of each tag were decided in the open epoch.
+    /// The next sequence number of each tag in the open epoch.
     pub decided: BTreeMap<Tag, Seq>,
-    /// Pairs that could not reach each other, and until when they are not trusted.
+    /// Pairs whose link failed, and until when they are not used.
     pub distrusted: BTreeMap<(PeerId, PeerId), Time>,
-    /// Bytes per second from one peer to another; none where a probe failed.
+    /// Bytes per second from one peer to another; `None` if the probe failed.
     pub bandwidth: BTreeMap<(PeerId, PeerId), Option<u64>>,
-    /// A ring that a solver found after the last optimisation had ended.
+    /// A ring that the solver found after the last optimisation had ended.
     pub better_ring: Option<Vec<PeerId>>,
-    /// The ticket of the last optimisation's question, for improvements that come later.
+    /// The request of the last optimisation, for later improvements.
     pub improving: Option<u64>,
     pub sync: Option<SyncRound>,
     /// Completed syncs.
     pub syncs: u64,
-    /// The revision that comes next; none while nobody has synced.
+    /// The next revision; `None` before the first sync.
     pub next_revision: Option<Revision>,
-    /// The revision that would have come next when the last member said goodbye; what comes now is another run.
+    /// The next revision when the last member left: a later sync starts another run.
     pub ended_before: Option<Revision>,
 }
 
 impl Group {
     pub fn open_epoch(&self) -> Option<&EpochDescription> {
         match &self.stage {
-            Stage::Open { description } => Some(description),
+            EpochStage::Open { description } => Some(description),
             _ => None,
         }
     }
 
-    /// Whether two peers are not to be neighbours now.
+    /// Whether the pair is not used now.
     pub fn distrusts(&self, a: PeerId, b: PeerId) -> bool {
         self.distrusted.contains_key(&(a.min(b), a.max(b)))
     }
@@ -71,27 +70,26 @@ impl Group {
         self.distrusted.insert((a.min(b), a.max(b)), until);
     }
 
-    /// How many undecided operations beside this one a peer takes part in, as far as is known.
+    /// The number of other undecided operations that a peer has started.
     pub fn in_flight(&self, peer: PeerId, beside: OpId) -> usize {
         let others = self.ops.iter().filter(|(key, _)| **key != (beside.tag, beside.seq));
         others.filter(|(_, op)| op.started.contains_key(&peer)).count()
     }
 
-    /// Drops what is known of a peer that departed.
+    /// Removes a peer that departed.
     pub fn forget(&mut self, peer: PeerId) {
         self.ring.retain(|p| *p != peer);
         self.distrusted.retain(|(a, b), _| *a != peer && *b != peer);
         self.bandwidth.retain(|(a, b), _| *a != peer && *b != peer);
         self.better_ring = None;
         self.improving = None;
-        self.stage = Stage::Stale;
+        self.stage = EpochStage::Stale;
     }
 
     pub fn deadlines(&self) -> impl Iterator<Item = Time> + '_ {
         let stage = match &self.stage {
-            Stage::Stale | Stage::Empty | Stage::Open { .. } => None,
-            Stage::Solving { deadline, .. } => Some(*deadline),
-            Stage::Proposed { deadline, .. } => Some(*deadline),
+            EpochStage::Stale | EpochStage::Empty | EpochStage::Open { .. } => None,
+            EpochStage::Solving { deadline, .. } | EpochStage::Proposed { deadline, .. } => Some(*deadline),
         };
         let ops = self.ops.values().map(|op| op.deadline);
         ops.chain(stage).chain(self.sync.as_ref().and_then(SyncRound::deadline))

@@ -1,6 +1,6 @@
-//! A better ring: measure the pairs that were not measured, have the ring solved outside, adopt it.
+//! Optimisation of the topology: measure the unmeasured pairs, request rings from the solver, adopt them.
 
-use super::group::{Group, Stage};
+use super::group::{EpochStage, Group};
 use super::phase::PhaseRound;
 use super::{Master, MasterAction};
 use crate::event::Event;
@@ -9,24 +9,24 @@ use crate::message::{Answer, Phase, ToPeer};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A pair that is being measured.
+/// A running measurement of a pair.
 #[derive(Debug)]
-pub(super) struct Probe {
+pub(super) struct RunningProbe {
     group: GroupId,
     prober: PeerId,
     target: PeerId,
     deadline: Time,
 }
 
-/// What follows when all have voted.
+/// The steps after all have voted.
 #[derive(Debug)]
-pub(super) enum Optimising {
-    Measure { running: BTreeMap<u64, Probe> },
+pub(super) enum Optimisation {
+    Measure { running: BTreeMap<u64, RunningProbe> },
     Solve { waiting: BTreeMap<u64, GroupId>, deadline: Time },
     Adopt,
 }
 
-impl Optimising {
+impl Optimisation {
     pub fn deadline(&self) -> Option<Time> {
         match self {
             Self::Measure { running } => running.values().map(|p| p.deadline).min(),
@@ -47,30 +47,30 @@ impl Master {
                 let complete = |votes: &&mut PhaseRound| votes.round.is_complete(accepted);
                 let Some(votes) = self.votes.get_mut(&Phase::Optimise).filter(complete) else { return false };
                 votes.acting = true;
-                self.optimising = Some(Optimising::Measure { running: BTreeMap::new() });
+                self.optimising = Some(Optimisation::Measure { running: BTreeMap::new() });
                 self.count_round(Phase::Optimise);
-                // Pairs that could not be measured the last time get another chance.
+                // Failed pairs are measured again.
                 self.groups.values_mut().for_each(|g| g.bandwidth.retain(|_, speed| speed.is_some()));
                 true
             }
-            Some(Optimising::Measure { running }) => {
+            Some(Optimisation::Measure { running }) => {
                 let idle = running.is_empty();
-                // A probe proves membership of an open epoch; if one is being made anew, it waits for that.
+                // Probes are authenticated by the key of an open epoch.
                 self.all_epochs_open()
-                    && (self.assign_probes(now) || (idle && self.ask_for_better_tours(now)))
+                    && (self.assign_probes(now) || (idle && self.request_better_tours(now)))
             }
-            Some(Optimising::Solve { waiting, .. }) => {
+            Some(Optimisation::Solve { waiting, .. }) => {
                 if !waiting.is_empty() {
                     return false;
                 }
-                self.optimising = Some(Optimising::Adopt);
+                self.optimising = Some(Optimisation::Adopt);
                 true
             }
-            Some(Optimising::Adopt) => self.all_epochs_open() && self.finish_optimise(),
+            Some(Optimisation::Adopt) => self.all_epochs_open() && self.finish_optimise(),
         }
     }
 
-    /// The prober brings what it measured.
+    /// Handles the result of a probe.
     pub(super) fn handle_probed(
         &mut self,
         peer: PeerId,
@@ -78,7 +78,7 @@ impl Master {
         forward: Option<u64>,
         backward: Option<u64>,
     ) {
-        let Some(Optimising::Measure { running }) = self.optimising.as_mut() else {
+        let Some(Optimisation::Measure { running }) = self.optimising.as_mut() else {
             return;
         };
         if running.get(&probe).is_none_or(|p| p.prober != peer) {
@@ -89,66 +89,68 @@ impl Master {
         }
     }
 
-    /// Probes that take too long say that the pair can't talk; solvers that take too long are not waited for.
+    /// Records overdue probes as failed, and gives up waiting for an overdue solver.
     pub(super) fn expire_probes(&mut self, now: Time) {
         match self.optimising.as_mut() {
-            Some(Optimising::Measure { running }) => {
+            Some(Optimisation::Measure { running }) => {
                 let late: Vec<_> = running.extract_if(.., |_, p| p.deadline <= now).map(|(_, p)| p).collect();
                 for probe in late {
                     self.record_probe(&probe, None, None);
                 }
             }
-            Some(Optimising::Solve { waiting, deadline }) if *deadline <= now => waiting.clear(),
+            Some(Optimisation::Solve { waiting, deadline }) if *deadline <= now => waiting.clear(),
             _ => {}
         }
     }
 
-    /// A peer departed: its probes end.
+    /// Ends the probes of a peer that departed.
     pub(super) fn forget_probes(&mut self, peer: PeerId) {
-        if let Some(Optimising::Measure { running }) = self.optimising.as_mut() {
+        if let Some(Optimisation::Measure { running }) = self.optimising.as_mut() {
             running.retain(|_, p| p.prober != peer && p.target != peer);
         }
     }
 
-    /// A ring for an optimisation, or an improvement of it that came after its end.
-    pub(super) fn take_optimised_tour(&mut self, ticket: u64, order: Vec<PeerId>) {
+    /// Handles a ring for an optimisation, or an improvement after its end.
+    pub(super) fn apply_better_tour(&mut self, request: u64, order: Vec<PeerId>) {
         let waiting = match self.optimising.as_mut() {
-            Some(Optimising::Solve { waiting, .. }) => waiting.remove(&ticket),
+            Some(Optimisation::Solve { waiting, .. }) => waiting.remove(&request),
             _ => None,
         };
-        let asked = |g: &&mut Group| g.improving == Some(ticket);
+        let asked = |g: &&mut Group| g.improving == Some(request);
         let Some((id, group)) = self.groups.iter_mut().find(|(_, g)| asked(g)).map(|(id, g)| (*id, g)) else {
             return;
         };
         let members: BTreeSet<_> = group.ring.iter().copied().collect();
         let same = order.len() == members.len() && order.iter().copied().collect::<BTreeSet<_>>() == members;
-        let taken = same && !same_ring(&order, &group.ring);
+        let taken = same && !is_same_ring(&order, &group.ring);
         if taken && waiting.is_some() {
             group.ring = order;
-            group.stage = Stage::Stale;
+            group.stage = EpochStage::Stale;
         } else if taken {
             group.better_ring = Some(order);
         }
-        self.notify(Event::TourAnswered(id, taken));
+        self.notify(Event::TourFound(id, taken));
     }
 
-    /// Starts every probe whose ends, and whose hosts, are in no other one.
+    /// Starts the probes whose peers and hosts are in no other probe.
     fn assign_probes(&mut self, now: Time) -> bool {
-        let Some(Optimising::Measure { running }) = self.optimising.as_ref() else {
+        let Some(Optimisation::Measure { running }) = self.optimising.as_ref() else {
             return false;
         };
-        let ends = |p: &Probe| [p.prober, p.target];
-        let mut busy: BTreeSet<_> = running.values().flat_map(ends).flat_map(|p| self.hosts_of(p)).collect();
+        let ends = |p: &RunningProbe| [p.prober, p.target];
+        let mut busy: BTreeSet<_> =
+            running.values().flat_map(ends).flat_map(|p| self.probe_resources(p)).collect();
         let mut assigned = Vec::new();
         for (id, group) in &self.groups {
             let members = self.roster.members(*id);
             for (i, a) in members.iter().enumerate() {
                 for b in &members[i + 1..] {
-                    let places: Vec<_> = self.hosts_of(*a).into_iter().chain(self.hosts_of(*b)).collect();
-                    if group.bandwidth.contains_key(&(*a, *b)) || places.iter().any(|h| busy.contains(h)) {
+                    let resources: Vec<_> =
+                        self.probe_resources(*a).into_iter().chain(self.probe_resources(*b)).collect();
+                    if group.bandwidth.contains_key(&(*a, *b)) || resources.iter().any(|h| busy.contains(h)) {
                         continue;
                     }
-                    busy.extend(places);
+                    busy.extend(resources);
                     assigned.push((*id, *a, *b));
                 }
             }
@@ -161,20 +163,20 @@ impl Master {
     }
 
     fn start_probe(&mut self, now: Time, group: GroupId, prober: PeerId, target: PeerId) {
-        let ticket = self.next_ticket();
+        let number = self.next_number();
         let deadline = now + self.config.timing.probe_max;
         let open = self.groups.get(&group).and_then(|g| g.open_epoch());
         let Some((epoch, key)) = open.map(|d| (d.id, d.key)) else { return };
         let addresses = self.roster.get(target).map(|r| r.join.addresses.clone()).unwrap_or_default();
-        if let Some(Optimising::Measure { running }) = self.optimising.as_mut() {
-            running.insert(ticket, Probe { group, prober, target, deadline });
+        if let Some(Optimisation::Measure { running }) = self.optimising.as_mut() {
+            running.insert(number, RunningProbe { group, prober, target, deadline });
         }
-        self.notify(Event::ProbeAssigned(self.named(prober), self.named(target)));
-        self.send(prober, ToPeer::Probe { probe: ticket, peer: target, addresses, epoch, key });
+        self.notify(Event::ProbeAssigned(self.peer_name(prober), self.peer_name(target)));
+        self.send(prober, ToPeer::Probe { probe: number, peer: target, addresses, epoch, key });
     }
 
-    fn record_probe(&mut self, probe: &Probe, forward: Option<u64>, backward: Option<u64>) {
-        let names = (self.named(probe.prober), self.named(probe.target));
+    fn record_probe(&mut self, probe: &RunningProbe, forward: Option<u64>, backward: Option<u64>) {
+        let names = (self.peer_name(probe.prober), self.peer_name(probe.target));
         self.notify(Event::Probed(names.0, names.1, forward, backward));
         if let Some(group) = self.groups.get_mut(&probe.group) {
             group.bandwidth.insert((probe.prober, probe.target), forward);
@@ -182,8 +184,8 @@ impl Master {
         }
     }
 
-    /// All is measured: take the rings that were found since the last time, and ask for new ones.
-    fn ask_for_better_tours(&mut self, now: Time) -> bool {
+    /// All pairs are measured: adopts rings that were found since the last time, and requests new ones.
+    fn request_better_tours(&mut self, now: Time) -> bool {
         let mut waiting = BTreeMap::new();
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
             let members = self.roster.members(id);
@@ -194,20 +196,20 @@ impl Master {
                 && let Some(better) = group.better_ring.take()
             {
                 group.ring = better;
-                group.stage = Stage::Stale;
+                group.stage = EpochStage::Stale;
                 continue;
             }
-            let ticket = self.next_ticket();
-            let question = self.tour_question(id, ticket, members);
-            self.notify(Event::TourAsked(id, question.nodes.len()));
-            self.actions.push_back(MasterAction::SolveTour(question));
+            let number = self.next_number();
+            let request = self.tour_request(id, number, members);
+            self.notify(Event::TourRequested(id, request.nodes.len()));
+            self.actions.push_back(MasterAction::SolveTour(request));
             if let Some(group) = self.groups.get_mut(&id) {
-                group.improving = Some(ticket);
+                group.improving = Some(number);
             }
-            waiting.insert(ticket, id);
+            waiting.insert(number, id);
         }
         let deadline = now + self.config.timing.tour_max;
-        self.optimising = Some(Optimising::Solve { waiting, deadline });
+        self.optimising = Some(Optimisation::Solve { waiting, deadline });
         true
     }
 
@@ -218,15 +220,15 @@ impl Master {
         true
     }
 
-    /// What a probe of this peer keeps busy: itself, and its host.
-    fn hosts_of(&self, peer: PeerId) -> Vec<u128> {
+    /// What a probe of this peer occupies: the peer and its host.
+    fn probe_resources(&self, peer: PeerId) -> Vec<u128> {
         let host = self.roster.get(peer).map(|r| u128::from(r.join.host));
         host.into_iter().chain([peer.0]).collect()
     }
 }
 
-/// Whether two rings have the same edges in the same direction, wherever they begin.
-fn same_ring(a: &[PeerId], b: &[PeerId]) -> bool {
+/// Whether two rings have the same directed edges.
+fn is_same_ring(a: &[PeerId], b: &[PeerId]) -> bool {
     let Some(shift) = a.first().and_then(|first| b.iter().position(|p| p == first)) else {
         return a.is_empty() && b.is_empty();
     };

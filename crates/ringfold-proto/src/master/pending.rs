@@ -1,4 +1,4 @@
-//! Is anyone waiting to join? One answer for all who ask together.
+//! The vote on whether peers wait to join: one answer for all voters.
 
 use super::Master;
 use crate::message::{Answer, Phase};

@@ -1,4 +1,4 @@
-//! Votes in the phases: the part that they have in common.
+//! Votes: the part that all phases have in common.
 
 use super::Master;
 use super::sync::SyncRound;
@@ -8,21 +8,19 @@ use crate::id::{CallId, GroupId, PeerId};
 use crate::message::{Answer, Phase, Request, ToPeer};
 use crate::round::Round;
 use crate::time::Time;
-use core::time::Duration;
 
-/// Which call a vote answers for, and when its caller loses patience. An impatient peer fails alone: the
-/// others go on waiting for it, for as long as they are willing to.
+/// The call that a vote belongs to, and its deadline. At the deadline only this call fails; the other voters keep waiting.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cast {
+pub(super) struct VoteCall {
     pub call: CallId,
     pub deadline: Time,
 }
 
-/// A run-wide round whose votes carry nothing but the caller.
+/// A run-wide round.
 #[derive(Debug)]
 pub(super) struct PhaseRound {
-    pub round: Round<Cast>,
-    /// All have voted; what they voted for is under way.
+    pub round: Round<VoteCall>,
+    /// Whether all have voted and the action of the phase is running.
     pub acting: bool,
 }
 
@@ -32,12 +30,12 @@ impl PhaseRound {
     }
 
     pub fn deadline(&self) -> Option<Time> {
-        self.round.votes().values().map(|cast| cast.deadline).min().filter(|_| !self.acting)
+        self.round.votes().values().map(|vote| vote.deadline).min().filter(|_| !self.acting)
     }
 }
 
 impl Master {
-    /// A peer votes in a phase. A vote for a round that others saw the end of is answered as theirs was.
+    /// Handles a vote. A vote for the last completed round gets the answer of that round.
     pub(super) fn handle_vote(
         &mut self,
         now: Time,
@@ -49,7 +47,7 @@ impl Master {
     ) {
         let phase = request.phase();
         if !self.roster.is_accepted(peer) {
-            // It was accepted too early and does not know yet that it waits again: then it will vote again.
+            // It was demoted and does not know it yet. It will vote again.
             return;
         }
         let Some(group) = self.roster.group_of(peer) else { return };
@@ -61,37 +59,33 @@ impl Master {
             let why = ProtocolViolation::Round { phase, voted: round, completed };
             return self.remove(peer, Departure::Misbehaved(why));
         }
-        let patience = match deadline_ms {
-            0 => self.config.timing.wait_max,
-            ms => Duration::from_millis(u64::from(ms)),
-        };
-        let cast = Cast { call, deadline: now + patience };
+        let vote = VoteCall { call, deadline: now + self.config.timing.timeout(deadline_ms) };
         if let Request::Sync(offer) = request {
             let group = self.groups.entry(group).or_default();
-            group.sync.get_or_insert_with(|| SyncRound::new(now)).offer(peer, cast, offer);
+            group.sync.get_or_insert_with(|| SyncRound::new(now)).offer(peer, vote, offer);
         } else {
-            self.votes.entry(phase).or_insert_with(|| PhaseRound::new(now)).round.vote(peer, cast);
+            self.votes.entry(phase).or_insert_with(|| PhaseRound::new(now)).round.vote(peer, vote);
         }
     }
 
-    /// The votes of a phase, if all members of the run have voted: the phase is over, or what follows is elsewhere.
-    pub(super) fn take_complete(&mut self, phase: Phase) -> Option<Round<Cast>> {
+    /// Takes the votes of a phase if all members of the run have voted.
+    pub(super) fn take_complete(&mut self, phase: Phase) -> Option<Round<VoteCall>> {
         self.votes.get(&phase).filter(|votes| votes.round.is_complete(self.roster.accepted()))?;
         self.count_round(phase);
         self.votes.remove(&phase).map(|votes| votes.round)
     }
 
-    /// All have voted: from now on the round counts, also for whoever is accepted by it.
+    /// Counts a round in which all have voted, also for the peers that it admits.
     pub(super) fn count_round(&mut self, phase: Phase) {
         *self.rounds.of_mut(phase) += 1;
     }
 
-    /// Ends a run-wide round: the same answer for everyone who voted.
-    pub(super) fn complete_phase(&mut self, phase: Phase, votes: Round<Cast>, answer: Answer) {
+    /// Ends a run-wide round with the same answer for all voters.
+    pub(super) fn complete_phase(&mut self, phase: Phase, votes: Round<VoteCall>, answer: Answer) {
         let number = self.rounds.of(phase);
         self.notify(Event::RoundDecided(phase, number));
-        for (peer, cast) in votes.into_votes() {
-            self.answer(peer, cast.call, phase, number, answer.clone());
+        for (peer, vote) in votes.into_votes() {
+            self.answer(peer, vote.call, phase, number, answer.clone());
         }
     }
 
@@ -101,20 +95,20 @@ impl Master {
         self.send(peer, ToPeer::Answer { call, phase, round, answer, attributes });
     }
 
-    /// Takes back one peer's vote and tells it why.
+    /// Withdraws one peer's vote with an error.
     pub(super) fn fail_vote(&mut self, peer: PeerId, phase: Phase, cause: &Cause) {
-        let cast = if phase.is_run_wide() {
+        let vote = if phase.is_run_wide() {
             self.votes.get_mut(&phase).and_then(|votes| votes.round.withdraw(peer))
         } else {
             let group = self.roster.group_of(peer).and_then(|g| self.groups.get_mut(&g));
             group.and_then(|g| g.sync.as_mut()).and_then(|s| s.withdraw_offer(peer))
         };
-        if let Some(cast) = cast {
-            self.answer(peer, cast.call, phase, 0, Answer::Failed(cause.clone()));
+        if let Some(vote) = vote {
+            self.answer(peer, vote.call, phase, 0, Answer::Failed(cause.clone()));
         }
     }
 
-    /// Votes of peers that lose patience with live peers which did not vote.
+    /// Fails votes whose deadline has passed.
     pub(super) fn expire_phases(&mut self, now: Time) {
         for phase in Phase::ALL {
             let round = self.votes.get(&phase).filter(|r| r.deadline().is_some_and(|d| d <= now));
@@ -122,20 +116,20 @@ impl Master {
             let missing = round.round.missing(self.roster.accepted());
             self.expire_votes(phase, overdue(&round.round, now), &missing);
         }
-        self.drop_empty_votings();
+        self.drop_empty_rounds();
     }
 
-    /// Fails the votes of these peers, who waited for those.
+    /// Fails the votes of the overdue peers, naming the missing ones.
     pub(super) fn expire_votes(&mut self, phase: Phase, overdue: Vec<PeerId>, missing: &[PeerId]) {
-        let cause = Cause::Timeout { waited_for: self.named_few(missing) };
+        let cause = Cause::Timeout { waited_for: self.peer_names(missing) };
         self.notify(Event::RoundFailed(phase, cause.clone()));
         for peer in overdue {
             self.fail_vote(peer, phase, &cause);
         }
     }
 
-    /// Votings that nobody votes in any more are forgotten.
-    pub(super) fn drop_empty_votings(&mut self) {
+    /// Drops rounds without votes.
+    pub(super) fn drop_empty_rounds(&mut self) {
         self.votes.retain(|_, votes| !votes.round.is_empty());
         self.admitting.take_if(|votes| votes.is_empty());
         if !self.votes.contains_key(&Phase::Optimise) {
@@ -160,7 +154,7 @@ impl Master {
     }
 }
 
-/// Whose patience is at its end.
-fn overdue(round: &Round<Cast>, now: Time) -> Vec<PeerId> {
-    round.votes().iter().filter(|(_, cast)| cast.deadline <= now).map(|(peer, _)| *peer).collect()
+/// The peers whose deadline has passed.
+fn overdue(round: &Round<VoteCall>, now: Time) -> Vec<PeerId> {
+    round.votes().iter().filter(|(_, vote)| vote.deadline <= now).map(|(peer, _)| *peer).collect()
 }

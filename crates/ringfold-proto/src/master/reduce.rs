@@ -1,9 +1,8 @@
-//! Collectives: the data has flowed without the master; here is decided, once per operation, whether
-//! its result holds (R6).
+//! The outcome of collectives: decided once per operation (R6). The data flows without the master.
 
 use super::Master;
 use super::group::Group;
-use crate::cause::{Cause, Departure, ProtocolViolation, Waiting};
+use crate::cause::{Cause, Departure, ProtocolViolation, WaitingPeer};
 use crate::descriptor::Descriptor;
 use crate::event::Event;
 use crate::id::{GroupId, OpId, PeerId, Seq, Tag};
@@ -11,26 +10,25 @@ use crate::limits;
 use crate::message::{Ballot, Outcome, ToPeer};
 use crate::round::Round;
 use crate::time::Time;
-use core::time::Duration;
 use std::collections::BTreeMap;
 
-/// An operation that is not decided. Votes are "done"; anything else aborts at once.
+/// An undecided operation. Only "done" votes are collected; any other vote aborts it.
 #[derive(Debug)]
 pub(super) struct OpRound {
     pub round: Round<()>,
-    /// When the least patient of those who take part gives up, for all (R6).
+    /// The earliest deadline of all participants; it holds for all (R6).
     pub deadline: Time,
-    /// Whoever has started it, as far as is known, and what they were asked for.
+    /// The peers that have started it, as far as is known, with their arguments.
     pub started: BTreeMap<PeerId, Descriptor>,
-    /// Who found that someone else, the second, was asked for something else, before it was known for what.
+    /// Pairs of a peer and another one whose arguments differ, where those of the second are not known yet.
     pub differing: Vec<(PeerId, PeerId)>,
-    /// Found to be impossible.
+    /// Set if it must be aborted.
     pub failed: Option<Cause>,
 }
 
 impl OpRound {
-    /// Those of some members who keep the others waiting: whoever has not started it. If all have, whoever is not done.
-    fn late(&self, members: impl IntoIterator<Item = PeerId>) -> Vec<PeerId> {
+    /// The members that others wait for: those that have not started it. If all have, those that are not done.
+    fn missing_peers(&self, members: impl IntoIterator<Item = PeerId>) -> Vec<PeerId> {
         let missing = self.round.missing(members);
         let absent: Vec<_> = missing.iter().copied().filter(|p| !self.started.contains_key(p)).collect();
         if absent.is_empty() { missing } else { absent }
@@ -38,12 +36,7 @@ impl OpRound {
 }
 
 impl Master {
-    /// A peer has been at an operation for a while.
-    pub(super) fn handle_started(&mut self, now: Time, peer: PeerId, op: OpId, descriptor: Descriptor) {
-        self.take_part(now, peer, op, descriptor);
-    }
-
-    /// A peer has ended its part of an operation.
+    /// Handles the vote of a peer that has ended its part of an operation.
     pub(super) fn handle_op_vote(
         &mut self,
         now: Time,
@@ -52,7 +45,7 @@ impl Master {
         descriptor: Descriptor,
         ballot: Ballot,
     ) {
-        if !self.take_part(now, peer, op, descriptor) {
+        if !self.record_participant(now, peer, op, descriptor) {
             return;
         }
         let members = self.roster.members(op.epoch.group);
@@ -64,34 +57,34 @@ impl Master {
                     let cause = self.mismatch((peer, descriptor), (from, other));
                     self.fail_op(op, cause);
                 }
-                // It is on its way to say so itself, and then the error can tell both sides.
+                // Its own message is in transit; then the error can name both arguments.
                 None if members.contains(&from) => {
                     if !round.differing.contains(&(peer, from)) {
                         round.differing.push((peer, from));
                     }
                 }
-                // It has departed, or never was there; then nobody can tell what it wanted.
-                None => self.fail_op(op, Cause::Unable { who: self.named(peer) }),
+                // It is no member, so its arguments will never be known.
+                None => self.fail_op(op, Cause::Unable { who: self.peer_name(peer) }),
             },
             Ballot::LinkBroken { with } => {
-                let cause = Cause::LinkLost { from: self.named(peer), to: self.named(with) };
+                let cause = Cause::LinkLost { from: self.peer_name(peer), to: self.peer_name(with) };
                 self.fail_op(op, cause);
             }
             Ballot::Unable => {
-                let who = self.named(peer);
+                let who = self.peer_name(peer);
                 self.fail_op(op, Cause::Unable { who });
             }
             Ballot::TimedOut => {
-                let others = round.late(members.into_iter().filter(|member| *member != peer));
-                // If all others are done, the one that lost patience waited for its own result.
+                let others = round.missing_peers(members.into_iter().filter(|member| *member != peer));
+                // If all others are done, the peer waited for its own result.
                 let late = if others.is_empty() { vec![peer] } else { others };
-                let waited_for = self.named_few(&late);
+                let waited_for = self.peer_names(&late);
                 self.fail_op(op, Cause::Timeout { waited_for });
             }
         }
     }
 
-    /// Decides what can be decided.
+    /// Decides operations that have failed or are complete.
     pub(super) fn advance_ops(&mut self) -> bool {
         if self.restoration.is_some() {
             return false;
@@ -132,7 +125,7 @@ impl Master {
         for (id, group) in &self.groups {
             let Some(epoch) = group.open_epoch().map(|d| d.id) else { continue };
             for ((tag, seq), op) in group.ops.iter().filter(|(_, op)| op.deadline <= now) {
-                let waited_for = self.named_few(&op.late(self.roster.members(*id)));
+                let waited_for = self.peer_names(&op.missing_peers(self.roster.members(*id)));
                 expired.push((OpId { epoch, tag: *tag, seq: *seq }, Cause::Timeout { waited_for }));
             }
         }
@@ -147,7 +140,7 @@ impl Master {
         }
     }
 
-    /// Tells the whole group, also those who have not called, so that `seq` stays equal.
+    /// Sends the outcome to the whole group, also to peers that have not called, so that `seq` stays equal.
     pub(super) fn decide(&mut self, op: OpId, outcome: Outcome) {
         let attributes = self.attributes(op.epoch.group);
         let Some(group) = self.groups.get_mut(&op.epoch.group) else { return };
@@ -161,21 +154,28 @@ impl Master {
         }
     }
 
-    /// Two peers, and what each of them asked for.
     fn mismatch(&self, one: (PeerId, Descriptor), other: (PeerId, Descriptor)) -> Cause {
-        let waiting =
-            |(peer, what): (PeerId, Descriptor)| Waiting { who: self.named(peer), call: what.to_string() };
+        let waiting = |(peer, what): (PeerId, Descriptor)| WaitingPeer {
+            who: self.peer_name(peer),
+            call: what.to_string(),
+        };
         Cause::Mismatch { one: waiting(one), other: waiting(other) }
     }
 
-    /// Records that a peer takes part; false if the operation is not one that it can take part in.
-    fn take_part(&mut self, now: Time, peer: PeerId, op: OpId, descriptor: Descriptor) -> bool {
-        let wait_max = self.config.timing.wait_max;
+    /// Records that a peer takes part. False if the operation is decided or invalid.
+    pub(super) fn record_participant(
+        &mut self,
+        now: Time,
+        peer: PeerId,
+        op: OpId,
+        descriptor: Descriptor,
+    ) -> bool {
+        let timeout = self.config.timing.timeout(descriptor.deadline_ms);
         let Some(group) = self.groups.get_mut(&op.epoch.group) else { return false };
         let is_member =
             |group: &Group| group.open_epoch().is_some_and(|d| d.id == op.epoch && d.rank_of(peer).is_some());
         if !is_member(group) {
-            // Of an earlier epoch: what it hears of the new one tells it.
+            // Of an earlier epoch. The peer learns its outcome from the proposal of the new one.
             return false;
         }
         let next = group.decided.get(&op.tag).copied().unwrap_or_default();
@@ -194,22 +194,18 @@ impl Master {
         }
         let known = group.decided.contains_key(&op.tag) || group.ops.contains_key(&(op.tag, op.seq));
         if !known && group.decided.len() + group.ops.len() >= limits::TAGS_PER_EPOCH_MAX {
-            // Nobody's fault: tags are forgotten with their epoch.
+            // A new epoch forgets the tags.
             self.end_epoch(op.epoch.group, &Cause::EpochEnded);
             return false;
         }
-        let patience = match descriptor.deadline_ms {
-            0 => wait_max,
-            ms => Duration::from_millis(u64::from(ms)),
-        };
         let round = group.ops.entry((op.tag, op.seq)).or_insert_with(|| OpRound {
             round: Round::new(now),
-            deadline: now + patience,
+            deadline: now + timeout,
             started: BTreeMap::new(),
             differing: Vec::new(),
             failed: None,
         });
-        round.deadline = round.deadline.min(round.round.opened + patience);
+        round.deadline = round.deadline.min(round.round.opened + timeout);
         let differs = |(other, d): &(&PeerId, &Descriptor)| {
             d.shared() != descriptor.shared() || round.differing.contains(&(**other, peer))
         };

@@ -1,13 +1,13 @@
-//! A restarted master takes up the run from what its members bring back (R8).
+//! A restarted master restores the run from what its members report (R8).
 //!
-//! Whatever anyone saw decided stays decided. An operation that nobody saw decided is committed if all
-//! who returned have done it, goes on if all members of its epoch returned, and is aborted otherwise.
+//! An outcome that a member has seen is kept. An operation without such an outcome is committed if all returned members
+//! have done it, continues if all members of its epoch returned, and is aborted otherwise.
 
-use super::group::{Group, Stage};
+use super::group::{EpochStage, Group};
 use super::reduce::OpRound;
-use super::roster::{PeerRecord, Standing};
+use super::roster::{PeerRecord, PeerStatus};
 use super::{Master, MasterAction};
-use crate::cause::{Cause, Departure, JoinRefusal, PeerName, ProtocolViolation};
+use crate::cause::{Cause, Departure, JoinRejection, PeerName, ProtocolViolation};
 use crate::epoch::EpochDescription;
 use crate::event::Event;
 use crate::id::{ConnId, EpochId, GroupId, Incarnation, OpId, PeerId, Revision, Seq, Tag};
@@ -19,7 +19,7 @@ use crate::time::Time;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The time between the first member's return and the run's going on.
+/// The phase from the return of the first member until the run continues.
 #[derive(Debug)]
 pub(super) struct Restoration {
     pub deadline: Time,
@@ -27,32 +27,32 @@ pub(super) struct Restoration {
 }
 
 impl Master {
-    /// A member comes back: to this life on another connection, or from an earlier life.
+    /// A member returns: on another connection, or from an earlier incarnation.
     pub(super) fn handle_resume(&mut self, now: Time, conn: ConnId, peer: PeerId, resume: Resume) {
         if resume.incarnation == self.incarnation {
             return match self.roster.get(peer).is_some() {
-                true => self.rebind(now, conn, peer, resume.received),
-                false => self.refuse(conn, JoinRefusal::WasRemoved),
+                true => self.rebind(now, conn, peer, Some(resume.received)),
+                false => self.reject_join(conn, JoinRejection::WasRemoved),
             };
         }
         if self.restored && self.roster.is_accepted(peer) && self.has_acknowledged_nothing(peer) {
-            return self.repeat_all(now, conn, peer);
+            return self.rebind(now, conn, peer, None);
         }
         let too_late = self.started.is_some_and(|s| s + self.config.timing.restore_window <= now);
         if self.restored || too_late {
-            return self.refuse(conn, JoinRefusal::TooLate);
+            return self.reject_join(conn, JoinRejection::TooLate);
         }
         let sound =
-            |r: &EpochRecord| r.description.is_sound(peer) && r.description.id.group == resume.join.group;
+            |r: &EpochRecord| r.description.is_valid_for(peer) && r.description.id.group == resume.join.group;
         if !resume.epochs.iter().all(sound) || !resume.epochs.iter().any(|r| r.opened) {
-            return self.refuse(conn, JoinRefusal::Misbehaved(ProtocolViolation::Epoch));
+            return self.reject_join(conn, JoinRejection::Misbehaved(ProtocolViolation::Epoch));
         }
         if !is_plausible(&resume) {
-            return self.refuse(conn, JoinRefusal::Misbehaved(ProtocolViolation::Counters));
+            return self.reject_join(conn, JoinRejection::Misbehaved(ProtocolViolation::Counters));
         }
         let returned = self.restoration.as_ref().map(|r| &r.returned);
         if returned.is_some_and(|r| r.len() >= limits::WORLD_MAX && !r.contains_key(&peer)) {
-            return self.refuse(conn, JoinRefusal::RunFull);
+            return self.reject_join(conn, JoinRejection::RunFull);
         }
         if self.restoration.is_none() {
             self.begin_restoration(now, resume.incarnation);
@@ -65,21 +65,21 @@ impl Master {
             conn: Some(conn),
             session: Session::default(),
             join: resume.join.clone(),
-            standing: Standing::Returned,
+            status: PeerStatus::Returned,
             seniority: resume.seniority,
             heard_at: now,
             outdated_before: 0,
             synced: resume.synced,
             rejected: None,
         });
-        self.notify(Event::Returned(self.named(peer)));
+        self.notify(Event::Returned(self.peer_name(peer)));
         self.send(peer, ToPeer::Restoring { incarnation: self.incarnation });
         if let Some(restoration) = &mut self.restoration {
             restoration.returned.insert(peer, resume);
         }
     }
 
-    /// A peer that had returned departed again.
+    /// Drops a returned peer that departed again.
     pub(super) fn forget_returned(&mut self, peer: PeerId) {
         if let Some(restoration) = &mut self.restoration {
             restoration.returned.remove(&peer);
@@ -105,49 +105,37 @@ impl Master {
         }
     }
 
-    fn rebind(&mut self, now: Time, conn: ConnId, peer: PeerId, received: u64) {
+    /// Continues a session on another connection, and repeats the messages after `received`. `None` repeats all, for a
+    /// member that returned and lost its connection before it heard that the run continues.
+    fn rebind(&mut self, now: Time, conn: ConnId, peer: PeerId, received: Option<u64>) {
         let Some(record) = self.roster.get_mut(peer) else { return };
         let old = record.conn.replace(conn).filter(|old| *old != conn);
         record.heard_at = now;
-        let rebound = record.session.say_aside(ToPeer::Rebound { received: record.session.heard() });
-        let missed = record.session.missed_after(received);
-        if let Some(old) = old {
-            self.actions.push_back(MasterAction::Close { conn: old });
-        }
-        for message in [rebound].into_iter().chain(missed) {
-            self.actions.push_back(MasterAction::Send { conn, message: Box::new(message) });
-        }
-        self.notify(Event::Rebound(self.named(peer)));
+        let rebound = ToPeer::Rebound { received: record.session.received() };
+        let rebound = received.map(|_| record.session.unnumbered(rebound));
+        let missed = record.session.unacknowledged_after(received.unwrap_or(0));
+        self.actions.extend(old.map(|conn| MasterAction::Close { conn }));
+        let send = |message| MasterAction::Send { conn, message: Box::new(message) };
+        self.actions.extend(rebound.into_iter().chain(missed).map(send));
+        self.notify(Event::Reconnected(self.peer_name(peer)));
     }
 
     fn has_acknowledged_nothing(&self, peer: PeerId) -> bool {
         self.roster.get(peer).is_some_and(|r| r.session.is_all_unacknowledged())
     }
 
-    /// A member that has returned lost its line before it heard that the run goes on: all is said again.
-    fn repeat_all(&mut self, now: Time, conn: ConnId, peer: PeerId) {
-        let Some(record) = self.roster.get_mut(peer) else { return };
-        record.heard_at = now;
-        let old = record.conn.replace(conn).filter(|old| *old != conn);
-        let said = record.session.missed_after(0);
-        self.actions.extend(old.map(|conn| MasterAction::Close { conn }));
-        let send = |message| MasterAction::Send { conn, message: Box::new(message) };
-        self.actions.extend(said.into_iter().map(send));
-        self.notify(Event::Rebound(self.named(peer)));
-    }
-
-    /// Members of an earlier life are there: whoever was accepted in the meantime waits again.
+    /// Members of an earlier incarnation return: peers that were accepted meanwhile wait again.
     fn begin_restoration(&mut self, now: Time, of: Incarnation) {
         self.notify(Event::RestoreBegan(of));
         for peer in self.roster.accepted().collect::<Vec<_>>() {
             if let Some(record) = self.roster.get_mut(peer) {
-                record.standing = Standing::Pending;
+                record.status = PeerStatus::Pending;
                 record.synced = None;
             }
-            self.notify(Event::Demoted(self.named(peer)));
+            self.notify(Event::Demoted(self.peer_name(peer)));
             self.send(peer, ToPeer::Demoted);
             if let Some(record) = self.roster.get_mut(peer) {
-                record.outdated_before = record.session.said();
+                record.outdated_before = record.session.sent();
             }
         }
         self.votes.clear();
@@ -161,11 +149,11 @@ impl Master {
     fn finish_restoration(&mut self, now: Time) {
         let Some(Restoration { mut returned, .. }) = self.restoration.take() else { return };
         self.restored = !returned.is_empty();
-        self.refuse_outsiders(&mut returned);
+        self.evict_outsiders(&mut returned);
         self.notify(Event::RestoreEnded(returned.len()));
         for (peer, resume) in &returned {
             if let Some(record) = self.roster.get_mut(*peer) {
-                record.standing = Standing::Accepted;
+                record.status = PeerStatus::Accepted;
                 record.heard_at = now;
             }
             for phase in Phase::ALL.into_iter().filter(|phase| phase.is_run_wide()) {
@@ -185,12 +173,12 @@ impl Master {
         }
     }
 
-    /// Puts out whoever an earlier life had put out, and does not know it yet.
-    fn refuse_outsiders(&mut self, returned: &mut BTreeMap<PeerId, Resume>) {
-        let family = family(returned);
+    /// Evicts peers that an earlier incarnation had evicted, and that do not know it yet.
+    fn evict_outsiders(&mut self, returned: &mut BTreeMap<PeerId, Resume>) {
+        let lineage = lineage(returned);
         let mut newest: BTreeMap<GroupId, &EpochDescription> = BTreeMap::new();
         let mut rounds = RoundNumbers::default();
-        for resume in returned.values().filter(|r| family.contains(&r.incarnation)) {
+        for resume in returned.values().filter(|r| lineage.contains(&r.incarnation)) {
             for record in resume.epochs.iter().filter(|e| e.opened) {
                 let known = newest.entry(resume.join.group).or_insert(&record.description);
                 if record.description.id.counter > known.id.counter {
@@ -202,16 +190,16 @@ impl Master {
             }
         }
         let is_member = |peer: PeerId, r: &Resume| {
-            family.contains(&r.incarnation)
+            lineage.contains(&r.incarnation)
                 && newest.get(&r.join.group).is_some_and(|d| d.rank_of(peer).is_some())
-                // Nobody can have missed more than the end of one round.
+                // A member can have missed the end of one round at most.
                 && Phase::ALL.into_iter().filter(|p| p.is_run_wide()).all(|p| r.rounds.of(p) + 1 >= rounds.of(p))
         };
         let outsiders: Vec<_> =
             returned.iter().filter(|(p, r)| !is_member(**p, r)).map(|(p, _)| *p).collect();
         for peer in outsiders {
             returned.remove(&peer);
-            self.remove(peer, Departure::LeftBehind);
+            self.remove(peer, Departure::EvictedBefore);
         }
     }
 
@@ -222,7 +210,7 @@ impl Master {
         else {
             return;
         };
-        // A later proposal means that the epoch had been ended, even if no other was opened since.
+        // A later proposal means that the epoch had ended, even if no other was opened.
         let ended = records().any(|e| e.description.id.counter > newest.id.counter);
         let kept = !ended && newest.members.iter().all(|m| returned.contains_key(&m.peer));
         let mut group = Group {
@@ -242,11 +230,11 @@ impl Master {
         });
         let mut decisions = Vec::new();
         for epoch in records().map(|e| e.description.id).collect::<BTreeSet<_>>() {
-            let goes_on = kept && epoch == newest.id;
-            judge_epoch(
+            let continues = kept && epoch == newest.id;
+            decide_epoch_ops(
                 epoch,
                 returned,
-                goes_on,
+                continues,
                 &cause,
                 now..now + self.config.timing.wait_max,
                 &mut group,
@@ -255,17 +243,17 @@ impl Master {
         }
         if kept {
             self.notify(Event::EpochKept(newest.id));
-            group.stage = Stage::Open { description: newest.clone() };
+            group.stage = EpochStage::Open { description: newest.clone() };
         }
         group.ring.retain(|p| returned.contains_key(p));
         self.groups.insert(id, group);
-        self.tell_restored(id, returned, decisions);
+        self.send_restored(id, returned, decisions);
         if kept {
             self.announce_open(id, newest);
         }
     }
 
-    fn tell_restored(
+    fn send_restored(
         &mut self,
         id: GroupId,
         returned: &BTreeMap<&PeerId, &Resume>,
@@ -286,7 +274,7 @@ impl Master {
     }
 }
 
-/// Whether all that is counted on from is far from an overflow.
+/// Whether all counters are far from an overflow.
 fn is_plausible(resume: &Resume) -> bool {
     let rounds = Phase::ALL.into_iter().map(|phase| resume.rounds.of(phase));
     let counters = resume.epochs.iter().map(|e| e.description.id.counter);
@@ -294,26 +282,26 @@ fn is_plausible(resume: &Resume) -> bool {
     rounds.chain(counters).chain(seqs).chain([resume.seniority]).all(|n| n <= limits::COUNTER_MAX)
 }
 
-/// The lives whose members belong together: the one that most returned from, and the one that it took the
-/// run over from, some of whose members may not have heard of it.
-fn family(returned: &BTreeMap<PeerId, Resume>) -> BTreeSet<Incarnation> {
-    let lives: BTreeSet<_> = returned.values().map(|r| r.incarnation).collect();
-    let family_of = |life: &Incarnation| -> BTreeSet<Incarnation> {
-        let before = returned.values().filter(|r| r.incarnation == *life).filter_map(|r| r.previous);
-        before.chain([*life]).collect()
+/// The incarnations whose members belong together: the one that most members returned from, and the one that it took the
+/// run over from, because some members may not have heard of the later one.
+fn lineage(returned: &BTreeMap<PeerId, Resume>) -> BTreeSet<Incarnation> {
+    let incarnations: BTreeSet<_> = returned.values().map(|r| r.incarnation).collect();
+    let lineage_of = |incarnation: &Incarnation| -> BTreeSet<Incarnation> {
+        let before = returned.values().filter(|r| r.incarnation == *incarnation).filter_map(|r| r.previous);
+        before.chain([*incarnation]).collect()
     };
-    let size = |family: &BTreeSet<Incarnation>| {
-        let members = returned.values().filter(|r| family.contains(&r.incarnation)).count();
-        (members, family.len())
+    let size = |lineage: &BTreeSet<Incarnation>| {
+        let members = returned.values().filter(|r| lineage.contains(&r.incarnation)).count();
+        (members, lineage.len())
     };
-    lives.iter().map(family_of).max_by_key(size).unwrap_or_default()
+    incarnations.iter().map(lineage_of).max_by_key(size).unwrap_or_default()
 }
 
-/// Decides the operations of one epoch, or takes them up undecided where the epoch goes on.
-fn judge_epoch(
+/// Decides the operations of one epoch, or restores them undecided if the epoch continues.
+fn decide_epoch_ops(
     epoch: EpochId,
     returned: &BTreeMap<&PeerId, &Resume>,
-    goes_on: bool,
+    continues: bool,
     cause: &Cause,
     wait: Range<Time>,
     group: &mut Group,
@@ -343,8 +331,8 @@ fn judge_epoch(
         let outcome = match seen {
             Some(outcome) => outcome,
             None if all_done => Outcome::Committed,
-            // A later one was decided, so this one was before; nobody remembers it as committed.
-            None if goes_on && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
+            // If a later one was decided, this one was decided too, and no member saw it committed.
+            None if continues && last_decided.get(&tag).is_none_or(|last| seq > *last) => {
                 let mut round = Round::new(wait.start);
                 done.iter().for_each(|p| round.vote(*p, ()));
                 let started = records.iter().filter_map(|(p, r)| r.descriptor.map(|d| (*p, d))).collect();
@@ -357,7 +345,7 @@ fn judge_epoch(
             None => Outcome::Aborted(cause.clone()),
         };
         decisions.push((OpId { epoch, tag, seq }, outcome));
-        if goes_on {
+        if continues {
             let next = group.decided.entry(tag).or_default();
             *next = (*next).max(Seq(seq.0 + 1));
         }

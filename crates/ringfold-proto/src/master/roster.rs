@@ -1,6 +1,6 @@
-//! Everyone whom the master knows, and the connections they speak on.
+//! The peers that the master knows, and their connections.
 
-use super::rejected::Rejected;
+use super::rejected_state::RejectedState;
 use crate::cause::PeerName;
 use crate::id::{ConnId, GroupId, PeerId, Revision};
 use crate::message::{Join, ToPeer};
@@ -8,34 +8,34 @@ use crate::session::Session;
 use crate::time::Time;
 use std::collections::BTreeMap;
 
-/// How far a peer has come.
+/// The status of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Standing {
+pub(super) enum PeerStatus {
     /// Registered, not accepted.
     Pending,
     /// A member.
     Accepted,
-    /// A member of an earlier life of the master, waiting for the run to go on.
+    /// A member of an earlier incarnation of the master, waiting for the run to continue.
     Returned,
 }
 
-/// What the master knows of a peer.
+/// What the master knows about a peer.
 #[derive(Debug)]
 pub(super) struct PeerRecord {
     pub peer: PeerId,
     pub conn: Option<ConnId>,
     pub session: Session<ToPeer>,
     pub join: Join,
-    pub standing: Standing,
-    /// The place among all who ever joined; lower is older.
+    pub status: PeerStatus,
+    /// Counts all peers that ever joined; lower is older.
     pub seniority: u64,
     pub heard_at: Time,
-    /// What the peer says without having had this message of ours speaks of a membership that is no more.
+    /// Messages of the peer that do not acknowledge this number belong to an ended membership.
     pub outdated_before: u64,
-    /// The last revision that the peer completed a sync of.
+    /// The revision of the last sync that the peer completed.
     pub synced: Option<Revision>,
-    /// Its shared state was rejected, and it made no call since.
-    pub rejected: Option<Rejected>,
+    /// Set if its shared state was rejected, until its next call.
+    pub rejected: Option<RejectedState>,
 }
 
 #[derive(Debug, Default)]
@@ -54,12 +54,12 @@ impl Roster {
         self.conns.get(&conn).copied()
     }
 
-    /// The peer's record, if the connection is the one that it speaks on now.
+    /// The peer's record, if this is its current connection.
     pub fn current_mut(&mut self, conn: ConnId, peer: PeerId) -> Option<&mut PeerRecord> {
         self.peers.get_mut(&peer).filter(|r| r.conn == Some(conn))
     }
 
-    /// Forgets a connection; says whose it was if that peer spoke on it.
+    /// Drops a connection. Returns the peer if it was the peer's current connection.
     pub fn disconnect(&mut self, conn: ConnId) -> Option<PeerId> {
         let peer = self.conns.remove(&conn)?;
         let record = self.peers.get_mut(&peer).filter(|r| r.conn == Some(conn))?;
@@ -101,27 +101,27 @@ impl Roster {
     }
 
     pub fn is_accepted(&self, peer: PeerId) -> bool {
-        self.get(peer).is_some_and(|r| r.standing == Standing::Accepted)
+        self.get(peer).is_some_and(|r| r.status == PeerStatus::Accepted)
     }
 
     pub fn group_of(&self, peer: PeerId) -> Option<GroupId> {
         self.get(peer).map(|r| r.join.group)
     }
 
-    /// Peers of a standing, oldest first.
-    pub fn of_standing(&self, standing: Standing) -> impl Iterator<Item = PeerId> + use<> {
+    /// The peers with this status, oldest first.
+    pub fn with_status(&self, status: PeerStatus) -> impl Iterator<Item = PeerId> + use<> {
         let mut found: Vec<_> =
-            self.peers.values().filter(|r| r.standing == standing).map(|r| (r.seniority, r.peer)).collect();
+            self.peers.values().filter(|r| r.status == status).map(|r| (r.seniority, r.peer)).collect();
         found.sort_unstable();
         found.into_iter().map(|(_, peer)| peer)
     }
 
     pub fn accepted(&self) -> impl Iterator<Item = PeerId> + use<> {
-        self.of_standing(Standing::Accepted)
+        self.with_status(PeerStatus::Accepted)
     }
 
     pub fn pending(&self) -> impl Iterator<Item = PeerId> + use<> {
-        self.of_standing(Standing::Pending)
+        self.with_status(PeerStatus::Pending)
     }
 
     /// The members of a group, oldest first.
@@ -129,7 +129,7 @@ impl Roster {
         self.accepted().filter(|p| self.group_of(*p) == Some(group)).collect()
     }
 
-    pub fn named(&self, peer: PeerId) -> PeerName {
+    pub fn peer_name(&self, peer: PeerId) -> PeerName {
         let name = self.get(peer).map_or_else(|| peer.short(), |r| r.join.name.clone());
         PeerName { peer, name }
     }

@@ -1,9 +1,8 @@
-//! Shared state: offers are collected, one content is elected, whoever lacks it fetches it from peers,
-//! and when all are done the revision moves on.
+//! Syncs of shared state: collect offers, elect one content, let peers fetch it, increment the revision.
 
 use super::Master;
-use super::election::{Ballots, Candidate, Election, elect};
-use super::phase::Cast;
+use super::election::{Candidate, Election, ElectionInput, elect};
+use super::phase::VoteCall;
 use crate::cause::StateRejection;
 use crate::event::Event;
 use crate::id::{GroupId, PeerId, Revision};
@@ -14,15 +13,16 @@ use crate::time::Time;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+/// The stage of a sync.
 #[derive(Debug)]
-enum Act {
-    /// Offers come in.
-    Offer { offers: Round<(Cast, SyncOffer)>, order: Vec<PeerId> },
-    /// The elected content moves; each votes with whether it has it now.
+enum SyncStage {
+    /// Offers are collected.
+    Offer { offers: Round<(VoteCall, SyncOffer)>, order: Vec<PeerId> },
+    /// The elected content is transferred; each peer votes with whether it is complete.
     Transfer {
         revision: Revision,
         done: Round<bool>,
-        calls: BTreeMap<PeerId, Cast>,
+        calls: BTreeMap<PeerId, VoteCall>,
         rejected: BTreeMap<PeerId, StateRejection>,
     },
 }
@@ -30,86 +30,86 @@ enum Act {
 /// One sync of one group.
 #[derive(Debug)]
 pub(super) struct SyncRound {
-    act: Act,
+    stage: SyncStage,
 }
 
 impl SyncRound {
     pub fn new(now: Time) -> Self {
-        Self { act: Act::Offer { offers: Round::new(now), order: Vec::new() } }
+        Self { stage: SyncStage::Offer { offers: Round::new(now), order: Vec::new() } }
     }
 
-    pub fn offer(&mut self, peer: PeerId, cast: Cast, offer: SyncOffer) {
-        if let Act::Offer { offers, order } = &mut self.act {
-            offers.vote(peer, (cast, offer));
+    pub fn offer(&mut self, peer: PeerId, vote: VoteCall, offer: SyncOffer) {
+        if let SyncStage::Offer { offers, order } = &mut self.stage {
+            offers.vote(peer, (vote, offer));
             order.retain(|p| *p != peer);
             order.push(peer);
         }
     }
 
-    pub fn withdraw_offer(&mut self, peer: PeerId) -> Option<Cast> {
-        let Act::Offer { offers, order } = &mut self.act else { return None };
+    pub fn withdraw_offer(&mut self, peer: PeerId) -> Option<VoteCall> {
+        let SyncStage::Offer { offers, order } = &mut self.stage else { return None };
         order.retain(|p| *p != peer);
-        offers.withdraw(peer).map(|(cast, _)| cast)
+        offers.withdraw(peer).map(|(vote, _)| vote)
     }
 
-    /// A peer departed.
+    /// Drops a peer that departed.
     pub fn forget(&mut self, peer: PeerId) {
         self.withdraw_offer(peer);
-        if let Act::Transfer { done, calls, .. } = &mut self.act {
+        if let SyncStage::Transfer { done, calls, .. } = &mut self.stage {
             done.withdraw(peer);
             calls.remove(&peer);
         }
     }
 
-    /// Whoever has not fetched its part by now does not get it; the others are not to wait any longer.
-    fn give_up_fetchers(&mut self) {
-        if let Act::Transfer { done, calls, .. } = &mut self.act {
+    /// Fails the peers that have not completed their fetches, so that the others need not wait.
+    fn fail_fetchers(&mut self) {
+        if let SyncStage::Transfer { done, calls, .. } = &mut self.stage {
             for peer in done.missing(calls.keys().copied()) {
                 done.vote(peer, false);
             }
         }
     }
 
-    /// When the peers that an election waits for are to be named.
-    pub fn note_at(&self, wait: Duration) -> Option<Time> {
-        match &self.act {
-            Act::Offer { offers, .. } => Some(offers.note_at(wait)),
-            Act::Transfer { .. } => None,
+    /// When a warning about missing offers is due.
+    pub fn warn_at(&self, wait: Duration) -> Option<Time> {
+        match &self.stage {
+            SyncStage::Offer { offers, .. } => Some(offers.warn_at(wait)),
+            SyncStage::Transfer { .. } => None,
         }
     }
 
-    /// If it is time to name them: who has offered, and who has not.
-    pub fn take_note(
+    /// If a warning is due: the peers that have offered, and those that have not.
+    pub fn take_warning(
         &mut self,
         now: Time,
         wait: Duration,
         members: Vec<PeerId>,
     ) -> Option<(Vec<PeerId>, Vec<PeerId>)> {
-        let Act::Offer { offers, .. } = &mut self.act else { return None };
-        let due = offers.take_note(now, wait);
+        let SyncStage::Offer { offers, .. } = &mut self.stage else { return None };
+        let due = offers.take_warning(now, wait);
         due.then(|| (offers.votes().keys().copied().collect(), offers.missing(members)))
     }
 
-    /// Peers that have offered and wait for others to do so.
+    /// The peers that have offered and wait for others.
     pub fn offering(&self) -> Vec<PeerId> {
-        match &self.act {
-            Act::Offer { offers, .. } => offers.votes().keys().copied().collect(),
-            Act::Transfer { .. } => Vec::new(),
+        match &self.stage {
+            SyncStage::Offer { offers, .. } => offers.votes().keys().copied().collect(),
+            SyncStage::Transfer { .. } => Vec::new(),
         }
     }
 
     pub fn is_idle(&self) -> bool {
-        match &self.act {
-            Act::Offer { offers, .. } => offers.is_empty(),
-            Act::Transfer { calls, .. } => calls.is_empty(),
+        match &self.stage {
+            SyncStage::Offer { offers, .. } => offers.is_empty(),
+            SyncStage::Transfer { calls, .. } => calls.is_empty(),
         }
     }
 
     pub fn deadline(&self) -> Option<Time> {
-        match &self.act {
-            Act::Offer { offers, .. } => offers.votes().values().map(|(cast, _)| cast.deadline).min(),
-            // Whoever stops is noticed by its silence or its link; whoever goes on for ever, by this.
-            Act::Transfer { calls, .. } => calls.values().map(|cast| cast.deadline).min(),
+        match &self.stage {
+            SyncStage::Offer { offers, .. } => offers.votes().values().map(|(vote, _)| vote.deadline).min(),
+            // Catches fetches that never end; dead sources are detected by their silence.
+            SyncStage::Transfer { calls, .. } => calls.values().map(|vote| vote.deadline).min(),
         }
     }
 }
@@ -121,7 +121,7 @@ impl Master {
         if group.syncs + 1 != round {
             return;
         }
-        if let Some(SyncRound { act: Act::Transfer { done, calls, .. } }) = &mut group.sync
+        if let Some(SyncRound { stage: SyncStage::Transfer { done, calls, .. } }) = &mut group.sync
             && calls.contains_key(&peer)
         {
             done.vote(peer, complete);
@@ -142,11 +142,11 @@ impl Master {
             let Some(sync) = group.sync.as_mut().filter(|s| s.deadline().is_some_and(|d| d <= now)) else {
                 continue;
             };
-            sync.give_up_fetchers();
+            sync.fail_fetchers();
         }
         for (id, group) in &self.groups {
-            let Some(SyncRound { act: Act::Offer { offers, .. } }) = &group.sync else { continue };
-            let overdue = offers.votes().iter().filter(|(_, (cast, _))| cast.deadline <= now);
+            let Some(SyncRound { stage: SyncStage::Offer { offers, .. } }) = &group.sync else { continue };
+            let overdue = offers.votes().iter().filter(|(_, (vote, _))| vote.deadline <= now);
             let overdue: Vec<_> = overdue.map(|(peer, _)| *peer).collect();
             if !overdue.is_empty() {
                 expired.push((overdue, offers.missing(self.roster.members(*id))));
@@ -155,7 +155,7 @@ impl Master {
         for (overdue, missing) in expired {
             self.expire_votes(Phase::Sync, overdue, &missing);
         }
-        self.drop_empty_votings();
+        self.drop_empty_rounds();
     }
 
     fn advance_group_sync(&mut self, now: Time, id: GroupId) -> bool {
@@ -166,9 +166,9 @@ impl Master {
             group.sync = None;
             return true;
         }
-        match &sync.act {
-            Act::Offer { offers, .. } if offers.is_complete(members) => self.hold_election(now, id),
-            Act::Transfer { done, calls, .. } if done.is_complete(calls.keys().copied()) => {
+        match &sync.stage {
+            SyncStage::Offer { offers, .. } if offers.is_complete(members) => self.hold_election(now, id),
+            SyncStage::Transfer { done, calls, .. } if done.is_complete(calls.keys().copied()) => {
                 self.finish_sync(now, id)
             }
             _ => return false,
@@ -182,21 +182,21 @@ impl Master {
         let holds = |peer: &PeerId| last.is_some() && self.roster.get(*peer).and_then(|r| r.synced) == last;
         let held = self.roster.members(id).iter().any(holds);
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(SyncRound { act: Act::Offer { offers, order } }) = group.sync.take() else { return };
+        let Some(SyncRound { stage: SyncStage::Offer { offers, order } }) = group.sync.take() else { return };
         let (next, number) = (group.next_revision, group.syncs + 1);
         let candidate = |peer: &PeerId| {
             let record = self.roster.get(*peer)?;
             let (_, offer) = offers.vote_of(*peer)?;
             let (seniority, synced) = (record.seniority, record.synced);
-            Some(Candidate { name: self.roster.named(*peer), seniority, synced, offer })
+            Some(Candidate { name: self.roster.peer_name(*peer), seniority, synced, offer })
         };
         let candidates = order.iter().filter_map(candidate).collect();
-        let Election { verdicts, revision, reset } = elect(&Ballots { candidates, next, held });
-        // Peers take a master that says nothing for this much longer than they were willing to wait for lost.
+        let Election { verdicts, revision, reset } = elect(&ElectionInput { candidates, next, held });
+        // Less than `answer_grace`: after that, peers would treat the master as lost.
         let grace = self.config.timing.answer_grace / 2;
-        let transfer = |cast: &Cast| Cast { call: cast.call, deadline: cast.deadline + grace };
+        let transfer = |vote: &VoteCall| VoteCall { call: vote.call, deadline: vote.deadline + grace };
         let calls: BTreeMap<_, _> =
-            offers.votes().iter().map(|(p, (cast, _))| (*p, transfer(cast))).collect();
+            offers.votes().iter().map(|(p, (vote, _))| (*p, transfer(vote))).collect();
         let Some(revision) = revision else { return self.reject_all(now, verdicts, &calls) };
         let before = self.groups.get_mut(&id).and_then(|group| group.ended_before.take());
         if reset || before.is_some_and(|before| revision < before) {
@@ -205,18 +205,18 @@ impl Master {
         self.begin_transfer(now, id, number, revision, verdicts, calls);
     }
 
-    /// Nobody has the state: everyone gets an error, and the round does not count.
+    /// No peer has the state: all offers fail, and the round does not count.
     fn reject_all(
         &mut self,
         now: Time,
         verdicts: BTreeMap<PeerId, SyncVerdict>,
-        calls: &BTreeMap<PeerId, Cast>,
+        calls: &BTreeMap<PeerId, VoteCall>,
     ) {
         for (peer, verdict) in verdicts {
-            let (Some(cast), SyncVerdict::Rejected(why)) = (calls.get(&peer), verdict) else { continue };
-            self.notify(Event::StateRejected(self.named(peer), why.clone()));
-            self.answer(peer, cast.call, Phase::Sync, 0, Answer::StateRejected(why.clone()));
-            self.note_rejected(now, peer, why);
+            let (Some(vote), SyncVerdict::Rejected(why)) = (calls.get(&peer), verdict) else { continue };
+            self.notify(Event::StateRejected(self.peer_name(peer), why.clone()));
+            self.answer(peer, vote.call, Phase::Sync, 0, Answer::StateRejected(why.clone()));
+            self.start_rejection_grace(now, peer, why);
         }
     }
 
@@ -227,7 +227,7 @@ impl Master {
         number: u64,
         revision: Revision,
         verdicts: BTreeMap<PeerId, SyncVerdict>,
-        calls: BTreeMap<PeerId, Cast>,
+        calls: BTreeMap<PeerId, VoteCall>,
     ) {
         let mut done = Round::new(now);
         let mut rejected = BTreeMap::new();
@@ -238,24 +238,25 @@ impl Master {
         for (peer, verdict) in verdicts {
             match &verdict {
                 SyncVerdict::Rejected(why) => {
-                    self.notify(Event::StateRejected(self.named(peer), why.clone()));
+                    self.notify(Event::StateRejected(self.peer_name(peer), why.clone()));
                     done.vote(peer, false);
                     rejected.insert(peer, why.clone());
                 }
-                // Holders need not answer: they have it, and serve until all are done.
+                // Holders do not answer; they serve until all are done.
                 SyncVerdict::Elected(assignment) if assignment.fetch.is_empty() => done.vote(peer, true),
                 SyncVerdict::Elected(_) => {}
             }
             self.send(peer, ToPeer::SyncElected { round: number, verdict });
         }
         if let Some(group) = self.groups.get_mut(&id) {
-            group.sync = Some(SyncRound { act: Act::Transfer { revision, done, calls, rejected } });
+            group.sync = Some(SyncRound { stage: SyncStage::Transfer { revision, done, calls, rejected } });
         }
     }
 
     fn finish_sync(&mut self, now: Time, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(SyncRound { act: Act::Transfer { revision, done, calls, rejected } }) = group.sync.take()
+        let Some(SyncRound { stage: SyncStage::Transfer { revision, done, calls, rejected } }) =
+            group.sync.take()
         else {
             return;
         };
@@ -265,20 +266,20 @@ impl Master {
             group.next_revision = Some(Revision(revision.0.saturating_add(1)));
         }
         self.notify(Event::RoundDecided(Phase::Sync, number));
-        for (peer, Cast { call, .. }) in calls {
+        for (peer, VoteCall { call, .. }) in calls {
             let complete = done.vote_of(peer).copied().unwrap_or(false);
             if let Some(record) = self.roster.get_mut(peer).filter(|_| complete) {
                 record.synced = Some(revision);
             }
             let answer = match complete {
                 true => Answer::Synced(revision),
-                // A rejected peer knows why from its verdict; one that could not fetch learns it here.
-                false => Answer::StateRejected(StateRejection::HoldersGone),
+                // A rejected peer knows the reason from its verdict.
+                false => Answer::StateRejected(StateRejection::HoldersLost),
             };
             self.answer(peer, call, Phase::Sync, number, answer);
         }
         for (peer, why) in rejected {
-            self.note_rejected(now, peer, why);
+            self.start_rejection_grace(now, peer, why);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The user's calls: what may be called when, and how each is carried to its end.
+//! The user's calls: which are valid when, and how they end.
 
-use super::{Completion, Failure, Peer, PeerAction, Stage};
+use super::{Completion, Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{MasterLoss, StateRejection};
 use crate::descriptor::Descriptor;
 use crate::id::{CallId, OpId, Tag};
@@ -14,10 +14,9 @@ use core::time::Duration;
 #[derive(Debug)]
 pub(super) struct Call {
     pub kind: CallKind,
-    /// When the caller loses patience.
     pub deadline: Time,
-    /// When the master is taken for lost because it does not end the call.
-    pub give_up: Time,
+    /// When the master counts as lost because it did not end the call.
+    pub master_deadline: Time,
 }
 
 #[derive(Debug)]
@@ -32,129 +31,140 @@ pub(super) enum CallKind {
 pub(super) struct ReduceCall {
     pub tag: Tag,
     pub descriptor: Descriptor,
-    pub progress: Progress,
-    /// The executor did not take it, and will not release it.
+    pub progress: ReduceProgress,
+    /// The executor rejected it, and will not report its release.
     pub refused: bool,
 }
 
+/// The progress of a collective.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Progress {
+pub(super) enum ReduceProgress {
     /// No epoch is open.
-    Waiting,
-    /// The executor is at it.
+    WaitingForEpoch,
+    /// The executor runs it.
     Running { op: OpId, announce_at: Option<Time> },
-    /// The outcome is not here. Whether the result is, and what was voted last: a complaint, perhaps.
+    /// The outcome is not known. `done`: the result is complete. `ballot`: the last vote.
     Voted { op: OpId, done: bool, ballot: Ballot },
-    /// The outcome is here, the buffers are not free.
+    /// The outcome is known, the buffers are in use.
     Releasing { op: OpId, result: Result<u32, Failure> },
 }
 
 impl Call {
     pub fn timeout(&self) -> Option<Time> {
-        let (announce, patient) = match &self.kind {
-            CallKind::Reduce(ReduceCall { progress: Progress::Running { announce_at, .. }, .. }) => {
-                (*announce_at, true)
-            }
-            CallKind::Reduce(ReduceCall { progress: Progress::Releasing { .. }, .. }) => return None,
-            CallKind::Reduce(ReduceCall { progress: Progress::Voted { ballot, .. }, .. }) => {
+        let (announce, has_deadline) = match &self.kind {
+            CallKind::Reduce(ReduceCall {
+                progress: ReduceProgress::Running { announce_at, .. }, ..
+            }) => (*announce_at, true),
+            CallKind::Reduce(ReduceCall { progress: ReduceProgress::Releasing { .. }, .. }) => return None,
+            CallKind::Reduce(ReduceCall { progress: ReduceProgress::Voted { ballot, .. }, .. }) => {
                 (None, matches!(ballot, Ballot::Done { .. }))
             }
             CallKind::Reduce(_) | CallKind::Connect => (None, true),
             CallKind::Vote { .. } => (None, false),
         };
-        let deadline = if patient { self.deadline } else { self.give_up };
-        Some(announce.map_or(deadline, |at| at.min(deadline)).min(self.give_up))
+        let deadline = if has_deadline { self.deadline } else { self.master_deadline };
+        Some(announce.map_or(deadline, |at| at.min(deadline)).min(self.master_deadline))
     }
 }
 
 impl Peer {
     /// Registers with the master and waits until accepted.
-    pub fn connect(&mut self, now: Time, patience: Option<Duration>) -> Result<CallId, Failure> {
-        if self.stage != Stage::Idle {
-            return Err(Failure::Misuse("this communicator has been connected before".into()));
+    pub fn connect(&mut self, now: Time, timeout: Option<Duration>) -> Result<CallId, Failure> {
+        if self.stage != MembershipStage::Idle {
+            return Err(Failure::Misuse("this communicator was connected before: create a new one".into()));
         }
-        self.stage = Stage::Joining;
-        let call = self.begin(now, patience, CallKind::Connect);
+        self.stage = MembershipStage::Joining;
+        let call = self.begin(now, timeout, CallKind::Connect);
         self.dial();
         Ok(call)
     }
 
-    /// Admits whoever is pending, together with all members of the run.
-    pub fn update_topology(&mut self, now: Time, patience: Option<Duration>) -> Result<CallId, Failure> {
-        self.vote(now, patience, Request::UpdateTopology)
+    /// Admits pending peers, together with all members of the run.
+    pub fn update_topology(&mut self, now: Time, timeout: Option<Duration>) -> Result<CallId, Failure> {
+        self.vote(now, timeout, Request::UpdateTopology)
     }
 
-    /// Asks, together with all members of the run, whether anyone waits to join.
-    pub fn are_peers_pending(&mut self, now: Time, patience: Option<Duration>) -> Result<CallId, Failure> {
-        self.vote(now, patience, Request::ArePeersPending)
+    /// Asks whether peers wait to join, together with all members of the run.
+    pub fn are_peers_pending(&mut self, now: Time, timeout: Option<Duration>) -> Result<CallId, Failure> {
+        self.vote(now, timeout, Request::ArePeersPending)
     }
 
-    /// Measures, and takes a better ring, together with all members of the run.
-    pub fn optimize_topology(&mut self, now: Time, patience: Option<Duration>) -> Result<CallId, Failure> {
+    /// Measures bandwidths and adopts a better ring, together with all members of the run.
+    pub fn optimize_topology(&mut self, now: Time, timeout: Option<Duration>) -> Result<CallId, Failure> {
         if self.is_member() && self.visible.global_world <= 1 {
-            return Err(Failure::Misuse("there is nobody to optimise the topology with".into()));
+            return Err(Failure::Misuse("optimize_topology needs at least 2 peers in the run".into()));
         }
-        self.vote(now, patience, Request::OptimizeTopology)
+        self.vote(now, timeout, Request::OptimizeTopology)
     }
 
     /// Agrees on the shared state, together with all members of the group.
     pub fn sync_shared_state(
         &mut self,
         now: Time,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         offer: SyncOffer,
     ) -> Result<CallId, Failure> {
         if offer.entries.len() > limits::STATE_ENTRIES_MAX {
+            let (found, max) = (offer.entries.len(), limits::STATE_ENTRIES_MAX);
             return Err(Failure::BadArgument(format!(
-                "a shared state has at most {} entries",
-                limits::STATE_ENTRIES_MAX
+                "invalid shared state of {found} entries: at most {max}"
             )));
         }
         if let Some(entry) = offer.entries.iter().find(|e| e.key.len() > limits::STATE_KEY_BYTES_MAX) {
-            return Err(Failure::BadArgument(format!("the key {:?} is too long", entry.key)));
+            return Err(Failure::BadArgument(format!(
+                "invalid key {:?}: longer than {} bytes",
+                entry.key,
+                limits::STATE_KEY_BYTES_MAX
+            )));
         }
         let mut keys: Vec<_> = offer.entries.iter().map(|e| e.key.as_str()).collect();
         keys.sort_unstable();
         if let Some(pair) = keys.windows(2).find(|w| w[0] == w[1]) {
-            return Err(Failure::BadArgument(format!("the key {:?} occurs twice", pair[0])));
+            return Err(Failure::BadArgument(format!(
+                "invalid shared state: key {:?} occurs twice",
+                pair[0]
+            )));
         }
-        self.vote(now, patience, Request::Sync(offer))
+        self.vote(now, timeout, Request::Sync(offer))
     }
 
     /// Starts a collective of the group under a tag.
     pub fn collective(&mut self, now: Time, tag: Tag, descriptor: Descriptor) -> Result<CallId, Failure> {
         self.require_member()?;
         if let Some(busy) = self.exclusive_vote() {
-            return Err(Failure::Misuse(format!("a collective can't be started during {busy}")));
+            return Err(Failure::Misuse(format!("cannot start a collective during {busy}")));
         }
         if self.reduces().any(|r| r.tag == tag) {
             return Err(Failure::BadArgument(format!("{tag} is already in flight")));
         }
         if self.reduces().count() >= limits::OPS_IN_FLIGHT_MAX {
-            return Err(Failure::Misuse(format!("{} operations are in flight", limits::OPS_IN_FLIGHT_MAX)));
+            return Err(Failure::Misuse(format!(
+                "too many operations in flight: at most {}",
+                limits::OPS_IN_FLIGHT_MAX
+            )));
         }
         if self.epoch().is_some_and(|e| e.members.len() < 2) {
             self.visible = self.latest;
             return Err(Failure::TooFewPeers);
         }
-        let patience =
+        let timeout =
             (descriptor.deadline_ms > 0).then(|| Duration::from_millis(u64::from(descriptor.deadline_ms)));
-        let progress = Progress::Waiting;
+        let progress = ReduceProgress::WaitingForEpoch;
         let call = self.begin(
             now,
-            patience,
+            timeout,
             CallKind::Reduce(ReduceCall { tag, descriptor, progress, refused: false }),
         );
         self.start_waiting_ops(now);
         Ok(call)
     }
 
-    /// Says goodbye; calls that have not ended fail.
+    /// Leaves the run. Calls that have not ended fail.
     pub fn leave(&mut self) {
-        if matches!(self.stage, Stage::Joining | Stage::Member) {
-            self.say(ToMaster::Leave);
+        if matches!(self.stage, MembershipStage::Joining | MembershipStage::Member) {
+            self.send(ToMaster::Leave);
         }
-        self.go(Failure::Left);
+        self.end_membership(Failure::Left);
     }
 
     pub(super) fn handle_answer(&mut self, call: CallId, phase: Phase, round: u64, answer: Answer) {
@@ -169,9 +179,9 @@ impl Peer {
             return;
         };
         let rejected = rejected.take();
-        // A restarted master knows that the round is over, and not how it was for us.
+        // A restarted master knows that the round is over, but not that this peer was rejected.
         let answer = match (answer, &rejected) {
-            (Answer::Synced(_), Some(_)) => Answer::StateRejected(StateRejection::HoldersGone),
+            (Answer::Synced(_), Some(_)) => Answer::StateRejected(StateRejection::HoldersLost),
             (answer, _) => answer,
         };
         if let Answer::Synced(revision) = answer {
@@ -190,32 +200,31 @@ impl Peer {
         self.complete(call, result);
     }
 
-    /// Sends a call's vote, for the first time or to a master that has not had it. Whoever is not accepted
-    /// has no vote; it is cast when the peer is.
-    pub(super) fn cast(&mut self, now: Time, call: CallId) {
+    /// Sends a call's vote, for the first time or to a restarted master. A peer that is not a member sends it later.
+    pub(super) fn send_vote(&mut self, now: Time, call: CallId) {
         let Some(Call { kind: CallKind::Vote { request, .. }, deadline, .. }) = self.calls.get(&call) else {
             return;
         };
-        if self.stage != Stage::Member {
+        if self.stage != MembershipStage::Member {
             return;
         }
         let request = request.clone();
         let deadline_ms = u32::try_from(deadline.since(now).as_millis()).unwrap_or(u32::MAX).max(1);
         let round = self.rounds.of(request.phase()).saturating_add(1);
-        self.say(ToMaster::Vote { call, round, deadline_ms, request });
+        self.send(ToMaster::Vote { call, round, deadline_ms, request });
     }
 
-    /// Calls whose time is up. The master ends votes and operations; only if it does not is it lost.
+    /// Handles expired calls. The master ends votes and operations; if it does not, it is lost.
     pub(super) fn expire_calls(&mut self, now: Time) {
         for id in self.calls.keys().copied().collect::<Vec<_>>() {
             let Some(call) = self.calls.get_mut(&id) else { continue };
-            if call.give_up <= now {
+            if call.master_deadline <= now {
                 let releasing = matches!(
                     &call.kind,
-                    CallKind::Reduce(ReduceCall { progress: Progress::Releasing { .. }, .. })
+                    CallKind::Reduce(ReduceCall { progress: ReduceProgress::Releasing { .. }, .. })
                 );
                 if !releasing {
-                    return self.go(Failure::MasterLost(MasterLoss::NoAnswer));
+                    return self.end_membership(Failure::MasterLost(MasterLoss::NoAnswer));
                 }
             } else if call.deadline <= now {
                 self.expire_call(id);
@@ -227,30 +236,31 @@ impl Peer {
         let Some(call) = self.calls.get_mut(&id) else { return };
         match &mut call.kind {
             CallKind::Vote { .. } => {}
-            CallKind::Connect => self.go(Failure::MasterLost(MasterLoss::NotAccepted)),
+            CallKind::Connect => self.end_membership(Failure::MasterLost(MasterLoss::NotAccepted)),
             CallKind::Reduce(reduce) => match reduce.progress.clone() {
-                Progress::Waiting => {
+                ReduceProgress::WaitingForEpoch => {
                     let cause = crate::cause::Cause::Timeout { waited_for: Vec::new() };
                     self.complete(id, Err(Failure::Aborted(Box::new(cause))));
                 }
-                Progress::Running { op, .. } | Progress::Voted { op, ballot: Ballot::Done { .. }, .. } => {
-                    self.vote_on(op, Ballot::TimedOut);
+                ReduceProgress::Running { op, .. }
+                | ReduceProgress::Voted { op, ballot: Ballot::Done { .. }, .. } => {
+                    self.vote_op(op, Ballot::TimedOut);
                 }
-                Progress::Voted { .. } | Progress::Releasing { .. } => {}
+                ReduceProgress::Voted { .. } | ReduceProgress::Releasing { .. } => {}
             },
         }
     }
 
-    /// Ends a call, at once or when its buffers are free.
+    /// Fails a call, at once or when its buffers are free.
     pub(super) fn fail_call(&mut self, id: CallId, why: Failure) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if let CallKind::Reduce(reduce) = &mut call.kind {
             match &reduce.progress {
-                Progress::Waiting => {}
-                Progress::Releasing { .. } => return,
-                Progress::Running { op, .. } | Progress::Voted { op, .. } => {
+                ReduceProgress::WaitingForEpoch => {}
+                ReduceProgress::Releasing { .. } => return,
+                ReduceProgress::Running { op, .. } | ReduceProgress::Voted { op, .. } => {
                     let op = *op;
-                    reduce.progress = Progress::Releasing { op, result: Err(why) };
+                    reduce.progress = ReduceProgress::Releasing { op, result: Err(why) };
                     if reduce.refused {
                         return self.handle_op_released(op);
                     }
@@ -272,9 +282,9 @@ impl Peer {
     pub(super) fn reduce_of(&mut self, op: OpId) -> Option<(CallId, &mut ReduceCall)> {
         self.calls.iter_mut().find_map(|(id, c)| match &mut c.kind {
             CallKind::Reduce(reduce) => match reduce.progress {
-                Progress::Running { op: o, .. }
-                | Progress::Voted { op: o, .. }
-                | Progress::Releasing { op: o, .. }
+                ReduceProgress::Running { op: o, .. }
+                | ReduceProgress::Voted { op: o, .. }
+                | ReduceProgress::Releasing { op: o, .. }
                     if o == op =>
                 {
                     Some((*id, reduce))
@@ -285,12 +295,12 @@ impl Peer {
         })
     }
 
-    fn vote(&mut self, now: Time, patience: Option<Duration>, request: Request) -> Result<CallId, Failure> {
+    fn vote(&mut self, now: Time, timeout: Option<Duration>, request: Request) -> Result<CallId, Failure> {
         self.require_member()?;
         let phase = request.phase();
         let voting = |c: &Call| matches!(&c.kind, CallKind::Vote { request, .. } if request.phase() == phase);
         if self.calls.values().any(voting) {
-            return Err(Failure::Misuse(format!("{phase} is already under way")));
+            return Err(Failure::Misuse(format!("{phase} is already in progress")));
         }
         if phase.is_exclusive() {
             let in_flight = self.reduces().count();
@@ -298,35 +308,35 @@ impl Peer {
                 return Err(Failure::PendingOperations(in_flight));
             }
             if let Some(busy) = self.exclusive_vote() {
-                return Err(Failure::Misuse(format!("{phase} can't be called during {busy}")));
+                return Err(Failure::Misuse(format!("cannot call {phase} during {busy}")));
             }
         }
-        let call = self.begin(now, patience, CallKind::Vote { request, rejected: None });
-        self.cast(now, call);
+        let call = self.begin(now, timeout, CallKind::Vote { request, rejected: None });
+        self.send_vote(now, call);
         Ok(call)
     }
 
-    fn begin(&mut self, now: Time, patience: Option<Duration>, kind: CallKind) -> CallId {
+    fn begin(&mut self, now: Time, timeout: Option<Duration>, kind: CallKind) -> CallId {
         self.next_call += 1;
-        let deadline = now + patience.unwrap_or(self.config.timing.wait_max);
-        let give_up = deadline + self.config.timing.answer_grace;
-        self.calls.insert(CallId(self.next_call), Call { kind, deadline, give_up });
+        let deadline = now + timeout.unwrap_or(self.config.timing.wait_max);
+        let master_deadline = deadline + self.config.timing.answer_grace;
+        self.calls.insert(CallId(self.next_call), Call { kind, deadline, master_deadline });
         CallId(self.next_call)
     }
 
     fn require_member(&self) -> Result<(), Failure> {
         match &self.stage {
-            Stage::Idle => Err(Failure::Misuse("this communicator is not connected".into())),
-            Stage::Gone(why) => Err(why.clone()),
-            // A peer that has to wait again keeps its right to call; its calls wait with it.
-            Stage::Joining if self.calls.values().any(|c| matches!(c.kind, CallKind::Connect)) => {
+            MembershipStage::Idle => Err(Failure::Misuse("this communicator is not connected".into())),
+            MembershipStage::Ended(why) => Err(why.clone()),
+            // A demoted peer may call; its calls wait until it is accepted again.
+            MembershipStage::Joining if self.calls.values().any(|c| matches!(c.kind, CallKind::Connect)) => {
                 Err(Failure::Misuse("this communicator is not connected yet".into()))
             }
-            Stage::Joining | Stage::Member => Ok(()),
+            MembershipStage::Joining | MembershipStage::Member => Ok(()),
         }
     }
 
-    /// The vote under way that shuts out collectives and other votes.
+    /// The exclusive vote in progress, if any.
     fn exclusive_vote(&self) -> Option<Phase> {
         self.calls.values().find_map(|c| match &c.kind {
             CallKind::Vote { request, .. } if request.phase().is_exclusive() => Some(request.phase()),

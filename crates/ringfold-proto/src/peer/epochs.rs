@@ -1,7 +1,7 @@
-//! Memberships: reaching for the neighbours of a proposed epoch, and working in an open one.
+//! Epochs of a peer: links to the neighbours of a proposed epoch, and the state of the open one.
 
-use super::calls::{CallKind, Progress};
-use super::{Completion, Failure, Peer, PeerAction, Stage};
+use super::calls::{CallKind, ReduceProgress};
+use super::{Completion, Failure, MembershipStage, Peer, PeerAction};
 use crate::cause::{Cause, ProtocolViolation};
 use crate::epoch::{EpochDescription, Member, MissingPair};
 use crate::id::{EpochId, PeerId, Seq, Tag};
@@ -9,27 +9,27 @@ use crate::message::{Ballot, Direction, Outcome, Request, RoundNumbers, ToMaster
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What is known of a tag in an epoch.
+/// The operations of a tag in an epoch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TagRecord {
-    /// How many of its operations were decided.
+    /// The next sequence number.
     pub next: Seq,
     /// Outcomes that another member may have missed: the last committed one, and all after it (R8).
     pub remembered: VecDeque<(Seq, Outcome)>,
 }
 
-/// The epoch that operations run in, or ran in until another was proposed.
+/// The last opened epoch.
 #[derive(Debug)]
 pub(super) struct OpenEpoch {
     pub description: EpochDescription,
     pub tags: BTreeMap<Tag, TagRecord>,
-    /// Another was proposed since: nothing new starts here.
+    /// Whether another epoch was proposed since. Nothing starts in this one any more.
     pub ended: bool,
 }
 
-/// An epoch whose members reach for each other.
+/// A proposed epoch, whose members connect to each other.
 #[derive(Debug)]
-pub(super) struct Proposal {
+pub(super) struct ProposedEpoch {
     pub description: EpochDescription,
     waiting: BTreeSet<PeerId>,
     unreachable: BTreeSet<PeerId>,
@@ -37,24 +37,24 @@ pub(super) struct Proposal {
     pub deadline: Time,
 }
 
-/// A link as far as this machine cares.
+/// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkState {
-    /// Asked for, for the first time.
-    Making,
+    /// Requested for the first time.
+    Connecting,
     Up,
-    /// It broke and is being made anew; trouble is reported at this time.
-    Mending {
+    /// Broken and requested again; it is reported to the master at this time.
+    Reconnecting {
         report_at: Time,
     },
-    /// It broke or stalled, and the master was told.
+    /// Broken or stalled, and reported to the master.
     Reported,
 }
 
 impl LinkState {
     pub fn deadline(&self) -> Option<Time> {
         match self {
-            Self::Mending { report_at } => Some(*report_at),
+            Self::Reconnecting { report_at } => Some(*report_at),
             _ => None,
         }
     }
@@ -62,8 +62,8 @@ impl LinkState {
 
 impl Peer {
     pub(super) fn handle_proposed(&mut self, now: Time, description: EpochDescription, ended: Cause) {
-        if !description.is_sound(self.id()) || description.id.group != self.config.join.group {
-            return self.go(Failure::master_misbehaved(ProtocolViolation::Epoch));
+        if !description.is_valid_for(self.id()) || description.id.group != self.config.join.group {
+            return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
         self.end_open_epoch(&ended);
         let me = description.rank_of(self.id()).unwrap_or_default();
@@ -79,15 +79,20 @@ impl Peer {
             let peer = member.peer;
             if self.links.get(&peer) != Some(&LinkState::Up) {
                 waiting.insert(peer);
-                self.links.insert(peer, LinkState::Making);
+                self.links.insert(peer, LinkState::Connecting);
                 let (epoch, key) = (description.id, description.key);
                 self.actions.push_back(PeerAction::Link { member, epoch, key });
             }
         }
-        // The master allows more than this, so that it hears of those we could not reach.
+        // Half of the deadline of the master, so that it receives the report in time.
         let deadline = now + self.config.timing.establish_max / 2;
-        self.proposal =
-            Some(Proposal { description, waiting, unreachable: BTreeSet::new(), reported: false, deadline });
+        self.proposal = Some(ProposedEpoch {
+            description,
+            waiting,
+            unreachable: BTreeSet::new(),
+            reported: false,
+            deadline,
+        });
         self.report_ready();
     }
 
@@ -100,40 +105,40 @@ impl Peer {
     ) {
         let Some(proposal) = self.proposal.take_if(|p| p.description.id == epoch) else { return };
         let description = EpochDescription { missing, ..proposal.description };
-        if !description.is_sound(self.id()) {
-            return self.go(Failure::master_misbehaved(ProtocolViolation::Epoch));
+        if !description.is_valid_for(self.id()) {
+            return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Epoch));
         }
         self.actions.push_back(PeerAction::OpenEpoch(Box::new(description.clone())));
         self.open = Some(OpenEpoch { description, tags: BTreeMap::new(), ended: false });
-        if self.stage == Stage::Joining {
-            self.stage = Stage::Member;
+        if self.stage == MembershipStage::Joining {
+            self.stage = MembershipStage::Member;
             self.rounds = rounds;
             self.visible = self.latest;
             for call in self.calls.keys().copied().collect::<Vec<_>>() {
                 match &self.calls[&call].kind {
                     CallKind::Connect => self.complete(call, Ok(Completion::Connected)),
-                    // To be accepted again is an update of the topology, for whoever waits for one.
+                    // Being accepted again is an update of the topology.
                     CallKind::Vote { request: Request::UpdateTopology, .. } => {
                         self.complete(call, Ok(Completion::Topology));
                     }
-                    CallKind::Vote { .. } => self.cast(now, call),
+                    CallKind::Vote { .. } => self.send_vote(now, call),
                     CallKind::Reduce(_) => {}
                 }
             }
         }
         self.start_waiting_ops(now);
-        // A link that went after we had said that we are ready.
-        self.repeat_troubles();
+        // A link may have broken after the peer reported that it is ready.
+        self.repeat_link_reports();
     }
 
-    /// There is a link with this peer.
+    /// The link with this peer is up.
     pub fn handle_link_up(&mut self, peer: PeerId) {
         let Some(state) = self.links.get_mut(&peer) else {
             return self.actions.push_back(PeerAction::Unlink(peer));
         };
-        let mended = matches!(core::mem::replace(state, LinkState::Up), LinkState::Mending { .. });
-        if mended {
-            self.give_up_ops_over(peer);
+        let reconnected = matches!(core::mem::replace(state, LinkState::Up), LinkState::Reconnecting { .. });
+        if reconnected {
+            self.fail_running_ops(peer);
         }
         if let Some(proposal) = &mut self.proposal {
             proposal.waiting.remove(&peer);
@@ -141,10 +146,10 @@ impl Peer {
         }
     }
 
-    /// No link with this peer can be made, from either side.
+    /// Neither end could make a link with this peer.
     pub fn handle_link_failed(&mut self, peer: PeerId) {
         match self.links.get(&peer) {
-            Some(LinkState::Making) => {
+            Some(LinkState::Connecting) => {
                 self.links.remove(&peer);
                 if let Some(proposal) = &mut self.proposal
                     && proposal.waiting.remove(&peer)
@@ -153,12 +158,12 @@ impl Peer {
                 }
                 self.report_ready();
             }
-            Some(LinkState::Mending { .. }) => self.report_trouble(peer, Direction::Both),
+            Some(LinkState::Reconnecting { .. }) => self.report_link(peer, Direction::Both),
             _ => {}
         }
     }
 
-    /// The link with this peer broke. It is made anew; if the peer is dead, the master will say so first.
+    /// The link with this peer broke: requests it again. If the peer is dead, the master evicts it first.
     pub fn handle_link_lost(&mut self, now: Time, peer: PeerId) {
         if self.links.get(&peer) != Some(&LinkState::Up) {
             return;
@@ -169,23 +174,23 @@ impl Peer {
         let member =
             description.and_then(|d| d.members.iter().find(|m| m.peer == peer).map(|m| (d, m.clone())));
         let Some((description, member)) = member else {
-            // Nothing needs it now; whoever proposes an epoch that does must not find it taken for up.
+            // No epoch needs it now. A later proposal requests it again.
             self.links.remove(&peer);
             return;
         };
         let (epoch, key) = (description.id, description.key);
-        self.links.insert(peer, LinkState::Mending { report_at });
+        self.links.insert(peer, LinkState::Reconnecting { report_at });
         if let Some(proposal) = self.proposal.as_mut().filter(|p| !p.reported) {
             proposal.waiting.insert(peer);
-            self.links.insert(peer, LinkState::Making);
+            self.links.insert(peer, LinkState::Connecting);
         }
         self.actions.push_back(PeerAction::Link { member, epoch, key });
     }
 
-    /// The executor sees no progress on a link that owes it some (R9).
+    /// The executor sees no progress on a link (R9).
     pub fn handle_link_stalled(&mut self, peer: PeerId, direction: Direction) {
         if self.links.contains_key(&peer) {
-            self.report_trouble(peer, direction);
+            self.report_link(peer, direction);
         }
     }
 
@@ -193,7 +198,7 @@ impl Peer {
         let late = |s: &LinkState| s.deadline().is_some_and(|at| at <= now);
         let overdue: Vec<_> = self.links.iter().filter(|(_, s)| late(s)).map(|(p, _)| *p).collect();
         for peer in overdue {
-            self.report_trouble(peer, Direction::Both);
+            self.report_link(peer, Direction::Both);
         }
         if let Some(proposal) = self.proposal.as_mut().filter(|p| !p.reported && p.deadline <= now) {
             let unreached = core::mem::take(&mut proposal.waiting);
@@ -207,20 +212,20 @@ impl Peer {
     }
 
     pub(super) fn ping_links(&mut self) {
-        let there = |state: &LinkState| matches!(state, LinkState::Up | LinkState::Reported);
-        let up = self.links.iter().filter(|(_, s)| there(s)).map(|(p, _)| PeerAction::Ping(*p));
+        let is_up = |state: &LinkState| matches!(state, LinkState::Up | LinkState::Reported);
+        let up = self.links.iter().filter(|(_, s)| is_up(s)).map(|(p, _)| PeerAction::Ping(*p));
         self.actions.extend(up);
     }
 
-    /// Nothing new starts in the open epoch; its outcomes stay known until another one opens. The master
-    /// has decided all of its operations before, or they are void now.
+    /// Ends the open epoch: operations that the master has not decided fail. Its outcomes stay known until another opens.
     pub(super) fn end_open_epoch(&mut self, cause: &Cause) {
         let Some(open) = self.open.as_mut().filter(|o| !o.ended) else { return };
         open.ended = true;
         let epoch = open.description.id;
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
             let CallKind::Reduce(reduce) = &self.calls[&call].kind else { continue };
-            if !matches!(reduce.progress, Progress::Waiting | Progress::Releasing { .. }) {
+            if !matches!(reduce.progress, ReduceProgress::WaitingForEpoch | ReduceProgress::Releasing { .. })
+            {
                 self.visible = self.latest;
                 self.fail_call(call, Failure::Aborted(Box::new(cause.clone())));
             }
@@ -235,36 +240,36 @@ impl Peer {
         proposal.reported = true;
         let unreachable = proposal.unreachable.iter().copied().collect();
         let epoch = proposal.description.id;
-        self.say(ToMaster::EpochReady { epoch, unreachable });
+        self.send(ToMaster::EpochReady { epoch, unreachable });
     }
 
-    fn report_trouble(&mut self, peer: PeerId, direction: Direction) {
+    fn report_link(&mut self, peer: PeerId, direction: Direction) {
         self.links.insert(peer, LinkState::Reported);
         if let Some(epoch) = self.epoch().map(|e| e.id) {
-            self.say(ToMaster::LinkTrouble { epoch, peer, direction });
+            self.send(ToMaster::LinkTrouble { epoch, peer, direction });
         }
     }
 
-    /// A restarted master does not know of links that were reported to its earlier life.
-    pub(super) fn repeat_troubles(&mut self) {
+    /// Repeats the reports of links, which a restarted master does not know.
+    pub(super) fn repeat_link_reports(&mut self) {
         let reported = |state: &LinkState| *state == LinkState::Reported;
         let troubled: Vec<_> = self.links.iter().filter(|(_, s)| reported(s)).map(|(p, _)| *p).collect();
         for peer in troubled {
-            self.report_trouble(peer, Direction::Both);
+            self.report_link(peer, Direction::Both);
         }
     }
 
-    /// A link was lost and made anew: frames may be missing, so what was under way can't be relied on.
-    fn give_up_ops_over(&mut self, peer: PeerId) {
+    /// Votes down running operations: a link was lost and made again, so frames may be missing.
+    fn fail_running_ops(&mut self, peer: PeerId) {
         let running: Vec<_> = self
             .reduces()
             .filter_map(|r| match r.progress {
-                Progress::Running { op, .. } => Some(op),
+                ReduceProgress::Running { op, .. } => Some(op),
                 _ => None,
             })
             .collect();
         for op in running {
-            self.vote_on(op, Ballot::LinkBroken { with: peer });
+            self.vote_op(op, Ballot::LinkBroken { with: peer });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How a call fails: whose fault it is, and whether the same call may succeed later.
+//! Why calls fail, and which failures are retryable.
 
 use crate::cause::{Cause, MasterLoss, ProtocolViolation, Removal, StateRejection};
 use core::fmt;
@@ -6,34 +6,34 @@ use core::fmt;
 /// Why a call failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
-    /// The caller's fault: the call can't be made now.
+    /// The call is invalid in this state.
     #[error("{0}")]
     Misuse(String),
-    /// The caller's fault: an argument is invalid.
+    /// An argument is invalid.
     #[error("{0}")]
     BadArgument(String),
     /// A collective needs at least two peers in the group.
-    #[error("there is no other peer in the group; update_topology lets in pending peers")]
+    #[error("there is no other peer in the group: admit pending peers with update_topology")]
     TooFewPeers,
     /// Operations are in flight and must be awaited first.
-    #[error("{0} asynchronous operations have not been awaited")]
+    #[error("{0} asynchronous operations were not awaited")]
     PendingOperations(usize),
-    /// A collective was aborted, for all of the group.
+    /// A collective was aborted for the whole group.
     #[error("the operation was aborted for all: {0}")]
     Aborted(Box<Cause>),
     /// A vote failed.
     #[error("the vote failed: {0}")]
     VoteFailed(Box<Cause>),
-    /// The shared state was not taken, or could not be had.
+    /// The shared state was rejected, or is not available.
     #[error("{0}")]
     StateRejected(StateRejection),
     /// The master was not reached, or was lost.
     #[error("{0}")]
     MasterLost(MasterLoss),
-    /// The master does not let this peer in, and will not.
-    #[error("the master turned this peer away: {0}")]
-    TurnedAway(String),
-    /// The master has evicted this peer, or does not let it in.
+    /// The handshake with the master failed, and would fail again.
+    #[error("the master rejected this peer: {0}")]
+    JoinRejected(String),
+    /// The master has evicted or rejected this peer.
     #[error("this peer is not part of the run: {0}")]
     Removed(Removal),
     /// The peer itself has left.
@@ -42,7 +42,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What kind of failure it is, without its details.
+    /// The kind of failure, without its details.
     pub fn kind(&self) -> FailureKind {
         match self {
             Self::Misuse(_) => FailureKind::Misuse,
@@ -55,25 +55,25 @@ impl Failure {
             Self::MasterLost(MasterLoss::NotAccepted) => FailureKind::NotAccepted,
             Self::MasterLost(MasterLoss::NotReturned | MasterLoss::NoAnswer) => FailureKind::MasterLost,
             Self::MasterLost(MasterLoss::Misbehaved(_)) => FailureKind::ProtocolViolation,
-            Self::TurnedAway(_) => FailureKind::TurnedAway,
+            Self::JoinRejected(_) => FailureKind::JoinRejected,
             Self::Removed(_) => FailureKind::Removed,
             Self::Left => FailureKind::Left,
         }
     }
 
-    /// Whether the same call may succeed if it is made again on the same communicator.
+    /// Whether the same call may succeed if it is repeated on the same communicator.
     pub fn is_retryable(&self) -> bool {
         self.kind().is_retryable()
     }
 
-    /// The protocol violation that ended this peer's part in the run, the master's or its own.
+    /// The protocol violation that ended this peer's membership, by the master or by this peer.
     pub fn protocol_violation(&self) -> Option<ProtocolViolation> {
-        use crate::cause::{Departure, JoinRefusal};
+        use crate::cause::{Departure, JoinRejection};
         match self {
             Self::MasterLost(MasterLoss::Misbehaved(how))
             | Self::Removed(
                 Removal::Departed(Departure::Misbehaved(how))
-                | Removal::Refused(JoinRefusal::Misbehaved(how)),
+                | Removal::Rejected(JoinRejection::Misbehaved(how)),
             ) => Some(*how),
             _ => None,
         }
@@ -86,9 +86,7 @@ impl Failure {
 
 macro_rules! failure_kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $retryable:literal;)*) => {
-        /// What went wrong, without details: programs and language bindings decide by this, never by the text.
-        ///
-        /// The table in this file is the only place that says which failures are retryable.
+        /// The kind of a failure. Programs and language bindings decide by it, never by the text.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum FailureKind {
             $($(#[$doc])* $kind,)*
@@ -103,10 +101,9 @@ macro_rules! failure_kinds {
                 match self { $(Self::$kind => $name),* }
             }
 
-            /// Whether the same call may succeed if it is made again on the same communicator.
+            /// Whether the same call may succeed if it is repeated on the same communicator.
             ///
-            /// False where the peers disagree: they would disagree again, and a program that retries in a loop
-            /// would never end.
+            /// False if peers disagree: they would disagree again, and a retry loop would never end.
             pub fn is_retryable(self) -> bool {
                 match self { $(Self::$kind => $retryable),* }
             }
@@ -115,7 +112,7 @@ macro_rules! failure_kinds {
 }
 
 failure_kinds! {
-    /// The call can't be made now.
+    /// The call is invalid in this state.
     Misuse = "misuse", false;
     /// An argument is invalid.
     BadArgument = "bad-argument", false;
@@ -125,18 +122,18 @@ failure_kinds! {
     PendingOperations = "pending-operations", false;
     /// A member departed.
     PeerLost = "peer-lost", true;
-    /// Two members can't reach each other; the ring is rebuilt.
+    /// Two members cannot reach each other; the ring is rebuilt.
     LinkLost = "link-lost", true;
-    /// Peers asked for different things.
+    /// Peers made different calls.
     Mismatch = "mismatch", false;
     /// Live peers did not take part in time.
     Timeout = "timeout", true;
-    /// A member can't run the operation.
+    /// A member cannot run the operation.
     Unable = "unable", false;
     /// The membership changed.
     EpochEnded = "epoch-ended", true;
-    /// A member's user gave the group up.
-    GivenUp = "given-up", false;
+    /// The user of a member aborted the group.
+    AbortedByUser = "aborted-by-user", false;
     /// The offered revision is beyond the next one.
     RevisionIncrementViolation = "revision-increment-violation", false;
     /// The layout of the state differs from the elected one.
@@ -145,23 +142,23 @@ failure_kinds! {
     LostElection = "lost-election", false;
     /// The strategies of the peers exclude each other.
     StrategyConflict = "strategy-conflict", false;
-    /// No peer offers the state that comes next.
+    /// No peer offers the next revision.
     NoState = "no-state", true;
-    /// No peer offers the state that comes next, and everyone who held it is gone.
+    /// No peer offers the next revision, and all holders of the state have departed.
     StateOrphaned = "state-orphaned", true;
     /// Every holder departed during the transfer.
-    HoldersGone = "holders-gone", true;
+    HoldersLost = "holders-lost", true;
     /// The master was never reached.
     MasterUnreachable = "master-unreachable", true;
     /// The master did not accept this peer in time.
     NotAccepted = "not-accepted", true;
     /// The master was lost.
     MasterLost = "master-lost", false;
-    /// The master broke the protocol.
+    /// The master violated the protocol.
     ProtocolViolation = "protocol-violation", false;
-    /// The handshake failed for good.
-    TurnedAway = "turned-away", false;
-    /// The master evicted this peer, or did not let it join.
+    /// The handshake with the master failed for good.
+    JoinRejected = "join-rejected", false;
+    /// The master evicted or rejected this peer.
     Removed = "removed", false;
     /// This peer has left.
     Left = "left", false;
@@ -176,7 +173,7 @@ impl FailureKind {
             Cause::Timeout { .. } => Self::Timeout,
             Cause::Unable { .. } => Self::Unable,
             Cause::EpochEnded => Self::EpochEnded,
-            Cause::GivenUp { .. } => Self::GivenUp,
+            Cause::AbortedByUser { .. } => Self::AbortedByUser,
         }
     }
 
@@ -186,9 +183,9 @@ impl FailureKind {
             StateRejection::Layout { .. } => Self::StateLayout,
             StateRejection::LostElection { .. } => Self::LostElection,
             StateRejection::StrategyConflict { .. } => Self::StrategyConflict,
-            StateRejection::NobodyHasIt { orphaned: false, .. } => Self::NoState,
-            StateRejection::NobodyHasIt { orphaned: true, .. } => Self::StateOrphaned,
-            StateRejection::HoldersGone => Self::HoldersGone,
+            StateRejection::NoHolder { orphaned: false, .. } => Self::NoState,
+            StateRejection::NoHolder { orphaned: true, .. } => Self::StateOrphaned,
+            StateRejection::HoldersLost => Self::HoldersLost,
         }
     }
 }

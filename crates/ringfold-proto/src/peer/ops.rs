@@ -1,6 +1,6 @@
-//! Collectives: started as soon as an epoch is open, voted on when done, ended by the master's word.
+//! Collectives: started when an epoch is open, voted on when done, ended by the master's decision.
 
-use super::calls::{CallKind, Progress, ReduceCall};
+use super::calls::{CallKind, ReduceCall, ReduceProgress};
 use super::{Completion, Failure, Peer, PeerAction};
 use crate::cause::ProtocolViolation;
 use crate::epoch::Attributes;
@@ -12,27 +12,26 @@ use crate::time::Time;
 impl Peer {
     /// The executor has this peer's result.
     pub fn handle_op_done(&mut self, op: OpId) {
-        self.vote_on(op, Ballot::Done { digest: None });
+        self.vote_op(op, Ballot::Done { digest: None });
     }
 
-    /// The executor does not take the operation. It is voted down; its buffers were never touched, so no
-    /// release will be told.
+    /// The executor rejected the operation, and will not report its release.
     pub fn handle_op_refused(&mut self, op: OpId) {
         if let Some((_, reduce)) = self.reduce_of(op) {
             reduce.refused = true;
-            self.vote_on(op, Ballot::Unable);
+            self.vote_op(op, Ballot::Unable);
         }
     }
 
-    /// A peer's frames do not fit what was asked for here.
+    /// A peer's frames do not match the arguments of this peer.
     pub fn handle_op_mismatch(&mut self, op: OpId, from: PeerId) {
-        self.vote_on(op, Ballot::Differs { from });
+        self.vote_op(op, Ballot::Differs { from });
     }
 
-    /// The executor is through with an operation: nothing touches its buffers any more.
+    /// The executor has released the buffers of an operation.
     pub fn handle_op_released(&mut self, op: OpId) {
         let Some((call, reduce)) = self.reduce_of(op) else { return };
-        let Progress::Releasing { result, .. } = &reduce.progress else { return };
+        let ReduceProgress::Releasing { result, .. } = &reduce.progress else { return };
         let result = result.clone().map(|world| Completion::Reduced { world });
         self.complete(call, result);
     }
@@ -46,7 +45,7 @@ impl Peer {
         }
         record.next = Seq(op.seq.0.saturating_add(1));
         if outcome == Outcome::Committed {
-            // Whoever voted for this one has heard of all before it.
+            // All voters of this one know the outcomes before it.
             record.remembered.clear();
         }
         record.remembered.push_back((op.seq, outcome.clone()));
@@ -56,24 +55,23 @@ impl Peer {
         let Some((_, reduce)) = self.reduce_of(op) else {
             return self.actions.push_back(PeerAction::SkipOp(op));
         };
-        let done = matches!(reduce.progress, Progress::Voted { done: true, .. });
-        if matches!(reduce.progress, Progress::Releasing { .. }) {
+        let done = matches!(reduce.progress, ReduceProgress::Voted { done: true, .. });
+        if matches!(reduce.progress, ReduceProgress::Releasing { .. }) {
             return;
         }
         let (result, action) = match outcome {
             Outcome::Committed if done => (Ok(world), PeerAction::CommitOp(op)),
-            // The master never commits what a living member has not done.
             Outcome::Committed => {
-                return self.go(Failure::master_misbehaved(ProtocolViolation::PrematureCommit));
+                return self.end_membership(Failure::master_misbehaved(ProtocolViolation::PrematureCommit));
             }
             Outcome::Aborted(cause) => (Err(Failure::Aborted(Box::new(cause))), PeerAction::AbortOp(op)),
         };
-        // Set when the operation is decided, not when it is released: all peers hear decisions in the same order.
+        // Set at the decision, not at the release: all peers receive decisions in the same order.
         let visible = match &result {
             Ok(_) => attributes.with_group_world(world),
             Err(_) => attributes,
         };
-        reduce.progress = Progress::Releasing { op, result };
+        reduce.progress = ReduceProgress::Releasing { op, result };
         let refused = reduce.refused;
         self.visible = visible;
         if refused {
@@ -82,7 +80,7 @@ impl Peer {
         self.actions.push_back(action);
     }
 
-    /// Starts what waits for an epoch, if one is open.
+    /// Starts the waiting collectives if an epoch is open.
     pub(super) fn start_waiting_ops(&mut self, now: Time) {
         let Some(open) = self.open.as_ref().filter(|o| !o.ended) else { return };
         let world = open.description.members.len();
@@ -91,14 +89,17 @@ impl Peer {
         let mut too_few = Vec::new();
         for (id, call) in &mut self.calls {
             let CallKind::Reduce(reduce) = &mut call.kind else { continue };
-            let ReduceCall { tag, descriptor, progress: Progress::Waiting, .. } = *reduce else { continue };
+            let ReduceCall { tag, descriptor, progress: ReduceProgress::WaitingForEpoch, .. } = *reduce
+            else {
+                continue;
+            };
             if world < 2 {
                 too_few.push(*id);
                 continue;
             }
             let seq = open.tags.get(&tag).map_or(Seq(0), |t| t.next);
             let op = OpId { epoch, tag, seq };
-            reduce.progress = Progress::Running { op, announce_at };
+            reduce.progress = ReduceProgress::Running { op, announce_at };
             self.actions.push_back(PeerAction::StartOp { op, call: *id, descriptor });
         }
         for call in too_few {
@@ -107,36 +108,36 @@ impl Peer {
         }
     }
 
-    /// Tells the master of operations that were not done at once, so that it can say who waits for whom.
+    /// Announces long operations to the master, so that it can tell who waits for whom.
     pub(super) fn announce_ops(&mut self, now: Time) {
         let mut due = Vec::new();
         for call in self.calls.values_mut() {
             let CallKind::Reduce(reduce) = &mut call.kind else { continue };
-            if let Progress::Running { op, announce_at } = &mut reduce.progress
+            if let ReduceProgress::Running { op, announce_at } = &mut reduce.progress
                 && announce_at.take_if(|at| *at <= now).is_some()
             {
                 due.push((*op, reduce.descriptor));
             }
         }
         for (op, descriptor) in due {
-            self.say(ToMaster::Started { op, descriptor });
+            self.send(ToMaster::Started { op, descriptor });
         }
     }
 
-    /// Votes once; a complaint may follow a "done", never the other way round.
-    pub(super) fn vote_on(&mut self, op: OpId, ballot: Ballot) {
+    /// Votes once. Only a timeout may follow a "done".
+    pub(super) fn vote_op(&mut self, op: OpId, ballot: Ballot) {
         let Some((_, reduce)) = self.reduce_of(op) else { return };
         let done = match &reduce.progress {
-            Progress::Running { .. } => Some(matches!(ballot, Ballot::Done { .. })),
-            Progress::Voted { ballot: Ballot::Done { .. }, .. } => {
+            ReduceProgress::Running { .. } => Some(matches!(ballot, Ballot::Done { .. })),
+            ReduceProgress::Voted { ballot: Ballot::Done { .. }, .. } => {
                 (ballot == Ballot::TimedOut).then_some(true)
             }
             _ => None,
         };
         if let Some(done) = done {
-            reduce.progress = Progress::Voted { op, done, ballot: ballot.clone() };
+            reduce.progress = ReduceProgress::Voted { op, done, ballot: ballot.clone() };
             let descriptor = reduce.descriptor;
-            self.say(ToMaster::OpVote { op, descriptor, ballot });
+            self.send(ToMaster::OpVote { op, descriptor, ballot });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Shared state: the election's verdict, and the fetches that follow from it.
+//! Syncs of a peer: the verdict of the election, and the fetches.
 
 use super::calls::{Call, CallKind};
 use super::{Failure, Peer, PeerAction};
@@ -20,7 +20,7 @@ impl Peer {
             SyncVerdict::Elected(assignment) => {
                 let entries = offer.entries.len();
                 if assignment.fetch.iter().any(|f| f.entry as usize >= entries) {
-                    return self.go(Failure::master_misbehaved(ProtocolViolation::Assignment));
+                    return self.end_membership(Failure::master_misbehaved(ProtocolViolation::Assignment));
                 }
                 *rejected = None;
                 self.assignments += 1;
@@ -29,7 +29,7 @@ impl Peer {
         }
     }
 
-    /// The fetches of an assignment have ended; whether the elected content is here now.
+    /// The fetches of an assignment have ended; whether the elected content is complete.
     pub fn handle_fetched(&mut self, call: CallId, number: u64, complete: bool) {
         if number != self.assignments {
             return;
@@ -37,7 +37,7 @@ impl Peer {
         let Some(Call { kind: CallKind::Vote { rejected, .. }, .. }) = self.calls.get_mut(&call) else {
             return;
         };
-        *rejected = (!complete).then_some(Failure::StateRejected(StateRejection::HoldersGone));
-        self.say(ToMaster::SyncDone { round: self.rounds.sync.saturating_add(1), complete });
+        *rejected = (!complete).then_some(Failure::StateRejected(StateRejection::HoldersLost));
+        self.send(ToMaster::SyncDone { round: self.rounds.sync.saturating_add(1), complete });
     }
 }

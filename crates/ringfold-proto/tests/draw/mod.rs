@@ -2,8 +2,8 @@
 //! When they are used up, everything is zero and short, so fewer bytes make simpler messages.
 
 use ringfold_proto::cause::{
-    Cause, Departure, JoinRefusal, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
-    StateRejection, WaitNote, Waiting,
+    Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
+    StateRejection, WaitWarning, WaitingPeer,
 };
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
@@ -19,7 +19,7 @@ use ringfold_proto::message::{
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
-use ringfold_proto::tuning::{Algorithm, Prices, Tuning};
+use ringfold_proto::tuning::{Algorithm, TransportCosts, Tuning};
 use std::net::SocketAddr;
 
 /// The bytes that are left to decide with.
@@ -97,7 +97,7 @@ impl Draw<'_> {
             },
             10 => ToPeer::SyncElected { round: self.u64(), verdict: self.verdict() },
             11 => ToPeer::Removed { reason: self.removal() },
-            12 => ToPeer::StillWaiting(WaitNote {
+            12 => ToPeer::StillWaiting(WaitWarning {
                 call: self.joint_call(),
                 missing: self.list(limits::NAMES_IN_ERROR_MAX, |d| MissingPeer {
                     who: d.named(),
@@ -286,8 +286,8 @@ impl Draw<'_> {
         }
     }
 
-    fn prices(&mut self) -> Prices {
-        Prices {
+    fn prices(&mut self) -> TransportCosts {
+        TransportCosts {
             hop_ns: self.u32(),
             frame_ns: self.u32(),
             sent_ns_per_kib: self.u32(),
@@ -360,8 +360,8 @@ impl Draw<'_> {
         PeerName { peer: self.peer(), name: self.text(limits::NAME_BYTES_MAX) }
     }
 
-    fn waiting(&mut self) -> Waiting {
-        Waiting { who: self.named(), call: self.text(300) }
+    fn waiting(&mut self) -> WaitingPeer {
+        WaitingPeer { who: self.named(), call: self.text(300) }
     }
 
     fn outcome(&mut self) -> Outcome {
@@ -375,7 +375,7 @@ impl Draw<'_> {
             2 => Cause::Mismatch { one: self.waiting(), other: self.waiting() },
             3 => Cause::Timeout { waited_for: self.list(limits::NAMES_IN_ERROR_MAX, Self::named) },
             4 => Cause::Unable { who: self.named() },
-            5 => Cause::GivenUp { who: self.named() },
+            5 => Cause::AbortedByUser { who: self.named() },
             _ => Cause::EpochEnded,
         }
     }
@@ -385,11 +385,11 @@ impl Draw<'_> {
             0 => Departure::Left,
             1 => Departure::ConnectionLost,
             2 => Departure::Silent,
-            3 => Departure::Kicked(self.text(100)),
+            3 => Departure::Evicted(self.text(100)),
             4 => Departure::Unreachable,
             5 => Departure::Misbehaved(self.violation()),
             6 => Departure::NotEstablished,
-            7 => Departure::LeftBehind,
+            7 => Departure::EvictedBefore,
             8 => Departure::StateRejected(self.rejection()),
             _ => Departure::NotReturned,
         }
@@ -417,9 +417,9 @@ impl Draw<'_> {
     fn removal(&mut self) -> Removal {
         match self.below(4) {
             0 => Removal::Departed(self.departure()),
-            1 => Removal::Refused(JoinRefusal::RunFull),
+            1 => Removal::Rejected(JoinRejection::RunFull),
             2 => Removal::Disconnected(self.text(200)),
-            _ => Removal::Refused(JoinRefusal::Misbehaved(self.violation())),
+            _ => Removal::Rejected(JoinRejection::Misbehaved(self.violation())),
         }
     }
 
@@ -442,8 +442,8 @@ impl Draw<'_> {
             1 => StateRejection::Layout { key: self.text(limits::STATE_KEY_BYTES_MAX) },
             2 => StateRejection::LostElection { winner: self.named() },
             3 => StateRejection::StrategyConflict { other: self.named() },
-            4 => StateRejection::NobodyHasIt { next: Revision(self.u64()), orphaned: self.bool() },
-            _ => StateRejection::HoldersGone,
+            4 => StateRejection::NoHolder { next: Revision(self.u64()), orphaned: self.bool() },
+            _ => StateRejection::HoldersLost,
         }
     }
 

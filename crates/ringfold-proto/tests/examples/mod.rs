@@ -2,15 +2,15 @@
 //! variant does not compile until it has an example here.
 
 use ringfold_proto::cause::{
-    Cause, Departure, JoinRefusal, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
-    StateRejection, WaitNote, Waiting,
+    Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
+    StateRejection, WaitWarning, WaitingPeer,
 };
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::{Collective, Descriptor, Weight};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member, MissingPair};
 use ringfold_proto::hello::{
-    Features, Hello, Nonce, Proof, Purpose, Refusal, Status, Verdict, VersionRange, Welcome,
+    ConnectionRejection, Features, Hello, Nonce, Proof, Purpose, Status, Verdict, VersionRange, Welcome,
 };
 use ringfold_proto::id::{
     CallId, EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Revision, RunId, Seq, Tag,
@@ -23,7 +23,7 @@ use ringfold_proto::message::{
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer, SyncStrategy, SyncVerdict};
-use ringfold_proto::tuning::{Algorithm, Prices, Tuning};
+use ringfold_proto::tuning::{Algorithm, TransportCosts, Tuning};
 
 /// Examples with their names: `name, pattern => example`, one line per variant.
 macro_rules! examples {
@@ -123,9 +123,9 @@ examples! { to_peer_messages: ToPeer {
         ToPeer::Probe { probe: 8, peer: B, addresses: join().addresses, epoch: EPOCH, key: [0xab; 32] };
     "sync-elected", ToPeer::SyncElected { .. } =>
         ToPeer::SyncElected { round: 4, verdict: SyncVerdict::Elected(assignment()) };
-    "removed", ToPeer::Removed { .. } => ToPeer::Removed { reason: Removal::Refused(JoinRefusal::RunFull) };
+    "removed", ToPeer::Removed { .. } => ToPeer::Removed { reason: Removal::Rejected(JoinRejection::RunFull) };
     "heartbeat", ToPeer::Heartbeat => ToPeer::Heartbeat;
-    "still-waiting", ToPeer::StillWaiting(_) => ToPeer::StillWaiting(WaitNote {
+    "still-waiting", ToPeer::StillWaiting(_) => ToPeer::StillWaiting(WaitWarning {
         call: JointCall::Vote(Phase::Sync),
         missing: vec![MissingPeer { who: named(B), waits_in: Some(JointCall::Collective(Tag(5))) }],
     });
@@ -153,21 +153,21 @@ examples! { causes: Cause {
     "timeout", Cause::Timeout { .. } => Cause::Timeout { waited_for: vec![named(A), named(B)] };
     "unable", Cause::Unable { .. } => Cause::Unable { who: named(A) };
     "epoch-ended", Cause::EpochEnded => Cause::EpochEnded;
-    "given-up", Cause::GivenUp { .. } => Cause::GivenUp { who: named(A) };
+    "given-up", Cause::AbortedByUser { .. } => Cause::AbortedByUser { who: named(A) };
 } }
 
 examples! { departures: Departure {
     "left", Departure::Left => Departure::Left;
     "connection-lost", Departure::ConnectionLost => Departure::ConnectionLost;
     "silent", Departure::Silent => Departure::Silent;
-    "kicked", Departure::Kicked(_) => Departure::Kicked("by hand".into());
+    "kicked", Departure::Evicted(_) => Departure::Evicted("by hand".into());
     "unreachable", Departure::Unreachable => Departure::Unreachable;
     "misbehaved", Departure::Misbehaved(_) => Departure::Misbehaved(ProtocolViolation::Numbering);
     "not-returned", Departure::NotReturned => Departure::NotReturned;
     "died", Departure::Died => Departure::Died;
     "not-established", Departure::NotEstablished => Departure::NotEstablished;
-    "left-behind", Departure::LeftBehind => Departure::LeftBehind;
-    "state-rejected", Departure::StateRejected(_) => Departure::StateRejected(StateRejection::HoldersGone);
+    "left-behind", Departure::EvictedBefore => Departure::EvictedBefore;
+    "state-rejected", Departure::StateRejected(_) => Departure::StateRejected(StateRejection::HoldersLost);
 } }
 
 examples! { violations: ProtocolViolation {
@@ -183,19 +183,19 @@ examples! { violations: ProtocolViolation {
     "assignment", ProtocolViolation::Assignment => ProtocolViolation::Assignment;
 } }
 
-examples! { refusals: JoinRefusal {
-    "already-member", JoinRefusal::AlreadyMember => JoinRefusal::AlreadyMember;
-    "run-full", JoinRefusal::RunFull => JoinRefusal::RunFull;
-    "too-many-groups", JoinRefusal::TooManyGroups => JoinRefusal::TooManyGroups;
-    "too-many-addresses", JoinRefusal::TooManyAddresses => JoinRefusal::TooManyAddresses;
-    "was-removed", JoinRefusal::WasRemoved => JoinRefusal::WasRemoved;
-    "too-late", JoinRefusal::TooLate => JoinRefusal::TooLate;
-    "misbehaved", JoinRefusal::Misbehaved(_) => JoinRefusal::Misbehaved(ProtocolViolation::Counters);
+examples! { refusals: JoinRejection {
+    "already-member", JoinRejection::AlreadyMember => JoinRejection::AlreadyMember;
+    "run-full", JoinRejection::RunFull => JoinRejection::RunFull;
+    "too-many-groups", JoinRejection::TooManyGroups => JoinRejection::TooManyGroups;
+    "too-many-addresses", JoinRejection::TooManyAddresses => JoinRejection::TooManyAddresses;
+    "was-removed", JoinRejection::WasRemoved => JoinRejection::WasRemoved;
+    "too-late", JoinRejection::TooLate => JoinRejection::TooLate;
+    "misbehaved", JoinRejection::Misbehaved(_) => JoinRejection::Misbehaved(ProtocolViolation::Counters);
 } }
 
 examples! { removals: Removal {
     "departed", Removal::Departed(_) => Removal::Departed(Departure::Silent);
-    "refused", Removal::Refused(_) => Removal::Refused(JoinRefusal::RunFull);
+    "refused", Removal::Rejected(_) => Removal::Rejected(JoinRejection::RunFull);
     "disconnected", Removal::Disconnected(_) => Removal::Disconnected("bad frame".into());
 } }
 
@@ -205,16 +205,16 @@ examples! { rejections: StateRejection {
     "layout", StateRejection::Layout { .. } => StateRejection::Layout { key: "weights".into() };
     "lost-election", StateRejection::LostElection { .. } => StateRejection::LostElection { winner: named(A) };
     "strategy", StateRejection::StrategyConflict { .. } => StateRejection::StrategyConflict { other: named(B) };
-    "nobody-has-it", StateRejection::NobodyHasIt { .. } =>
-        StateRejection::NobodyHasIt { next: Revision(7), orphaned: true };
-    "holders-gone", StateRejection::HoldersGone => StateRejection::HoldersGone;
+    "nobody-has-it", StateRejection::NoHolder { .. } =>
+        StateRejection::NoHolder { next: Revision(7), orphaned: true };
+    "holders-gone", StateRejection::HoldersLost => StateRejection::HoldersLost;
 } }
 
 examples! { answers: Answer {
     "topology", Answer::Topology => Answer::Topology;
     "pending", Answer::Pending(_) => Answer::Pending(true);
     "synced", Answer::Synced(_) => Answer::Synced(Revision(6));
-    "state-rejected", Answer::StateRejected(_) => Answer::StateRejected(StateRejection::HoldersGone);
+    "state-rejected", Answer::StateRejected(_) => Answer::StateRejected(StateRejection::HoldersLost);
     "failed", Answer::Failed(_) => Answer::Failed(Cause::EpochEnded);
 } }
 
@@ -245,7 +245,7 @@ examples! { progresses: OpProgress {
 } }
 
 examples! { verdicts: SyncVerdict {
-    "rejected", SyncVerdict::Rejected(_) => SyncVerdict::Rejected(StateRejection::HoldersGone);
+    "rejected", SyncVerdict::Rejected(_) => SyncVerdict::Rejected(StateRejection::HoldersLost);
     "elected", SyncVerdict::Elected(_) => SyncVerdict::Elected(assignment());
 } }
 
@@ -300,13 +300,13 @@ examples! { statuses: Status {
     "secret-missing", Status::SecretMissing => Status::SecretMissing;
     "secret-unexpected", Status::SecretUnexpected => Status::SecretUnexpected;
     "bad-proof", Status::BadProof => Status::BadProof;
-    "unknown-epoch", Status::Refused(Refusal::UnknownEpoch) => Status::Refused(Refusal::UnknownEpoch);
-    "not-a-member", Status::Refused(Refusal::NotAMember) => Status::Refused(Refusal::NotAMember);
-    "wrong-purpose", Status::Refused(Refusal::WrongPurpose) => Status::Refused(Refusal::WrongPurpose);
-    "itself", Status::Refused(Refusal::Itself) => Status::Refused(Refusal::Itself);
-    "full", Status::Refused(Refusal::Full) => Status::Refused(Refusal::Full);
-    "closing", Status::Refused(Refusal::Closing) => Status::Refused(Refusal::Closing);
-    "other", Status::Refused(Refusal::Other(_)) => Status::Refused(Refusal::Other(200));
+    "unknown-epoch", Status::Rejected(ConnectionRejection::UnknownEpoch) => Status::Rejected(ConnectionRejection::UnknownEpoch);
+    "not-a-member", Status::Rejected(ConnectionRejection::NotAMember) => Status::Rejected(ConnectionRejection::NotAMember);
+    "wrong-purpose", Status::Rejected(ConnectionRejection::WrongPurpose) => Status::Rejected(ConnectionRejection::WrongPurpose);
+    "itself", Status::Rejected(ConnectionRejection::Itself) => Status::Rejected(ConnectionRejection::Itself);
+    "full", Status::Rejected(ConnectionRejection::Full) => Status::Rejected(ConnectionRejection::Full);
+    "closing", Status::Rejected(ConnectionRejection::Closing) => Status::Rejected(ConnectionRejection::Closing);
+    "other", Status::Rejected(ConnectionRejection::Other(_)) => Status::Rejected(ConnectionRejection::Other(200));
 } }
 
 examples! { purposes: Purpose {
@@ -374,7 +374,7 @@ pub fn blocks() -> Vec<(String, Vec<u8>)> {
     let hello = Hello {
         versions: VersionRange { min: 1, max: 0x0203 },
         purpose: Purpose::Control,
-        guarded: true,
+        has_secret: true,
         features: Features(0x8000_0000_0000_0001),
         run: RunId(0x1111_2222_3333_4444_5555_6666_7777_8888),
         session: A,
@@ -384,7 +384,7 @@ pub fn blocks() -> Vec<(String, Vec<u8>)> {
     let welcome = Welcome {
         version: 1,
         status: Status::Ok,
-        guarded: true,
+        has_secret: true,
         versions: VersionRange { min: 1, max: 2 },
         features: Features(1),
         run: hello.run,
@@ -392,10 +392,10 @@ pub fn blocks() -> Vec<(String, Vec<u8>)> {
         nonce: Nonce([0xee; 32]),
     };
     let hellos = purposes().into_iter().map(|(name, purpose)| {
-        (format!("hello/{name}"), Hello { purpose, guarded: name != "probe", ..hello }.encode().to_vec())
+        (format!("hello/{name}"), Hello { purpose, has_secret: name != "probe", ..hello }.encode().to_vec())
     });
     let welcomes = statuses().into_iter().map(|(name, status)| {
-        (format!("welcome/{name}"), Welcome { status, guarded: name == "ok", ..welcome }.encode().to_vec())
+        (format!("welcome/{name}"), Welcome { status, has_secret: name == "ok", ..welcome }.encode().to_vec())
     });
     let verdicts = statuses().into_iter().map(|(name, status)| {
         (format!("verdict/{name}"), Verdict { status, proof: [0x5a; 32] }.encode().to_vec())
@@ -408,8 +408,8 @@ fn named(peer: PeerId) -> PeerName {
     PeerName { peer, name: format!("host:{}", peer.0 & 0xff) }
 }
 
-fn waiting(peer: PeerId) -> Waiting {
-    Waiting { who: named(peer), call: "all-reduce (sum of 4 x float32)".into() }
+fn waiting(peer: PeerId) -> WaitingPeer {
+    WaitingPeer { who: named(peer), call: "all-reduce (sum of 4 x float32)".into() }
 }
 
 fn join() -> Join {
@@ -455,14 +455,14 @@ fn description() -> EpochDescription {
             board_slot_bytes: 131_072,
             board_depth: 4,
             board_one_shot_bytes_max: 16_384,
-            tcp: Prices {
+            tcp: TransportCosts {
                 hop_ns: 20_000,
                 frame_ns: 3000,
                 sent_ns_per_kib: 230,
                 reduced_ns_per_kib: 100,
                 beside_ring_percent: 125,
             },
-            shared: Prices {
+            shared: TransportCosts {
                 hop_ns: 2000,
                 frame_ns: 1000,
                 sent_ns_per_kib: 100,

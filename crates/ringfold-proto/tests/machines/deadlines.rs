@@ -2,7 +2,7 @@
 
 use super::sharing_state::offer;
 use super::stage::{OpState, Stage, ms, secs, sum_of};
-use ringfold_proto::cause::{Cause, JointCall, MissingPeer, WaitNote};
+use ringfold_proto::cause::{Cause, JointCall, MissingPeer, WaitWarning};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::event::Event;
 use ringfold_proto::id::Tag;
@@ -149,7 +149,7 @@ fn who_keeps_others_waiting_is_named_in_the_logs_less_and_less_often() {
         _ => None,
     });
     let missing = vec![MissingPeer { who: stage.named(bob), waits_in: None }];
-    let note = WaitNote { call: JointCall::Vote(Phase::Topology), missing };
+    let note = WaitWarning { call: JointCall::Vote(Phase::Topology), missing };
     // After 5, 10, 20 and 40 seconds.
     assert_eq!(waits.collect::<Vec<_>>(), vec![note; 4]);
     assert_eq!(stage.actors[ann.0].notes.len(), 4);
@@ -164,7 +164,7 @@ fn peers_that_wait_in_different_tags_are_told_of_each_other() {
     for (who, mine, other, its) in [(ann, 1, bob, 2), (bob, 2, ann, 1)] {
         let waits_in = Some(JointCall::Collective(Tag(its)));
         let missing = vec![MissingPeer { who: stage.named(other), waits_in }];
-        let note = WaitNote { call: JointCall::Collective(Tag(mine)), missing };
+        let note = WaitWarning { call: JointCall::Collective(Tag(mine)), missing };
         assert!(note.is_mutual());
         assert_eq!(stage.actors[who.0].notes, [note]);
     }
@@ -196,7 +196,7 @@ fn a_sync_that_waits_names_who_has_not_offered() {
     stage.peer(ann).sync_shared_state(now, None, offer(0, &[1])).expect("sync may be called");
     stage.pass(secs(6));
     let missing = vec![MissingPeer { who: stage.named(bob), waits_in: None }];
-    assert_eq!(stage.actors[ann.0].notes, [WaitNote { call: JointCall::Vote(Phase::Sync), missing }]);
+    assert_eq!(stage.actors[ann.0].notes, [WaitWarning { call: JointCall::Vote(Phase::Sync), missing }]);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn an_operation_that_a_peer_can_not_run_is_aborted_for_all_and_its_buffers_are_f
     let op = stage.running(ann, 1).expect("it was started");
     stage.peer(ann).handle_op_refused(op);
     stage.settle();
-    assert_eq!(stage.abort_cause(ann, calls[0]).to_string(), "ann is not able to run it");
-    assert_eq!(stage.abort_cause(bob, calls[1]).to_string(), "ann is not able to run it");
+    assert_eq!(stage.abort_cause(ann, calls[0]).to_string(), "ann cannot run the operation");
+    assert_eq!(stage.abort_cause(bob, calls[1]).to_string(), "ann cannot run the operation");
     stage.reduce_successfully(&[ann, bob], 2);
 }

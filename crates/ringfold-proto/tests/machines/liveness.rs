@@ -231,9 +231,9 @@ fn who_is_put_out_is_told_why() {
     let call = stage.reduce(ann, 1);
     stage.pass(ms(10));
     let (now, bobs) = (stage.now, stage.id(bob));
-    stage.master().kick(now, bobs, "its disk is on fire");
+    stage.master().evict(now, bobs, "its disk is on fire");
     stage.settle();
-    assert_eq!(stage.removal(bob), Departure::Kicked("its disk is on fire".into()));
+    assert_eq!(stage.removal(bob), Departure::Evicted("its disk is on fire".into()));
     let text = stage.abort_cause(ann, call).to_string();
     assert!(text.contains("bob") && text.contains("its disk is on fire"), "{text}");
 }

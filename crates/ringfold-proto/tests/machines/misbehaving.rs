@@ -3,7 +3,7 @@
 use super::stage::{Stage, Who, secs, sum_of};
 use crate::draw::Draw;
 use ringfold_proto::bounded::Bounded;
-use ringfold_proto::cause::{Cause, Departure, JoinRefusal, ProtocolViolation, Removal};
+use ringfold_proto::cause::{Cause, Departure, JoinRejection, ProtocolViolation, Removal};
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member};
 use ringfold_proto::event::Event;
 use ringfold_proto::id::{
@@ -24,7 +24,10 @@ use ringfold_proto::tuning::Tuning;
 fn assert_only_cid_is_out(stage: &mut Stage, [ann, bob, cid]: [Who; 3]) {
     assert!(!stage.is_accepted(cid));
     let departures = stage.departures();
-    assert!(departures.len() == 1 && departures[0].starts_with("cid broke the protocol"), "{departures:?}");
+    assert!(
+        departures.len() == 1 && departures[0].starts_with("cid violated the protocol"),
+        "{departures:?}"
+    );
     assert!(matches!(stage.removal(cid), Departure::Misbehaved(_)));
     stage.reduce_successfully(&[ann, bob], 1);
 }
@@ -245,7 +248,7 @@ fn a_world_that_is_full_takes_in_nobody_more() {
     }
     let last = &stage.told[&members[limits::WORLD_MAX]];
     assert!(
-        matches!(&last[..], [ToPeer::Removed { reason: Removal::Refused(JoinRefusal::RunFull) }]),
+        matches!(&last[..], [ToPeer::Removed { reason: Removal::Rejected(JoinRejection::RunFull) }]),
         "{last:?}"
     );
 }
@@ -464,5 +467,5 @@ fn whatever_a_master_says_no_peer_panics_and_every_call_ends_once() {
 #[test]
 fn a_departure_is_named_in_plain_words() {
     let how = Departure::Misbehaved(ProtocolViolation::Numbering);
-    assert_eq!(how.to_string(), "broke the protocol: message numbers out of sequence");
+    assert_eq!(how.to_string(), "violated the protocol: message numbers out of sequence");
 }

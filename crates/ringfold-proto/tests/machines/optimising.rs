@@ -181,7 +181,7 @@ fn a_solver_that_takes_too_long_is_not_waited_for() {
     stage.pass(secs(4));
     stage.all_got(&calls, &Ok(Completion::Topology));
     assert_eq!(stage.ring(ann), [ann, bob, cid, dan]);
-    let ticket = stage.questions.front().unwrap().ticket;
+    let ticket = stage.questions.front().unwrap().id;
     stage.bring_tour(ticket, &[ann, cid, bob, dan], &[]);
     let calls = optimise_everywhere(&mut stage);
     stage.all_got(&calls, &Ok(Completion::Topology));

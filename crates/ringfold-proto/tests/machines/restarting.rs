@@ -1,7 +1,7 @@
 //! A master that restarts takes up the run from what its members bring back.
 
 use super::stage::{OpState, Stage, ms, secs, sum_of};
-use ringfold_proto::cause::{Cause, Departure, JoinRefusal, Removal};
+use ringfold_proto::cause::{Cause, Departure, JoinRejection, Removal};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::peer::{Completion, Failure};
 
@@ -195,8 +195,8 @@ fn who_returns_too_late_is_refused_with_a_clear_error() {
     stage.let_go(bob);
     stage.pass(secs(1));
     let failure = stage.failure(bob, call);
-    assert_eq!(failure, &Failure::Removed(Removal::Refused(JoinRefusal::TooLate)));
-    assert!(failure.to_string().contains("went on without it"), "{failure}");
+    assert_eq!(failure, &Failure::Removed(Removal::Rejected(JoinRejection::TooLate)));
+    assert!(failure.to_string().contains("continued without it"), "{failure}");
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn a_fetcher_that_fails_fails_alone() {
     ];
     fetched(&mut stage, cid, false);
     stage.all_got(&calls[..2], &synced(0));
-    assert_eq!(stage.failure(cid, calls[2].1), &Failure::StateRejected(StateRejection::HoldersGone));
+    assert_eq!(stage.failure(cid, calls[2].1), &Failure::StateRejected(StateRejection::HoldersLost));
     // It comes back with what it has, and is served.
     let again = [
         (ann, sync(&mut stage, ann, offer(1, &[5]))),
@@ -204,7 +204,7 @@ fn a_rejected_peer_is_not_told_by_a_restarted_master_that_it_is_synced() {
     stage.pass(secs(1));
     let layout = Failure::StateRejected(StateRejection::Layout { key: "w1".into() });
     assert_eq!(stage.failure(bob, calls[1].1), &layout);
-    assert_eq!(stage.failure(dan, calls[2].1), &Failure::StateRejected(StateRejection::HoldersGone));
+    assert_eq!(stage.failure(dan, calls[2].1), &Failure::StateRejected(StateRejection::HoldersLost));
 }
 
 #[test]
@@ -246,10 +246,7 @@ fn when_the_last_member_has_died_nobody_begins_anew_without_saying_so() {
     for name in ["cid", "dan"] {
         let late = stage.come(name, 0);
         let call = sync(&mut stage, late, offer(0, &[9]));
-        assert!(matches!(
-            stage.failure(late, call),
-            Failure::StateRejected(StateRejection::NobodyHasIt { .. })
-        ));
+        assert!(matches!(stage.failure(late, call), Failure::StateRejected(StateRejection::NoHolder { .. })));
         stage.leave(late);
     }
 }
@@ -261,7 +258,7 @@ fn whoever_waited_while_the_last_member_left_is_told_that_its_run_is_over() {
     let bob = stage.come("bob", 0);
     stage.leave(ann);
     let call = sync(&mut stage, bob, offer(0, &[9]));
-    assert!(matches!(stage.failure(bob, call), Failure::StateRejected(StateRejection::NobodyHasIt { .. })));
+    assert!(matches!(stage.failure(bob, call), Failure::StateRejected(StateRejection::NoHolder { .. })));
 }
 
 /// A state under other keys than everyone else's.

@@ -14,7 +14,7 @@ use ringfold_proto::dtype::DType;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::event::Event;
 use ringfold_proto::id::{CallId, ConnId, GroupId, OpId, PeerId, Tag};
-use ringfold_proto::master::{Master, MasterConfig, TourAnswer, TourQuestion};
+use ringfold_proto::master::{Master, MasterConfig, TourRequest, TourSolution};
 use ringfold_proto::message::{Join, ToPeer};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerConfig};
 use ringfold_proto::reduce_op::ReduceOp;
@@ -50,7 +50,7 @@ pub struct Stage {
     /// What the masters decided, in all their lives.
     pub events: Vec<Event>,
     /// Rings that a solver was asked for and that no test has taken out.
-    pub questions: VecDeque<TourQuestion>,
+    pub questions: VecDeque<TourRequest>,
     /// Whether the stage answers for a solver that can avoid edges.
     pub solves: bool,
     /// What strangers were told.
@@ -280,7 +280,7 @@ impl Stage {
     pub fn are_neighbours(&self, a: Who, b: Who) -> bool {
         let epoch = self.epoch(a);
         let ranks = (epoch.rank_of(self.id(a)), epoch.rank_of(self.id(b)));
-        matches!(ranks, (Some(a), Some(b)) if epoch.on_ring(a, b))
+        matches!(ranks, (Some(a), Some(b)) if epoch.are_ring_neighbours(a, b))
     }
 
     pub fn world(&self, who: Who) -> u32 {
@@ -335,13 +335,13 @@ impl Stage {
     /// Brings the solver's answer to the oldest question.
     pub fn answer_tour(&mut self, order: &[Who], left_out: &[Who]) -> u64 {
         let question = self.questions.pop_front().expect("a ring is sought");
-        self.bring_tour(question.ticket, order, left_out);
-        question.ticket
+        self.bring_tour(question.id, order, left_out);
+        question.id
     }
 
     pub fn bring_tour(&mut self, ticket: u64, order: &[Who], left_out: &[Who]) {
         let ids = |who: &[Who]| who.iter().map(|w| self.id(*w)).collect();
-        let answer = TourAnswer { order: ids(order), left_out: ids(left_out) };
+        let answer = TourSolution { order: ids(order), left_out: ids(left_out) };
         let now = self.now;
         self.master().handle_tour(now, ticket, answer);
         self.settle();

@@ -24,7 +24,7 @@ impl World {
                 self.die(peer, "has left");
             }
             (Fault::Kill, Some(peer)) => self.die(peer, "is killed"),
-            (Fault::Kick, Some(peer)) => self.kick(self.peers[peer].id),
+            (Fault::Kick, Some(peer)) => self.evict(self.peers[peer].id),
             (Fault::Freeze(pause), Some(peer)) => self.delay(peer, pause, Duration::ZERO),
             (Fault::Slow(each, pause), Some(peer)) => self.delay(peer, pause, each),
             (Fault::Cut(pause, both), Some(peer)) => {

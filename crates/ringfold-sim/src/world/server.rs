@@ -7,7 +7,7 @@ use crate::sabotage::Sabotage;
 use crate::tour;
 use ringfold_proto::event::Event;
 use ringfold_proto::id::{ConnId, PeerId};
-use ringfold_proto::master::{Master, MasterAction, MasterConfig, TourAnswer, TourQuestion};
+use ringfold_proto::master::{Master, MasterAction, MasterConfig, TourRequest, TourSolution};
 use ringfold_proto::message::{Numbered, Phase, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
 use std::time::Duration;
@@ -106,22 +106,22 @@ impl World {
         self.pump_master();
     }
 
-    pub(super) fn kick(&mut self, peer: PeerId) {
+    pub(super) fn evict(&mut self, peer: PeerId) {
         if let Some(master) = &mut self.server.master {
-            master.kick(self.now, peer, "the operator said so");
+            master.evict(self.now, peer, "the operator said so");
         }
         self.pump_master();
     }
 
     /// A ring was found; perhaps a better one will be found later.
-    pub(super) fn tour_found(&mut self, ticket: u64, question: &TourQuestion, answer: TourAnswer) {
+    pub(super) fn tour_found(&mut self, ticket: u64, question: &TourRequest, answer: TourSolution) {
         if let Some(master) = &mut self.server.master {
             master.handle_tour(self.now, ticket, answer.clone());
         }
         if self.chance.per_mille(200) && answer.left_out.is_empty() {
             let mut order = answer.order;
             self.chance.shuffle(&mut order);
-            let later = TourAnswer { order, left_out: Vec::new() };
+            let later = TourSolution { order, left_out: Vec::new() };
             let delay = Duration::from_millis(self.chance.between(50, 2_000));
             self.after(delay, Happening::Tour(ticket, question.clone(), later));
         }
@@ -151,7 +151,7 @@ impl World {
                 MasterAction::SolveTour(question) => {
                     let answer = tour::answer(&question, self.scenario.seed);
                     let delay = Duration::from_millis(self.chance.between(0, 60));
-                    self.after(delay, Happening::Tour(question.ticket, question, answer));
+                    self.after(delay, Happening::Tour(question.id, question, answer));
                 }
                 MasterAction::Notify(event) => {
                     match &event {

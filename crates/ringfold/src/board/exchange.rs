@@ -1,37 +1,37 @@
-//! Collectives in which every rank fills slots with what it has, and reads what it needs out of others': one hop.
+//! One-hop collectives: each rank fills its slots, and reads those of the ranks whose data it needs.
 
-use super::pipeline::{Move, Script};
+use super::pipeline::{RoundSchedule, RoundStep};
 use ringfold_fabric::arena::{Desk, Fill, Others, Ranks};
 
-/// What is filled and read, chunk by chunk; a chunk is a round.
+/// The data of an exchange, in chunks; each chunk is a round.
 pub(super) trait Chunks {
-    /// How many; the same number for all ranks.
+    /// The number of chunks; the same on all ranks.
     fn count(&self) -> u64;
 
-    /// Bytes that this rank fills of its slot; `None` if it leaves it alone.
+    /// Bytes that this rank fills of its slot; `None` if it does not use it.
     fn fill_bytes(&self, chunk: u64) -> Option<usize>;
 
-    /// Whose slots this rank reads.
+    /// The ranks whose slots this rank reads.
     fn sources(&self, chunk: u64) -> Ranks;
 
-    /// Whether it reads any slot of any chunk.
+    /// Whether this rank reads slots at all.
     fn reads(&self) -> bool;
 
-    /// Fills the slot; it is empty if this rank leaves it alone.
+    /// Fills the slot, which is empty if this rank does not use it.
     fn fill(&mut self, chunk: u64, slot: &mut [u8]);
 
-    /// Reads the slots of the sources, if it reads any at all.
+    /// Reads the slots of the sources.
     fn read(&mut self, chunk: u64, others: Others<'_>);
 }
 
-/// Ranks fill ahead of what they read by a few chunks, so that nobody waits for the next one.
+/// The schedule of an exchange: ranks fill some chunks ahead of what they read, so that they seldom wait.
 pub(super) struct Exchange<C> {
     pub(super) chunks: C,
     ahead: u64,
 }
 
 impl<C: Chunks> Exchange<C> {
-    /// So many chunks ahead at most; there must be as many slots free.
+    /// Fills at most `ahead` chunks ahead; there must be as many free slots.
     pub(super) fn new(chunks: C, ahead: u64) -> Self {
         let ahead = ahead.min(chunks.count().saturating_sub(1));
         Self { chunks, ahead }
@@ -46,26 +46,26 @@ impl<C: Chunks> Exchange<C> {
     }
 }
 
-impl<C: Chunks> Script for Exchange<C> {
+impl<C: Chunks> RoundSchedule for Exchange<C> {
     fn rounds(&self) -> u64 {
         self.chunks.count()
     }
 
-    fn moves(&self) -> u64 {
+    fn steps(&self) -> u64 {
         if self.chunks.count() == 0 { 0 } else { 2 * (self.chunks.count() + self.ahead) }
     }
 
     #[inline]
-    fn at(&self, index: u64) -> Move {
+    fn at(&self, index: u64) -> RoundStep {
         let fill = self
             .fills(index)
             .and_then(|chunk| self.chunks.fill_bytes(chunk).map(|bytes| Fill { round: chunk, bytes }));
         if !self.chunks.reads() {
-            return Move { fill, read: None, released: self.chunks.count() };
+            return RoundStep { fill, read: None, released: self.chunks.count() };
         }
         let read = self.reads(index);
         let released = read.map_or(0, |chunk| chunk + 1);
-        Move { fill, read: read.map(|chunk| (chunk, self.chunks.sources(chunk))), released }
+        RoundStep { fill, read: read.map(|chunk| (chunk, self.chunks.sources(chunk))), released }
     }
 
     #[inline]

@@ -1,18 +1,18 @@
-//! Small reductions: everyone shows everything to everyone, and everyone folds it alike.
+//! Small reductions: each rank reads the data of all ranks, and computes the whole result.
 
 use super::exchange::Chunks;
-use super::fold::{Fold, tiles};
 use super::operands::Operands;
+use super::tile_reducer::{TileReducer, tiles};
 use core::ops::Range;
 use ringfold_fabric::arena::{Others, Ranks};
 use ringfold_proto::id::Rank;
 
 pub(super) struct OneShot<'a> {
     pub(super) operands: Operands<'a>,
-    pub(super) fold: Fold,
+    pub(super) reducer: TileReducer,
     pub(super) me: Rank,
     pub(super) world: usize,
-    /// Who gets the result; everyone if nobody is named.
+    /// The rank that gets the result; `None`: all ranks.
     pub(super) root: Option<Rank>,
     pub(super) bytes: usize,
     pub(super) chunk_bytes: usize,
@@ -28,7 +28,7 @@ impl OneShot<'_> {
 impl Chunks for OneShot<'_> {
     #[inline]
     fn count(&self) -> u64 {
-        // Even if there is nothing to be reduced, ranks notice if they were asked for different things.
+        // At least one round, so that ranks detect different calls.
         if self.bytes <= self.chunk_bytes { 1 } else { self.bytes.div_ceil(self.chunk_bytes) as u64 }
     }
 
@@ -58,8 +58,8 @@ impl Chunks for OneShot<'_> {
         let bytes = range.len();
         for tile in tiles(bytes) {
             let out = self.operands.output(range.start + tile.start..range.start + tile.end);
-            // What this rank itself brings is read from its own slot, since its result may replace it.
-            self.fold.tile(|rank| &others.slot(Rank::from_index(rank), bytes)[tile.clone()], out);
+            // This rank's operand is read from its slot, since the result may replace the input.
+            self.reducer.reduce_tile(|rank| &others.slot(Rank::from_index(rank), bytes)[tile.clone()], out);
         }
     }
 }

@@ -1,55 +1,55 @@
-//! The memory that a collective works on, and how it is cut.
+//! The memory of a collective, and its division into parts.
 
 use core::ops::Range;
 use ringfold_fabric::arena::Ranks;
 use ringfold_proto::id::Rank;
 
-/// What a rank brings, in one piece or in one piece per rank.
+/// The input of a rank: one piece, or one per rank.
 #[derive(Clone, Copy, Debug)]
 pub enum Pieces<'a> {
-    /// All of it.
+    /// One piece.
     One(&'a [u8]),
-    /// One after the other, in rank order. A list of one piece is that piece, and an empty list is nothing.
+    /// Consecutive pieces, in rank order. A list of one piece equals that piece; an empty list is empty.
     Many(&'a [&'a [u8]]),
 }
 
-/// What a rank gets, likewise.
+/// The output of a rank: one piece, or one per rank.
 #[derive(Debug)]
 pub enum PiecesMut<'a> {
-    /// All of it.
+    /// One piece.
     One(&'a mut [u8]),
-    /// One after the other, in rank order. A list of one piece is that piece, and an empty list is nothing.
+    /// Consecutive pieces, in rank order. A list of one piece equals that piece; an empty list is empty.
     Many(&'a mut [&'a mut [u8]]),
 }
 
-/// The memory of one rank's part in a collective.
+/// The buffers of one rank in a collective.
 #[derive(Debug)]
 pub enum Operands<'a> {
-    /// The result replaces the input. An all-gather finds this rank's part where the result has it; a reduce-scatter
-    /// puts the result where the input has this rank's part.
+    /// The result replaces the input. In an all-gather or reduce-scatter this rank's part is at its position in the whole
+    /// buffer.
     InPlace(&'a mut [u8]),
-    /// The input stays as it is.
-    Apart {
-        /// What is read.
+    /// Separate buffers.
+    OutOfPlace {
+        /// The input.
         input: Pieces<'a>,
-        /// What is written.
+        /// The output.
         output: PiecesMut<'a>,
     },
 }
 
-/// Where the parts of something begin and end, in bytes.
+/// The bounds of consecutive parts, in bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Cuts {
+pub(super) struct PartBounds {
     bounds: [usize; Ranks::MAX + 1],
 }
 
-impl Cuts {
-    /// Parts of these sizes, behind each other.
+impl PartBounds {
+    /// Consecutive parts of these sizes.
     pub(super) fn new(world: usize, bytes_of: impl Fn(Rank) -> usize) -> Self {
         let mut bounds = [0_usize; Ranks::MAX + 1];
         for rank in 0..world {
             let end = bounds[rank].checked_add(bytes_of(Rank::from_index(rank)));
-            bounds[rank + 1] = end.expect("parts are within memory");
+            bounds[rank + 1] = end.expect("parts fit into memory");
         }
         for rank in world..Ranks::MAX {
             bounds[rank + 1] = bounds[rank];
@@ -57,22 +57,22 @@ impl Cuts {
         Self { bounds }
     }
 
-    /// The bytes of a rank's part.
+    /// The length of a rank's part.
     pub(super) fn len(&self, rank: Rank) -> usize {
         self.bounds[rank.index() + 1] - self.bounds[rank.index()]
     }
 
-    /// The bytes of the longest part.
+    /// The length of the longest part.
     pub(super) fn longest(&self) -> usize {
         (0..Ranks::MAX).map(|rank| self.bounds[rank + 1] - self.bounds[rank]).max().unwrap_or(0)
     }
 
-    /// The bytes of all parts.
+    /// The total length.
     pub(super) fn total(&self) -> usize {
         self.bounds[Ranks::MAX]
     }
 
-    /// Bytes of a rank's part, as they are counted over all parts.
+    /// A range of a rank's part, relative to the whole.
     fn of(&self, rank: Rank, within: &Range<usize>) -> Range<usize> {
         assert!(within.start <= within.end && within.end <= self.len(rank));
         let start = self.bounds[rank.index()];
@@ -85,21 +85,21 @@ impl<'a> Pieces<'a> {
         match self {
             Self::One(bytes) | Self::Many([bytes]) => bytes,
             Self::Many([]) => &[],
-            Self::Many(_) => panic!("one buffer was expected, and a list is given"),
+            Self::Many(_) => panic!("expected one buffer, not a list"),
         }
     }
 
-    fn part(&self, cuts: &Cuts, rank: Rank, within: Range<usize>) -> &'a [u8] {
+    fn part(&self, parts: &PartBounds, rank: Rank, within: Range<usize>) -> &'a [u8] {
         match self {
             Self::Many(list) if list.len() > 1 => &list[rank.index()][within],
-            _ => &self.whole()[cuts.of(rank, &within)],
+            _ => &self.whole()[parts.of(rank, &within)],
         }
     }
 
-    fn fits(&self, cuts: &Cuts) -> bool {
+    fn fits(&self, parts: &PartBounds) -> bool {
         match self {
-            Self::Many(list) if list.len() > 1 => fits(list.iter().map(|piece| piece.len()), cuts),
-            _ => self.whole().len() == cuts.total(),
+            Self::Many(list) if list.len() > 1 => fits(list.iter().map(|piece| piece.len()), parts),
+            _ => self.whole().len() == parts.total(),
         }
     }
 }
@@ -109,124 +109,133 @@ impl PiecesMut<'_> {
         match self {
             Self::One(bytes) | Self::Many([bytes]) => bytes,
             Self::Many([]) => &mut [],
-            Self::Many(_) => panic!("one buffer was expected, and a list is given"),
+            Self::Many(_) => panic!("expected one buffer, not a list"),
         }
     }
 
-    fn part(&mut self, cuts: &Cuts, rank: Rank, within: Range<usize>) -> &mut [u8] {
+    fn part(&mut self, parts: &PartBounds, rank: Rank, within: Range<usize>) -> &mut [u8] {
         match self {
-            Self::One(bytes) | Self::Many([bytes]) => &mut bytes[cuts.of(rank, &within)],
+            Self::One(bytes) | Self::Many([bytes]) => &mut bytes[parts.of(rank, &within)],
             Self::Many([]) => &mut [],
             Self::Many(list) => &mut list[rank.index()][within],
         }
     }
 
-    fn fits(&mut self, cuts: &Cuts) -> bool {
+    fn fits(&mut self, parts: &PartBounds) -> bool {
         match self {
-            Self::Many(list) if list.len() > 1 => fits(list.iter().map(|piece| piece.len()), cuts),
-            one => one.whole().len() == cuts.total(),
+            Self::Many(list) if list.len() > 1 => fits(list.iter().map(|piece| piece.len()), parts),
+            one => one.whole().len() == parts.total(),
         }
     }
 }
 
-fn fits(lengths: impl ExactSizeIterator<Item = usize>, cuts: &Cuts) -> bool {
-    let named = lengths.len();
-    let each = lengths.enumerate().all(|(rank, bytes)| bytes == cuts.len(Rank::from_index(rank)));
-    each && (named..Ranks::MAX).all(|rank| cuts.len(Rank::from_index(rank)) == 0)
+fn fits(lengths: impl ExactSizeIterator<Item = usize>, parts: &PartBounds) -> bool {
+    let count = lengths.len();
+    let each = lengths.enumerate().all(|(rank, bytes)| bytes == parts.len(Rank::from_index(rank)));
+    each && (count..Ranks::MAX).all(|rank| parts.len(Rank::from_index(rank)) == 0)
 }
 
 impl Operands<'_> {
-    /// Nothing, as for a barrier.
+    /// No buffers, for a barrier.
     pub fn none() -> Self {
-        Self::Apart { input: Pieces::One(&[]), output: PiecesMut::One(&mut []) }
+        Self::OutOfPlace { input: Pieces::One(&[]), output: PiecesMut::One(&mut []) }
     }
 
     pub(super) fn is_in_place(&self) -> bool {
         matches!(self, Self::InPlace(_))
     }
 
-    /// Bytes of the output.
+    /// The length of the output.
     pub(super) fn output_bytes(&self) -> usize {
         match self {
-            Self::InPlace(bytes) | Self::Apart { output: PiecesMut::One(bytes), .. } => bytes.len(),
-            Self::Apart { output: PiecesMut::Many(list), .. } => list.iter().map(|piece| piece.len()).sum(),
+            Self::InPlace(bytes) | Self::OutOfPlace { output: PiecesMut::One(bytes), .. } => bytes.len(),
+            Self::OutOfPlace { output: PiecesMut::Many(list), .. } => {
+                list.iter().map(|piece| piece.len()).sum()
+            }
         }
     }
 
-    /// Bytes of an input that is not cut.
+    /// A range of an input without parts.
     #[inline]
     pub(super) fn input(&self, range: Range<usize>) -> &[u8] {
         match self {
             Self::InPlace(bytes) => &bytes[range],
-            Self::Apart { input, .. } => &input.whole()[range],
+            Self::OutOfPlace { input, .. } => &input.whole()[range],
         }
     }
 
-    /// Bytes of an output that is not cut.
+    /// A range of an output without parts.
     #[inline]
     pub(super) fn output(&mut self, range: Range<usize>) -> &mut [u8] {
         match self {
             Self::InPlace(bytes) => &mut bytes[range],
-            Self::Apart { output, .. } => &mut output.whole()[range],
+            Self::OutOfPlace { output, .. } => &mut output.whole()[range],
         }
     }
 
-    /// Bytes of one part of an input that is cut.
-    pub(super) fn input_part(&self, cuts: &Cuts, rank: Rank, within: Range<usize>) -> &[u8] {
+    /// A range of one part of the input.
+    pub(super) fn input_part(&self, parts: &PartBounds, rank: Rank, within: Range<usize>) -> &[u8] {
         match self {
-            Self::InPlace(bytes) => &bytes[cuts.of(rank, &within)],
-            Self::Apart { input, .. } => input.part(cuts, rank, within),
+            Self::InPlace(bytes) => &bytes[parts.of(rank, &within)],
+            Self::OutOfPlace { input, .. } => input.part(parts, rank, within),
         }
     }
 
-    /// Bytes of one part of an output that is cut.
-    pub(super) fn output_part(&mut self, cuts: &Cuts, rank: Rank, within: Range<usize>) -> &mut [u8] {
+    /// A range of one part of the output.
+    pub(super) fn output_part(&mut self, parts: &PartBounds, rank: Rank, within: Range<usize>) -> &mut [u8] {
         match self {
-            Self::InPlace(bytes) => &mut bytes[cuts.of(rank, &within)],
-            Self::Apart { output, .. } => output.part(cuts, rank, within),
+            Self::InPlace(bytes) => &mut bytes[parts.of(rank, &within)],
+            Self::OutOfPlace { output, .. } => output.part(parts, rank, within),
         }
     }
 
-    /// Copies bytes of this rank's own part from an input that holds that alone to its place in the output.
-    pub(super) fn keep(&mut self, cuts: &Cuts, rank: Rank, within: Range<usize>) {
-        let Self::Apart { input, output } = self else { return };
+    /// Copies a range of this rank's part from an input that has only that to the output.
+    pub(super) fn keep(&mut self, parts: &PartBounds, rank: Rank, within: Range<usize>) {
+        let Self::OutOfPlace { input, output } = self else { return };
         let from = &input.whole()[within.clone()];
-        output.part(cuts, rank, within).copy_from_slice(from);
+        output.part(parts, rank, within).copy_from_slice(from);
     }
 
-    /// Copies bytes that a rank sends to itself.
-    pub(super) fn pass(&mut self, send: &Cuts, receive: &Cuts, rank: Rank, within: Range<usize>) {
-        let Self::Apart { input, output } = self else { return };
+    /// Copies a range that a rank sends to itself.
+    pub(super) fn copy_own(
+        &mut self,
+        send: &PartBounds,
+        receive: &PartBounds,
+        rank: Rank,
+        within: Range<usize>,
+    ) {
+        let Self::OutOfPlace { input, output } = self else { return };
         let from = input.part(send, rank, within.clone());
         output.part(receive, rank, within).copy_from_slice(from);
     }
 
-    /// Bytes of one part of an input that is cut, and as many of an output that is not; only if they are apart.
+    /// A range of one part of the input, and the same range of an output without parts; `None` in place.
     pub(super) fn both(
         &mut self,
-        cuts: &Cuts,
+        parts: &PartBounds,
         rank: Rank,
         within: Range<usize>,
     ) -> Option<(&[u8], &mut [u8])> {
         match self {
             Self::InPlace(_) => None,
-            Self::Apart { input, output } => {
-                Some((input.part(cuts, rank, within.clone()), &mut output.whole()[within]))
+            Self::OutOfPlace { input, output } => {
+                Some((input.part(parts, rank, within.clone()), &mut output.whole()[within]))
             }
         }
     }
 
     /// # Panics
-    /// If the input does not have these parts, or the output not those. `None` is for a side that is not looked at.
-    pub(super) fn check(&mut self, input_cuts: Option<&Cuts>, output_cuts: Option<&Cuts>) {
+    /// If input or output do not have these parts. `None`: not checked.
+    pub(super) fn check(&mut self, input_parts: Option<&PartBounds>, output_parts: Option<&PartBounds>) {
         match self {
             Self::InPlace(bytes) => {
-                let longest = input_cuts.map_or(0, Cuts::total).max(output_cuts.map_or(0, Cuts::total));
-                assert_eq!(bytes.len(), longest, "the buffer is not as long as the collective needs");
+                let longest =
+                    input_parts.map_or(0, PartBounds::total).max(output_parts.map_or(0, PartBounds::total));
+                assert_eq!(bytes.len(), longest, "invalid length of the buffer");
             }
-            Self::Apart { input, output } => {
-                assert!(input_cuts.is_none_or(|cuts| input.fits(cuts)), "the input has another length");
-                assert!(output_cuts.is_none_or(|cuts| output.fits(cuts)), "the output has another length");
+            Self::OutOfPlace { input, output } => {
+                assert!(input_parts.is_none_or(|parts| input.fits(parts)), "invalid length of the input");
+                assert!(output_parts.is_none_or(|parts| output.fits(parts)), "invalid length of the output");
             }
         }
     }

@@ -1,80 +1,80 @@
-//! How a rank gets through a collective: move by move, each as soon as what it needs is there.
+//! Runs the schedule of a rank step by step, each as soon as its inputs are available.
 
 use super::BoardError;
 use ringfold_fabric::arena::{Desk, Fill, Need, Ranks, Seat, Stop};
 use ringfold_proto::id::Rank;
 use std::time::Instant;
 
-/// What one rank does in a collective.
+/// The steps of one rank in a collective.
 ///
-/// All ranks go through the same rounds. Each has its own moves: in a move a rank fills its slot of one round, or reads
-/// the slots of another, or both. Moves fill rounds in rising order. Whatever a move needs must come from moves that
-/// all ranks can get to without it, as far as slots are free.
-pub(super) trait Script {
-    /// Rounds of the collective, the same number for all ranks.
+/// All ranks go through the same rounds, each with its own steps. In a step a rank fills its slot of one round, reads the
+/// slots of another, or both. Steps fill rounds in rising order. What a step needs must come from steps that all ranks
+/// can reach without it, given the free slots.
+pub(super) trait RoundSchedule {
+    /// The number of rounds; the same on all ranks.
     fn rounds(&self) -> u64;
 
-    /// Moves of this rank.
-    fn moves(&self) -> u64;
+    /// The number of steps of this rank.
+    fn steps(&self) -> u64;
 
-    /// A move.
-    fn at(&self, index: u64) -> Move;
+    /// A step.
+    fn at(&self, index: u64) -> RoundStep;
 
-    /// Carries the move out.
+    /// Executes a step.
     fn act(&mut self, index: u64, desk: Desk<'_>);
 }
 
-/// One thing to do; rounds count from the start of the collective.
+/// One step; rounds count from the start of the collective.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Move {
+pub(super) struct RoundStep {
     /// The slot that is filled, and announced afterwards.
     pub(super) fill: Option<Fill>,
-    /// The round that is read, and of whom.
+    /// The round that is read, and whose slots.
     pub(super) read: Option<(u64, Ranks)>,
-    /// Rounds before this one are needed no more afterwards.
+    /// Rounds before this one are no longer needed after the step.
     pub(super) released: u64,
 }
 
-/// Where a rank is in a script.
+/// The position of a rank in its schedule.
 #[derive(Debug)]
 pub(super) struct Pipeline {
-    /// The collective's first round, as the arena counts.
+    /// The first round of the collective in the arena.
     first: u64,
     fingerprint: u64,
     next: u64,
 }
 
-/// What came of an attempt to make the next move.
+/// The result of trying the next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// The script is at its end.
+    /// The schedule has ended.
     Done,
-    /// The move was made.
+    /// The step was executed.
     Moved,
-    /// It can't be made without this.
+    /// The step needs this first.
     Blocked(Need),
 }
 
-/// Moves without a wait between two looks at the deadline.
-const MOVES_PER_LOOK: u64 = 1024;
+/// Steps without a wait between two checks of the deadline.
+const STEPS_PER_CHECK: u64 = 1024;
 
 impl Pipeline {
     pub(super) fn new(first: u64, fingerprint: u64) -> Self {
         Self { first, fingerprint, next: 0 }
     }
 
-    /// Makes the next move, if it can be made.
+    /// Takes the next step, if possible.
     #[inline]
-    pub(super) fn poll<S: Script>(
+    pub(super) fn poll<S: RoundSchedule>(
         &mut self,
         seat: &mut Seat,
-        script: &mut S,
+        schedule: &mut S,
     ) -> Result<Progress, BoardError> {
-        if self.next == script.moves() {
-            seat.release(self.first + script.rounds());
+        if self.next == schedule.steps() {
+            seat.release(self.first + schedule.rounds());
             return Ok(Progress::Done);
         }
-        let Move { fill, read, released } = script.at(self.next);
+        let RoundStep { fill, read, released } = schedule.at(self.next);
         let fill = fill.map(|fill| Fill { round: self.first + fill.round, ..fill });
         let read = read.map(|(round, from)| (self.first + round, from));
         if let Some(Fill { round, .. }) = fill
@@ -91,7 +91,7 @@ impl Pipeline {
                 return Err(BoardError::Differs { rank });
             }
         }
-        script.act(self.next, seat.desk(fill, read.map(|(round, _)| round)));
+        schedule.act(self.next, seat.desk(fill, read.map(|(round, _)| round)));
         if let Some(Fill { round, .. }) = fill {
             seat.announce(round, self.fingerprint);
         }
@@ -100,25 +100,25 @@ impl Pipeline {
         Ok(Progress::Moved)
     }
 
-    /// Gets to the end of the script.
+    /// Runs to the end of the schedule.
     #[inline]
-    pub(super) fn run<S: Script>(
+    pub(super) fn run<S: RoundSchedule>(
         &mut self,
         seat: &mut Seat,
-        script: &mut S,
+        schedule: &mut S,
         deadline: &mut impl FnMut() -> Instant,
     ) -> Result<(), BoardError> {
-        let mut moves = 0;
+        let mut steps = 0;
         loop {
-            match self.poll(seat, script)? {
+            match self.poll(seat, schedule)? {
                 Progress::Done => return Ok(()),
                 Progress::Blocked(need) => {
                     seat.wait(need, &mut *deadline).map_err(|stop| failure(seat, stop))?
                 }
                 Progress::Moved => {
-                    moves += 1;
-                    if moves % MOVES_PER_LOOK == 0 {
-                        look_around(seat, deadline())?;
+                    steps += 1;
+                    if steps % STEPS_PER_CHECK == 0 {
+                        check_abort_and_deadline(seat, deadline())?;
                     }
                 }
             }
@@ -127,7 +127,7 @@ impl Pipeline {
 }
 
 #[cold]
-fn look_around(seat: &Seat, deadline: Instant) -> Result<(), BoardError> {
+fn check_abort_and_deadline(seat: &Seat, deadline: Instant) -> Result<(), BoardError> {
     if seat.arena().aborted().is_some() {
         return Err(failure(seat, Stop::Aborted));
     }

@@ -3,10 +3,10 @@
 mod case;
 mod threads;
 
+use super::collective_run::CollectiveRun;
 use super::pipeline::Progress;
-use super::play::Play;
 use super::*;
-use case::{Case, Chance, Side};
+use case::{Case, RankBuffers, TestRng};
 use ringfold_fabric::arena::{Fill, Geometry};
 
 fn boards(geometry: Geometry) -> Vec<Board> {
@@ -15,13 +15,13 @@ fn boards(geometry: Geometry) -> Vec<Board> {
 }
 
 /// Lets ranks make their moves in a random order until all have made all, and compares what they have then.
-fn perform(boards: &mut [Board], case: &Case, chance: &mut Chance) {
-    let mut sides: Vec<Side> = (0..boards.len()).map(|rank| case.side(rank, chance)).collect();
-    let inputs: Vec<Vec<u8>> = sides.iter().map(|side| side.input.clone()).collect();
+fn perform(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
+    let mut buffers: Vec<RankBuffers> = (0..boards.len()).map(|rank| case.buffers(rank, rng)).collect();
+    let inputs: Vec<Vec<u8>> = buffers.iter().map(|rank_buffers| rank_buffers.input.clone()).collect();
     let tuning = Tuning::default();
     {
-        let mut lists: Vec<case::Lists> = sides.iter_mut().map(Side::lists).collect();
-        let mut plays: Vec<Option<Play>> = boards
+        let mut lists: Vec<case::BufferLists> = buffers.iter_mut().map(RankBuffers::lists).collect();
+        let mut runs: Vec<Option<CollectiveRun>> = boards
             .iter_mut()
             .zip(&mut lists)
             .enumerate()
@@ -30,15 +30,15 @@ fn perform(boards: &mut [Board], case: &Case, chance: &mut Chance) {
             })
             .collect();
         let mut stuck = 0;
-        while plays.iter().any(Option::is_some) {
-            let rank = chance.below(boards.len());
+        while runs.iter().any(Option::is_some) {
+            let rank = rng.below(boards.len());
             // Some ranks come late, and some make several moves at once.
-            for _ in 0..=chance.below(4) {
-                let Some(play) = &mut plays[rank] else { break };
-                match play.poll(&mut boards[rank].seat).unwrap() {
+            for _ in 0..=rng.below(4) {
+                let Some(run) = &mut runs[rank] else { break };
+                match run.poll(&mut boards[rank].seat).unwrap() {
                     Progress::Done => {
-                        boards[rank].rounds = play.next_round;
-                        plays[rank] = None;
+                        boards[rank].rounds = run.next_round;
+                        runs[rank] = None;
                     }
                     Progress::Moved => {}
                     Progress::Blocked(_) => break,
@@ -49,24 +49,30 @@ fn perform(boards: &mut [Board], case: &Case, chance: &mut Chance) {
             assert!(stuck < 200 * boards.len(), "nobody can go on: {case:?}");
         }
     }
-    for (rank, side) in sides.iter().enumerate() {
-        assert!(side.is_right(&case.expected(rank, &inputs)), "rank {rank} has a wrong result: {case:?}");
-        assert!(side.in_place || side.input == inputs[rank], "rank {rank} lost its input: {case:?}");
+    for (rank, rank_buffers) in buffers.iter().enumerate() {
+        assert!(
+            rank_buffers.is_right(&case.expected(rank, &inputs)),
+            "rank {rank} has a wrong result: {case:?}"
+        );
+        assert!(
+            rank_buffers.in_place || rank_buffers.input == inputs[rank],
+            "rank {rank} lost its input: {case:?}"
+        );
     }
 }
 
 #[test]
-fn every_collective_gives_what_is_computed_plainly_under_any_schedule() {
-    let mut chance = Chance(7);
+fn all_collectives_match_the_reference_under_random_schedules() {
+    let mut rng = TestRng(7);
     for world in 1..=9_usize {
         for turn in 0..24 {
-            let slot_bytes = (16 * world).next_multiple_of(64) << chance.below(3);
-            let depth = [4, 8, 16][chance.below(3)];
+            let slot_bytes = (16 * world).next_multiple_of(64) << rng.below(3);
+            let depth = [4, 8, 16][rng.below(3)];
             let mut boards = boards(Geometry { world, slot_bytes, depth });
             // Several collectives on one board, so that slots are used again.
             for _ in 0..6 {
-                let case = Case::draw(world, slot_bytes, turn, &mut chance);
-                perform(&mut boards, &case, &mut chance);
+                let case = Case::draw(world, slot_bytes, turn, &mut rng);
+                perform(&mut boards, &case, &mut rng);
             }
         }
     }
@@ -74,23 +80,23 @@ fn every_collective_gives_what_is_computed_plainly_under_any_schedule() {
 
 #[test]
 fn sizes_around_those_of_slots_are_right() {
-    let mut chance = Chance(11);
+    let mut rng = TestRng(11);
     for world in [2, 3, 4] {
         let slot_bytes = 256;
         let mut boards = boards(Geometry { world, slot_bytes, depth: 8 });
         for bytes in
             [0, 1, 15, 16, 47, 48, 49, 63, 64, 65, 255, 256, 257, 511, 512, 513, 16_384, 16_385, 20_000]
         {
-            for mut case in Case::all(world, bytes, &mut chance) {
+            for mut case in Case::all(world, bytes, &mut rng) {
                 case.in_place &= bytes % 2 == 1;
-                perform(&mut boards, &case, &mut chance);
+                perform(&mut boards, &case, &mut rng);
             }
         }
     }
 }
 
 #[test]
-fn ranks_that_run_different_things_are_told_so() {
+fn different_collectives_are_detected() {
     let mut boards = boards(Geometry { world: 2, slot_bytes: 128, depth: 4 });
     let tuning = Tuning::default();
     let sum = Descriptor::all_reduce(4, DType::U8, ReduceOp::Sum);
@@ -105,19 +111,19 @@ fn ranks_that_run_different_things_are_told_so() {
 }
 
 #[test]
-fn a_rank_that_claims_impossible_lengths_is_told_of_at_once() {
+fn invalid_sizes_of_a_rank_are_detected() {
     for claimed in [u64::MAX, 1 << 60, (1 << 48) + 1] {
         let mut boards = boards(Geometry { world: 3, slot_bytes: 128, depth: 4 });
         let all_to_all =
             Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::AllToAll);
         let layout = Layout::Pairs { send: [1; 3].into(), receive: [1; 3].into() };
         let mut outputs = [[0; 3]; 3];
-        let mut plays: Vec<_> = boards
+        let mut runs: Vec<_> = boards
             .iter_mut()
             .zip(&mut outputs)
             .map(|(board, output)| {
                 let operands =
-                    Operands::Apart { input: Pieces::One(&[7; 3]), output: PiecesMut::One(output) };
+                    Operands::OutOfPlace { input: Pieces::One(&[7; 3]), output: PiecesMut::One(output) };
                 board.begin(&all_to_all, &layout, &Tuning::default(), operands)
             })
             .collect();
@@ -126,18 +132,18 @@ fn a_rank_that_claims_impossible_lengths_is_told_of_at_once() {
         assert!(boards[1].seat.may_fill(0));
         let row = [1, 1, claimed].map(u64::to_le_bytes).concat();
         boards[1].seat.desk(Some(fill), None).own.copy_from_slice(&row);
-        let fingerprint = plays[1].fingerprint();
+        let fingerprint = runs[1].fingerprint();
         boards[1].seat.announce(0, fingerprint);
         for rank in [2, 0] {
-            assert_eq!(plays[rank].poll(&mut boards[rank].seat), Ok(Progress::Moved));
+            assert_eq!(runs[rank].poll(&mut boards[rank].seat), Ok(Progress::Moved));
         }
-        let end = (0..4).find_map(|_| plays[0].poll(&mut boards[0].seat).err());
+        let end = (0..4).find_map(|_| runs[0].poll(&mut boards[0].seat).err());
         assert_eq!(end, Some(BoardError::Differs { rank: Rank(1) }));
     }
 }
 
 #[test]
-fn pairs_that_do_not_agree_are_told_so() {
+fn different_sizes_of_a_pair_are_detected() {
     let mut boards = boards(Geometry { world: 2, slot_bytes: 128, depth: 4 });
     let tuning = Tuning::default();
     let dtype = DType::U8;
@@ -147,7 +153,7 @@ fn pairs_that_do_not_agree_are_told_so() {
     let (input, mut outputs) = ([0; 5], [[0; 8]; 2]);
     let [first, second] = &mut outputs;
     let operands =
-        |output| Operands::Apart { input: Pieces::One(&input[..3]), output: PiecesMut::One(output) };
+        |output| Operands::OutOfPlace { input: Pieces::One(&input[..3]), output: PiecesMut::One(output) };
     // Rank 1 expects 4 bytes, and rank 0 sends 2.
     let layouts = [pairs([1, 2], [1, 2]), pairs([2, 1], [4, 1])];
     let mut one = boards[0].begin(&all_to_all, &layouts[0], &tuning, operands(&mut first[..3]));

@@ -1,7 +1,7 @@
-//! How a communicator is described before it is made.
+//! The configuration of a communicator.
 
 use super::Communicator;
-use crate::driver::{Driver, Notes};
+use crate::driver::{Driver, WorkerReports};
 use crate::engine::Engine;
 use crate::process_name::process_name;
 use crate::uplink::Uplink;
@@ -24,14 +24,14 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Describes a communicator. Only the master's address is needed.
+/// Configures a [`Communicator`]. Only the address of the master is required.
 ///
 /// ```
 /// use ringfold::Communicator;
 ///
 /// let communicator = Communicator::builder("127.0.0.1:48148")
 ///     .name("trainer-3")
-///     .token("a secret that the master knows too")
+///     .token("the same secret as the master's")
 ///     .listen_ports(50_000..=50_099)
 ///     .build()?;
 /// assert_eq!(communicator.name(), "trainer-3");
@@ -55,8 +55,8 @@ pub(super) struct Config {
     site: u32,
     timing: Timing,
     unreachable_after: Option<Duration>,
-    connect_patience: Option<Duration>,
-    watch: Option<CancelToken>,
+    pub(super) connect_timeout: Option<Duration>,
+    cancel: Option<CancelToken>,
     shares_memory: bool,
 }
 
@@ -69,7 +69,7 @@ impl core::fmt::Debug for Config {
     }
 }
 
-/// Streams per neighbour on another host, where nothing else is asked for.
+/// Default number of streams per neighbour on another host.
 const STREAMS: u16 = 4;
 
 impl CommunicatorBuilder {
@@ -87,68 +87,69 @@ impl CommunicatorBuilder {
                 site: 0,
                 timing: Timing::default(),
                 unreachable_after: None,
-                connect_patience: None,
-                watch: None,
+                connect_timeout: None,
+                cancel: None,
                 shares_memory: host::may_share(),
             },
         }
     }
 
-    /// The group whose peers do collectives among themselves.
+    /// The group of this peer; collectives run among the peers of one group. Default: 0.
     pub fn peer_group(mut self, group: u32) -> Self {
         self.config.group = group;
         self
     }
 
-    /// What errors call this peer; host and process id if nothing is said.
+    /// The name of this peer in errors and logs. Default: host name and process id.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.config.name = name.into();
         self
     }
 
-    /// The join token that guards the master.
+    /// The join token of the master.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.config.token = token.into();
         self
     }
 
-    /// TCP connections per neighbour on another host; 0 is the default.
+    /// TCP connections per neighbour on another host. Default, also for 0: 4.
     pub fn streams(mut self, streams: u16) -> Self {
         self.config.streams = if streams == 0 { STREAMS } else { streams };
         self
     }
 
-    /// The one port to listen on; any free one if nothing is said.
+    /// The port to listen on. Default: any free port.
     pub fn listen_port(self, port: u16) -> Self {
         self.listen_ports(port..=port)
     }
 
-    /// The first free port of a range is listened on.
+    /// Listens on the first free port of a range.
     pub fn listen_ports(mut self, ports: RangeInclusive<u16>) -> Self {
         self.config.ports = ports;
         self
     }
 
-    /// The local address to listen on; all of them if nothing is said.
+    /// The local address to listen on. Default: all.
     pub fn bind(mut self, address: IpAddr) -> Self {
         self.config.bind = Some(address);
         self
     }
 
-    /// Where others shall dial, if that is not where the master sees this peer come from: an address outside of a NAT,
-    /// with the port that is listened on. May be said several times.
+    /// An address at which other peers dial this one, with the port that it listens on. May be repeated.
+    ///
+    /// Needed if the master sees this peer at another address, for example behind a NAT.
     pub fn advertise(mut self, address: IpAddr) -> Self {
         self.config.advertised.push((address, None));
         self
     }
 
-    /// As [`CommunicatorBuilder::advertise`], where the port differs too.
+    /// As [`CommunicatorBuilder::advertise`], with another port.
     pub fn advertise_at(mut self, address: SocketAddr) -> Self {
         self.config.advertised.push((address.ip(), Some(address.port())));
         self
     }
 
-    /// The site of this peer: peers of one site are near each other.
+    /// The site of this peer; peers of the same site are close to each other. Default: 0.
     pub fn site(mut self, site: u32) -> Self {
         self.config.site = site;
         self
@@ -160,47 +161,56 @@ impl CommunicatorBuilder {
         self
     }
 
-    /// How long the host of the master or of another peer may acknowledge nothing before it counts as lost: 15 s if nothing is said, or as
-    /// many seconds as the environment variable `RINGFOLD_UNREACHABLE_AFTER` says; 3 s at least. Systems answer for
-    /// processes that are busy, so no long computation is mistaken for a loss.
+    /// How long the host of the master or of a peer may acknowledge nothing before it counts as lost; at least 3 s.
+    ///
+    /// Default: the seconds in the environment variable `RINGFOLD_UNREACHABLE_AFTER`, or 15 s. The operating system
+    /// acknowledges data also while the process is busy, so a long computation is not taken for a loss.
     pub fn unreachable_after(mut self, time: Duration) -> Self {
         self.config.unreachable_after = Some(time);
         self
     }
 
-    /// How long `connect` waits to be let in; as long as any other wait if nothing is said.
-    pub fn connect_patience(mut self, patience: Duration) -> Self {
-        self.config.connect_patience = Some(patience);
+    /// How long `connect` waits to be admitted. Default: `wait_max` of [`Timing`].
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.config.connect_timeout = Some(timeout);
         self
     }
 
-    /// Whether peers on the same host talk through shared memory; they do if nothing is said, unless the environment
-    /// variable `RINGFOLD_SHARED_MEMORY` is 0. Where memory can't be shared, they talk as with any other host.
+    /// Whether links to peers on the same host use shared memory. Where that is impossible they use TCP.
+    ///
+    /// Default: true, unless the environment variable `RINGFOLD_SHARED_MEMORY` is 0.
     pub fn shared_memory(mut self, shares: bool) -> Self {
         self.config.shares_memory = shares;
         self
     }
 
-    /// A thread that waits in a call of this communicator asks `must_end` every so often, and leaves off if the answer
-    /// is yes: the peer leaves the run, and the call fails with [`Error::Interrupted`]. For signals that arrive while a
-    /// call blocks.
-    pub fn watch(mut self, every: Duration, must_end: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.config.watch = Some(CancelToken::new(every, must_end));
+    /// Calls `must_end` at this interval while a call blocks; if it returns true the wait is cancelled.
+    ///
+    /// The peer then leaves the run, and the call fails with [`Error::Interrupted`]. Meant for signals.
+    pub fn cancel_when(
+        mut self,
+        interval: Duration,
+        must_end: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.config.cancel = Some(CancelToken::new(interval, must_end));
         self
     }
 
-    /// Makes the communicator. Nothing is dialled yet.
+    /// Checks the configuration and creates the communicator. It does not dial yet.
     pub fn build(self) -> Result<Communicator, Error> {
         let config = self.config;
         if config.name.is_empty() || config.name.len() > NAME_BYTES_MAX {
-            return Err(Error::BadArgument(format!("a name has 1 to {NAME_BYTES_MAX} bytes")));
+            return Err(Error::BadArgument(format!(
+                "invalid name {:?}: must have 1 to {NAME_BYTES_MAX} bytes",
+                config.name
+            )));
         }
         if config.ports.is_empty() {
-            return Err(Error::BadArgument("the range of ports is empty".into()));
+            return Err(Error::BadArgument(format!("invalid port range {:?}: it is empty", config.ports)));
         }
         if config.master.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
             return Err(Error::BadArgument(format!(
-                "{:?} is no address: host:port is expected, as in 10.0.0.7:48148 or [::1]:48148",
+                "invalid master address {:?}: expected host:port, as in 10.0.0.7:48148 or [::1]:48148",
                 config.master
             )));
         }
@@ -213,13 +223,9 @@ impl Config {
         &self.name
     }
 
-    pub(super) fn connect_patience(&self) -> Option<Duration> {
-        self.connect_patience
-    }
-
-    /// Listens, and starts the engine. Every attempt to connect has a new identity.
+    /// Listens, and starts the engine. Each attempt to connect has a new peer id.
     pub(super) fn engine(&self) -> Result<Engine, Error> {
-        let system = |error: std::io::Error| Error::system("the communicator can't be started", &error);
+        let system = |error: std::io::Error| Error::system("starting the communicator failed", &error);
         let addresses: Vec<_> = self
             .master
             .to_socket_addrs()
@@ -229,11 +235,11 @@ impl Config {
         let poller = Poller::new().map_err(system)?;
         let poller = Arc::new(poller.with_unreachable_after(self.unreachable_after));
         let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
-            Error::Bind(format!("no port of {:?} can be listened on: {error}", self.ports))
+            Error::Bind(format!("listening on a port of {:?} failed: {error}", self.ports))
         })?;
         let listens = listener.address();
         let peer = PeerId(random::id().map_err(system)?);
-        // Whoever does not share memory is on a host of its own.
+        // Without shared memory the peer counts as alone on its host.
         let host = if self.shares_memory { host::host_id() } else { host::nobodys() };
         let join = Join {
             group: GroupId(self.group),
@@ -248,13 +254,12 @@ impl Config {
             mesh = mesh.share_memory_on(host);
         }
         let uplink = Uplink::new(&self.master, addresses, &self.token, peer, &poller);
-        let notes = Notes::new(&poller);
         let config = PeerConfig { peer, join, timing: self.timing };
-        let driver = Driver::new(config, limits::STALL_AFTER, mesh, uplink, notes);
-        Engine::start(driver, poller, self.watch.clone()).map_err(system)
+        let driver = Driver::new(config, limits::STALL_AFTER, mesh, uplink, WorkerReports::new(&poller));
+        Engine::start(driver, poller, self.cancel.clone()).map_err(system)
     }
 
-    /// Where others are to dial. The master puts the address that it sees in place of an unspecified one.
+    /// The addresses that other peers dial. The master replaces unspecified ones by the address that it sees.
     fn addresses(&self, listens: SocketAddr) -> Vec<SocketAddr> {
         if self.advertised.is_empty() {
             return vec![listens];

@@ -1,23 +1,23 @@
-//! Ranks tell each other what they have, or why they have nothing: so all of them go the same way.
+//! Exchanges the result of a step between all ranks, so that all continue or all fail.
 
 use crate::{Error, Group, GroupOp};
 use ringfold_proto::dtype::DType;
 
-/// Bytes of a word: whether it is well, how long it is, and what it says.
-const WORD_BYTES: usize = 1024;
-const HEAD_BYTES: usize = 3;
+/// Bytes of a record: success flag, length, and data or error text.
+const RECORD_BYTES: usize = 1024;
+const HEADER_BYTES: usize = 3;
 
-/// Tells all ranks what this one has. What everyone has, or who has nothing and why.
+/// Exchanges results. Returns the data of all ranks, or the error of the first rank that failed.
 pub(super) fn agree(
     group: &Group,
     mine: Result<Vec<u8>, String>,
 ) -> Result<Result<Vec<Vec<u8>>, String>, Error> {
-    let word = encode(&mine);
-    let mut words = vec![0; WORD_BYTES * group.world()];
-    group.run_bytes(GroupOp::AllGather, DType::U8, &word, &mut words)?;
+    let record = encode(&mine);
+    let mut records = vec![0; RECORD_BYTES * group.world()];
+    group.run_bytes(GroupOp::AllGather, DType::U8, &record, &mut records)?;
     let mut all = Vec::with_capacity(group.world());
-    for (rank, word) in words.chunks_exact(WORD_BYTES).enumerate() {
-        match decode(word) {
+    for (rank, record) in records.chunks_exact(RECORD_BYTES).enumerate() {
+        match decode(record) {
             Ok(theirs) => all.push(theirs),
             Err(why) => return Ok(Err(format!("rank {rank}: {why}"))),
         }
@@ -26,22 +26,22 @@ pub(super) fn agree(
 }
 
 fn encode(mine: &Result<Vec<u8>, String>) -> Vec<u8> {
-    let (is_well, text) = match mine {
+    let (is_ok, text) = match mine {
         Ok(bytes) => (1, &bytes[..]),
         Err(why) => (0, why.as_bytes()),
     };
-    let text = &text[..text.len().min(WORD_BYTES - HEAD_BYTES)];
-    let mut word = vec![is_well];
-    word.extend_from_slice(&(text.len() as u16).to_le_bytes());
-    word.extend_from_slice(text);
-    word.resize(WORD_BYTES, 0);
-    word
+    let text = &text[..text.len().min(RECORD_BYTES - HEADER_BYTES)];
+    let mut record = vec![is_ok];
+    record.extend_from_slice(&(text.len() as u16).to_le_bytes());
+    record.extend_from_slice(text);
+    record.resize(RECORD_BYTES, 0);
+    record
 }
 
-fn decode(word: &[u8]) -> Result<Vec<u8>, String> {
-    let length = usize::from(u16::from_le_bytes([word[1], word[2]]));
-    let text = word.get(HEAD_BYTES..HEAD_BYTES + length).ok_or("says something that can't be understood")?;
-    match word[0] {
+fn decode(record: &[u8]) -> Result<Vec<u8>, String> {
+    let length = usize::from(u16::from_le_bytes([record[1], record[2]]));
+    let text = record.get(HEADER_BYTES..HEADER_BYTES + length).ok_or("invalid record")?;
+    match record[0] {
         1 => Ok(text.to_vec()),
         _ => Err(String::from_utf8_lossy(text).into_owned()),
     }
@@ -52,11 +52,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_arrive_as_they_were_told_and_long_ones_are_cut() {
+    fn records_are_decoded_as_they_were_encoded_and_long_ones_truncated() {
         assert_eq!(decode(&encode(&Ok(vec![1, 2, 3]))), Ok(vec![1, 2, 3]));
         assert_eq!(decode(&encode(&Err("no device".into()))), Err("no device".into()));
         let long = "x".repeat(5000);
-        assert_eq!(decode(&encode(&Err(long))).unwrap_err().len(), WORD_BYTES - HEAD_BYTES);
+        assert_eq!(decode(&encode(&Err(long))).unwrap_err().len(), RECORD_BYTES - HEADER_BYTES);
         assert!(decode(&[1, 0xff, 0xff, 0]).is_err());
     }
 }

@@ -1,19 +1,19 @@
-//! What kernels call element types and operations: the one table of both.
+//! The names of element types and operations in kernels.
 
 use crate::Error;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::reduce_op::ReduceOp;
 
-/// An element as kernels take it.
+/// An element type of kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct KernelElement {
     pub(super) name: &'static str,
     pub(super) bytes: usize,
-    /// How many of them one element of the type is: complex numbers are added by parts.
+    /// Kernel elements per element of the data type: 2 for complex numbers.
     pub(super) parts: u64,
 }
 
-/// How elements of a type are combined.
+/// The kernel element for reductions.
 pub(super) fn reduced(dtype: DType) -> KernelElement {
     let (name, parts) = match dtype {
         DType::U8 => ("U8", 1),
@@ -34,7 +34,7 @@ pub(super) fn reduced(dtype: DType) -> KernelElement {
     KernelElement { name, bytes: dtype.bytes() / parts as usize, parts }
 }
 
-/// How elements of a type are moved: by their size alone.
+/// The kernel element for copies: only the size matters.
 pub(super) fn moved(dtype: DType) -> KernelElement {
     let (name, bytes) = match dtype.bytes() {
         1 => ("U8", 1),
@@ -45,10 +45,10 @@ pub(super) fn moved(dtype: DType) -> KernelElement {
     KernelElement { name, bytes, parts: (dtype.bytes() / bytes) as u64 }
 }
 
-/// What kernels call an operation.
+/// The name of an operation in kernels.
 pub(super) fn operation(op: ReduceOp, dtype: DType) -> Result<&'static str, Error> {
     if !op.supports(dtype) {
-        return Err(Error::BadArgument(format!("{op} is not defined for {dtype}")));
+        return Err(Error::BadArgument(format!("unsupported reduction {op} for {dtype}")));
     }
     Ok(match op {
         ReduceOp::Sum => "Sum",
@@ -61,7 +61,7 @@ pub(super) fn operation(op: ReduceOp, dtype: DType) -> Result<&'static str, Erro
         ReduceOp::BitXor => "BitXor",
         ReduceOp::PremulSum => {
             return Err(Error::BadArgument(
-                "premultiplied sums are not computed on CUDA devices: multiply first, then sum".into(),
+                "unsupported reduction premul_sum on CUDA devices: multiply first, then sum".into(),
             ));
         }
     })
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_of_kernels_make_up_elements_of_types() {
+    fn kernel_elements_have_the_size_of_data_types() {
         for &dtype in DType::ALL {
             for element in [reduced(dtype), moved(dtype)] {
                 assert_eq!(element.bytes * element.parts as usize, dtype.bytes(), "{dtype}");
@@ -82,9 +82,9 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_have_no_meaning_are_refused_in_words() {
+    fn unsupported_operations_are_rejected() {
         let refused = |op, dtype| operation(op, dtype).unwrap_err().to_string();
-        assert_eq!(refused(ReduceOp::BitAnd, DType::F32), "band is not defined for float32");
+        assert_eq!(refused(ReduceOp::BitAnd, DType::F32), "unsupported reduction band for float32");
         assert!(refused(ReduceOp::PremulSum, DType::F32).contains("multiply first"));
         for &op in ReduceOp::ALL.iter().filter(|op| **op != ReduceOp::PremulSum) {
             assert!(operation(op, DType::I32).is_ok(), "{op}");

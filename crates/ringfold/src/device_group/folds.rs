@@ -1,8 +1,8 @@
-//! What each rank computes, from the plans that the processor would run.
+//! Derives what each rank's kernel computes from the plans of the host.
 
 use crate::Error;
 use parking_lot::Mutex;
-use ringfold_cuda::device_arena::FoldPlace;
+use ringfold_cuda::device_arena::FoldRange;
 use ringfold_plan::choice;
 use ringfold_plan::fused::{self, Fold};
 use ringfold_plan::layout::Layout;
@@ -12,14 +12,14 @@ use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 use std::collections::HashMap;
 
-/// Folds that are kept for calls that come again.
+/// The maximum number of cached folds.
 const KEPT_MAX: usize = 4096;
 
 /// The folds of one rank.
 pub(super) struct Folds {
     me: usize,
     shape: GroupShape,
-    kept: Mutex<HashMap<Descriptor, FoldPlace>>,
+    kept: Mutex<HashMap<Descriptor, FoldRange>>,
 }
 
 impl Folds {
@@ -28,26 +28,26 @@ impl Folds {
         Self { me, shape, kept: Mutex::default() }
     }
 
-    /// Which elements this rank computes for all.
-    pub(super) fn of(&self, descriptor: &Descriptor) -> Result<FoldPlace, Error> {
+    /// The elements that this rank computes for all ranks.
+    pub(super) fn of(&self, descriptor: &Descriptor) -> Result<FoldRange, Error> {
         let mut kept = self.kept.lock();
-        if let Some(place) = kept.get(descriptor) {
-            return Ok(*place);
+        if let Some(range) = kept.get(descriptor) {
+            return Ok(*range);
         }
         let all = plan(descriptor, &self.shape)?;
-        let place = place(descriptor, &all, self.me).ok_or_else(|| {
+        let range = range(descriptor, &all, self.me).ok_or_else(|| {
             Error::Internal(format!("no kernel computes {descriptor} as {:?}", all[self.me]))
         })?;
         if kept.len() >= KEPT_MAX {
             kept.clear();
         }
-        kept.insert(*descriptor, place);
-        Ok(place)
+        kept.insert(*descriptor, range);
+        Ok(range)
     }
 }
 
-/// What all ranks compute. An all-reduce is folded in the order of ranks whatever its size, as in the plan in which
-/// everyone has everything; so neither size nor registration changes its bits.
+/// The folds of all ranks. An all-reduce of any size is reduced in rank order, as in the one-shot plan, so neither size
+/// nor registration changes its bits.
 fn plan(descriptor: &Descriptor, shape: &GroupShape) -> Result<Vec<Vec<Fold>>, Error> {
     let forced = match descriptor.collective {
         Collective::AllReduce => Algorithm::OneShot,
@@ -62,22 +62,23 @@ fn plan(descriptor: &Descriptor, shape: &GroupShape) -> Result<Vec<Vec<Fold>>, E
     Ok(fused::share(&folds))
 }
 
-/// One rank's folds, if they are what the kernels compute: one at most, from all ranks in their order or from this rank
-/// alone, to all ranks.
-fn place(descriptor: &Descriptor, all: &[Vec<Fold>], me: usize) -> Option<FoldPlace> {
+/// One rank's fold, if the kernels can compute it: at most one fold, from all ranks in order or from this rank alone, to
+/// all ranks.
+fn range(descriptor: &Descriptor, all: &[Vec<Fold>], me: usize) -> Option<FoldRange> {
     let fold = match &all[me][..] {
-        [] => return Some(FoldPlace::default()),
+        [] => return Some(FoldRange::default()),
         [fold] => fold,
         _ => return None,
     };
-    let ranks = |stretches: &[fused::Stretch]| stretches.iter().map(|s| s.rank.index()).collect::<Vec<_>>();
+    let ranks =
+        |stretches: &[fused::RankOffset]| stretches.iter().map(|s| s.rank.index()).collect::<Vec<_>>();
     let everyone: Vec<_> = (0..all.len()).collect();
     let sources = if descriptor.collective == Collective::AllReduce { everyone.clone() } else { vec![me] };
     let (source, target) = (fold.sources[0].offset, fold.targets[0].offset);
     let is_alike =
         fold.sources.iter().all(|s| s.offset == source) && fold.targets.iter().all(|t| t.offset == target);
     let is_known = ranks(&fold.sources) == sources && ranks(&fold.targets) == everyone && is_alike;
-    is_known.then_some(FoldPlace { source, target, count: fold.count })
+    is_known.then_some(FoldRange { source, target, count: fold.count })
 }
 
 #[cfg(test)]
@@ -87,7 +88,7 @@ mod tests {
     use ringfold_proto::reduce_op::ReduceOp;
 
     #[test]
-    fn kernels_compute_what_plans_ask_for_in_every_world() {
+    fn kernels_support_the_plans_of_every_world_size() {
         for world in 1..=16 {
             for count in [1, 5, 1000, 1 << 33] {
                 let reduce = Descriptor::all_reduce(count, DType::F32, ReduceOp::Sum);
@@ -97,11 +98,11 @@ mod tests {
                 let (mut next, mut gathered) = (0, 0);
                 for me in 0..world {
                     let folds = Folds::new(me, world);
-                    let FoldPlace { source, target, count: mine } = folds.of(&reduce).unwrap();
+                    let FoldRange { source, target, count: mine } = folds.of(&reduce).unwrap();
                     assert!(mine == 0 || (source, target) == (next, next), "{world} ranks, {count} elements");
                     next += mine;
-                    let place = folds.of(&gather).unwrap();
-                    assert_eq!(place, FoldPlace { source: 0, target: gathered, count });
+                    let range = folds.of(&gather).unwrap();
+                    assert_eq!(range, FoldRange { source: 0, target: gathered, count });
                     gathered += count;
                 }
                 assert_eq!(next, count);

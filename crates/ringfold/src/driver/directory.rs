@@ -1,10 +1,10 @@
-//! Where members are, and how to prove to them that we are one: for threads that dial by themselves.
+//! Addresses and credentials of the members, for background threads that dial them.
 
 use parking_lot::Mutex;
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_proto::epoch::EpochDescription;
-use ringfold_proto::handshake::{Identity, Secret, Target};
+use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use std::collections::HashMap;
@@ -12,14 +12,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What is known of the members of the newest epoch.
+/// The members of the newest epoch.
 pub(crate) struct Directory {
     me: PeerId,
-    known: Mutex<Known>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct Known {
+struct State {
     run: RunId,
     epoch: EpochId,
     key: [u8; 32],
@@ -27,45 +27,45 @@ struct Known {
 }
 
 impl Directory {
-    /// Nobody is known.
+    /// A directory without members.
     pub(crate) fn new(me: PeerId) -> Self {
-        Self { me, known: Mutex::default() }
+        Self { me, state: Mutex::default() }
     }
 
-    /// The run that we are part of.
+    /// Sets the run of this peer.
     pub(crate) fn set_run(&self, run: RunId) {
-        self.known.lock().run = run;
+        self.state.lock().run = run;
     }
 
-    /// The run that we are part of; zero before it is known.
+    /// The run of this peer; zero before it is known.
     pub(crate) fn run(&self) -> RunId {
-        self.known.lock().run
+        self.state.lock().run
     }
 
-    /// These are the members from now on.
+    /// Replaces the members.
     pub(crate) fn set_epoch(&self, description: &EpochDescription) {
-        let mut known = self.known.lock();
-        (known.epoch, known.key) = (description.id, description.key);
-        known.addresses =
+        let mut state = self.state.lock();
+        (state.epoch, state.key) = (description.id, description.key);
+        state.addresses =
             description.members.iter().map(|member| (member.peer, member.addresses.clone())).collect();
     }
 
-    /// Connects to a member, and waits for it.
-    pub(crate) fn reach(
+    /// Connects to a member, and waits until that has succeeded or failed.
+    pub(crate) fn dial(
         &self,
         peer: PeerId,
         purpose: Purpose,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<BlockingConnection> {
         let (credentials, addresses) = {
-            let known = self.known.lock();
+            let state = self.state.lock();
             let credentials = Credentials {
-                identity: Identity::new(self.me, known.run),
-                target: Target::member(purpose, known.epoch, peer),
-                secret: Secret::epoch_key(&known.key),
+                identity: Identity::new(self.me, state.run),
+                target: DialTarget::member(purpose, state.epoch, peer),
+                secret: Secret::epoch_key(&state.key),
             };
-            (credentials, known.addresses.get(&peer).cloned().unwrap_or_default())
+            (credentials, state.addresses.get(&peer).cloned().unwrap_or_default())
         };
-        dial_blocking(&addresses, patience, &credentials)
+        dial_blocking(&addresses, timeout, &credentials)
     }
 }

@@ -1,20 +1,20 @@
-//! Collectives on the board that all ranks of a group share.
+//! Runs collectives on the shared-memory board of a group.
 
 use super::buffers::reduces;
 use super::core::Core;
-use super::operation::{GroupSlices, Request, Side};
+use super::operation::{BufferUse, GroupSlices, OperationRequest};
 use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
 use crate::{Error, limits};
 use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::waiter::CancelToken;
-use ringfold_proto::cause::{Cause, Departure, Waiting};
+use ringfold_proto::cause::{Cause, Departure, WaitingPeer};
 use ringfold_proto::id::Rank;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 impl Core {
-    /// Waits until no other thread is on the board.
-    pub(super) fn take_board<'a>(
+    /// Locks the board; waits for other threads that use it.
+    pub(super) fn lock_board<'a>(
         &self,
         board: &'a Mutex<Board>,
         timeout: Option<Duration>,
@@ -23,17 +23,17 @@ impl Core {
             return Ok(board);
         }
         let until = self.deadline(timeout);
-        let every = self.watch.as_ref().map_or(limits::OPERATION_MAX, CancelToken::interval);
+        let every = self.cancel.as_ref().map_or(limits::OPERATION_MAX, CancelToken::interval);
         loop {
             let now = Instant::now();
             if let Some(board) = board.try_lock_until(until.min(now + every)) {
                 return Ok(board);
             }
             if now >= until {
-                return Err(Error::Misuse("an operation of another thread takes too long".into()));
+                return Err(Error::Misuse("timed out waiting for an operation of another thread".into()));
             }
-            // Nothing has begun: nobody has to be told.
-            if self.watch.as_ref().is_some_and(CancelToken::is_cancelled) {
+            // Nothing has started, so the group need not fail.
+            if self.cancel.as_ref().is_some_and(CancelToken::is_cancelled) {
                 return Err(Error::Interrupted);
             }
         }
@@ -42,7 +42,7 @@ impl Core {
     pub(super) fn run_on_board(
         &self,
         board: &mut Board,
-        request: &Request,
+        request: &OperationRequest,
         slices: GroupSlices<'_>,
         deadline: impl FnOnce() -> Instant,
     ) -> Result<(), Error> {
@@ -52,43 +52,42 @@ impl Core {
         if self.restores {
             return self.run_restoring(board, request, slices, deadline());
         }
-        // The clock is not read here: the board asks for the deadline when it has to wait.
-        let Request { descriptor, layout, side, .. } = request;
-        let run = || board.run(descriptor, layout, &self.tuning, on_board(slices, *side), deadline);
+        // The board computes the deadline only if it has to wait.
+        let OperationRequest { descriptor, layout, buffer_use, .. } = request;
+        let run = || board.run(descriptor, layout, &self.tuning, operands(slices, *buffer_use), deadline);
         self.guarded(request, run)
     }
 
-    /// All ranks come to the same end, and what a failed operation has overwritten is put back.
+    /// Runs a collective that has the same outcome on all ranks. After a failure, in-place buffers are restored.
     fn run_restoring(
         &self,
         board: &mut Board,
-        request: &Request,
+        request: &OperationRequest,
         slices: GroupSlices<'_>,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let Request { descriptor, layout, side, .. } = request;
+        let OperationRequest { descriptor, layout, buffer_use, .. } = request;
         let mut run = |slices: GroupSlices<'_>| {
-            let operands = on_board(slices, *side);
+            let operands = operands(slices, *buffer_use);
             let run = || board.run_decided(descriptor, layout, &self.tuning, operands, deadline);
             self.guarded(request, run)
         };
         match slices {
-            GroupSlices::InPlace(both) if *side != Side::Input => {
-                self.put_back(both, |both| run(GroupSlices::InPlace(both)))
+            GroupSlices::InPlace(both) if *buffer_use != BufferUse::Read => {
+                self.run_with_backup(both, |both| run(GroupSlices::InPlace(both)))
             }
-            // To the user this may be in place: only what was multiplied by a factor before comes from elsewhere.
-            GroupSlices::Apart { input, output } if reduces(request) => {
-                self.put_back(output, |output| run(GroupSlices::Apart { input, output }))
+            // The user's call may be in place: an input that was premultiplied is in another buffer.
+            GroupSlices::OutOfPlace { input, output } if reduces(request) => {
+                self.run_with_backup(output, |output| run(GroupSlices::OutOfPlace { input, output }))
             }
-            GroupSlices::Pieces { input, output: [output] } if reduces(request) => {
-                self.put_back(output, |output| run(GroupSlices::Pieces { input, output: &mut [output] }))
-            }
+            GroupSlices::Pieces { input, output: [output] } if reduces(request) => self
+                .run_with_backup(output, |output| run(GroupSlices::Pieces { input, output: &mut [output] })),
             slices => run(slices),
         }
     }
 
-    /// Runs something that writes memory, which is as it was before if that fails.
-    fn put_back(
+    /// Runs a function that writes memory, and restores the memory if it fails.
+    fn run_with_backup(
         &self,
         memory: &mut [u8],
         run: impl FnOnce(&mut [u8]) -> Result<(), Error>,
@@ -106,50 +105,54 @@ impl Core {
         outcome
     }
 
-    /// Runs something on the board. Whatever goes wrong in there, the others must not wait for this rank.
-    fn guarded(&self, request: &Request, run: impl FnOnce() -> Result<(), BoardError>) -> Result<(), Error> {
+    /// Runs a function on the board. After an error or a panic in it, the other ranks do not wait for this one.
+    fn guarded(
+        &self,
+        request: &OperationRequest,
+        run: impl FnOnce() -> Result<(), BoardError>,
+    ) -> Result<(), Error> {
         match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(result) => result.map_err(|error| self.explain(request, error)),
+            Ok(result) => result.map_err(|error| self.fail_group(request, error)),
             Err(panic) => Err(self.break_down(&*panic)),
         }
     }
 
-    /// The board has failed: what happened, in the words that all ranks hear.
-    fn explain(&self, request: &Request, error: BoardError) -> Error {
-        let told = self.engine.with(|driver| {
+    /// Fails the group after an error of the board, and returns the cause that all ranks see.
+    fn fail_group(&self, request: &OperationRequest, error: BoardError) -> Error {
+        let fault = self.engine.with(|driver| {
             let name = |rank: Rank| driver.name(rank);
             let cause = match &error {
                 BoardError::Timeout { missing } => {
                     Cause::Timeout { waited_for: driver.names(missing.iter().copied()) }
                 }
                 BoardError::Differs { rank } => Cause::Mismatch {
-                    one: Waiting { who: name(self.rank()), call: request.descriptor.to_string() },
-                    other: Waiting { who: name(*rank), call: "something else".into() },
+                    one: WaitingPeer { who: name(self.rank()), call: request.descriptor.to_string() },
+                    other: WaitingPeer { who: name(*rank), call: "something else".into() },
                 },
                 BoardError::Left { rank } => Cause::PeerLost { who: name(*rank), how: Departure::Left },
-                BoardError::Interrupted => Cause::GivenUp { who: name(self.rank()) },
-                // Someone else knows why, and tells.
+                BoardError::Interrupted => Cause::AbortedByUser { who: name(self.rank()) },
+                // Another rank sends the cause.
                 BoardError::Aborted { .. } => return None,
             };
             driver.give_up(cause);
             driver.fault().cloned()
         });
-        match (told, error) {
+        match (fault, error) {
             (_, BoardError::Interrupted) => Error::Interrupted,
-            (Ok(Some(cause)), _) => Error::Over(Box::new(cause)),
-            (Ok(None), BoardError::Aborted { why, .. }) => self.hear_fault(why),
+            (Ok(Some(cause)), _) => Error::GroupFailed(Box::new(cause)),
+            (Ok(None), BoardError::Aborted { why, .. }) => self.wait_for_fault(why),
             (Ok(None), _) => Error::Left,
             (Err(error), _) => error,
         }
     }
 
-    /// The memory says that someone gave up; who and why comes over the links at the same time.
-    fn hear_fault(&self, why: String) -> Error {
-        let until = Instant::now() + limits::FAULT_NEWS_MAX;
+    /// Waits for the cause of an abort seen in the arena: it arrives over the links at about the same time.
+    fn wait_for_fault(&self, why: String) -> Error {
+        let until = Instant::now() + limits::FAULT_DELAY_MAX;
         loop {
             match self.engine.with(|driver| driver.fault().cloned()) {
-                Ok(Some(cause)) => return Error::Over(Box::new(cause)),
-                Ok(None) if Instant::now() < until => std::thread::sleep(limits::FAULT_NEWS_PAUSE),
+                Ok(Some(cause)) => return Error::GroupFailed(Box::new(cause)),
+                Ok(None) if Instant::now() < until => std::thread::sleep(limits::FAULT_POLL_INTERVAL),
                 Ok(None) => return Error::System(format!("the group was aborted: {why}")),
                 Err(error) => return error,
             }
@@ -157,21 +160,21 @@ impl Core {
     }
 }
 
-/// What counts of memory that is given for the length of a call.
-fn on_board(slices: GroupSlices<'_>, side: Side) -> Operands<'_> {
-    match (slices, side) {
-        (GroupSlices::InPlace(both), Side::Both) => Operands::InPlace(both),
-        (GroupSlices::InPlace(both), Side::Input) => {
-            Operands::Apart { input: Pieces::One(both), output: PiecesMut::One(&mut []) }
+/// Converts the buffers of a call.
+fn operands(slices: GroupSlices<'_>, buffer_use: BufferUse) -> Operands<'_> {
+    match (slices, buffer_use) {
+        (GroupSlices::InPlace(both), BufferUse::ReadWrite) => Operands::InPlace(both),
+        (GroupSlices::InPlace(both), BufferUse::Read) => {
+            Operands::OutOfPlace { input: Pieces::One(both), output: PiecesMut::One(&mut []) }
         }
-        (GroupSlices::InPlace(both), Side::Output) => {
-            Operands::Apart { input: Pieces::One(&[]), output: PiecesMut::One(both) }
+        (GroupSlices::InPlace(both), BufferUse::Write) => {
+            Operands::OutOfPlace { input: Pieces::One(&[]), output: PiecesMut::One(both) }
         }
-        (GroupSlices::Apart { input, output }, _) => {
-            Operands::Apart { input: Pieces::One(input), output: PiecesMut::One(output) }
+        (GroupSlices::OutOfPlace { input, output }, _) => {
+            Operands::OutOfPlace { input: Pieces::One(input), output: PiecesMut::One(output) }
         }
         (GroupSlices::Pieces { input, output }, _) => {
-            Operands::Apart { input: Pieces::Many(input), output: PiecesMut::Many(output) }
+            Operands::OutOfPlace { input: Pieces::Many(input), output: PiecesMut::Many(output) }
         }
     }
 }

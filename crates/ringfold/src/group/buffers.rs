@@ -1,81 +1,82 @@
-//! The memory of a group's operations: its sizes, and how the links work on it.
+//! The buffers of a group's operations: their lengths, and how links use them.
 
-use super::operation::{GroupBuffers, GroupSlices, Lengths, Request, Side};
+use super::operation::{BufferLengths, BufferUse, GroupBuffers, GroupSlices, OperationRequest};
 use crate::all_reduce::HostBuffers;
 use ringfold_fabric::memory::{Memory, View};
 use ringfold_proto::descriptor::Collective;
 
 impl GroupSlices<'_> {
-    /// How many bytes they have.
-    pub(super) fn lengths(&self) -> Lengths {
+    pub(super) fn lengths(&self) -> BufferLengths {
         match self {
-            Self::InPlace(both) => Lengths::InPlace(both.len()),
-            Self::Apart { input, output } => Lengths::Apart { input: input.len(), output: output.len() },
-            Self::Pieces { input, output } => Lengths::Apart {
+            Self::InPlace(both) => BufferLengths::InPlace(both.len()),
+            Self::OutOfPlace { input, output } => {
+                BufferLengths::OutOfPlace { input: input.len(), output: output.len() }
+            }
+            Self::Pieces { input, output } => BufferLengths::OutOfPlace {
                 input: input.iter().map(|piece| piece.len()).sum(),
                 output: output.iter().map(|piece| piece.len()).sum(),
             },
         }
     }
 
-    /// The output of a group of one: its input.
-    pub(super) fn pass(self) {
+    /// Copies the input to the output: any collective in a group of one rank.
+    pub(super) fn copy_through(self) {
         match self {
-            Self::Apart { input, output } => output.copy_from_slice(input),
+            Self::OutOfPlace { input, output } => output.copy_from_slice(input),
             Self::Pieces { input: [input], output: [output] } => output.copy_from_slice(input),
             Self::InPlace(_) | Self::Pieces { .. } => {}
         }
     }
 }
 
-/// Whether all of an output is the combination of inputs of its size.
-pub(super) fn reduces(request: &Request) -> bool {
+/// Whether the output is a reduction of inputs of the same size.
+pub(super) fn reduces(request: &OperationRequest) -> bool {
     matches!(request.descriptor.collective, Collective::AllReduce | Collective::Reduce { .. })
 }
 
-pub(super) fn lengths(buffers: &GroupBuffers) -> Lengths {
+pub(super) fn lengths(buffers: &GroupBuffers) -> BufferLengths {
     match buffers {
-        GroupBuffers::InPlace(both) => Lengths::InPlace(both.len()),
-        GroupBuffers::Apart { input, output } => Lengths::Apart {
+        GroupBuffers::InPlace(both) => BufferLengths::InPlace(both.len()),
+        GroupBuffers::OutOfPlace { input, output } => BufferLengths::OutOfPlace {
             input: input.iter().map(View::len).sum(),
             output: output.iter().map(Memory::len).sum(),
         },
     }
 }
 
-/// What the links work on, and what it takes to give it back as it came.
-pub(super) fn on_host(buffers: GroupBuffers, side: Side) -> (HostBuffers, Unpack) {
-    match (buffers, side) {
-        (GroupBuffers::InPlace(both), Side::Both | Side::Output) => {
+/// The buffers for the links, and how to convert them back.
+pub(super) fn on_host(buffers: GroupBuffers, buffer_use: BufferUse) -> (HostBuffers, Unpack) {
+    match (buffers, buffer_use) {
+        (GroupBuffers::InPlace(both), BufferUse::ReadWrite | BufferUse::Write) => {
             (HostBuffers::InPlace(both), Unpack::AsIs)
         }
-        (GroupBuffers::InPlace(both), Side::Input) => {
+        (GroupBuffers::InPlace(both), BufferUse::Read) => {
             let target = Memory::zeroed(0);
             (HostBuffers::OutOfPlace { source: both.into_view(), target }, Unpack::AsIs)
         }
-        (GroupBuffers::Apart { mut input, mut output }, _) if input.len() <= 1 && output.len() <= 1 => {
+        (GroupBuffers::OutOfPlace { mut input, mut output }, _) if input.len() <= 1 && output.len() <= 1 => {
             let source = input.pop().unwrap_or_else(|| Memory::zeroed(0).into_view());
             let target = output.pop().unwrap_or_else(|| Memory::zeroed(0));
             (HostBuffers::OutOfPlace { source, target }, Unpack::AsIs)
         }
-        (GroupBuffers::Apart { input, output }, _) => {
+        (GroupBuffers::OutOfPlace { input, output }, _) => {
             let source = input.iter().map(View::as_slice).collect::<Vec<_>>().concat();
-            // What this rank has no use for stays as it is.
-            let used = if side == Side::Input { &[][..] } else { &output[..] };
+            // An unused output is not touched.
+            let used = if buffer_use == BufferUse::Read { &[][..] } else { &output[..] };
             let target = Memory::zeroed(used.iter().map(Memory::len).sum());
             (HostBuffers::OutOfPlace { source: View::from(source), target }, Unpack::Pieces { input, output })
         }
     }
 }
 
-/// How memory that was packed comes back.
+/// Converts the buffers of a finished operation back.
 pub(super) enum Unpack {
     AsIs,
     Pieces { input: Vec<View>, output: Vec<Memory> },
 }
 
 impl Unpack {
-    /// What a failed operation has left stays where it is.
+    /// Lists of outputs are written only if the operation succeeded.
     pub(super) fn finish(self, buffers: Option<HostBuffers>, is_good: bool) -> GroupBuffers {
         match (self, buffers) {
             (Self::Pieces { input, mut output }, packed) => {
@@ -87,10 +88,10 @@ impl Unpack {
                         rest = others;
                     }
                 }
-                GroupBuffers::Apart { input, output }
+                GroupBuffers::OutOfPlace { input, output }
             }
             (Self::AsIs, Some(buffers)) => GroupBuffers::from(buffers),
-            (Self::AsIs, None) => GroupBuffers::Apart { input: Vec::new(), output: Vec::new() },
+            (Self::AsIs, None) => GroupBuffers::OutOfPlace { input: Vec::new(), output: Vec::new() },
         }
     }
 }
@@ -100,7 +101,7 @@ impl From<HostBuffers> for GroupBuffers {
         match buffers {
             HostBuffers::InPlace(both) => Self::InPlace(both),
             HostBuffers::OutOfPlace { source, target } => {
-                Self::Apart { input: vec![source], output: vec![target] }
+                Self::OutOfPlace { input: vec![source], output: vec![target] }
             }
         }
     }

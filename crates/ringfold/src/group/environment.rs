@@ -1,9 +1,9 @@
-//! What launchers tell a process of its group.
+//! Rank, world size and bootstrap address from the environment of a launcher.
 
 use super::bootstrap::Bootstrap;
 use crate::Error;
 
-/// A process's place in its group, as its launcher says.
+/// The settings of a group that a launcher has set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Environment {
     pub(super) rank: usize,
@@ -11,8 +11,8 @@ pub(super) struct Environment {
     pub(super) bootstrap: Bootstrap,
 }
 
-/// Pairs of variables that tell rank and size, in the order in which they are asked for.
-const PLACES: [(&str, &str); 5] = [
+/// Variables with rank and world size, in the order in which they are tried.
+const RANK_VARIABLES: [(&str, &str); 5] = [
     ("TORCHCOMM_RANK", "TORCHCOMM_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
@@ -20,22 +20,21 @@ const PLACES: [(&str, &str); 5] = [
     ("RANK", "WORLD_SIZE"),
 ];
 
-/// Where the ranks meet: an address, or `file:` and a path.
+/// The bootstrap address: `host:port`, or `file:` and a path.
 const BOOTSTRAP: &str = "RINGFOLD_BOOTSTRAP";
 
 impl Environment {
-    /// Reads it from variables.
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
-        let (rank, world) = place(&variable)?;
+        let (rank, world) = rank_and_world(&variable)?;
         if world == 0 || rank >= world {
-            return Err(bad(format!("rank {rank} is not in a world of {world}")));
+            return Err(bad(format!("invalid rank {rank} of {world}: must be less than the world size")));
         }
-        Ok(Self { rank, world, bootstrap: meeting(&variable)? })
+        Ok(Self { rank, world, bootstrap: bootstrap(&variable)? })
     }
 }
 
-fn place(variable: &impl Fn(&str) -> Option<String>) -> Result<(usize, usize), Error> {
-    for (rank, size) in PLACES {
+fn rank_and_world(variable: &impl Fn(&str) -> Option<String>) -> Result<(usize, usize), Error> {
+    for (rank, size) in RANK_VARIABLES {
         match (variable(rank), variable(size)) {
             (None, None) => {}
             (Some(a), Some(b)) => return Ok((number(rank, &a)?, number(size, &b)?)),
@@ -44,12 +43,11 @@ fn place(variable: &impl Fn(&str) -> Option<String>) -> Result<(usize, usize), E
         }
     }
     Err(bad(
-        "rank and size are not in the environment: RANK and WORLD_SIZE are expected, or those of a launcher"
-            .into(),
+        "rank and world size are not in the environment: set RANK and WORLD_SIZE, or use a launcher".into()
     ))
 }
 
-fn meeting(variable: &impl Fn(&str) -> Option<String>) -> Result<Bootstrap, Error> {
+fn bootstrap(variable: &impl Fn(&str) -> Option<String>) -> Result<Bootstrap, Error> {
     if let Some(at) = variable(BOOTSTRAP) {
         return Ok(at
             .strip_prefix("file:")
@@ -57,11 +55,12 @@ fn meeting(variable: &impl Fn(&str) -> Option<String>) -> Result<Bootstrap, Erro
     }
     let (Some(address), Some(port)) = (variable("MASTER_ADDR"), variable("MASTER_PORT")) else {
         return Err(bad(format!(
-            "where the ranks meet is not in the environment: MASTER_ADDR and MASTER_PORT are expected, or {BOOTSTRAP}"
+            "the bootstrap address is not in the environment: set MASTER_ADDR and MASTER_PORT, or {BOOTSTRAP}"
         )));
     };
-    let mut port = port.parse::<u16>().map_err(|_| bad(format!("MASTER_PORT is no port: {port:?}")))?;
-    // torchrun's agent listens at that port itself, and says so.
+    let mut port =
+        port.parse::<u16>().map_err(|_| bad(format!("invalid MASTER_PORT {port:?}: not a port number")))?;
+    // The agent of torchrun listens on that port.
     if variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         port = port.checked_add(1).unwrap_or(port - 1);
     }
@@ -70,7 +69,7 @@ fn meeting(variable: &impl Fn(&str) -> Option<String>) -> Result<Bootstrap, Erro
 }
 
 fn number(name: &str, value: &str) -> Result<usize, Error> {
-    value.trim().parse().map_err(|_| bad(format!("{name} is no number: {value:?}")))
+    value.trim().parse().map_err(|_| bad(format!("invalid {name} {value:?}: not a number")))
 }
 
 fn bad(why: String) -> Error {
@@ -89,7 +88,7 @@ mod tests {
     const AT: [(&str, &str); 2] = [("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "29500")];
 
     #[test]
-    fn launchers_are_asked_in_a_fixed_order() {
+    fn launchers_are_tried_in_a_fixed_order() {
         let all = [
             ("RANK", "1"),
             ("WORLD_SIZE", "2"),
@@ -102,16 +101,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_variables_are_named() {
         let error = |variables: &[(&str, &str)]| read(variables).unwrap_err().to_string();
         assert!(error(&[("RANK", "1")]).contains("WORLD_SIZE is not"));
         assert!(error(&[("RANK", "1"), ("WORLD_SIZE", "2")]).contains("MASTER_ADDR"));
         assert!(error(&[]).contains("RANK and WORLD_SIZE"));
-        assert!(error(&[("RANK", "2"), ("WORLD_SIZE", "2")]).contains("not in a world of 2"));
+        assert!(error(&[("RANK", "2"), ("WORLD_SIZE", "2")]).contains("invalid rank 2 of 2"));
     }
 
     #[test]
-    fn a_port_that_torchruns_agent_holds_is_left_alone() {
+    fn the_port_of_torchruns_agent_is_not_used() {
         let agent = [("RANK", "0"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_USE_AGENT_STORE", "True")];
         let found = read(&[&agent[..], &AT].concat()).unwrap();
         assert_eq!(found.bootstrap, Bootstrap::Address("10.0.0.1:29501".into()));

@@ -1,12 +1,17 @@
-//! What other ranks have told this one beside all operations, until someone asks for it.
+//! Notes: short texts that ranks send to each other independently of operations.
 
+use super::core::Core;
+use super::{Group, TransferTag};
+use crate::Error;
 use ringfold_proto::id::{CallId, Rank};
+use ringfold_proto::limits::TEXT_BYTES_MAX;
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
-/// Notes of one rank that are kept, at most; older ones give way.
+/// The maximum number of notes kept per sender; the oldest are dropped.
 const NOTES_MAX: usize = 1024;
 
-/// Notes, and those who wait for them. Of several on one topic the last one counts.
+/// Received notes, and the calls that wait for notes. A new note replaces an older one on the same topic.
 #[derive(Default)]
 pub(super) struct Notes {
     kept: VecDeque<Note>,
@@ -20,7 +25,7 @@ struct Note {
 }
 
 impl Notes {
-    /// Someone told something. The calls that waited for it have ended.
+    /// Stores a note, and returns the calls that waited for it.
     pub(super) fn keep(&mut self, from: Rank, topic: u64, text: String) -> Vec<CallId> {
         self.kept.retain(|note| (note.from, note.topic) != (from, topic));
         if self.kept.iter().filter(|note| note.from == from).count() >= NOTES_MAX
@@ -33,30 +38,86 @@ impl Notes {
         self.awaited.extract_if(.., is_it).map(|(call, ..)| call).collect()
     }
 
-    /// Whether a rank told something about a topic.
+    /// Whether there is a note of a rank on a topic.
     pub(super) fn has(&self, from: Rank, topic: u64) -> bool {
         self.kept.iter().any(|note| (note.from, note.topic) == (from, topic))
     }
 
-    /// What a rank told last about a topic.
+    /// Takes the note of a rank on a topic.
     pub(super) fn take(&mut self, from: Rank, topic: u64) -> Option<String> {
         let at = self.kept.iter().position(|note| (note.from, note.topic) == (from, topic))?;
         self.kept.remove(at).map(|note| note.text)
     }
 
-    /// A call waits for a note.
+    /// Registers a call that waits for a note.
     pub(super) fn wait(&mut self, call: CallId, from: Rank, topic: u64) {
         self.awaited.push((call, from, topic));
     }
 
-    /// It waits no longer.
+    /// Removes a waiting call.
     pub(super) fn forget(&mut self, call: CallId) {
         self.awaited.retain(|(awaited, ..)| *awaited != call);
     }
 
-    /// Nothing more will come: the calls that wait.
+    /// Removes and returns all waiting calls.
     pub(super) fn end(&mut self) -> impl Iterator<Item = CallId> + use<'_> {
         self.awaited.drain(..).map(|(call, ..)| call)
+    }
+}
+
+impl Group {
+    /// Sends a note to ranks. They keep it until [`Group::recv_note`]; a newer note on the same topic replaces it.
+    ///
+    /// The text has at most 16 KiB. Topics from 2⁶³ on are reserved.
+    pub fn send_note(&self, ranks: &[usize], topic: u64, text: &str) -> Result<(), Error> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(Error::BadArgument(format!(
+                "invalid note: {} bytes, at most {TEXT_BYTES_MAX} are supported",
+                text.len()
+            )));
+        }
+        let ranks: Vec<Rank> = ranks.iter().map(|rank| self.other(*rank)).collect::<Result<_, _>>()?;
+        self.core().engine.with(|driver| driver.tell(&ranks, topic, text))
+    }
+
+    /// Takes the last note of a rank on a topic, or waits for it. `None` after the timeout.
+    pub fn recv_note(&self, from: usize, topic: u64, timeout: Duration) -> Result<Option<String>, Error> {
+        let from = self.other(from)?;
+        self.core().recv_note(from, topic, timeout)
+    }
+
+    /// A rank that has started to send with this tag, and whose data is not received yet. Empty sends are not seen.
+    pub fn sender(&self, tag: TransferTag) -> Result<Option<usize>, Error> {
+        self.core().engine.with(|driver| driver.sender(tag).map(Rank::index))
+    }
+
+    fn other(&self, rank: usize) -> Result<Rank, Error> {
+        if rank < self.world() && rank != self.rank() {
+            return Ok(Rank::from_index(rank));
+        }
+        let why = format!("invalid rank {rank}: must be another rank of 0 to {}", self.world() - 1);
+        Err(Error::BadArgument(why))
+    }
+}
+
+impl Core {
+    /// Takes the last note of a rank on a topic, or waits for it.
+    pub(super) fn recv_note(
+        &self,
+        from: Rank,
+        topic: u64,
+        timeout: Duration,
+    ) -> Result<Option<String>, Error> {
+        let note = self.engine.with(|driver| driver.take_note(from, topic))?;
+        if note.is_some() || timeout.is_zero() {
+            return Ok(note);
+        }
+        let call = self.engine.with_waiter(|driver| driver.await_note(from, topic))?;
+        if self.engine.wait_until(call, Some(Instant::now() + timeout)).is_none() {
+            self.engine.with(|driver| driver.forget_note(call))?;
+            self.engine.abandon(call);
+        }
+        self.engine.with(|driver| driver.take_note(from, topic))
     }
 }
 
@@ -65,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_note_on_a_topic_counts_and_wakes_whoever_waits_for_it() {
+    fn the_last_note_on_a_topic_is_kept_and_ends_the_waiting_call() {
         let mut notes = Notes::default();
         notes.wait(CallId(7), Rank(1), 5);
         assert!(notes.keep(Rank(2), 5, "other rank".into()).is_empty());
@@ -78,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_tells_too_much_loses_its_own_oldest_notes() {
+    fn a_rank_with_too_many_notes_loses_its_own_oldest() {
         let mut notes = Notes::default();
         notes.keep(Rank(2), 0, "quiet".into());
         for topic in 0..2 * NOTES_MAX as u64 {

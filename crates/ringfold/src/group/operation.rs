@@ -1,4 +1,4 @@
-//! What a group is asked to do, and whether that makes sense.
+//! The operations of a group, and the checks of their arguments.
 
 use crate::Error;
 use core::time::Duration;
@@ -10,91 +10,91 @@ use ringfold_proto::id::Rank;
 use ringfold_proto::reduce_op::ReduceOp;
 use std::sync::Arc;
 
-/// A collective, or one end of a transfer. Ranks and counts of elements are as all ranks see them.
+/// A collective, or one end of a transfer. Counts are in elements.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum GroupOp {
-    /// Nobody goes on before everyone has come.
+    /// Waits until all ranks have called it.
     Barrier,
-    /// Everyone ends with the combination of everyone's data.
+    /// Reduces the data of all ranks; all ranks get the result.
     AllReduce(ReduceOp),
-    /// The root ends with the combination of everyone's data.
+    /// Reduces the data of all ranks; the root gets the result.
     Reduce {
-        /// Who gets the result.
+        /// The rank that gets the result.
         root: usize,
-        /// How elements are combined.
+        /// The reduction.
         op: ReduceOp,
     },
-    /// Everyone ends with the root's data.
+    /// Copies the root's data to all ranks.
     Broadcast {
-        /// Whose data it is.
+        /// The rank that has the data.
         root: usize,
     },
-    /// Everyone ends with everyone's data, in the order of ranks.
+    /// Concatenates the data of all ranks, in rank order, on all ranks.
     AllGather,
-    /// The same, where each rank brings as many elements as its count says.
+    /// The same, with a count of elements per rank.
     AllGatherV(Vec<usize>),
-    /// Everyone ends with its part of the combination of everyone's data.
+    /// Reduces the data of all ranks; each rank gets its part of the result.
     ReduceScatter(ReduceOp),
-    /// The same, where each rank's part has as many elements as its count says.
+    /// The same, with a count of elements per rank.
     ReduceScatterV(Vec<usize>, ReduceOp),
-    /// The root ends with everyone's data, in the order of ranks.
+    /// Concatenates the data of all ranks, in rank order, on the root.
     Gather {
-        /// Who gets it.
+        /// The rank that gets the data.
         root: usize,
     },
-    /// The same, where ranks bring different numbers of elements.
+    /// The same, with a count of elements per rank.
     GatherV {
-        /// Who gets it.
+        /// The rank that gets the data.
         root: usize,
-        /// What each rank brings; only the root's is looked at.
+        /// The count of each rank; only used on the root.
         counts: Vec<usize>,
     },
-    /// Everyone ends with its part of the root's data.
+    /// Distributes the parts of the root's data.
     Scatter {
-        /// Whose data it is.
+        /// The rank that has the data.
         root: usize,
     },
-    /// The same, where parts have different sizes.
+    /// The same, with a count of elements per rank.
     ScatterV {
-        /// Whose data it is.
+        /// The rank that has the data.
         root: usize,
-        /// What each rank gets; only the root's is looked at.
+        /// The count of each rank; only used on the root.
         counts: Vec<usize>,
     },
-    /// Everyone ends with its part of everyone's data.
+    /// Sends one part of the input to each rank, and receives one part from each.
     AllToAll,
-    /// The same, where each pair has its own number of elements.
+    /// The same, with a count of elements per pair.
     AllToAllV {
-        /// What goes to each rank.
+        /// The count sent to each rank.
         send: Vec<usize>,
-        /// What comes from each rank.
+        /// The count received from each rank.
         receive: Vec<usize>,
     },
-    /// Data goes to one other rank.
+    /// Sends data to another rank.
     Send {
-        /// Who gets it.
+        /// The destination.
         to: usize,
-        /// Which receive it is meant for: one with the same tag. What has one tag arrives in the order of sending.
+        /// Matches receives with the same tag. Sends with the same tag arrive in order.
         tag: TransferTag,
     },
-    /// Data comes from one other rank.
+    /// Receives data from another rank.
     Recv {
-        /// Whose it is.
+        /// The source.
         from: usize,
-        /// Which sends it takes: those with the same tag.
+        /// Matches sends with the same tag.
         tag: TransferTag,
     },
 }
 
 impl GroupOp {
-    /// Whether one buffer may hold the input and the output.
+    /// Whether the operation supports one buffer for input and output.
     pub fn may_be_in_place(&self) -> bool {
         use GroupOp::{AllReduce, Broadcast, Recv, Reduce, Send};
         matches!(self, AllReduce(_) | Reduce { .. } | Broadcast { .. } | Send { .. } | Recv { .. })
     }
 }
 
-/// What tells transfers between two ranks apart. Those of different tags wait for each other nowhere.
+/// Identifies transfers between two ranks. Transfers with different tags are independent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct TransferTag(pub(super) u32);
 
@@ -102,133 +102,135 @@ impl TransferTag {
     /// The largest tag.
     pub const MAX: u32 = i32::MAX as u32;
 
-    /// A tag, if it is not above [`TransferTag::MAX`].
+    /// A tag; `None` if it is above [`TransferTag::MAX`].
     pub fn new(tag: u32) -> Option<Self> {
         (tag <= Self::MAX).then_some(Self(tag))
     }
 }
 
-/// The memory of an operation. Inputs are never written.
+/// The memory of an asynchronous operation. Inputs are never written.
 #[derive(Debug)]
 pub enum GroupBuffers {
     /// The result replaces the input.
     InPlace(Memory),
-    /// The input stays as it is. Each side is one buffer, or one buffer per rank, or none.
-    Apart {
-        /// What this rank brings.
+    /// Separate buffers. Input and output are each one buffer, one per rank, or none.
+    OutOfPlace {
+        /// The input of this rank.
         input: Vec<View>,
-        /// What it gets.
+        /// The output of this rank.
         output: Vec<Memory>,
     },
 }
 
-/// The memory of an operation that is waited for, lent for the length of the call.
+/// The memory of a blocking operation, borrowed for the duration of the call.
 #[derive(Debug)]
 pub enum GroupSlices<'a> {
     /// The result replaces the input.
     InPlace(&'a mut [u8]),
-    /// The input stays as it is.
-    Apart {
-        /// What this rank brings.
+    /// Separate buffers.
+    OutOfPlace {
+        /// The input of this rank.
         input: &'a [u8],
-        /// What it gets.
+        /// The output of this rank.
         output: &'a mut [u8],
     },
-    /// The same; each side is one buffer, or one buffer per rank, or none.
+    /// Separate buffers. Input and output are each one buffer, one per rank, or none.
     Pieces {
-        /// What this rank brings.
+        /// The input of this rank.
         input: &'a [&'a [u8]],
-        /// What it gets.
+        /// The output of this rank.
         output: &'a mut [&'a mut [u8]],
     },
 }
 
-/// An operation that goes on while the caller computes.
+/// An asynchronous operation.
 #[derive(Debug)]
 pub struct Operation {
-    /// What.
+    /// The operation.
     pub op: GroupOp,
     /// The type of the elements.
     pub dtype: DType,
-    /// Their memory.
+    /// The memory of the elements.
     pub buffers: GroupBuffers,
-    /// Give up, for the whole group, after so long; the group's own limit if nothing is said.
+    /// The timeout, after which the group fails. `None`: the timeout of the group.
     pub timeout: Option<Duration>,
 }
 
-/// What this rank is in a group.
+/// The rank of this process and the number of ranks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
+pub(super) struct RankContext {
     pub(super) me: usize,
     pub(super) world: usize,
 }
 
-/// The bytes that an operation is given.
+/// The lengths of an operation's buffers, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Lengths {
+pub(super) enum BufferLengths {
     InPlace(usize),
-    Apart { input: usize, output: usize },
+    OutOfPlace { input: usize, output: usize },
 }
 
-/// What an operation comes to on this rank.
+/// A checked operation, in terms of the protocol.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(super) struct OperationRequest {
     pub(super) descriptor: Descriptor,
     pub(super) layout: Layout,
-    /// Whether this rank's input is taken from, and its output given to, the same memory.
-    pub(super) side: Side,
+    pub(super) buffer_use: BufferUse,
     /// The tag of a transfer.
     pub(super) tag: TransferTag,
 }
 
-/// Which side of a buffer that is given in place counts.
+/// How this rank uses the buffer of an in-place operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Side {
-    Both,
-    /// It is only read.
-    Input,
-    /// It is only written.
-    Output,
+pub(super) enum BufferUse {
+    ReadWrite,
+    Read,
+    Write,
 }
 
-/// Elements that a rank must bring and must have room for.
-struct Needs {
+/// The required lengths of input and output, in elements.
+struct RequiredCounts {
     input: u64,
     output: u64,
 }
 
-impl Standing {
-    /// Checks an operation, and says it in the words of the protocol.
-    pub(super) fn request(&self, op: &GroupOp, dtype: DType, lengths: Lengths) -> Result<Request, Error> {
+impl RankContext {
+    /// Checks an operation.
+    pub(super) fn request(
+        &self,
+        op: &GroupOp,
+        dtype: DType,
+        lengths: BufferLengths,
+    ) -> Result<OperationRequest, Error> {
         let (collective, reduce) = self.collective(op)?;
         if let Some(op) = reduce
             && (!op.supports(dtype) || op == ReduceOp::PremulSum)
         {
-            return Err(bad(format!("{op} can't be used for {dtype}")));
+            return Err(bad(format!("unsupported reduction {op} for {dtype}")));
         }
         let given = |bytes: usize| {
             if bytes.is_multiple_of(dtype.bytes()) {
                 Ok((bytes / dtype.bytes()) as u64)
             } else {
-                Err(bad(format!("{bytes} bytes are no whole number of {dtype}")))
+                Err(bad(format!("invalid length {bytes} bytes: not a multiple of the size of {dtype}")))
             }
         };
         let (input, output, in_place) = match lengths {
-            Lengths::InPlace(bytes) => (given(bytes)?, given(bytes)?, true),
-            Lengths::Apart { input, output } => (given(input)?, given(output)?, false),
+            BufferLengths::InPlace(bytes) => (given(bytes)?, given(bytes)?, true),
+            BufferLengths::OutOfPlace { input, output } => (given(input)?, given(output)?, false),
         };
         let (count, layout, needs) = self.measure(op, input, output)?;
-        let side = self.side(op);
+        let buffer_use = self.buffer_use(op);
         if in_place && !op.may_be_in_place() {
-            return Err(bad(format!("{} needs an output of its own", op.name())));
+            return Err(bad(format!("unsupported in-place buffer: {} needs a separate output", op.name())));
         }
         for (what, has, needed, counts) in [
-            ("input", input, needs.input, side != Side::Output),
-            ("output", output, needs.output, side != Side::Input),
+            ("input", input, needs.input, buffer_use != BufferUse::Write),
+            ("output", output, needs.output, buffer_use != BufferUse::Read),
         ] {
             if counts && has != needed {
                 return Err(bad(format!(
-                    "the {what} of {} has {has} elements, but {needed} are needed",
+                    "invalid {what} of {}: {has} elements, expected {needed}",
                     op.name()
                 )));
             }
@@ -238,19 +240,20 @@ impl Standing {
             GroupOp::Send { tag, .. } | GroupOp::Recv { tag, .. } => *tag,
             _ => TransferTag::default(),
         };
-        Ok(Request { descriptor: base.with_collective(collective), layout, side, tag })
+        Ok(OperationRequest { descriptor: base.with_collective(collective), layout, buffer_use, tag })
     }
 
-    /// Whether memory that comes in several buffers has one per rank, as long as that rank's part, where there are
-    /// parts. `input` and `output` are the bytes of the buffers.
+    /// Checks a list of buffers: it must have one per rank, of the length of that rank's part.
+    ///
+    /// `input` and `output` are the lengths of the buffers in bytes.
     pub(super) fn check_pieces(
         &self,
         op: &GroupOp,
-        request: &Request,
+        request: &OperationRequest,
         input: &[usize],
         output: &[usize],
     ) -> Result<(), Error> {
-        let Request { descriptor, layout, side, .. } = request;
+        let OperationRequest { descriptor, layout, buffer_use, .. } = request;
         let parts = layout.parts(descriptor, self.world);
         let even = |rank: usize| parts.of(Rank::from_index(rank)).count;
         let sent = |rank: usize| layout.sends(Rank::from_index(rank)).unwrap_or_else(|| even(rank));
@@ -266,13 +269,18 @@ impl Standing {
             buffers.len() == self.world
                 && buffers.iter().enumerate().all(|(rank, has)| bytes(rank) == Some(*has as u64))
         };
-        let is_input_fit = input.len() <= 1 || *side == Side::Output || is_cut.0 && fits(input, &sent);
-        let is_output_fit = output.len() <= 1 || *side == Side::Input || is_cut.1 && fits(output, &received);
+        let is_input_fit =
+            input.len() <= 1 || *buffer_use == BufferUse::Write || is_cut.0 && fits(input, &sent);
+        let is_output_fit =
+            output.len() <= 1 || *buffer_use == BufferUse::Read || is_cut.1 && fits(output, &received);
         if is_input_fit && is_output_fit {
             return Ok(());
         }
         let what = if is_input_fit { "output" } else { "input" };
-        Err(bad(format!("the {what} of {} is neither one buffer nor one for each rank's part", op.name())))
+        Err(bad(format!(
+            "invalid {what} of {}: expected one buffer, or one per rank of its part's length",
+            op.name()
+        )))
     }
 
     fn collective(&self, op: &GroupOp) -> Result<(Collective, Option<ReduceOp>), Error> {
@@ -285,7 +293,7 @@ impl Standing {
         };
         let other = |other: usize, what: &str| {
             if other == self.me {
-                return Err(bad(format!("rank {other} can't {what} itself")));
+                return Err(bad(format!("invalid rank {other}: a rank cannot {what} itself")));
             }
             rank(other, "rank")
         };
@@ -313,112 +321,111 @@ impl Standing {
         })
     }
 
-    /// Elements of the whole, how they are divided, and what this rank needs for its part.
-    fn measure(&self, op: &GroupOp, input: u64, output: u64) -> Result<(u64, Layout, Needs), Error> {
-        let (world, none) = (self.world as u64, Needs { input: 0, output: 0 });
+    /// The total number of elements, their layout, and the required lengths of this rank's buffers.
+    fn measure(&self, op: &GroupOp, input: u64, output: u64) -> Result<(u64, Layout, RequiredCounts), Error> {
+        let (world, none) = (self.world as u64, RequiredCounts { input: 0, output: 0 });
         let even = |count, needs| Ok((count, Layout::Even, needs));
         match op {
             GroupOp::Barrier => even(0, none),
-            GroupOp::AllReduce(_) => even(input, Needs { input, output: input }),
+            GroupOp::AllReduce(_) => even(input, RequiredCounts { input, output: input }),
             GroupOp::Reduce { root, .. } => {
-                even(input, Needs { input, output: if *root == self.me { input } else { output } })
+                even(input, RequiredCounts { input, output: if *root == self.me { input } else { output } })
             }
             GroupOp::Broadcast { root } => {
                 let count = if *root == self.me { input } else { output };
-                even(count, Needs { input: count, output: count })
+                even(count, RequiredCounts { input: count, output: count })
             }
-            GroupOp::AllGather => even(input * world, Needs { input, output: input * world }),
-            GroupOp::ReduceScatter(_) => even(output * world, Needs { input: output * world, output }),
+            GroupOp::AllGather => even(input * world, RequiredCounts { input, output: input * world }),
+            GroupOp::ReduceScatter(_) => {
+                even(output * world, RequiredCounts { input: output * world, output })
+            }
             GroupOp::AllGatherV(counts) => {
                 let (parts, total) = self.parts(counts)?;
-                let needs = Needs { input: parts[self.me], output: total };
+                let needs = RequiredCounts { input: parts[self.me], output: total };
                 Ok((total, Layout::Parts(parts), needs))
             }
             GroupOp::ReduceScatterV(counts, _) => {
                 let (parts, total) = self.parts(counts)?;
-                let needs = Needs { input: total, output: parts[self.me] };
+                let needs = RequiredCounts { input: total, output: parts[self.me] };
                 Ok((total, Layout::Parts(parts), needs))
             }
             GroupOp::Gather { root } => even(
                 input * world,
-                Needs { input, output: if *root == self.me { input * world } else { output } },
+                RequiredCounts { input, output: if *root == self.me { input * world } else { output } },
             ),
             GroupOp::Scatter { root } => even(
                 output * world,
-                Needs { input: if *root == self.me { output * world } else { input }, output },
+                RequiredCounts { input: if *root == self.me { output * world } else { input }, output },
             ),
             GroupOp::GatherV { root, counts } if *root == self.me => {
                 let (receive, total) = self.parts(counts)?;
                 let layout = Layout::Pairs { send: self.only(*root, receive[*root]), receive };
-                Ok((0, layout, Needs { input: counts[self.me] as u64, output: total }))
+                Ok((0, layout, RequiredCounts { input: counts[self.me] as u64, output: total }))
             }
             GroupOp::GatherV { root, .. } => {
                 let layout = Layout::Pairs { send: self.only(*root, input), receive: self.only(0, 0) };
-                Ok((0, layout, Needs { input, output }))
+                Ok((0, layout, RequiredCounts { input, output }))
             }
             GroupOp::ScatterV { root, counts } if *root == self.me => {
                 let (send, total) = self.parts(counts)?;
                 let layout = Layout::Pairs { receive: self.only(*root, send[*root]), send };
-                Ok((0, layout, Needs { input: total, output: counts[self.me] as u64 }))
+                Ok((0, layout, RequiredCounts { input: total, output: counts[self.me] as u64 }))
             }
             GroupOp::ScatterV { root, .. } => {
                 let layout = Layout::Pairs { send: self.only(0, 0), receive: self.only(*root, output) };
-                Ok((0, layout, Needs { input, output }))
+                Ok((0, layout, RequiredCounts { input, output }))
             }
             GroupOp::AllToAll => {
                 if !input.is_multiple_of(world) {
-                    return Err(bad(format!("{input} elements can't be divided among {world} ranks")));
+                    return Err(bad(format!(
+                        "invalid input of all_to_all: {input} elements are not a multiple of {world} ranks"
+                    )));
                 }
-                even(input, Needs { input, output: input })
+                even(input, RequiredCounts { input, output: input })
             }
             GroupOp::AllToAllV { send, receive } => {
                 let ((send, sent), (receive, received)) = (self.parts(send)?, self.parts(receive)?);
                 if send[self.me] != receive[self.me] {
                     return Err(bad(format!(
-                        "rank {} keeps {} elements for itself, but expects {}",
+                        "invalid counts: rank {} sends {} elements to itself, but receives {}",
                         self.me, send[self.me], receive[self.me]
                     )));
                 }
-                Ok((0, Layout::Pairs { send, receive }, Needs { input: sent, output: received }))
+                Ok((0, Layout::Pairs { send, receive }, RequiredCounts { input: sent, output: received }))
             }
-            GroupOp::Send { .. } => even(input, Needs { input, output }),
-            GroupOp::Recv { .. } => even(output, Needs { input, output }),
+            GroupOp::Send { .. } => even(input, RequiredCounts { input, output }),
+            GroupOp::Recv { .. } => even(output, RequiredCounts { input, output }),
         }
     }
 
-    fn side(&self, op: &GroupOp) -> Side {
+    fn buffer_use(&self, op: &GroupOp) -> BufferUse {
         match op {
-            GroupOp::Barrier => Side::Both,
-            GroupOp::Reduce { root, .. } | GroupOp::Gather { root } | GroupOp::GatherV { root, .. } => {
-                if *root == self.me {
-                    Side::Both
-                } else {
-                    Side::Input
-                }
+            GroupOp::Send { .. } => BufferUse::Read,
+            GroupOp::Recv { .. } => BufferUse::Write,
+            GroupOp::Reduce { root, .. } | GroupOp::Gather { root } | GroupOp::GatherV { root, .. }
+                if *root != self.me =>
+            {
+                BufferUse::Read
             }
-            GroupOp::Broadcast { root } | GroupOp::Scatter { root } | GroupOp::ScatterV { root, .. } => {
-                if *root == self.me {
-                    Side::Both
-                } else {
-                    Side::Output
-                }
+            GroupOp::Broadcast { root } | GroupOp::Scatter { root } | GroupOp::ScatterV { root, .. }
+                if *root != self.me =>
+            {
+                BufferUse::Write
             }
-            GroupOp::Send { .. } => Side::Input,
-            GroupOp::Recv { .. } => Side::Output,
-            _ => Side::Both,
+            _ => BufferUse::ReadWrite,
         }
     }
 
     fn parts(&self, counts: &[usize]) -> Result<(Arc<[u64]>, u64), Error> {
         if counts.len() != self.world {
-            return Err(bad(format!("{} counts were given for {} ranks", counts.len(), self.world)));
+            return Err(bad(format!("invalid counts: {} for {} ranks", counts.len(), self.world)));
         }
         let parts: Arc<[u64]> = counts.iter().map(|count| *count as u64).collect();
         let total = parts.iter().try_fold(0_u64, |sum, count| sum.checked_add(*count));
-        total.map(|total| (parts, total)).ok_or_else(|| bad("the counts add up to too much".into()))
+        total.map(|total| (parts, total)).ok_or_else(|| bad("invalid counts: their sum overflows".into()))
     }
 
-    /// So much for one rank, and nothing for the others.
+    /// A count for one rank, and 0 for the others.
     fn only(&self, rank: usize, count: u64) -> Arc<[u64]> {
         (0..self.world).map(|other| if other == rank { count } else { 0 }).collect()
     }

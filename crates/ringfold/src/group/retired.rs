@@ -1,4 +1,4 @@
-//! Groups that were retired: they take nothing more, and leave when what was begun has ended.
+//! Retired groups: they accept no more operations, and leave when those in flight have ended.
 
 use super::core::Core;
 use crate::limits;
@@ -6,17 +6,18 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Those that have not left yet.
+/// Retired groups that have not left yet.
 static RETIRED: Mutex<Vec<Arc<Core>>> = Mutex::new(Vec::new());
 
-/// One of them has left.
+/// Signalled when one of them has left.
 static LEFT: Condvar = Condvar::new();
 
-/// Waits until all groups of this process that were [retired](crate::Group::retire) have left. Those that have not left
-/// by then are given up, which the others hear; says how many that were. For the end of a program: threads end with it.
-pub fn finish_retired(patience: Duration) -> usize {
-    let until = Instant::now().checked_add(patience).unwrap_or(Instant::now() + limits::OPERATION_MAX);
-    // A forked child may have been made while another thread held the lock; it has nothing to wait for.
+/// Waits until all [retired](crate::Group::retire) groups of this process have left; call it before the program exits.
+///
+/// Groups that have not left by the timeout are closed, which the other ranks see as a failure. Returns their number.
+pub fn finish_retired(timeout: Duration) -> usize {
+    let until = Instant::now().checked_add(timeout).unwrap_or(Instant::now() + limits::OPERATION_MAX);
+    // In a forked child the lock may be held by a thread that does not exist there.
     let Some(mut retired) = RETIRED.try_lock_until(until) else { return 0 };
     while retired.iter().any(|core| !core.engine().is_of_parent()) {
         if LEFT.wait_until(&mut retired, until).timed_out() {
@@ -29,20 +30,20 @@ pub fn finish_retired(patience: Duration) -> usize {
     late.len()
 }
 
-/// It has something to do yet.
+/// Registers a retired group.
 pub(super) fn add(core: &Arc<Core>) {
     RETIRED.lock().push(core.clone());
 }
 
-/// It has left.
+/// Removes a group that has left.
 pub(super) fn remove(core: &Arc<Core>) {
     RETIRED.lock().retain(|other| !Arc::ptr_eq(other, core));
     LEFT.notify_all();
 }
 
-/// Waits until it has left, but not for long.
-pub(super) fn await_end(core: &Arc<Core>, patience: Duration) {
-    let until = Instant::now() + patience;
+/// Waits until a group has left, with a timeout.
+pub(super) fn await_end(core: &Arc<Core>, timeout: Duration) {
+    let until = Instant::now() + timeout;
     let mut retired = RETIRED.lock();
     while retired.iter().any(|other| Arc::ptr_eq(other, core)) {
         if LEFT.wait_until(&mut retired, until).timed_out() {

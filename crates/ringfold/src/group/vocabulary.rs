@@ -1,27 +1,27 @@
-//! The operations of a group by name, with what each takes beside its buffers: the one table for all language bindings.
+//! The operations of a group by name, with their arguments: one table for all language bindings.
 
 use super::operation::{GroupOp, TransferTag};
 use crate::Error;
 use ringfold_proto::reduce_op::ReduceOp;
 
-/// What a language binding passes beside the buffers. An operation uses what its row in [`OPERATIONS`] names.
+/// Arguments of an operation besides its buffers. It uses those that its row in [`OPERATIONS`] names.
 #[derive(Clone, Debug)]
 pub struct OpArguments {
-    /// How elements are combined.
+    /// The reduction.
     pub reduce: ReduceOp,
     /// The root, the source or the destination.
     pub peer: i64,
-    /// Elements per rank: what it contributes or gets, or what is sent to it.
+    /// Elements per rank that it contributes or gets, or that are sent to it.
     pub counts: Option<Vec<usize>>,
     /// Elements received from each rank.
     pub others: Option<Vec<usize>>,
-    /// Which transfers belong together.
+    /// The tag of a transfer.
     pub tag: TransferTag,
 }
 
 macro_rules! operations {
     ($($name:literal => $variant:ident { $($field:tt: $argument:ident),* },)*) => {
-        /// All operations: the name, and the arguments each takes beside its buffers.
+        /// All operations: the name, and the arguments besides the buffers.
         pub const OPERATIONS: &[(&str, &[&str])] = &[$(($name, &[$(stringify!($argument)),*])),*];
 
         impl GroupOp {
@@ -30,10 +30,10 @@ macro_rules! operations {
                 match self { $(Self::$variant { .. } => $name,)* }
             }
 
-            /// The operation with this name, with what it takes of `arguments`.
+            /// The operation with this name and those of `arguments` that it uses.
             ///
             /// # Errors
-            /// [`Error::BadArgument`] if there is no such operation, or if it lacks an argument.
+            /// [`Error::BadArgument`] if the operation is unknown, or an argument is missing.
             pub fn from_name(name: &str, mut arguments: OpArguments) -> Result<Self, Error> {
                 Ok(match name {
                     $($name => Self::$variant { $($field: arguments.$argument()?),* },)*
@@ -106,7 +106,7 @@ impl OpArguments {
 }
 
 fn required(counts: Option<Vec<usize>>) -> Result<Vec<usize>, Error> {
-    counts.ok_or_else(|| Error::BadArgument("the counts of all ranks are required".into()))
+    counts.ok_or_else(|| Error::BadArgument("missing counts: one per rank is required".into()))
 }
 
 #[cfg(test)]
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_makes_the_operation_of_that_name() {
+    fn every_name_creates_the_operation_of_that_name() {
         for (name, _) in OPERATIONS {
             assert_eq!(GroupOp::from_name(name, arguments()).unwrap().name(), *name);
         }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_without_an_argument_that_it_takes_is_rejected() {
+    fn an_operation_with_a_missing_argument_is_rejected() {
         let lacking = OpArguments { peer: -1, counts: None, others: None, ..arguments() };
         for (name, takes) in OPERATIONS {
             let needs = ["root", "src", "dst", "counts", "others"];

@@ -1,4 +1,4 @@
-//! Operations of a group that go on while the caller computes.
+//! Handles of asynchronous operations of a group.
 
 use super::core::Core;
 use super::driver::GroupEnded;
@@ -10,16 +10,22 @@ use ringfold_proto::id::CallId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// An operation that was submitted. Whoever drops it lets it run on; its memory is kept until it has ended.
+/// A handle of a submitted operation. Dropping it does not stop the operation, whose memory is kept until its end.
 pub struct GroupWork {
     kind: Kind,
 }
 
 enum Kind {
-    /// A collective, in line with the others.
-    Collective { core: Arc<Core>, job: Arc<Job> },
-    /// A transfer, which has an order of its own.
-    Transfer { core: Arc<Core>, call: CallId, end: Mutex<Option<GroupEnded>> },
+    /// A collective, in the queue.
+    Collective {
+        core: Arc<Core>,
+        job: Arc<Job>,
+    },
+    Transfer {
+        core: Arc<Core>,
+        call: CallId,
+        end: Mutex<Option<GroupEnded>>,
+    },
 }
 
 impl GroupWork {
@@ -31,11 +37,12 @@ impl GroupWork {
         Self { kind: Kind::Transfer { core, call, end: Mutex::new(None) } }
     }
 
-    /// Waits for the end. May be called again. If the group's watch has it leave off, that is [`Error::LeftOff`], and
-    /// the operation goes on.
+    /// Waits for the end of the operation. May be called again.
+    ///
+    /// If the group's cancel callback ends the wait, the error is [`Error::WaitCancelled`], and the operation continues.
     pub fn wait(&self) -> Result<(), Error> {
-        if let Some(watch) = &self.core().watch {
-            return watch.wait(|until| self.wait_until(until)).unwrap_or(Err(Error::LeftOff));
+        if let Some(cancel) = &self.core().cancel {
+            return cancel.wait(|until| self.wait_until(until)).unwrap_or(Err(Error::WaitCancelled));
         }
         match &self.kind {
             Kind::Collective { job, .. } => job.wait(None).unwrap_or(Err(Error::Left)),
@@ -52,10 +59,9 @@ impl GroupWork {
         }
     }
 
-    /// Waits for the end for so long; none if it has not ended by then.
-    pub fn wait_for(&self, patience: Duration) -> Option<Result<(), Error>> {
-        // Longer than any clock goes is for ever.
-        let Some(until) = Instant::now().checked_add(patience) else { return Some(self.wait()) };
+    /// As [`GroupWork::wait`], with a timeout; `None` if the operation has not ended by then.
+    pub fn wait_for(&self, timeout: Duration) -> Option<Result<(), Error>> {
+        let Some(until) = Instant::now().checked_add(timeout) else { return Some(self.wait()) };
         self.wait_until(until)
     }
 
@@ -63,7 +69,7 @@ impl GroupWork {
         match &self.kind {
             Kind::Collective { job, .. } => job.wait(Some(until)),
             Kind::Transfer { core, call, end } => {
-                // Whoever waits without end holds it.
+                // A thread in `wait` holds the lock.
                 let mut end = end.try_lock_until(until)?;
                 if end.is_none() {
                     *end = Some(core.engine().wait_until(*call, Some(until))?);
@@ -73,7 +79,7 @@ impl GroupWork {
         }
     }
 
-    /// Waits for the end, and takes the memory back. After a failure there may be none.
+    /// Waits for the end, and returns the memory; `None` after some failures.
     ///
     /// ```
     /// use ringfold::{DType, Group, GroupBuffers, GroupOp, Memory, Operation, ReduceOp};
@@ -95,7 +101,7 @@ impl GroupWork {
         (self.wait(), self.take_buffers())
     }
 
-    /// Takes the memory back, if it has ended and was waited for.
+    /// Takes the memory back, after a successful or failed wait.
     pub fn take_buffers(&self) -> Option<GroupBuffers> {
         match &self.kind {
             Kind::Collective { job, .. } => job.take_buffers(),
@@ -105,7 +111,7 @@ impl GroupWork {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the operation has ended.
     pub fn is_done(&self) -> bool {
         match &self.kind {
             Kind::Collective { job, .. } => job.is_done(),

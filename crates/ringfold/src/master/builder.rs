@@ -1,4 +1,4 @@
-//! What a master is told before it runs.
+//! The configuration of a master.
 
 use super::{MASTER_PORT, Master};
 use crate::Error;
@@ -10,16 +10,15 @@ use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::Tuning;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// Makes a [`Master`].
+/// Configures a [`Master`].
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct MasterBuilder {
-    plan: Plan,
+    options: MasterOptions,
 }
 
-/// What the user asked for.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct MasterOptions {
     listen: Vec<String>,
     pub token: Token,
     pub timing: Timing,
@@ -33,55 +32,53 @@ pub(super) struct Plan {
 pub(super) struct Token(String);
 
 impl MasterBuilder {
-    /// Listens here, `host:port`. Said several times, it listens on all of them; said never, on port 48148 of
-    /// every address of the machine.
+    /// An address to listen on, `host:port`. May be repeated. Default: port 48148 of all addresses.
     pub fn listen(mut self, address: impl Into<String>) -> Self {
-        self.plan.listen.push(address.into());
+        self.options.listen.push(address.into());
         self
     }
 
-    /// Lets in only peers that prove that they know this. An empty one is none.
+    /// The join token: only peers that know it are accepted. Empty: no token.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.plan.token = Token(token.into());
+        self.options.token = Token(token.into());
         self
     }
 
     /// Deadlines and intervals.
     pub fn timing(mut self, timing: Timing) -> Self {
-        self.plan.timing = timing;
+        self.options.timing = timing;
         self
     }
 
-    /// How long the host of a peer may acknowledge nothing before it counts as lost: 15 s if nothing is said, or as
-    /// many seconds as the environment variable `RINGFOLD_UNREACHABLE_AFTER` says; 3 s at least. Systems answer for
-    /// processes that are busy, so no long computation is mistaken for a loss.
+    /// How long the host of a peer may acknowledge nothing before it counts as lost; at least 3 s.
+    ///
+    /// Default: the seconds in the environment variable `RINGFOLD_UNREACHABLE_AFTER`, or 15 s.
     pub fn unreachable_after(mut self, time: Duration) -> Self {
-        self.plan.unreachable_after = Some(time);
+        self.options.unreachable_after = Some(time);
         self
     }
 
-    /// What steers the plans of every peer.
+    /// Parameters of the plans of all peers.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
-        self.plan.tuning = tuning;
+        self.options.tuning = tuning;
         self
     }
 
-    /// For tests of recovery: the process aborts when the first peer, and only that one, has been told of the
-    /// commit of the n-th operation.
+    /// For tests: aborts the process when exactly one peer has received the commit of the n-th operation.
     #[doc(hidden)]
     pub fn crash_after_commits(mut self, n: u64) -> Self {
-        self.plan.crash_after_commits = Some(n);
+        self.options.crash_after_commits = Some(n);
         self
     }
 
-    /// The master. It does not listen before it is run.
+    /// Creates the master. It does not listen yet.
     pub fn build(self) -> Master {
-        Master::new(self.plan)
+        Master::new(self.options)
     }
 }
 
-impl Plan {
-    /// All addresses to listen on; names are looked up.
+impl MasterOptions {
+    /// The addresses to listen on; names are resolved.
     pub fn addresses(&self) -> Result<Vec<ListenAddress>, Error> {
         if self.listen.is_empty() {
             return Ok(vec![
@@ -93,28 +90,28 @@ impl Plan {
         for text in &self.listen {
             let found: Vec<_> = text
                 .to_socket_addrs()
-                .map_err(|e| Error::BadArgument(format!("{text:?} is no address to listen on: {e}")))?
+                .map_err(|e| Error::BadArgument(format!("invalid listen address {text:?}: {e}")))?
                 .collect();
-            // A name may have addresses of a family that the machine does not have.
+            // A name may resolve to an address family that this host lacks.
             let optional = found.len() > 1;
             addresses.extend(found.into_iter().map(|address| ListenAddress { address, optional }));
         }
         Ok(addresses)
     }
 
-    /// The secret that guards the master.
+    /// The secret of handshakes.
     pub fn secret(&self) -> Secret {
         Secret::token(&self.token.0)
     }
 
-    /// Says loudly what it means to listen to the world without a token.
-    pub fn warn_if_unguarded(&self, addresses: &[SocketAddr]) {
+    /// Warns if the master listens on a non-loopback address without a token.
+    pub fn warn_without_token(&self, addresses: &[SocketAddr]) {
         let open = addresses.iter().find(|a| !a.ip().to_canonical().is_loopback());
         if let (true, Some(address)) = (self.token.0.is_empty(), open) {
             tracing::warn!(
                 target: "ringfold::master",
-                "the master listens on {address} without a join token: whoever can reach that address can join \
-                 the run, read its data and change its results. Give the master and all peers the same token, \
+                "the master listens on {address} without a join token: anyone who can reach this address can join \
+                 the run, read its data and change its results. Set the same token for the master and all peers, \
                  or listen on a loopback address"
             );
         }
@@ -138,15 +135,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_named_in_the_error() {
-        let plan = Master::builder().listen("127.0.0.1:1").listen("nonsense").plan;
-        let error = plan.addresses().unwrap_err();
+    fn an_invalid_address_is_named_in_the_error() {
+        let options = Master::builder().listen("127.0.0.1:1").listen("nonsense").options;
+        let error = options.addresses().unwrap_err();
         assert!(matches!(&error, Error::BadArgument(why) if why.contains("\"nonsense\"")), "{error}");
     }
 
     #[test]
-    fn by_default_all_addresses_of_both_families_are_listened_on() {
-        let addresses = Plan::default().addresses().unwrap();
+    fn the_default_is_all_addresses_of_both_families() {
+        let addresses = MasterOptions::default().addresses().unwrap();
         assert_eq!(addresses.iter().map(|l| l.address.port()).collect::<Vec<_>>(), [48148, 48148]);
         assert!(addresses.iter().all(|l| l.address.ip().is_unspecified()));
     }

@@ -1,14 +1,14 @@
-//! A master that dies at the worst moment, for tests of recovery.
+//! Crashes the master between two messages of one decision, for tests of recovery.
 
 use ringfold_proto::event::Event;
 use ringfold_proto::id::OpId;
 use ringfold_proto::message::{Outcome, ToPeer};
 
-/// Counts commits, and knows when to die.
+/// Counts commits until the crash.
 #[derive(Debug)]
 pub(super) struct Crash {
     commits_left: u64,
-    /// The operation of which only one peer is to hear.
+    /// The operation whose commit only one peer receives.
     last: Option<OpId>,
 }
 
@@ -17,7 +17,7 @@ impl Crash {
         Self { commits_left: commits, last: None }
     }
 
-    /// The machine tells of a decision before it tells the peers of it.
+    /// Counts a commit. The machine reports events before it sends the messages.
     pub fn note(&mut self, event: &Event) {
         if let Event::OpDecided(op, Outcome::Committed) = event
             && self.last.is_none()
@@ -27,7 +27,7 @@ impl Crash {
         }
     }
 
-    /// Whether this message is the last that anyone is to hear.
+    /// Whether to crash after this message.
     pub fn is_due(&self, message: &ToPeer) -> bool {
         matches!(message, ToPeer::Decided { op, .. } if self.last == Some(*op))
     }

@@ -1,43 +1,43 @@
-//! What the machine decided, for the log.
+//! Logs the events of the master machine.
 
 use core::fmt;
 use ringfold_proto::cause::Departure;
 use ringfold_proto::event::Event;
 
-/// Tells of an event, as loudly as it deserves.
+/// Logs an event at its level.
 pub(super) fn report(event: &Event) {
-    let words = Printable(event);
+    let text = Printable(event);
     match event {
-        Event::Departed(_, Departure::Left) => tracing::info!(target: "ringfold::master", "{words}"),
+        Event::Departed(_, Departure::Left) => tracing::info!(target: "ringfold::master", "{text}"),
         Event::Departed(..)
-        | Event::Refused(..)
+        | Event::JoinRejected(..)
         | Event::EdgeDistrusted(..)
         | Event::StillWaiting(..)
         | Event::StateRejected(..)
-        | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{words}"),
+        | Event::RevisionReset(..) => tracing::warn!(target: "ringfold::master", "{text}"),
         Event::Registered(_)
         | Event::Accepted(..)
-        | Event::Rebound(_)
+        | Event::Reconnected(_)
         | Event::EpochOpened(..)
         | Event::RestoreBegan(_)
         | Event::Returned(_)
         | Event::RestoreEnded(_)
         | Event::RunEnded(..)
         | Event::EpochKept(_)
-        | Event::Demoted(_) => tracing::info!(target: "ringfold::master", "{words}"),
+        | Event::Demoted(_) => tracing::info!(target: "ringfold::master", "{text}"),
         Event::EpochProposed(..)
-        | Event::TourAsked(..)
-        | Event::TourAnswered(..)
+        | Event::TourRequested(..)
+        | Event::TourFound(..)
         | Event::OpDecided(..)
         | Event::RoundDecided(..)
         | Event::RoundFailed(..)
         | Event::ProbeAssigned(..)
         | Event::Probed(..)
-        | Event::StateElected(..) => tracing::debug!(target: "ringfold::master", "{words}"),
+        | Event::StateElected(..) => tracing::debug!(target: "ringfold::master", "{text}"),
     }
 }
 
-/// Words that may hold a name which a peer chose: nothing in it can steer a terminal or forge a line.
+/// Text with peer names, in which control characters are replaced: they could control a terminal or forge a line.
 pub(super) struct Printable<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for Printable<T> {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_can_not_steer_a_terminal() {
+    fn control_characters_are_replaced() {
         assert_eq!(Printable("a\x1b[31m\nb").to_string(), "a\u{fffd}[31m\u{fffd}b");
     }
 }

@@ -1,4 +1,4 @@
-//! Hashing a state at memory speed: all cores, also for one huge tensor, and while tensors are still on their way.
+//! Hashes shared states with many threads, also one large tensor, and also while tensors are still being copied.
 
 use crate::Error;
 use core::ops::Range;
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use ringfold_kernels::{LEAF_BYTES, LeafHash, leaf_hash, root_hash, tree_hash};
 use std::thread;
 
-/// Threads that hash at once; more do not make the memory faster.
+/// The maximum number of threads; memory bandwidth limits the use of more.
 const THREADS_MAX: usize = 16;
 
 /// Leaves that a thread takes at a time.
@@ -15,41 +15,40 @@ const TASK_LEAVES: usize = 16;
 /// Bytes per thread below which starting one costs more than it saves.
 const THREAD_BYTES_MIN: usize = 4 << 20;
 
-/// The bytes of a tensor, of which some may still be on their way. They arrive in order.
-pub(crate) trait Arriving: Sync {
-    /// How many there are in all.
+/// The bytes of a tensor, which may still be arriving, in order.
+pub(crate) trait TensorBytes: Sync {
     fn len(&self) -> usize;
 
-    /// Whether all are here. Those are hashed first, while others arrive.
-    fn is_here(&self) -> bool;
+    /// Whether all bytes are present. Such tensors are hashed first.
+    fn is_complete(&self) -> bool;
 
-    /// Waits until these are here.
-    fn arrived(&self, range: Range<usize>) -> Result<&[u8], Error>;
+    /// Waits until these bytes are present.
+    fn wait_for(&self, range: Range<usize>) -> Result<&[u8], Error>;
 }
 
-/// What each tensor's bytes hash to: the values of [`tree_hash`].
-pub(crate) fn hash_all(tensors: &[&dyn Arriving]) -> Result<Vec<u128>, Error> {
+/// The [`tree_hash`] of each tensor.
+pub(crate) fn hash_all(tensors: &[&dyn TensorBytes]) -> Result<Vec<u128>, Error> {
     let bytes: usize = tensors.iter().map(|t| t.len()).sum();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = cores.min(THREADS_MAX).min(bytes / THREAD_BYTES_MIN);
     if threads < 2 {
-        return tensors.iter().map(|t| Ok(tree_hash(t.arrived(0..t.len())?).0)).collect();
+        return tensors.iter().map(|t| Ok(tree_hash(t.wait_for(0..t.len())?).0)).collect();
     }
-    let no_leaves = |t: &&dyn Arriving| vec![LeafHash(0); t.len().div_ceil(LEAF_BYTES)];
+    let no_leaves = |t: &&dyn TensorBytes| vec![LeafHash(0); t.len().div_ceil(LEAF_BYTES)];
     let mut leaves: Vec<Vec<LeafHash>> = tensors.iter().map(no_leaves).collect();
     let mut order: Vec<_> = tensors.iter().zip(&mut leaves).collect();
-    order.sort_by_key(|(tensor, _)| !tensor.is_here());
+    order.sort_by_key(|(tensor, _)| !tensor.is_complete());
     let tasks = order.into_iter().flat_map(|(tensor, leaves)| {
         let starts = (0..).step_by(TASK_LEAVES * LEAF_BYTES);
         leaves.chunks_mut(TASK_LEAVES).zip(starts).map(move |(leaves, start)| (*tensor, start, leaves))
     });
     let (tasks, failure) = (Mutex::new(tasks), Mutex::new(None));
     let work = || {
-        // The locks must be free again while a task is done.
+        // Neither lock is held while a task runs.
         let next = || if failure.lock().is_some() { None } else { tasks.lock().next() };
         while let Some((tensor, start, leaves)) = next() {
             let end = (start + TASK_LEAVES * LEAF_BYTES).min(tensor.len());
-            match tensor.arrived(start..end) {
+            match tensor.wait_for(start..end) {
                 Ok(data) => {
                     for (leaf, hash) in data.chunks(LEAF_BYTES).zip(leaves) {
                         *hash = leaf_hash(leaf);
@@ -61,7 +60,7 @@ pub(crate) fn hash_all(tensors: &[&dyn Arriving]) -> Result<Vec<u128>, Error> {
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            // Where no thread can be had, the others do its part.
+            // If a thread does not start, the others do its part.
             let _ = thread::Builder::new().name("ringfold-hash".into()).spawn_scoped(scope, work);
         }
         work();
@@ -73,24 +72,24 @@ pub(crate) fn hash_all(tensors: &[&dyn Arriving]) -> Result<Vec<u128>, Error> {
 }
 
 #[cfg(test)]
-impl Arriving for &[u8] {
+impl TensorBytes for &[u8] {
     fn len(&self) -> usize {
         <[u8]>::len(self)
     }
 
-    fn is_here(&self) -> bool {
+    fn is_complete(&self) -> bool {
         true
     }
 
-    fn arrived(&self, range: Range<usize>) -> Result<&[u8], Error> {
+    fn wait_for(&self, range: Range<usize>) -> Result<&[u8], Error> {
         Ok(&self[range])
     }
 }
 
-/// As [`hash_all`], of bytes that are all here.
+/// As [`hash_all`], for complete tensors.
 #[cfg(test)]
 pub(crate) fn hash_slices(tensors: &[&[u8]]) -> Vec<u128> {
-    hash_all(&tensors.iter().map(|t| t as &dyn Arriving).collect::<Vec<_>>()).unwrap()
+    hash_all(&tensors.iter().map(|t| t as &dyn TensorBytes).collect::<Vec<_>>()).unwrap()
 }
 
 #[cfg(test)]
@@ -100,7 +99,7 @@ mod tests {
     use parking_lot::Condvar;
 
     #[test]
-    fn many_threads_find_the_value_of_one() {
+    fn many_threads_compute_the_hash_of_one_thread() {
         let data: Vec<u8> =
             (0..20_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let sizes =
@@ -115,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn many_small_tensors_find_the_value_of_one() {
+    fn many_small_tensors_have_the_hash_of_one_thread() {
         let data = vec![5; 30 << 20];
         let tensors: Vec<&[u8]> = data.chunks(3001).collect();
         let want: Vec<_> = tensors.iter().map(|t| tree_hash(t).0).collect();
         assert_eq!(hash_slices(&tensors), want);
     }
 
-    /// Bytes that arrive when someone says so, or fail to.
+    /// Bytes that arrive, or fail to, when a test says so.
     struct Slow {
         data: Vec<u8>,
         here: Mutex<Result<usize, Error>>,
@@ -140,16 +139,16 @@ mod tests {
         }
     }
 
-    impl Arriving for Slow {
+    impl TensorBytes for Slow {
         fn len(&self) -> usize {
             self.data.len()
         }
 
-        fn is_here(&self) -> bool {
+        fn is_complete(&self) -> bool {
             false
         }
 
-        fn arrived(&self, range: Range<usize>) -> Result<&[u8], Error> {
+        fn wait_for(&self, range: Range<usize>) -> Result<&[u8], Error> {
             let mut here = self.here.lock();
             loop {
                 match &*here {
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_are_hashed_while_they_arrive_and_those_that_are_here_first() {
+    fn tensors_are_hashed_while_they_arrive_and_complete_ones_first() {
         let data: Vec<u8> = (0..24_000_000_u32).map(|i| (i.wrapping_mul(40_503) >> 8) as u8).collect();
         let (slow, here) = (Slow::new(data.clone()), data.as_slice());
         let want = tree_hash(&data).0;

@@ -1,4 +1,4 @@
-//! What a launch without buffers promises, shown with memory of the host: no device is needed for it.
+//! Launches whose buffers are supplied later, with host memory: no device is needed.
 
 use crate::all_reduce::HostBuffers;
 use crate::engine::Engine;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Two peers of one run; the master lives as long.
+/// Two peers of one run, and its master.
 fn pair() -> (Master, Communicator, Communicator) {
     let master = Master::builder().listen("127.0.0.1:0").build();
     master.run().unwrap();
@@ -54,7 +54,7 @@ fn engine(peer: &Communicator) -> Arc<Engine> {
 }
 
 #[test]
-fn a_tag_is_in_flight_before_its_buffers_are_here() {
+fn a_tag_is_in_flight_before_its_buffers_are_supplied() {
     let (_master, one, other) = pair();
     let mine = engine(&one);
     let call = launch(&mine, 7).unwrap();
@@ -78,7 +78,7 @@ fn a_tag_is_in_flight_before_its_buffers_are_here() {
 }
 
 #[test]
-fn buffers_that_never_come_abort_the_operation_for_all_and_the_next_one_runs() {
+fn missing_buffers_abort_the_operation_for_all_and_the_next_one_runs() {
     let (_master, one, other) = pair();
     let mine = engine(&one);
     for supplied_at in [Duration::ZERO, Duration::from_millis(30)] {
@@ -101,7 +101,7 @@ fn buffers_that_never_come_abort_the_operation_for_all_and_the_next_one_runs() {
 }
 
 #[test]
-fn an_operation_whose_buffers_are_on_their_way_ends_when_a_peer_is_lost() {
+fn an_operation_without_buffers_ends_when_a_peer_is_lost() {
     let (_master, one, other) = pair();
     let mine = engine(&one);
     let call = launch(&mine, 0).unwrap();
@@ -115,13 +115,13 @@ fn an_operation_whose_buffers_are_on_their_way_ends_when_a_peer_is_lost() {
         ended => panic!("{ended:?}"),
     }
     assert!(began.elapsed() < Duration::from_secs(20));
-    // They come too late, and are let go.
+    // Buffers that are supplied too late are released.
     supply(&mine, call, Some([1; 4]));
     assert_eq!(launch(&mine, 0), Err(Error::Failed(Failure::TooFewPeers)));
 }
 
 #[test]
-fn whoever_leaves_has_let_go_of_buffers_that_were_on_their_way() {
+fn leaving_ends_an_operation_without_buffers() {
     let (_master, one, _other) = pair();
     let mine = engine(&one);
     let call = launch(&mine, 0).unwrap();

@@ -1,27 +1,27 @@
-//! What each rank tells all others when a window is opened.
+//! The record that each rank sends to all others when a window is opened.
 
 use crate::limits::WINDOW_ABOUT_BYTES_MAX;
 use ringfold_fabric::segment::Ticket;
 use ringfold_fabric::shared_memory::FileTicket;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What a rank lays open, and how those of its host reach it.
+/// The memory that a rank exposes, and how ranks on its host map it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Offer {
-    /// How many windows this rank has opened before.
+pub(super) struct WindowOffer {
+    /// The number of windows that this rank has opened before.
     pub(super) number: u32,
-    /// Whether this rank can take part at all.
+    /// Whether this rank can open the window.
     pub(super) is_able: bool,
     pub(super) bytes: u64,
-    /// Where the memory can be mapped from.
+    /// The file of the memory, if it can be mapped.
     pub(super) file: Option<FileTicket>,
-    /// Where it hears signals.
+    /// The memory of its signals.
     pub(super) bells: Option<Ticket>,
-    /// What the user says about the memory.
+    /// User data about the memory.
     pub(super) about: Vec<u8>,
 }
 
-/// The layout of an offer.
+/// The bytes of an offer.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Layout {
@@ -38,11 +38,10 @@ struct Layout {
     about: [u8; WINDOW_ABOUT_BYTES_MAX],
 }
 
-impl Offer {
-    /// The size of an offer on its way: the same for all.
+impl WindowOffer {
+    /// The size of an encoded offer.
     pub(super) const BYTES: usize = size_of::<Layout>();
 
-    /// As it travels.
     pub(super) fn encode(&self) -> [u8; Self::BYTES] {
         let mut about = [0; WINDOW_ABOUT_BYTES_MAX];
         about[..self.about.len()].copy_from_slice(&self.about);
@@ -61,7 +60,7 @@ impl Offer {
         })
     }
 
-    /// The offer that these bytes are; `None` if they are none.
+    /// Decodes an offer; `None` if it is invalid.
     pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let layout: Layout = zerocopy::transmute!(*bytes);
         if layout.version != VERSION {
@@ -72,7 +71,7 @@ impl Offer {
             is_able: layout.is_able != 0,
             bytes: layout.bytes,
             file: (layout.has_file != 0).then(|| FileTicket::decode(&layout.file)),
-            // A ticket of another version is unusable.
+            // A ticket of another version decodes to `None`.
             bells: Ticket::decode(&layout.bells).filter(|_| layout.has_bells != 0),
             about: layout.about.get(..layout.about_bytes as usize)?.to_vec(),
         })
@@ -86,10 +85,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_survive_their_way() {
+    fn offers_are_decoded_as_they_were_encoded() {
         let file = FileTicket { pid: 1, fd: 2, device: 3, inode: 4, offset: 5, bytes: 6 };
         let bells = Ticket { pid: 7, fd: 8, bytes: 9, nonce: [10; 16] };
-        let full = Offer {
+        let full = WindowOffer {
             number: 11,
             is_able: true,
             bytes: 12 << 40,
@@ -97,15 +96,15 @@ mod tests {
             bells: Some(bells),
             about: vec![13; WINDOW_ABOUT_BYTES_MAX],
         };
-        let bare = Offer { is_able: false, file: None, bells: None, about: vec![], ..full.clone() };
+        let bare = WindowOffer { is_able: false, file: None, bells: None, about: vec![], ..full.clone() };
         for offer in [full.clone(), bare] {
-            assert_eq!(Offer::decode(&offer.encode()), Some(offer));
+            assert_eq!(WindowOffer::decode(&offer.encode()), Some(offer));
         }
         let mut other = full.encode();
         other[4] = 2;
-        assert_eq!(Offer::decode(&other), None);
+        assert_eq!(WindowOffer::decode(&other), None);
         let mut long = full.encode();
         long[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(Offer::decode(&long), None);
+        assert_eq!(WindowOffer::decode(&long), None);
     }
 }

@@ -1,38 +1,38 @@
-//! Puts and waits for signals that go on while the caller computes.
+//! Handles of asynchronous puts and waits for signals.
 
-use super::Pane;
+use super::WindowInner;
 use crate::Error;
 use parking_lot::Mutex;
 use ringfold_fabric::channel::Mark;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A put, or a wait for a signal, that was begun. Whoever drops it lets it go on.
+/// A handle of a put, or of a wait for a signal. Dropping it does not stop the operation.
 pub struct WindowWork {
-    pane: Arc<Pane>,
+    inner: Arc<WindowInner>,
     kind: Kind,
     until: Instant,
     end: Mutex<Option<Result<(), Error>>>,
 }
 
 enum Kind {
-    /// Puts to a rank that have left when all before the mark have.
+    /// A put to a rank: done when everything before the mark is sent.
     Put(usize, Option<Mark>),
-    /// A signal of a rank.
+    /// A signal from a rank.
     Signal(usize),
 }
 
 impl WindowWork {
-    pub(super) fn put(pane: Arc<Pane>, to: usize, mark: Option<Mark>, until: Instant) -> Self {
+    pub(super) fn put(inner: Arc<WindowInner>, to: usize, mark: Option<Mark>, until: Instant) -> Self {
         let end = Mutex::new(mark.is_none().then_some(Ok(())));
-        Self { pane, kind: Kind::Put(to, mark), until, end }
+        Self { inner, kind: Kind::Put(to, mark), until, end }
     }
 
-    pub(super) fn signal(pane: Arc<Pane>, from: usize, until: Instant) -> Self {
-        Self { pane, kind: Kind::Signal(from), until, end: Mutex::new(None) }
+    pub(super) fn signal(inner: Arc<WindowInner>, from: usize, until: Instant) -> Self {
+        Self { inner, kind: Kind::Signal(from), until, end: Mutex::new(None) }
     }
 
-    /// Waits for the end. May be called again.
+    /// Waits for the end of the operation. May be called again.
     pub fn wait(&self) -> Result<(), Error> {
         let mut end = self.end.lock();
         loop {
@@ -43,11 +43,10 @@ impl WindowWork {
         }
     }
 
-    /// Waits for the end for so long; none if it has not ended by then.
-    pub fn wait_for(&self, patience: Duration) -> Option<Result<(), Error>> {
-        // Longer than any clock goes is for ever.
-        let Some(until) = Instant::now().checked_add(patience) else { return Some(self.wait()) };
-        // Whoever waits without end holds it.
+    /// As [`WindowWork::wait`], with a timeout; `None` if the operation has not ended by then.
+    pub fn wait_for(&self, timeout: Duration) -> Option<Result<(), Error>> {
+        let Some(until) = Instant::now().checked_add(timeout) else { return Some(self.wait()) };
+        // A thread in `wait` holds the lock.
         let mut end = self.end.try_lock_until(until)?;
         if end.is_none() {
             *end = self.advance(until.min(self.until));
@@ -55,9 +54,9 @@ impl WindowWork {
         end.clone()
     }
 
-    /// Whether it has ended.
+    /// Whether the operation has ended.
     pub fn is_done(&self) -> bool {
-        // Whoever holds it waits for the end.
+        // A thread in `wait` holds the lock.
         let Some(mut end) = self.end.try_lock() else { return false };
         if end.is_none() {
             *end = self.advance(Instant::now());
@@ -65,20 +64,20 @@ impl WindowWork {
         end.is_some()
     }
 
-    /// Goes on until a time; the end, if it is one.
+    /// Waits until a deadline; returns the result if the operation has ended.
     fn advance(&self, until: Instant) -> Option<Result<(), Error>> {
         let has_ended = match self.kind {
             Kind::Put(_, None) => Ok(true),
-            Kind::Put(to, Some(mark)) => self.pane.flush_for_now(to, mark, until),
-            Kind::Signal(from) => self.pane.hear(from, until),
+            Kind::Put(to, Some(mark)) => self.inner.try_flush(to, mark, until),
+            Kind::Signal(from) => self.inner.take_signal(from, until),
         };
         match has_ended {
             Ok(true) => Some(Ok(())),
             Err(error) => Some(Err(error)),
             Ok(false) if Instant::now() < self.until => None,
             Ok(false) => Some(Err(match self.kind {
-                Kind::Put(to, _) => self.pane.give_up_waiting(to),
-                Kind::Signal(from) => self.pane.late(from),
+                Kind::Put(to, _) => self.inner.fail_group(to),
+                Kind::Signal(from) => self.inner.timed_out(from),
             })),
         }
     }
@@ -89,7 +88,7 @@ impl Drop for WindowWork {
         if let Kind::Signal(from) = self.kind
             && self.end.get_mut().is_none()
         {
-            self.pane.owe(from);
+            self.inner.skip_signal(from);
         }
     }
 }

@@ -1,30 +1,28 @@
-//! What the user's memory held before it was overwritten.
+//! A backup of user memory that an operation overwrites in place.
 
 use super::intervals::Intervals;
 use super::pool::Pool;
 use core::ops::Range;
 use ringfold_fabric::memory::Memory;
 
-/// Bytes that were overwritten in place, each at its own position. Fresh memory for it costs nothing until
-/// something is saved there, page by page.
+/// Overwritten bytes, each at its original position. Fresh pages cost nothing until something is saved there.
 pub(super) struct Backup {
     block: Memory,
     saved: Intervals,
 }
 
 impl Backup {
-    /// Room for so many bytes.
     pub(super) fn new(bytes: usize, pool: &mut Pool) -> Self {
         Self { block: pool.take(bytes), saved: Intervals::default() }
     }
 
-    /// Keeps what is about to be overwritten, but for what was overwritten before.
+    /// Saves bytes that are about to be overwritten, except those saved before.
     pub(super) fn save(&mut self, memory: &[u8], range: Range<usize>) {
         let block = self.block.as_mut_slice();
         self.saved.insert(range, |new| block[new.clone()].copy_from_slice(&memory[new]));
     }
 
-    /// Puts everything back.
+    /// Restores all saved bytes.
     pub(super) fn restore(&mut self, memory: &mut [u8]) {
         for range in self.saved.iter() {
             memory[range.clone()].copy_from_slice(&self.block.as_slice()[range]);
@@ -32,12 +30,12 @@ impl Backup {
         self.forget();
     }
 
-    /// What was overwritten is no longer wanted.
+    /// Discards the saved bytes.
     pub(super) fn forget(&mut self) {
         self.saved.clear();
     }
 
-    /// Gives the memory back.
+    /// Returns the memory to the pool.
     pub(super) fn retire(self, pool: &mut Pool) {
         pool.give(self.block);
     }

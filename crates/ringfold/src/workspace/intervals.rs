@@ -2,14 +2,14 @@
 
 use core::ops::Range;
 
-/// Ranges that neither overlap nor touch, rising. Plans go through memory chunk after chunk, so there are few.
+/// Disjoint, non-adjacent ranges in rising order. Plans process memory chunk by chunk, so there are few.
 #[derive(Default)]
 pub(super) struct Intervals {
     ranges: Vec<Range<usize>>,
 }
 
 impl Intervals {
-    /// Adds a range, and calls `is_new` with each part of it that was not there, rising.
+    /// Adds a range, and calls `is_new` for each part that is new, in rising order.
     pub(super) fn insert(&mut self, range: Range<usize>, mut is_new: impl FnMut(Range<usize>)) {
         if range.is_empty() {
             return;
@@ -30,12 +30,10 @@ impl Intervals {
         self.ranges.splice(first..last, [merged]);
     }
 
-    /// All ranges.
     pub(super) fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.ranges.iter().cloned()
     }
 
-    /// Removes everything.
     pub(super) fn clear(&mut self) {
         self.ranges.clear();
     }

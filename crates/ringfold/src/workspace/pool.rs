@@ -1,50 +1,48 @@
-//! Large blocks of memory that operations take turns with: the page faults of fresh memory would cost a good
-//! part of an all-reduce.
+//! A pool of large memory blocks. Page faults of fresh memory would take a large part of an all-reduce.
 
 use core::cmp::Reverse;
 use ringfold_fabric::memory::Memory;
 
-/// Smaller blocks are left to the allocator.
+/// Smaller blocks are not pooled.
 const BYTES_MIN: usize = 64 * 1024;
 
-/// A block that was of no use to so many operations in a row is freed.
+/// A block is freed after this many operations without use.
 const OPERATIONS_IDLE_MAX: u64 = 16;
 
-/// Blocks that wait for the next operation. There are never more of them than recent operations needed at once.
+/// Idle blocks; never more than recent operations used at the same time.
 #[derive(Default)]
 pub(crate) struct Pool {
     idle: Vec<Idle>,
-    /// Operations so far.
+    /// The number of operations so far.
     operations: u64,
-    /// Blocks that were idle at once since one was last freed. That many operations may begin before the first
-    /// of them ends, and each of them takes a block.
+    /// The maximum number of idle blocks since one was freed: so many operations may be in flight, each with a block.
     idle_most: usize,
 }
 
 struct Idle {
     memory: Memory,
-    /// The number of operations when it was given back.
+    /// The number of operations when it became idle.
     since: u64,
 }
 
 impl Pool {
-    /// An operation begins: what was idle for too long is freed.
+    /// Counts an operation, and frees blocks that were idle for too long.
     pub(super) fn begin(&mut self) {
         self.operations += 1;
-        let patience = OPERATIONS_IDLE_MAX + self.idle_most as u64;
+        let idle_max = OPERATIONS_IDLE_MAX + self.idle_most as u64;
         let before = self.idle.len();
-        self.idle.retain(|block| self.operations - block.since <= patience);
+        self.idle.retain(|block| self.operations - block.since <= idle_max);
         if self.idle.len() < before {
             self.idle_most = self.idle.len();
         }
     }
 
-    /// A block of at least so many bytes, holding anything.
+    /// A block of at least this many bytes, with any content.
     pub(super) fn take(&mut self, bytes: usize) -> Memory {
-        // What is much too large is left to an operation that needs all of it.
+        // Much larger blocks are left to operations that need them.
         let fits = |block: &Idle| (bytes..=bytes.saturating_mul(2)).contains(&block.memory.len());
         let fitting = self.idle.iter().enumerate().filter(|(_, block)| fits(block));
-        // Of equals the latest, so that those that are too many grow old.
+        // Of equal blocks the most recently used one, so that surplus blocks age.
         let best = fitting.min_by_key(|(_, block)| (block.memory.len(), Reverse(block.since)));
         match best.map(|(index, _)| index) {
             Some(index) => self.idle.swap_remove(index).memory,
@@ -52,7 +50,7 @@ impl Pool {
         }
     }
 
-    /// Takes a block back. Nothing of it may be on its way out.
+    /// Returns a block. Nothing of it may be in the process of being sent.
     pub(super) fn give(&mut self, memory: Memory) {
         if memory.len() >= BYTES_MIN {
             self.idle.push(Idle { memory, since: self.operations });
@@ -78,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_one_size_take_turns_with_one_block() {
+    fn operations_of_one_size_reuse_one_block() {
         let mut pool = Pool::default();
         let block = pool.take(LARGE);
         let first = address(&block);
@@ -93,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_operation_leaves_large_blocks_alone_and_keeps_no_small_ones() {
+    fn a_small_operation_neither_uses_large_blocks_nor_pools_small_ones() {
         let mut pool = Pool::default();
         pool.give(Memory::zeroed(LARGE));
         let small = pool.take(1000);
@@ -103,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_nobody_needs_any_more_is_freed() {
+    fn an_unused_block_is_freed() {
         let mut pool = Pool::default();
         pool.give(Memory::zeroed(LARGE));
         for _ in 0..=OPERATIONS_IDLE_MAX {
@@ -115,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn many_operations_in_flight_find_the_blocks_of_those_before_them() {
+    fn many_operations_in_flight_reuse_the_blocks_of_earlier_ones() {
         let mut pool = Pool::default();
         for _ in 0..5 {
             let mut lent = Vec::new();
@@ -129,7 +127,7 @@ mod tests {
             }
             assert_eq!(pool.idle.len(), 64);
         }
-        // Then they get fewer, and so do the blocks.
+        // With fewer operations in flight the number of blocks shrinks.
         for _ in 0..100 {
             pool.begin();
             let block = pool.take(LARGE);

@@ -1,18 +1,18 @@
 //! Real plans over real memory, held against what a loop over numbers gives.
 
-mod group;
+mod simulated_group;
 
 use super::{Outgoing, Pool, TensorWorkspace};
 use crate::all_reduce::HostBuffers;
-use group::{End, run};
 use ringfold_fabric::memory::{Memory, View};
-use ringfold_plan::step::{Left, Place, Region};
+use ringfold_plan::step::{Left, OpBuffer, Region};
 use ringfold_plan::workspace::Workspace;
 use ringfold_proto::descriptor::{Descriptor, Weight};
-use ringfold_proto::dtype::{DType, Kind};
+use ringfold_proto::dtype::{DType, NumberKind};
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::{Algorithm, Tuning};
+use simulated_group::{Ending, run};
 use zerocopy::{FromBytes, IntoBytes};
 
 const ALGORITHMS: [Algorithm; 4] =
@@ -28,7 +28,7 @@ fn element(dtype: DType, numerator: i64, denominator: i64) -> Vec<u8> {
     let whole = numerator / denominator;
     let (single, double) = (numerator as f32 / denominator as f32, numerator as f64 / denominator as f64);
     match dtype.kind() {
-        Kind::Unsigned | Kind::Signed => whole.to_le_bytes()[..dtype.bytes()].to_vec(),
+        NumberKind::Unsigned | NumberKind::Signed => whole.to_le_bytes()[..dtype.bytes()].to_vec(),
         _ => match dtype {
             DType::F16 => half::f16::from_f32(single).to_ne_bytes().to_vec(),
             DType::BF16 => half::bf16::from_f32(single).to_ne_bytes().to_vec(),
@@ -73,7 +73,7 @@ fn buffers(source: &[u8], in_place: bool) -> HostBuffers {
 fn check(dtype: DType, op: ReduceOp, world: usize, count: usize, in_place: bool, tuning: Tuning) {
     let descriptor = Descriptor::all_reduce(count as u64, dtype, op);
     let all = (0..world).map(|rank| buffers(&input(dtype, rank, count), in_place)).collect();
-    let results = run(&vec![descriptor; world], all, tuning, &mut Pool::default(), End::Committed);
+    let results = run(&vec![descriptor; world], all, tuning, &mut Pool::default(), Ending::Committed);
     let expected: Vec<u8> = (0..count)
         .flat_map(|index| {
             let (numerator, denominator) = folded(op, world, index);
@@ -87,8 +87,8 @@ fn check(dtype: DType, op: ReduceOp, world: usize, count: usize, in_place: bool,
 }
 
 #[test]
-fn all_types_and_operations_give_what_a_loop_gives() {
-    for &dtype in DType::ALL.iter().filter(|dtype| dtype.kind() != Kind::Complex) {
+fn all_types_and_operations_match_the_reference() {
+    for &dtype in DType::ALL.iter().filter(|dtype| dtype.kind() != NumberKind::Complex) {
         for op in OPS {
             for in_place in [false, true] {
                 check(dtype, op, 3, 77, in_place, tuning(Algorithm::Ring, 64));
@@ -99,7 +99,7 @@ fn all_types_and_operations_give_what_a_loop_gives() {
 }
 
 #[test]
-fn all_plans_worlds_and_counts_give_what_a_loop_gives() {
+fn all_plans_worlds_and_counts_match_the_reference() {
     for algorithm in ALGORITHMS {
         for world in [1, 2, 3, 5] {
             for in_place in [false, true] {
@@ -115,7 +115,7 @@ fn all_plans_worlds_and_counts_give_what_a_loop_gives() {
 }
 
 #[test]
-fn an_abort_at_any_moment_puts_back_every_bit() {
+fn an_abort_at_any_moment_restores_every_bit() {
     let count = 501;
     let quantization = Some(Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U8 });
     let plain = Descriptor::all_reduce(count, DType::F32, ReduceOp::Avg);
@@ -129,7 +129,8 @@ fn an_abort_at_any_moment_puts_back_every_bit() {
                     let all = inputs.iter().map(|input| buffers(input, true)).collect();
                     let descriptors = vec![descriptor; world];
                     let tuning = tuning(algorithm, 256);
-                    let results = run(&descriptors, all, tuning, &mut Pool::default(), End::Aborted(after));
+                    let results =
+                        run(&descriptors, all, tuning, &mut Pool::default(), Ending::Aborted(after));
                     assert!(results == inputs, "{descriptor} by {algorithm:?} of {world} after {after}");
                 }
             }
@@ -154,7 +155,7 @@ fn quantised(q: Quantization, op: ReduceOp, inputs: &[Vec<f32>], in_place: bool,
     let descriptor = Descriptor { quantization: Some(q), ..base };
     let all = inputs.iter().map(|input| buffers(input.as_bytes(), in_place)).collect();
     let descriptors = vec![descriptor; inputs.len()];
-    let results = run(&descriptors, all, tuning, &mut Pool::default(), End::Committed);
+    let results = run(&descriptors, all, tuning, &mut Pool::default(), Ending::Committed);
     assert!(results.iter().all(|result| *result == results[0]), "{descriptor}: ranks differ");
     <[f32]>::ref_from_bytes(&results[0]).map_or_else(|_| unaligned(&results[0]), <[f32]>::to_vec)
 }
@@ -208,7 +209,7 @@ fn quantised_results_have_the_same_bits_everywhere_and_small_errors() {
 }
 
 #[test]
-fn what_was_settled_or_stored_travels_as_the_same_bytes_and_what_changed_does_not() {
+fn settled_or_stored_regions_are_sent_unchanged() {
     let q = Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U8 };
     let base = Descriptor::all_reduce(8, DType::F32, ReduceOp::Sum);
     let descriptor = Descriptor { quantization: Some(q), ..base };
@@ -217,11 +218,11 @@ fn what_was_settled_or_stored_travels_as_the_same_bytes_and_what_changed_does_no
     let mut workspace =
         TensorWorkspace::new(buffers(values.as_bytes(), true), descriptor, 0, 2, true, &mut pool);
     let travels = |workspace: &mut TensorWorkspace, region| match workspace.prepare(region) {
-        Outgoing::Encoded(region) => workspace.wire.as_ref().unwrap().encoded(region).to_vec(),
+        Outgoing::Encoded(region) => workspace.quantized.as_ref().unwrap().encoded(region).to_vec(),
         _ => panic!("it is quantised"),
     };
-    let region = Region { place: Place::Target, offset: 2, count: 4 };
-    let mut frame = travels(&mut workspace, region.at(Place::Source));
+    let region = Region { buffer: OpBuffer::Target, offset: 2, count: 4 };
+    let mut frame = travels(&mut workspace, region.at(OpBuffer::Source));
     // Bytes that no encoder makes: some element is the lowest, and some the highest.
     frame[16..].fill(100);
     workspace.store(&frame, region);
@@ -232,9 +233,9 @@ fn what_was_settled_or_stored_travels_as_the_same_bytes_and_what_changed_does_no
     let settled = travels(&mut workspace, region);
     let mut value = vec![0; 16];
     ringfold_kernels::dequantize(q, DType::F32, &settled, &mut value);
-    assert_eq!(workspace.places.output()[8..24], value);
+    assert_eq!(workspace.memory.output()[8..24], value);
     workspace.restore();
-    assert_eq!(workspace.places.output(), values.as_bytes());
+    assert_eq!(workspace.memory.output(), values.as_bytes());
 }
 
 #[test]
@@ -258,7 +259,7 @@ fn a_weighted_average_is_the_weighted_sum_over_the_sum_of_weights() {
                     };
                     let all = views.iter().map(make).collect();
                     let tuning = tuning(algorithm, 64);
-                    let results = run(&descriptors, all, tuning, &mut Pool::default(), End::Committed);
+                    let results = run(&descriptors, all, tuning, &mut Pool::default(), Ending::Committed);
                     let total: i64 = (0..world).map(weight).sum();
                     let sum = |i| (0..world).map(|rank| weight(rank) * number(rank, i)).sum();
                     let expected: Vec<u8> = (0..count).flat_map(|i| element(dtype, sum(i), total)).collect();
@@ -276,18 +277,18 @@ fn a_weighted_average_is_the_weighted_sum_over_the_sum_of_weights() {
 }
 
 #[test]
-fn weights_that_are_all_zero_give_no_number() {
+fn zero_weights_give_nan() {
     let base = Descriptor::all_reduce(4, DType::F32, ReduceOp::Avg);
     let descriptor = Descriptor { weight: Weight::new(0.0), ..base };
     let all = (0..2).map(|rank| buffers(&input(DType::F32, rank, 3), true)).collect();
     let tuning = tuning(Algorithm::Ring, 64);
-    let results = run(&[descriptor; 2], all, tuning, &mut Pool::default(), End::Committed);
+    let results = run(&[descriptor; 2], all, tuning, &mut Pool::default(), Ending::Committed);
     assert_eq!(results[0], results[1]);
     assert!(unaligned(&results[0]).iter().all(|value| value.is_nan()));
 }
 
 #[test]
-fn in_place_takes_as_much_again_and_out_of_place_takes_nothing() {
+fn only_in_place_operations_need_a_backup() {
     let count = 100_000;
     for algorithm in [Algorithm::Ring, Algorithm::Direct, Algorithm::Halving] {
         for (in_place, expected) in [(false, vec![]), (true, vec![4 * count; 3])] {
@@ -295,7 +296,7 @@ fn in_place_takes_as_much_again_and_out_of_place_takes_nothing() {
             let mut pool = Pool::default();
             for _ in 0..3 {
                 let all = (0..3).map(|rank| buffers(&input(DType::F32, rank, count), in_place)).collect();
-                run(&[descriptor; 3], all, tuning(algorithm, 65_536), &mut pool, End::Committed);
+                run(&[descriptor; 3], all, tuning(algorithm, 65_536), &mut pool, Ending::Committed);
                 assert_eq!(pool.blocks_bytes(), expected, "{algorithm:?}");
             }
         }
@@ -303,13 +304,13 @@ fn in_place_takes_as_much_again_and_out_of_place_takes_nothing() {
 }
 
 #[test]
-fn what_is_not_quantised_travels_from_where_it_lies() {
+fn unquantized_data_is_sent_from_its_own_memory() {
     let descriptor = Descriptor::all_reduce(100, DType::F32, ReduceOp::Sum);
     for in_place in [false, true] {
         let source = buffers(&input(DType::F32, 0, 100), in_place);
         let mut workspace = TensorWorkspace::new(source, descriptor, 10, 2, true, &mut Pool::default());
-        for place in [Place::Source, Place::Target, Place::Scratch] {
-            let region = Region { place, offset: 2, count: 8 };
+        for buffer in [OpBuffer::Source, OpBuffer::Target, OpBuffer::Scratch] {
+            let region = Region { buffer, offset: 2, count: 8 };
             assert!(matches!(workspace.prepare(region), Outgoing::Verbatim(_)));
             assert_eq!(workspace.load(region).len(), 32);
         }

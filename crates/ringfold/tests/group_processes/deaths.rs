@@ -1,6 +1,6 @@
 //! Ranks that are killed or stopped.
 
-use super::stage::{MANY, MEDIA, Rank, SOON, group, now_ns};
+use super::rank_process::{MANY, MEDIA, Rank, SOON, group, now_ns};
 use std::time::Duration;
 
 /// Kills the last rank; all others say soon that it is gone, and end.
@@ -23,7 +23,7 @@ fn kill_last(what: &str, mut ranks: Vec<Rank>) {
 }
 
 #[test]
-fn who_is_killed_in_a_reduction_is_named_at_once() {
+fn a_rank_killed_in_a_reduction_is_named_at_once() {
     for media in MEDIA {
         for (world, count) in [(3, 1), (4, 1), (4, 100_000), (3, MANY)] {
             let mut ranks = group(world, media, "");
@@ -38,7 +38,7 @@ fn who_is_killed_in_a_reduction_is_named_at_once() {
 }
 
 #[test]
-fn who_is_killed_in_a_broadcast_is_named_at_once() {
+fn a_rank_killed_in_a_broadcast_is_named_at_once() {
     for media in MEDIA {
         // Whoever dies gets the data, or has it.
         for root in [0, 2] {
@@ -54,7 +54,7 @@ fn who_is_killed_in_a_broadcast_is_named_at_once() {
 }
 
 #[test]
-fn who_is_killed_in_a_transfer_is_named_at_once() {
+fn a_rank_killed_in_a_transfer_is_named_at_once() {
     for media in MEDIA {
         for count in [1, MANY] {
             // The others are in no call with it, but are told all the same.
@@ -72,7 +72,7 @@ fn who_is_killed_in_a_transfer_is_named_at_once() {
 }
 
 #[test]
-fn who_is_killed_outside_of_any_call_fails_the_call_that_runs_and_the_next() {
+fn a_rank_killed_outside_of_a_call_fails_the_running_call_and_the_next() {
     for media in MEDIA {
         let mut ranks = group(4, media, "");
         for rank in &mut ranks {
@@ -99,7 +99,7 @@ fn who_is_killed_outside_of_any_call_fails_the_call_that_runs_and_the_next() {
 }
 
 #[test]
-fn who_is_killed_while_all_are_idle_is_told_of_without_a_call() {
+fn a_rank_killed_while_all_are_idle_is_reported_without_a_call() {
     for media in MEDIA {
         let mut ranks = group(3, media, "");
         std::thread::sleep(Duration::from_millis(100));
@@ -116,7 +116,7 @@ fn who_is_killed_while_all_are_idle_is_told_of_without_a_call() {
 }
 
 #[test]
-fn who_is_stopped_is_named_when_time_is_up_and_hears_of_it_when_it_goes_on() {
+fn a_stopped_rank_is_named_at_the_timeout_and_sees_the_failure_when_it_continues() {
     for media in MEDIA {
         for count in [1, 1 << 20] {
             let mut ranks = group(4, media, "timeout_ms=1500");
@@ -143,7 +143,7 @@ fn who_is_stopped_is_named_when_time_is_up_and_hears_of_it_when_it_goes_on() {
 }
 
 #[test]
-fn who_does_not_call_is_named_when_time_is_up() {
+fn a_rank_that_does_not_call_is_named_at_the_timeout() {
     for media in MEDIA {
         // In a ring, rank 0 waits for rank 3, which waits as well.
         for count in [1, 1 << 20] {
@@ -164,7 +164,7 @@ fn who_does_not_call_is_named_when_time_is_up() {
 }
 
 #[test]
-fn a_short_stop_is_no_fault() {
+fn a_short_stop_is_not_a_failure() {
     for media in MEDIA {
         let mut ranks = group(3, media, "");
         for round in 0..3 {

@@ -1,10 +1,10 @@
 //! Ranks that are killed while results are put back.
 
-use super::stage::{MEDIA, Rank, group};
+use super::rank_process::{MEDIA, Rank, group};
 use std::time::Duration;
 
 #[test]
-fn survivors_of_a_kill_agree_on_what_counted_and_have_the_rest_back() {
+fn survivors_of_a_kill_agree_on_the_outcome_and_restore_the_rest() {
     for media in MEDIA {
         for (round, (op, count)) in
             [("reduce", 1), ("reduce", 300_000), ("broadcast", 100_000), ("reduce", 5000)].iter().enumerate()

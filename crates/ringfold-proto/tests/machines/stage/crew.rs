@@ -1,6 +1,6 @@
 //! The peers on the stage, and what their drivers were asked to do.
 
-use ringfold_proto::cause::WaitNote;
+use ringfold_proto::cause::WaitWarning;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::id::{CallId, ConnId, EpochId, OpId, PeerId};
@@ -54,7 +54,7 @@ pub struct Actor {
     pub probes: Vec<ProbeAsked>,
     pub assignments: Vec<(CallId, u64, Assignment)>,
     /// What its log says of calls that wait.
-    pub notes: Vec<WaitNote>,
+    pub notes: Vec<WaitWarning>,
 }
 
 impl Actor {

@@ -4,7 +4,7 @@ use super::crew::ProbeAsked;
 use super::{OpState, Stage, Who};
 use ringfold_proto::bounded::Bounded;
 use ringfold_proto::id::{ConnId, PeerId};
-use ringfold_proto::master::{MasterAction, TourAnswer, TourQuestion};
+use ringfold_proto::master::{MasterAction, TourRequest, TourSolution};
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::peer::{Completion, Failure, PeerAction};
 use std::collections::VecDeque;
@@ -139,7 +139,7 @@ impl Stage {
         self.settle();
     }
 
-    /// From now on the two can't reach each other.
+    /// From now on the two cannot reach each other.
     pub fn part(&mut self, a: Who, b: Who) {
         self.apart.insert(pair(a, b));
         if self.linked.remove(&pair(a, b)) {
@@ -222,7 +222,7 @@ impl Stage {
                 MasterAction::SolveTour(question) if self.solves && !question.unreachable.is_empty() => {
                     let answer = solve(&question);
                     let now = self.now;
-                    self.master().handle_tour(now, question.ticket, answer);
+                    self.master().handle_tour(now, question.id, answer);
                 }
                 MasterAction::SolveTour(question) => self.questions.push_back(question),
                 MasterAction::Notify(event) => self.events.push(event),
@@ -424,7 +424,7 @@ pub fn pair(a: Who, b: Who) -> (Who, Who) {
 }
 
 /// Tries all rings: fine for a handful. Whoever is in the way is left out, the newest first.
-fn solve(question: &TourQuestion) -> TourAnswer {
+fn solve(question: &TourRequest) -> TourSolution {
     let count = question.nodes.len();
     let apart = |a: usize, b: usize| question.unreachable.contains(&(a, b));
     let mut left_out = Vec::new();
@@ -432,7 +432,7 @@ fn solve(question: &TourQuestion) -> TourAnswer {
         let here: Vec<_> = (0..count).filter(|i| !left_out.contains(i)).collect();
         if let Some(ring) = find_ring(&mut vec![here[0]], &here, &apart) {
             let ids = |of: &[usize]| of.iter().map(|i| question.nodes[*i]).collect();
-            return TourAnswer { order: ids(&ring), left_out: ids(&left_out) };
+            return TourSolution { order: ids(&ring), left_out: ids(&left_out) };
         }
         // The newest of those with the fewest ways.
         let ways = |i: &usize| here.iter().filter(|j| *j != i && !apart(*i, **j)).count();

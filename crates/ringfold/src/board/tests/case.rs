@@ -9,9 +9,9 @@ use ringfold_proto::id::Rank;
 use ringfold_proto::reduce_op::ReduceOp;
 
 /// Numbers that look random.
-pub(super) struct Chance(pub(super) u64);
+pub(super) struct TestRng(pub(super) u64);
 
-impl Chance {
+impl TestRng {
     pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end
@@ -32,33 +32,33 @@ const COLLECTIVES: usize = 9;
 
 impl Case {
     /// Some collective with some sizes.
-    pub(super) fn draw(world: usize, slot_bytes: usize, turn: usize, chance: &mut Chance) -> Self {
-        let bytes = match chance.below(5) {
-            0 => chance.below(3),
-            1 => chance.below(64),
-            2 => slot_bytes * world + chance.below(9) - 4,
-            3 => chance.below(slot_bytes * 4),
+    pub(super) fn draw(world: usize, slot_bytes: usize, turn: usize, rng: &mut TestRng) -> Self {
+        let bytes = match rng.below(5) {
+            0 => rng.below(3),
+            1 => rng.below(64),
+            2 => slot_bytes * world + rng.below(9) - 4,
+            3 => rng.below(slot_bytes * 4),
             // Beyond what is done in one hop.
-            _ => 16_000 + chance.below(40 * slot_bytes),
+            _ => 16_000 + rng.below(40 * slot_bytes),
         };
-        Self::new(world, bytes, turn + chance.below(COLLECTIVES), chance.below(3), chance)
+        Self::new(world, bytes, turn + rng.below(COLLECTIVES), rng.below(3), rng)
     }
 
     /// Each collective once, in each of its forms.
-    pub(super) fn all(world: usize, bytes: usize, chance: &mut Chance) -> Vec<Self> {
+    pub(super) fn all(world: usize, bytes: usize, rng: &mut TestRng) -> Vec<Self> {
         let forms = (0..COLLECTIVES).flat_map(|which| (0..3).map(move |form| (which, form)));
-        forms.map(|(which, form)| Self::new(world, bytes, which, form, chance)).collect()
+        forms.map(|(which, form)| Self::new(world, bytes, which, form, rng)).collect()
     }
 
-    fn new(world: usize, bytes: usize, which: usize, form: usize, chance: &mut Chance) -> Self {
-        let root = Rank::from_index(chance.below(world));
+    fn new(world: usize, bytes: usize, which: usize, form: usize, rng: &mut TestRng) -> Self {
+        let root = Rank::from_index(rng.below(world));
         let (dtype, op) = [
             (DType::F32, ReduceOp::Sum),
             (DType::F32, ReduceOp::Avg),
             (DType::U8, ReduceOp::Sum),
             (DType::F32, ReduceOp::Max),
             (DType::C128, ReduceOp::Sum),
-        ][chance.below(5)];
+        ][rng.below(5)];
         let collective = [
             Collective::AllReduce,
             Collective::Reduce { root },
@@ -79,7 +79,7 @@ impl Case {
         let even = Parts::even(count as u64, world as u16);
         let mut sizes: Vec<usize> = (0..world).map(|rank| even.part(rank).count as usize).collect();
         if form > 0 {
-            sizes.iter_mut().for_each(|size| *size = chance.below(2 * *size + 2));
+            sizes.iter_mut().for_each(|size| *size = rng.below(2 * *size + 2));
         }
         let total: usize = sizes.iter().sum();
         let mut descriptor = Descriptor::all_reduce(count as u64, dtype, op).with_collective(collective);
@@ -105,7 +105,7 @@ impl Case {
             2 if is_dealt => {
                 descriptor.count = 0;
                 if collective == Collective::AllToAll {
-                    let mut wild = |size: &mut usize| *size = chance.below(2 * *size + 2);
+                    let mut wild = |size: &mut usize| *size = rng.below(2 * *size + 2);
                     pairs.iter_mut().flatten().for_each(&mut wild);
                 }
                 let send = |me: usize| pairs[me].iter().map(|size| *size as u64).collect();
@@ -114,19 +114,19 @@ impl Case {
             }
             _ => {
                 if form > 0 {
-                    return Self::new(world, bytes, which, 0, chance);
+                    return Self::new(world, bytes, which, 0, rng);
                 }
                 vec![Layout::Even; world]
             }
         };
         let in_place = match collective {
             Collective::AllReduce | Collective::Reduce { .. } | Collective::Broadcast { .. } => {
-                chance.below(3) > 0
+                rng.below(3) > 0
             }
-            Collective::AllGather | Collective::ReduceScatter => chance.below(3) == 0,
+            Collective::AllGather | Collective::ReduceScatter => rng.below(3) == 0,
             _ => false,
         };
-        Self { descriptor, layouts, in_place, pairs, lists: chance.below(2) == 0 }
+        Self { descriptor, layouts, in_place, pairs, lists: rng.below(2) == 0 }
     }
 
     fn element(&self) -> usize {
@@ -139,7 +139,7 @@ impl Case {
     }
 
     /// What a rank brings, and room for what it gets.
-    pub(super) fn side(&self, me: usize, chance: &mut Chance) -> Side {
+    pub(super) fn buffers(&self, me: usize, rng: &mut TestRng) -> RankBuffers {
         let whole = self.descriptor.count as usize * self.element();
         let sum = |sizes: &mut dyn Iterator<Item = usize>| sizes.sum::<usize>() * self.element();
         let sent: Vec<usize> = self.pairs[me].iter().map(|size| size * self.element()).collect();
@@ -149,7 +149,7 @@ impl Case {
             Collective::AllReduce => (vec![whole], vec![whole]),
             Collective::Reduce { root } => (vec![whole], vec![if root.index() == me { whole } else { 0 }]),
             Collective::Broadcast { root } if root.index() == me => {
-                (vec![whole], vec![if chance.below(2) == 0 { whole } else { 0 }])
+                (vec![whole], vec![if rng.below(2) == 0 { whole } else { 0 }])
             }
             Collective::Broadcast { .. } => (vec![0], vec![whole]),
             Collective::AllGather => (vec![self.part(me)], parts),
@@ -159,18 +159,18 @@ impl Case {
             Collective::AllToAll => (sent, got),
             _ => (vec![0], vec![0]),
         };
-        let random = |bytes: usize, chance: &mut Chance| -> Vec<u8> {
+        let random = |bytes: usize, rng: &mut TestRng| -> Vec<u8> {
             match self.descriptor.dtype {
-                DType::U8 => (0..bytes).map(|_| chance.below(256) as u8).collect(),
+                DType::U8 => (0..bytes).map(|_| rng.below(256) as u8).collect(),
                 DType::F32 => (0..bytes / 4)
-                    .flat_map(|_| (chance.below(2_000_000) as f32 / 777.0 - 999.0).to_le_bytes())
+                    .flat_map(|_| (rng.below(2_000_000) as f32 / 777.0 - 999.0).to_le_bytes())
                     .collect(),
                 _ => (0..bytes / 8)
-                    .flat_map(|_| (chance.below(2_000_000) as f64 / 777.0 - 999.0).to_le_bytes())
+                    .flat_map(|_| (rng.below(2_000_000) as f64 / 777.0 - 999.0).to_le_bytes())
                     .collect(),
             }
         };
-        let mut input_bytes = random(input.iter().sum(), chance);
+        let mut input_bytes = random(input.iter().sum(), rng);
         let mut output_bytes = vec![0xaa; output.iter().sum()];
         if self.in_place {
             // The one buffer is kept as the output, and the input as it was.
@@ -189,7 +189,7 @@ impl Case {
                 input_bytes = Vec::new();
             }
         }
-        Side {
+        RankBuffers {
             input: input_bytes,
             output: output_bytes,
             in_place: self.in_place,
@@ -264,7 +264,7 @@ fn each<const N: usize>(sum: &mut [u8], operand: &[u8], f: impl Fn([u8; N], [u8;
 }
 
 /// One rank's memory.
-pub(super) struct Side {
+pub(super) struct RankBuffers {
     pub(super) input: Vec<u8>,
     output: Vec<u8>,
     pub(super) in_place: bool,
@@ -275,14 +275,14 @@ pub(super) struct Side {
 }
 
 /// The same, as it is given to the board.
-pub(super) struct Lists<'a> {
+pub(super) struct BufferLists<'a> {
     input: Vec<&'a [u8]>,
     output: Vec<&'a mut [u8]>,
     in_place: bool,
     lists: bool,
 }
 
-impl Side {
+impl RankBuffers {
     /// Whether it has what it should.
     pub(super) fn is_right(&self, expected: &[u8]) -> bool {
         // A root may have no room for what it broadcasts.
@@ -290,7 +290,7 @@ impl Side {
         has_no_room || expected == self.own.clone().map_or(&self.output[..], |own| &self.output[own])
     }
 
-    pub(super) fn lists(&mut self) -> Lists<'_> {
+    pub(super) fn lists(&mut self) -> BufferLists<'_> {
         let cut = self.lists && !self.in_place;
         let (mut input, mut rest) = (Vec::new(), &self.input[..]);
         for bytes in self.cuts.0.iter().filter(|_| cut) {
@@ -306,21 +306,21 @@ impl Side {
         if !cut {
             output.push(rest);
         }
-        Lists { input, output, in_place: self.in_place, lists: self.lists }
+        BufferLists { input, output, in_place: self.in_place, lists: self.lists }
     }
 }
 
-impl<'a> Lists<'a> {
+impl<'a> BufferLists<'a> {
     pub(super) fn operands(&'a mut self) -> Operands<'a> {
         if self.in_place {
             return Operands::InPlace(self.output[0]);
         }
         if self.lists {
-            return Operands::Apart {
+            return Operands::OutOfPlace {
                 input: Pieces::Many(&self.input),
                 output: PiecesMut::Many(&mut self.output),
             };
         }
-        Operands::Apart { input: Pieces::One(self.input[0]), output: PiecesMut::One(self.output[0]) }
+        Operands::OutOfPlace { input: Pieces::One(self.input[0]), output: PiecesMut::One(self.output[0]) }
     }
 }

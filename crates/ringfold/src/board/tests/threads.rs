@@ -1,6 +1,6 @@
 //! Ranks that really run at the same time.
 
-use super::case::{Case, Chance, Lists, Side};
+use super::case::{BufferLists, Case, RankBuffers, TestRng};
 use super::*;
 use std::time::Duration;
 
@@ -9,32 +9,34 @@ fn soon() -> Instant {
 }
 
 #[test]
-fn ranks_in_threads_of_their_own_get_the_right_results() {
+fn ranks_in_threads_compute_the_right_results() {
     for world in [1, 2, 3, 5] {
         let mut boards = boards(Geometry { world, slot_bytes: 4096, depth: 8 });
-        let mut chance = Chance(world as u64);
+        let mut rng = TestRng(world as u64);
         for turn in 0..300 {
-            let case = Case::draw(world, 4096, turn, &mut chance);
-            let mut sides: Vec<Side> = (0..world).map(|rank| case.side(rank, &mut chance)).collect();
-            let inputs: Vec<Vec<u8>> = sides.iter().map(|side| side.input.clone()).collect();
+            let case = Case::draw(world, 4096, turn, &mut rng);
+            let mut buffers: Vec<RankBuffers> = (0..world).map(|rank| case.buffers(rank, &mut rng)).collect();
+            let inputs: Vec<Vec<u8>> =
+                buffers.iter().map(|rank_buffers| rank_buffers.input.clone()).collect();
             std::thread::scope(|scope| {
-                for ((board, side), layout) in boards.iter_mut().zip(&mut sides).zip(&case.layouts) {
+                for ((board, rank_buffers), layout) in boards.iter_mut().zip(&mut buffers).zip(&case.layouts)
+                {
                     let descriptor = &case.descriptor;
                     scope.spawn(move || {
-                        let mut lists: Lists = side.lists();
+                        let mut lists: BufferLists = rank_buffers.lists();
                         board.run(descriptor, layout, &Tuning::default(), lists.operands(), soon).unwrap();
                     });
                 }
             });
-            for (rank, side) in sides.iter().enumerate() {
-                assert!(side.is_right(&case.expected(rank, &inputs)), "rank {rank}: {case:?}");
+            for (rank, rank_buffers) in buffers.iter().enumerate() {
+                assert!(rank_buffers.is_right(&case.expected(rank, &inputs)), "rank {rank}: {case:?}");
             }
         }
     }
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_and_the_board_is_given_up_for_all() {
+fn a_missing_rank_is_named_and_the_board_is_aborted_for_all() {
     let mut boards = boards(Geometry { world: 3, slot_bytes: 128, depth: 4 });
     let barrier = Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
     let tuning = Tuning::default();
@@ -55,7 +57,7 @@ fn a_rank_that_does_not_come_is_named_and_the_board_is_given_up_for_all() {
 }
 
 #[test]
-fn whoever_waits_for_a_rank_that_left_is_told_at_once() {
+fn a_wait_for_a_rank_that_left_fails_at_once() {
     let mut boards = boards(Geometry { world: 2, slot_bytes: 128, depth: 4 });
     boards[1].leave();
     let sum = Descriptor::all_reduce(4, DType::U8, ReduceOp::Sum);

@@ -1,0 +1,102 @@
+//! A communicator as the bindings use it: with result codes, and the operations that were not awaited.
+
+use crate::in_flight::InFlight;
+use crate::result::{ApiCall, CallError, ResultCode};
+use parking_lot::Mutex;
+use ringfold::{Communicator, Error, Failure};
+use std::time::Duration;
+
+/// How long an operation may take to release its buffers after leaving; milliseconds are expected.
+const RELEASE_MAX: Duration = Duration::from_secs(60);
+
+/// A communicator with its tags in flight and its last fatal error.
+pub struct CommunicatorHandle {
+    /// The communicator.
+    pub communicator: Communicator,
+    /// Its tags in flight.
+    pub in_flight: InFlight,
+    /// The error that ended this peer's membership, once a call has returned it.
+    lost: Mutex<Option<CallError>>,
+}
+
+impl CommunicatorHandle {
+    /// Wraps a new communicator.
+    pub fn new(communicator: Communicator) -> Self {
+        Self { communicator, in_flight: InFlight::default(), lost: Mutex::new(None) }
+    }
+
+    /// Converts the error of a call, and remembers it if it ended this peer's membership.
+    pub fn record_error(&self, error: &Error, during: ApiCall) -> CallError {
+        let failure = CallError::from_error(error, during);
+        let over = matches!(
+            error,
+            Error::Failed(Failure::MasterLost(_) | Failure::Removed(_)) | Error::Left | Error::Interrupted
+        );
+        if over && during != ApiCall::Connect {
+            *self.lost.lock() = Some(failure.clone());
+        }
+        failure
+    }
+
+    /// Fails if a launched operation was not awaited, even if it has ended.
+    pub fn require_awaited(&self) -> Result<(), CallError> {
+        match self.in_flight.count_unawaited() {
+            0 => Ok(()),
+            count => Err(CallError::new(
+                ResultCode::PendingAsyncOps,
+                format!("{count} asynchronous operations were not awaited: wait for them first"),
+            )),
+        }
+    }
+
+    /// Registers with the master and waits until accepted.
+    pub fn connect(&self) -> Result<(), CallError> {
+        self.communicator.connect().map_err(|e| self.record_error(&e, ApiCall::Connect))
+    }
+
+    /// Admits pending peers.
+    pub fn update_topology(&self) -> Result<(), CallError> {
+        self.require_awaited()?;
+        self.communicator.update_topology().map_err(|e| self.record_error(&e, ApiCall::UpdateTopology))
+    }
+
+    /// Measures bandwidths and adopts a better ring.
+    pub fn optimize_topology(&self) -> Result<(), CallError> {
+        self.require_awaited()?;
+        self.communicator.optimize_topology().map_err(|e| self.record_error(&e, ApiCall::OptimizeTopology))
+    }
+
+    /// Asks whether peers wait to join.
+    pub fn are_peers_pending(&self) -> Result<bool, CallError> {
+        self.communicator.are_peers_pending().map_err(|e| self.record_error(&e, ApiCall::PendingVote))
+    }
+
+    /// The world size with this number of `pcclAttribute_t`.
+    pub fn attribute(&self, number: i32) -> Result<u32, CallError> {
+        let attributes = self.communicator.attributes();
+        let value = match number {
+            1 => attributes.global_world,
+            2 => attributes.group_world,
+            3 => attributes.groups,
+            4 => attributes.largest_group_world,
+            other => return Err(CallError::invalid_argument(format!("unknown attribute {other}"))),
+        };
+        // A program that only polls world sizes must learn that it is no longer a member.
+        match &*self.lost.lock() {
+            Some(lost) => Err(lost.clone()),
+            None => Ok(value),
+        }
+    }
+
+    /// Leaves the run, and waits until operations that were never awaited have released their buffers.
+    pub fn leave(&self) {
+        self.communicator.leave();
+        for work in self.in_flight.take_unawaited() {
+            if work.wait_for(RELEASE_MAX).is_none() {
+                tracing::error!(
+                    "an operation that was not awaited still uses its buffers {RELEASE_MAX:?} after leaving"
+                );
+            }
+        }
+    }
+}

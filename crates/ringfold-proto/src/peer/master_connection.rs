@@ -1,0 +1,266 @@
+//! The connection to the master: dialling, losing it, and returning (R7, R8).
+
+use super::calls::{CallKind, ReduceProgress};
+use super::{Failure, MembershipStage, Peer, PeerAction};
+use crate::cause::{Cause, MasterLoss, ProtocolViolation};
+use crate::id::{ConnId, Incarnation};
+use crate::limits;
+use crate::message::{EpochRecord, Numbered, OpProgress, OpRecord, Outcome, Resume, ToMaster, ToPeer};
+use crate::session::{Receipt, Session};
+use crate::time::Time;
+use crate::timing::Timing;
+
+/// The connection to the master.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum MasterConnection {
+    Down { redial_at: Option<Time> },
+    Dialling,
+    Up { conn: ConnId, heard_at: Time },
+}
+
+impl MasterConnection {
+    pub fn timeout(&self, timing: &Timing) -> Option<Time> {
+        match self {
+            Self::Down { redial_at } => *redial_at,
+            Self::Dialling => None,
+            Self::Up { heard_at, .. } => Some(*heard_at + timing.master_silence_max),
+        }
+    }
+}
+
+impl Peer {
+    /// An authenticated connection to the master is up.
+    pub fn handle_connected(&mut self, now: Time, conn: ConnId) {
+        if self.master != MasterConnection::Dialling {
+            self.actions.push_back(PeerAction::Close { conn });
+            return;
+        }
+        self.master = MasterConnection::Up { conn, heard_at: now };
+        self.next_heartbeat = now + self.config.timing.heartbeat;
+        let first = match self.resume() {
+            Some(resume) => ToMaster::Resume(Box::new(resume)),
+            None => {
+                // A new peer starts a new session.
+                self.session = Session::default();
+                self.proposal = None;
+                ToMaster::Join(self.config.join.clone())
+            }
+        };
+        let message = Box::new(Numbered { number: 0, acknowledged: 0, message: first });
+        self.actions.push_back(PeerAction::Send { conn, message });
+    }
+
+    /// The master could not be reached, or rejected this peer.
+    pub fn handle_dial_failed(&mut self, now: Time, reason: &str, retryable: bool) {
+        if self.master != MasterConnection::Dialling {
+            return;
+        }
+        if !retryable {
+            return self.end_membership(Failure::JoinRejected(reason.to_owned()));
+        }
+        self.master = MasterConnection::Down { redial_at: Some(now + self.config.timing.redial) };
+        if self.master_lost_since.is_none() {
+            // Never connected: the caller decides whether to retry.
+            self.end_membership(Failure::MasterLost(MasterLoss::Unreachable(reason.to_owned())));
+        }
+    }
+
+    /// The connection to the master broke.
+    pub fn handle_lost(&mut self, now: Time, conn: ConnId) {
+        if matches!(self.master, MasterConnection::Up { conn: c, .. } if c == conn) {
+            self.master = MasterConnection::Down { redial_at: Some(now) };
+            self.can_send = false;
+            self.master_lost_since.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn dial(&mut self) {
+        self.master = MasterConnection::Dialling;
+        self.actions.push_back(PeerAction::DialMaster);
+    }
+
+    /// Sends heartbeats, detects a silent master, dials again, gives up.
+    pub(super) fn check_master_connection(&mut self, now: Time) {
+        if matches!(self.stage, MembershipStage::Idle | MembershipStage::Ended(_)) {
+            return;
+        }
+        let timing = self.config.timing;
+        if self.master_lost_since.is_some_and(|since| since + timing.master_return_max <= now) {
+            return self.end_membership(Failure::MasterLost(MasterLoss::NotReturned));
+        }
+        let is_due = self.next_heartbeat <= now;
+        if is_due {
+            // Neighbours may hear this peer when the master does not (R9).
+            self.next_heartbeat = now + timing.heartbeat;
+            self.ping_links();
+        }
+        match self.master {
+            MasterConnection::Up { conn, heard_at } if heard_at + timing.master_silence_max <= now => {
+                self.stale.push(conn);
+                self.close_stale(limits::STALE_CONNECTIONS_MAX);
+                self.handle_lost(now, conn);
+            }
+            MasterConnection::Up { conn, .. } if is_due => {
+                let heard = core::mem::take(&mut self.heard_peers).into_iter().collect();
+                let mut message = self.session.unnumbered(ToMaster::Heartbeat { heard });
+                if !self.can_send {
+                    // The numbers of a master before its answer may be those of another incarnation.
+                    message.acknowledged = 0;
+                }
+                self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
+            }
+            MasterConnection::Down { redial_at: Some(at) } if at <= now => self.dial(),
+            _ => {}
+        }
+    }
+
+    /// Whether to handle a message.
+    pub(super) fn accept_message(&mut self, now: Time, conn: ConnId, message: &Numbered<ToPeer>) -> bool {
+        let MasterConnection::Up { conn: current, heard_at } = &mut self.master else { return false };
+        if *current != conn {
+            return false;
+        }
+        *heard_at = now;
+        if matches!(message.message, ToPeer::Restoring { .. }) {
+            // Another incarnation of the master: both numberings restart.
+            self.session = Session::default();
+        }
+        match self.session.receive(message) {
+            Receipt::New => {
+                if self.can_send
+                    && message.number > 0
+                    && message.number.is_multiple_of(limits::ACKNOWLEDGE_EVERY)
+                {
+                    let message = self.session.unnumbered(ToMaster::Heartbeat { heard: Vec::new() });
+                    self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
+                }
+                true
+            }
+            Receipt::Duplicate => false,
+            Receipt::Invalid => {
+                self.end_membership(Failure::master_misbehaved(ProtocolViolation::Numbering));
+                false
+            }
+        }
+    }
+
+    pub(super) fn handle_registered(&mut self, incarnation: Incarnation, seniority: u64) {
+        self.incarnation = incarnation;
+        self.previous = None;
+        self.seniority = seniority;
+        self.session.reset_sent();
+        self.master_found();
+    }
+
+    pub(super) fn handle_rebound(&mut self, conn: ConnId, received: u64) {
+        self.master_found();
+        for message in self.session.unacknowledged_after(received) {
+            self.actions.push_back(PeerAction::Send { conn, message: Box::new(message) });
+        }
+    }
+
+    /// The run continues: repeats what the new incarnation of the master does not know.
+    pub(super) fn handle_restored(&mut self, now: Time, incarnation: Incarnation, last_pending: bool) {
+        self.previous = Some(core::mem::replace(&mut self.incarnation, incarnation));
+        self.session.reset_sent();
+        self.master_found();
+        self.last_pending = last_pending;
+        for call in self.calls.keys().copied().collect::<Vec<_>>() {
+            self.send_vote(now, call);
+        }
+        self.repeat_op_votes();
+        self.repeat_link_reports();
+    }
+
+    /// This peer was accepted too early. It waits again, and so do its calls.
+    pub(super) fn handle_demoted(&mut self) {
+        self.stage = MembershipStage::Joining;
+        self.end_open_epoch(&Cause::EpochEnded);
+        self.open = None;
+        self.proposal = None;
+        self.synced = None;
+    }
+
+    fn master_found(&mut self) {
+        self.can_send = true;
+        self.master_lost_since = None;
+        self.close_stale(0);
+    }
+
+    /// Closes the oldest connections to a silent master, except for `kept`.
+    pub(super) fn close_stale(&mut self, kept: usize) {
+        let closed = self.stale.len().saturating_sub(kept);
+        self.actions.extend(self.stale.drain(..closed).map(|conn| PeerAction::Close { conn }));
+    }
+
+    /// The report for a restarted master; `None` if this peer was not accepted yet.
+    fn resume(&self) -> Option<Resume> {
+        let open = self.open.as_ref()?;
+        let mut ops: Vec<_> = self.reduces().filter_map(|r| op_record(r, open.description.id)).collect();
+        for (tag, record) in &open.tags {
+            ops.extend(record.remembered.iter().map(|(seq, outcome)| OpRecord {
+                tag: *tag,
+                seq: *seq,
+                descriptor: None,
+                progress: OpProgress::Decided(outcome.clone()),
+            }));
+        }
+        ops.truncate(limits::OPS_IN_RESUME_MAX);
+        if ops.len() > limits::CAUSES_IN_RESUME_MAX {
+            // Long causes could exceed the limit of a frame.
+            for record in &mut ops {
+                if let OpProgress::Decided(Outcome::Aborted(cause)) = &mut record.progress {
+                    *cause = Cause::EpochEnded;
+                }
+            }
+        }
+        let proposed = self.proposal.as_ref().map(|p| EpochRecord {
+            description: p.description.clone(),
+            opened: false,
+            ops: Vec::new(),
+        });
+        let opened = EpochRecord { description: open.description.clone(), opened: true, ops };
+        Some(Resume {
+            join: self.config.join.clone(),
+            incarnation: self.incarnation,
+            previous: self.previous,
+            received: self.session.received(),
+            seniority: self.seniority,
+            epochs: [opened].into_iter().chain(proposed).collect(),
+            rounds: self.rounds,
+            last_pending: self.last_pending,
+            synced: self.synced,
+            attributes: self.latest,
+        })
+    }
+
+    /// Repeats the votes on undecided operations for a restarted master.
+    fn repeat_op_votes(&mut self) {
+        let mut messages = Vec::new();
+        for call in self.calls.values() {
+            let CallKind::Reduce(reduce) = &call.kind else { continue };
+            let descriptor = reduce.descriptor;
+            match &reduce.progress {
+                ReduceProgress::Running { op, announce_at: None } => {
+                    messages.push(ToMaster::Started { op: *op, descriptor })
+                }
+                ReduceProgress::Voted { op, ballot, .. } => {
+                    messages.push(ToMaster::OpVote { op: *op, descriptor, ballot: ballot.clone() });
+                }
+                _ => {}
+            }
+        }
+        messages.into_iter().for_each(|message| self.send(message));
+    }
+}
+
+fn op_record(reduce: &super::calls::ReduceCall, epoch: crate::id::EpochId) -> Option<OpRecord> {
+    let (op, progress) = match &reduce.progress {
+        ReduceProgress::Running { op, .. } => (op, OpProgress::Started),
+        ReduceProgress::Voted { op, done: true, .. } => (op, OpProgress::Done),
+        ReduceProgress::Voted { op, .. } => (op, OpProgress::Started),
+        ReduceProgress::WaitingForEpoch | ReduceProgress::Releasing { .. } => return None,
+    };
+    let descriptor = Some(reduce.descriptor);
+    (op.epoch == epoch).then_some(OpRecord { tag: op.tag, seq: op.seq, descriptor, progress })
+}

@@ -1,0 +1,328 @@
+//! Chooses the schedule of a collective on one rank, and runs it.
+
+use super::BoardError;
+use super::block_reduce::{BlockReduce, ReduceBlocks};
+use super::exchange::Exchange;
+use super::multicast::Multicast;
+use super::one_shot::OneShot;
+use super::operands::{Operands, PartBounds};
+use super::personalized::{Personalized, lane_count};
+#[cfg(test)]
+use super::pipeline::Progress;
+use super::pipeline::{Pipeline, RoundSchedule};
+use super::settings::Settings;
+use super::size_table::SizeTable;
+use super::tile_reducer::TileReducer;
+use ringfold_fabric::arena::{Ranks, Seat};
+use ringfold_plan::layout::Layout;
+use ringfold_proto::descriptor::{Collective, Descriptor};
+use ringfold_proto::id::Rank;
+use std::time::Instant;
+
+/// A running collective on one rank.
+pub(super) struct CollectiveRun<'a> {
+    stage: Stage<'a>,
+    pipeline: Pipeline,
+    pub(super) next_round: u64,
+    fingerprint: u64,
+}
+
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
+enum Stage<'a> {
+    OneShot(Exchange<OneShot<'a>>),
+    BlockReduce(BlockReduce<'a>),
+    Multicast(Exchange<Multicast<'a>>),
+    Personalized(Exchange<Personalized<'a>>),
+    SizeTable { sizes: Exchange<SizeTable>, then: Pairwise<'a> },
+    Done,
+}
+
+/// An exchange whose sizes only the two ranks of each pair know, until all ranks have exchanged them.
+struct Pairwise<'a> {
+    context: BoardContext,
+    collective: Collective,
+    operands: Operands<'a>,
+    send: PartBounds,
+    receive: PartBounds,
+}
+
+/// The rank, the number of ranks, and the settings of the board.
+#[derive(Clone, Copy)]
+pub(super) struct BoardContext {
+    pub(super) me: Rank,
+    pub(super) world: usize,
+    pub(super) settings: Settings,
+}
+
+impl<'a> CollectiveRun<'a> {
+    /// # Panics
+    /// If the lengths of the operands do not match the collective, or if it is a transfer.
+    pub(super) fn new(
+        context: BoardContext,
+        descriptor: &Descriptor,
+        layout: &Layout,
+        operands: Operands<'a>,
+        (first, fingerprint): (u64, u64),
+    ) -> Self {
+        let stage = context.stage(descriptor, layout, operands);
+        let next_round = first + stage.rounds();
+        Self { stage, pipeline: Pipeline::new(first, fingerprint), next_round, fingerprint }
+    }
+
+    #[cfg(test)]
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// Takes the next step, if possible.
+    #[cfg(test)]
+    pub(super) fn poll(&mut self, seat: &mut Seat) -> Result<Progress, BoardError> {
+        let progress = match &mut self.stage {
+            Stage::OneShot(schedule) => self.pipeline.poll(seat, schedule),
+            Stage::BlockReduce(schedule) => self.pipeline.poll(seat, schedule),
+            Stage::Multicast(schedule) => self.pipeline.poll(seat, schedule),
+            Stage::Personalized(schedule) => self.pipeline.poll(seat, schedule),
+            Stage::SizeTable { sizes, .. } => self.pipeline.poll(seat, sizes),
+            Stage::Done => return Ok(Progress::Done),
+        }?;
+        if progress == Progress::Done && self.advance()? {
+            return Ok(Progress::Moved);
+        }
+        Ok(progress)
+    }
+
+    /// Runs to the end.
+    pub(super) fn run(
+        &mut self,
+        seat: &mut Seat,
+        deadline: &mut impl FnMut() -> Instant,
+    ) -> Result<(), BoardError> {
+        loop {
+            match &mut self.stage {
+                Stage::OneShot(schedule) => self.pipeline.run(seat, schedule, deadline),
+                Stage::BlockReduce(schedule) => self.pipeline.run(seat, schedule, deadline),
+                Stage::Multicast(schedule) => self.pipeline.run(seat, schedule, deadline),
+                Stage::Personalized(schedule) => self.pipeline.run(seat, schedule, deadline),
+                Stage::SizeTable { sizes, .. } => self.pipeline.run(seat, sizes, deadline),
+                Stage::Done => return Ok(()),
+            }?;
+            if !self.advance()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Starts the next stage; returns false if there is none.
+    fn advance(&mut self) -> Result<bool, BoardError> {
+        let Stage::SizeTable { sizes, then } = core::mem::replace(&mut self.stage, Stage::Done) else {
+            return Ok(false);
+        };
+        if let Some(rank) = sizes.chunks.differs {
+            return Err(BoardError::Differs { rank });
+        }
+        let longest = usize::try_from(sizes.chunks.longest).unwrap_or(usize::MAX);
+        self.stage = then.stage(longest);
+        self.pipeline = Pipeline::new(self.next_round, self.fingerprint);
+        self.next_round += self.stage.rounds();
+        Ok(true)
+    }
+}
+
+impl Stage<'_> {
+    fn rounds(&self) -> u64 {
+        match self {
+            Self::OneShot(schedule) => schedule.rounds(),
+            Self::BlockReduce(schedule) => schedule.rounds(),
+            Self::Multicast(schedule) => schedule.rounds(),
+            Self::Personalized(schedule) => schedule.rounds(),
+            Self::SizeTable { sizes, .. } => sizes.rounds(),
+            Self::Done => 0,
+        }
+    }
+}
+
+impl BoardContext {
+    fn everyone(&self) -> Ranks {
+        Ranks::all(self.world)
+    }
+
+    fn stage<'a>(self, descriptor: &Descriptor, layout: &Layout, mut operands: Operands<'a>) -> Stage<'a> {
+        let Self { me, world, .. } = self;
+        let element_bytes = descriptor.dtype.bytes();
+        let bytes = |elements: u64| {
+            let bytes =
+                usize::try_from(elements).ok().and_then(|elements| elements.checked_mul(element_bytes));
+            bytes.expect("operands are within memory")
+        };
+        let parts = || {
+            let parts = layout.parts(descriptor, world);
+            PartBounds::new(world, |rank| bytes(parts.of(rank).count))
+        };
+        let whole = bytes(descriptor.count);
+        if let Layout::Pairs { send, receive } = layout {
+            return self.pairwise(descriptor, operands, (send, receive), bytes);
+        }
+        match descriptor.collective {
+            Collective::AllReduce => self.reduction(descriptor, None, whole, operands),
+            Collective::Reduce { root } => self.reduction(descriptor, Some(root), whole, operands),
+            Collective::Barrier => self.multicast(
+                Operands::none(),
+                self.everyone(),
+                self.everyone(),
+                PartBounds::new(0, |_| 0),
+                0,
+            ),
+            Collective::Broadcast { root } => {
+                let part = PartBounds::new(world, |rank| if rank == root { whole } else { 0 });
+                operands.check((me == root).then_some(&part), (me != root).then_some(&part));
+                self.multicast(operands, Ranks::one(root), self.everyone(), part, whole)
+            }
+            Collective::AllGather => {
+                let parts = parts();
+                operands.check(Some(&self.alone(parts.len(me))), Some(&parts));
+                let longest = parts.longest();
+                self.multicast(operands, self.everyone(), self.everyone(), parts, longest)
+            }
+            Collective::ReduceScatter => {
+                let parts = parts();
+                operands.check(Some(&parts), Some(&self.alone(parts.len(me))));
+                let reducer = Some(TileReducer::new(descriptor, world));
+                let (longest, nothing) = (parts.longest(), PartBounds::new(0, |_| 0));
+                self.personalized(operands, self.everyone(), reducer, (parts, nothing), longest)
+            }
+            Collective::Gather { root } => {
+                let parts = parts();
+                let output = (me == root).then_some(&parts);
+                operands.check(Some(&self.alone(parts.len(me))), output);
+                let longest = parts.longest();
+                self.multicast(operands, self.everyone(), Ranks::one(root), parts, longest)
+            }
+            Collective::Scatter { root } => {
+                let parts = parts();
+                let mine = self.from(root, parts.len(me));
+                let send = if me == root { parts.clone() } else { PartBounds::new(0, |_| 0) };
+                operands.check((me == root).then_some(&send), Some(&mine));
+                self.personalized(operands, Ranks::one(root), None, (send, mine), parts.longest())
+            }
+            Collective::AllToAll => {
+                let parts = parts();
+                let receive = PartBounds::new(world, |_| parts.len(me));
+                operands.check(Some(&parts), Some(&receive));
+                let longest = parts.longest();
+                self.personalized(operands, self.everyone(), None, (parts, receive), longest)
+            }
+            Collective::Transfer { .. } => panic!("a board runs no transfers"),
+        }
+    }
+
+    /// A buffer with this rank's part only.
+    fn alone(&self, bytes: usize) -> PartBounds {
+        self.from(self.me, bytes)
+    }
+
+    fn from(&self, rank: Rank, bytes: usize) -> PartBounds {
+        PartBounds::new(self.world, |other| if other == rank { bytes } else { 0 })
+    }
+
+    fn reduction<'a>(
+        self,
+        descriptor: &Descriptor,
+        root: Option<Rank>,
+        bytes: usize,
+        mut operands: Operands<'a>,
+    ) -> Stage<'a> {
+        let Self { me, world, settings } = self;
+        let whole = self.alone(bytes);
+        operands.check(Some(&whole), root.is_none_or(|root| root == me).then_some(&whole));
+        let reducer = TileReducer::new(descriptor, world);
+        if settings.takes_one_shot(bytes, world) {
+            let chunk_bytes = settings.slot_bytes;
+            let one_shot = OneShot { operands, reducer, me, world, root, bytes, chunk_bytes };
+            return Stage::OneShot(Exchange::new(one_shot, settings.exchange_ahead));
+        }
+        let blocks = ReduceBlocks {
+            bytes,
+            block_bytes: world * settings.chunk_bytes(bytes.div_ceil(world), settings.lane_bytes_max(world)),
+            ahead: settings.block_ahead,
+        };
+        Stage::BlockReduce(BlockReduce::new(operands, reducer, (me, world), root, blocks))
+    }
+
+    fn multicast<'a>(
+        self,
+        operands: Operands<'a>,
+        senders: Ranks,
+        receivers: Ranks,
+        parts: PartBounds,
+        longest: usize,
+    ) -> Stage<'a> {
+        let Self { me, settings, .. } = self;
+        let chunk_bytes = settings.chunk_bytes(longest, settings.slot_bytes);
+        let count = longest.div_ceil(chunk_bytes).max(1) as u64;
+        // The root of a broadcast may have no output.
+        let keeps_own =
+            senders.contains(me) && receivers.contains(me) && operands.output_bytes() >= parts.total().max(1);
+        let chunks = Multicast { operands, parts, me, senders, receivers, keeps_own, chunk_bytes, count };
+        Stage::Multicast(Exchange::new(chunks, settings.exchange_ahead))
+    }
+
+    fn personalized<'a>(
+        self,
+        operands: Operands<'a>,
+        senders: Ranks,
+        reducer: Option<TileReducer>,
+        (send, receive): (PartBounds, PartBounds),
+        longest: usize,
+    ) -> Stage<'a> {
+        let Self { me, world, settings } = self;
+        let lane_bytes = settings.chunk_bytes(longest, settings.lane_bytes_max(world));
+        let count = longest.div_ceil(lane_bytes).max(1) as u64;
+        let chunks = Personalized { operands, send, receive, me, world, senders, reducer, lane_bytes, count };
+        Stage::Personalized(Exchange::new(chunks, settings.exchange_ahead))
+    }
+
+    fn pairwise<'a>(
+        self,
+        descriptor: &Descriptor,
+        mut operands: Operands<'a>,
+        (send, receive): (&[u64], &[u64]),
+        bytes: impl Fn(u64) -> usize,
+    ) -> Stage<'a> {
+        let Self { me, world, settings } = self;
+        let bounds = |sizes: &[u64]| PartBounds::new(world, |rank| bytes(sizes[rank.index()]));
+        let (collective, send, receive) = (descriptor.collective, bounds(send), bounds(receive));
+        // Buffers that this rank does not use are not checked.
+        let sends = !matches!(collective, Collective::Scatter { root } if root != me);
+        let receives = !matches!(collective, Collective::Gather { root } if root != me);
+        operands.check(sends.then_some(&send), receives.then_some(&receive));
+        let table =
+            |parts: &PartBounds| core::array::from_fn(|rank| parts.len(Rank::from_index(rank)) as u64);
+        let sizes =
+            SizeTable { me, world, send: table(&send), receive: table(&receive), longest: 0, differs: None };
+        let then = Pairwise { context: self, collective, operands, send, receive };
+        Stage::SizeTable { sizes: Exchange::new(sizes, settings.exchange_ahead), then }
+    }
+}
+
+impl<'a> Pairwise<'a> {
+    fn stage(self, longest: usize) -> Stage<'a> {
+        let Self { context, collective, operands, send, receive } = self;
+        match collective {
+            Collective::Gather { root } => {
+                // Only the root knows, and needs, the parts of the other ranks.
+                let parts = if context.me == root { receive } else { context.alone(send.len(root)) };
+                context.multicast(operands, context.everyone(), Ranks::one(root), parts, longest)
+            }
+            Collective::Scatter { root } => {
+                context.personalized(operands, Ranks::one(root), None, (send, receive), longest)
+            }
+            _ => context.personalized(operands, context.everyone(), None, (send, receive), longest),
+        }
+    }
+}
+
+/// The maximum bytes of a lane in a slot.
+pub(super) fn lane_bytes_max(slot_bytes: usize, world: usize) -> usize {
+    let lane_bytes = slot_bytes / lane_count(world);
+    if lane_bytes >= 64 { lane_bytes / 64 * 64 } else { lane_bytes / 16 * 16 }
+}

@@ -1,0 +1,331 @@
+//! Some ranks in one thread: real plans, real executors and workspaces, and a medium that carries bytes at
+//! random times. A frame's bytes are read from the sender's memory only when they arrive.
+
+use super::super::{Outgoing, Pool, TensorWorkspace};
+use crate::all_reduce::HostBuffers;
+use core::time::Duration;
+use ringfold_plan::choice::plan;
+use ringfold_plan::event::ExecutorEvent;
+use ringfold_plan::executor::{Executor, FrameDecision, Membership};
+use ringfold_plan::layout::Layout;
+use ringfold_plan::medium::{Medium, SlotId, Ticket};
+use ringfold_plan::step::{Left, Region};
+use ringfold_plan::workspace::Workspace;
+use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::id::{EpochId, GroupId, Incarnation, OpId, PeerId, Rank, Seq, Tag};
+use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::time::Time;
+use ringfold_proto::tuning::Tuning;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+const EPOCH: EpochId = EpochId { group: GroupId(0), incarnation: Incarnation(7), counter: 1 };
+const OP: OpId = OpId { epoch: EPOCH, tag: Tag(3), seq: Seq(0) };
+
+/// How an operation ends.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Ending {
+    Committed,
+    /// After so many events.
+    Aborted(u64),
+}
+
+/// Runs an operation; returns what the ranks' target memory holds then.
+pub fn run(
+    descriptors: &[Descriptor],
+    buffers: Vec<HostBuffers>,
+    tuning: Tuning,
+    pool: &mut Pool,
+    end: Ending,
+) -> Vec<Vec<u8>> {
+    let world = buffers.len();
+    let nodes = descriptors.iter().zip(buffers).enumerate().map(|(index, (descriptor, buffers))| {
+        Node::start(Rank::from_index(index), world, *descriptor, buffers, tuning, pool)
+    });
+    let mut group = SimulatedGroup { nodes: nodes.collect(), chance: 0x9e37_79b9 + world as u64, events: 0 };
+    group.run(end);
+    let take = |node: Node| {
+        drop(node.executor);
+        let workspace = Rc::into_inner(node.workspace).expect("nobody holds on to it").into_inner();
+        let output = workspace.memory.output().to_vec();
+        workspace.retire(pool);
+        output
+    };
+    group.nodes.into_iter().map(take).collect()
+}
+
+struct SimulatedGroup {
+    nodes: Vec<Node>,
+    chance: u64,
+    events: u64,
+}
+
+struct Node {
+    executor: Executor<ObservedWorkspace>,
+    medium: SimulatedMedium,
+    workspace: Rc<RefCell<TensorWorkspace>>,
+    is_done: bool,
+    is_over: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    Poll(usize),
+    Flush(usize),
+    Deliver(usize, usize),
+}
+
+impl SimulatedGroup {
+    fn run(&mut self, end: Ending) {
+        loop {
+            if end == Ending::Aborted(self.events) {
+                self.nodes.iter_mut().for_each(|node| node.executor.abort(OP));
+            }
+            self.note_events();
+            if end == Ending::Committed && self.nodes.iter().all(|node| node.is_done && !node.is_over) {
+                self.nodes.iter_mut().for_each(|node| node.executor.commit(OP).expect("it is done"));
+                continue;
+            }
+            let possible = self.possible();
+            if possible.is_empty() {
+                if let Ending::Aborted(after) = end
+                    && self.events < after
+                {
+                    self.events = after;
+                    continue;
+                }
+                break;
+            }
+            self.events += 1;
+            self.chance ^= self.chance << 13;
+            self.chance ^= self.chance >> 7;
+            self.chance ^= self.chance << 17;
+            self.happen(possible[(self.chance % possible.len() as u64) as usize]);
+        }
+        assert!(self.nodes.iter().all(|node| node.is_over), "an operation hangs");
+    }
+
+    fn note_events(&mut self) {
+        for node in &mut self.nodes {
+            while let Some(event) = node.executor.poll_event() {
+                match event {
+                    ExecutorEvent::Done { .. } => node.is_done = true,
+                    ExecutorEvent::Committed { .. } | ExecutorEvent::Quiesced { .. } => node.is_over = true,
+                    other => panic!("{other}"),
+                }
+            }
+        }
+    }
+
+    fn possible(&self) -> Vec<Event> {
+        let mut possible = Vec::new();
+        for (from, node) in self.nodes.iter().enumerate() {
+            possible.extend(node.executor.wants_poll().then_some(Event::Poll(from)));
+            possible.extend((!node.medium.flushed.is_empty()).then_some(Event::Flush(from)));
+            let links = node.medium.out.iter().enumerate().filter(|(_, queue)| !queue.is_empty());
+            possible.extend(links.map(|(to, _)| Event::Deliver(from, to)));
+        }
+        possible
+    }
+
+    fn happen(&mut self, event: Event) {
+        let now = Time(self.events);
+        match event {
+            Event::Poll(rank) => {
+                let node = &mut self.nodes[rank];
+                node.executor.poll(now, &mut node.medium);
+            }
+            Event::Flush(rank) => {
+                let node = &mut self.nodes[rank];
+                let ticket = node.medium.flushed.pop().expect("there is one");
+                node.executor.handle_flushed(now, ticket);
+            }
+            Event::Deliver(from, to) => {
+                let medium = &mut self.nodes[from].medium;
+                let peer = peer(from);
+                match medium.out[to].pop_front().expect("there is one") {
+                    QueuedItem::Message(message) => {
+                        self.nodes[to].executor.handle_link_message(now, peer, message);
+                    }
+                    QueuedItem::Frame { header, ticket, payload } => {
+                        let bytes =
+                            payload.map_or_else(|| vec![0; header.length as usize], ObservedPayload::read);
+                        medium.flushed.push(ticket);
+                        self.nodes[to].receive(now, peer, header, bytes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Node {
+    fn start(
+        me: Rank,
+        world: usize,
+        descriptor: Descriptor,
+        buffers: HostBuffers,
+        tuning: Tuning,
+        pool: &mut Pool,
+    ) -> Self {
+        let mut executor = Executor::new(Duration::from_secs(3600));
+        for other in (0..world).filter(|other| *other != me.index()) {
+            executor.handle_link_up(Time::ZERO, peer(other));
+        }
+        let membership = Membership::uniform((0..world).map(peer).collect(), me, tuning);
+        let plan = plan(&descriptor, &Layout::Even, me, &membership.shape, &membership.tuning);
+        let plan = plan.expect("there is one");
+        executor.open_epoch(EPOCH, membership).expect("it is sound");
+        let workspace = TensorWorkspace::new(buffers, descriptor, plan.scratch, world, true, pool);
+        let workspace = Rc::new(RefCell::new(workspace));
+        let observed = ObservedWorkspace(Rc::clone(&workspace));
+        let started = executor.start(Time::ZERO, OP, descriptor, Arc::new(plan), observed);
+        started.map_err(|refused| refused.why).expect("it can be started");
+        let out = (0..world).map(|_| VecDeque::new()).collect();
+        let medium = SimulatedMedium { out, slots: HashMap::new(), tickets: 0, flushed: Vec::new() };
+        Self { executor, medium, workspace, is_done: false, is_over: false }
+    }
+
+    fn receive(&mut self, now: Time, from: PeerId, header: DataHeader, bytes: Vec<u8>) {
+        assert_eq!(bytes.len(), header.length as usize);
+        match self.executor.offer(from, &header) {
+            FrameDecision::Place => {
+                let slot = SlotId { from, epoch: EPOCH, index: header.slot };
+                self.medium.slots.insert(slot, bytes);
+                self.executor.handle_frame(now, from, header);
+            }
+            FrameDecision::Discard => self.executor.handle_discarded(now, from, header),
+            FrameDecision::Violation(why) => panic!("{why}"),
+        }
+    }
+}
+
+fn peer(rank: usize) -> PeerId {
+    PeerId(rank as u128 + 1)
+}
+
+/// One rank's side of the medium.
+struct SimulatedMedium {
+    out: Vec<VecDeque<QueuedItem>>,
+    slots: HashMap<SlotId, Vec<u8>>,
+    tickets: u64,
+    flushed: Vec<Ticket>,
+}
+
+enum QueuedItem {
+    /// Without a payload it was cancelled.
+    Frame {
+        header: DataHeader,
+        ticket: Ticket,
+        payload: Option<ObservedPayload>,
+    },
+    Message(LinkMessage),
+}
+
+impl Medium for SimulatedMedium {
+    type Workspace = ObservedWorkspace;
+
+    fn put(&mut self, to: PeerId, header: &DataHeader, payload: ObservedPayload) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        let frame = QueuedItem::Frame { header: *header, ticket, payload: Some(payload) };
+        self.out[to.0 as usize - 1].push_back(frame);
+        ticket
+    }
+
+    fn cancel(&mut self, cancelled: Ticket) {
+        for item in self.out.iter_mut().flatten() {
+            if let QueuedItem::Frame { ticket, payload, .. } = item
+                && *ticket == cancelled
+            {
+                *payload = None;
+            }
+        }
+    }
+
+    fn send(&mut self, to: PeerId, message: LinkMessage) {
+        self.out[to.0 as usize - 1].push_back(QueuedItem::Message(message));
+    }
+
+    fn frame(&self, slot: SlotId) -> &[u8] {
+        &self.slots[&slot]
+    }
+
+    fn release(&mut self, slot: SlotId) {
+        self.slots.remove(&slot);
+    }
+}
+
+/// A workspace whose payloads can be looked at.
+struct ObservedWorkspace(Rc<RefCell<TensorWorkspace>>);
+
+/// Bytes on their way out.
+struct ObservedPayload {
+    workspace: Rc<RefCell<TensorWorkspace>>,
+    outgoing: Outgoing,
+    promised: Vec<u8>,
+}
+
+impl ObservedPayload {
+    /// Reads the bytes now; they must be what they were when they set out.
+    fn read(self) -> Vec<u8> {
+        let now = bytes(&self.workspace.borrow(), &self.outgoing);
+        assert!(now == self.promised, "bytes changed on their way out");
+        now
+    }
+}
+
+fn bytes(workspace: &TensorWorkspace, outgoing: &Outgoing) -> Vec<u8> {
+    match outgoing {
+        Outgoing::Verbatim(span) => workspace.memory.bytes(span).to_vec(),
+        Outgoing::Encoded(region) => {
+            workspace.quantized.as_ref().expect("it is quantised").encoded(*region).to_vec()
+        }
+        Outgoing::Copy(bytes) => bytes.clone(),
+    }
+}
+
+impl Workspace for ObservedWorkspace {
+    type Payload = ObservedPayload;
+    type Frame = [u8];
+
+    fn load(&mut self, region: Region) -> ObservedPayload {
+        let mut workspace = self.0.borrow_mut();
+        let lease = workspace.load(region);
+        let outgoing = workspace.prepare(region);
+        let promised = bytes(&workspace, &outgoing);
+        assert_eq!(lease.len(), promised.len());
+        ObservedPayload { workspace: Rc::clone(&self.0), outgoing, promised }
+    }
+
+    fn copy(&mut self, own: Region, into: Region) {
+        self.0.borrow_mut().copy(own, into);
+    }
+
+    fn store(&mut self, frame: &[u8], into: Region) {
+        self.0.borrow_mut().store(frame, into);
+    }
+
+    fn reduce(&mut self, frame: &[u8], own: Region, into: Region, left: Left) {
+        self.0.borrow_mut().reduce(frame, own, into, left);
+    }
+
+    fn combine(&mut self, left: Region, right: Region, into: Region) {
+        self.0.borrow_mut().combine(left, right, into);
+    }
+
+    fn settle(&mut self, region: Region) {
+        self.0.borrow_mut().settle(region);
+    }
+
+    fn restore(&mut self) {
+        self.0.borrow_mut().restore();
+    }
+
+    fn keep(&mut self) {
+        self.0.borrow_mut().keep();
+    }
+}
