@@ -68,7 +68,7 @@ def test_a_master_on_a_busy_port_names_it_and_exits_with_1(start: Start, words: 
 def test_the_demo_survives_the_loss_of_a_peer(start: Start) -> None:
     small = ["--size", "1MiB", "--compute-ms", "10", "--steps", "9"]
     output = start(SCRIPTS / "ringfold", "demo", *small).succeed(2 * DEADLINE)
-    for part in ["killed peer C", "peer E joined", "same bits on all (A B D E)", "everything held"]:
+    for part in ["killed peer C", "peer E joined", "same bits on all (A B D E)", "all checks passed"]:
         assert part in output, output
 
 

@@ -62,11 +62,11 @@ def barrier(group: Group, timeout: float | None = None) -> None:
 
 def groups(world: int, media: str, **more: Any) -> list[Group]:
     """All ranks of a group, within this process."""
-    place = _native.MeetingPlace()
+    place = _native.BootstrapListener()
 
     def connect(rank: int) -> Group:
         at = place if rank == 0 else place.announcement
-        options: dict[str, Any] = {"timeout": DEADLINE, "patience": DEADLINE, "name": "g", **more}
+        options: dict[str, Any] = {"timeout": DEADLINE, "connect_timeout": DEADLINE, "name": "g", **more}
         return Group.connect(rank=rank, world=world, at=at, media=media, **options)
 
     return together(*(lambda rank=rank: connect(rank) for rank in range(world)))
@@ -247,10 +247,13 @@ def test_invalid_arguments_are_rejected_without_disturbing_the_group(pair: list[
         ("-1 is out of range", lambda: run(pair[0], "send", [span(one)], [])),
         ("itself", lambda: run(pair[0], "send", [span(one)], [], peer=0)),
         ("needed", lambda: run(pair[0], "all_gather", [span(one)], [span(one)])),
-        ("99 is no type", lambda: run(pair[0], "barrier", [], [], dtype=99)),
-        ("99 is no reduce", lambda: run(pair[0], "all_reduce", [span(one)], [span(one)], reduce=99)),
+        ("unknown element type 99", lambda: run(pair[0], "barrier", [], [], dtype=99)),
+        (
+            "unknown reduce operation 99",
+            lambda: run(pair[0], "all_reduce", [span(one)], [span(one)], reduce=99),
+        ),
         ('unknown operation "fly"', lambda: run(pair[0], "fly", [], [])),
-        ("tag 2147483648 is out", lambda: run(pair[0], "send", [span(one)], [], peer=1, tag=1 << 31)),
+        ("invalid tag 2147483648", lambda: run(pair[0], "send", [span(one)], [], peer=1, tag=1 << 31)),
         ("counts", lambda: run(pair[0], "all_gather_v", [span(one)], [span(two)])),
         ("memory", lambda: run(pair[0], "all_reduce", [(0, 4)], [(0, 4)])),
         ("needed", lambda: submit(pair[0], "all_gather", [span(one)], [span(one)], one)),
@@ -288,7 +291,7 @@ def test_an_abort_ends_the_group_for_all(pair: list[Group]) -> None:
     work = submit(pair[1], "barrier", [], [], None)
     pair[0].abort()
     for _ in range(2):
-        with pytest.raises(GroupError, match=r"rank 0 \(.*gave the group up") as caught:
+        with pytest.raises(GroupError, match=r"rank 0 \(.*aborted the group") as caught:
             work.wait(DEADLINE)
         assert caught.value.kind == "aborted"
     with pytest.raises(GroupError) as caught:
@@ -354,7 +357,9 @@ def test_ranks_meet_by_a_rendezvous_written_in_python() -> None:
     board = Board()
 
     def connect(rank: int) -> Group:
-        return Group.connect(rank=rank, world=2, name="g", at=board, timeout=DEADLINE, patience=DEADLINE)
+        return Group.connect(
+            rank=rank, world=2, name="g", at=board, timeout=DEADLINE, connect_timeout=DEADLINE
+        )
 
     each(together(lambda: connect(0), lambda: connect(1)), barrier)
     assert board.text is None
@@ -373,11 +378,11 @@ def test_a_failed_rendezvous_reports_the_cause() -> None:
         def describe(self) -> str:
             return "a broken store"
 
-    options: dict[str, Any] = {"world": 2, "name": "g", "timeout": 1.0, "patience": 0.3}
+    options: dict[str, Any] = {"world": 2, "name": "g", "timeout": 1.0, "connect_timeout": 0.3}
     for rank in range(2):
         with pytest.raises(GroupError, match=r"a broken store.*the store is gone") as caught:
             Group.connect(rank=rank, at=Broken(), **options)
-        assert caught.value.kind == "meeting"
+        assert caught.value.kind == "bootstrap"
     with pytest.raises(GroupError) as caught:
         Group.connect(rank=2, at=None, **options)
     assert caught.value.kind == "argument"
@@ -409,7 +414,7 @@ class File:
     def describe(self):
         return at
 group = _native.Group.connect(
-    rank=int(rank), world=2, name="g", at=File(), timeout=60.0, patience=60.0, media=media,
+    rank=int(rank), world=2, name="g", at=File(), timeout=60.0, connect_timeout=60.0, media=media,
     restores=what == "endless",
 )
 address, count = (data := array("i", range(1000))).buffer_info()
@@ -536,7 +541,7 @@ def test_a_daemon_thread_in_an_operation_does_not_keep_the_program(
 ) -> None:
     code = f"""
 import atexit, threading
-atexit.register(lambda: (_native.interpreter_ends(), group.retire(), _native.finish_retired(0.2)))
+atexit.register(lambda: (_native.begin_interpreter_exit(), group.retire(), _native.finish_retired(0.2)))
 sys.path.append({str(Path(__file__).parent)!r})
 from blocked import wait_until_blocked
 thread = threading.Thread(target=lambda: run("barrier"), daemon=True)

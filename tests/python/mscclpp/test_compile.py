@@ -161,7 +161,7 @@ def test_threads_compile_at_the_same_time() -> None:
 
 
 def test_without_a_device_calls_raise() -> None:
-    why_not = _native.cuda_why_not()
+    why_not = _native.cuda_unavailable_reason()
     if why_not is None:
         pytest.skip("there is a CUDA device here")
     assert "CUDA" in why_not

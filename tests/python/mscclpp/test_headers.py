@@ -40,7 +40,7 @@ PROMISED = [
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "AbortLine": (
         128,
-        {"flag": 0, "spinNs": 8, "told": 16, "waitedNs": 24},
+        {"flag": 0, "spinNs": 8, "errorWord": 16, "waitedNs": 24},
     ),
     "AbortPage": (4096, {"lines": 0}),
     "ProxyTrigger": (16, {"fst": 0, "snd": 8}),

@@ -133,7 +133,7 @@ def test_a_missing_kernel_file_is_named_by_its_path(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_calls_that_need_one_raise(source: Path) -> None:
-    if _native.cuda_why_not() is None:
+    if _native.cuda_unavailable_reason() is None:
         pytest.skip("there is a GPU")
     with pytest.raises(mscclpp.CudaError, match="needs a GPU"):
         KernelBuilder("fill.cu", "fill", source.parent).get_compiled_kernel()

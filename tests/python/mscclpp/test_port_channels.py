@@ -315,7 +315,7 @@ def test_threads_of_one_process_may_be_the_ranks_of_a_group(transport: str) -> N
 def test_collectives_without_a_gpu_are_an_error(world: World) -> None:
     from ringfold import _native
 
-    if _native.cuda_why_not() is None:
+    if _native.cuda_unavailable_reason() is None:
         pytest.skip("there is a GPU")
     assert all("CUDA" in said for said in world.run(2, no_collectives))
 

@@ -405,12 +405,12 @@ def test_invalid_calls_are_rejected_with_the_reason() -> None:
             call(*arguments)  # type: ignore[operator]
         assert error.value.kind == kind
 
-    refused("not within", "argument", connection.write, theirs, 4000, mine, 0, 97)
-    refused("not within", "argument", connection.write, theirs, 0, mine, 4096, 1)
+    refused("out of bounds", "argument", connection.write, theirs, 4000, mine, 0, 97)
+    refused("out of bounds", "argument", connection.write, theirs, 0, mine, 4096, 1)
     refused("not aligned", "argument", connection.update, theirs, 12, 1)
     refused("not registered by rank 1", "argument", connection.update, mine, 0, 1)
-    refused("no offer", "argument", port.connect, port.offer(ETHERNET), b"hello", 1, 1.0)
-    refused("no record", "argument", port.remote, b"hello" * 100)
+    refused("invalid connection offer", "argument", port.connect, port.offer(ETHERNET), b"hello", 1, 1.0)
+    refused("invalid record", "argument", port.remote, b"hello" * 100)
     refused("for one connection", "argument", port.connect, one, two.record, 1, 1.0)
     refused(
         "shared memory",
@@ -426,7 +426,7 @@ def test_invalid_calls_are_rejected_with_the_reason() -> None:
     refused("anyone's memory", "argument", port.register, 0, 10, ETHERNET)
     refused("no transport", "argument", port.register, memory.address, 10, 1 << 20)
     refused("seconds", "argument", connection.flush, -1.0)
-    if _native.cuda_why_not() is not None:
+    if _native.cuda_unavailable_reason() is not None:
         refused("CUDA", "unsupported", port.offer, 1)
     connection.flush(PROMPT)
     back.flush(PROMPT)

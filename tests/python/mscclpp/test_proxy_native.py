@@ -286,7 +286,7 @@ def views_of_a_semaphore(transport: str) -> None:
     ends.communicator.bootstrap().barrier()
     latest = semaphore.host_to_host()
     assert latest.poll() and latest.poll()
-    with pytest.raises(PortError, match="by kernels"):
+    with pytest.raises(PortError, match="kernels signal"):
         semaphore.memory().signal()
     ends.communicator.bootstrap().barrier()
 
@@ -358,11 +358,11 @@ def numbers_out_of_range() -> None:
     ends = connected("SharedMemory")
     channel = ends.ways[1 - rank()].channel
     for offsets in ((1 << 32, 0, 1), (0, 1 << 32, 1), (0, 0, 1 << 32)):
-        with pytest.raises(PortError, match="4294967295 at most") as refused:
+        with pytest.raises(PortError, match="at most 4294967295") as refused:
             channel.put(*offsets)
         assert refused.value.kind == "argument"
     for numbers in ((1, 0, 0), (0, 2, 0), (0, 0, 2)):
-        with pytest.raises(PortError, match="knows no"):
+        with pytest.raises(PortError, match="unknown (memory|semaphore)"):
             ends.proxy.channel(*numbers)
     base = ends.proxy.base_channel(0)
     assert (len(base.handle), len(channel.handle)) == (88, 96)

@@ -150,7 +150,7 @@ def test_the_newest_take_the_place_of_the_oldest(comm: TorchComm) -> None:
     assert recorder.size() == len(recorder) == 4
     assert [entry["input_sizes"] for entry in _entries(recorder)] == [[[6]], [[7]], [[8]], [[9]]]
     assert [entry["record_id"] for entry in _entries(recorder)] == [6, 7, 8, 9]
-    assert not recorder._recorder._begun
+    assert not recorder._recorder._open
     recorder.reset()
     assert recorder.size() == 0 and _entries(recorder) == []
     comm.barrier(False)

@@ -10,7 +10,7 @@ import torch
 from ringfold import _native
 from torchcomms import OpName, TorchComm, TorchCommBackend
 from torchcomms._call import FIELDS, Call
-from torchcomms._operands import SHAPES
+from torchcomms._operands import SPECS
 
 # What hooks see beside operations that the engine carries out.
 PREPARATIONS = {OpName.all_gather_p_init, OpName.all_gather_p_free}
@@ -21,9 +21,9 @@ WORLD = 2
 
 
 def test_every_name_is_an_operation_of_the_engine_or_none_by_intention() -> None:
-    assert set(SHAPES) == set(OpName) - PREPARATIONS - OTHERS
-    assert {shape.native for shape in SHAPES.values()} == set(_native.OPERATIONS) - UNUSED
-    assert set(FIELDS) == set(SHAPES) | PREPARATIONS
+    assert set(SPECS) == set(OpName) - PREPARATIONS - OTHERS
+    assert {spec.native for spec in SPECS.values()} == set(_native.OPERATIONS) - UNUSED
+    assert set(FIELDS) == set(SPECS) | PREPARATIONS
 
 
 def test_the_table_names_only_arguments_that_are_known() -> None:
@@ -31,16 +31,16 @@ def test_the_table_names_only_arguments_that_are_known() -> None:
     assert {argument for takes in _native.OPERATIONS.values() for argument in takes} == known
 
 
-@pytest.mark.parametrize("op", SHAPES, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", SPECS, ids=lambda op: op.name)
 def test_methods_and_hooks_take_what_the_engine_takes(op: OpName) -> None:
-    shape = SHAPES[op]
+    spec = SPECS[op]
     fields = FIELDS[op]
-    assert ("peer" in fields, "reduce" in fields) == (bool(shape.peer), shape.reduces)
+    assert ("peer" in fields, "reduce" in fields) == (bool(spec.peer), spec.reduces)
     kinds = [TorchComm] if op is OpName.all_gather_p_exec else [TorchComm, TorchCommBackend]
     for kind in kinds:
         takes = inspect.signature(getattr(kind, op.name)).parameters
-        assert {"root", "src", "dst"} & set(takes) == ({shape.peer} if shape.peer else set())
-        assert ("op" in takes) == shape.reduces
+        assert {"root", "src", "dst"} & set(takes) == ({spec.peer} if spec.peer else set())
+        assert ("op" in takes) == spec.reduces
 
 
 def operands_of(op: OpName) -> dict[str, Any]:
@@ -58,16 +58,16 @@ def operands_of(op: OpName) -> dict[str, Any]:
     ]
     for operands in fitting:
         try:
-            SHAPES[op].operands(Call(op, False, **operands, peer=0), 0, WORLD)
+            SPECS[op].operands(Call(op, False, **operands, peer=0), 0, WORLD)
         except RuntimeError:
             continue
         return operands
     raise AssertionError(f"no tensors fit {op}")
 
 
-@pytest.mark.parametrize("op", SHAPES, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", SPECS, ids=lambda op: op.name)
 def test_counts_are_given_where_the_engine_takes_them(op: OpName) -> None:
-    shape = SHAPES[op]
-    found = shape.operands(Call(op, False, **operands_of(op), peer=0), 0, WORLD)
-    takes = _native.OPERATIONS[shape.native]
+    spec = SPECS[op]
+    found = spec.operands(Call(op, False, **operands_of(op), peer=0), 0, WORLD)
+    takes = _native.OPERATIONS[spec.native]
     assert (found.counts is not None, found.others is not None) == ("counts" in takes, "others" in takes)

@@ -18,7 +18,7 @@ def needs_gpu() -> None:
     """Skips where there is no device that can be used."""
     from ringfold import _native
 
-    why_not = _native.cuda_why_not()
+    why_not = _native.cuda_unavailable_reason()
     if why_not is not None:
         pytest.skip(f"needs a CUDA device: {why_not}")
 

@@ -32,9 +32,9 @@ AbortPage page;
 
 AbortLine& top = page.lines[0];
 
-int error() { return top.told & 0xff; }
-int peer() { return static_cast<int32_t>(top.told >> 32); }
-int line() { return top.told >> 8 & 0xffffff; }
+int error() { return top.errorWord & 0xff; }
+int peer() { return static_cast<int32_t>(top.errorWord >> 32); }
+int line() { return top.errorWord >> 8 & 0xffffff; }
 
 // What the host does that ends all waits.
 void end() {
@@ -234,7 +234,7 @@ void portChannelsSayWhatTheyAreAskedFor() {
   CHECK(channel.flush(3) == DeviceError::Flush && error() == DeviceError::Flush && peer() == 9);
   reset();
   CHECK(channel.signal() == 0 && channel.putWithSignal(0, 1) == 0);
-  CHECK(channel.flush(5) == DeviceError::Room && error() == DeviceError::Room);
+  CHECK(channel.flush(5) == DeviceError::FifoSpace && error() == DeviceError::FifoSpace);
   reset();
   channel.dst_ = 512;
   CHECK(channel.putWithSignalAndFlush(0, 1) == DeviceError::Argument);

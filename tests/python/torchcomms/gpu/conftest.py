@@ -11,6 +11,6 @@ def needs_gpu() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from ringfold import _native
 
-    why_not = _native.cuda_why_not()
+    why_not = _native.cuda_unavailable_reason()
     if why_not is not None:
         pytest.skip(f"needs a CUDA device: {why_not}")

@@ -340,7 +340,7 @@ def test_every_type_and_operation_gives_the_bits_of_the_processor(ranks: Ranks) 
 def threads_of_one_process(world: int) -> None:
     limit()
     torch.cuda.init()  # type: ignore[no-untyped-call]
-    place = _native.MeetingPlace()
+    place = _native.BootstrapListener()
     failures: list[BaseException] = []
     numbers = {torch.float32: 10, torch.bfloat16: 9}
 
@@ -352,7 +352,7 @@ def threads_of_one_process(world: int) -> None:
                 name="threads",
                 at=place if number == 0 else place.announcement,
                 timeout=PATIENCE,
-                patience=PATIENCE,
+                connect_timeout=PATIENCE,
             )
             device = _native.DeviceGroup.open(group, 0)
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -372,11 +372,11 @@ def threads_of_one_process(world: int) -> None:
             for (dtype, count), tensor in zip(cases, tensors):
                 expected = math.comb(world + 1, 2) * world
                 assert torch.equal(tensor.cpu(), torch.full((count,), float(expected), dtype=dtype))
-            device.settle(PATIENCE)
+            device.synchronize(PATIENCE)
             group.run("barrier", 0, 0, -1, None, None, [], [], None)
             device.close()
             with pytest.raises(GroupError):
-                device.settle(1.0)
+                device.synchronize(1.0)
         except BaseException as error:
             failures.append(error)
             raise

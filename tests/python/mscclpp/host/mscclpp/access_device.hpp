@@ -54,8 +54,8 @@ T swapIf(T* word, T expected, T value) {
   atomic(word).compare_exchange_strong(expected, value);
   return expected;
 }
-inline uint64_t swapIfAcqRelGpu(uint64_t* word, uint64_t expected, uint64_t value) { return swapIf(word, expected, value); }
-inline int swapIfAcquireGpu(int* word, int expected, int value) { return swapIf(word, expected, value); }
+inline uint64_t compareSwapAcqRelGpu(uint64_t* word, uint64_t expected, uint64_t value) { return swapIf(word, expected, value); }
+inline int compareSwapAcquireGpu(int* word, int expected, int value) { return swapIf(word, expected, value); }
 
 // The word with the lap comes last, so that nobody sees half a trigger.
 inline void storeReleaseSys16(void* target, uint64_t low, uint64_t high) {
@@ -124,7 +124,7 @@ struct Vector {
 inline void fenceSys() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 // Every thread is a warp of its own.
-inline bool isFirstHere() { return true; }
+inline bool isFirstActiveLane() { return true; }
 inline uint32_t warpNumber() { return static_cast<uint32_t>(std::hash<std::thread::id>()(std::this_thread::get_id())); }
 
 inline uint64_t nanoseconds() {
