@@ -1,4 +1,4 @@
-"""A process that a test starts: every wait for it has a deadline, and it is gone when the test is over."""
+"""A process that a test starts. Every wait for it has a deadline, and it is killed when the test is over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from blocked import wait_until_blocked
 
-# What the user of the tests has set must not change what they see.
+# Settings of the user that must not affect the tests.
 HIDDEN = ("RINGFOLD_LOG", "PCCL_LOG_LEVEL", "PCCL_JOIN_TOKEN", "PCCL_JOIN_TOKEN_FILE")
 
 
@@ -54,7 +54,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=theirs,
                 stderr=subprocess.STDOUT,
-                # What it starts itself can be ended together with it, and a Ctrl-C of the terminal is the tests' alone.
+                # Its own children can be killed with it, and a Ctrl-C of the terminal does not reach it.
                 start_new_session=True,
             )
         finally:
@@ -72,7 +72,7 @@ class Child:
             return self._printed.decode(errors="replace")
 
     def wait(self, timeout: float) -> int:
-        """Its exit code; minus the signal's number if a signal ended it. By then all its output is there."""
+        """Waits for its exit code (minus the signal's number if a signal ended it) and all its output."""
         try:
             code = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -84,7 +84,7 @@ class Child:
         return code
 
     def succeed(self, timeout: float) -> str:
-        """Waits for its end, which must be a good one; gives its output."""
+        """Waits until it exits with code 0. Returns its output."""
         code = self.wait(timeout)
         assert code == 0, f"{self} ended with exit code {code}; it printed:\n{self.output}"
         return self.output
@@ -112,12 +112,12 @@ class Child:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL: it has no chance to say goodbye. When this returns, it is dead."""
+        """Sends SIGKILL. The process has ended when this returns."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(30)
 
     def end(self) -> None:
-        """Kills it, and all that it has started and that has no session of its own."""
+        """Kills it and its process group."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.kill()
@@ -145,7 +145,7 @@ def inherited_environment() -> dict[str, str]:
 
 
 def python(script_or_code: str | Path, *arguments: object) -> list[str]:
-    """The words that run a script, or code, with the interpreter that runs the tests."""
+    """The command line that runs a script, or code, with the interpreter of the tests."""
     text = str(script_or_code)
     is_script = isinstance(script_or_code, Path) or (text.endswith(".py") and "\n" not in text)
     return [sys.executable, *([text] if is_script else ["-c", text]), *map(str, arguments)]

@@ -70,7 +70,7 @@ class Peer:
                 self.vote(self.comm.update_topology)
 
     def synced(self) -> pccl.SharedStateSyncInfo | None:
-        """None if we are to look around first: those who held the state are gone."""
+        """Syncs the state. None if the peers that held it are gone: update the topology first."""
         try:
             return self.comm.sync_shared_state(self.state)
         except pccl.PCCLError as error:
@@ -91,7 +91,7 @@ class Peer:
 
 
 class Worker(threading.Thread):
-    """Reduces all tensors, each under its tag, in an order of its own, and again what failed."""
+    """Reduces all tensors, each under its tag, in random order, and retries what failed."""
 
     def __init__(self, peer: Peer, tensors: list[numpy.ndarray]) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Churn:
         self.joins += 1
 
     def fallen(self) -> str | None:
-        """What a peer said that ended by itself."""
+        """The output of a peer that ended by itself."""
         for child in self.children:
             if child.poll() is not None:
                 out = child.stdout.read() if child.stdout else ""

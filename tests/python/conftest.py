@@ -1,4 +1,4 @@
-"""What all Python tests share: a master, processes that end with the test, and skips that are told by name."""
+"""What all Python tests share: a master, processes that end with the test, and skips that are reported by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forks import LEAN_MODULES, TORCH_MODULES, ForkServer
 
 @pytest.fixture
 def master() -> Iterator[str]:
-    """The address of a master that serves for the length of the test."""
+    """The address of a master that runs during the test."""
     import pccl
 
     node = pccl.MasterNode("127.0.0.1:0")
@@ -91,13 +91,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """A skip is told where ./test looks for it, in the words of the Rust tests."""
+    """Writes a skip to the file that ./test reads, in the format of the Rust tests."""
     path = os.environ.get("RINGFOLD_SKIPS")
     if path is None or not report.skipped or hasattr(report, "wasxfail"):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     name = report.nodeid.rpartition("/")[2]
     line = f"skipped: {name}: {reason.removeprefix('Skipped: ').strip()}".replace("\n", "; ")
-    # One write of one line in append mode: several processes do not mix theirs.
+    # One write of one line in append mode: lines of several processes do not mix.
     with open(path, "ab", buffering=0) as skips:
         skips.write(f"{line}\n".encode())

@@ -76,7 +76,7 @@ def assert_same(*outputs: str) -> None:
 
 
 def begin_together(spawn: Any, gate: Path, program: str, peers: list[tuple[Any, ...]]) -> list[Any]:
-    """Processes that have all been started before any of them joins: a run is soon over."""
+    """Starts processes that join together, when all are ready: a run is short."""
     children = [spawn(program, *arguments, gate) for arguments in peers]
     for child in children:
         child.wait_for("ready", DEADLINE)

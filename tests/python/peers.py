@@ -1,4 +1,4 @@
-"""Peers within one process: threads of their own where they have to call together."""
+"""Peers within one process, on threads where their calls wait for each other."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def begin(call: Callable[..., Any], *arguments: Any, **options: Any) -> Call:
 
 
 def together(*calls: Callable[..., Any]) -> list[Any]:
-    """Makes all calls at once, and gives what they return; an exception is raised."""
+    """Makes all calls at once. Returns their results, or raises an exception of one."""
     return [future.result(DEADLINE) for future in [begin(call) for call in calls]]
 
 
 def outcomes(*calls: Callable[..., Any]) -> list[Any]:
-    """As :func:`together`, but an exception is what it returned."""
+    """As :func:`together`, but an exception takes the place of a result."""
     futures = [begin(call) for call in calls]
     return [future.exception(DEADLINE) or future.result() for future in futures]
 
 
 def join(communicator: pccl.Communicator, world: int) -> pccl.Communicator:
-    """Connects, and lets others in until there are so many."""
+    """Connects, and admits others until the world has this size."""
     communicator.connect()
     while communicator.get_attribute(pccl.Attribute.GLOBAL_WORLD_SIZE) < world:
         communicator.update_topology()
@@ -64,7 +64,7 @@ def join(communicator: pccl.Communicator, world: int) -> pccl.Communicator:
 
 @contextmanager
 def connected(master: str, count: int = 2, **options: Any) -> Iterator[list[pccl.Communicator]]:
-    """So many peers of one run, called a, b, c..."""
+    """This many peers of one run, named a, b, c..."""
     peers = [pccl.Communicator(master, name=chr(ord("a") + i), **options) for i in range(count)]
     try:
         together(*(lambda peer=peer: join(peer, count) for peer in peers))

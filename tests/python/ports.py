@@ -12,7 +12,7 @@ _numbers = itertools.count(os.getpid() * 7)
 
 
 def free_port() -> int:
-    """A port of the loopback device that nothing listens on, and that no test beside this one is given.
+    """A free port of the loopback device that no concurrent test gets.
 
     Each worker of pytest has a block of ports of its own, and uses it in turn.
     """

@@ -1,4 +1,4 @@
-"""What an all-reduce promises, seen from Python: results, refusals, deaths, and what is reported."""
+"""All-reduces from Python: results, rejected calls, deaths, and what is reported."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_mismatched_peers_both_name_each_other(
             assert not error.is_retryable, "a loop that retries would never end"
             assert error.result is pccl.Result.INVALID_ARGUMENT and error.kind == "mismatch"
         assert (bytes(mine), bytes(its)) == before
-        # It was that operation alone.
+        # Only that operation failed.
         one, other = floats(1), floats(2)
         together(lambda: in_place(a, one), lambda: in_place(b, other))
         assert one.tolist() == [3]
@@ -244,12 +244,12 @@ def test_a_death_fails_the_operation_on_all_others_and_restores_their_data(maste
         assert isinstance(error, pccl.PCCLError) and error.is_retryable
         assert error.result is pccl.Result.RANK_CONNECTION_LOST and "victim" in str(error)
     assert [d.tolist() for d in data] == [[1, 2], [10, 20]]
-    # Also what only one of them had launched, and wait() raises nothing.
+    # Also operations that only one peer had launched; wait() raises nothing.
     success, status, info = handle.wait()
     assert not success and status == pccl.Result.RANK_CONNECTION_LOST and isinstance(info, pccl.ReduceInfo)
     assert handle.error is not None and "victim" in str(handle.error)
     assert handle.wait() == (success, status, info)
-    # A failed collective tells the new world.
+    # After a failed collective the world size is current.
     assert [comm.world_size for comm in ours] == [2, 2]
     together(*(lambda c=c, d=d: in_place(c, d) for c, d in zip(ours, data)))
     assert [d.tolist() for d in data] == [[11, 22], [11, 22]]

@@ -1,4 +1,4 @@
-"""The names, values, forms and words of `pccl`, as a program meets them that is not connected to anything."""
+"""The names, values, signatures and texts of `pccl` without a connection."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_an_error_has_its_result_and_its_text() -> None:
     for result in pccl.Result:
         assert result.name in str(pccl.PCCLError(result)) and result.name in str(pccl.PCCLError(result, "x"))
     assert not pccl.PCCLError(pccl.Result.INVALID_ARGUMENT).is_retryable
-    # Tracebacks call it what users call it.
+    # Tracebacks show the public name.
     assert (pccl.PCCLError.__module__, pccl.PCCLError.__qualname__) == ("pccl", "PCCLError")
 
 

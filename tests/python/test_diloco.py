@@ -1,4 +1,4 @@
-"""What `ringfold.DiLoCo` computes, held against the same computation by hand in one process."""
+"""What `ringfold.DiLoCo` computes, compared with the same computation by hand in one process."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def peer(
 
 
 def by_hand(count: int, phases: int, *, overlap: bool, keep: bool = True) -> list[Any]:
-    """The same with lists: what `DiLoCo` says in words."""
+    """The same computation with lists, for all peers in one process."""
     outer = [p.detach().clone().requires_grad_() for p in new_model().parameters()]
     optimizer = outer_sgd(outer)
     begins = [[x.detach().clone() for x in outer] for _ in range(count)]
@@ -173,7 +173,7 @@ def test_a_newcomer_takes_over_the_outer_state_and_all_end_equal(master: str, ov
     def late(run: Any, diloco: Any, step: int) -> None:
         if run.is_newcomer:
             joined.set()
-            # It begins where the run is, and brings nothing of its own.
+            # It begins with the state of the run.
             expected = diloco.outer_parameters
             assert all(torch.equal(p, expected[name]) for name, p in diloco.model.named_parameters())
             assert step > 3
@@ -240,7 +240,7 @@ def test_buffers_and_frozen_parameters_are_shared_as_configured(
 
     (one, frozen), (other, also) = together(lambda: start(0), lambda: start(1))
     assert frozen == also
-    # Peer 1 adds 10 in each of three phases; what it had before, or lost since, is the choice.
+    # Peer 1 adds 10 in each of three phases; the mode decides what of that is shared.
     assert abs(other - one) == apart
 
 
@@ -328,7 +328,7 @@ print(f"ended, stopped: {run.was_stopped}, loss {loss.item()}", flush=True)
 
 
 def begin_together(spawn: Any, gate: Path, peers: list[tuple[Any, ...]]) -> list[Any]:
-    """Processes that have all been started before any of them joins: a run is soon over."""
+    """Starts processes that join together, when all are ready: a run is short."""
     children = [spawn(PEER, *arguments, gate) for arguments in peers]
     for child in children:
         child.wait_for("ready", DEADLINE)

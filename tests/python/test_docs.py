@@ -1,4 +1,4 @@
-"""What the pages for Python users say: their programs run, nothing public is missing, and no name is made up.
+"""The pages for Python users: their programs run, no public name is missing, and no unknown name is used.
 
 A block that is marked ``python`` is a whole program. It runs in a process of its own, or in two if it is marked
 ``python peers=2``, with a master in place of 127.0.0.1:48148. ``python ranks=3`` are three processes with the variables
@@ -31,9 +31,9 @@ README = ROOT / "README.md"
 SECONDS = 240.0
 # Fragments are not run, so their number is limited. Those that need a GPU are parts of examples.
 FRAGMENTS_MAX = 6
-# What is public beside __all__, which is the specification's.
+# Public names beside __all__, which is the specification's.
 ALSO = {"pccl": ["DeviceType", "Result", "__version__"]}
-# What users get, and never make.
+# Classes that users receive, and never create.
 RECEIVED = (pccl.AsyncReduceHandle, ringfold.elastic.Reducing)
 
 
@@ -103,7 +103,7 @@ def test_every_program_of_the_pages_runs_and_prints_what_they_say(
     for module in program.needs:
         pytest.importorskip(module)
     spawn: Spawn = request.getfixturevalue("spawn_with_torch" if "torch" in program.needs else "spawn")
-    # A traceback shows the lines of a file, and of a text none.
+    # Tracebacks show the lines of a file, not those of a text.
     script = tmp_path / "program.py"
     code = program.text.replace("127.0.0.1:48148", master).replace("0.0.0.0:48148", "127.0.0.1:0")
     script.write_text(code)

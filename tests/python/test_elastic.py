@@ -36,7 +36,7 @@ def test_a_late_joiner_gets_the_state_and_the_step(master: str) -> None:
     def each(_run: Any, step: int) -> None:
         if step == 3:
             under_way.set()
-        # The two go on until the third is there.
+        # The two go on until the third has joined.
         if 3 <= step < 200 and not joined.is_set():
             time.sleep(0.02)
 

@@ -85,7 +85,7 @@ def test_sigterm_while_it_waits_in_a_reduction_ends_a_peer_at_once(master: str, 
     hasty.signal(signal.SIGTERM)
     assert "ended at 0, stopped: True" in hasty.succeed(20)
     assert "reduces 0" not in slow.output
-    # The other one finishes its step alone, and waits for somebody; that is a wait as well.
+    # The other one finishes its step alone, and then waits for peers.
     slow.wait_for("step 0 ", DEADLINE)
     slow.wait_until_blocked()
     slow.signal(signal.SIGTERM)

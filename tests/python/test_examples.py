@@ -1,4 +1,4 @@
-"""Every example runs as a user runs it: some processes, to the end, and all of them agree."""
+"""Every example runs to its end in several processes, and all of them agree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Examples:
     def start(self, name: str, *arguments: object) -> Child:
         # One thread a process: the machine has few cores, and all peers run on it.
         env = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        # A machine that does much else may take long to start the second one.
+        # A busy machine may take long to start the second one.
         patience = () if name == "fifteen_lines.py" else ("--patience", SECONDS)
         script = EXAMPLES / name
         is_forked = "import torch" in script.read_text() and name != "hello_world_torch.py"
@@ -35,7 +35,7 @@ class Examples:
         return spawn(script, "--master", self._master, *patience, *arguments, env=env)
 
     def outputs(self, name: str, *arguments: object, peers: int = 2) -> list[str]:
-        """What so many peers printed, all of which ended well."""
+        """The outputs of this many peers, all of which exit with 0."""
         children = [self.start(name, *arguments) for _ in range(peers)]
         return [child.succeed(SECONDS) for child in children]
 
@@ -50,7 +50,7 @@ def last(output: str) -> str:
 
 
 def the_same(lines: list[str]) -> str:
-    """What all of them say."""
+    """The line that all of them have printed."""
     assert len(set(lines)) == 1, lines
     return lines[0]
 

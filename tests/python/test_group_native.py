@@ -28,7 +28,7 @@ Spans = list[tuple[int, int]]
 
 
 def span(data: array[Any], first: int = 0, last: int | None = None) -> tuple[int, int]:
-    """Where some elements lie."""
+    """Address and size of some elements."""
     address, count = data.buffer_info()
     last = count if last is None else last
     return address + first * data.itemsize, (last - first) * data.itemsize
@@ -162,7 +162,7 @@ def test_a_receive_takes_what_was_sent_with_its_tag(pair: list[Group]) -> None:
 def test_an_input_that_is_a_part_of_the_output_is_understood(pair: list[Group], in_background: bool) -> None:
     def gather(group: Group) -> list[int]:
         whole = array("i", [-1] * 8)
-        first = 4 * group.rank + 1  # Not quite where it belongs.
+        first = 4 * group.rank + 1  # Shifted by one element.
         whole[first : first + 3] = array("i", [group.rank] * 3)
         mine = span(whole, first, first + 3)
         outputs = [span(whole, 0, 3), span(whole, 3, 6)]
@@ -321,7 +321,7 @@ def test_a_work_can_be_waited_for_in_parts_and_dropped(pair: list[Group]) -> Non
     work = submit(pair[0], "all_reduce", [span(ones[0])], [span(ones[0])], ones[0])
     assert not work.wait(0.05) and not work.wait(0) and not work.done()
     address, size = span(ones[1])
-    # Nobody but the engine holds the tensor and the work.
+    # Only the engine holds the tensor and the work.
     submit(pair[1], "all_reduce", [(address, size)], [(address, size)], ones.pop())
     assert work.wait(DEADLINE) and work.wait(None) and work.done() and list(ones[0]) == [2]
 
@@ -338,7 +338,7 @@ def test_restoring_groups_restore_buffers_after_a_failure() -> None:
 
 def test_ranks_meet_by_a_rendezvous_written_in_python() -> None:
     class Board:
-        """What an earlier run has left misleads nobody."""
+        """A rendezvous with a stale text of an earlier run."""
 
         text: str | None = "ringfold1:0:0:127.0.0.1:1"
 

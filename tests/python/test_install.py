@@ -67,7 +67,7 @@ explained("torch", lambda: importlib.import_module("ringfold.torch"))
 
 
 class Environment:
-    """A virtual environment with the wheel, and with what it is given of the tests' own one."""
+    """A virtual environment with the wheel and some packages of the tests' environment."""
 
     def __init__(self, folder: Path, wheel: Path, *libraries: str) -> None:
         self.scripts = folder / "bin"
@@ -112,7 +112,7 @@ def with_requirements(name: str) -> list[Distribution]:
 
 
 def link(installed: Distribution, packages: Path) -> None:
-    """torch is several GB: it is there once, and seen twice."""
+    """Links a package instead of copying it: torch is several GB."""
     tops = {file.parts[0] for file in installed.files or []} - {"..", "__pycache__"}
     for top in tops:
         if not (packages / top).exists():
@@ -121,7 +121,7 @@ def link(installed: Distribution, packages: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel() -> Path:
-    """What ./test has built, or the newest that was built here."""
+    """The wheel of ./test, or the newest one."""
     if named := os.environ.get("RINGFOLD_WHEEL"):
         return Path(named)
     target = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")

@@ -15,7 +15,7 @@ import pytest
 from child import python
 from peers import DEADLINE, connected, together
 
-# Two peers in one process, b in a thread's hands while it joins.
+# Two peers in one process; b joins on a thread.
 BEGIN = f"""
 import atexit, gc, os, sys, threading
 from array import array
@@ -36,7 +36,7 @@ one = array("f", [1])
 state = pccl.SharedState([pccl.TensorInfo("one", data=one)])
 """
 
-# The master is interrupted, or the script would serve on; what is left of the order is up to the interpreter.
+# The master is interrupted, or the script would go on serving. The interpreter decides the rest of the order.
 ENDS = {
     "globals": "master.interrupt()",
     "nothing else than the end": "atexit.register(master.interrupt)",
@@ -129,7 +129,7 @@ master.interrupt()
 @pytest.mark.parametrize("end", ENDS)
 def test_a_program_ends_well_with(end: str) -> None:
     begun = time.monotonic()
-    # That the master is gone is worth a warning in the log.
+    # The loss of the master is a warning in the log.
     env = {**os.environ, "PCCL_LOG_LEVEL": "ERROR"}
     ran = subprocess.run(
         python(BEGIN + ENDS[end]), env=env, capture_output=True, text=True, check=False, timeout=DEADLINE

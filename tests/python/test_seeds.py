@@ -39,8 +39,8 @@ runpy.run_path(program, run_name="__main__")
 """
 
 
-class Place:
-    """Where the programs run: they name the master's port themselves, so it must be free for them."""
+class ProgramRunner:
+    """Runs programs that use a fixed port of the master."""
 
     def __init__(self, start: Start, prefix: list[str]) -> None:
         self._start = start
@@ -53,15 +53,15 @@ class Place:
 
 
 @pytest.fixture
-def place(start: Start, tmp_path: Path) -> Iterator[Place]:
-    """A network namespace of its own if root may make one, else this machine's; with a master."""
+def runner(start: Start, tmp_path: Path) -> Iterator[ProgramRunner]:
+    """Programs run in a network namespace if root can create one, else on this machine; with a master."""
     with port_of_our_own(start) as prefix:
-        place = Place(start, prefix)
+        runner = ProgramRunner(start, prefix)
         command = "import sys; from ringfold._cli import pccl_master; sys.exit(pccl_master())"
         listen = ["--listen-address", f"127.0.0.1:{PORT}"]
-        master = place.run([*python(command), *listen], tmp_path)
+        master = runner.run([*python(command), *listen], tmp_path)
         master.wait_for("master listening on", 30)
-        yield place
+        yield runner
 
 
 @contextmanager
@@ -88,11 +88,11 @@ def port_of_our_own(start: Start) -> Iterator[list[str]]:
 @pytest.mark.parametrize("peers", [2, 3])
 @pytest.mark.parametrize("program", ["hello_world_000.py", "hello_world_001.py"])
 def test_all_peers_of_the_hello_world_reach_revision_5(
-    place: Place, program: str, peers: int, tmp_path: Path
+    runner: ProgramRunner, program: str, peers: int, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     words = python(GATE, gate, SEEDS / program, "numpy", "pccl")
-    children = [place.run(words, tmp_path) for _ in range(peers)]
+    children = [runner.run(words, tmp_path) for _ in range(peers)]
     for child in children:
         child.wait_for("ready", 60)
     gate.touch()
@@ -107,7 +107,7 @@ def test_all_peers_of_the_hello_world_reach_revision_5(
 
 @pytest.mark.parametrize("peers", short_of([2], [3]))
 def test_mnist_trains_to_the_end_and_all_peers_save_the_same_model(
-    place: Place, peers: int, tmp_path: Path
+    runner: ProgramRunner, peers: int, tmp_path: Path
 ) -> None:
     pytest.importorskip("torchvision")
     raw = fashion_mnist.folder()
@@ -116,12 +116,12 @@ def test_mnist_trains_to_the_end_and_all_peers_save_the_same_model(
         (folder / "data" / "MNIST").mkdir(parents=True)
         (folder / "data" / "MNIST" / "raw").symlink_to(raw)
     program = python(SEEDS / "mnist_001.py")
-    children = [place.run(program, folder, IS_CI="1", RANK=str(rank)) for rank, folder in enumerate(folders)]
+    children = [runner.run(program, folder, IS_CI="1", RANK=str(rank)) for rank, folder in enumerate(folders)]
     outputs = [child.succeed(280) for child in children]
 
     accuracies = {re.findall(r"^Test Accuracy: (\d+\.\d\d)%$", output, re.MULTILINE)[0] for output in outputs}
     assert len(accuracies) == 1
-    # A network that learnt nothing names one image of ten rightly.
+    # An untrained network recognises one image of ten.
     assert float(accuracies.pop()) > 75
     models = {(folder / "mnist_model.pth").read_bytes() for folder in folders}
     assert len(models) == 1

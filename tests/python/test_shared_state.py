@@ -1,4 +1,4 @@
-"""The rules of the shared state as they are seen from Python: revisions, strategies, newcomers, checkpoints."""
+"""The shared state from Python: revisions, strategies, newcomers, checkpoints."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def ours(master: str) -> pccl.Communicator:
 
 
 def blocked(spawn: Spawn, ours: pccl.Communicator, master: str, where: str) -> Child:
-    """A child that waits for us in a call."""
+    """A child that is blocked in a call until the test takes part."""
     child = spawn(PEER, where, master)
     if where == "connect":
         child.wait_for("blocks", DEADLINE)
@@ -231,7 +231,7 @@ def test_the_exception_of_any_handler_ends_the_call(ours: pccl.Communicator, mas
         assert time.monotonic() - begun < PROMPT
     finally:
         signal.signal(signal.SIGUSR2, before)
-    # This peer has left the run, and says so.
+    # This peer has left the run; later calls raise.
     with pytest.raises(pccl.PCCLError) as caught:
         ours.update_topology()
     assert caught.value.result is pccl.Result.MASTER_CONNECTION_FAILED

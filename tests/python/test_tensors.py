@@ -1,4 +1,4 @@
-"""What may be reduced and shared: every type of numpy and torch, every shape, everything with a buffer; and what not."""
+"""What can be reduced and shared: every type of numpy and torch, every shape, every buffer; and what cannot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peers import connected, outcomes, together
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[list[pccl.Communicator]]:
-    """Two peers for all tests of this file: connecting is not what they are about."""
+    """Two connected peers for all tests of this file."""
     with pccl.MasterNode("127.0.0.1:0") as master, connected(master.address) as peers:
         yield peers
 

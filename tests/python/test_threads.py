@@ -1,4 +1,4 @@
-"""Calls from any thread: Python runs on while one waits, and calls of several threads do not disturb each other."""
+"""Calls from any thread: other threads run while one waits, and concurrent calls do not disturb each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is in the run, and how one gets there: connecting, votes, groups, attributes, tokens."""
+"""Membership of a run: connecting, votes, groups, attributes, tokens."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def torch_world(tmp_path: Path, torch_forks: ForkServer) -> Iterator[World]:
 
 @pytest.fixture
 def mpirun() -> Callable[[int], tuple[str, ...]]:
-    """The words that start so many ranks under MPI."""
+    """The command line that starts so many ranks under MPI."""
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed")
     if shutil.which("mpirun") is None:

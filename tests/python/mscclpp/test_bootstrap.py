@@ -1,4 +1,4 @@
-"""How ranks meet, and what they tell each other without connections."""
+"""The rendezvous of ranks, and messages between them without connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two ranks ask for together: futures, and how calls find each other."""
+"""Calls that two ranks make together: futures, and how calls are matched."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_communicators_of_one_bootstrap_share_its_order(world: World) -> None:
 
 
 def write_over(transport: str, shared: bool) -> list[int]:
-    """Writes and words, seen without a call over there."""
+    """Writes and updates of words that the peer sees without a call."""
     bootstrap = meet()
     communicator = Communicator(bootstrap)
     peer, way = 1 - rank(), Transport[transport]
@@ -196,7 +196,7 @@ def records() -> tuple[int, int, bool]:
     memory = register(communicator, words(5, 6), SHARED | ETHERNET)
     record = memory.serialize()
     every = bootstrap.all_gather(record)
-    # One's own is the pointer itself.
+    # The own memory has the same address.
     own = mscclpp.RegisteredMemory.deserialize(every[rank()])
     other = mscclpp.RegisteredMemory.deserialize(every[1 - rank()], communicator)
     assert own.data() == memory.data() and other.transports() == SHARED | ETHERNET
@@ -221,7 +221,7 @@ def old_names() -> int:
     future = communicator.recv_memory_on_setup(peer, 5)
     communicator.setup()
     line, theirs = connection.get(), future.get()
-    # Made of a communicator and a connection, as once; the other rank does the same.
+    # The older constructor, of a communicator and a connection; the other rank does the same.
     semaphore = mscclpp.Host2HostSemaphore(communicator, line)
     communicator.setup()
     line.update(theirs, 8, 40 + rank())

@@ -20,14 +20,14 @@ from variants import is_long, short_of
 REPOSITORY = Path(__file__).parents[3]
 HEADERS = REPOSITORY / "crates/ringfold-cuda/headers"
 NAMES = sorted(f"mscclpp/{path.name}" for path in (HEADERS / "mscclpp").glob("*.hpp"))
-# Those of the crates need macros that their own tests give them.
+# Kernels of the crates need macros, and are compiled by tests of the crates.
 KERNELS = sorted(
     path.relative_to(REPOSITORY)
     for top in ("tests", "examples", "bench", "docs")
     for path in (REPOSITORY / top).rglob("*.cu")
 )
 
-# What users rely on by name.
+# Headers that users include by name.
 PROMISED = [
     f"mscclpp/{name}.hpp"
     for name in """
@@ -36,7 +36,7 @@ PROMISED = [
     """.split()
 ]
 
-# Handles as the host lays them out: the size, and where each part begins.
+# Layouts of handles on the host: size, and offset of each field.
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "AbortLine": (
         128,
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
 }
 """
 
-# Every function, under the names of both eras, as people call them.
+# Calls of every function, with the old and the new names.
 CALLS = """
 #include <cuda_fp16.h>
 #include <mscclpp/assert_device.hpp>
@@ -236,7 +236,7 @@ def nvrtc() -> None:
 
 
 def compiled(source: str, arch: str = "sm_90", standard: str = "c++17", name: str = "kernel.cu") -> bytes:
-    """What NVRTC makes of it, without a warning."""
+    """The result of NVRTC, with warnings as errors."""
     options = [f"-std={standard}", "-Werror=all-warnings"]
     return _native.cuda_compile(source, name, arch, {}, [], options, None)
 
@@ -310,9 +310,7 @@ def test_the_seeds_kernel_compiles_as_it_stands(nvrtc: None, arch: str, standard
 
 
 @combinations
-def test_every_function_can_be_called_under_the_names_of_both_eras(
-    nvrtc: None, arch: str, standard: str
-) -> None:
+def test_every_function_can_be_called_by_its_old_and_new_name(nvrtc: None, arch: str, standard: str) -> None:
     compiled(CALLS, arch, standard)
 
 
@@ -354,7 +352,7 @@ def test_every_kernel_of_the_documentation_compiles(nvrtc: None) -> None:
 def test_the_page_of_the_process_can_be_found_in_a_module(nvrtc: None) -> None:
     ptx = compiled(CALLS, "compute_80").decode()
     assert re.search(r"\.global \.align 8 \.u64 mscclppAbortPage\b", ptx)
-    # And no kernel takes it for the zero that it is at first.
+    # No kernel assumes its initial value of zero.
     assert re.search(r"\bld\S*\.u64\s+\S+ \[mscclppAbortPage\]", ptx)
 
 
@@ -383,7 +381,7 @@ def test_the_logic_of_the_headers_holds_among_threads_of_a_host(tmp_path: Path) 
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("g++ is not installed")
-    # A directory before the headers' own has the accesses to memory, without PTX.
+    # The first include directory has the memory accesses without PTX.
     here, program = Path(__file__).parent / "host", tmp_path / "program"
     words = [compiler, "-std=c++20", "-O1", "-pthread", "-Wno-unknown-pragmas", "-D__CUDACC__"]
     words += [f"-I{here}", f"-I{HEADERS}", str(here / "headers.cpp"), "-o", str(program)]
@@ -413,7 +411,7 @@ def test_two_objects_of_nvcc_are_linked_into_one_program(
 
 
 def cuobjdump(*words: str) -> str:
-    """What the tool says of an image; skips where it is not to be had."""
+    """The output of cuobjdump for an image; skips if it is not installed."""
     tool = shutil.which("cuobjdump")
     triton = importlib.util.find_spec("triton") if tool is None else None
     if triton is not None and triton.origin is not None:

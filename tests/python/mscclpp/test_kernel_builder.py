@@ -1,4 +1,4 @@
-"""Kernels are compiled without a GPU, and kept; what needs a GPU says so."""
+"""Kernels are compiled without a GPU, and cached; calls that need a GPU raise."""
 
 from __future__ import annotations
 

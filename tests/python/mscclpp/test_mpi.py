@@ -34,11 +34,11 @@ def put_around() -> list[int]:
         channel.wait(timeout=60)
     group.barrier()
     service.stop_proxy()
-    # The trio beside MPI: rank and size come from there.
+    # An address beside MPI: rank and size come from MPI.
     again = mscclpp.CommGroup(MPI.COMM_WORLD, f"lo:127.0.0.1:{_port(MPI)}")
     again.barrier()
     assert again.my_rank == me
-    # Some of them.
+    # A part of the ranks.
     half = MPI.COMM_WORLD.Split(me % 2, me)
     part = mscclpp.CommGroup(mpi_comm=half)
     part.barrier()

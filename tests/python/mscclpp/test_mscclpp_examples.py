@@ -52,7 +52,7 @@ def test_the_all_reduces_sums_are_those_of_32_bits() -> None:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """The README's, about channels."""
+    """The README's program about channels."""
     section = re.search(
         r"^## Channels.*?(?=^## )", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )

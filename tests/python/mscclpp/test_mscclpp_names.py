@@ -1,4 +1,4 @@
-"""What the package is made of, and that it needs nothing to be imported."""
+"""The names of the package, and its import without other packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from mscclpp import Error, ErrorCode, pack
 from world import Spawn
 
-# Of the specification: names in `mscclpp`, then and now.
+# Names of the specification in `mscclpp`, old and new.
 NAMES = """
 ErrorCode DataType Device DeviceType EndpointConfig Semaphore PacketType ReduceOp Fifo Host2DeviceSemaphore Host2HostSemaphore
 MemoryDevice2DeviceSemaphore SmDevice2DeviceSemaphore ProxyService TcpBootstrap Transport TransportFlags CommGroup GpuBuffer

@@ -1,4 +1,4 @@
-"""Channels by a proxy, pushed from the host: between processes, without a GPU."""
+"""Port channels between processes, driven by the host, without a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from world import DEADLINE, World, join, others, rank, size
 
 numpy = pytest.importorskip("numpy")
 
-WAYS = ["Ethernet", "SharedMemory"]
+TRANSPORTS = ["Ethernet", "SharedMemory"]
 
 
 def put_all(transport: str, old: bool) -> bool:
@@ -42,14 +42,14 @@ def put_all(transport: str, old: bool) -> bool:
     return True
 
 
-@pytest.mark.parametrize("transport", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_every_rank_puts_its_part_into_all_others(world: World, transport: str, ranks: int) -> None:
     assert all(world.run(ranks, put_all, transport, ranks == 2))
 
 
 def plain_memory(transport: str, kind: str) -> list[int]:
-    """Memory that lies in no file."""
+    """Memory that is not in a file."""
     group = join()
     connections = group.make_connection(others(), Transport[transport])
     tensor: Any
@@ -74,7 +74,7 @@ def plain_memory(transport: str, kind: str) -> list[int]:
     return [int(tensor[1]), int(tensor[63])]
 
 
-@pytest.mark.parametrize("transport", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_memory_of_any_tensor_can_be_put_into(
     request: pytest.FixtureRequest, transport: str, kind: str
@@ -160,7 +160,7 @@ def test_stopping_a_proxy_first_executes_what_was_pushed(world: World) -> None:
 
 
 def shared_word() -> list[bool]:
-    """Several objects on one semaphore: each counts what it has waited for itself."""
+    """Several objects on one semaphore: each has its own count."""
     group = join()
     connections = group.make_connection(others(), Transport.SharedMemory)
     peer = 1 - rank()
@@ -194,7 +194,7 @@ def test_objects_on_one_semaphore_share_its_word(world: World) -> None:
 
 
 def tensors_and_endpoints() -> list[int]:
-    """Each rank by a way of its own, and arrays sent by the bootstrap."""
+    """A transport per peer, and arrays sent by the bootstrap."""
     group = join()
     ways = {
         other: Transport.Ethernet if (rank() + other) % 2 else mscclpp.EndpointConfig(Transport.SharedMemory)
@@ -280,7 +280,7 @@ def test_a_fifo_gives_what_was_pushed_and_is_false_when_empty() -> None:
     assert len(fifo.device_handle().raw) == 48
 
 
-@pytest.mark.parametrize("transport", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_threads_of_one_process_may_be_the_ranks_of_a_group(transport: str) -> None:
     import threading
 

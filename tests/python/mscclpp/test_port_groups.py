@@ -1,4 +1,4 @@
-"""Groups one after the other, and beside each other, in the same processes."""
+"""Successive and concurrent groups in the same processes."""
 
 from __future__ import annotations
 

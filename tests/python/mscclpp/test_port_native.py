@@ -19,12 +19,12 @@ from world import DEADLINE, World, meet, rank, size
 
 ETHERNET, SHARED_MEMORY, IB3 = 2, 4, 8 << 3
 TRANSPORTS = (ETHERNET, SHARED_MEMORY)
-# Far below any deadline of ours, far above what is waited for.
+# Far below the deadlines, far above the expected time.
 PROMPT = 10.0
 
 
 class Memory:
-    """Memory of the host, in a file that others can map or not."""
+    """Memory of the host, in a file that others can map, or not."""
 
     def __init__(self, nbytes: int, shared: bool = False) -> None:
         self.file = None
@@ -84,7 +84,7 @@ def connected(transport: int, name: str = "offer") -> tuple[_native.Port, dict[i
 
 
 def exchanged(port: _native.Port, memory: Memory, of: int, name: str = "memory") -> _native.PortMemory:
-    """Registers memory, and gives the other rank's; what is registered lives as long as the process."""
+    """Registers memory for the life of the process. Returns the other rank's memory."""
     kept.append(memory.register(port))
     tell(name, kept[-1].serialize())
     return port.remote(hear(name, of))
@@ -157,7 +157,7 @@ def write_here_and_there() -> None:
         connection.update(bell_there, 0, turn)
         bell.await_word(0, turn)
         assert (mapped.word(0), private.word(0), mapped.word(512)) == (turn, turn, turn)
-        # The source may be changed when both have what they wait for.
+        # The source is changed after both have received it.
         connection.update(bell_there, 8, turn)
         bell.await_word(8, turn)
         connection.flush(DEADLINE)
@@ -227,7 +227,7 @@ def test_any_thread_may_write(world: World, transport: int) -> None:
 
 
 def connect_first(transport: int) -> None:
-    # Rank 1 is connected before rank 0 asks for it: an offer is enough.
+    # Rank 1 is connected before rank 0 calls connect: an offer is enough.
     port = _native.Port(f"rank {rank()}", "127.0.0.1")
     offer = port.offer(transport)
     tell("offer", offer.record)
@@ -332,7 +332,7 @@ def end_without_a_word(how: str) -> tuple[bool, str]:
     if rank() == 0:
         source = Memory(64 << 20)
         kept.append(source.register(port))
-        # More than the system takes at once: it goes out while the program ends.
+        # More than socket buffers hold: it is sent while the program exits.
         connections[1].write(there, 0, kept[-1], 0, 64 << 20)
         connections[1].update(there, 0, 4)
         if how == "exception":

@@ -19,7 +19,7 @@ from world import DEADLINE, World, await_reached, meet, others, rank, reach
 if TYPE_CHECKING:
     from mscclpp import Communicator
 
-# Far below any deadline of ours, far above what is waited for.
+# Far below the deadlines, far above the expected time.
 PROMPT = 10.0
 NBYTES = 1 << 16
 TRANSPORTS = ("Ethernet", "SharedMemory")
@@ -150,8 +150,8 @@ def test_handles_have_the_layout_that_kernels_expect(arch: str) -> None:
 
 
 @dataclass
-class Way:
-    """One rank's end of the way to another: the other writes into `inbox`, and gets what is in `outbox`."""
+class PeerChannel:
+    """A channel to one peer, which writes into `inbox` and gets what is in `outbox`."""
 
     semaphore: _native.PortSemaphore
     channel: _native.PortChannel
@@ -162,82 +162,84 @@ class Way:
 
 
 @dataclass
-class Ends:
-    """All that a rank has."""
+class ProxySetup:
+    """The proxy of a rank and its channels."""
 
     communicator: Communicator
     proxy: _native.PortProxy
-    ways: dict[int, Way]
+    by_peer: dict[int, PeerChannel]
 
     @property
     def port(self) -> _native.Port:
         return self.communicator.port
 
 
-def connected(transport: str, fifo_size: int = 32, nbytes: int = NBYTES) -> Ends:
+def connected(transport: str, fifo_size: int = 32, nbytes: int = NBYTES) -> ProxySetup:
     """Connects with all other ranks, with a proxy that is not started yet."""
     from mscclpp import Communicator, RegisteredMemory, Transport
     from mscclpp._host_memory import RawHostBuffer
 
-    way = Transport[transport]
+    kind = Transport[transport]
     communicator = Communicator(meet())
-    coming = {peer: communicator.connect(way, peer) for peer in others()}
+    coming = {peer: communicator.connect(kind, peer) for peer in others()}
     connections = {peer: future.get() for peer, future in coming.items()}
     building = {peer: communicator.build_semaphore(connections[peer], peer) for peer in others()}
 
     def memory() -> tuple[RegisteredMemory, memoryview]:
         made = RawHostBuffer(nbytes)
-        return communicator.register_memory(made.address, nbytes, way, keep=made), made.buffer
+        return communicator.register_memory(made.address, nbytes, kind, keep=made), made.buffer
 
     inboxes = {peer: memory() for peer in others()}
     for peer in others():
         communicator.send_memory(inboxes[peer][0], peer)
     remote = {peer: communicator.recv_memory(peer) for peer in others()}
     proxy = _native.PortProxy(communicator.port, fifo_size)
-    ways = {}
+    by_peer = {}
     for peer in others():
         outbox, view = memory()
         semaphore = building[peer].get().native
         number = proxy.add_semaphore(semaphore)
         target, source = proxy.add_memory(remote[peer].get().native), proxy.add_memory(outbox.native)
-        ways[peer] = Way(
+        by_peer[peer] = PeerChannel(
             semaphore, proxy.channel(number, target, source), inboxes[peer][1], view, inboxes[peer][0]
         )
-    return Ends(communicator, proxy, ways)
+    return ProxySetup(communicator, proxy, by_peer)
 
 
 def exchange_many(transport: str, rounds: int) -> int:
-    """All pairs tell each other something, again and again."""
-    ends = connected(transport)
-    ends.proxy.start()
+    """All pairs exchange data in many rounds."""
+    setup = connected(transport)
+    setup.proxy.start()
     checked = 0
     for number in range(rounds):
         nbytes = 1 + (number * 977) % NBYTES
-        for peer, way in ends.ways.items():
-            way.outbox[:nbytes] = bytes([(number * 7 + rank() * 31 + peer) % 256]) * nbytes
+        for peer, peer_channel in setup.by_peer.items():
+            peer_channel.outbox[:nbytes] = bytes([(number * 7 + rank() * 31 + peer) % 256]) * nbytes
             if number % 3 == 0:
-                way.channel.put_with_signal(0, 0, nbytes)
+                peer_channel.channel.put_with_signal(0, 0, nbytes)
             elif number % 3 == 1:
-                way.channel.put(0, 0, nbytes // 2)
-                way.channel.put(nbytes // 2, nbytes // 2, nbytes - nbytes // 2)
-                way.channel.signal()
-                way.channel.flush(DEADLINE)
+                peer_channel.channel.put(0, 0, nbytes // 2)
+                peer_channel.channel.put(nbytes // 2, nbytes // 2, nbytes - nbytes // 2)
+                peer_channel.channel.signal()
+                peer_channel.channel.flush(DEADLINE)
             else:
-                way.channel.put_with_signal_and_flush(0, 0, nbytes, DEADLINE)
-        for peer, way in ends.ways.items():
-            way.channel.wait(DEADLINE)
-            assert way.inbox[:nbytes] == bytes([(number * 7 + peer * 31 + rank()) % 256]) * nbytes, number
+                peer_channel.channel.put_with_signal_and_flush(0, 0, nbytes, DEADLINE)
+        for peer, peer_channel in setup.by_peer.items():
+            peer_channel.channel.wait(DEADLINE)
+            assert peer_channel.inbox[:nbytes] == bytes([(number * 7 + peer * 31 + rank()) % 256]) * nbytes, (
+                number
+            )
             checked += 1
-        # Inboxes are written again when all have read them, and outboxes when they have left.
-        for way in ends.ways.values():
-            way.channel.signal()
-        for way in ends.ways.values():
-            way.channel.wait(DEADLINE)
-            way.channel.flush(DEADLINE)
-    ends.proxy.stop()
-    assert not any(way.channel.poll() for way in ends.ways.values())
-    assert ends.port.failure() is None
-    ends.communicator.bootstrap().barrier()
+        # Inboxes are reused after all have read them, outboxes after they were sent.
+        for peer_channel in setup.by_peer.values():
+            peer_channel.channel.signal()
+        for peer_channel in setup.by_peer.values():
+            peer_channel.channel.wait(DEADLINE)
+            peer_channel.channel.flush(DEADLINE)
+    setup.proxy.stop()
+    assert not any(peer_channel.channel.poll() for peer_channel in setup.by_peer.values())
+    assert setup.port.failure() is None
+    setup.communicator.bootstrap().barrier()
     return checked
 
 
@@ -249,20 +251,20 @@ def test_all_pairs_find_what_was_put_when_they_are_signalled(world: World, trans
 
 
 def stop_and_start(transport: str) -> int:
-    ends = connected(transport, fifo_size=64)
+    setup = connected(transport, fifo_size=64)
     peer = 1 - rank()
-    way, waits = ends.ways[peer], 0
+    peer_channel, waits = setup.by_peer[peer], 0
     for number in range(10):
-        way.outbox[:50] = bytes([number]) * 50
+        peer_channel.outbox[:50] = bytes([number]) * 50
         for at in range(50):
-            way.channel.put_with_signal(at, at, 1)
-        ends.proxy.start()
-        ends.proxy.stop()
+            peer_channel.channel.put_with_signal(at, at, 1)
+        setup.proxy.start()
+        setup.proxy.stop()
         for _ in range(50):
-            way.channel.wait(DEADLINE)
+            peer_channel.channel.wait(DEADLINE)
             waits += 1
-        assert way.inbox[:50] == bytes([number]) * 50
-        ends.communicator.bootstrap().barrier()
+        assert peer_channel.inbox[:50] == bytes([number]) * 50
+        setup.communicator.bootstrap().barrier()
     return waits
 
 
@@ -272,8 +274,8 @@ def test_stopping_does_what_was_pushed_and_it_may_be_started_again(world: World,
 
 
 def views_of_a_semaphore(transport: str) -> None:
-    ends = connected(transport)
-    semaphore = ends.ways[1 - rank()].semaphore
+    setup = connected(transport)
+    semaphore = setup.by_peer[1 - rank()].semaphore
     first, second = semaphore.host_to_host(), semaphore.host_to_device()
     for _ in range(3):
         first.signal()
@@ -283,12 +285,12 @@ def views_of_a_semaphore(transport: str) -> None:
             view.wait(DEADLINE)
         assert not view.poll()
     del first, second
-    ends.communicator.bootstrap().barrier()
+    setup.communicator.bootstrap().barrier()
     latest = semaphore.host_to_host()
     assert latest.poll() and latest.poll()
     with pytest.raises(PortError, match="kernels signal"):
         semaphore.memory().signal()
-    ends.communicator.bootstrap().barrier()
+    setup.communicator.bootstrap().barrier()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -299,8 +301,8 @@ def test_views_of_one_semaphore_share_its_word_and_have_their_own_counts(
 
 
 def wait_until_timeout(transport: str) -> tuple[list[str], float, float]:
-    ends = connected(transport)
-    view = ends.ways[1 - rank()].semaphore.host_to_host()
+    setup = connected(transport)
+    view = setup.by_peer[1 - rank()].semaphore.host_to_host()
     begun = time.monotonic()
     with pytest.raises(PortError) as late:
         view.wait(0.3)
@@ -308,9 +310,9 @@ def wait_until_timeout(transport: str) -> tuple[list[str], float, float]:
     with pytest.raises(PortError) as spun:
         view.wait(None, 2000)
     with pytest.raises(PortError) as flushed:
-        ends.ways[1 - rank()].channel.flush(0.05)
+        setup.by_peer[1 - rank()].channel.flush(0.05)
     assert "not running" in str(flushed.value)
-    ends.communicator.bootstrap().barrier()
+    setup.communicator.bootstrap().barrier()
     return [late.value.kind, spun.value.kind, str(late.value)], waited, time.monotonic() - begun
 
 
@@ -322,28 +324,28 @@ def test_a_wait_ends_in_time_and_names_the_rank(world: World) -> None:
 
 
 def put_too_far(transport: str) -> list[str]:
-    ends = connected(transport)
-    way = ends.ways[1 - rank()]
-    ends.proxy.start()
-    ends.communicator.bootstrap().barrier()
+    setup = connected(transport)
+    peer_channel = setup.by_peer[1 - rank()]
+    setup.proxy.start()
+    setup.communicator.bootstrap().barrier()
     if rank() == 1:
         await_reached("failed", 0)
         return []
-    way.channel.put(NBYTES - 1, 0, 2)
+    peer_channel.channel.put(NBYTES - 1, 0, 2)
     words = []
     calls: list[Callable[[], None]] = [
-        partial(way.channel.wait, DEADLINE),
-        way.channel.signal,
-        ends.proxy.stop,
+        partial(peer_channel.channel.wait, DEADLINE),
+        peer_channel.channel.signal,
+        setup.proxy.stop,
     ]
     for call in calls:
         with pytest.raises(PortError) as failed:
             call()
         words.append(str(failed.value))
-    failure = ends.port.failure()
+    failure = setup.port.failure()
     reach("failed")
     assert failure is not None
-    assert ends.proxy.failure() is not None
+    assert setup.proxy.failure() is not None
     return [*words, failure]
 
 
@@ -355,25 +357,25 @@ def test_a_put_out_of_bounds_ends_all_waits_with_its_error(world: World, transpo
 
 
 def numbers_out_of_range() -> None:
-    ends = connected("SharedMemory")
-    channel = ends.ways[1 - rank()].channel
+    setup = connected("SharedMemory")
+    channel = setup.by_peer[1 - rank()].channel
     for offsets in ((1 << 32, 0, 1), (0, 1 << 32, 1), (0, 0, 1 << 32)):
         with pytest.raises(PortError, match="at most 4294967295") as refused:
             channel.put(*offsets)
         assert refused.value.kind == "argument"
     for numbers in ((1, 0, 0), (0, 2, 0), (0, 0, 2)):
         with pytest.raises(PortError, match="unknown (memory|semaphore)"):
-            ends.proxy.channel(*numbers)
-    base = ends.proxy.base_channel(0)
+            setup.proxy.channel(*numbers)
+    base = setup.proxy.base_channel(0)
     assert (len(base.handle), len(channel.handle)) == (88, 96)
     with pytest.raises(PortError, match="no memories"):
         base.put(0, 0, 1)
-    ends.proxy.start()
+    setup.proxy.start()
     base.signal()
     base.wait(DEADLINE)
-    ends.proxy.stop()
-    assert ends.port.failure() is None
-    ends.communicator.bootstrap().barrier()
+    setup.proxy.stop()
+    assert setup.port.failure() is None
+    setup.communicator.bootstrap().barrier()
 
 
 def test_values_too_large_for_a_trigger_are_rejected(world: World) -> None:
@@ -381,22 +383,22 @@ def test_values_too_large_for_a_trigger_are_rejected(world: World) -> None:
 
 
 def wait_for_the_dead(transport: str) -> tuple[str, str, float]:
-    ends = connected(transport)
-    ends.proxy.start()
-    ends.communicator.bootstrap().barrier()
+    setup = connected(transport)
+    setup.proxy.start()
+    setup.communicator.bootstrap().barrier()
     print("ready", flush=True)
     if rank() == 0:
         signal.pause()
-    way = ends.ways[0]
+    peer_channel = setup.by_peer[0]
     begun = time.monotonic()
     with pytest.raises(PortError) as lost:
-        way.channel.wait(DEADLINE)
+        peer_channel.channel.wait(DEADLINE)
     took = time.monotonic() - begun
     try:
-        ends.proxy.stop()
+        setup.proxy.stop()
     except PortError:
         pass
-    return lost.value.kind, f"{lost.value} {ends.port.failure()}", took
+    return lost.value.kind, f"{lost.value} {setup.port.failure()}", took
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -418,13 +420,13 @@ def test_a_killed_rank_is_named_at_once_to_those_who_wait_for_a_channel(
 
 
 def interrupted() -> str:
-    ends = connected("SharedMemory")
+    setup = connected("SharedMemory")
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        ends.ways[1 - rank()].channel.wait(None)
+        setup.by_peer[1 - rank()].channel.wait(None)
     assert time.monotonic() - begun < PROMPT
-    ends.communicator.bootstrap().barrier()
+    setup.communicator.bootstrap().barrier()
     return "interrupted"
 
 
@@ -433,12 +435,12 @@ def test_a_signal_interrupts_a_wait(world: World) -> None:
 
 
 def leave_without_stopping() -> None:
-    ends = connected("Ethernet")
-    way = ends.ways[1 - rank()]
-    ends.proxy.start()
-    way.channel.put_with_signal(0, 0, 100)
-    way.channel.wait(DEADLINE)
-    ends.communicator.bootstrap().barrier()
+    setup = connected("Ethernet")
+    peer_channel = setup.by_peer[1 - rank()]
+    setup.proxy.start()
+    peer_channel.channel.put_with_signal(0, 0, 100)
+    peer_channel.channel.wait(DEADLINE)
+    setup.communicator.bootstrap().barrier()
 
 
 def test_a_program_that_does_not_stop_its_proxy_ends_all_the_same(world: World) -> None:
@@ -451,16 +453,16 @@ never_let_go: list[object] = []
 
 
 def push_and_end() -> int:
-    ends = connected("Ethernet")
-    never_let_go.append(ends)
-    way, heard = ends.ways[1 - rank()], 0
-    ends.proxy.start()
-    ends.communicator.bootstrap().barrier()
+    setup = connected("Ethernet")
+    never_let_go.append(setup)
+    peer_channel, heard = setup.by_peer[1 - rank()], 0
+    setup.proxy.start()
+    setup.communicator.bootstrap().barrier()
     for _ in range(500):
         if rank() == 0:
-            way.channel.put_with_signal(0, 0, 1000)
+            peer_channel.channel.put_with_signal(0, 0, 1000)
         else:
-            way.channel.wait(DEADLINE)
+            peer_channel.channel.wait(DEADLINE)
             heard += 1
     return heard
 
@@ -470,22 +472,22 @@ def test_what_was_pushed_when_a_program_ends_still_arrives(world: World) -> None
 
 
 def idle_proxy() -> float:
-    ends = connected("SharedMemory")
-    ends.proxy.start()
-    way = ends.ways[1 - rank()]
-    way.channel.signal()
-    way.channel.wait(DEADLINE)
-    ends.communicator.bootstrap().barrier()
+    setup = connected("SharedMemory")
+    setup.proxy.start()
+    peer_channel = setup.by_peer[1 - rank()]
+    peer_channel.channel.signal()
+    peer_channel.channel.wait(DEADLINE)
+    setup.communicator.bootstrap().barrier()
     time.sleep(0.1)
     before = time.process_time()
     time.sleep(1.0)
     spent = time.process_time() - before
-    ends.communicator.bootstrap().barrier()
-    # It is awake at once all the same.
-    way.channel.put_with_signal_and_flush(0, 0, 8, PROMPT)
-    way.channel.wait(PROMPT)
-    ends.proxy.stop()
-    ends.communicator.bootstrap().barrier()
+    setup.communicator.bootstrap().barrier()
+    # It still wakes at once.
+    peer_channel.channel.put_with_signal_and_flush(0, 0, 8, PROMPT)
+    peer_channel.channel.wait(PROMPT)
+    setup.proxy.stop()
+    setup.communicator.bootstrap().barrier()
     return spent
 
 

@@ -1,4 +1,4 @@
-"""What the tests themselves rely on."""
+"""The infrastructure of these tests."""
 
 from __future__ import annotations
 

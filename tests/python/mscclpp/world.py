@@ -38,7 +38,7 @@ Spawn = Callable[..., Child]
 
 
 class Running:
-    """Ranks that are under way."""
+    """Ranks that are running."""
 
     def __init__(self, children: list[Child], outcomes: list[Path]) -> None:
         self.children = children
@@ -64,7 +64,7 @@ class Running:
         return self.outcome(rank)
 
     def _wait(self, child: Child, seconds: float) -> int:
-        """A rank's exit code. If it does not end in time, all that still run say where they are."""
+        """A rank's exit code. If it does not end in time, all running ranks print their stacks."""
         try:
             return child.wait(max(seconds, 0.1))
         except AssertionError:
@@ -93,7 +93,7 @@ class Running:
 
 
 def _threads(pid: int) -> str:
-    """What each thread of a process does in the system, also those that Python does not know."""
+    """The state of each thread of a process, native threads included."""
     said = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:
@@ -272,7 +272,7 @@ def others() -> list[int]:
 
 
 if __name__ == "__main__":
-    # Tests import this file by its name, and it shall be there once.
+    # Tests import this file by its name: that must not load it a second time.
     sys.modules["world"] = sys.modules["__main__"]
     module, function, arguments = pickle.loads(bytes.fromhex(sys.argv[1]))
     call_function(module, function, arguments, Path(os.environ["WORLD_FOLDER"]) / f"{rank()}.outcome")

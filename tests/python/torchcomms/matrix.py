@@ -16,12 +16,12 @@ from pathlib import Path
 from matrix_chapters import CHAPTERS, new_comm
 from matrix_report import Chapter, Report
 
-# Where it hangs is shown before the test gives up.
+# A rank that hangs prints its stack before the test times out.
 HANG_S = 150
 
 
 def main() -> None:
-    """Runs what is named behind the folder, or everything."""
+    """Runs the chapters that are named after the folder, or all."""
     folder, *names = sys.argv[1:]
     rank = int(os.environ["RANK"])
     faulthandler.dump_traceback_later(HANG_S, exit=True)

@@ -1,4 +1,4 @@
-"""Chapters about calls that are refused: at once, on this rank alone, with a message that says why; afterwards the
+"""Chapters about calls that are rejected: at once, on this rank alone, with a message that says why; afterwards the
 communicator serves as before."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def batch(comm: TorchComm, kind: str, tensor: torch.Tensor, peer: int) -> object
 
 def tensors_with_gaps_are_refused(comm: TorchComm, report: Report) -> None:
     world, rank = comm.get_size(), comm.get_rank()
-    peer, root = (rank + 1) % world, rank  # A root's lists are looked at, so everybody is one.
+    peer, root = (rank + 1) % world, rank  # Only a root's lists are checked, so each rank is one.
     good, wide = torch.ones(6), torch.ones(6 * world)
     gaps, wide_gaps = torch.ones(12)[::2], torch.ones(12 * world)[::2]
     goods, gapped, ones = [good] * world, [*[good] * (world - 1), gaps], [1] * world

@@ -33,7 +33,7 @@ class Spec:
         return " ".join([*filter(None, words), *([f"root {self.root}"] if is_rooted else [])])
 
 
-class Room:
+class GuardedBuffer:
     """Memory for a result, between guard bytes that must not change. Its address is not aligned."""
 
     def __init__(self, dtype: torch.dtype, count: int, start: torch.Tensor | None = None) -> None:
@@ -61,7 +61,7 @@ class Case:
     spec: Spec
     call: Call
     inputs: list[torch.Tensor] = field(default_factory=list)
-    rooms: list[Room] = field(default_factory=list)
+    rooms: list[GuardedBuffer] = field(default_factory=list)
     verify: list[Callable[[], str | None]] = field(default_factory=list)
     shared: torch.Tensor | None = None
     """A result that has to have the same bits on all ranks."""
@@ -116,7 +116,7 @@ class Maker:
 
     def send_recv(self, spec: Spec) -> Case:
         """Everyone sends to the next rank. Rank 0 sends first, all others receive first, so that it works blocking."""
-        mine, room = self._of(spec, self.rank), Room(spec.dtype, spec.count)
+        mine, room = self._of(spec, self.rank), GuardedBuffer(spec.dtype, spec.count)
         to, source = (self.rank + 1) % self.world, (self.rank - 1) % self.world
 
         def call(comm: TorchComm, async_op: bool) -> list[TorchWork]:
@@ -131,7 +131,7 @@ class Maker:
         return Case(spec, call, [mine], [room], [lambda: moved(room.tensor, self._of(spec, source))])
 
     def broadcast(self, spec: Spec) -> Case:
-        room = Room(spec.dtype, spec.count, self._of(spec, self.rank))
+        room = GuardedBuffer(spec.dtype, spec.count, self._of(spec, self.rank))
         return Case(
             spec,
             lambda comm, a: comm.broadcast(room.tensor, spec.root, a),
@@ -142,7 +142,10 @@ class Maker:
         )
 
     def all_gather(self, spec: Spec) -> Case:
-        mine, rooms = self._of(spec, self.rank), [Room(spec.dtype, spec.count) for _ in range(self.world)]
+        mine, rooms = (
+            self._of(spec, self.rank),
+            [GuardedBuffer(spec.dtype, spec.count) for _ in range(self.world)],
+        )
         outputs = [room.tensor for room in rooms]
         verify = [lambda: moved(torch.cat(outputs), torch.cat(self._all(spec)))]
         return Case(spec, lambda comm, a: comm.all_gather(outputs, mine, a), [mine], rooms, verify)
@@ -150,14 +153,14 @@ class Maker:
     def all_gather_v(self, spec: Spec) -> Case:
         counts = [self.uneven(spec.count, rank) for rank in range(self.world)]
         mine = self._of(spec, self.rank, counts[self.rank])
-        rooms = [Room(spec.dtype, count) for count in counts]
+        rooms = [GuardedBuffer(spec.dtype, count) for count in counts]
         outputs = [room.tensor for room in rooms]
         wanted = torch.cat([self._of(spec, rank, count) for rank, count in enumerate(counts)])
         verify = [lambda: moved(torch.cat(outputs), wanted)]
         return Case(spec, lambda comm, a: comm.all_gather_v(outputs, mine, a), [mine], rooms, verify)
 
     def all_gather_single(self, spec: Spec) -> Case:
-        mine, room = self._of(spec, self.rank), Room(spec.dtype, spec.count * self.world)
+        mine, room = self._of(spec, self.rank), GuardedBuffer(spec.dtype, spec.count * self.world)
         verify = [lambda: moved(room.tensor, torch.cat(self._all(spec)))]
         return Case(
             spec, lambda comm, a: comm.all_gather_single(room.tensor, mine, a), [mine], [room], verify
@@ -165,7 +168,7 @@ class Maker:
 
     def all_gather_p(self, spec: Spec) -> Case:
         """Prepared, run twice, and freed."""
-        mine, room = self._of(spec, self.rank), Room(spec.dtype, spec.count * self.world)
+        mine, room = self._of(spec, self.rank), GuardedBuffer(spec.dtype, spec.count * self.world)
 
         def call(comm: TorchComm, async_op: bool) -> list[TorchWork]:
             handle = comm.all_gather_p_init(room.tensor)
@@ -180,7 +183,7 @@ class Maker:
 
     def all_to_all_single(self, spec: Spec) -> Case:
         mine = self._of(spec, self.rank, spec.count * self.world)
-        room = Room(spec.dtype, spec.count * self.world)
+        room = GuardedBuffer(spec.dtype, spec.count * self.world)
         theirs = self._all(spec, spec.count * self.world)
         begin = self.rank * spec.count
         wanted = torch.cat([each[begin : begin + spec.count] for each in theirs])
@@ -206,7 +209,7 @@ class Maker:
             return self._of(spec, rank, (sum(sent_by(rank)) + slack) * width).view(-1, width)
 
         sent, received = sent_by(self.rank), [rows(source, self.rank) for source in range(self.world)]
-        mine, room = input_of(self.rank), Room(spec.dtype, (sum(received) + slack) * width)
+        mine, room = input_of(self.rank), GuardedBuffer(spec.dtype, (sum(received) + slack) * width)
         rest = room.tensor[sum(received) * width :].clone()
         parts = [input_of(source).split([*sent_by(source), slack])[self.rank] for source in range(self.world)]
         wanted = torch.cat([torch.cat(parts).reshape(-1), rest])
@@ -227,7 +230,7 @@ class Maker:
 
         ranks = range(self.world)
         inputs = [self._of(spec, self.rank, count(self.rank, to), salt=1 + to % 7) for to in ranks]
-        rooms = [Room(spec.dtype, count(source, self.rank)) for source in ranks]
+        rooms = [GuardedBuffer(spec.dtype, count(source, self.rank)) for source in ranks]
         outputs = [room.tensor for room in rooms]
         wanted = [
             self._of(spec, source, count(source, self.rank), salt=1 + self.rank % 7) for source in ranks
@@ -248,7 +251,7 @@ class Maker:
         parts = [self._of(spec, spec.root, salt=1 + to % 7) for to in range(self.world)]
         # What others pass is not looked at.
         inputs = parts if is_root else [[], parts[:1], [torch.zeros(99)[::2]]][spec.seed % 3]
-        wanted, room = parts[self.rank].clone(), Room(spec.dtype, spec.count)
+        wanted, room = parts[self.rank].clone(), GuardedBuffer(spec.dtype, spec.count)
         return Case(
             spec,
             lambda comm, a: comm.scatter(room.tensor, inputs, spec.root, a),
@@ -260,7 +263,7 @@ class Maker:
     def gather(self, spec: Spec) -> Case:
         is_root = self.rank == spec.root
         mine = self._of(spec, self.rank)
-        rooms = [Room(spec.dtype, spec.count) for _ in range(self.world)] if is_root else []
+        rooms = [GuardedBuffer(spec.dtype, spec.count) for _ in range(self.world)] if is_root else []
         outputs = [room.tensor for room in rooms]
         if not is_root:
             outputs = [[], [torch.zeros(1)], [torch.zeros(99)[::2]] * 9][spec.seed % 3]
@@ -269,7 +272,7 @@ class Maker:
 
     def gather_single(self, spec: Spec) -> Case:
         is_root = self.rank == spec.root
-        mine, room = self._of(spec, self.rank), Room(spec.dtype, spec.count * self.world)
+        mine, room = self._of(spec, self.rank), GuardedBuffer(spec.dtype, spec.count * self.world)
         before = room.tensor.clone()
         wanted = torch.cat(self._all(spec)) if is_root else before
         return Case(
@@ -285,7 +288,7 @@ class Maker:
         others = [rank for rank in range(self.world) if rank != self.rank]
         sizes = [spec.count, self.uneven(spec.count, 2)]
         sent = {(to, i): self._of(spec, self.rank, sizes[i], salt=1 + i) for to in others for i in (0, 1)}
-        rooms = {(source, i): Room(spec.dtype, sizes[i]) for source in others for i in (0, 1)}
+        rooms = {(source, i): GuardedBuffer(spec.dtype, sizes[i]) for source in others for i in (0, 1)}
 
         def call(comm: TorchComm, async_op: bool) -> TorchWork:
             batch = comm.batch_op_create()
@@ -308,7 +311,7 @@ class Maker:
 
     def all_reduce(self, spec: Spec) -> Case:
         op = _reduction(spec)
-        room = Room(spec.dtype, spec.count, self._of(spec, self.rank))
+        room = GuardedBuffer(spec.dtype, spec.count, self._of(spec, self.rank))
         return Case(
             spec,
             lambda comm, a: comm.all_reduce(room.tensor, op, a),
@@ -320,7 +323,7 @@ class Maker:
 
     def reduce(self, spec: Spec) -> Case:
         op = _reduction(spec)
-        room = Room(spec.dtype, spec.count, self._of(spec, self.rank))
+        room = GuardedBuffer(spec.dtype, spec.count, self._of(spec, self.rank))
         if self.rank == spec.root:
             verify = [lambda: difference(room.tensor, self._all(spec), op)]
         else:
@@ -339,7 +342,7 @@ class Maker:
         op = _reduction(spec)
         theirs = [list(self._of(spec, rank, sum(counts)).split(counts)) for rank in range(self.world)]
         inputs = [part.clone() for part in theirs[self.rank]]
-        room = Room(spec.dtype, counts[self.rank])
+        room = GuardedBuffer(spec.dtype, counts[self.rank])
         parts = [each[self.rank] for each in theirs]
         return Case(
             spec,
@@ -352,7 +355,7 @@ class Maker:
     def reduce_scatter_single(self, spec: Spec) -> Case:
         op = _reduction(spec)
         theirs = self._all(spec, spec.count * self.world)
-        mine, room = theirs[self.rank].clone(), Room(spec.dtype, spec.count)
+        mine, room = theirs[self.rank].clone(), GuardedBuffer(spec.dtype, spec.count)
         begin = self.rank * spec.count
         parts = [each[begin : begin + spec.count] for each in theirs]
         return Case(

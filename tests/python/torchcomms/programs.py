@@ -1,4 +1,4 @@
-"""What a rank does that is a whole program. Beside the tests, so that ranks need not import what tests need."""
+"""Functions that run a whole program in a rank. Ranks need not import the test module for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def run_program(path: str, *words: str) -> None:
-    """What a rank does: it is this program."""
+    """Runs this program."""
     sys.argv = [path, *words]
     sys.path.insert(0, str(Path(path).parent))
     runpy.run_path(path, run_name="__main__")
@@ -25,7 +25,7 @@ def run_on_a_cpu(path: str, store: str) -> None:
 
 
 def tells(path: str) -> None:
-    """Asks an example what it takes."""
+    """Prints the help of an example."""
     try:
         run_program(path, "--help")
     except SystemExit as end:

@@ -31,7 +31,7 @@ from forks import ForkServer, torchrun_environments  # noqa: E402
 
 DEADLINE = 60.0
 
-# What the user of the tests has set must not change what they see.
+# Settings of the user that must not affect the tests.
 _HIDDEN_PREFIXES = (
     "RINGFOLD_",
     "TORCHCOMM",
@@ -68,7 +68,7 @@ class Outcome:
 
 
 class Running:
-    """Ranks that are under way."""
+    """Ranks that are running."""
 
     def __init__(self, children: list[Child], outcomes: list[Path]) -> None:
         self.children = children

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 class Recorder(TorchCommBackend):
-    """Writes down what it is asked for."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, tuple[Any, ...]]] = []

@@ -1,4 +1,4 @@
-"""torch.distributed over ringfold: what scripts that say "gloo" do, and what gloo can't."""
+"""torch.distributed over ringfold: what scripts do with gloo, and what gloo cannot do."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def _gather_uneven_parts() -> None:
 
 
 def _follow_works() -> None:
-    """Works say how far they are, and futures are completed by themselves."""
+    """Works report their progress, and futures are completed by themselves."""
     rank, world = dist.get_rank(), dist.get_world_size()
     tensor = torch.ones(2)
     if rank == 0:

@@ -89,7 +89,7 @@ def with_halved_gradients() -> Outcome:
 
 
 def with_power_sgd() -> Outcome:
-    # One bucket: the hook's callbacks begin operations, and with several their order would be anybody's guess.
+    # One bucket: the hook's callbacks begin operations, and with several their order would be undefined.
     model = DDP(new_net())
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -99,7 +99,7 @@ def with_power_sgd() -> Outcome:
 def with_a_hook_of_ones_own() -> Outcome:
     model = DDP(new_net(), bucket_cap_mb=SMALL)
 
-    # Torch looks at a hook's annotations, and those that are put off are texts.
+    # Torch reads a hook's annotations, and postponed ones are texts.
     def hook(_, bucket):  # type: ignore[no-untyped-def]
         work = dist.all_reduce(bucket.buffer(), async_op=True)
         assert work is not None

@@ -1,4 +1,4 @@
-"""Who a process is, and how its communicators behave, as the environment tells it."""
+"""Rank, size and settings from the environment."""
 
 from __future__ import annotations
 

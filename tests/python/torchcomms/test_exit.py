@@ -13,7 +13,7 @@ from torchcomms import ReduceOp
 
 def ends_before_the_others(folder: Path) -> float:
     comm = torchcomms.new_comm("ringfold", torch.device("cpu"), name="exit")
-    # As if tensors of a device had been seen: all takes the road through the host's memory, on a thread.
+    # As if tensors of a device had been seen: operations are staged through host memory, on a thread.
     comm.get_backend_impl()._is_staging = True
     tensor = torch.full((1000,), comm.get_rank() + 1.0)
     if comm.get_rank() == 0:

@@ -1,4 +1,4 @@
-"""What happens when ranks die, do not come, or give up."""
+"""Ranks that die, do not call, or abort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flight recorder: what it keeps, what it tells, and that torch's analyser understands it."""
+"""The flight recorder: what it keeps and dumps, and that torch's analyser reads it."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_split_is_recorded_on_the_parent_and_the_child_registers_itself(
     assert all(entry["retired"] for entry in entries)
     assert [entry["pg_id"] for entry in entries] == [0, 1, 0, 0]
     assert set(_dumped(recorder)["pg_config"]) == {"flown", child.get_name()}
-    # Those who register it themselves do no harm.
+    # Registering it explicitly is allowed.
     recorder.register_with_comm(child)
 
 
@@ -468,7 +468,7 @@ def _collectives(comm: TorchComm) -> None:
     handle = comm.all_gather_p_init(flat)
     comm.all_gather_p_exec(handle, one)
     comm.all_gather_p_free(handle)
-    # What one rank alone is refused, it may do right the second time.
+    # A call that is rejected on one rank can be repeated with valid arguments.
     if rank == 0:
         for call in (
             lambda: comm.all_reduce(torch.ones(4, 4).t(), SUM, False),

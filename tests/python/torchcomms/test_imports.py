@@ -1,4 +1,4 @@
-"""What can be imported, in whatever order."""
+"""Public names, and imports in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How communicators are made, and where their ranks meet."""
+"""How communicators are created, and the rendezvous of their ranks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def by_file_store(path: str) -> float:
 def test_a_file_store_alone_is_enough(ranks: Ranks, tmp_path: Path) -> None:
     bare = {"MASTER_ADDR": None, "MASTER_PORT": None}
     assert ranks.run(2, by_file_store, str(tmp_path / "store"), env=bare) == [3.0, 3.0]
-    # What the first run left in the file does no harm.
+    # The file may have the contents of the first run.
     assert ranks.run(2, by_file_store, str(tmp_path / "store"), env=bare) == [3.0, 3.0]
 
 

@@ -14,7 +14,7 @@ from torchcomms import objcol  # noqa: E402
 
 
 class Custom:
-    """Nothing that weights are made of."""
+    """A class that weights_only rejects."""
 
     def __init__(self, number: int) -> None:
         self.number = number

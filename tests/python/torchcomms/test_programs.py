@@ -19,7 +19,7 @@ SEEDS = ROOT / "tests" / "python" / "seeds"
 EXAMPLES = ROOT / "examples" / "python" / "torchcomms"
 SECONDS = 120.0
 NAMES = ["asynchronous", "basic", "cuda_graph", "custom_options", "hooks", "reconfigure", "window"]
-# The ranks know who they are, and nothing else.
+# The ranks know rank and size only.
 FILE_ALONE = {"MASTER_ADDR": None, "MASTER_PORT": None, "LOCAL_RANK": None, "LOCAL_WORLD_SIZE": None}
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
@@ -80,7 +80,7 @@ def test_an_all_reduce_is_captured_in_a_cuda_graph(world: int, start: Callable[.
 
 
 def torchrun(world: int) -> list[str]:
-    """The words that start so many ranks."""
+    """The command line of torchrun for this many ranks."""
     return [
         *python("")[:1],
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)),

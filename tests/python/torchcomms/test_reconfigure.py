@@ -1,4 +1,4 @@
-"""Communicators that change who is in them: after a death, for a newcomer, in halves."""
+"""Communicators that change their members: after a death, for a newcomer, in halves."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def me() -> int:
     return int(os.environ[RANK])
 
 
-class Board:
-    """Where ranks tell each other their handles."""
+class HandleBoard:
+    """Exchanges handles between ranks through a file store."""
 
     def __init__(self, path: str) -> None:
         self._store = dist.FileStore(path, -1)
@@ -112,7 +112,7 @@ def test_a_missing_member_is_reported_in_time() -> None:
         assert (comm.get_rank(), comm.get_size()) == (-1, 0)
         with pytest.raises(RuntimeError, match="failed"):
             comm.barrier(False)
-    # It is not lost: it may be reconfigured again.
+    # It can be reconfigured again.
     comm.reconfigure(1, handles[:1]).wait()
     comm.barrier(False)
     comm.finalize()
@@ -123,7 +123,7 @@ def test_a_missing_member_is_reported_in_time() -> None:
 
 def scenarios(path: str) -> list[tuple[int, int, float]]:
     """Four processes: all, fewer, in another order, back to all, halves at once, merged, one each, all again."""
-    board, comm, seen = Board(path), waiting(), []
+    board, comm, seen = HandleBoard(path), waiting(), []
     board.tell(comm)
     handles = board.handles(0, 1, 2, 3)
 
@@ -170,7 +170,7 @@ def test_ranks_come_and_go_in_every_way(ranks: Ranks, tmp_path: Path) -> None:
 
 def survives(path: str, rounds: int) -> tuple[float, tuple[int, int, float]]:
     """Rank 1 is killed in the middle of all-reduces. The others go on without it."""
-    board, comm = Board(path), waiting()
+    board, comm = HandleBoard(path), waiting()
     board.tell(comm)
     comm.reconfigure(0, board.handles(0, 1, 2)).wait()
     tensor = torch.full((1 << 18,), 1.0)
@@ -184,7 +184,7 @@ def survives(path: str, rounds: int) -> tuple[float, tuple[int, int, float]]:
     except RuntimeError as error:
         assert "rank 1" in str(error), error
     assert comm.is_aborted()
-    # What a failed operation had begun to overwrite is as it was.
+    # The buffer of a failed operation is restored.
     assert torch.equal(tensor, before), tensor
     began = time.monotonic()
     comm.reconfigure(1, board.handles(0, 2)).wait()
@@ -205,7 +205,7 @@ def test_the_others_go_on_when_one_is_killed(ranks: Ranks, tmp_path: Path) -> No
 
 
 def after_timeout(path: str) -> tuple[int, int, float]:
-    board, comm = Board(path), waiting()
+    board, comm = HandleBoard(path), waiting()
     board.tell(comm)
     handles = board.handles(0, 1)
     comm.reconfigure(0, handles).wait()
@@ -225,7 +225,7 @@ def test_after_a_timeout_the_same_ranks_go_on(ranks: Ranks, tmp_path: Path) -> N
 
 
 def late_join(path: str) -> list[tuple[int, int, float]]:
-    board, comm, seen = Board(path), waiting(), []
+    board, comm, seen = HandleBoard(path), waiting(), []
     if me() < 2:
         board.tell(comm)
         comm.reconfigure(0, board.handles(0, 1)).wait()
@@ -250,7 +250,7 @@ def test_a_newcomer_joins_later(ranks: Ranks, tmp_path: Path) -> None:
 
 def ordinary(path: str) -> list[tuple[int, int, float]]:
     """Also a communicator that was not made for it can be reconfigured, with work under way, and so can its children."""
-    board = Board(path)
+    board = HandleBoard(path)
     comm = torchcomms.new_comm("gloo", CPU, "ordinary", timeout=20.0)
     seen = [total(comm)]
     board.tell(comm)
@@ -279,7 +279,7 @@ def test_any_communicator_of_the_engine_can_be_reconfigured(ranks: Ranks, tmp_pa
 
 def restored(path: str) -> bool:
     """Rank 1 aborts; the buffers of the others are restored."""
-    board, comm = Board(path), waiting()
+    board, comm = HandleBoard(path), waiting()
     board.tell(comm)
     comm.reconfigure(0, board.handles(0, 1)).wait()
     comm.barrier(False)

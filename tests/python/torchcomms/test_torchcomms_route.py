@@ -1,4 +1,4 @@
-"""Torch's own switch: with it, "gloo" in a script means a communicator of ours."""
+"""Torch's own switch: with it, "gloo" in a script selects ringfold."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ from torchcomms import TorchCommWinAccessType, TorchCommWindow  # noqa: E402
 
 UNIFIED = TorchCommWinAccessType.WIN_ACCESS_TYPE_UNIFIED
 SEPARATE = TorchCommWinAccessType.WIN_ACCESS_TYPE_SEPARATE
-# How ranks are told to share memory, or not to.
-WAYS = [pytest.param({}, id="memory"), pytest.param({"RINGFOLD_SHARED_MEMORY": "0"}, id="tcp")]
+# Ranks share memory, or use TCP.
+TRANSPORTS = [pytest.param({}, id="memory"), pytest.param({"RINGFOLD_SHARED_MEMORY": "0"}, id="tcp")]
 WORLDS = [1, 2, 3]
-# What a rank may take to hear of another's end. The aim is a tenth of a second.
+# The longest time until a rank reports another's end. The aim is a tenth of a second.
 SOON = 5.0
 
 
@@ -66,7 +66,7 @@ def put_to_all(is_async: bool) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("is_async", [False, True])
 def test_what_was_put_is_there_when_the_signal_has_come(
@@ -91,7 +91,7 @@ def ping_pong(count: int) -> None:
     window.tensor_deregister()
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 def test_a_signal_comes_behind_the_whole_put(ranks: Ranks, env: dict[str, str]) -> None:
     ranks.run(2, ping_pong, 60, env=env)
 
@@ -117,7 +117,7 @@ def all_dtypes() -> None:
         window.tensor_deregister()
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 def test_every_type_of_elements_can_be_put(ranks: Ranks, env: dict[str, str]) -> None:
     ranks.run(2, all_dtypes, env=env)
 
@@ -144,7 +144,7 @@ def two_windows() -> None:
     one.wait_signal(peer, False)
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 def test_each_wait_takes_one_signal_of_one_window_and_may_be_late(ranks: Ranks, env: dict[str, str]) -> None:
     ranks.run(2, two_windows, env=env)
 
@@ -181,7 +181,7 @@ def live_views() -> None:
     window.tensor_deregister()
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_mapped_tensor_is_the_other_ranks_tensor_itself(
     ranks: Ranks, world: int, env: dict[str, str]
@@ -231,7 +231,7 @@ def sizes() -> None:
     window.tensor_deregister()
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 @pytest.mark.parametrize("world", WORLDS)
 def test_ranks_may_register_different_sizes_and_nothing(
     ranks: Ranks, world: int, env: dict[str, str]
@@ -343,7 +343,7 @@ def references() -> None:
     big.tensor_deregister()
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 def test_memory_lives_as_long_as_it_is_written(ranks: Ranks, env: dict[str, str]) -> None:
     ranks.run(2, references, env=env)
 
@@ -418,7 +418,7 @@ def many_windows() -> int:
     return len(os.listdir("/proc/self/fd")) - before
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 def test_windows_leave_no_open_files_behind(ranks: Ranks, env: dict[str, str]) -> None:
     assert all(more <= 2 for more in ranks.run(3, many_windows, env=env))
 
@@ -438,7 +438,7 @@ def on_split() -> None:
     window.tensor_deregister()
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 def test_communicators_that_were_split_off_have_windows(ranks: Ranks, env: dict[str, str]) -> None:
     ranks.run(3, on_split, env=env)
 
@@ -465,7 +465,7 @@ def until_it_fails(what: str) -> tuple[float, str]:
         return time.time(), str(error)
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 @pytest.mark.parametrize("what", ["put", "wait_signal"])
 def test_a_killed_rank_is_named_at_once_by_all_windows(ranks: Ranks, what: str, env: dict[str, str]) -> None:
     running = ranks.start(3, until_it_fails, what, env=env)
@@ -498,7 +498,7 @@ def interrupted() -> None:
     window.signal(0, False)
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 def test_a_wait_that_is_interrupted_may_be_made_again(ranks: Ranks, env: dict[str, str]) -> None:
     running = ranks.start(2, interrupted, env=env)
     running.wait_for(0, "waits")
@@ -518,7 +518,7 @@ def after_the_end() -> str:
     return refused(lambda: window.wait_signal(peer, False))
 
 
-@pytest.mark.parametrize("env", WAYS)
+@pytest.mark.parametrize("env", TRANSPORTS)
 def test_a_window_ends_with_its_communicator(ranks: Ranks, env: dict[str, str]) -> None:
     here, there = ranks.run(2, after_the_end, env=env)
     assert "finalized" in here

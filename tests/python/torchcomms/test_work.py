@@ -43,7 +43,7 @@ def waited() -> None:
         comm.recv(torch.empty(1), 0, False)
         comm.send(torch.ones(1), 0, False)
 
-    # Works are waited for in any order, or never; tensors may be let go of at once.
+    # Works are waited for in any order, or never; tensors can be dropped at once.
     for _ in range(20):
         comm.all_reduce(torch.ones(1000), ReduceOp.SUM, True)
         comm.broadcast(torch.ones(1000), 0, True)
@@ -67,7 +67,7 @@ def test_works_can_be_waited_for_repeatedly_late_or_never(ranks: Ranks) -> None:
 def staged() -> None:
     comm = made()
     rank, size = comm.get_rank(), comm.get_size()
-    # As if tensors of a device had been seen before: all takes the road through threads now.
+    # As if tensors of a device had been seen before: operations run on threads now.
     comm.get_backend_impl()._is_staging = True
     sent, total = torch.full((1_000_000,), float(rank)), torch.ones(1_000_000)
     received, again = torch.empty_like(sent), torch.empty_like(sent)
@@ -95,7 +95,7 @@ def test_transfers_through_the_hosts_memory_wait_for_nothing_but_the_other_rank(
 
 
 def issued_and_left(folder: Path) -> float:
-    """Rank 0 finalizes with data that nobody has taken yet."""
+    """Rank 0 finalizes before its data was received."""
     comm = made()
     tensor = torch.full((200_000,), 7.0)
     if comm.get_rank() == 0:
@@ -204,7 +204,7 @@ def odd_tensors() -> list[str]:
     refuses("all_reduce", one.to(torch.float8_e5m2), ReduceOp.SUM)
     refuses("all_reduce", one, ReduceOp.BAND)
     refuses("all_reduce", one.to(torch.complex64), ReduceOp.MAX)
-    # Nobody was disturbed by any of this.
+    # The communicator still works.
     comm.all_reduce(one, ReduceOp.SUM, False)
     assert one.tolist() == [float(size)] * 4
     comm.finalize()
@@ -286,7 +286,7 @@ def test_a_persistent_all_gather_is_prepared_once(ranks: Ranks) -> None:
 
 
 def forked() -> str:
-    """A child that was forked off can neither use nor end what is its parent's."""
+    """A forked child can neither use nor end its parent's communicator."""
     comm = made()
     pid = os.fork()
     if pid == 0:

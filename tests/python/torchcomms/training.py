@@ -1,4 +1,4 @@
-"""Small models that several ranks train, by way of one backend of torch.distributed or another."""
+"""Small models that several ranks train with any backend of torch.distributed."""
 
 from __future__ import annotations
 
