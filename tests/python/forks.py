@@ -28,6 +28,8 @@ TORCH_MODULES = (
     *("numpy", "pytest", "torch", "torch._dynamo", "torch.distributed.fsdp"),
     *("torch.distributed.checkpoint", "torch.distributed.optim"),
 )
+# The server must have no other threads, and must not initialise CUDA: both do not survive a fork.
+SERVER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 LEAN_MODULES = ("numpy", "pytest")
 
 
@@ -76,8 +78,7 @@ class ForkServer:
                 [sys.executable, str(program), str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # More threads would have to be ended before a fork.
-                env={**inherited_environment(), "OMP_NUM_THREADS": "1"},
+                env={**inherited_environment(), **SERVER_ENVIRONMENT},
                 start_new_session=True,
             )
         self.changed = threading.Condition()
