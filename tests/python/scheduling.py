@@ -28,7 +28,7 @@ def module_of(nodeid: str) -> str:
 def group_of(nodeid: str) -> str:
     """The name of the tests that run in the same worker as this one."""
     module = module_of(nodeid)
-    shared = re.search(r"@[^@\]]+(?=\]$)", nodeid)
+    shared = re.search(r"(?<=[\[-])@[^@\]]+(?=\]$)", nodeid)
     return module if module in ONE_WORKER else module + shared[0] if shared else nodeid
 
 

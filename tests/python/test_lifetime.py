@@ -17,7 +17,7 @@ from peers import DEADLINE, connected, together
 
 # Two peers in one process; b joins on a thread.
 BEGIN = f"""
-import atexit, gc, os, sys, threading
+import atexit, gc, os, sys, threading, time
 from array import array
 sys.path.append({str(Path(__file__).parent)!r})
 from blocked import wait_until_blocked
