@@ -64,7 +64,7 @@ pub unsafe extern "C" fn pcclAllReduceAsync(
         let reduction = unsafe { request.reduction() }?;
         let work = session
             .communicator
-            .all_reduce_memory(reduction.dtype, reduction.buffers, reduction.options)
+            .reduce_async(reduction)
             .map_err(|e| session.record_error(&e, ApiCall::Reduce))?;
         reservation.keep(work);
         let handle = AsyncReduceOp { comm: communicator.cast_mut(), tag };

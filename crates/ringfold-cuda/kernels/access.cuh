@@ -1,4 +1,4 @@
-// Words and vectors that other ranks read, or write, while this one runs.
+// Accesses to memory that other ranks read or write at the same time.
 #pragma once
 
 namespace ringfold {
@@ -6,7 +6,7 @@ namespace ringfold {
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
-// What this block wrote before is seen by whoever sees the value.
+// Orders all earlier writes of this block before the store.
 __device__ __forceinline__ void store_release(u32* at, u32 value) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
@@ -17,7 +17,7 @@ __device__ __forceinline__ u32 load_acquire(const u32* at) {
     return value;
 }
 
-// Sixteen bytes at once, or at least each half of them.
+// Sixteen bytes at once, or at least eight.
 __device__ __forceinline__ void store_volatile(uint4* at, uint4 value) {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(value.x), "r"(value.y), "r"(value.z),
                  "r"(value.w)
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint4 load_volatile(const uint4* at) {
     return value;
 }
 
-// A plain store. The compiler can't tell that pointers which were kept in shared memory lead to global memory.
+// A plain store to global memory, which the compiler cannot infer for pointers loaded from shared memory.
 __device__ __forceinline__ void store_global(uint4* at, uint4 value) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
                  : "memory");

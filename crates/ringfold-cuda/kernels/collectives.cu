@@ -1,20 +1,20 @@
-// All-reduce and all-gather among ranks that reach each other's memory.
+// All-reduce and all-gather between ranks that have mapped each other's memory.
 //
 // Each rank has an arena, which all ranks have mapped:
 //
-//   sequence | epoch of each block | flags of each block from each rank | mail from each rank | packets | staging
+//   sequence | epoch of each block | flags of each block from each rank | mailbox of each rank | packets | staging
 //
-// Every number that changes from call to call lives there and is advanced by the kernel itself, so that a launch can be
-// captured and replayed. Ranks make the same calls in the same order, each call after the one before has ended.
+// All state that changes from call to call is in the arena and is advanced by the kernel itself, so that a launch can be
+// captured and replayed. Ranks make the same calls in the same order, each call after the previous one has ended.
 //
-// `ringfold_small`: everyone pushes its data to everyone, in packets that carry their own flags, and folds all of it.
-//   Packets of one call and the next lie apart. Whoever has all packets of a call knows that all have begun it, and
-//   so have ended the one before: its packets may be overwritten by the call after.
-// `ringfold_bulk`: each rank folds a part for all. Blocks of the same number meet in barriers; with the first one each rank
-//   tells where its tensors are. If all lie in registered memory, they are read and written in place; if not, all
-//   of it goes through staging areas, in rounds, so small that they stay in the cache.
+// `ringfold_small`: every rank sends its data to all others in packets that contain their own flags, and folds all of
+//   it. Consecutive calls use different halves of the packets. A rank that has all packets of a call knows that all
+//   ranks have started it, and so have ended the previous one, whose half the next call may overwrite.
+// `ringfold_bulk`: each rank folds a part for all. Blocks of the same index synchronise by barriers; before the first
+//   one each rank writes where its tensors are. If all are in registered memory, they are read and written in place;
+//   otherwise all data goes through staging areas, in rounds small enough to stay in the cache.
 //
-// Defined by whoever compiles: RF_WORLD, RF_ELEMENT, RF_OP, RF_GATHER, and the places in the arena.
+// Macros set by the host: RF_WORLD, RF_ELEMENT, RF_OP, RF_GATHER, and the offsets in the arena.
 #include "access.cuh"
 #include "element.cuh"
 #include <mscclpp/abort_device.hpp>
@@ -22,7 +22,7 @@
 using namespace ringfold;
 using mscclpp::AbortPage;
 using mscclpp::DeviceError;
-using mscclpp::Patience;
+using mscclpp::SpinGuard;
 
 constexpr int WORLD = RF_WORLD;
 constexpr bool IS_GATHER = RF_GATHER;
@@ -31,32 +31,32 @@ using Op = RF_OP;
 using Raw = Element::Raw;
 
 constexpr int THREADS = RF_THREADS;
-// Operands of one fold, and vectors of 16 bytes that a thread has on their way at once.
+// Operands of one fold, and 16-byte vectors that a thread has in flight.
 constexpr int OPERANDS = IS_GATHER ? 1 : WORLD;
 constexpr int UNROLL = OPERANDS >= 4 ? 1 : OPERANDS >= 2 ? 2 : 4;
 constexpr u64 VECTOR = sizeof(uint4);
-// So often a packet may look like half of one.
-constexpr int ODD_LOOKS_MAX = 4096;
+// Consecutive polls that may see a packet with only one matching flag.
+constexpr int MISMATCH_POLLS_MAX = 4096;
 
 struct Params {
     char* source;
     char* target;
     u64 count;         // elements of the source
-    u64 fold_source;   // the fold of this rank: where it begins in sources, in targets, and how long it is, in elements
+    u64 fold_source;   // the part that this rank folds: start in sources, start in targets, length, in elements
     u64 fold_target;
     u64 fold_count;
-    u64 source_code;   // where source and target are in registered memory: slot + 1 and offset; 0 if they are not
+    u64 source_code;   // position of source and target in registered memory: slot + 1 and offset; 0 if not registered
     u64 target_code;
-    u64 fingerprint;   // of what was asked for: equal on all ranks
-    const u64* slots;  // where each rank's memory of each slot is mapped here
+    u64 fingerprint;   // of the call's arguments: equal on all ranks
+    const u64* slots;  // the local address of each rank's memory of each slot
     AbortPage* page;
     char* arenas[WORLD];
     u32 me;
     u32 reserved;
 };
 
-// What the others say as they come.
-struct Mail {
+// What each rank tells the others at the first barrier.
+struct Mailbox {
     u64 source_code, target_code, fingerprint, reserved;
 };
 
@@ -70,32 +70,32 @@ __device__ __forceinline__ u32* flag_at(char* arena, u32 block, u32 from) {
     return reinterpret_cast<u32*>(arena + RF_FLAGS) + block * RF_FLAG_STRIDE + from;
 }
 
-// All ranks' blocks of this number meet. What anyone wrote before is seen by everyone after. False if the wait was given up.
-__device__ bool meet(const Params& p, u32 epoch) {
+// Barrier between all ranks' blocks of this index. Writes before it are visible to all after it. False on a timeout.
+__device__ bool barrier(const Params& p, u32 epoch) {
     __syncthreads();
     u32 peer = threadIdx.x;
-    int is_over = 0;
+    int should_stop = 0;
     if (peer < WORLD && peer != p.me) {
         store_release(flag_at(p.arenas[peer], blockIdx.x, p.me), epoch);
         const u32* theirs = flag_at(p.arenas[p.me], blockIdx.x, peer);
-        Patience patience(p.page, DeviceError::Signal, peer, -1);
-        // They may be a step ahead already.
+        SpinGuard guard(p.page, DeviceError::Signal, peer, -1);
+        // The peer may be one step ahead.
         while (int(load_acquire(theirs) - epoch) < 0) {
-            if (patience.isOver()) {
-                is_over = 1;
+            if (guard.shouldStop()) {
+                should_stop = 1;
                 break;
             }
         }
     }
-    // The barrier carries the answer, so that all threads have the same.
-    return __syncthreads_or(is_over) == 0;
+    // All threads of the block return the same result.
+    return __syncthreads_or(should_stop) == 0;
 }
 
 __device__ __forceinline__ bool is_aligned(const void* at, u64 to) {
     return (reinterpret_cast<u64>(at) & (to - 1)) == 0;
 }
 
-// Copies by the threads of a block.
+// Copies bytes by the threads of a block.
 __device__ void copy(char* to, const char* from, u64 bytes) {
     u64 done = 0;
     if (is_aligned(to, VECTOR) && is_aligned(from, VECTOR)) {
@@ -122,7 +122,7 @@ __device__ void copy(char* to, const char* from, u64 bytes) {
     for (u64 i = threadIdx.x; i < (bytes - done) / sizeof(Raw); i += THREADS) out[i] = __ldcg(in + i);
 }
 
-// One element alone.
+// Folds a single element.
 __device__ __forceinline__ void fold_one(const Shared& shared, u64 offset) {
     Raw operands[OPERANDS];
 #pragma unroll
@@ -132,21 +132,21 @@ __device__ __forceinline__ void fold_one(const Shared& shared, u64 offset) {
     for (int rank = 0; rank < WORLD; rank++) *reinterpret_cast<Raw*>(shared.targets[rank] + offset) = out;
 }
 
-// Folds so many bytes that begin where the pointers point to, by threads from `first` on, `step` apart.
-__device__ void fold_span(const Shared& shared, u64 bytes, u64 first, u64 step) {
-    // All must be off the same way, or nothing can be done by vectors.
-    u64 off = reinterpret_cast<u64>(shared.sources[0]) & (VECTOR - 1);
-    bool is_even = true;
+// Folds `bytes` from the shared pointers on; this thread does the vectors `first`, `first + step` and so on.
+__device__ void fold_range(const Shared& shared, u64 bytes, u64 first, u64 step) {
+    // Vectors are used only if all pointers have the same misalignment.
+    u64 misalignment = reinterpret_cast<u64>(shared.sources[0]) & (VECTOR - 1);
+    bool is_uniform = true;
 #pragma unroll
-    for (int i = 0; i < OPERANDS; i++) is_even &= (reinterpret_cast<u64>(shared.sources[i]) & (VECTOR - 1)) == off;
+    for (int i = 0; i < OPERANDS; i++) is_uniform &= (reinterpret_cast<u64>(shared.sources[i]) & (VECTOR - 1)) == misalignment;
 #pragma unroll
-    for (int i = 0; i < WORLD; i++) is_even &= (reinterpret_cast<u64>(shared.targets[i]) & (VECTOR - 1)) == off;
-    if (!is_even) {
+    for (int i = 0; i < WORLD; i++) is_uniform &= (reinterpret_cast<u64>(shared.targets[i]) & (VECTOR - 1)) == misalignment;
+    if (!is_uniform) {
 #pragma unroll 1
         for (u64 at = first * sizeof(Raw); at < bytes; at += step * sizeof(Raw)) fold_one(shared, at);
         return;
     }
-    u64 head = (VECTOR - off) & (VECTOR - 1);
+    u64 head = (VECTOR - misalignment) & (VECTOR - 1);
     if (head > bytes) head = bytes;
     u64 vectors = (bytes - head) / VECTOR;
     u64 tail = head + vectors * VECTOR;
@@ -181,75 +181,75 @@ __device__ void fold_span(const Shared& shared, u64 bytes, u64 first, u64 step) 
     for (u64 at = tail + first * sizeof(Raw); at < bytes; at += step * sizeof(Raw)) fold_one(shared, at);
 }
 
-// In place: each rank folds its part out of everyone's source into everyone's target.
+// In place: each rank folds its part from all sources into all targets.
 __device__ bool run_direct(const Params& p, Shared& shared, u32& epoch) {
     u64 first = u64(blockIdx.x) * THREADS + threadIdx.x;
-    fold_span(shared, p.fold_count * sizeof(Raw), first, u64(gridDim.x) * THREADS);
-    return meet(p, ++epoch);
+    fold_range(shared, p.fold_count * sizeof(Raw), first, u64(gridDim.x) * THREADS);
+    return barrier(p, ++epoch);
 }
 
-// Through the staging areas. A block has a place of its own in each of them, and goes through the chunks that are its.
+// Through the staging areas. Each block has its own chunk of each area, and handles every gridDim-th chunk of the data.
 // Rank r folds the r-th piece of each chunk.
 __device__ bool run_staged(const Params& p, Shared& shared, u32& epoch) {
     constexpr u64 GRAIN = VECTOR * WORLD;
     u64 total = p.count * sizeof(Raw);
     u64 share = ((total + gridDim.x - 1) / gridDim.x + GRAIN - 1) / GRAIN * GRAIN;
-    u64 room = RF_STAGING_BYTES / gridDim.x / GRAIN * GRAIN;
-    if (share < room) room = share;
-    // Mail may be overwritten when all have met once more, so a block with nothing to do meets the others, too.
-    if (blockIdx.x * room >= total) return meet(p, ++epoch);
-    char* in = p.arenas[p.me] + RF_STAGING + blockIdx.x * room;
-    u64 out_offset = RF_STAGING + RF_STAGING_BYTES + blockIdx.x * room;
+    u64 chunk = RF_STAGING_BYTES / gridDim.x / GRAIN * GRAIN;
+    if (share < chunk) chunk = share;
+    // Mailboxes may be overwritten after one more barrier, so idle blocks take part, too.
+    if (blockIdx.x * chunk >= total) return barrier(p, ++epoch);
+    char* in = p.arenas[p.me] + RF_STAGING + blockIdx.x * chunk;
+    u64 out_offset = RF_STAGING + RF_STAGING_BYTES + blockIdx.x * chunk;
 #pragma unroll 1
-    for (u64 start = blockIdx.x * room; start < total; start += gridDim.x * room) {
-        u64 bytes = total - start < room ? total - start : room;
+    for (u64 start = blockIdx.x * chunk; start < total; start += gridDim.x * chunk) {
+        u64 bytes = total - start < chunk ? total - start : chunk;
         copy(in, p.source + start, bytes);
-        if (!meet(p, ++epoch)) return false;
+        if (!barrier(p, ++epoch)) return false;
         if constexpr (IS_GATHER) {
 #pragma unroll 1
             for (int rank = 0; rank < WORLD; rank++) {
-                copy(p.target + rank * total + start, p.arenas[rank] + RF_STAGING + blockIdx.x * room, bytes);
+                copy(p.target + rank * total + start, p.arenas[rank] + RF_STAGING + blockIdx.x * chunk, bytes);
             }
-            if (!meet(p, ++epoch)) return false;
+            if (!barrier(p, ++epoch)) return false;
         } else {
             u64 piece = ((bytes + WORLD - 1) / WORLD + VECTOR - 1) / VECTOR * VECTOR;
             u64 begin = p.me * piece < bytes ? p.me * piece : bytes;
             u64 end = begin + piece < bytes ? begin + piece : bytes;
             if (threadIdx.x < WORLD) {
                 char* arena = p.arenas[threadIdx.x];
-                shared.sources[threadIdx.x] = arena + RF_STAGING + blockIdx.x * room + begin;
+                shared.sources[threadIdx.x] = arena + RF_STAGING + blockIdx.x * chunk + begin;
                 shared.targets[threadIdx.x] = arena + out_offset + begin;
             }
             __syncthreads();
-            fold_span(shared, end - begin, threadIdx.x, THREADS);
-            if (!meet(p, ++epoch)) return false;
+            fold_range(shared, end - begin, threadIdx.x, THREADS);
+            if (!barrier(p, ++epoch)) return false;
             copy(p.target + start, p.arenas[p.me] + out_offset, bytes);
         }
     }
     return true;
 }
 
-// Tells all where this rank's tensors are, and learns where theirs are.
+// Exchanges the positions of the tensors with all ranks.
 __device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
     u32 peer = threadIdx.x;
-    int is_other = 0;
+    int is_mismatch = 0;
     if (peer < WORLD && peer != p.me) {
-        // All blocks write the same here.
-        auto* mail = reinterpret_cast<volatile Mail*>(p.arenas[peer] + RF_MAIL) + p.me;
-        mail->source_code = p.source_code;
-        mail->target_code = p.target_code;
-        mail->fingerprint = p.fingerprint;
+        // All blocks write the same values.
+        auto* mailbox = reinterpret_cast<volatile Mailbox*>(p.arenas[peer] + RF_MAILBOXES) + p.me;
+        mailbox->source_code = p.source_code;
+        mailbox->target_code = p.target_code;
+        mailbox->fingerprint = p.fingerprint;
     }
-    if (!meet(p, ++epoch)) return false;
+    if (!barrier(p, ++epoch)) return false;
     if (peer < WORLD) {
         u64 source_code = p.source_code, target_code = p.target_code;
         if (peer != p.me) {
-            auto* mail = reinterpret_cast<volatile const Mail*>(p.arenas[p.me] + RF_MAIL) + peer;
-            source_code = mail->source_code;
-            target_code = mail->target_code;
-            if (mail->fingerprint != p.fingerprint) {
+            auto* mailbox = reinterpret_cast<volatile const Mailbox*>(p.arenas[p.me] + RF_MAILBOXES) + peer;
+            source_code = mailbox->source_code;
+            target_code = mailbox->target_code;
+            if (mailbox->fingerprint != p.fingerprint) {
                 mscclpp::detail::report(p.page, DeviceError::Argument, peer, 0, 0);
-                is_other = 1;
+                is_mismatch = 1;
             }
         }
         if (source_code == 0 || target_code == 0) {
@@ -268,7 +268,7 @@ __device__ bool exchange(const Params& p, Shared& shared, u32& epoch) {
             if (IS_GATHER && peer == p.me) shared.sources[0] = source + p.fold_source * sizeof(Raw);
         }
     }
-    return __syncthreads_or(is_other) == 0;
+    return __syncthreads_or(is_mismatch) == 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -276,14 +276,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ Shared shared;
     auto* epochs = reinterpret_cast<u32*>(p.arenas[p.me] + RF_EPOCHS);
     u32 epoch = epochs[blockIdx.x];
-    // Set by threads that have met the others since.
+    // Set by other threads only after the barrier in `exchange`.
     if (threadIdx.x == 0) shared.is_staged = 0;
     if (!exchange(p, shared, epoch)) return;
     if (!(shared.is_staged ? run_staged(p, shared, epoch) : run_direct(p, shared, epoch))) return;
     if (threadIdx.x == 0) epochs[blockIdx.x] = epoch;
 }
 
-// Eight bytes of a tensor, fewer at its end.
+// Loads eight bytes of a tensor, fewer at its end.
 __device__ __forceinline__ uint2 load_packet(const char* from, u64 at, u64 total) {
     if (at + 8 <= total && is_aligned(from, 8)) return *reinterpret_cast<const uint2*>(from + at);
     Lanes<Element, uint2> lanes;
@@ -312,32 +312,32 @@ __device__ __forceinline__ uint4* packet_at(char* arena, u32 half, u32 from, u64
     return reinterpret_cast<uint4*>(arena + RF_PACKETS) + (u64(half) * WORLD + from) * RF_PACKETS_MAX + index;
 }
 
-// Waits for everyone's packet of a number. False if the wait was given up.
-__device__ bool receive(const Params& p, u32 half, u64 index, u32 flag, u32 flag_too, uint2 own, uint2 (&operands)[WORLD]) {
-    int waited_for = -1, odd = 0;
-    Patience patience(p.page, DeviceError::Packet, -1, -1);
+// Waits for all ranks' packets of this index. False on a timeout.
+__device__ bool receive(const Params& p, u32 half, u64 index, u32 flag, u32 check_flag, uint2 own, uint2 (&operands)[WORLD]) {
+    int waited_for = -1, mismatches = 0;
+    SpinGuard guard(p.page, DeviceError::Packet, -1, -1);
     while (true) {
         int missing = -1;
-        bool is_other = false;
+        bool is_mismatch = false;
 #pragma unroll
         for (int rank = 0; rank < WORLD; rank++) {
-            uint4 packet = make_uint4(own.x, flag, own.y, flag_too);
+            uint4 packet = make_uint4(own.x, flag, own.y, check_flag);
             if (rank != p.me) packet = load_volatile(packet_at(p.arenas[p.me], half, rank, index));
             operands[rank] = make_uint2(packet.x, packet.z);
-            if (packet.y != flag || packet.w != flag_too) {
+            if (packet.y != flag || packet.w != check_flag) {
                 missing = rank;
-                is_other = packet.y == flag;
+                is_mismatch = packet.y == flag;
             }
         }
         if (missing < 0) return true;
         if (missing != waited_for) {
             waited_for = missing;
-            patience = Patience(p.page, DeviceError::Packet, missing, -1);
+            guard = SpinGuard(p.page, DeviceError::Packet, missing, -1);
         }
-        // Half a packet does not stay half of one: theirs is the packet of another call.
-        odd = is_other ? odd + 1 : 0;
-        if (odd == ODD_LOOKS_MAX) mscclpp::detail::report(p.page, DeviceError::Argument, missing, 0, 0);
-        if (patience.isOver()) return false;
+        // A packet is never half written for long: the peer made a different call.
+        mismatches = is_mismatch ? mismatches + 1 : 0;
+        if (mismatches == MISMATCH_POLLS_MAX) mscclpp::detail::report(p.page, DeviceError::Argument, missing, 0, 0);
+        if (guard.shouldStop()) return false;
     }
 }
 
@@ -347,9 +347,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     auto* ended = reinterpret_cast<u32*>(p.arenas[p.me]) + 2;
     u64 number = *sequence + 1;
     u32 half = u32(number & 1);
-    // Never 0, which is what is there at first. The second flag tells calls apart that do not fit together.
+    // Never 0, the initial content. The second flag detects mismatched calls.
     u32 flag = u32(number) * 2 + 1;
-    u32 flag_too = flag ^ u32(p.fingerprint ^ (p.fingerprint >> 32));
+    u32 check_flag = flag ^ u32(p.fingerprint ^ (p.fingerprint >> 32));
     u64 total = p.count * sizeof(Raw);
     u64 packets = (total + 7) / 8, first = u64(blockIdx.x) * blockDim.x + threadIdx.x, step = u64(gridDim.x) * blockDim.x;
 #pragma unroll 1
@@ -358,14 +358,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int rank = 0; rank < WORLD; rank++) {
             if (rank != p.me) {
-                store_volatile(packet_at(p.arenas[rank], half, p.me, index), make_uint4(own.x, flag, own.y, flag_too));
+                store_volatile(packet_at(p.arenas[rank], half, p.me, index), make_uint4(own.x, flag, own.y, check_flag));
             }
         }
     }
 #pragma unroll 1
     for (u64 index = first; index < packets; index += step) {
         uint2 operands[WORLD];
-        if (!receive(p, half, index, flag, flag_too, load_packet(p.source, index * 8, total), operands)) break;
+        if (!receive(p, half, index, flag, check_flag, load_packet(p.source, index * 8, total), operands)) break;
         if constexpr (IS_GATHER) {
 #pragma unroll
             for (int rank = 0; rank < WORLD; rank++) {
@@ -377,7 +377,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        // Whoever is the last of all blocks: all have read the number by now.
+        // The last block: all blocks have read the sequence number by now.
         if (gridDim.x == 1 || atomicAdd(ended, 1u) == gridDim.x - 1) {
             *ended = 0;
             *sequence = number;

@@ -1,12 +1,12 @@
-// What tensors are made of, and what a reduction does with two elements. The bits are those of the processor's kernels
-// (crate ringfold-kernels): integers wrap; halves are computed as single floats and rounded to nearest even at each
-// step; a NaN is always the type's canonical one; the largest and the smallest are NaN if an operand is, and hold -0
-// to be less than +0. Compile without contraction (-fmad=false), with subnormals and with exact division.
+// Element types and reduction operators. Results are bit-identical to those of the CPU kernels (crate
+// ringfold-kernels): integers wrap; f16 and bf16 are computed in f32 and rounded to nearest even at each step; NaNs are
+// canonical; max and min are NaN if an operand is, and order -0 before +0. Compile without contraction (-fmad=false),
+// with subnormals and with exact division.
 #pragma once
 
 namespace ringfold {
 
-// An element that is a whole number. `Word` is the unsigned type of the same size: arithmetic wraps in it.
+// An integer element. `Word` is the unsigned type of the same size, in which arithmetic wraps.
 template <class Number, class Unsigned>
 struct Integer {
     using Raw = Number;
@@ -36,10 +36,10 @@ struct F32 {
     static __device__ __forceinline__ Wide nan() { return __uint_as_float(0x7fc00000u); }
     static __device__ __forceinline__ Wide add(Wide a, Wide b) { return __fadd_rn(a, b); }
     static __device__ __forceinline__ Wide multiply(Wide a, Wide b) { return __fmul_rn(a, b); }
-    static __device__ __forceinline__ Wide both(Wide a, Wide b) {
+    static __device__ __forceinline__ Wide bit_and(Wide a, Wide b) {
         return __uint_as_float(__float_as_uint(a) & __float_as_uint(b));
     }
-    static __device__ __forceinline__ Wide either(Wide a, Wide b) {
+    static __device__ __forceinline__ Wide bit_or(Wide a, Wide b) {
         return __uint_as_float(__float_as_uint(a) | __float_as_uint(b));
     }
     static __device__ __forceinline__ Wide divide(Wide wide, int by) {
@@ -57,10 +57,10 @@ struct F64 {
     static __device__ __forceinline__ Wide nan() { return __longlong_as_double(0x7ff8000000000000ll); }
     static __device__ __forceinline__ Wide add(Wide a, Wide b) { return __dadd_rn(a, b); }
     static __device__ __forceinline__ Wide multiply(Wide a, Wide b) { return __dmul_rn(a, b); }
-    static __device__ __forceinline__ Wide both(Wide a, Wide b) {
+    static __device__ __forceinline__ Wide bit_and(Wide a, Wide b) {
         return __longlong_as_double(__double_as_longlong(a) & __double_as_longlong(b));
     }
-    static __device__ __forceinline__ Wide either(Wide a, Wide b) {
+    static __device__ __forceinline__ Wide bit_or(Wide a, Wide b) {
         return __longlong_as_double(__double_as_longlong(a) | __double_as_longlong(b));
     }
     static __device__ __forceinline__ Wide divide(Wide wide, int by) {
@@ -87,7 +87,7 @@ struct BF16 : F32 {
     using Raw = unsigned short;
     static __device__ __forceinline__ Wide widen(Raw raw) { return __uint_as_float(unsigned(raw) << 16); }
     static __device__ __forceinline__ Raw narrow(Wide wide) {
-        // A NaN is canonical here, and the rounding leaves that alone.
+        // NaNs are canonical here, and rounding does not change them.
         unsigned bits = __float_as_uint(wide);
         return (unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
     }
@@ -105,7 +105,7 @@ struct Sum {
     }
 };
 
-// A sum that is divided once, at the end.
+// A sum that is divided once at the end.
 struct Avg : Sum {};
 
 struct Prod {
@@ -115,7 +115,7 @@ struct Prod {
             typename E::Wide product = E::multiply(a, b);
             return product != product ? E::nan() : product;
         } else {
-            // Short integers are multiplied as unsigned ones: as signed ones they could overflow.
+            // Short integers are multiplied as unsigned: signed multiplication could overflow.
             return typename E::Wide(typename E::Word((unsigned long long)(typename E::Word(a)) * typename E::Word(b)));
         }
     }
@@ -125,8 +125,8 @@ struct Max {
     template <class E>
     static __device__ __forceinline__ typename E::Wide of(typename E::Wide a, typename E::Wide b) {
         if constexpr (E::is_real) {
-            // The two differ only for equal numbers, whose bits differ only if they are zeros.
-            typename E::Wide most = E::both(a > b ? a : b, b > a ? b : a);
+            // The two operands differ only for equal numbers, whose bits differ only if they are zeros.
+            typename E::Wide most = E::bit_and(a > b ? a : b, b > a ? b : a);
             return a != a || b != b ? E::nan() : most;
         } else {
             return a > b ? a : b;
@@ -138,7 +138,7 @@ struct Min {
     template <class E>
     static __device__ __forceinline__ typename E::Wide of(typename E::Wide a, typename E::Wide b) {
         if constexpr (E::is_real) {
-            typename E::Wide least = E::either(a < b ? a : b, b < a ? b : a);
+            typename E::Wide least = E::bit_or(a < b ? a : b, b < a ? b : a);
             return a != a || b != b ? E::nan() : least;
         } else {
             return a < b ? a : b;
@@ -176,7 +176,7 @@ struct IsSame<A, A> {
     static constexpr bool value = true;
 };
 
-// Elements side by side in one register, two or four.
+// A vector and its elements.
 template <class E, class Vector>
 union Lanes {
     Vector vector;
@@ -184,7 +184,7 @@ union Lanes {
     __device__ Lanes() {}
 };
 
-// The operands, one after the other, and what an average needs at the end.
+// Reduces the operands in order, and divides the result for an average.
 template <class E, class Op, int N, class Vector>
 __device__ __forceinline__ Vector fold(const Vector (&operands)[N]) {
     constexpr int lanes = sizeof(Vector) / sizeof(typename E::Raw);

@@ -1,16 +1,16 @@
-//! The functions of the driver that are used, by their names in its library.
+//! The driver functions in use, by symbol name.
 //!
-//! Results are plain numbers here: a newer driver may return one that no list of today has.
+//! Results are plain numbers: a newer driver may return a code that is unknown today.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libloading::Library;
 
-/// A copy as a graph has it, between two places of devices. The driver's struct describes places of all kinds.
+/// `CUDA_MEMCPY3D`: the parameters of a graph's copy node, used here between two device addresses.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct GraphCopy {
-    from: CopyPlace,
-    to: CopyPlace,
+pub(crate) struct CopyNodeParams {
+    source: CopyOperand,
+    target: CopyOperand,
     bytes: usize,
     rows: usize,
     layers: usize,
@@ -18,7 +18,7 @@ pub(crate) struct GraphCopy {
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct CopyPlace {
+struct CopyOperand {
     offsets: [usize; 4],
     kind: c_uint,
     host: usize,
@@ -29,23 +29,23 @@ struct CopyPlace {
     height: usize,
 }
 
-impl GraphCopy {
+impl CopyNodeParams {
     pub(crate) fn new(to: Address, from: Address, bytes: usize) -> Self {
-        let place = |device| CopyPlace { kind: MEMORY_OF_DEVICE, device, ..CopyPlace::default() };
-        Self { from: place(from), to: place(to), bytes, rows: 1, layers: 1 }
+        let operand = |device| CopyOperand { kind: MEMORY_OF_DEVICE, device, ..CopyOperand::default() };
+        Self { source: operand(from), target: operand(to), bytes, rows: 1, layers: 1 }
     }
 }
 
-/// What a function of the driver returns.
+/// A driver function's result.
 pub(crate) type Code = c_int;
-/// A device's number.
+/// A device number.
 pub(crate) type Ordinal = c_int;
-/// An address in a device's memory.
+/// A device address.
 pub(crate) type Address = u64;
 /// A context, stream, event, module or function.
-pub(crate) type Handle = *mut c_void;
+pub(crate) type DriverHandle = *mut c_void;
 
-/// What another process opens memory by. The driver takes it by value, as a struct of this size.
+/// The driver's handle to open memory of another process. It is passed by value, as a struct of this size.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
@@ -58,7 +58,7 @@ pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
 pub(crate) const NOT_SUPPORTED: Code = 801;
 
-/// The stream that queues what names no stream.
+/// The handle of the legacy default stream.
 pub(crate) const LEGACY_STREAM: usize = 1;
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(crate) const EVENT_BLOCKING_SYNC: c_uint = 1;
@@ -91,12 +91,12 @@ pub(crate) const IPC_LAZY_PEER_ACCESS: c_uint = 1;
 pub(crate) const JIT_ERROR_LOG: c_uint = 5;
 pub(crate) const JIT_ERROR_LOG_BYTES: c_uint = 6;
 
-/// Marks of the list of extras that a launch takes.
+/// Keys in the `extra` list of a launch.
 pub(crate) const PARAMETERS_END: usize = 0;
 pub(crate) const PARAMETERS_POINTER: usize = 1;
 pub(crate) const PARAMETERS_BYTES: usize = 2;
 
-/// The library's name on Linux. The name without a number belongs to a toolkit, and may be a stub.
+/// The library's name on Linux. The name without a version belongs to the toolkit and may be a stub.
 pub(crate) const LIBRARY: &str = "libcuda.so.1";
 
 macro_rules! functions {
@@ -104,7 +104,7 @@ macro_rules! functions {
         every driver: { $($name:ident = $symbol:literal ($($argument:ty),* $(,)?)),* $(,)? }
         newer drivers: { $($maybe:ident = $maybe_symbol:literal ($($maybe_argument:ty),* $(,)?)),* $(,)? }
     ) => {
-        /// The driver's functions. They live as long as the library, which is held.
+        /// The driver's functions, with the library that holds them.
         pub(crate) struct Api {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
             $(pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_argument),*) -> Code>,)*
@@ -112,16 +112,16 @@ macro_rules! functions {
         }
 
         impl Api {
-            /// Loads the library, or says why it can't be.
+            /// Loads the library, or returns the reason that it cannot be loaded.
             pub(crate) fn load(library: &str) -> Result<Self, String> {
-                // SAFETY: the driver's library may be loaded anywhere: its initialisers do nothing that others see.
-                let library = unsafe { Library::new(library) }.map_err(|error| reason(&error))?;
+                // SAFETY: the driver's library may be loaded anywhere: its initialisers have no visible effect.
+                let library = unsafe { Library::new(library) }.map_err(|error| loader_message(&error))?;
                 $(
-                    // SAFETY: the symbol is a function of this type, as the driver's documentation says.
+                    // SAFETY: the symbol is a function of this type, by the driver's documentation.
                     let $name = *unsafe {
                         library.get::<unsafe extern "C" fn($($argument),*) -> Code>($symbol.to_bytes_with_nul())
                     }
-                    .map_err(|error| format!("the driver is too old: {}", reason(&error)))?;
+                    .map_err(|error| format!("the driver is too old: {}", loader_message(&error)))?;
                 )*
                 $(
                     // SAFETY: as above.
@@ -144,92 +144,92 @@ functions! {
         init = c"cuInit"(c_uint),
         device_count = c"cuDeviceGetCount"(*mut c_int),
         device = c"cuDeviceGet"(*mut Ordinal, c_int),
-        retain_context = c"cuDevicePrimaryCtxRetain"(*mut Handle, Ordinal),
-        push_context = c"cuCtxPushCurrent_v2"(Handle),
-        pop_context = c"cuCtxPopCurrent_v2"(*mut Handle),
+        retain_context = c"cuDevicePrimaryCtxRetain"(*mut DriverHandle, Ordinal),
+        push_context = c"cuCtxPushCurrent_v2"(DriverHandle),
+        pop_context = c"cuCtxPopCurrent_v2"(*mut DriverHandle),
         pointer_attributes = c"cuPointerGetAttributes"(c_uint, *mut c_uint, *mut *mut c_void, Address),
         allocate = c"cuMemAlloc_v2"(*mut Address, usize),
         free = c"cuMemFree_v2"(Address),
         allocate_pinned = c"cuMemHostAlloc"(*mut *mut c_void, usize, c_uint),
         free_pinned = c"cuMemFreeHost"(*mut c_void),
-        copy_down = c"cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle),
-        copy_up = c"cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Handle),
-        create_stream = c"cuStreamCreate"(*mut Handle, c_uint),
-        stream_wait = c"cuStreamWaitEvent"(Handle, Handle, c_uint),
-        stream_synchronize = c"cuStreamSynchronize"(Handle),
-        create_event = c"cuEventCreate"(*mut Handle, c_uint),
-        record_event = c"cuEventRecord"(Handle, Handle),
-        query_event = c"cuEventQuery"(Handle),
-        wait_event = c"cuEventSynchronize"(Handle),
-        destroy_event = c"cuEventDestroy_v2"(Handle),
+        copy_down = c"cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, DriverHandle),
+        copy_up = c"cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, DriverHandle),
+        create_stream = c"cuStreamCreate"(*mut DriverHandle, c_uint),
+        stream_wait = c"cuStreamWaitEvent"(DriverHandle, DriverHandle, c_uint),
+        stream_synchronize = c"cuStreamSynchronize"(DriverHandle),
+        create_event = c"cuEventCreate"(*mut DriverHandle, c_uint),
+        record_event = c"cuEventRecord"(DriverHandle, DriverHandle),
+        query_event = c"cuEventQuery"(DriverHandle),
+        wait_event = c"cuEventSynchronize"(DriverHandle),
+        destroy_event = c"cuEventDestroy_v2"(DriverHandle),
         error_name = c"cuGetErrorName"(Code, *mut *const c_char),
         error_text = c"cuGetErrorString"(Code, *mut *const c_char),
         device_attribute = c"cuDeviceGetAttribute"(*mut c_int, c_int, Ordinal),
-        current_context = c"cuCtxGetCurrent"(*mut Handle),
+        current_context = c"cuCtxGetCurrent"(*mut DriverHandle),
         current_device = c"cuCtxGetDevice"(*mut Ordinal),
         capture_mode = c"cuThreadExchangeStreamCaptureMode"(*mut c_uint),
         address_range = c"cuMemGetAddressRange_v2"(*mut Address, *mut usize, Address),
-        fill = c"cuMemsetD8Async"(Address, u8, usize, Handle),
-        copy_within = c"cuMemcpyDtoDAsync_v2"(Address, Address, usize, Handle),
-        copy = c"cuMemcpyAsync"(Address, Address, usize, Handle),
+        fill = c"cuMemsetD8Async"(Address, u8, usize, DriverHandle),
+        copy_within = c"cuMemcpyDtoDAsync_v2"(Address, Address, usize, DriverHandle),
+        copy = c"cuMemcpyAsync"(Address, Address, usize, DriverHandle),
         mapped_address = c"cuMemHostGetDevicePointer_v2"(*mut Address, *mut c_void, c_uint),
         lock_pages = c"cuMemHostRegister_v2"(*mut c_void, usize, c_uint),
         unlock_pages = c"cuMemHostUnregister"(*mut c_void),
         ipc_handle = c"cuIpcGetMemHandle"(*mut IpcHandle, Address),
         ipc_open = c"cuIpcOpenMemHandle_v2"(*mut Address, IpcHandle, c_uint),
         ipc_close = c"cuIpcCloseMemHandle"(Address),
-        destroy_stream = c"cuStreamDestroy_v2"(Handle),
-        query_stream = c"cuStreamQuery"(Handle),
-        is_capturing = c"cuStreamIsCapturing"(Handle, *mut c_uint),
-        elapsed = c"cuEventElapsedTime"(*mut f32, Handle, Handle),
-        load_module = c"cuModuleLoadDataEx"(*mut Handle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void),
-        unload_module = c"cuModuleUnload"(Handle),
-        function = c"cuModuleGetFunction"(*mut Handle, Handle, *const c_char),
-        global = c"cuModuleGetGlobal_v2"(*mut Address, *mut usize, Handle, *const c_char),
-        function_attribute = c"cuFuncGetAttribute"(*mut c_int, c_int, Handle),
-        set_function_attribute = c"cuFuncSetAttribute"(Handle, c_int, c_int),
-        active_blocks = c"cuOccupancyMaxActiveBlocksPerMultiprocessor"(*mut c_int, Handle, c_int, usize),
+        destroy_stream = c"cuStreamDestroy_v2"(DriverHandle),
+        query_stream = c"cuStreamQuery"(DriverHandle),
+        is_capturing = c"cuStreamIsCapturing"(DriverHandle, *mut c_uint),
+        elapsed = c"cuEventElapsedTime"(*mut f32, DriverHandle, DriverHandle),
+        load_module = c"cuModuleLoadDataEx"(*mut DriverHandle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void),
+        unload_module = c"cuModuleUnload"(DriverHandle),
+        function = c"cuModuleGetFunction"(*mut DriverHandle, DriverHandle, *const c_char),
+        global = c"cuModuleGetGlobal_v2"(*mut Address, *mut usize, DriverHandle, *const c_char),
+        function_attribute = c"cuFuncGetAttribute"(*mut c_int, c_int, DriverHandle),
+        set_function_attribute = c"cuFuncSetAttribute"(DriverHandle, c_int, c_int),
+        active_blocks = c"cuOccupancyMaxActiveBlocksPerMultiprocessor"(*mut c_int, DriverHandle, c_int, usize),
         launch = c"cuLaunchKernel"(
-            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void,
+            DriverHandle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, DriverHandle, *mut *mut c_void, *mut *mut c_void,
         ),
     }
     newer drivers: {
         uuid = c"cuDeviceGetUuid_v2"(*mut [u8; 16], Ordinal),
-        write_word = c"cuStreamWriteValue64_v2"(Handle, Address, u64, c_uint),
-        load_function = c"cuFuncLoad"(Handle),
+        write_word = c"cuStreamWriteValue64_v2"(DriverHandle, Address, u64, c_uint),
+        load_function = c"cuFuncLoad"(DriverHandle),
         capture_info = c"cuStreamGetCaptureInfo_v2"(
-            Handle, *mut c_uint, *mut u64, *mut Handle, *mut *const Handle, *mut usize,
+            DriverHandle, *mut c_uint, *mut u64, *mut DriverHandle, *mut *const DriverHandle, *mut usize,
         ),
-        parameter = c"cuFuncGetParamInfo"(Handle, usize, *mut usize, *mut usize),
-        create_graph = c"cuGraphCreate"(*mut Handle, c_uint),
-        add_copy = c"cuGraphAddMemcpyNode"(*mut Handle, Handle, *const Handle, usize, *const GraphCopy, Handle),
-        instantiate_graph = c"cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64),
-        change_copy = c"cuGraphExecMemcpyNodeSetParams"(Handle, Handle, *const GraphCopy, Handle),
-        launch_graph = c"cuGraphLaunch"(Handle, Handle),
-        destroy_executable = c"cuGraphExecDestroy"(Handle),
-        destroy_graph = c"cuGraphDestroy"(Handle),
+        parameter = c"cuFuncGetParamInfo"(DriverHandle, usize, *mut usize, *mut usize),
+        create_graph = c"cuGraphCreate"(*mut DriverHandle, c_uint),
+        add_copy = c"cuGraphAddMemcpyNode"(*mut DriverHandle, DriverHandle, *const DriverHandle, usize, *const CopyNodeParams, DriverHandle),
+        instantiate_graph = c"cuGraphInstantiateWithFlags"(*mut DriverHandle, DriverHandle, u64),
+        change_copy = c"cuGraphExecMemcpyNodeSetParams"(DriverHandle, DriverHandle, *const CopyNodeParams, DriverHandle),
+        launch_graph = c"cuGraphLaunch"(DriverHandle, DriverHandle),
+        destroy_executable = c"cuGraphExecDestroy"(DriverHandle),
+        destroy_graph = c"cuGraphDestroy"(DriverHandle),
     }
 }
 
 impl Api {
-    /// What a result means, in the driver's words.
-    pub(crate) fn words(&self, code: Code) -> String {
-        let said = |function: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
+    /// The driver's text for a result.
+    pub(crate) fn describe(&self, code: Code) -> String {
+        let text_of = |function: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
             let mut text = core::ptr::null();
-            // SAFETY: the function writes a pointer to a text that lives as long as the library, or null.
+            // SAFETY: the function writes a pointer to a static text of the library, or null.
             unsafe { function(code, &raw mut text) };
             // SAFETY: as above; it is not null.
             (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };
-        match (said(self.error_name), said(self.error_text)) {
+        match (text_of(self.error_name), text_of(self.error_text)) {
             (Some(name), Some(text)) => format!("{text} ({name})"),
             _ => format!("CUDA error {code}"),
         }
     }
 }
 
-/// Why something can't be loaded, in the loader's words.
-pub(crate) fn reason(error: &libloading::Error) -> String {
+/// The dynamic loader's message of an error.
+pub(crate) fn loader_message(error: &libloading::Error) -> String {
     core::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
@@ -238,14 +238,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_not_there_gives_words_and_no_panic() {
-        let words = Api::load("libcuda-of-nowhere.so.1").err().unwrap();
-        assert!(words.contains("libcuda-of-nowhere.so.1"), "{words}");
+    fn a_missing_library_is_named_in_the_error() {
+        let error = Api::load("libcuda-of-nowhere.so.1").err().unwrap();
+        assert!(error.contains("libcuda-of-nowhere.so.1"), "{error}");
     }
 
     #[test]
-    fn a_library_without_the_functions_gives_words_and_no_panic() {
-        let words = Api::load("libc.so.6").err().unwrap();
-        assert!(words.contains("too old") && words.contains("cuInit"), "{words}");
+    fn a_library_without_the_functions_is_rejected() {
+        let error = Api::load("libc.so.6").err().unwrap();
+        assert!(error.contains("too old") && error.contains("cuInit"), "{error}");
     }
 }

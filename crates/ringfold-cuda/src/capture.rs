@@ -1,34 +1,34 @@
-//! Calls that leave the captures of streams alone.
+//! Driver calls that do not invalidate stream captures.
 //!
-//! While some thread captures a stream into a graph, the driver refuses what might wait for a stream, and spoils the
-//! capture besides. None of our calls touches a stream that is captured unless its user says so, so they may be made.
+//! While a thread captures a stream into a graph, the driver rejects calls that might wait for a stream, and
+//! invalidates the capture. Our calls touch no captured stream unless the user asks for it, so they are safe.
 
 use crate::api::{Api, CAPTURE_RELAXED, SUCCESS};
 use crate::driver::Driver;
 use core::ffi::c_uint;
 use core::marker::PhantomData;
 
-/// While it lives, no call of this thread disturbs a capture, whoever captures.
+/// Keeps this thread's calls from invalidating captures, of any thread, until it is dropped.
 pub struct RelaxedCapture {
-    /// The driver, and the mode that was there before; none if there is no driver.
+    /// The driver, and the mode to restore; none if there is no driver.
     before: Option<(&'static Api, c_uint)>,
-    /// The mode is the thread's.
-    _of_this_thread: PhantomData<*const ()>,
+    /// The mode belongs to the thread.
+    _not_send: PhantomData<*const ()>,
 }
 
-/// Begins it. Costs next to nothing, and nothing at all where nobody uses a driver.
-#[must_use = "the mode is as it was when the guard is dropped"]
+/// Sets the relaxed capture mode for this thread. Costs nothing if the process does not use a driver.
+#[must_use = "the mode is restored when the guard is dropped"]
 pub fn relaxed_capture() -> RelaxedCapture {
     match Driver::in_use() {
         Some(driver) => RelaxedCapture::begin(&driver.api),
-        None => RelaxedCapture { before: None, _of_this_thread: PhantomData },
+        None => RelaxedCapture { before: None, _not_send: PhantomData },
     }
 }
 
 impl RelaxedCapture {
     pub(crate) fn begin(api: &'static Api) -> Self {
         let before = exchange(api, CAPTURE_RELAXED).map(|mode| (api, mode));
-        Self { before, _of_this_thread: PhantomData }
+        Self { before, _not_send: PhantomData }
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_driver_it_is_nothing_and_may_be_nested() {
+    fn guards_nest_with_and_without_a_driver() {
         let outer = relaxed_capture();
         drop(relaxed_capture());
         drop(outer);

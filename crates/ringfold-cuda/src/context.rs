@@ -1,6 +1,6 @@
-//! A device's primary context, and what makes it the current one of a thread.
+//! A device's primary context, and the guard that makes it current for a thread.
 
-use crate::api::{Api, DEVICE_WRITES_WORDS, Handle};
+use crate::api::{Api, DEVICE_WRITES_WORDS, DriverHandle};
 use crate::capture::RelaxedCapture;
 use crate::error::{CudaError, check};
 use core::cell::Cell;
@@ -11,9 +11,9 @@ use core::marker::PhantomData;
 pub(crate) struct Context {
     pub(crate) api: &'static Api,
     pub(crate) ordinal: i32,
-    /// Whether its streams set words of memory by themselves.
+    /// Whether its streams support `cuStreamWriteValue64`.
     pub(crate) writes_words: bool,
-    handle: Handle,
+    pub(crate) handle: DriverHandle,
 }
 
 // SAFETY: contexts may be used from any thread; the driver locks what it has to.
@@ -22,15 +22,10 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The driver's handle.
-    pub(crate) fn handle(&self) -> Handle {
-        self.handle
-    }
-
     pub(crate) fn retain(api: &'static Api, ordinal: i32) -> Result<Self, CudaError> {
-        let (mut device, mut handle): (i32, Handle) = (0, core::ptr::null_mut());
+        let (mut device, mut handle): (i32, DriverHandle) = (0, core::ptr::null_mut());
         // SAFETY: the device can be written.
-        check(api, "choosing a CUDA device", unsafe { (api.device)(&raw mut device, ordinal) })?;
+        check(api, "selecting a CUDA device", unsafe { (api.device)(&raw mut device, ordinal) })?;
         let _capture = RelaxedCapture::begin(api);
         // SAFETY: the context can be written, and is not released before the process ends.
         let code = unsafe { (api.retain_context)(&raw mut handle, device) };
@@ -39,56 +34,56 @@ impl Context {
         Ok(Self { api, ordinal, writes_words, handle })
     }
 
-    /// Makes the device the one that this thread's calls are for, and those calls none that a capture forbids, until the
-    /// guard is dropped. Within it that costs nothing more.
-    pub(crate) fn current(&self) -> Result<Current, CudaError> {
-        let before = HELD.get();
+    /// Makes the context current for this thread, with relaxed capture mode, until the guard is dropped.
+    ///
+    /// Nested guards of the same context cost nothing.
+    pub(crate) fn current(&self) -> Result<CurrentContext, CudaError> {
+        let before = CURRENT.get();
         if before == self.handle.addr() {
-            return Ok(Current { turned: None, _of_this_thread: PhantomData });
+            return Ok(CurrentContext { pushed: None, _not_send: PhantomData });
         }
         // SAFETY: the context is retained.
-        check(self.api, "turning to a CUDA device", unsafe { (self.api.push_context)(self.handle) })?;
-        HELD.set(self.handle.addr());
-        let turned = Turned { api: self.api, before, _capture: RelaxedCapture::begin(self.api) };
-        Ok(Current { turned: Some(turned), _of_this_thread: PhantomData })
+        check(self.api, "making a CUDA device current", unsafe { (self.api.push_context)(self.handle) })?;
+        CURRENT.set(self.handle.addr());
+        let pushed = PushedContext { api: self.api, before, _capture: RelaxedCapture::begin(self.api) };
+        Ok(CurrentContext { pushed: Some(pushed), _not_send: PhantomData })
     }
 }
 
-/// A number that the driver tells of a device.
+/// Returns a device attribute (`CUdevice_attribute`).
 pub(crate) fn attribute(api: &Api, ordinal: i32, number: i32) -> Result<i32, CudaError> {
     let mut value = 0;
     // SAFETY: the value can be written.
     let code = unsafe { (api.device_attribute)(&raw mut value, number, ordinal) };
-    check(api, "asking for an attribute of a CUDA device", code)?;
+    check(api, "reading an attribute of a CUDA device", code)?;
     Ok(value)
 }
 
-/// While it lives, a device is the one that its thread has turned to. Guards of one thread are dropped in the reverse order.
-pub struct Current {
-    /// None if it was current before.
-    turned: Option<Turned>,
-    /// Belongs to one thread, as the stack of contexts does.
-    _of_this_thread: PhantomData<*const ()>,
+/// Keeps a device current for its thread. Guards of one thread must be dropped in reverse order.
+pub struct CurrentContext {
+    /// None if the context was current before.
+    pushed: Option<PushedContext>,
+    /// The driver's context stack belongs to one thread.
+    _not_send: PhantomData<*const ()>,
 }
 
-/// What is undone at the end.
-struct Turned {
+struct PushedContext {
     api: &'static Api,
-    /// What the thread held before.
+    /// The value of `CURRENT` to restore.
     before: usize,
     _capture: RelaxedCapture,
 }
 
 thread_local! {
-    /// The context that this thread has turned to within a guard; 0 if there is none.
-    static HELD: Cell<usize> = const { Cell::new(0) };
+    /// The context that the innermost guard of this thread has pushed; 0 if there is none.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-impl Drop for Current {
+impl Drop for CurrentContext {
     fn drop(&mut self) {
-        if let Some(Turned { api, before, .. }) = &self.turned {
-            HELD.set(*before);
-            let mut popped: Handle = core::ptr::null_mut();
+        if let Some(PushedContext { api, before, .. }) = &self.pushed {
+            CURRENT.set(*before);
+            let mut popped: DriverHandle = core::ptr::null_mut();
             // SAFETY: the handle can be written, and this thread has pushed what is popped.
             let _ = unsafe { (api.pop_context)(&raw mut popped) };
         }

@@ -1,4 +1,4 @@
-//! One device: its primary context, and streams of ours.
+//! An open device: its primary context and internal streams.
 
 use crate::api::{self, Address, Api};
 use crate::context::{self, Context};
@@ -9,25 +9,24 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::ops::Deref;
 use parking_lot::Mutex;
 
-/// A device whose primary context is retained.
+/// A device whose primary context is retained for the life of the process.
 pub(crate) struct Device {
-    context: Context,
-    /// Copies to the host, and copies from it: the two directions do not wait for each other.
-    pub(crate) down: Stream,
-    pub(crate) up: Stream,
-    /// For what waits for nobody, whatever the user has queued: zeroing, and setting a module's words.
-    pub(crate) aside: Stream,
+    pub(crate) context: Context,
+    /// Copies to and from the host: separate streams, so that the two directions overlap.
+    pub(crate) download_stream: Stream,
+    pub(crate) upload_stream: Stream,
+    /// For work that depends on no user work: zeroing, and setting a module's variables.
+    pub(crate) side_stream: Stream,
     pub(crate) multiprocessors: u32,
     /// The compute capability.
     pub(crate) capability: (i32, i32),
 }
 
-/// The devices that are open, by number. A device's context takes hundreds of megabytes there.
+/// The open devices, by number. A context takes hundreds of megabytes of device memory, so each is opened once.
 static OPEN: Mutex<Vec<Option<&'static Device>>> = Mutex::new(Vec::new());
 
 impl Device {
-    /// The device with this number, with its primary context retained for the life of the process: it is the one
-    /// that all libraries of the process share.
+    /// Returns a device, and retains its primary context, which all libraries of the process share, on first use.
     pub(crate) fn with_ordinal(driver: &'static Driver, ordinal: i32) -> Result<&'static Self, CudaError> {
         let mut devices = OPEN.lock();
         devices.resize(driver.device_count(), None);
@@ -43,15 +42,18 @@ impl Device {
 
     fn open(api: &'static Api, ordinal: i32) -> Result<Self, CudaError> {
         let context = Context::retain(api, ordinal)?;
-        let ask = |number| context::attribute(api, ordinal, number);
-        let multiprocessors = u32::try_from(ask(api::DEVICE_MULTIPROCESSORS)?).unwrap_or(0);
-        let capability = (ask(api::DEVICE_CAPABILITY_MAJOR)?, ask(api::DEVICE_CAPABILITY_MINOR)?);
+        let attribute = |number| context::attribute(api, ordinal, number);
+        let multiprocessors = u32::try_from(attribute(api::DEVICE_MULTIPROCESSORS)?).unwrap_or(0);
+        let capability = (attribute(api::DEVICE_CAPABILITY_MAJOR)?, attribute(api::DEVICE_CAPABILITY_MINOR)?);
         let stream = || Stream::open(context);
-        Ok(Self { context, down: stream()?, up: stream()?, aside: stream()?, multiprocessors, capability })
-    }
-
-    pub(crate) fn context(&self) -> Context {
-        self.context
+        Ok(Self {
+            context,
+            download_stream: stream()?,
+            upload_stream: stream()?,
+            side_stream: stream()?,
+            multiprocessors,
+            capability,
+        })
     }
 
     pub(crate) fn attribute(&self, number: i32) -> Result<i32, CudaError> {
@@ -72,29 +74,29 @@ impl Device {
     /// The address came from `allocate`, and nothing uses its memory.
     pub(crate) unsafe fn free(&self, address: Address) {
         if let Ok(_current) = self.current() {
-            // SAFETY: the caller's promise. At the end of a process the driver may be gone already, and the memory too.
+            // SAFETY: the caller's promise. An error means that the process ends and the driver is unloaded already.
             let _ = unsafe { (self.api.free)(address) };
         }
     }
 }
 
-/// The device whose memory an address is in.
-pub(crate) fn ordinal_of(driver: &'static Driver, address: u64) -> Result<i32, CudaError> {
+/// Returns the number of the device that an address belongs to.
+pub(crate) fn device_of_address(driver: &'static Driver, address: u64) -> Result<i32, CudaError> {
     let (mut kind, mut managed, mut ordinal): (c_uint, c_uint, c_int) = (0, 0, -1);
     let mut names = [api::ATTRIBUTE_MEMORY_TYPE, api::ATTRIBUTE_IS_MANAGED, api::ATTRIBUTE_DEVICE_ORDINAL];
-    let mut places: [*mut c_void; 3] =
+    let mut values: [*mut c_void; 3] =
         [(&raw mut kind).cast(), (&raw mut managed).cast(), (&raw mut ordinal).cast()];
-    // SAFETY: there are as many names as places, and each place has room for what is asked for: numbers of four
-    // bytes, and a flag of at most four. Any address may be asked about.
-    let mut ask =
-        || unsafe { (driver.api.pointer_attributes)(3, names.as_mut_ptr(), places.as_mut_ptr(), address) };
-    let mut code = ask();
+    // SAFETY: there are as many names as values, and each value has room for its attribute: numbers of four
+    // bytes, and a flag of at most four. Any address may be queried.
+    let mut query =
+        || unsafe { (driver.api.pointer_attributes)(3, names.as_mut_ptr(), values.as_mut_ptr(), address) };
+    let mut code = query();
     if code == api::INVALID_CONTEXT {
-        // Some drivers answer only a thread that has turned to a device, whichever.
+        // Some drivers require a current context, of any device.
         let _current = Device::with_ordinal(driver, 0)?.current()?;
-        code = ask();
+        code = query();
     }
-    check(&driver.api, "asking whose memory an address is in", code)?;
+    check(&driver.api, "finding the device of an address", code)?;
     if (kind == api::MEMORY_OF_DEVICE || managed & 0xff != 0) && ordinal >= 0 {
         Ok(ordinal)
     } else {

@@ -1,17 +1,15 @@
-//! Memory of a device that someone lends us.
+//! Device memory borrowed from the user.
 
-use crate::device::{Device, ordinal_of};
+use crate::device::{Device, device_of_address};
 use crate::driver::Driver;
 use crate::error::CudaError;
 use core::any::Any;
 use std::sync::Arc;
 
-/// Bytes in the memory of a CUDA device. Clones are the same bytes.
-///
-/// The host can't look at them; they are only copied, by the device.
+/// Bytes in the memory of a CUDA device, which the host cannot access directly. Clones share the bytes.
 #[derive(Clone)]
 pub struct DeviceMemory {
-    /// None if there are no bytes: then it does not matter where they are.
+    /// None if there are no bytes.
     device: Option<&'static Device>,
     address: u64,
     bytes: usize,
@@ -19,14 +17,14 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Memory at an address of a device, which is found by it. The keeper is dropped when this value and all its
-    /// clones are gone, by whichever thread holds the last of them.
+    /// Borrows memory at a device address, which determines the device.
     ///
-    /// An address of the host's memory, or of nobody's, is refused.
+    /// The keeper is dropped with the last clone, by the thread that drops it. Fails if the address is not in device
+    /// memory.
     ///
     /// # Safety
-    /// Until the keeper is dropped: the bytes are allocated, and what else reads or writes them is queued before us,
-    /// or after we are done.
+    /// Until the keeper is dropped, the bytes stay allocated, and other accesses to them are queued before ours or
+    /// after ours have completed.
     pub unsafe fn borrowed(
         address: u64,
         bytes: usize,
@@ -36,7 +34,7 @@ impl DeviceMemory {
             None
         } else {
             let driver = Driver::loaded()?;
-            Some(Device::with_ordinal(driver, ordinal_of(driver, address)?)?)
+            Some(Device::with_ordinal(driver, device_of_address(driver, address)?)?)
         };
         Ok(Self { device, address, bytes, _keeper: Arc::new(keeper) })
     }
@@ -50,22 +48,22 @@ impl DeviceMemory {
         Self { device: (bytes > 0).then_some(device), address, bytes, _keeper: keeper }
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Where they begin.
+    /// The address of the first byte.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// The number of their device; none if there are no bytes.
+    /// The device's number; none if there are no bytes.
     pub fn ordinal(&self) -> Option<i32> {
         self.device.map(|device| device.ordinal)
     }
@@ -90,24 +88,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_the_host_is_refused_with_words() {
+    fn host_memory_is_rejected() {
         let bytes = [0_u8; 64];
-        // SAFETY: the bytes live until after the value is gone.
-        let refused = unsafe { DeviceMemory::borrowed(bytes.as_ptr().addr() as u64, 64, Box::new(())) };
-        let words = refused.unwrap_err().to_string();
-        assert!(words.contains("no CUDA driver here") || words.contains("is no address in"), "{words}");
+        // SAFETY: the bytes outlive the value.
+        let rejected = unsafe { DeviceMemory::borrowed(bytes.as_ptr().addr() as u64, 64, Box::new(())) };
+        let error = rejected.unwrap_err().to_string();
+        assert!(error.contains("no CUDA driver") || error.contains("not an address in"), "{error}");
     }
 
     #[test]
-    fn no_bytes_need_no_driver_and_keep_their_keeper() {
-        let told = Arc::new(());
+    fn empty_memory_needs_no_driver_and_holds_its_keeper() {
+        let keeper = Arc::new(());
         // SAFETY: there are no bytes.
-        let none = unsafe { DeviceMemory::borrowed(0, 0, Box::new(told.clone())) }.unwrap();
-        assert!(none.is_empty() && none.ordinal().is_none());
-        let other = none.clone();
-        drop(none);
-        assert_eq!(Arc::strong_count(&told), 2);
+        let empty = unsafe { DeviceMemory::borrowed(0, 0, Box::new(keeper.clone())) }.unwrap();
+        assert!(empty.is_empty() && empty.ordinal().is_none());
+        let other = empty.clone();
+        drop(empty);
+        assert_eq!(Arc::strong_count(&keeper), 2);
         drop(other);
-        assert_eq!(Arc::strong_count(&told), 1);
+        assert_eq!(Arc::strong_count(&keeper), 1);
     }
 }

@@ -1,39 +1,39 @@
-//! From devices to the host, piece by piece.
+//! Copies from devices to the host, piece by piece.
 
+use crate::default_stream_mark::DefaultStreamMark;
 use crate::device::Device;
 use crate::device_memory::DeviceMemory;
 use crate::error::{CudaError, check};
 use crate::event::Event;
 use crate::limits::{PIECE_BYTES, SOURCE_ALIGN};
 use crate::pinned::Pinned;
-use crate::queued::Queued;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use ringfold_fabric::memory::Memory;
 
-/// Copies of several memories of devices on their way into page-locked memory of the host, in order.
+/// A copy in progress of several device memories into page-locked host memory, in order.
 ///
-/// Whoever holds it may wait for a part and look at it while the rest is still on its way. Dropping it waits for all.
+/// Callers may wait for a part and read it while the rest is still being copied. Dropping it waits for all copies.
 pub struct Download {
-    /// One block for all. None if there are no bytes.
+    /// One block for all sources. None if there are no bytes.
     block: Option<Pinned>,
     sources: Vec<DeviceMemory>,
-    /// Where each begins in the block.
+    /// The offset of each source in the block.
     offsets: Vec<usize>,
-    pieces: Vec<Piece>,
-    /// So many pieces are known to be here.
-    here: AtomicUsize,
+    pieces: Vec<DownloadPiece>,
+    /// Number of pieces known to be complete.
+    complete: AtomicUsize,
 }
 
-/// Bytes of the block up to here, and what is reached when they have arrived.
-struct Piece {
+/// The end of a piece in the block, and the event that completes with it.
+struct DownloadPiece {
     end: usize,
     event: Event,
 }
 
 impl Download {
-    /// Starts to copy, after what was queued, and returns at once.
-    pub fn start(sources: Vec<DeviceMemory>, after: &Queued) -> Result<Self, CudaError> {
+    /// Queues the copies after the mark, without waiting.
+    pub fn start(sources: Vec<DeviceMemory>, after: &DefaultStreamMark) -> Result<Self, CudaError> {
         let (mut offsets, mut bytes) = (Vec::with_capacity(sources.len()), 0_usize);
         for source in &sources {
             bytes = bytes.next_multiple_of(SOURCE_ALIGN);
@@ -41,34 +41,34 @@ impl Download {
             bytes += source.len();
         }
         let block = match sources.iter().find_map(DeviceMemory::device) {
-            Some(device) => Some(Pinned::take(device, bytes)?),
+            Some(device) => Some(Pinned::acquire(device, bytes)?),
             None => None,
         };
-        // From here on its drop waits for whatever was queued.
-        let mut download = Self { block, sources, offsets, pieces: Vec::new(), here: AtomicUsize::new(0) };
+        // From here on, its drop waits for everything that is queued.
+        let mut download =
+            Self { block, sources, offsets, pieces: Vec::new(), complete: AtomicUsize::new(0) };
         download.queue(after).inspect_err(|_| download.drain())?;
         Ok(download)
     }
 
-    /// Waits until these bytes of one of the sources are here.
+    /// Waits until these bytes of a source are copied, and returns them.
     ///
     /// # Panics
-    /// If there is no such source, or it has no such bytes.
-    pub fn arrived(&self, source: usize, range: Range<usize>) -> Result<&[u8], CudaError> {
+    /// If the source or the range is out of bounds.
+    pub fn wait_for(&self, source: usize, range: Range<usize>) -> Result<&[u8], CudaError> {
         let len = self.sources[source].len();
-        assert!(range.start <= range.end && range.end <= len, "{range:?} is not in {len} bytes");
+        assert!(range.start <= range.end && range.end <= len, "{range:?} is out of bounds of {len} bytes");
         let Some(block) = self.block.as_ref().filter(|_| !range.is_empty()) else { return Ok(&[]) };
         let (start, end) = (self.offsets[source] + range.start, self.offsets[source] + range.end);
         self.wait_up_to(end)?;
-        // SAFETY: the bytes are in the block, all copies into them are done, and nobody writes them again before the
-        // download is given up.
+        // SAFETY: the bytes are in the block, all copies into them are done, and nothing writes them again while the
+        // download exists.
         Ok(unsafe { core::slice::from_raw_parts(block.start().add(start), end - start) })
     }
 
-    /// Waits until all is here, and hands it out: a memory for each source.
+    /// Waits for all copies, and returns a memory for each source.
     pub fn finish(mut self) -> Result<Vec<Memory>, CudaError> {
         self.wait_up_to(usize::MAX)?;
-        // Nothing is on its way any more.
         self.pieces.clear();
         let Some(block) = self.block.take() else {
             return Ok(self.sources.iter().map(|_| Memory::zeroed(0)).collect());
@@ -84,10 +84,10 @@ impl Download {
         Ok(memories)
     }
 
-    fn queue(&mut self, after: &Queued) -> Result<(), CudaError> {
+    fn queue(&mut self, after: &DefaultStreamMark) -> Result<(), CudaError> {
         let Some(start) = self.block.as_ref().map(Pinned::start) else { return Ok(()) };
         let mut ready: Vec<i32> = Vec::new();
-        // The device that has copied last, and how much since its last piece ended.
+        // The device that copied last, and how many bytes since its last piece ended.
         let mut open: Option<(&'static Device, usize)> = None;
         for (source, offset) in self.sources.iter().zip(&self.offsets) {
             let Some(device) = source.device() else { continue };
@@ -96,19 +96,19 @@ impl Download {
             }
             let _current = device.current()?;
             if !ready.contains(&device.ordinal) {
-                after.before(&device.down, device.ordinal)?;
+                after.make_wait(&device.download_stream, device.ordinal)?;
                 ready.push(device.ordinal);
             }
             let mut done = 0;
             while done < source.len() {
                 let since = open.map_or(0, |(_, since)| since);
                 let bytes = (source.len() - done).min(PIECE_BYTES - since);
-                // SAFETY: both ends have so many bytes from here on; the source is held, and the block is not touched,
-                // until the copy is done.
+                // SAFETY: source and block have so many bytes from here on; the source is held, and the block is not
+                // used, until the copy is done.
                 let code = unsafe {
                     let target = start.add(offset + done);
                     let from = source.address() + done as u64;
-                    (device.api.copy_down)(target.cast(), from, bytes, device.down.handle)
+                    (device.api.copy_down)(target.cast(), from, bytes, device.download_stream.handle)
                 };
                 check(device.api, "copying from a CUDA device", code)?;
                 done += bytes;
@@ -125,27 +125,31 @@ impl Download {
         }
     }
 
-    fn end_piece(pieces: &mut Vec<Piece>, device: &'static Device, end: usize) -> Result<(), CudaError> {
-        pieces.push(Piece { end, event: device.down.mark()? });
+    fn end_piece(
+        pieces: &mut Vec<DownloadPiece>,
+        device: &'static Device,
+        end: usize,
+    ) -> Result<(), CudaError> {
+        pieces.push(DownloadPiece { end, event: device.download_stream.record_event()? });
         Ok(())
     }
 
     /// Waits for every piece that begins before `end`.
     fn wait_up_to(&self, end: usize) -> Result<(), CudaError> {
         loop {
-            let here = self.here.load(Ordering::Acquire);
-            let begin = here.checked_sub(1).map_or(0, |last| self.pieces[last].end);
-            let Some(next) = self.pieces.get(here).filter(|_| begin < end) else { return Ok(()) };
+            let complete = self.complete.load(Ordering::Acquire);
+            let begin = complete.checked_sub(1).map_or(0, |last| self.pieces[last].end);
+            let Some(next) = self.pieces.get(complete).filter(|_| begin < end) else { return Ok(()) };
             next.event.wait()?;
-            // Another thread may have been faster, and must not be set back.
-            self.here.fetch_max(here + 1, Ordering::Release);
+            // Another thread may have advanced it further.
+            self.complete.fetch_max(complete + 1, Ordering::Release);
         }
     }
 
-    /// Waits until nothing is copied any more, whether that went well or not.
+    /// Waits until no copy is running, also after errors.
     fn drain(&self) {
         for device in self.sources.iter().filter_map(DeviceMemory::device) {
-            device.down.drain();
+            device.download_stream.drain();
         }
     }
 }

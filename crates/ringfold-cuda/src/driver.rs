@@ -14,13 +14,14 @@ pub struct Driver {
 static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
 
 impl Driver {
-    /// The driver, which is loaded now if it was not, or why there is none.
+    /// Returns the driver, and loads it on first use.
     pub fn loaded() -> Result<&'static Self, CudaError> {
         DRIVER.get_or_init(Self::load).as_ref().map_err(Clone::clone)
     }
 
-    /// The driver, if something of this process uses it already. Whoever does not can have no memory of a device,
-    /// and shall not wait for the driver's start.
+    /// Returns the driver if this process uses it already, also through another library.
+    ///
+    /// A process that does not use it has no device memory, and is spared the driver's start-up time.
     pub fn in_use() -> Option<&'static Self> {
         if DRIVER.get().is_none() && !is_in_process() {
             return None;
@@ -28,45 +29,44 @@ impl Driver {
         Self::loaded().ok()
     }
 
-    /// Whether there are a driver and a device.
+    /// Whether there is a driver with at least one device.
     pub fn is_usable() -> bool {
         Self::loaded().is_ok_and(|driver| driver.device_count() > 0)
     }
 
-    /// How many devices it knows.
+    /// The number of devices.
     pub fn device_count(&self) -> usize {
         self.device_count
     }
 
     fn load() -> Result<Self, CudaError> {
         let api = Api::load(api::LIBRARY).map_err(CudaError::NoDriver)?;
-        let no_driver = |code| CudaError::NoDriver(api.words(code));
-        // SAFETY: it takes no memory of ours.
-        let code = unsafe { (api.init)(0) };
-        if code != api::SUCCESS {
-            return Err(no_driver(code));
-        }
         let mut count: c_int = 0;
         // SAFETY: the count can be written.
-        let code = unsafe { (api.device_count)(&raw mut count) };
+        let code = unsafe {
+            match (api.init)(0) {
+                api::SUCCESS => (api.device_count)(&raw mut count),
+                code => code,
+            }
+        };
         if code != api::SUCCESS {
-            return Err(no_driver(code));
+            return Err(CudaError::NoDriver(api.describe(code)));
         }
         Ok(Self { api, device_count: usize::try_from(count).unwrap_or(0) })
     }
 
-    /// Something of an allocation that is told in eight bytes or fewer. The context of some device is current.
+    /// Returns a pointer attribute of at most eight bytes. A context must be current.
     pub(crate) fn pointer_attribute(
         &'static self,
         attribute: c_uint,
         address: u64,
     ) -> Result<u64, CudaError> {
         let (mut names, mut value) = ([attribute], 0_u64);
-        let mut places: [*mut c_void; 1] = [(&raw mut value).cast()];
-        // SAFETY: there is one name and one place, which has room for all that callers ask for.
+        let mut values: [*mut c_void; 1] = [(&raw mut value).cast()];
+        // SAFETY: there is one name and one value, which has room for all attributes that callers query.
         let code =
-            unsafe { (self.api.pointer_attributes)(1, names.as_mut_ptr(), places.as_mut_ptr(), address) };
-        check(&self.api, "asking about memory of a CUDA device", code)?;
+            unsafe { (self.api.pointer_attributes)(1, names.as_mut_ptr(), values.as_mut_ptr(), address) };
+        check(&self.api, "reading an attribute of CUDA memory", code)?;
         Ok(value)
     }
 }
@@ -77,7 +77,7 @@ impl core::fmt::Debug for Driver {
     }
 }
 
-/// Whether the driver's library is loaded, by whomever.
+/// Whether any code of this process has loaded the driver's library.
 fn is_in_process() -> bool {
     use libloading::os::unix::{Library, RTLD_LAZY};
     // SAFETY: nothing is loaded by this, so no initialiser runs.
@@ -89,11 +89,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_driver_there_are_words_and_with_one_there_are_devices() {
+    fn a_missing_driver_is_an_error() {
         match Driver::loaded() {
             Ok(driver) => assert!(format!("{driver:?}").contains("devices")),
             Err(why) => {
-                assert!(why.to_string().starts_with("no CUDA driver here: "), "{why}");
+                assert!(why.to_string().starts_with("no CUDA driver: "), "{why}");
                 assert!(!Driver::is_usable());
                 assert!(Driver::in_use().is_none());
             }

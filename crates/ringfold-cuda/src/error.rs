@@ -1,88 +1,88 @@
-//! How CUDA fails, in words for whoever owns the tensors.
+//! Errors of devices and their memory.
 
 use crate::api::{Api, Code, OUT_OF_MEMORY, SUCCESS};
 use core::time::Duration;
 
-/// Why a device, or memory of it, can't be used.
+/// Why an operation on a device or its memory failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
     /// There is no driver, or it does not work.
-    #[error("no CUDA driver here: {0}")]
+    #[error("no CUDA driver: {0}")]
     NoDriver(String),
-    /// There is no such device.
-    #[error("there is no CUDA device {0} here")]
+    /// There is no device with this number.
+    #[error("unknown CUDA device {0}")]
     NoDevice(i32),
     /// An address is not in a device's memory.
-    #[error("{0:#x} is no address in the memory of a CUDA device")]
+    #[error("{0:#x} is not an address in CUDA device memory")]
     NotOnDevice(u64),
-    /// The device has not enough memory.
-    #[error("CUDA device {device} has no {bytes} bytes of memory left")]
+    /// The device has not enough free memory.
+    #[error("out of memory on CUDA device {device}: failed to allocate {bytes} bytes")]
     OutOfMemory {
-        /// Its number.
+        /// The device's number.
         device: i32,
-        /// What was asked for.
+        /// The size of the failed allocation.
         bytes: usize,
     },
-    /// The host has not enough memory that can be locked.
-    #[error("there are no {0} bytes of page-locked memory to stage CUDA tensors in")]
+    /// The host has not enough memory that can be page-locked.
+    #[error("out of page-locked host memory: failed to allocate {0} bytes to stage CUDA tensors")]
     OutOfPinnedMemory(usize),
-    /// The driver refused something.
+    /// A driver call failed.
     #[error("{what}: {why}")]
-    Refused {
-        /// What was being done.
+    Driver {
+        /// The operation.
         what: &'static str,
-        /// What the driver says.
+        /// The driver's text.
         why: String,
-        /// The driver's number for that.
+        /// The driver's error code.
         code: i32,
     },
-    /// A device did not do something in time.
-    #[error("{what}: the CUDA device was not done after {after:?}")]
-    Late {
-        /// What was being done.
+    /// A device did not complete its work before the deadline.
+    #[error("{what}: timed out after {after:?}")]
+    TimedOut {
+        /// The operation.
         what: &'static str,
-        /// How long it was waited for.
+        /// How long the caller waited.
         after: Duration,
     },
-    /// An argument can't be used.
+    /// An argument is invalid.
     #[error("{0}")]
     Argument(String),
-    /// This driver, device or kind of memory can't do that.
+    /// This driver, device or kind of memory does not support the operation.
     #[error("{0}")]
     Unsupported(String),
 }
 
 impl CudaError {
-    /// The driver's number for it, or 0.
+    /// The driver's error code, or 0.
     pub fn code(&self) -> i32 {
         match self {
-            Self::Refused { code, .. } => *code,
+            Self::Driver { code, .. } => *code,
             Self::OutOfMemory { .. } | Self::OutOfPinnedMemory(_) => OUT_OF_MEMORY,
             _ => 0,
         }
     }
 
-    /// What sort of failure it is, in a word: `cuda`, `argument`, `timeout` or `unsupported`.
+    /// The category: `cuda`, `argument`, `timeout` or `unsupported`.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Refused { .. } | Self::OutOfMemory { .. } | Self::OutOfPinnedMemory(_) => "cuda",
+            Self::Driver { .. } | Self::OutOfMemory { .. } | Self::OutOfPinnedMemory(_) => "cuda",
             Self::NoDevice(_) | Self::NotOnDevice(_) | Self::Argument(_) => "argument",
-            Self::Late { .. } => "timeout",
+            Self::TimedOut { .. } => "timeout",
             Self::NoDriver(_) | Self::Unsupported(_) => "unsupported",
         }
     }
 }
 
-/// Nothing, or why it failed.
+/// Converts a driver result.
 pub(crate) fn check(api: &Api, what: &'static str, code: Code) -> Result<(), CudaError> {
     if code == SUCCESS {
         return Ok(());
     }
-    Err(CudaError::Refused { what, why: api.words(code), code })
+    Err(CudaError::Driver { what, why: api.describe(code), code })
 }
 
-/// As [`check`], of an allocation.
+/// As [`check`], for an allocation: returns `lacking` if memory ran out.
 pub(crate) fn check_memory(
     api: &Api,
     what: &'static str,

@@ -1,15 +1,15 @@
-//! A place in a queue that one can wait for.
+//! Events: positions in a stream that can be waited for.
 
-use crate::api::{self, Handle};
+use crate::api::{self, DriverHandle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::limits::{SPIN, WAIT_STEP_MAX, WAIT_STEP_MIN};
 use std::time::Instant;
 
-/// A place in a stream's queue.
+/// A position in a stream. It is complete when all work queued before it is done.
 pub struct Event {
     pub(crate) context: Context,
-    pub(crate) handle: Handle,
+    pub(crate) handle: DriverHandle,
 }
 
 // SAFETY: events may be used from any thread.
@@ -18,34 +18,34 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// One that a stream can record, again and again. Before that it is reached.
+    /// Creates an event, which streams may record repeatedly. It is complete until it is recorded.
     pub(crate) fn open(context: Context, flags: u32) -> Result<Self, CudaError> {
         let _current = context.current()?;
-        let mut handle: Handle = core::ptr::null_mut();
+        let mut handle: DriverHandle = core::ptr::null_mut();
         // SAFETY: the handle can be written.
         let code = unsafe { (context.api.create_event)(&raw mut handle, flags) };
-        check(context.api, "making a CUDA event", code)?;
+        check(context.api, "creating a CUDA event", code)?;
         Ok(Self { context, handle })
     }
 
-    /// Whether all before it is done.
+    /// Whether the event is complete.
     pub fn query(&self) -> Result<bool, CudaError> {
         let _current = self.context.current()?;
-        self.is_reached()
+        self.is_complete()
     }
 
-    /// How long after another one it was reached, in microseconds. Both are timed, and were reached.
+    /// The time between two timed, complete events, in microseconds.
     pub fn elapsed_us(&self, earlier: &Self) -> Result<f64, CudaError> {
         let _current = self.context.current()?;
         let mut milliseconds = 0_f32;
         // SAFETY: the number can be written, and both events exist.
         let code = unsafe { (self.context.api.elapsed)(&raw mut milliseconds, earlier.handle, self.handle) };
-        check(self.context.api, "asking how long a CUDA device took", code)?;
+        check(self.context.api, "reading the time between CUDA events", code)?;
         Ok(f64::from(milliseconds) * 1e3)
     }
 
-    /// Whether all before it is done. The device is current.
-    pub(crate) fn is_reached(&self) -> Result<bool, CudaError> {
+    /// As [`Self::query`], for callers that have made the device current.
+    fn is_complete(&self) -> Result<bool, CudaError> {
         // SAFETY: the event exists.
         let code = unsafe { (self.context.api.query_event)(self.handle) };
         if code == api::NOT_READY {
@@ -54,10 +54,10 @@ impl Event {
         check(self.context.api, WORKING, code).map(|()| true)
     }
 
-    /// Returns when all before it is done.
+    /// Waits until the event is complete.
     pub(crate) fn wait(&self) -> Result<(), CudaError> {
         let _current = self.context.current()?;
-        if self.is_reached_within_spin(Instant::now())? {
+        if self.spin(Instant::now())? {
             return Ok(());
         }
         // SAFETY: the event exists.
@@ -65,18 +65,18 @@ impl Event {
         check(self.context.api, WORKING, code)
     }
 
-    /// Returns when all before it is done, or it is too late for that.
+    /// Waits until the event is complete or the deadline passes.
     pub fn wait_until(&self, deadline: Instant) -> Result<(), CudaError> {
         let _current = self.context.current()?;
         let began = Instant::now();
-        if self.is_reached_within_spin(began)? {
+        if self.spin(began)? {
             return Ok(());
         }
         let mut step = WAIT_STEP_MIN;
-        while !self.is_reached()? {
+        while !self.is_complete()? {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(CudaError::Late { what: WORKING, after: began.elapsed() });
+                return Err(CudaError::TimedOut { what: WORKING, after: began.elapsed() });
             }
             std::thread::sleep(step.min(left));
             step = (step * 2).min(WAIT_STEP_MAX);
@@ -84,9 +84,10 @@ impl Event {
         Ok(())
     }
 
-    fn is_reached_within_spin(&self, began: Instant) -> Result<bool, CudaError> {
+    /// Polls for [`SPIN`]. Returns whether the event is complete.
+    fn spin(&self, began: Instant) -> Result<bool, CudaError> {
         loop {
-            if self.is_reached()? {
+            if self.is_complete()? {
                 return Ok(true);
             }
             if began.elapsed() >= SPIN {
@@ -97,8 +98,8 @@ impl Event {
     }
 }
 
-/// What the device was doing, as far as an event tells. Errors of kernels come to light here, too.
-const WORKING: &str = "waiting for work of a CUDA device";
+/// Errors of kernels are reported here, too.
+const WORKING: &str = "waiting for a CUDA device";
 
 impl Drop for Event {
     fn drop(&mut self) {

@@ -1,6 +1,6 @@
-//! A kernel.
+//! Kernels and their launches.
 
-use crate::api::{self, Handle};
+use crate::api::{self, DriverHandle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::limits::PARAMETERS_MAX;
@@ -9,52 +9,45 @@ use core::ffi::c_void;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// How many blocks there are, in three dimensions.
+/// The blocks of a grid, or the threads of a block, in three dimensions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grid {
-    /// Along the first dimension.
+#[expect(missing_docs, reason = "the dimensions")]
+pub struct Dim3 {
     pub x: u32,
-    /// Along the second.
     pub y: u32,
-    /// Along the third.
     pub z: u32,
 }
 
-/// How many threads a block has, in three dimensions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Block {
-    /// Along the first dimension.
-    pub x: u32,
-    /// Along the second.
-    pub y: u32,
-    /// Along the third.
-    pub z: u32,
+impl core::fmt::Display for Dim3 {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} x {} x {}", self.x, self.y, self.z)
+    }
 }
 
-/// What a kernel needs of a device.
+/// The resources that a kernel needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FunctionAttributes {
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: i32,
-    /// Shared memory of a block that the source declares.
+    /// Static shared memory per block.
     pub shared_bytes: i32,
-    /// Constants.
+    /// Constant memory.
     pub constant_bytes: i32,
-    /// Memory of a thread.
+    /// Local memory per thread.
     pub local_bytes: i32,
-    /// Threads that a block may have.
+    /// The largest number of threads per block.
     pub max_threads: i32,
 }
 
-/// A kernel of a module, which stays loaded for it.
+/// A kernel. It keeps its module loaded.
 pub struct Function {
     module: Arc<LoadedModule>,
-    handle: Handle,
+    handle: DriverHandle,
     name: String,
     attributes: FunctionAttributes,
-    /// How many bytes its parameters have, if the driver tells.
+    /// Total size of the parameters, if the driver reports it.
     parameter_bytes: Option<usize>,
-    /// How much shared memory a launch may ask for, as it was set last.
+    /// The dynamic shared memory that launches may use, as set last.
     dynamic_max: Mutex<u32>,
 }
 
@@ -64,65 +57,70 @@ unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
 impl Function {
-    pub(crate) fn new(module: Arc<LoadedModule>, handle: Handle, name: &str) -> Result<Self, CudaError> {
+    pub(crate) fn new(
+        module: Arc<LoadedModule>,
+        handle: DriverHandle,
+        name: &str,
+    ) -> Result<Self, CudaError> {
         let context = module.gpu.context();
         let _current = context.current()?;
         if let Some(load) = context.api.load_function {
-            // Loading it later might have to wait for a kernel that spins by then.
+            // Lazy loading at the first launch might wait for a spinning kernel.
             // SAFETY: the function exists.
             check(context.api, "loading a kernel", unsafe { load(handle) })?;
         }
-        let ask = |attribute| ask(context, handle, attribute);
+        let query = |attribute| query(context, handle, attribute);
         let attributes = FunctionAttributes {
-            registers: ask(api::FUNCTION_REGISTERS)?,
-            shared_bytes: ask(api::FUNCTION_SHARED_BYTES)?,
-            constant_bytes: ask(api::FUNCTION_CONSTANT_BYTES)?,
-            local_bytes: ask(api::FUNCTION_LOCAL_BYTES)?,
-            max_threads: ask(api::FUNCTION_MAX_THREADS)?,
+            registers: query(api::FUNCTION_REGISTERS)?,
+            shared_bytes: query(api::FUNCTION_SHARED_BYTES)?,
+            constant_bytes: query(api::FUNCTION_CONSTANT_BYTES)?,
+            local_bytes: query(api::FUNCTION_LOCAL_BYTES)?,
+            max_threads: query(api::FUNCTION_MAX_THREADS)?,
         };
-        let dynamic_max = u32::try_from(ask(api::FUNCTION_MAX_DYNAMIC_SHARED_BYTES)?).unwrap_or(0);
+        let dynamic_max = u32::try_from(query(api::FUNCTION_MAX_DYNAMIC_SHARED_BYTES)?).unwrap_or(0);
         let parameter_bytes = parameter_bytes(context, handle);
         let name = name.to_owned();
         Ok(Self { module, handle, name, attributes, parameter_bytes, dynamic_max: Mutex::new(dynamic_max) })
     }
 
-    /// Its name.
+    /// The kernel's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it needs.
+    /// The resources it needs.
     pub fn attributes(&self) -> FunctionAttributes {
         self.attributes
     }
 
-    /// How many bytes its parameters have together, if the driver tells.
+    /// Total size of the parameters, if the driver reports it.
     pub fn parameter_bytes(&self) -> Option<usize> {
         self.parameter_bytes
     }
 
-    /// Launches it on a stream, by the driver's handle of that; 0 is the default stream. The parameters are as they lie in
-    /// memory: each at a multiple of its alignment.
+    /// Launches the kernel on a stream, given by its driver handle; 0 is the default stream.
+    ///
+    /// The parameters are packed as in memory, each aligned.
     ///
     /// # Safety
-    /// The parameters are what the kernel expects, what they point to is there until it has ended, and nothing that the
-    /// kernel is not ordered with uses it. The stream is one of the device's.
+    /// The parameters are what the kernel expects. What they point to stays allocated until the kernel has ended, and is
+    /// not used by work that is not ordered with the kernel. The stream belongs to the device.
     pub unsafe fn launch(
         &self,
         parameters: &[u8],
-        grid: Grid,
-        block: Block,
+        grid: Dim3,
+        block: Dim3,
         shared_bytes: u32,
         stream: usize,
     ) -> Result<(), CudaError> {
         if let Some(expected) = self.parameter_bytes.filter(|expected| *expected > parameters.len()) {
             return Err(CudaError::Argument(format!(
-                "kernel {} has {expected} bytes of parameters, and {} were given",
+                "kernel {} expects {expected} bytes of parameters, got {}",
                 self.name,
                 parameters.len()
             )));
         }
-        // More than it has would be refused in words that nobody understands; what is beyond the end is padding.
+        // The driver rejects excess bytes with an obscure error; what is beyond the end is padding.
         let mut bytes = self.parameter_bytes.unwrap_or(parameters.len());
         let context = self.module.gpu.context();
         let _current = context.current()?;
@@ -135,8 +133,8 @@ impl Function {
             core::ptr::without_provenance_mut(api::PARAMETERS_END),
         ];
         let extra = if bytes == 0 { core::ptr::null_mut() } else { extra.as_mut_ptr() };
-        let stream: Handle = core::ptr::without_provenance_mut(stream);
-        // SAFETY: the function exists, the list is as the driver wants it, and the driver copies the parameters. The rest is
+        let stream: DriverHandle = core::ptr::without_provenance_mut(stream);
+        // SAFETY: the function exists, the list has the driver's format, and the driver copies the parameters. The rest is
         // the caller's promise.
         let code = unsafe {
             (context.api.launch)(
@@ -154,17 +152,17 @@ impl Function {
             )
         };
         check(context.api, "launching a kernel", code).map_err(|error| {
-            let CudaError::Refused { what, why, code } = error else { return error };
+            let CudaError::Driver { what, why, code } = error else { return error };
             let why = format!(
-                "{why}: {}, {} x {} x {} blocks of {} x {} x {} threads, {shared_bytes} bytes of shared memory, {bytes} \
-                 bytes of parameters; a block may have {} threads",
-                self.name, grid.x, grid.y, grid.z, block.x, block.y, block.z, self.attributes.max_threads
+                "{why}: {}, {grid} blocks of {block} threads (at most {}), {shared_bytes} bytes of shared memory, \
+                 {bytes} bytes of parameters",
+                self.name, self.attributes.max_threads
             );
-            CudaError::Refused { what, why, code }
+            CudaError::Driver { what, why, code }
         })
     }
 
-    /// How many blocks of so many threads run on one multiprocessor at a time.
+    /// The number of blocks of `threads` that run on one multiprocessor at a time.
     pub fn max_active_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32, CudaError> {
         let context = self.module.gpu.context();
         let _current = context.current()?;
@@ -175,11 +173,11 @@ impl Function {
         let code = unsafe {
             (context.api.active_blocks)(&raw mut blocks, self.handle, threads, shared_bytes as usize)
         };
-        check(context.api, "asking how many blocks fit a CUDA device", code)?;
+        check(context.api, "querying the occupancy of a kernel", code)?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    /// Kernels have to ask before they are given more shared memory than all devices have.
+    /// Raises the kernel's limit of dynamic shared memory, which the driver requires above 48 KiB.
     fn allow_shared(&self, context: Context, bytes: u32) -> Result<(), CudaError> {
         let mut max = self.dynamic_max.lock();
         if bytes <= *max {
@@ -191,11 +189,11 @@ impl Function {
         let code = unsafe { (context.api.set_function_attribute)(self.handle, attribute, value) };
         if code == api::INVALID_VALUE {
             return Err(CudaError::Argument(format!(
-                "kernel {} can't have {bytes} bytes of shared memory on {:?}, besides the {} that it declares",
+                "kernel {}: {bytes} bytes of dynamic shared memory exceed the limit of {:?} ({} bytes are static)",
                 self.name, self.module.gpu, self.attributes.shared_bytes
             )));
         }
-        check(context.api, "asking for shared memory for a kernel", code)?;
+        check(context.api, "reserving shared memory for a kernel", code)?;
         *max = bytes;
         Ok(())
     }
@@ -207,16 +205,16 @@ impl core::fmt::Debug for Function {
     }
 }
 
-fn ask(context: Context, handle: Handle, attribute: i32) -> Result<i32, CudaError> {
+fn query(context: Context, handle: DriverHandle, attribute: i32) -> Result<i32, CudaError> {
     let mut value = 0;
     // SAFETY: the value can be written, and the function exists.
     let code = unsafe { (context.api.function_attribute)(&raw mut value, attribute, handle) };
-    check(context.api, "asking for an attribute of a kernel", code)?;
+    check(context.api, "reading an attribute of a kernel", code)?;
     Ok(value)
 }
 
-/// Where the last parameter ends, if the driver tells.
-fn parameter_bytes(context: Context, handle: Handle) -> Option<usize> {
+/// The end of the last parameter, if the driver reports it.
+fn parameter_bytes(context: Context, handle: DriverHandle) -> Option<usize> {
     let parameter = context.api.parameter?;
     let mut end = 0;
     for index in 0..PARAMETERS_MAX {

@@ -1,86 +1,87 @@
-//! A device, as users choose it.
+//! The public handle of a device.
 
 use crate::api;
 use crate::capture::relaxed_capture;
-use crate::context::{Context, Current};
-use crate::device::{Device, ordinal_of};
+use crate::context::{Context, CurrentContext};
+use crate::device::{Device, device_of_address};
 use crate::driver::Driver;
 use crate::error::{CudaError, check};
 use crate::event::Event;
 use crate::host_words::HostWords;
 use crate::stream::Stream;
 
-/// A CUDA device that is open in this process: its primary context, which all libraries share, is retained.
+/// A CUDA device whose primary context, which all libraries share, this process has retained.
 #[derive(Clone, Copy)]
 pub struct Gpu(pub(crate) &'static Device);
 
 impl Gpu {
-    /// The device with this number, counted as the driver does.
+    /// Opens the device with this driver ordinal.
     pub fn open(ordinal: i32) -> Result<Self, CudaError> {
         Device::with_ordinal(Driver::loaded()?, ordinal).map(Self)
     }
 
-    /// The device that the calling thread has turned to, or the first one.
+    /// The calling thread's current device, or device 0.
     pub fn current() -> Result<Self, CudaError> {
         Self::open(Self::current_ordinal()?)
     }
 
-    /// The number of the device that the calling thread has turned to, or 0. Opens nothing.
+    /// The number of the calling thread's current device, or 0. Opens no device.
     pub fn current_ordinal() -> Result<i32, CudaError> {
         let api = &Driver::loaded()?.api;
         let (mut context, mut ordinal) = (core::ptr::null_mut(), 0);
         // SAFETY: the context can be written.
         let code = unsafe { (api.current_context)(&raw mut context) };
-        check(api, "asking for the current CUDA device", code)?;
+        check(api, "querying the current CUDA device", code)?;
         if context.is_null() {
             return Ok(0);
         }
         // SAFETY: the ordinal can be written.
         let code = unsafe { (api.current_device)(&raw mut ordinal) };
-        check(api, "asking for the current CUDA device", code)?;
+        check(api, "querying the current CUDA device", code)?;
         Ok(ordinal)
     }
 
-    /// Has the calling thread turned to this device until the guard is dropped. Everything here does so by itself; whoever
-    /// calls several things one after the other spares them that.
-    pub fn turn_to(&self) -> Result<Current, CudaError> {
+    /// Makes this device current for the calling thread until the guard is dropped.
+    ///
+    /// All functions of this crate do so themselves; a guard around several calls makes each of them cheaper.
+    pub fn make_current(&self) -> Result<CurrentContext, CudaError> {
         self.context().current()
     }
 
-    /// How many devices there are, or why there can be none.
+    /// The number of devices; fails without a driver.
     pub fn count() -> Result<usize, CudaError> {
         Driver::loaded().map(Driver::device_count)
     }
 
-    /// Why no device can be used here; none if one can.
-    pub fn why_not() -> Option<CudaError> {
+    /// Why no device is usable; none if one is.
+    pub fn unavailable_reason() -> Option<CudaError> {
         match Self::count() {
-            Ok(0) => Some(CudaError::Unsupported("there is a CUDA driver here, but no CUDA device".into())),
+            Ok(0) => Some(CudaError::Unsupported("no CUDA device: the CUDA driver reports none".into())),
             Ok(_) => None,
             Err(error) => Some(error),
         }
     }
 
-    /// Whether an address is in a device's memory. Opens nothing.
+    /// Whether an address is in a device's memory. Opens no device.
     pub fn is_on_device(address: u64) -> bool {
-        Driver::in_use().is_some_and(|driver| ordinal_of(driver, address).is_ok())
+        Driver::in_use().is_some_and(|driver| device_of_address(driver, address).is_ok())
     }
 
-    /// The device whose memory an address is in; none if it is the host's, or nobody's.
+    /// The device that an address belongs to; none if it is not in device memory.
     pub fn of_address(address: u64) -> Result<Option<Self>, CudaError> {
-        // Nobody can have memory of a device in a process that never used one.
+        // A process that does not use the driver has no device memory.
         let Some(driver) = Driver::in_use().filter(|driver| driver.device_count() > 0) else {
             return Ok(None);
         };
         let _capture = relaxed_capture();
-        match ordinal_of(driver, address) {
+        match device_of_address(driver, address) {
             Ok(ordinal) => Self::open(ordinal).map(Some),
             Err(CudaError::NotOnDevice(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// The device with this name, if it is here.
+    /// The device with this UUID, if it is visible.
     pub fn with_uuid(uuid: [u8; 16]) -> Result<Option<Self>, CudaError> {
         let driver = Driver::loaded()?;
         for ordinal in 0..i32::try_from(driver.device_count()).unwrap_or(0) {
@@ -91,77 +92,77 @@ impl Gpu {
         Ok(None)
     }
 
-    /// Its number.
+    /// The device's number.
     pub fn ordinal(&self) -> i32 {
         self.0.ordinal
     }
 
-    /// How many multiprocessors it has.
+    /// The number of multiprocessors.
     pub fn sms(&self) -> u32 {
         self.0.multiprocessors
     }
 
-    /// What code for it is compiled for: `sm_90`, say.
+    /// The architecture to compile for, such as `sm_90`.
     pub fn arch(&self) -> String {
         let (major, minor) = self.0.capability;
         format!("sm_{major}{minor}")
     }
 
-    /// A number that the driver tells of it; which ones there are is in `CUdevice_attribute`.
+    /// A device attribute (`CUdevice_attribute`).
     pub fn attribute(&self, number: i32) -> Result<i32, CudaError> {
         self.0.attribute(number)
     }
 
-    /// Its name that is unlike that of any other, on any machine.
+    /// The device's UUID.
     pub fn uuid(&self) -> Result<[u8; 16], CudaError> {
         uuid_of(Driver::loaded()?, self.ordinal())
     }
 
-    /// Whether a stream of it can set words by itself.
+    /// Whether its streams support `cuStreamWriteValue64`.
     pub fn writes_words(&self) -> bool {
         self.0.writes_words
     }
 
-    /// A new stream of this device.
+    /// Creates a stream.
     pub fn create_stream(&self) -> Result<Stream, CudaError> {
         Stream::open(self.context())
     }
 
-    /// A stream that others made, by its handle; 0 is the default stream.
+    /// Wraps a stream given by its driver handle; 0 is the default stream.
     ///
     /// # Safety
-    /// It is a stream of this device, for as long as the value lives.
+    /// It is a stream of this device for as long as the value lives.
     pub unsafe fn borrow_stream(&self, raw: usize) -> Stream {
         Stream::borrowed(self.context(), raw)
     }
 
-    /// A new event. Before a stream has recorded it, it is reached.
+    /// Creates an event. It is complete until a stream records it.
     pub fn create_event(&self) -> Result<Event, CudaError> {
         Event::open(self.context(), api::EVENT_DISABLE_TIMING)
     }
 
-    /// A new event that tells the time, too.
+    /// Creates an event that also records the time.
     pub fn create_timed_event(&self) -> Result<Event, CudaError> {
         Event::open(self.context(), api::EVENT_TIMED)
     }
 
-    /// Zeroed, page-locked memory of the host of at least so many bytes, which all devices see.
+    /// Allocates zeroed, page-locked host memory of at least `bytes`, mapped for all devices.
     pub fn map_host_words(&self, bytes: usize) -> Result<HostWords, CudaError> {
         HostWords::mapped(self.context(), bytes)
     }
 
     pub(crate) fn context(&self) -> Context {
-        self.0.context()
+        self.0.context
     }
 }
 
 fn uuid_of(driver: &Driver, ordinal: i32) -> Result<[u8; 16], CudaError> {
     let mut uuid = [0; 16];
-    // A driver that can't tell them apart has them all of one name, and the driver itself refuses what can't be opened.
+    // Without driver support all devices have the same UUID; opening a wrong one fails in the driver.
     if let Some(function) = driver.api.uuid {
-        // SAFETY: the name can be written.
+        // SAFETY: the UUID can be written.
         let code = unsafe { function(&raw mut uuid, ordinal) };
-        check(&driver.api, "asking for the name of a CUDA device", code)?;
+        check(&driver.api, "reading the UUID of a CUDA device", code)?;
     }
     Ok(uuid)
 }
@@ -185,14 +186,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_the_host_is_on_no_device_with_and_without_a_driver() {
+    fn host_memory_is_on_no_device() {
         let word = 0_u64;
         assert!(Gpu::of_address((&raw const word).addr() as u64).unwrap().is_none());
     }
 
     #[test]
-    fn a_device_that_is_not_there_has_words() {
-        let words = Gpu::open(1000).unwrap_err().to_string();
-        assert!(words.contains("no CUDA driver here") || words.contains("no CUDA device 1000"), "{words}");
+    fn an_unknown_device_is_an_error() {
+        let error = Gpu::open(1000).unwrap_err().to_string();
+        assert!(error.contains("no CUDA driver") || error.contains("unknown CUDA device 1000"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of a device that is ours, and zeroed.
+//! Owned, zeroed device memory.
 
 use crate::device::Device;
 use crate::device_memory::DeviceMemory;
@@ -8,47 +8,47 @@ use crate::limits::ZEROING_MAX;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Memory of a device, from an allocation of its own. Clones are the same memory, which is freed with the last of them.
+/// An allocation in device memory. Clones share it; it is freed with the last clone.
 #[derive(Clone)]
 pub struct GpuMemory {
-    allocation: Arc<Allocation>,
+    allocation: Arc<DeviceAllocation>,
     bytes: usize,
 }
 
 impl GpuMemory {
-    /// So many bytes, all of them zero.
+    /// Allocates `bytes` zeroed bytes.
     pub fn zeroed(gpu: &Gpu, bytes: usize) -> Result<Self, CudaError> {
         let device = gpu.0;
-        // Nothing can't be allocated.
+        // The driver rejects empty allocations.
         let whole = bytes.max(1);
-        let allocation = Allocation { device, address: device.allocate(whole)? };
-        // SAFETY: nobody else knows of the memory yet, and it is not freed before the stream is done with it, or broken.
-        unsafe { device.aside.fill(allocation.address, 0, whole) }?;
-        device.aside.synchronize(Instant::now() + ZEROING_MAX)?;
+        let allocation = DeviceAllocation { device, address: device.allocate(whole)? };
+        // SAFETY: nothing else uses the memory yet, and it is not freed before the stream is done with it, or broken.
+        unsafe { device.side_stream.fill(allocation.address, 0, whole) }?;
+        device.side_stream.synchronize(Instant::now() + ZEROING_MAX)?;
         Ok(Self { allocation: Arc::new(allocation), bytes })
     }
 
-    /// Where it begins.
+    /// The address of the first byte.
     pub fn address(&self) -> u64 {
         self.allocation.address
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Its device.
+    /// The device.
     pub fn gpu(&self) -> Gpu {
         Gpu(self.allocation.device)
     }
 
-    /// The same memory, as copies take it.
+    /// The same memory, as the type that copies and collectives take.
     pub fn memory(&self) -> DeviceMemory {
         DeviceMemory::owned(self.allocation.device, self.address(), self.bytes, self.allocation.clone())
     }
@@ -60,14 +60,14 @@ impl core::fmt::Debug for GpuMemory {
     }
 }
 
-struct Allocation {
+struct DeviceAllocation {
     device: &'static Device,
     address: u64,
 }
 
-impl Drop for Allocation {
+impl Drop for DeviceAllocation {
     fn drop(&mut self) {
-        // SAFETY: it was allocated there, and whoever uses it holds it.
+        // SAFETY: it was allocated there, and every user holds a reference.
         unsafe { self.device.free(self.address) };
     }
 }

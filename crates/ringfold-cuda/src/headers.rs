@@ -1,6 +1,6 @@
-//! The device headers, embedded.
+//! The embedded device headers.
 
-/// Every header: the name that it is included by, and its text.
+/// Name and text of every header.
 pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/abort_device.hpp", include_str!("../headers/mscclpp/abort_device.hpp")),
     ("mscclpp/access_device.hpp", include_str!("../headers/mscclpp/access_device.hpp")),

@@ -1,40 +1,41 @@
-//! Words of the host's memory that devices see.
+//! Host memory that devices can access.
 
 use crate::api;
-use crate::cleaner::give_back;
 use crate::context::Context;
 use crate::error::{CudaError, check, check_memory};
+use crate::release_queue::release_when_idle;
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::Arc;
 
-/// Zeroed memory of the host, page-locked and mapped into the memory of devices, or plain where there is none. Clones
-/// are the same memory, which is freed with the last of them.
+/// Zeroed host memory: page-locked and mapped for all devices, or plain memory where there is no device.
+///
+/// Clones share the memory; it is freed with the last clone.
 #[derive(Clone)]
 pub struct HostWords {
-    block: Arc<Block>,
+    block: Arc<HostAllocation>,
 }
 
-struct Block {
-    /// Whose driver locked it; none if it is plain.
+struct HostAllocation {
+    /// The context that locked it; none if it is plain memory.
     context: Option<Context>,
     start: NonNull<u8>,
     bytes: usize,
     address: u64,
 }
 
-// SAFETY: all access through shared references is atomic; whoever uses the raw pointer promises what that needs.
-unsafe impl Send for Block {}
+// SAFETY: all access through shared references is atomic; users of the raw pointer uphold its rules themselves.
+unsafe impl Send for HostAllocation {}
 // SAFETY: as above.
-unsafe impl Sync for Block {}
+unsafe impl Sync for HostAllocation {}
 
-/// Where plain memory begins: nothing else lies on its first page.
+/// Alignment of plain memory: a page, as for mapped memory.
 const PLAIN_ALIGN: usize = 4096;
 
 impl HostWords {
-    /// Page-locked memory of at least so many bytes, which all devices see.
+    /// Allocates page-locked memory of at least `bytes`, mapped for all devices.
     pub(crate) fn mapped(context: Context, bytes: usize) -> Result<Self, CudaError> {
         let (api, bytes) = (context.api, bytes.max(1).next_multiple_of(8));
         let _current = context.current()?;
@@ -43,20 +44,20 @@ impl HostWords {
         // SAFETY: the pointer can be written.
         let code = unsafe { (api.allocate_pinned)(&raw mut start, bytes, flags) };
         let lacking = CudaError::OutOfPinnedMemory(bytes);
-        check_memory(api, "locking pages of the host's memory", code, lacking.clone())?;
+        check_memory(api, "allocating page-locked memory", code, lacking.clone())?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(lacking)?;
-        // SAFETY: there are so many bytes, and nobody else knows of them.
+        // SAFETY: there are so many bytes, and nothing else uses them.
         unsafe { start.write_bytes(0, bytes) };
-        // From here on its drop frees it.
-        let mut block = Block { context: Some(context), start, bytes, address };
+        // From here on, its drop frees the memory.
+        let mut block = HostAllocation { context: Some(context), start, bytes, address };
         // SAFETY: the address can be written, and the memory was allocated so.
         let code = unsafe { (api.mapped_address)(&raw mut address, start.as_ptr().cast(), 0) };
-        check(api, "mapping the host's memory for a CUDA device", code)?;
+        check(api, "mapping host memory for a CUDA device", code)?;
         block.address = address;
         Ok(Self { block: Arc::new(block) })
     }
 
-    /// Plain memory of at least so many bytes, for programs without a device. Its device address is where the host has it.
+    /// Allocates plain memory of at least `bytes`, for programs without a device. Its device address is its host address.
     pub fn plain(bytes: usize) -> Self {
         let bytes = bytes.max(1).next_multiple_of(8);
         let layout = plain_layout(bytes);
@@ -64,40 +65,40 @@ impl HostWords {
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         let address = start.as_ptr().expose_provenance() as u64;
-        Self { block: Arc::new(Block { context: None, start, bytes, address }) }
+        Self { block: Arc::new(HostAllocation { context: None, start, bytes, address }) }
     }
 
-    /// Where the host has it.
+    /// The host address.
     pub fn start(&self) -> *mut u8 {
         self.block.start.as_ptr()
     }
 
-    /// Where devices have it.
+    /// The device address.
     pub fn device_address(&self) -> u64 {
         self.block.address
     }
 
-    /// How many bytes; a multiple of eight.
+    /// The number of bytes, a multiple of eight.
     pub fn len(&self) -> usize {
         self.block.bytes
     }
 
-    /// Never: there is at least one word.
+    /// Always false: there is at least one word.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Whether devices see it.
+    /// Whether devices can access it.
     pub fn is_mapped(&self) -> bool {
         self.block.context.is_some()
     }
 
-    /// One of the words of eight bytes.
+    /// The word of eight bytes at `index`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `index` is out of bounds.
     pub fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.len() / 8, "there is no word {index} in {} bytes", self.len());
+        assert!(index < self.len() / 8, "word {index} is out of bounds of {} bytes", self.len());
         // SAFETY: the word is in the memory, which lives as long as the reference, and is aligned.
         unsafe { AtomicU64::from_ptr(self.start().cast::<u64>().add(index)) }
     }
@@ -106,24 +107,24 @@ impl HostWords {
 impl core::fmt::Debug for HostWords {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let kind = if self.is_mapped() { "mapped" } else { "plain" };
-        write!(f, "{} {kind} bytes of the host at {:p}", self.len(), self.start())
+        write!(f, "{} {kind} bytes of host memory at {:p}", self.len(), self.start())
     }
 }
 
-impl Drop for Block {
+impl Drop for HostAllocation {
     fn drop(&mut self) {
         match self.context {
             Some(context) => {
                 let start = self.start.expose_provenance().get();
-                give_back(self.bytes, move || {
+                release_when_idle(self.bytes, move || {
                     if let Ok(_current) = context.current() {
                         let start = core::ptr::with_exposed_provenance_mut::<c_void>(start);
-                        // SAFETY: it was allocated so, and nobody uses it any more.
+                        // SAFETY: it was allocated so, and is no longer used.
                         let _ = unsafe { (context.api.free_pinned)(start) };
                     }
                 });
             }
-            // SAFETY: it was allocated with this layout, and nobody uses it any more.
+            // SAFETY: it was allocated with this layout, and is no longer used.
             None => unsafe { dealloc(self.start.as_ptr(), plain_layout(self.bytes)) },
         }
     }
@@ -139,7 +140,7 @@ mod tests {
     use core::sync::atomic::Ordering;
 
     #[test]
-    fn plain_words_begin_as_zeros_and_are_shared_by_clones() {
+    fn plain_words_are_zeroed_and_shared_by_clones() {
         let words = HostWords::plain(17);
         assert_eq!((words.len(), words.is_mapped()), (24, false));
         assert_eq!(words.device_address(), words.start().addr() as u64);
@@ -151,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "there is no word 3")]
-    fn a_word_beyond_the_end_is_refused() {
+    #[should_panic(expected = "word 3 is out of bounds")]
+    fn a_word_beyond_the_end_panics() {
         let _ = HostWords::plain(24).word(3);
     }
 }

@@ -1,78 +1,78 @@
-//! Memory of a device that processes share.
+//! Device memory shared between processes (CUDA IPC).
 //!
-//! The driver shares whole allocations. What is shared may be a part of one, as libraries that keep pools hand out; so
-//! the place in the allocation goes with it.
+//! The driver shares whole allocations. Libraries with memory pools hand out parts of one, so a record carries the
+//! offset in the allocation as well.
 
 use crate::api::{self, IpcHandle};
-use crate::cleaner::give_back;
 use crate::driver::Driver;
 use crate::error::{CudaError, check};
 use crate::gpu::Gpu;
 use crate::open_table::OpenTable;
+use crate::release_queue::release_when_idle;
 use std::sync::{Arc, LazyLock};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What another process opens memory by.
+/// What another process needs to open memory.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct IpcRecord {
     /// The driver's handle of the allocation.
     pub handle: [u8; 64],
-    /// The device that it is of.
+    /// The UUID of its device.
     pub gpu: [u8; 16],
-    /// How many bytes the allocation has.
+    /// Size of the allocation.
     pub allocation_bytes: u64,
-    /// Where in it the memory begins.
+    /// Offset of the memory in the allocation.
     pub offset: u64,
-    /// How many bytes the memory has.
+    /// Size of the memory.
     pub bytes: u64,
 }
 
 impl IpcRecord {
-    /// The record of memory of this process, whoever allocated it.
+    /// Creates the record of memory of this process, allocated by any library.
     pub fn export(address: u64, bytes: usize) -> Result<Self, CudaError> {
         let driver = Driver::loaded()?;
         let gpu = Gpu::of_address(address)?.ok_or(CudaError::NotOnDevice(address))?;
         let _current = gpu.context().current()?;
         let capable = driver.pointer_attribute(api::ATTRIBUTE_IS_IPC_CAPABLE, address);
-        let (start, whole) = range(driver, address)?;
+        let (start, whole) = allocation_of(driver, address)?;
         let (offset, bytes) = (address - start, bytes as u64);
         if bytes > whole - offset {
             return Err(CudaError::Argument(format!(
-                "{bytes} bytes at {address:#x} do not lie in one allocation: it ends after {}",
+                "{bytes} bytes at {address:#x} exceed their allocation, which ends after {} bytes",
                 whole - offset
             )));
         }
-        // A driver that can't answer is asked for the handle anyway.
+        // Without an answer, the handle is requested anyway.
         if capable.is_ok_and(|capable| capable & 0xff == 0) {
             return Err(not_sharable(address, ""));
         }
         let mut handle = IpcHandle([0; 64]);
-        // SAFETY: the handle can be written. Any address may be asked about.
+        // SAFETY: the handle can be written. Any address may be passed.
         let code = unsafe { (driver.api.ipc_handle)(&raw mut handle, start) };
         if code == api::INVALID_VALUE || code == api::NOT_SUPPORTED {
-            return Err(not_sharable(address, &driver.api.words(code)));
+            return Err(not_sharable(address, &driver.api.describe(code)));
         }
-        check(&driver.api, "sharing memory of a CUDA device", code)?;
+        check(&driver.api, "sharing CUDA memory", code)?;
         Ok(Self { handle: handle.0, gpu: gpu.uuid()?, allocation_bytes: whole, offset, bytes })
     }
 
-    /// The record in bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> Vec<u8> {
         self.as_bytes().to_vec()
     }
 
-    /// The record that these bytes are; none if they are none.
+    /// Decodes a record; none if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         Self::read_from_bytes(bytes).ok().filter(Self::is_valid)
     }
 
-    /// Whether the memory lies in its allocation.
+    /// Whether the memory lies within its allocation.
     pub(crate) fn is_valid(&self) -> bool {
         self.fits(self.allocation_bytes)
     }
 
-    /// Whether the memory lies in an allocation of so many bytes.
+    /// Whether the memory lies within an allocation of `bytes`.
     fn fits(&self, bytes: u64) -> bool {
         self.offset.checked_add(self.bytes).is_some_and(|end| end <= bytes)
     }
@@ -85,45 +85,46 @@ impl core::fmt::Debug for IpcRecord {
     }
 }
 
-/// Memory of another process, in the memory of a device of this one. Clones are the same memory; it is closed with the
-/// last one of all that lie in the same allocation.
+/// Memory of another process, mapped for a device of this one.
+///
+/// The allocation is closed with the last clone of the last memory within it.
 #[derive(Clone)]
 pub struct IpcMemory {
     address: u64,
     bytes: usize,
-    _opened: Arc<Opened>,
+    _opened: Arc<OpenAllocation>,
 }
 
 impl IpcMemory {
-    /// Opens it for a device of this process. Memory of this process can't be opened: it has an address here already.
+    /// Opens memory of another process for a device of this one. Fails for memory of this process.
     pub fn open(record: &IpcRecord, gpu: &Gpu) -> Result<Self, CudaError> {
-        let opened = Opened::share(record, gpu)?;
-        // The other process says how large the allocation is; the driver knows.
+        let opened = OpenAllocation::share(record, gpu)?;
+        // The record is not trusted: the driver knows the size of the allocation.
         let whole = {
             let _current = gpu.context().current()?;
-            range(Driver::loaded()?, opened.address)
+            allocation_of(Driver::loaded()?, opened.address)
                 .map_or(record.allocation_bytes, |(start, whole)| start + whole - opened.address)
         };
         if !record.fits(whole) {
             return Err(CudaError::Argument(format!(
-                "{record:?} can't be: the allocation has {whole} bytes"
+                "invalid memory record: the allocation has {whole} bytes, not {record:?}"
             )));
         }
         let bytes = usize::try_from(record.bytes).unwrap_or(usize::MAX);
         Ok(Self { address: opened.address + record.offset, bytes, _opened: opened })
     }
 
-    /// Where it begins, here.
+    /// The address in this process.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -135,25 +136,25 @@ impl core::fmt::Debug for IpcMemory {
     }
 }
 
-/// No device has more memory than this, whatever its owner says.
+/// Cap on the size that a record claims: no device has more memory.
 const ALLOCATION_BYTES_MAX: u64 = 1 << 40;
 
-/// A device here, and an allocation elsewhere.
-type Key = (i32, [u8; 64]);
+/// A device of this process, and the handle of an allocation of another one.
+type AllocationKey = (i32, [u8; 64]);
 
-/// Allocations of others that are open. A process opens each once.
-static OPEN: LazyLock<OpenTable<Key>> = LazyLock::new(OpenTable::new);
+/// The open allocations of other processes. Each is opened once per device.
+static OPEN: LazyLock<OpenTable<AllocationKey>> = LazyLock::new(OpenTable::new);
 
-/// One use of an allocation that is open.
-struct Opened {
+/// One reference to an open allocation.
+struct OpenAllocation {
     gpu: Gpu,
-    key: Key,
+    key: AllocationKey,
     address: u64,
-    /// How many bytes the allocation has, as its owner says.
+    /// Size of the allocation, as its owner claims.
     bytes: usize,
 }
 
-impl Opened {
+impl OpenAllocation {
     fn share(record: &IpcRecord, gpu: &Gpu) -> Result<Arc<Self>, CudaError> {
         let key = (gpu.ordinal(), record.handle);
         let address = OPEN.open(&key, || open_handle(record, gpu))?;
@@ -162,13 +163,13 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenAllocation {
     fn drop(&mut self) {
         let (context, key) = (self.gpu.context(), self.key);
-        give_back(self.bytes, move || {
+        release_when_idle(self.bytes, move || {
             OPEN.close(&key, |address| {
                 if let Ok(_current) = context.current() {
-                    // SAFETY: it is open, and nobody uses it any more.
+                    // SAFETY: it is open, and no longer used.
                     let _ = unsafe { (context.api.ipc_close)(address) };
                 }
             });
@@ -186,36 +187,36 @@ fn open_handle(record: &IpcRecord, gpu: &Gpu) -> Result<u64, CudaError> {
     };
     if code == api::INVALID_CONTEXT {
         return Err(CudaError::Argument(
-            "memory of a CUDA device was to be opened by the process that it belongs to".into(),
+            "failed to open memory by CUDA IPC: it belongs to this process".into(),
         ));
     }
-    check(context.api, "opening another process's memory of a CUDA device", code)?;
+    check(context.api, "opening CUDA memory of another process", code)?;
     Ok(address)
 }
 
-/// A number of the allocation that an address is in, unlike that of any other allocation of this process, before or after.
+/// The id of the allocation that an address is in. The process never reuses an id.
 pub fn buffer_id(address: u64) -> Result<u64, CudaError> {
     let gpu = Gpu::of_address(address)?.ok_or(CudaError::NotOnDevice(address))?;
     let _current = gpu.context().current()?;
     Driver::loaded()?.pointer_attribute(api::ATTRIBUTE_BUFFER_ID, address)
 }
 
-/// Where the allocation begins that an address is in, and how many bytes it has.
-fn range(driver: &'static Driver, address: u64) -> Result<(u64, u64), CudaError> {
+/// Start and size of the allocation that an address is in.
+fn allocation_of(driver: &'static Driver, address: u64) -> Result<(u64, u64), CudaError> {
     let (mut start, mut bytes) = (0, 0_usize);
-    // SAFETY: both can be written. Any address may be asked about.
+    // SAFETY: both can be written. Any address may be passed.
     let code = unsafe { (driver.api.address_range)(&raw mut start, &raw mut bytes, address) };
-    check(&driver.api, "asking for the bounds of memory of a CUDA device", code)?;
+    check(&driver.api, "querying the bounds of CUDA memory", code)?;
     Ok((start, bytes as u64))
 }
 
 fn not_sharable(address: u64, why: &str) -> CudaError {
     let why = if why.is_empty() { String::new() } else { format!(": {why}") };
     CudaError::Unsupported(format!(
-        "the memory at {address:#x} can't be shared with other processes{why}. Memory of cudaMalloc can be; managed memory, \
-         memory of stream-ordered pools (cudaMallocAsync, cupy's MemoryAsyncPool, torch's backend:cudaMallocAsync) and of \
-         torch's expandable segments can't. Use a GpuBuffer, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False \
-         before the memory is allocated"
+        "memory at {address:#x} does not support CUDA IPC{why}: only memory of cudaMalloc does, not managed memory, \
+         stream-ordered pools (cudaMallocAsync, cupy's MemoryAsyncPool, torch's backend:cudaMallocAsync) or torch's \
+         expandable segments. Use a GpuBuffer, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False before the \
+         memory is allocated"
     ))
 }
 
@@ -229,12 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn a_record_survives_being_written() {
+    fn a_record_round_trips() {
         assert_eq!(IpcRecord::decode(record().as_bytes()), Some(record()));
     }
 
     #[test]
-    fn bytes_that_are_no_record_are_refused() {
+    fn invalid_records_are_rejected() {
         let record = record();
         let bytes = record.as_bytes();
         assert_eq!(IpcRecord::decode(&bytes[1..]), None);
@@ -247,9 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_host_can_not_be_shared_and_there_are_words() {
+    fn host_memory_cannot_be_exported() {
         let word = 0_u64;
-        let words = IpcRecord::export((&raw const word).addr() as u64, 8).unwrap_err().to_string();
-        assert!(words.contains("no CUDA driver here") || words.contains("is no address in"), "{words}");
+        let error = IpcRecord::export((&raw const word).addr() as u64, 8).unwrap_err().to_string();
+        assert!(error.contains("no CUDA driver") || error.contains("not an address in"), "{error}");
     }
 }

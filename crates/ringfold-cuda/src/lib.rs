@@ -1,20 +1,19 @@
-//! CUDA devices: their memory, streams, modules, and the compiler for them.
+//! CUDA devices: memory, streams, modules, ports and the kernel compiler.
 //!
-//! Driver and compiler are loaded when someone first asks for them. Nothing here needs them to build, and where they are
-//! not to be had there are words for that instead of a panic.
+//! The driver and NVRTC are loaded at run time, on first use. Neither is needed to build; where one is missing, calls
+//! return an error that says so.
 //!
-//! A [`Gpu`] is a device. [`GpuMemory`] is memory of it that is ours, [`HostWords`] are words of the host that it sees,
-//! [`IpcMemory`] is memory of another process. A [`Module`] has kernels, which [`nvrtc`] compiles. Nothing of that uses
-//! the default stream, or disturbs the capture of a stream.
+//! A [`Gpu`] is a device. [`GpuMemory`] is memory allocated on it, [`HostWords`] is mapped host memory, [`IpcMemory`]
+//! is memory of another process. A [`Module`] holds kernels, which [`nvrtc`] compiles. None of these uses the default
+//! stream or invalidates a stream capture.
 //!
-//! [`DeviceMemory`] is memory of a device that someone lends. A [`Download`] brings it into page-locked memory
-//! of this host, piece by piece; [`upload`] brings bytes back. Both begin after the work that was in the default
-//! stream's queue when it was [`Queued`].
+//! [`DeviceMemory`] is device memory borrowed from the user. A [`Download`] copies it into page-locked host memory,
+//! piece by piece; [`upload`] copies bytes back. Both start after the work that a [`DefaultStreamMark`] recorded.
 
 mod api;
 mod capture;
-mod cleaner;
 mod context;
+mod default_stream_mark;
 mod device;
 pub mod device_arena;
 mod device_buffer;
@@ -36,26 +35,26 @@ pub mod nvrtc;
 mod open_table;
 mod pinned;
 pub mod port;
-mod queued;
+mod release_queue;
 mod stream;
 mod upload;
 mod word_ring;
 
 pub use capture::{RelaxedCapture, relaxed_capture};
-pub use context::Current;
+pub use context::CurrentContext;
+pub use default_stream_mark::DefaultStreamMark;
 pub use device_buffer::DeviceBuffer;
 pub use device_memory::DeviceMemory;
 pub use download::Download;
 pub use driver::Driver;
 pub use error::CudaError;
 pub use event::Event;
-pub use function::{Block, Function, FunctionAttributes, Grid};
+pub use function::{Dim3, Function, FunctionAttributes};
 pub use gpu::Gpu;
 pub use gpu_memory::GpuMemory;
 pub use host_words::HostWords;
 pub use ipc::{IpcMemory, IpcRecord, buffer_id};
 pub use module::Module;
 pub use pinned::Pinned;
-pub use queued::Queued;
 pub use stream::Stream;
-pub use upload::{Piece, upload};
+pub use upload::{UploadPiece, upload};

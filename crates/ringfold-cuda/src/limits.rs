@@ -1,10 +1,11 @@
-//! Every bound of this crate in one place.
+//! All limits of this crate's devices and copies.
 
 use core::time::Duration;
 
-/// Page-locked memory that is kept for the next one who needs some: a sixteenth of the host's, from 2 to 8 GiB. What is
-/// in use has no bound but the host's. Locking a GiB takes longer than reducing it over a fast network, so that a large
-/// gradient should find the memory of the one before.
+/// Page-locked memory kept for reuse, in bytes: a sixteenth of the host's memory, from 2 to 8 GiB.
+///
+/// Memory in use is not limited. Locking a GiB takes longer than reducing it over a fast network, so a large gradient
+/// should find the block of the one before.
 pub(crate) fn pinned_kept_bytes_max() -> usize {
     let kib = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -16,31 +17,31 @@ pub(crate) fn pinned_kept_bytes_max() -> usize {
 /// The smallest block of page-locked memory.
 pub(crate) const PINNED_BYTES_MIN: usize = 64 << 10;
 
-/// Someone who waits for the beginning of a download is woken after so many bytes.
+/// Bytes of a download after which waiters are woken.
 pub(crate) const PIECE_BYTES: usize = 8 << 20;
 
-/// Where each source of a download begins: at a multiple of this, so that vector loads are fast.
+/// Alignment of each source of a download, for fast vector loads.
 pub(crate) const SOURCE_ALIGN: usize = 128;
 
-/// How long a wait for the device looks again and again before it sleeps: a small copy is faster than waking up.
+/// How long a wait for the device spins before it sleeps: a small copy is faster than a wake-up.
 pub(crate) const SPIN: Duration = Duration::from_micros(30);
 
-/// Someone who waits longer sleeps for so long between two looks, and for twice as long each time, up to the other.
+/// First and longest sleep between two queries of an event; each sleep is twice the one before.
 pub(crate) const WAIT_STEP_MIN: Duration = Duration::from_micros(5);
 pub(crate) const WAIT_STEP_MAX: Duration = Duration::from_micros(200);
 
-/// How long zeroing new memory may take. It waits for nobody, unless a kernel leaves no room on the device.
+/// Timeout for zeroing new memory, which waits only if running kernels leave no room on the device.
 pub(crate) const ZEROING_MAX: Duration = Duration::from_secs(120);
 
-/// Words that may be on their way from a ring, and how long the oldest of them may take.
+/// Words of a ring that may be in flight, and the timeout for the oldest of them.
 pub(crate) const WORD_RING_WORDS: usize = 2048;
 pub(crate) const WORD_RING_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// What the driver's compiler may say about an image that can't be loaded.
+/// Size of the driver's log about an image that fails to load.
 pub(crate) const IMAGE_LOG_BYTES: usize = 16 << 10;
 
-/// No kernel has more parameters.
+/// Upper bound on the number of a kernel's parameters.
 pub(crate) const PARAMETERS_MAX: usize = 4096;
 
-/// Up to which size copies within devices go by a graph, whose change takes the longer the larger the copy is.
+/// Largest copy that goes through a graph: updating the copy node takes longer for larger copies.
 pub(crate) const GRAPH_COPY_MAX: usize = 64 << 10;

@@ -1,12 +1,12 @@
-//! The driver's handle of code in a device.
+//! The driver's handle of a loaded module.
 
-use crate::api::Handle;
+use crate::api::DriverHandle;
 use crate::gpu::Gpu;
 
-/// Code that the driver has loaded, and unloads when this is dropped.
+/// A module that is unloaded when this is dropped.
 pub(crate) struct LoadedModule {
     pub(crate) gpu: Gpu,
-    pub(crate) handle: Handle,
+    pub(crate) handle: DriverHandle,
 }
 
 // SAFETY: modules may be used from any thread.
@@ -18,7 +18,7 @@ impl Drop for LoadedModule {
     fn drop(&mut self) {
         let context = self.gpu.context();
         if let Ok(_current) = context.current() {
-            // SAFETY: it is loaded, and nobody can launch its kernels any more. The driver waits for those that run.
+            // SAFETY: it is loaded, and no kernel of it can be launched any more. The driver waits for running ones.
             let _ = unsafe { (context.api.unload_module)(self.handle) };
         }
     }

@@ -1,13 +1,13 @@
-//! The compiler for kernels, NVRTC, which is loaded when someone asks for it. It needs no device.
+//! NVRTC, the run-time compiler for kernels. It is loaded on first use and needs no device.
 //!
-//! It comes with CUDA, and with Python packages that need it. It has no headers of a host's compiler; sources that
-//! include the usual ones find small ones of ours, see [`stand_ins`].
+//! It comes with CUDA and with Python packages. It has no headers of the host's compiler; [`host_headers`] provides the
+//! common ones.
 
 mod api;
+pub mod host_headers;
 mod search;
-pub mod stand_ins;
 
-pub use search::hint;
+pub use search::add_search_dirs;
 
 use crate::headers;
 use api::{Api, Program};
@@ -17,51 +17,51 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// What sources are compiled as unless they say otherwise.
+/// The default language standard.
 const STANDARD: &str = "-std=c++20";
 
-/// Why something was not compiled.
+/// Why a compilation failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
     /// There is no compiler, or it does not work.
-    #[error("no compiler for CUDA kernels here: {0}")]
+    #[error("no compiler for CUDA kernels (NVRTC): {0}")]
     NoCompiler(String),
-    /// The source is wrong, or an option is.
+    /// The source or an option is invalid.
     #[error("{name} does not compile for {arch}:\n{log}")]
     Rejected {
         /// The source's name.
         name: String,
-        /// What it was compiled for.
+        /// The target architecture.
         arch: String,
-        /// What the compiler says.
+        /// The compiler's log.
         log: String,
     },
-    /// The compiler itself failed.
-    #[error("the compiler for CUDA kernels failed: {0}")]
+    /// NVRTC itself failed.
+    #[error("the compiler for CUDA kernels (NVRTC) failed: {0}")]
     Failed(String),
 }
 
-/// What is compiled, and how.
+/// A source and its compile options.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Job<'a> {
+pub struct CompileRequest<'a> {
     /// The source.
     pub source: &'a str,
-    /// The name that errors call it.
+    /// The source's name in errors.
     pub name: &'a str,
-    /// `sm_90` and the like for code of a device, `compute_90` and the like for PTX.
+    /// The target: such as `sm_90` for a cubin, `compute_90` for PTX.
     pub arch: &'a str,
-    /// Macros that are defined, and as what; nothing is 1.
+    /// Macros and their values; an empty value means 1.
     pub defines: &'a [(String, String)],
-    /// Where headers are looked for, besides those of CUDA and ours.
+    /// Include directories, searched before those of CUDA.
     pub include_dirs: &'a [PathBuf],
-    /// Headers that are included from here, by name. Ours need not be named.
+    /// In-memory headers: name and text. The device headers are always included.
     pub headers: &'a [(&'a str, &'a str)],
-    /// Whatever else the compiler is told. A standard here is used instead of C++20.
+    /// More options. A `-std` option replaces C++20.
     pub options: &'a [String],
 }
 
-/// NVRTC.
+/// A loaded NVRTC library.
 pub struct Compiler {
     api: Api,
     path: PathBuf,
@@ -69,12 +69,14 @@ pub struct Compiler {
     include_dirs: Vec<PathBuf>,
 }
 
-/// Compilers that are loaded, by what was asked for. They stay: unloading one has never done anybody good.
+/// The loaded compilers, by requested path. They are never unloaded.
 static LOADED: LazyLock<Mutex<HashMap<Option<PathBuf>, &'static Compiler>>> = LazyLock::new(Mutex::default);
 
 impl Compiler {
-    /// The compiler in this library, or the one that is found: one that `RINGFOLD_NVRTC` names, one that is loaded already, one on the loader's path, one of
-    /// CUDA's toolkit, or one where someone has [hinted](hint) that it might be.
+    /// Loads the compiler at `path`, or searches for one.
+    ///
+    /// Searched in order: the library that `RINGFOLD_NVRTC` names, a library that is already loaded, the loader's path,
+    /// the CUDA toolkit, and the directories of [`add_search_dirs`].
     pub fn load(path: Option<&Path>) -> Result<&'static Self, CompileError> {
         let mut loaded = LOADED.lock();
         let key = path.map(Path::to_owned);
@@ -90,60 +92,63 @@ impl Compiler {
         Ok(compiler)
     }
 
-    /// Its version, 13.0 say.
+    /// The version, such as (13, 0).
     pub fn version(&self) -> (i32, i32) {
         self.version
     }
 
-    /// The library.
+    /// The library's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where CUDA's own headers are; empty if they were not found.
+    /// The directories of CUDA's headers; empty if they were not found.
     pub fn include_dirs(&self) -> &[PathBuf] {
         &self.include_dirs
     }
 
-    /// Compiles a source into a cubin, or into PTX, which [`Module::load`](crate::Module::load) takes.
-    pub fn compile(&self, job: &Job<'_>) -> Result<Vec<u8>, CompileError> {
-        let options = self.options(job)?;
+    /// Compiles a source to a cubin or PTX for [`Module::load`](crate::Module::load).
+    pub fn compile(&self, request: &CompileRequest<'_>) -> Result<Vec<u8>, CompileError> {
+        let options = self.options(request)?;
         let (mut names, mut texts) = (Vec::new(), Vec::new());
-        let known = stand_ins::ALL.iter().chain(headers::HEADERS).filter(|(name, _)| {
-            // Whoever brings a header of this name wants that one.
-            job.headers.iter().all(|(given, _)| given != name)
+        let known = host_headers::ALL.iter().chain(headers::HEADERS).filter(|(name, _)| {
+            // The caller's headers take precedence.
+            request.headers.iter().all(|(given, _)| given != name)
         });
-        for (name, text) in job.headers.iter().chain(known) {
-            names.push(plain(name)?);
-            texts.push(plain(text)?);
+        for (name, text) in request.headers.iter().chain(known) {
+            names.push(c_string(name)?);
+            texts.push(c_string(text)?);
         }
-        let program = Program::create(&self.api, &plain(job.source)?, &plain(job.name)?, &texts, &names)?;
+        let (source, name) = (c_string(request.source)?, c_string(request.name)?);
+        let program = Program::create(&self.api, &source, &name, &texts, &names)?;
         program.compile(&options).map_err(|log| CompileError::Rejected {
-            name: job.name.to_owned(),
-            arch: job.arch.to_owned(),
+            name: request.name.to_owned(),
+            arch: request.arch.to_owned(),
             log: log.trim_end().to_owned(),
         })?;
-        if job.arch.starts_with("compute_") { program.ptx() } else { program.cubin() }
+        if request.arch.starts_with("compute_") { program.ptx() } else { program.cubin() }
     }
 
-    fn options(&self, job: &Job<'_>) -> Result<Vec<CString>, CompileError> {
+    fn options(&self, request: &CompileRequest<'_>) -> Result<Vec<CString>, CompileError> {
         let is_standard = |option: &String| option.starts_with("-std") || option.starts_with("--std");
-        let mut options =
-            vec![format!("--gpu-architecture={}", job.arch), format!("--pre-include={}", stand_ins::PRELUDE)];
-        if !job.options.iter().any(is_standard) {
+        let mut options = vec![
+            format!("--gpu-architecture={}", request.arch),
+            format!("--pre-include={}", host_headers::PRELUDE),
+        ];
+        if !request.options.iter().any(is_standard) {
             options.push(STANDARD.to_owned());
         }
-        for (name, value) in job.defines {
+        for (name, value) in request.defines {
             options.push(match value.as_str() {
                 "" => format!("--define-macro={name}"),
                 value => format!("--define-macro={name}={value}"),
             });
         }
-        for dir in job.include_dirs.iter().chain(&self.include_dirs) {
+        for dir in request.include_dirs.iter().chain(&self.include_dirs) {
             options.push(format!("--include-path={}", dir.display()));
         }
-        options.extend(job.options.iter().cloned());
-        options.iter().map(|option| plain(option)).collect()
+        options.extend(request.options.iter().cloned());
+        options.iter().map(|option| c_string(option)).collect()
     }
 }
 
@@ -153,9 +158,9 @@ impl core::fmt::Debug for Compiler {
     }
 }
 
-fn plain(text: &str) -> Result<CString, CompileError> {
+fn c_string(text: &str) -> Result<CString, CompileError> {
     CString::new(text).map_err(|_| {
         let name = text.chars().take(40).collect::<String>().replace('\0', "\\0");
-        CompileError::Rejected { name, arch: "any device".into(), log: "there is a zero in the text".into() }
+        CompileError::Rejected { name, arch: "any device".into(), log: "the text contains a NUL byte".into() }
     })
 }

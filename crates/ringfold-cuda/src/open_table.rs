@@ -1,36 +1,38 @@
-//! Things that a process opens once, and closes when the last one is done with them.
+//! Reference counts of resources that a process opens once.
 
 use core::hash::Hash;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Where each thing is open, and for how many. Opening and closing may take long: one thing never waits for another.
+/// The address and reference count of each open resource.
+///
+/// Opening and closing may take long; operations on different resources do not wait for each other.
 pub(crate) struct OpenTable<K> {
-    slots: Mutex<HashMap<K, Arc<Mutex<Slot>>>>,
+    entries: Mutex<HashMap<K, Arc<Mutex<OpenEntry>>>>,
 }
 
 #[derive(Default)]
-struct Slot {
+struct OpenEntry {
     address: u64,
     uses: usize,
 }
 
 impl<K: Eq + Hash + Clone> OpenTable<K> {
     pub(crate) fn new() -> Self {
-        Self { slots: Mutex::default() }
+        Self { entries: Mutex::default() }
     }
 
-    /// Where the thing is, for one more; it is opened if it is not open.
+    /// Adds a reference to a resource, opens it if it is not open, and returns its address.
     pub(crate) fn open<E>(&self, key: &K, open: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
-        let slot = self.slots.lock().entry(key.clone()).or_default().clone();
-        let mut opened = slot.lock();
+        let entry = self.entries.lock().entry(key.clone()).or_default().clone();
+        let mut opened = entry.lock();
         if opened.uses == 0 {
             match open() {
                 Ok(address) => opened.address = address,
                 Err(error) => {
                     drop(opened);
-                    self.tidy(key, &slot);
+                    self.remove_unused(key, &entry);
                     return Err(error);
                 }
             }
@@ -39,24 +41,24 @@ impl<K: Eq + Hash + Clone> OpenTable<K> {
         Ok(opened.address)
     }
 
-    /// One is done with it; it is closed after the last. Whoever opens it meanwhile waits until it is closed.
+    /// Drops a reference, and closes the resource after the last one. Opening it meanwhile waits for the close.
     pub(crate) fn close(&self, key: &K, close: impl FnOnce(u64)) {
-        let Some(slot) = self.slots.lock().get(key).cloned() else { return };
-        let mut opened = slot.lock();
+        let Some(entry) = self.entries.lock().get(key).cloned() else { return };
+        let mut opened = entry.lock();
         opened.uses = opened.uses.saturating_sub(1);
         if opened.uses == 0 {
             close(opened.address);
             drop(opened);
-            self.tidy(key, &slot);
+            self.remove_unused(key, &entry);
         }
     }
 
-    /// Forgets the slot, unless somebody has it.
-    fn tidy(&self, key: &K, slot: &Arc<Mutex<Slot>>) {
-        let mut slots = self.slots.lock();
-        // Ours, and the table's. Others get it from the table alone, which is locked.
-        if Arc::strong_count(slot) == 2 && slot.lock().uses == 0 {
-            slots.remove(key);
+    /// Removes the entry unless it is in use.
+    fn remove_unused(&self, key: &K, entry: &Arc<Mutex<OpenEntry>>) {
+        let mut entries = self.entries.lock();
+        // The caller's reference and the table's. New references come only from the table, which is locked.
+        if Arc::strong_count(entry) == 2 && entry.lock().uses == 0 {
+            entries.remove(key);
         }
     }
 }
@@ -74,19 +76,19 @@ mod tests {
     }
 
     #[test]
-    fn a_thing_is_opened_once_and_closed_with_its_last_user() {
+    fn a_resource_is_opened_once_and_closed_with_its_last_reference() {
         let table = OpenTable::new();
         assert_eq!((open(&table, 1, 10), open(&table, 1, 11)), (10, 10));
-        table.close(&1, |_| panic!("somebody has it"));
+        table.close(&1, |_| panic!("it is in use"));
         let mut closed = 0;
         table.close(&1, |address| closed = address);
         assert_eq!((closed, open(&table, 1, 12)), (10, 12));
         assert_eq!(table.open(&2, || Err("no")), Err("no"));
-        assert_eq!(table.slots.lock().len(), 1);
+        assert_eq!(table.entries.lock().len(), 1);
     }
 
     #[test]
-    fn closing_takes_its_time_and_holds_up_nobody_but_who_opens_the_same_thing() {
+    fn a_slow_close_delays_only_openers_of_the_same_resource() {
         let table = OpenTable::new();
         assert_eq!(open(&table, 1, 10), 10);
         let (begun, begins) = channel();
@@ -101,14 +103,14 @@ mod tests {
             });
             begins.recv_timeout(LONG).unwrap();
             assert_eq!(open(table, 2, 20), 20);
-            let (told, heard) = channel();
-            scope.spawn(move || told.send(open(table, 1, 11)).unwrap());
-            assert!(heard.recv_timeout(Duration::from_millis(50)).is_err());
+            let (sender, receiver) = channel();
+            scope.spawn(move || sender.send(open(table, 1, 11)).unwrap());
+            assert!(receiver.recv_timeout(Duration::from_millis(50)).is_err());
             go.send(()).unwrap();
-            assert_eq!(heard.recv_timeout(LONG).unwrap(), 11, "it was closed, and is opened again");
+            assert_eq!(receiver.recv_timeout(LONG).unwrap(), 11, "it was closed, and is opened again");
         });
         table.close(&1, |_| {});
         table.close(&2, |_| {});
-        assert!(table.slots.lock().is_empty());
+        assert!(table.entries.lock().is_empty());
     }
 }

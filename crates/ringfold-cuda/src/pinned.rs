@@ -1,6 +1,6 @@
-//! Page-locked memory of the host, which devices copy from and to at full speed.
+//! Page-locked host memory, which devices copy from and to at full speed.
 //!
-//! The system takes long to lock pages, so blocks are kept for the next one who needs some.
+//! Locking pages takes long, so blocks are cached for reuse.
 
 use crate::api;
 use crate::device::Device;
@@ -13,41 +13,41 @@ use ringfold_fabric::memory::Memory;
 use std::collections::VecDeque;
 use std::sync::LazyLock;
 
-/// Page-locked memory. When it is dropped it is kept, within a bound, for the next one.
+/// Page-locked memory. Dropping it returns its block to a bounded cache.
 pub struct Pinned {
     /// None only while it is dropped.
-    block: Option<Block>,
+    block: Option<PinnedBlock>,
     bytes: usize,
 }
 
-/// What was allocated at once.
-struct Block {
+/// One allocation of page-locked memory.
+struct PinnedBlock {
     device: &'static Device,
     start: NonNull<u8>,
     capacity: usize,
 }
 
 // SAFETY: a block is memory that has one owner; it may be freed from any thread.
-unsafe impl Send for Block {}
+unsafe impl Send for PinnedBlock {}
 // SAFETY: nothing is changed through a shared block.
-unsafe impl Sync for Block {}
+unsafe impl Sync for PinnedBlock {}
 
-/// Blocks that nobody uses, those that were used last at the end.
-static KEPT: LazyLock<Mutex<Shelf<Block>>> =
-    LazyLock::new(|| Mutex::new(Shelf::new(pinned_kept_bytes_max())));
+/// Unused blocks, the most recently used at the end.
+static CACHE: LazyLock<Mutex<BlockCache<PinnedBlock>>> =
+    LazyLock::new(|| Mutex::new(BlockCache::new(pinned_kept_bytes_max())));
 
 impl Pinned {
-    /// So many bytes of any content. All devices know them; one of them has to lock them.
-    pub(crate) fn take(device: &'static Device, bytes: usize) -> Result<Self, CudaError> {
-        let kept = KEPT.lock().take(bytes);
-        let block = match kept {
+    /// Takes `bytes` of arbitrary content, mapped for all devices; `device` locks them if none are cached.
+    pub(crate) fn acquire(device: &'static Device, bytes: usize) -> Result<Self, CudaError> {
+        let cached = CACHE.lock().take(bytes);
+        let block = match cached {
             Some(block) => block,
-            None => match Block::allocate(device, capacity_for(bytes)) {
+            None => match PinnedBlock::allocate(device, capacity_for(bytes)) {
                 Err(CudaError::OutOfPinnedMemory(_)) => {
-                    // What is kept for nobody is given up before anything fails.
-                    let kept = KEPT.lock().clear();
-                    drop(kept);
-                    Block::allocate(device, capacity_for(bytes))?
+                    // Free the cache before failing.
+                    let cached = CACHE.lock().clear();
+                    drop(cached);
+                    PinnedBlock::allocate(device, capacity_for(bytes))?
                 }
                 other => other?,
             },
@@ -55,33 +55,22 @@ impl Pinned {
         Ok(Self { block: Some(block), bytes })
     }
 
-    /// Where it begins.
+    /// The address of the first byte.
     pub(crate) fn start(&self) -> *mut u8 {
         self.block.as_ref().map_or(core::ptr::null_mut(), |block| block.start.as_ptr())
     }
 
-    /// How many bytes.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// As memory that collectives work on; it goes back when the last part of that is gone.
-    pub fn into_memory(self) -> Memory {
+    /// Converts it to memory for collectives. The block returns to the cache with the last part of that memory.
+    pub(crate) fn into_memory(self) -> Memory {
         let (start, bytes) = (self.start(), self.bytes);
-        // SAFETY: the keeper owns the bytes, which were zeroed by the system or written by their earlier users, and
-        // gives nobody else access to them.
+        // SAFETY: the keeper owns the bytes, which are initialised by the system or by earlier users, exclusively.
         unsafe { Memory::kept(start, bytes, Box::new(self)) }
     }
 
-    /// Page-locked memory near the device that a tensor is on, to receive what shall be uploaded there.
-    pub fn beside(tensor: &crate::DeviceMemory) -> Result<Memory, CudaError> {
+    /// Allocates page-locked memory as large as a tensor, to receive data for an upload to it.
+    pub fn for_tensor(tensor: &crate::DeviceMemory) -> Result<Memory, CudaError> {
         match tensor.device() {
-            Some(device) => Ok(Self::take(device, tensor.len())?.into_memory()),
+            Some(device) => Ok(Self::acquire(device, tensor.len())?.into_memory()),
             None => Ok(Memory::zeroed(0)),
         }
     }
@@ -90,14 +79,14 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            let too_many = KEPT.lock().put(block);
-            // Unlocking pages takes long, too: others need not wait for it.
-            drop(too_many);
+            let evicted = CACHE.lock().put(block);
+            // Dropped without the lock: unlocking pages takes long.
+            drop(evicted);
         }
     }
 }
 
-impl Block {
+impl PinnedBlock {
     fn allocate(device: &'static Device, capacity: usize) -> Result<Self, CudaError> {
         let _current = device.current()?;
         let mut start: *mut c_void = core::ptr::null_mut();
@@ -105,78 +94,78 @@ impl Block {
         let code =
             unsafe { (device.api.allocate_pinned)(&raw mut start, capacity, api::HOST_ALLOC_PORTABLE) };
         let lacking = CudaError::OutOfPinnedMemory(capacity);
-        check_memory(device.api, "locking pages of the host's memory", code, lacking.clone())?;
+        check_memory(device.api, "allocating page-locked memory", code, lacking.clone())?;
         let start = NonNull::new(start.cast()).ok_or(lacking)?;
         Ok(Self { device, start, capacity })
     }
 }
 
-impl Drop for Block {
+impl Drop for PinnedBlock {
     fn drop(&mut self) {
         if let Ok(_current) = self.device.current() {
-            // SAFETY: it was allocated so, and nobody uses it any more.
+            // SAFETY: it was allocated so, and is no longer used.
             let _ = unsafe { (self.device.api.free_pinned)(self.start.as_ptr().cast()) };
         }
     }
 }
 
-impl Room for Block {
+impl HasCapacity for PinnedBlock {
     fn capacity(&self) -> usize {
         self.capacity
     }
 }
 
-/// Something of a size.
-trait Room {
+/// A block of some size; tests use numbers.
+trait HasCapacity {
     fn capacity(&self) -> usize;
 }
 
-/// Keeps things for reuse, as long as their sizes add up to no more than a bound.
-struct Shelf<T> {
-    kept: VecDeque<T>,
+/// Unused blocks, bounded by their total size.
+struct BlockCache<T> {
+    blocks: VecDeque<T>,
     bytes: usize,
     bytes_max: usize,
 }
 
-impl<T: Room> Shelf<T> {
+impl<T: HasCapacity> BlockCache<T> {
     fn new(bytes_max: usize) -> Self {
-        Self { kept: VecDeque::new(), bytes: 0, bytes_max }
+        Self { blocks: VecDeque::new(), bytes: 0, bytes_max }
     }
 
-    /// The smallest one with so many bytes, unless more than half of it would lie idle.
+    /// Takes the smallest block that fits, unless more than half of it would be unused.
     fn take(&mut self, bytes: usize) -> Option<T> {
         let most = capacity_for(bytes).saturating_mul(2);
-        let fits = |(_, thing): &(usize, &T)| (bytes..=most).contains(&thing.capacity());
-        let (at, _) =
-            self.kept.iter().enumerate().rev().filter(fits).min_by_key(|(_, thing)| thing.capacity())?;
-        let thing = self.kept.remove(at)?;
-        self.bytes -= thing.capacity();
-        Some(thing)
+        let fits = |(_, block): &(usize, &T)| (bytes..=most).contains(&block.capacity());
+        let (index, _) =
+            self.blocks.iter().enumerate().rev().filter(fits).min_by_key(|(_, block)| block.capacity())?;
+        let block = self.blocks.remove(index)?;
+        self.bytes -= block.capacity();
+        Some(block)
     }
 
-    /// Keeps one, and hands out those that were unused for longest and must go for it.
-    fn put(&mut self, thing: T) -> Vec<T> {
-        if thing.capacity() > self.bytes_max {
-            return vec![thing];
+    /// Adds a block, and returns the least recently used ones that no longer fit.
+    fn put(&mut self, block: T) -> Vec<T> {
+        if block.capacity() > self.bytes_max {
+            return vec![block];
         }
-        self.bytes += thing.capacity();
-        self.kept.push_back(thing);
-        let mut gone = Vec::new();
+        self.bytes += block.capacity();
+        self.blocks.push_back(block);
+        let mut evicted = Vec::new();
         while self.bytes > self.bytes_max {
-            let Some(oldest) = self.kept.pop_front() else { break };
+            let Some(oldest) = self.blocks.pop_front() else { break };
             self.bytes -= oldest.capacity();
-            gone.push(oldest);
+            evicted.push(oldest);
         }
-        gone
+        evicted
     }
 
     fn clear(&mut self) -> VecDeque<T> {
         self.bytes = 0;
-        core::mem::take(&mut self.kept)
+        core::mem::take(&mut self.blocks)
     }
 }
 
-/// Sizes in steps of an eighth, so that tensors of nearly one size share blocks.
+/// Rounds a size up in steps of an eighth, so that tensors of similar size share blocks.
 fn capacity_for(bytes: usize) -> usize {
     let step = (bytes.checked_next_power_of_two().unwrap_or(0) / 8).max(PINNED_BYTES_MIN);
     bytes.max(1).checked_next_multiple_of(step).unwrap_or(bytes)
@@ -186,7 +175,7 @@ fn capacity_for(bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    impl Room for usize {
+    impl HasCapacity for usize {
         fn capacity(&self) -> usize {
             *self
         }
@@ -202,17 +191,17 @@ mod tests {
     }
 
     #[test]
-    fn the_shelf_gives_what_fits_best_and_never_holds_more_than_its_bound() {
+    fn the_cache_returns_the_best_fit_and_stays_within_its_bound() {
         let mib = 1 << 20;
-        let mut shelf = Shelf::new(10 * mib);
-        assert!(shelf.put(4 * mib).is_empty() && shelf.put(3 * mib).is_empty());
-        assert_eq!(shelf.put(11 * mib), [11 * mib]);
-        assert_eq!(shelf.take(mib), None, "a quarter of a block is no use of it");
-        assert_eq!(shelf.put(5 * mib), [4 * mib], "the oldest goes");
-        assert_eq!(shelf.take(2 * mib), Some(3 * mib));
-        assert_eq!(shelf.take(3 * mib), Some(5 * mib));
-        assert_eq!((shelf.take(3 * mib), shelf.bytes), (None, 0));
-        let _ = shelf.put(mib);
-        assert_eq!((shelf.clear().len(), shelf.bytes), (1, 0));
+        let mut cache = BlockCache::new(10 * mib);
+        assert!(cache.put(4 * mib).is_empty() && cache.put(3 * mib).is_empty());
+        assert_eq!(cache.put(11 * mib), [11 * mib]);
+        assert_eq!(cache.take(mib), None, "a block is not used for a quarter of its size");
+        assert_eq!(cache.put(5 * mib), [4 * mib], "the oldest goes");
+        assert_eq!(cache.take(2 * mib), Some(3 * mib));
+        assert_eq!(cache.take(3 * mib), Some(5 * mib));
+        assert_eq!((cache.take(3 * mib), cache.bytes), (None, 0));
+        let _ = cache.put(mib);
+        assert_eq!((cache.clear().len(), cache.bytes), (1, 0));
     }
 }

@@ -1,25 +1,25 @@
-//! Ports: memory that others write into, and connections to it.
+//! Ports: registered memory, and connections through which peers write to it.
 
 pub mod abort_page;
 mod channel;
 mod connection;
-mod cuda_road;
+mod cuda_transport;
 pub mod device_handle;
-mod device_window;
+mod device_word_reader;
+mod device_writer;
 mod error;
 pub mod fifo;
 mod kernel_words;
-mod landing;
 mod locked_pages;
 mod memory_record;
 mod offer;
 mod proxy;
 mod registered_memory;
 mod semaphore;
-mod semaphore_face;
-mod shared_road;
+mod semaphore_cursor;
+mod shared_memory_transport;
 mod table;
-mod tcp_road;
+mod tcp_transport;
 mod transport;
 pub mod trigger;
 
@@ -28,37 +28,37 @@ pub use connection::Connection;
 pub use error::PortError;
 pub use fifo::Fifo;
 pub use proxy::ProxyService;
+pub(crate) use registered_memory::process_id;
 pub use registered_memory::{RegisteredMemory, Registrable};
 pub use ringfold_fabric::waiter::{CancelToken, Deadline, Wait};
-pub use semaphore::{Semaphore, SemaphoreOffer, WordPlace};
-pub use semaphore_face::{SemaphoreFace, SemaphoreKind};
+pub use semaphore::{Semaphore, SemaphoreOffer, WordLocation};
+pub use semaphore_cursor::{SemaphoreCursor, SemaphoreKind};
 pub use transport::{Transport, TransportFlags};
 
-use crate::cleaner::stop_cleaning;
+use crate::release_queue::stop_releasing;
 use crate::{CudaError, Gpu, relaxed_capture};
 use abort_page::AbortPage;
-use connection::{Link, Road};
-use cuda_road::{CudaRoad, is_taking_leave};
-use landing::{Landing, Target};
+use connection::{DataPath, Link};
+use cuda_transport::{CudaTransport, is_draining};
+use device_writer::{DeviceSink, DeviceWriter};
 use offer::OfferRecord;
 use parking_lot::Mutex;
-use registered_memory::{Kept, Registration, process, this_host};
-use ringfold_fabric::channel::{ChannelError, Connection as Line, Endpoint, Handle};
+use registered_memory::{MemoryOwner, Registration, this_host};
+use ringfold_fabric::channel::{ChannelError, Connection as ChannelConnection, Endpoint};
 use ringfold_fabric::limits::{FAREWELL_MAX, FAREWELL_PAUSE};
-use ringfold_fabric::memory::Memory;
 use ringfold_fabric::rendezvous::{Invitation, Invited, Rendezvous};
-use shared_road::SharedRoad;
+use shared_memory_transport::SharedMemoryTransport;
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
-use tcp_road::TcpRoad;
+use tcp_transport::TcpTransport;
 
-/// One rank's side of all its connections. Clones are the same port.
+/// A rank's endpoint of all its connections. Clones share the port.
 ///
-/// If a rank at the other side of a connection dies, or gives its port up, so is this one: all calls fail from then on,
-/// and tell why, and kernels that spin on its [page](AbortPage) leave off. A rank that merely leaves harms nobody.
+/// If a peer dies or aborts its port, this port is aborted, too: all calls fail with the reason, and kernels that spin
+/// on its [page](AbortPage) stop. A peer that leaves does no harm.
 #[derive(Clone)]
 pub struct Port {
     inner: Arc<Inner>,
@@ -67,64 +67,66 @@ pub struct Port {
 struct Inner {
     name: String,
     abort_page: Arc<AbortPage>,
-    /// Why it was given up, if that was not this side's wish.
+    /// Why it was aborted, unless by this process.
     cause: Mutex<Option<PortError>>,
     links: Mutex<Vec<Weak<Link>>>,
-    /// One for each device.
-    landings: Mutex<HashMap<i32, Arc<Landing>>>,
+    /// By device number.
+    device_writers: Mutex<HashMap<i32, Arc<DeviceWriter>>>,
     /// The device whose memory was registered first.
     gpu: Mutex<Option<Gpu>>,
-    // Dropped in this order: nobody comes any more, then what is queued goes out.
+    // Dropped in this order: first no connection is accepted any more, then queued data is sent.
     rendezvous: Rendezvous,
     endpoint: Arc<Endpoint>,
 }
 
-/// A port that others hold.
+/// A weak reference to a port.
 #[derive(Clone, Debug)]
 pub struct WeakPort {
     inner: Weak<Inner>,
 }
 
 impl WeakPort {
-    /// The port, if someone still holds it.
+    /// The port, if it still exists.
     pub fn upgrade(&self) -> Option<Port> {
         self.inner.upgrade().map(|inner| Port { inner })
     }
 }
 
-/// The ports of this process, and the process that opened them.
+/// The ports of this process, with the pid that opened them.
 static PORTS: Mutex<Vec<(u32, WeakPort)>> = Mutex::new(Vec::new());
 
-/// All ports of this process take leave of all others: see [`Port::leave`].
-pub fn leave_all() {
+/// Leaves all peers with all ports of this process: see [`Port::leave`].
+pub fn leave_all_ports() {
     let ports = core::mem::take(&mut *PORTS.lock());
-    // Those that came by a fork speak for another process.
+    // Ports inherited by a fork belong to the parent.
     let ports = ports.into_iter().filter(|(process, _)| *process == std::process::id());
     let links: Vec<_> =
         ports.filter_map(|(_, port)| port.upgrade()).flat_map(|port| port.inner.links()).collect();
     leave(&links);
 }
 
-/// The process ends soon. Its proxies do what was pushed, for a moment at most, and end, and from then on no memory is
-/// given back to a driver: that might wait for a kernel, and the system takes it all.
-pub fn wind_up() {
-    proxy::stop_all(FAREWELL_MAX);
-    stop_cleaning();
+/// Prepares for the end of the process: stops all proxies, which complete what was pushed, for a second at most.
+///
+/// Memory is no longer released to the driver, which might wait for a kernel; the system reclaims it.
+pub fn stop_proxies() {
+    proxy::stop_all_proxies(FAREWELL_MAX);
+    stop_releasing();
 }
 
-/// Takes leave by all of them, and waits for a moment until what was written has gone out.
+/// Leaves the peers of these links, and waits for a second at most until all data is sent.
 fn leave(links: &[Arc<Link>]) {
     for link in links {
         link.leave();
     }
     let end = Instant::now() + FAREWELL_MAX;
-    while Instant::now() < end && (is_taking_leave() || !links.iter().all(|link| link.is_closed())) {
+    while Instant::now() < end && (is_draining() || !links.iter().all(|link| link.is_closed())) {
         std::thread::sleep(FAREWELL_PAUSE);
     }
 }
 
-/// This side's part of a connection to be: the other side gets the [record](Offer::record), and may connect from then
-/// on, for as long as this or the connection lives.
+/// This rank's half of a future connection.
+///
+/// The peer gets the [record](Offer::record), and may connect while the offer or the connection exists.
 #[derive(Debug)]
 pub struct Offer {
     record: OfferRecord,
@@ -132,21 +134,21 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// What the other side needs. It has a key in it: whoever knows it can connect.
+    /// The record that the peer needs. It contains a secret key: anyone who knows it can connect.
     pub fn record(&self) -> Vec<u8> {
         self.record.encode()
     }
 
-    /// The way that is offered.
+    /// The offered transport.
     pub fn transport(&self) -> Transport {
         self.record.transport
     }
 }
 
 impl Port {
-    /// A port that others know by this name, and that listens at one address of this host, or at all.
+    /// Opens a port that peers know by this name, and that listens at one address of this host or at all.
     pub fn open(name: &str, host: Option<IpAddr>) -> Result<Self, PortError> {
-        let failed = |error: io::Error| PortError::system("a port can't be opened", &error);
+        let failed = |error: io::Error| PortError::system("opening a port", &error);
         let endpoint = Arc::new(Endpoint::new(name).map_err(failed)?);
         let rendezvous = Rendezvous::open(endpoint.clone(), host).map_err(failed)?;
         let inner = Inner {
@@ -154,7 +156,7 @@ impl Port {
             abort_page: AbortPage::open(),
             cause: Mutex::default(),
             links: Mutex::default(),
-            landings: Mutex::default(),
+            device_writers: Mutex::default(),
             gpu: Mutex::default(),
             rendezvous,
             endpoint,
@@ -166,31 +168,31 @@ impl Port {
         Ok(port)
     }
 
-    /// This port, without holding it.
+    /// A weak reference to this port.
     pub fn downgrade(&self) -> WeakPort {
         WeakPort { inner: Arc::downgrade(&self.inner) }
     }
 
-    /// What others know it by.
+    /// The port's name.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// The page that kernels of this port look at.
+    /// The abort page of this port's kernels.
     pub fn abort_page(&self) -> &Arc<AbortPage> {
         &self.inner.abort_page
     }
 
-    /// Registers memory for some ways.
+    /// Registers memory for some transports.
     pub fn register(
         &self,
         memory: Registrable,
         transports: TransportFlags,
     ) -> Result<RegisteredMemory, PortError> {
         let _capture = relaxed_capture();
-        let failed = |error: io::Error| PortError::system("memory can't be registered", &error);
+        let failed = |error: io::Error| PortError::system("registering memory", &error);
         let port = self.inner.rendezvous.id();
-        let is_lined = transports.has(Transport::Ethernet) || transports.has(Transport::SharedMemory);
+        let needs_segment = transports.has(Transport::Ethernet) || transports.has(Transport::SharedMemory);
         let (memory, file) = match memory {
             Registrable::Device(memory) => {
                 let (address, bytes) = (memory.address(), memory.len());
@@ -198,18 +200,18 @@ impl Port {
                 if let Some(gpu) = gpu {
                     self.inner.prepare(gpu)?;
                 }
-                let (kept, segment) = match gpu {
-                    Some(gpu) if is_lined => {
-                        let target = Target::new(self.inner.landing(gpu)?, memory);
+                let (owner, segment) = match gpu {
+                    Some(gpu) if needs_segment => {
+                        let sink = DeviceSink::new(self.inner.device_writer(gpu)?, memory);
                         let segment =
-                            self.inner.endpoint.register_sink(bytes, Arc::new(target)).map_err(failed)?;
+                            self.inner.endpoint.register_sink(bytes, Arc::new(sink)).map_err(failed)?;
                         let handle = segment.handle();
-                        (Kept::Segment(segment), Some(handle))
+                        (MemoryOwner::Segment(segment), Some(handle))
                     }
-                    _ => (Kept::Device(memory), None),
+                    _ => (MemoryOwner::Device(memory), None),
                 };
                 let bytes = bytes as u64;
-                let new = Registration { port, address, bytes, transports, gpu, file: None, segment, kept };
+                let new = Registration { port, address, bytes, transports, gpu, file: None, segment, owner };
                 return RegisteredMemory::register(new).map_err(failed);
             }
             Registrable::Host(memory) => (memory, None),
@@ -219,44 +221,46 @@ impl Port {
                 (memory, Some((file, ticket)))
             }
         };
-        let (address, bytes) = span(memory.as_slice());
-        let (kept, segment) = if is_lined {
-            self.inner.lay_open(memory).map_err(failed)?
+        let bytes = memory.as_slice();
+        let (address, bytes) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
+        let (owner, segment) = if needs_segment {
+            let segment = self.inner.endpoint.register(memory).map_err(failed)?;
+            let handle = segment.handle();
+            (MemoryOwner::Segment(segment), Some(handle))
         } else {
-            (Kept::Memory(memory), None)
+            (MemoryOwner::Memory(memory), None)
         };
-        let new = Registration { port, address, bytes, transports, gpu: None, file, segment, kept };
+        let new = Registration { port, address, bytes, transports, gpu: None, file, segment, owner };
         RegisteredMemory::register(new).map_err(failed)
     }
 
-    /// The memory that another port, or this one, has told of. What can't be reached from here can still be written
-    /// over TCP.
+    /// Opens memory that a port has registered, given its record. Without direct access it is written over TCP.
     pub fn remote(&self, record: &[u8]) -> Result<RegisteredMemory, PortError> {
         let _capture = relaxed_capture();
         RegisteredMemory::remote(record)
     }
 
-    /// Offers a connection over some way, for memory of a device or of the host.
+    /// Offers a connection over a transport, for memory of a device or of the host.
     pub fn offer(&self, transport: Transport, device: Option<i32>) -> Result<Offer, PortError> {
         self.check()?;
         let device = match transport {
             Transport::Ib(adapter) => {
                 return Err(PortError::Unsupported(format!(
-                    "there is no InfiniBand adapter IB{adapter} that can be used here: take CudaIpc between processes of one \
-                     host, SharedMemory for memory of the host, or Ethernet"
+                    "unsupported transport IB{adapter} (InfiniBand): use CudaIpc between processes of one host, \
+                     SharedMemory for host memory, or Ethernet"
                 )));
             }
             Transport::CudaIpc => device.map_or_else(Gpu::current, Gpu::open)?.ordinal(),
             Transport::Ethernet | Transport::SharedMemory => device.unwrap_or(-1),
         };
-        let failed = |error: io::Error| PortError::system("a connection can't be offered", &error);
+        let failed = |error: io::Error| PortError::system("offering a connection", &error);
         let rendezvous = &self.inner.rendezvous;
         let invitation = rendezvous.invite().map_err(failed)?;
         let record = OfferRecord {
             transport,
             device,
             host: this_host(),
-            process: process(),
+            process: process_id(),
             port: rendezvous.id(),
             id: invitation.id(),
             key: *invitation.key(),
@@ -265,8 +269,7 @@ impl Port {
         Ok(Offer { record, invitation })
     }
 
-    /// Connects with whoever made the other offer, and calls it by its rank. The other side need not call this at the
-    /// same time: it is enough that it has made its offer.
+    /// Connects to the rank that made the other offer. That rank need not call `connect` at the same time.
     pub fn connect(
         &self,
         mine: &Offer,
@@ -277,29 +280,29 @@ impl Port {
         self.check()?;
         let _capture = relaxed_capture();
         let theirs = OfferRecord::decode(theirs)
-            .ok_or_else(|| PortError::Argument("these bytes are no offer of a connection".into()))?;
+            .ok_or_else(|| PortError::Argument(format!("invalid connection offer from rank {peer}")))?;
         let transport = mine.record.transport;
         if theirs.transport != transport {
             return Err(PortError::Argument(format!(
-                "rank {peer} offers a connection over {}, and this side one over {transport}",
+                "rank {peer} offers a connection over {}, but this rank offers one over {transport}",
                 theirs.transport
             )));
         }
         if transport != Transport::Ethernet && theirs.host != this_host() {
             return Err(PortError::Unsupported(format!(
-                "rank {peer} is on another host, or belongs to another user: {transport} does not get there, Ethernet does"
+                "rank {peer} is on another host or belongs to another user: use Ethernet instead of {transport}"
             )));
         }
-        // Who connects with itself needs no line.
-        let line =
-            if theirs.id == mine.record.id { None } else { Some(self.meet(mine, &theirs, peer, deadline)?) };
-        let beside = line.as_ref().map(|line| TcpRoad::new(line, theirs.port, peer));
-        let road = match (transport, beside) {
-            (Transport::CudaIpc, _) => Road::Cuda(CudaRoad::open(&Gpu::open(mine.record.device)?)?),
-            (Transport::Ethernet, Some(road)) => Road::Tcp(road),
-            (_, beside) => Road::Shared(SharedRoad::new(beside)),
+        // A connection of a port with itself needs no TCP.
+        let channels =
+            if theirs.id == mine.record.id { None } else { Some(self.dial(mine, &theirs, peer, deadline)?) };
+        let tcp = channels.as_ref().map(|channels| TcpTransport::new(channels, theirs.port, peer));
+        let path = match (transport, tcp) {
+            (Transport::CudaIpc, _) => DataPath::Cuda(CudaTransport::open(&Gpu::open(mine.record.device)?)?),
+            (Transport::Ethernet, Some(tcp)) => DataPath::Tcp(tcp),
+            (_, tcp) => DataPath::Shared(SharedMemoryTransport::new(tcp)),
         };
-        let connection = Connection::new(self.clone(), transport, peer, road, line.clone());
+        let connection = Connection::new(self.clone(), transport, peer, path, channels.clone());
         let mut links = self.inner.links.lock();
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(connection.link()));
@@ -308,33 +311,32 @@ impl Port {
         if let Some(gpu) = gpu {
             connection.link().prepare(gpu)?;
         }
-        if let Some(line) = line {
+        if let Some(channels) = channels {
             let port = Arc::downgrade(&self.inner);
-            line.when_over(move |error| {
+            channels.when_over(move |error| {
                 if let Some(inner) = port.upgrade() {
-                    inner.lose(peer, error);
+                    inner.handle_connection_end(peer, error);
                 }
             });
         }
-        // It may have been given up meanwhile.
+        // It may have been aborted meanwhile.
         self.check()?;
         Ok(connection)
     }
 
-    /// Gives the port up: whoever waits on it, here or in a kernel, leaves off, and the other sides of its connections
-    /// are told why.
+    /// Aborts the port: all waits, on the host and in kernels, end, and the peers get the reason.
     pub fn abort(&self, why: &str) {
-        self.inner.end(None, why);
+        self.inner.abort(None, why);
     }
 
-    /// Takes leave of all others, as if the port and all its connections were gone: nothing is wrong, and what was
-    /// written still arrives. It is waited for, for a second at most. For the end of a process that does not get to let go
-    /// of them.
+    /// Leaves all peers, as if the port and all its connections were dropped: written data still arrives.
+    ///
+    /// Waits for that, for a second at most. For a process that ends without dropping its connections.
     pub fn leave(&self) {
         leave(&self.inner.links());
     }
 
-    /// Why the port is over, if it is: it was given up, a rank is lost, or a kernel waited in vain.
+    /// Why the port has failed, if it has: it was aborted, a peer was lost, or a kernel timed out.
     pub fn failure(&self) -> Option<String> {
         self.check().err().map(|error| match error {
             PortError::Aborted(why) => why,
@@ -342,7 +344,7 @@ impl Port {
         })
     }
 
-    /// Nothing, or why the port is over.
+    /// Fails if the port has failed.
     pub fn check(&self) -> Result<(), PortError> {
         let page = &self.inner.abort_page;
         if page.is_set() {
@@ -353,28 +355,28 @@ impl Port {
         match page.error() {
             None => Ok(()),
             Some(error) => {
-                // The others hear of it, too, also if this process ends with what it has learnt.
+                // The peers are told as well, also if this process ends because of the error.
                 self.abort(&format!("{}: {error}", self.name()));
                 self.check()
             }
         }
     }
 
-    fn meet(
+    /// Opens the TCP connection of a pair.
+    fn dial(
         &self,
         mine: &Offer,
         theirs: &OfferRecord,
         peer: i32,
         deadline: Instant,
-    ) -> Result<Line, PortError> {
-        let is_near = theirs.host == this_host();
+    ) -> Result<ChannelConnection, PortError> {
+        let is_same_host = theirs.host == this_host();
         let invited = Invited {
             host: theirs.port,
-            // Loopback leads nowhere else.
             addresses: theirs
                 .addresses
                 .iter()
-                .filter(|at| is_near || !at.ip().is_loopback())
+                .filter(|at| is_same_host || !at.ip().is_loopback())
                 .copied()
                 .collect(),
             id: theirs.id,
@@ -386,7 +388,7 @@ impl Port {
                 PortError::Timeout { peer, awaited: "connect".into() }
             }
             io::ErrorKind::InvalidInput => PortError::Argument(error.to_string()),
-            _ => PortError::Lost { peer, why: format!("it can't be reached: {error}") },
+            _ => PortError::Lost { peer, why: format!("failed to connect: {error}") },
         })
     }
 }
@@ -396,21 +398,21 @@ impl Inner {
         self.links.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// A connection has failed.
-    fn lose(&self, peer: i32, error: &ChannelError) {
+    /// Aborts the port when a connection has failed; a peer that left is no failure.
+    fn handle_connection_end(&self, peer: i32, error: &ChannelError) {
         match error {
             ChannelError::Lost { has_left: true, .. } => {}
             ChannelError::Lost { why, .. } => {
                 let lost = PortError::Lost { peer, why: why.clone() };
-                let words = lost.to_string();
-                self.end(Some(lost), &words);
+                let text = lost.to_string();
+                self.abort(Some(lost), &text);
             }
-            ChannelError::Aborted { why, .. } => self.end(None, why),
-            other => self.end(None, &other.to_string()),
+            ChannelError::Aborted { why, .. } => self.abort(None, why),
+            other => self.abort(None, &other.to_string()),
         }
     }
 
-    fn end(&self, cause: Option<PortError>, why: &str) {
+    fn abort(&self, cause: Option<PortError>, why: &str) {
         {
             let mut first = self.cause.lock();
             if self.abort_page.is_set() {
@@ -419,35 +421,27 @@ impl Inner {
             *first = cause;
             self.abort_page.set(why);
         }
-        // Those who hear of it from here tell the others in turn, so it is told as it was heard.
+        // Peers pass the reason on, so it is sent unchanged.
         for link in self.links() {
             link.abort(why);
         }
     }
 
-    /// Memory of a device is about to be registered. What connections need for it is allocated now: later a kernel may
-    /// spin, and allocating may have to wait for it.
+    /// Allocates what connections need for memory of a device: later, allocating might wait for a spinning kernel.
     fn prepare(&self, gpu: Gpu) -> Result<(), CudaError> {
         let gpu = *self.gpu.lock().get_or_insert(gpu);
         self.links().iter().try_for_each(|link| link.prepare(gpu))
     }
 
-    /// What memory of a device is written through.
-    fn landing(&self, gpu: Gpu) -> Result<Arc<Landing>, CudaError> {
-        let mut landings = self.landings.lock();
-        if let Some(landing) = landings.get(&gpu.ordinal()) {
-            return Ok(landing.clone());
+    /// Returns the writer for memory of a device.
+    fn device_writer(&self, gpu: Gpu) -> Result<Arc<DeviceWriter>, CudaError> {
+        let mut device_writers = self.device_writers.lock();
+        if let Some(device_writer) = device_writers.get(&gpu.ordinal()) {
+            return Ok(device_writer.clone());
         }
-        let landing = Arc::new(Landing::open(gpu)?);
-        landings.insert(gpu.ordinal(), landing.clone());
-        Ok(landing)
-    }
-
-    /// Lets others write memory over TCP.
-    fn lay_open(&self, memory: Memory) -> io::Result<(Kept, Option<Handle>)> {
-        let segment = self.endpoint.register(memory)?;
-        let handle = segment.handle();
-        Ok((Kept::Segment(segment), Some(handle)))
+        let device_writer = Arc::new(DeviceWriter::open(gpu)?);
+        device_writers.insert(gpu.ordinal(), device_writer.clone());
+        Ok(device_writer)
     }
 }
 
@@ -455,11 +449,6 @@ impl core::fmt::Debug for Inner {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(out, "Port({:?})", self.name)
     }
-}
-
-/// Where bytes lie, for those who use them by their address.
-fn span(bytes: &[u8]) -> (u64, u64) {
-    (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64)
 }
 
 impl core::fmt::Debug for Port {

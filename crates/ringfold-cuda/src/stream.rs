@@ -1,8 +1,8 @@
-//! A queue of copies and kernels.
+//! Streams: queues of copies and kernels.
 
 mod copy_graph;
 
-use crate::api::{self, GraphCopy, Handle};
+use crate::api::{self, CopyNodeParams, DriverHandle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::event::Event;
@@ -13,28 +13,27 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use std::time::Instant;
 
-/// A stream. One of ours waits for no other unless it is told to, not even for the default one.
+/// A stream. Streams created here are non-blocking: they do not synchronise with the default stream.
 pub struct Stream {
     pub(crate) context: Context,
-    pub(crate) handle: Handle,
-    is_ours: bool,
-    /// Whether the device sets words of memory by itself.
+    pub(crate) handle: DriverHandle,
+    is_owned: bool,
+    /// Whether the stream supports `cuStreamWriteValue64`.
     writes_words: AtomicBool,
-    /// What words are copied from if it does not; none before the first.
+    /// The source of words if it does not; none before the first word.
     ring: Mutex<Option<WordRing>>,
-    /// What small copies go by.
-    copies: Mutex<Copies>,
-    /// The event of the last wait, for the next one.
-    mark: Mutex<Option<Event>>,
+    copies: Mutex<SmallCopies>,
+    /// The event of the last wait, for reuse.
+    event: Mutex<Option<Event>>,
 }
 
 /// How small copies are queued.
-enum Copies {
-    /// There was none yet.
+enum SmallCopies {
+    /// There was no small copy yet.
     Untried,
     Graph(CopyGraph),
-    /// By the driver's call, as large ones.
-    Call,
+    /// By the driver's copy function, as large copies.
+    DriverCall,
 }
 
 // SAFETY: streams may be used from any thread; the driver locks what it has to.
@@ -45,27 +44,27 @@ unsafe impl Sync for Stream {}
 impl Stream {
     pub(crate) fn open(context: Context) -> Result<Self, CudaError> {
         let _current = context.current()?;
-        let mut handle: Handle = core::ptr::null_mut();
+        let mut handle: DriverHandle = core::ptr::null_mut();
         // SAFETY: the handle can be written.
         let code = unsafe { (context.api.create_stream)(&raw mut handle, api::STREAM_NON_BLOCKING) };
-        check(context.api, "making a CUDA stream", code)?;
-        Ok(Self::of(context, handle, true))
+        check(context.api, "creating a CUDA stream", code)?;
+        Ok(Self::from_handle(context, handle, true))
     }
 
-    /// The stream that queues what names no stream.
+    /// The legacy default stream.
     pub(crate) fn legacy(context: Context) -> Self {
         Self::borrowed(context, api::LEGACY_STREAM)
     }
 
-    /// A stream by its handle, which exists for as long as the value; 0 is the default stream.
+    /// Wraps a stream that outlives the value; 0 is the default stream.
     pub(crate) fn borrowed(context: Context, raw: usize) -> Self {
-        Self::of(context, core::ptr::without_provenance_mut(raw), false)
+        Self::from_handle(context, core::ptr::without_provenance_mut(raw), false)
     }
 
-    fn of(context: Context, handle: Handle, is_ours: bool) -> Self {
+    fn from_handle(context: Context, handle: DriverHandle, is_owned: bool) -> Self {
         let writes_words = AtomicBool::new(context.writes_words);
-        let (ring, copies, mark) = (Mutex::new(None), Mutex::new(Copies::Untried), Mutex::new(None));
-        Self { context, handle, is_ours, writes_words, ring, copies, mark }
+        let (ring, copies, event) = (Mutex::new(None), Mutex::new(SmallCopies::Untried), Mutex::new(None));
+        Self { context, handle, is_owned, writes_words, ring, copies, event }
     }
 
     /// The driver's handle.
@@ -73,10 +72,10 @@ impl Stream {
         self.handle.addr()
     }
 
-    /// Queues a copy between any two places, of devices or of the host.
+    /// Queues a copy between any two addresses, of devices or of the host.
     ///
     /// # Safety
-    /// Both places have so many bytes until the copy is done, and are used by nothing that the copy is not ordered with.
+    /// Both ranges stay allocated until the copy is done, and are not used by work that is not ordered with it.
     pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
         if bytes == 0 {
             return Ok(());
@@ -87,17 +86,17 @@ impl Stream {
         check(self.context.api, "copying memory of a CUDA device", code)
     }
 
-    /// As `copy`, between two places of devices, which the driver need not find out then. The stream is not captured.
+    /// As `copy`, between two device addresses, which is faster. The stream must not be captured.
     ///
     /// # Safety
-    /// As for `copy`. Both places are of devices.
+    /// As for `copy`. Both addresses are device addresses.
     pub(crate) unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
         if bytes == 0 {
             return Ok(());
         }
         let _current = self.context.current()?;
         // SAFETY: the caller's promise.
-        if bytes <= GRAPH_COPY_MAX && unsafe { self.copy_by_graph(&GraphCopy::new(to, from, bytes)) } {
+        if bytes <= GRAPH_COPY_MAX && unsafe { self.copy_by_graph(&CopyNodeParams::new(to, from, bytes)) } {
             return Ok(());
         }
         // SAFETY: the caller's promise.
@@ -105,26 +104,26 @@ impl Stream {
         check(self.context.api, "copying memory of a CUDA device", code)
     }
 
-    /// Queues a copy within devices by a graph, on the current context. False if it can't be done so.
+    /// Queues a copy between device addresses by a graph, on the current context. False if that is not possible.
     ///
     /// # Safety
     /// As for `copy_within`.
-    unsafe fn copy_by_graph(&self, copy: &GraphCopy) -> bool {
+    unsafe fn copy_by_graph(&self, copy: &CopyNodeParams) -> bool {
         let mut copies = self.copies.lock();
-        if let Copies::Untried = &*copies {
-            *copies = CopyGraph::new(self.context, copy).map_or(Copies::Call, Copies::Graph);
+        if let SmallCopies::Untried = &*copies {
+            *copies = CopyGraph::new(self.context, copy).map_or(SmallCopies::DriverCall, SmallCopies::Graph);
         }
-        let Copies::Graph(graph) = &mut *copies else { return false };
+        let SmallCopies::Graph(graph) = &mut *copies else { return false };
         // SAFETY: the caller's promise.
         let is_queued = unsafe { graph.launch(copy, self.handle) };
         if !is_queued {
-            // Such memory can't be copied so, and neither will what comes after it.
-            *copies = Copies::Call;
+            // Later copies on this stream will likely fail in the same way.
+            *copies = SmallCopies::DriverCall;
         }
         is_queued
     }
 
-    /// Queues that bytes are overwritten with a value.
+    /// Queues a fill of bytes with a value.
     ///
     /// # Safety
     /// As for `copy`.
@@ -138,15 +137,14 @@ impl Stream {
         check(self.context.api, "filling memory of a CUDA device", code)
     }
 
-    /// Queues that an aligned word of eight bytes is set, at once for whoever looks. What was queued before can be seen
-    /// by those who see it.
+    /// Queues an atomic store of an aligned word of eight bytes, with release order after all work queued before.
     ///
     /// # Safety
-    /// As for `copy`. The word is in a device's memory, or in mapped memory of the host by its device address.
+    /// As for `copy`. The word is in device memory, or in mapped host memory given by its device address.
     pub unsafe fn write_word(&self, address: u64, value: u64) -> Result<(), CudaError> {
         if !address.is_multiple_of(8) {
             return Err(CudaError::Argument(format!(
-                "{address:#x} is no address of a word: it is no multiple of 8"
+                "invalid word address {address:#x}: not a multiple of 8"
             )));
         }
         let _current = self.context.current()?;
@@ -156,11 +154,11 @@ impl Stream {
             // SAFETY: the caller's promise.
             let code = unsafe { write_word(self.handle, address, value, 0) };
             match code {
-                // Not on this device, after all.
+                // Not on this device.
                 api::NOT_SUPPORTED => self.writes_words.store(false, Ordering::Relaxed),
-                // Not into memory of this kind; if it is nobody's, the copy will tell.
+                // Not into memory of this kind; if the address is invalid, the copy reports it.
                 api::INVALID_VALUE => {}
-                code => return check(self.context.api, "setting a word by a CUDA stream", code),
+                code => return check(self.context.api, "writing a word on a CUDA stream", code),
             }
         }
         let mut ring = self.ring.lock();
@@ -168,20 +166,20 @@ impl Stream {
             Some(ring) => ring,
             none => none.insert(WordRing::open(self.context)?),
         };
-        let from = ring.place(value, |event| self.record(event))?;
+        let from = ring.store(value, |event| self.record(event))?;
         // SAFETY: the caller's promise for the word; the ring keeps its own until it was copied.
         let code = unsafe { (self.context.api.copy)(address, from, 8, self.handle) };
-        check(self.context.api, "setting a word by a CUDA stream", code)
+        check(self.context.api, "writing a word on a CUDA stream", code)
     }
 
-    /// Copies a few bytes into a device's memory, and returns when they are there, or it is too late for that.
+    /// Copies a few bytes to device memory, and waits for the copy.
     ///
     /// # Safety
-    /// There is room for so many bytes, which nothing uses that the copy is not ordered with. They are not page-locked.
+    /// The target has so many bytes, and is not used by work that is not ordered with the copy. `bytes` is pageable memory.
     pub(crate) unsafe fn set(&self, to: u64, bytes: &[u8], deadline: Instant) -> Result<(), CudaError> {
         {
             let _current = self.context.current()?;
-            // SAFETY: the caller's promise. The driver has read bytes that are not page-locked when it returns.
+            // SAFETY: the caller's promise. The driver has read pageable memory when the call returns.
             let code =
                 unsafe { (self.context.api.copy_up)(to, bytes.as_ptr().cast(), bytes.len(), self.handle) };
             check(self.context.api, "copying to a CUDA device", code)?;
@@ -189,43 +187,43 @@ impl Stream {
         self.synchronize(deadline)
     }
 
-    /// The event is reached when all that is queued now is done.
+    /// Records an event, which completes when all work queued before is done.
     pub fn record(&self, event: &Event) -> Result<(), CudaError> {
         let _current = self.context.current()?;
         // SAFETY: event and stream exist, on one device.
         let code = unsafe { (self.context.api.record_event)(event.handle, self.handle) };
-        check(self.context.api, "marking a CUDA stream", code)
+        check(self.context.api, "recording a CUDA event", code)
     }
 
-    /// An event that is reached when all that is queued now is done.
-    pub(crate) fn mark(&self) -> Result<Event, CudaError> {
+    /// Records a new event.
+    pub(crate) fn record_event(&self) -> Result<Event, CudaError> {
         let event = Event::open(self.context, api::EVENT_BLOCKING_SYNC | api::EVENT_DISABLE_TIMING)?;
         self.record(&event)?;
         Ok(event)
     }
 
-    /// What is queued from now on begins after the event.
+    /// Makes work queued from now on wait for the event.
     pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
         let _current = self.context.current()?;
         // SAFETY: stream and event exist, and may be of different devices.
         let code = unsafe { (self.context.api.stream_wait)(self.handle, event.handle, 0) };
-        check(self.context.api, "waiting for work of a CUDA device", code)
+        check(self.context.api, "making a CUDA stream wait", code)
     }
 
-    /// Returns when all that is queued now is done, or it is too late for that.
+    /// Waits until all queued work is done or the deadline passes.
     pub fn synchronize(&self, deadline: Instant) -> Result<(), CudaError> {
-        let kept = self.mark.lock().take();
-        let mark = match kept {
-            Some(mark) => mark,
+        let last = self.event.lock().take();
+        let event = match last {
+            Some(event) => event,
             None => Event::open(self.context, api::EVENT_DISABLE_TIMING)?,
         };
-        self.record(&mark)?;
-        let end = mark.wait_until(deadline);
-        *self.mark.lock() = Some(mark);
-        end
+        self.record(&event)?;
+        let result = event.wait_until(deadline);
+        *self.event.lock() = Some(event);
+        result
     }
 
-    /// Whether all that is queued is done.
+    /// Whether all queued work is done.
     pub fn is_idle(&self) -> Result<bool, CudaError> {
         let _current = self.context.current()?;
         // SAFETY: the stream exists.
@@ -233,21 +231,20 @@ impl Stream {
         if code == api::NOT_READY {
             return Ok(false);
         }
-        check(self.context.api, "waiting for work of a CUDA device", code).map(|()| true)
+        check(self.context.api, "querying a CUDA stream", code).map(|()| true)
     }
 
-    /// Whether what is queued becomes part of a graph instead of being done.
+    /// Whether the stream is being captured into a graph.
     pub fn is_capturing(&self) -> Result<bool, CudaError> {
         let _current = self.context.current()?;
         let mut status = api::CAPTURE_STATUS_NONE;
         // SAFETY: the status can be written, and the stream exists.
         let code = unsafe { (self.context.api.is_capturing)(self.handle, &raw mut status) };
-        check(self.context.api, "asking whether a CUDA stream is captured", code)?;
+        check(self.context.api, "querying the capture of a CUDA stream", code)?;
         Ok(status != api::CAPTURE_STATUS_NONE)
     }
 
-    /// The number of the capture that what is queued becomes part of, which no other one of this process has; 0 if the
-    /// driver does not tell. None if it is done instead.
+    /// The id of the capture that the stream is in, unique in this process; 0 if the driver does not report it.
     pub fn capture(&self) -> Result<Option<u64>, CudaError> {
         let Some(capture_info) = self.context.api.capture_info else {
             return Ok(self.is_capturing()?.then_some(0));
@@ -255,14 +252,14 @@ impl Stream {
         let _current = self.context.current()?;
         let (mut status, mut number) = (api::CAPTURE_STATUS_NONE, 0);
         let (graph, nodes, count) = (core::ptr::null_mut(), core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: status and number can be written, the rest is not asked for, and the stream exists.
+        // SAFETY: status and number can be written, the rest is null, and the stream exists.
         let code =
             unsafe { capture_info(self.handle, &raw mut status, &raw mut number, graph, nodes, count) };
-        check(self.context.api, "asking whether a CUDA stream is captured", code)?;
+        check(self.context.api, "querying the capture of a CUDA stream", code)?;
         Ok((status != api::CAPTURE_STATUS_NONE).then_some(number))
     }
 
-    /// Returns when all that is queued is done, or can't be.
+    /// Waits until all queued work is done or has failed.
     pub(crate) fn drain(&self) {
         if let Ok(_current) = self.context.current() {
             // SAFETY: the stream exists.
@@ -273,15 +270,14 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.is_ours
+        if self.is_owned
             && let Ok(_current) = self.context.current()
         {
-            // The words on their way are read until the stream has done with them.
+            // The stream may still read words of the ring.
             if self.ring.get_mut().is_some() {
-                // SAFETY: the stream exists.
-                let _ = unsafe { (self.context.api.stream_synchronize)(self.handle) };
+                self.drain();
             }
-            // SAFETY: the stream exists, and nobody queues anything any more; what is queued is still done.
+            // SAFETY: the stream exists, and nothing more is queued; the driver completes what is queued.
             let _ = unsafe { (self.context.api.destroy_stream)(self.handle) };
         }
     }

@@ -1,4 +1,4 @@
-//! Words on their way into a device's memory, where the device can't write them by itself.
+//! Source words for streams that cannot write immediate values (`cuStreamWriteValue64`).
 
 use crate::api;
 use crate::context::Context;
@@ -9,12 +9,12 @@ use crate::limits::{WORD_RING_WAIT_MAX, WORD_RING_WORDS};
 use core::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Page-locked words that one stream copies from, each again after a while.
+/// Page-locked words that one stream copies from, reused in turn.
 pub(crate) struct WordRing {
     context: Context,
     words: HostWords,
     next: usize,
-    /// When the words of each half have been copied; none if none of them is on its way.
+    /// Completes when the words of each half are copied; none if none of them is in flight.
     copied: [Option<Event>; 2],
 }
 
@@ -24,9 +24,10 @@ impl WordRing {
         Ok(Self { context, words, next: 0, copied: [None, None] })
     }
 
-    /// Where a word lies that has this value until the stream has copied it, if that is queued next. `record` has the
-    /// stream record an event.
-    pub(crate) fn place(
+    /// Stores a value in the next word, and returns the word's device address.
+    ///
+    /// The caller must queue the copy next. `record` makes the stream record an event.
+    pub(crate) fn store(
         &mut self,
         value: u64,
         record: impl Fn(&Event) -> Result<(), CudaError>,

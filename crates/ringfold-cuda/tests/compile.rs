@@ -1,42 +1,42 @@
-//! Kernels are compiled where there is NVRTC; no device is needed. Without, each test tells that it was skipped.
+//! Compilation by NVRTC; no device is needed. Without NVRTC each test prints that it was skipped.
 
 use crate::skip;
 use ringfold_cuda::headers::HEADERS;
-use ringfold_cuda::nvrtc::{CompileError, Compiler, Job, stand_ins};
+use ringfold_cuda::nvrtc::{CompileError, CompileRequest, Compiler, host_headers};
 use std::path::PathBuf;
 
-/// The compiler. If there is none, the test's name was told.
+/// The compiler; none after printing that the test is skipped.
 fn compiler(test: &str) -> Option<&'static Compiler> {
     let compiler = Compiler::load(None);
     let available = compiler.as_ref().map(|_| ()).map_err(ToString::to_string);
-    if !skip::unless(test, available) {
+    if !skip::check(test, available) {
         return None;
     }
     compiler.ok()
 }
 
-fn job(source: &str) -> Job<'_> {
-    Job { source, name: "kernel.cu", arch: "sm_90", ..Job::default() }
+fn request(source: &str) -> CompileRequest<'_> {
+    CompileRequest { source, name: "kernel.cu", arch: "sm_90", ..CompileRequest::default() }
 }
 
 #[test]
-fn code_for_a_device_is_a_cubin_and_for_a_family_it_is_ptx() {
-    let Some(compiler) = compiler("code_for_a_device_is_a_cubin_and_for_a_family_it_is_ptx") else { return };
+fn real_architectures_give_cubins_and_virtual_ones_ptx() {
+    let Some(compiler) = compiler("real_architectures_give_cubins_and_virtual_ones_ptx") else { return };
     let source = r#"extern "C" __global__ void set(int* at, int value) { *at = value; }"#;
-    let cubin = compiler.compile(&job(source)).unwrap();
+    let cubin = compiler.compile(&request(source)).unwrap();
     assert!(cubin.starts_with(b"\x7fELF"), "{:?}", &cubin[..8]);
-    let ptx = compiler.compile(&Job { arch: "compute_80", ..job(source) }).unwrap();
+    let ptx = compiler.compile(&CompileRequest { arch: "compute_80", ..request(source) }).unwrap();
     assert!(String::from_utf8_lossy(&ptx).contains(".visible .entry set("));
     assert!(format!("{compiler:?}").contains("libnvrtc"), "{compiler:?}");
 }
 
-/// What users' sources take for granted, by both standards that they are written in.
+/// The types and headers that users' sources expect, in both language standards.
 #[test]
-fn sources_find_the_types_and_headers_that_they_take_for_granted() {
-    let Some(compiler) = compiler("sources_find_the_types_and_headers_that_they_take_for_granted") else {
+fn standard_types_and_headers_are_available() {
+    let Some(compiler) = compiler("standard_types_and_headers_are_available") else {
         return;
     };
-    let includes: String = stand_ins::ALL.iter().map(|(name, _)| format!("#include <{name}>\n")).collect();
+    let includes: String = host_headers::ALL.iter().map(|(name, _)| format!("#include <{name}>\n")).collect();
     let body = r#"
         static_assert(sizeof(uint64_t) == 8 && sizeof(std::int8_t) == 1 && sizeof(size_t) == 8);
         static_assert(sizeof(uintptr_t) == 8 && sizeof(ptrdiff_t) == 8);
@@ -50,16 +50,16 @@ fn sources_find_the_types_and_headers_that_they_take_for_granted() {
     for standard in ["-std=c++17", "--std=c++20"] {
         let options = [standard.to_owned()];
         for source in [body.to_owned(), format!("{includes}{body}{limits}")] {
-            compiler.compile(&Job { options: &options, ..job(&source) }).unwrap();
+            compiler.compile(&CompileRequest { options: &options, ..request(&source) }).unwrap();
         }
     }
 }
 
 #[test]
-fn headers_of_cuda_are_found_beside_the_compiler() {
-    let name = "headers_of_cuda_are_found_beside_the_compiler";
+fn cuda_headers_are_found_next_to_the_compiler() {
+    let name = "cuda_headers_are_found_next_to_the_compiler";
     let Some(compiler) = compiler(name) else { return };
-    if !skip::unless(name, (!compiler.include_dirs().is_empty()).then_some(()).ok_or("CUDA's headers".into()))
+    if !skip::check(name, (!compiler.include_dirs().is_empty()).then_some(()).ok_or("CUDA's headers".into()))
     {
         return;
     }
@@ -79,17 +79,17 @@ fn headers_of_cuda_are_found_beside_the_compiler() {
         ("compute_80", "-std=c++20"),
     ] {
         let options = [standard.to_owned()];
-        compiler.compile(&Job { arch, options: &options, ..job(source) }).unwrap();
+        compiler.compile(&CompileRequest { arch, options: &options, ..request(source) }).unwrap();
     }
 }
 
-/// Our integer types and those of CUDA's own C++ library are the same.
+/// Our integer types are those of CUDA's own C++ library.
 #[test]
-fn the_stand_ins_agree_with_the_library_of_cuda() {
-    let name = "the_stand_ins_agree_with_the_library_of_cuda";
+fn host_headers_agree_with_the_cuda_library() {
+    let name = "host_headers_agree_with_the_cuda_library";
     let Some(compiler) = compiler(name) else { return };
     let has_library = compiler.include_dirs().iter().any(|dir| dir.join("cuda/std/cstdint").is_file());
-    if !skip::unless(name, has_library.then_some(()).ok_or("CUDA's C++ library".into())) {
+    if !skip::check(name, has_library.then_some(()).ok_or("CUDA's C++ library".into())) {
         return;
     }
     for order in [
@@ -100,49 +100,50 @@ fn the_stand_ins_agree_with_the_library_of_cuda() {
             "{order}#include <cuda/atomic>\nextern \"C\" __global__ void k(uint64_t* a) {{\n\
              cuda::atomic_ref<uint64_t, cuda::thread_scope_system> r(*a); r.store(INT32_MAX); }}"
         );
-        compiler.compile(&job(&source)).unwrap();
+        compiler.compile(&request(&source)).unwrap();
     }
 }
 
 #[test]
-fn every_header_of_ours_compiles_alone_by_both_standards() {
-    let Some(compiler) = compiler("every_header_of_ours_compiles_alone_by_both_standards") else { return };
+fn every_device_header_compiles_alone_in_both_standards() {
+    let Some(compiler) = compiler("every_device_header_compiles_alone_in_both_standards") else { return };
     for (name, _) in HEADERS {
         let source = format!("#include <{name}>\nextern \"C\" __global__ void nothing() {{}}\n");
         for (arch, standard) in [("sm_90", "-std=c++17"), ("compute_80", "-std=c++20")] {
             let options = [standard.to_owned()];
-            let compiled = compiler.compile(&Job { arch, options: &options, ..job(&source) });
+            let compiled = compiler.compile(&CompileRequest { arch, options: &options, ..request(&source) });
             assert!(compiled.is_ok(), "{name}: {}", compiled.unwrap_err());
         }
     }
 }
 
 #[test]
-fn a_mistake_is_told_with_the_name_and_line_of_the_source() {
-    let Some(compiler) = compiler("a_mistake_is_told_with_the_name_and_line_of_the_source") else { return };
+fn an_error_names_the_source_and_line() {
+    let Some(compiler) = compiler("an_error_names_the_source_and_line") else { return };
     let wrong = "extern \"C\" __global__ void k(int* a) {\n  a[0] = nowhere;\n}\n";
-    let error = compiler.compile(&Job { name: "/src/wrong.cu", ..job(wrong) }).unwrap_err();
-    let words = error.to_string();
-    assert!(matches!(error, CompileError::Rejected { .. }), "{words}");
-    assert!(words.contains("/src/wrong.cu(2)") && words.contains("nowhere"), "{words}");
+    let error = compiler.compile(&CompileRequest { name: "/src/wrong.cu", ..request(wrong) }).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, CompileError::Rejected { .. }), "{text}");
+    assert!(text.contains("/src/wrong.cu(2)") && text.contains("nowhere"), "{text}");
 }
 
 #[test]
-fn a_device_or_an_option_that_the_compiler_does_not_know_is_told() {
-    let Some(compiler) = compiler("a_device_or_an_option_that_the_compiler_does_not_know_is_told") else {
+fn unknown_architectures_and_options_are_reported() {
+    let Some(compiler) = compiler("unknown_architectures_and_options_are_reported") else {
         return;
     };
     let source = "extern \"C\" __global__ void k() {}";
-    let words = compiler.compile(&Job { arch: "sm_1", ..job(source) }).unwrap_err().to_string();
-    assert!(words.contains("sm_1") && words.contains("gpu-architecture"), "{words}");
+    let text = compiler.compile(&CompileRequest { arch: "sm_1", ..request(source) }).unwrap_err().to_string();
+    assert!(text.contains("sm_1") && text.contains("gpu-architecture"), "{text}");
     let options = ["--no-such-option".to_owned()];
-    let words = compiler.compile(&Job { options: &options, ..job(source) }).unwrap_err().to_string();
-    assert!(words.contains("no-such-option"), "{words}");
+    let text =
+        compiler.compile(&CompileRequest { options: &options, ..request(source) }).unwrap_err().to_string();
+    assert!(text.contains("no-such-option"), "{text}");
 }
 
 #[test]
-fn macros_and_headers_from_memory_and_from_disk_reach_the_source() {
-    let Some(compiler) = compiler("macros_and_headers_from_memory_and_from_disk_reach_the_source") else {
+fn macros_and_headers_from_memory_and_disk_are_used() {
+    let Some(compiler) = compiler("macros_and_headers_from_memory_and_disk_are_used") else {
         return;
     };
     let dir = std::env::temp_dir().join(format!("ringfold-compile-{}", std::process::id()));
@@ -155,19 +156,19 @@ fn macros_and_headers_from_memory_and_from_disk_reach_the_source() {
                   static_assert(WIDTH == 8 && FROM_MEMORY == 2 && FROM_DISK == 3);\n\
                   extern \"C\" __global__ void k() {}\n";
     let headers = [("from_memory.cuh", "#define FROM_MEMORY 2\n")];
-    let compiled = compiler.compile(&Job {
+    let compiled = compiler.compile(&CompileRequest {
         defines: &defines,
         include_dirs: &include_dirs,
         headers: &headers,
-        ..job(source)
+        ..request(source)
     });
     std::fs::remove_dir_all(&dir).unwrap();
     compiled.unwrap();
 }
 
 #[test]
-fn a_source_with_a_zero_in_it_is_refused_with_words() {
-    let Some(compiler) = compiler("a_source_with_a_zero_in_it_is_refused_with_words") else { return };
-    let words = compiler.compile(&job("int a;\0int b;")).unwrap_err().to_string();
-    assert!(words.contains("zero"), "{words}");
+fn a_source_with_a_nul_byte_is_rejected() {
+    let Some(compiler) = compiler("a_source_with_a_nul_byte_is_rejected") else { return };
+    let text = compiler.compile(&request("int a;\0int b;")).unwrap_err().to_string();
+    assert!(text.contains("NUL"), "{text}");
 }

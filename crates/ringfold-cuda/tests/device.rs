@@ -1,9 +1,9 @@
-//! A device, by the driver alone. They need one; without, each tells that it was skipped.
+//! Tests of a device through the driver. Without a device each prints that it was skipped.
 
 use crate::skip;
-use ringfold_cuda::nvrtc::{Compiler, Job};
+use ringfold_cuda::nvrtc::{CompileRequest, Compiler};
 use ringfold_cuda::{
-    Block, CudaError, Gpu, GpuMemory, Grid, IpcMemory, IpcRecord, Module, buffer_id, relaxed_capture,
+    CudaError, Dim3, Gpu, GpuMemory, IpcMemory, IpcRecord, Module, buffer_id, relaxed_capture,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,16 +20,16 @@ extern "C" __global__ void spin(volatile unsigned long long* word, unsigned long
 }
 "#;
 
-const ONE: Grid = Grid { x: 1, y: 1, z: 1 };
-const THREAD: Block = Block { x: 1, y: 1, z: 1 };
+const ONE: Dim3 = Dim3 { x: 1, y: 1, z: 1 };
+const THREAD: Dim3 = Dim3 { x: 1, y: 1, z: 1 };
 
-/// One test at a time: memory that one frees has the driver wait for the other's kernel, and nobody else can call it then.
+/// One test at a time: freeing memory waits for kernels of other tests, and blocks all driver calls meanwhile.
 static DEVICE: Mutex<()> = Mutex::new(());
 
 fn gpu(test: &str) -> Option<(Gpu, MutexGuard<'static, ()>)> {
     let gpu = Gpu::open(0);
     let available = gpu.as_ref().map(|_| ()).map_err(ToString::to_string);
-    let gpu = if skip::unless(test, available) { gpu.ok()? } else { return None };
+    let gpu = if skip::check(test, available) { gpu.ok()? } else { return None };
     Some((gpu, DEVICE.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
@@ -37,7 +37,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// A copy of the first words of a device's memory.
+/// Copies the first words of device memory to the host.
 fn words_of(memory: &GpuMemory, count: usize) -> Vec<u64> {
     let (stream, host) =
         (memory.gpu().create_stream().unwrap(), memory.gpu().map_host_words(8 * count).unwrap());
@@ -48,17 +48,17 @@ fn words_of(memory: &GpuMemory, count: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_device_tells_what_it_is() {
-    let Some((gpu, _alone)) = gpu("a_device_tells_what_it_is") else { return };
+fn device_properties_are_reported() {
+    let Some((gpu, _alone)) = gpu("device_properties_are_reported") else { return };
     assert!(gpu.sms() > 0 && gpu.arch().starts_with("sm_"), "{gpu:?}");
     assert_eq!(Gpu::with_uuid(gpu.uuid().unwrap()).unwrap(), Some(gpu));
     assert_eq!(Gpu::current().unwrap().ordinal(), 0);
-    assert_eq!(Gpu::why_not(), None);
+    assert_eq!(Gpu::unavailable_reason(), None);
 }
 
 #[test]
-fn memory_begins_as_zeros_and_is_copied_both_ways() {
-    let Some((gpu, _alone)) = gpu("memory_begins_as_zeros_and_is_copied_both_ways") else { return };
+fn memory_is_zeroed_and_copied_both_ways() {
+    let Some((gpu, _alone)) = gpu("memory_is_zeroed_and_copied_both_ways") else { return };
     let memory = GpuMemory::zeroed(&gpu, 1 << 20).unwrap();
     assert_eq!(Gpu::of_address(memory.address() + 77).unwrap(), Some(gpu));
     assert!(words_of(&memory, 1 << 17).iter().all(|word| *word == 0));
@@ -78,31 +78,31 @@ fn memory_begins_as_zeros_and_is_copied_both_ways() {
 }
 
 #[test]
-fn a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile() {
-    let name = "a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile";
+fn waits_have_deadlines_and_do_not_block_other_streams() {
+    let name = "waits_have_deadlines_and_do_not_block_other_streams";
     let Some((gpu, _alone)) = gpu(name) else { return };
     let compiler = Compiler::load(None);
-    if !skip::unless(name, compiler.as_ref().map(|_| ()).map_err(ToString::to_string)) {
+    if !skip::check(name, compiler.as_ref().map(|_| ()).map_err(ToString::to_string)) {
         return;
     }
     let arch = gpu.arch();
-    let job = Job { source: SPIN, name: "spin.cu", arch: &arch, ..Job::default() };
+    let request = CompileRequest { source: SPIN, name: "spin.cu", arch: &arch, ..CompileRequest::default() };
     let spin =
-        Module::load(&gpu, &compiler.unwrap().compile(&job).unwrap()).unwrap().function("spin").unwrap();
+        Module::load(&gpu, &compiler.unwrap().compile(&request).unwrap()).unwrap().function("spin").unwrap();
     let (word, out) = (gpu.map_host_words(8).unwrap(), GpuMemory::zeroed(&gpu, 8).unwrap());
     let (stream, other) = (gpu.create_stream().unwrap(), gpu.create_stream().unwrap());
     let target = GpuMemory::zeroed(&gpu, 64).unwrap();
     let parameters = [word.device_address().to_ne_bytes(), out.address().to_ne_bytes()].concat();
-    // One on a stream of ours, and one on the default stream.
+    // Once on a created stream, once on the default stream.
     for raw in [stream.raw(), 0] {
         word.word(0).store(0, Ordering::Release);
-        // SAFETY: the parameters are the kernel's, and what they point to lives until it has ended.
+        // SAFETY: the parameters match the kernel, and their memory lives until it has ended.
         unsafe { spin.launch(&parameters, ONE, THREAD, 0, raw).unwrap() };
-        // SAFETY: the stream is the one that was launched on.
+        // SAFETY: the stream exists.
         let launched = unsafe { gpu.borrow_stream(raw) };
         let began = Instant::now();
         let late = launched.synchronize(Instant::now() + Duration::from_millis(50)).unwrap_err();
-        assert!(matches!(late, CudaError::Late { .. }), "{late}");
+        assert!(matches!(late, CudaError::TimedOut { .. }), "{late}");
         assert!(began.elapsed() < Duration::from_secs(5));
         // SAFETY: the target lives.
         unsafe { other.write_word(target.address(), 7).unwrap() };
@@ -114,8 +114,8 @@ fn a_wait_for_a_device_has_a_deadline_and_others_go_on_meanwhile() {
 }
 
 #[test]
-fn events_order_streams_and_tell_the_time() {
-    let Some((gpu, _alone)) = gpu("events_order_streams_and_tell_the_time") else { return };
+fn events_order_streams_and_measure_time() {
+    let Some((gpu, _alone)) = gpu("events_order_streams_and_measure_time") else { return };
     let (first, second) = (gpu.create_stream().unwrap(), gpu.create_stream().unwrap());
     let (began, ended) = (gpu.create_timed_event().unwrap(), gpu.create_timed_event().unwrap());
     let memory = GpuMemory::zeroed(&gpu, 64 << 20).unwrap();
@@ -136,8 +136,8 @@ fn events_order_streams_and_tell_the_time() {
 }
 
 #[test]
-fn records_tell_the_place_in_an_allocation_and_its_own_process_does_not_open_them() {
-    let name = "records_tell_the_place_in_an_allocation_and_its_own_process_does_not_open_them";
+fn ipc_records_contain_the_offset_and_are_rejected_by_their_own_process() {
+    let name = "ipc_records_contain_the_offset_and_are_rejected_by_their_own_process";
     let Some((gpu, _alone)) = gpu(name) else { return };
     let (memory, other) = (GpuMemory::zeroed(&gpu, 8 << 20).unwrap(), GpuMemory::zeroed(&gpu, 64).unwrap());
     let record = IpcRecord::export(memory.address() + 4096, 512).unwrap();
@@ -145,16 +145,16 @@ fn records_tell_the_place_in_an_allocation_and_its_own_process_does_not_open_the
     assert!(record.allocation_bytes >= 8 << 20);
     assert_eq!(IpcRecord::decode(&record.encode()), Some(record));
     let too_long = IpcRecord::export(memory.address() + 4096, 8 << 20).unwrap_err();
-    assert!(too_long.to_string().contains("do not lie in one allocation"), "{too_long}");
+    assert!(too_long.to_string().contains("exceed their allocation"), "{too_long}");
     let own = IpcMemory::open(&record, &gpu).unwrap_err();
-    assert!(own.to_string().contains("by the process that it belongs to"), "{own}");
+    assert!(own.to_string().contains("it belongs to this process"), "{own}");
     assert_eq!(buffer_id(memory.address()).unwrap(), buffer_id(memory.address() + 4096).unwrap());
     assert_ne!(buffer_id(memory.address()).unwrap(), buffer_id(other.address()).unwrap());
 }
 
 #[test]
-fn calls_may_be_made_while_captures_are_left_alone() {
-    let Some((gpu, _alone)) = gpu("calls_may_be_made_while_captures_are_left_alone") else { return };
+fn calls_work_in_relaxed_capture_mode() {
+    let Some((gpu, _alone)) = gpu("calls_work_in_relaxed_capture_mode") else { return };
     let guard = relaxed_capture();
     let inner = relaxed_capture();
     assert_eq!(GpuMemory::zeroed(&gpu, 100).unwrap().len(), 100);
@@ -163,8 +163,8 @@ fn calls_may_be_made_while_captures_are_left_alone() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_told() {
-    let Some((gpu, _alone)) = gpu("memory_that_is_not_there_is_told") else { return };
+fn running_out_of_memory_is_reported() {
+    let Some((gpu, _alone)) = gpu("running_out_of_memory_is_reported") else { return };
     let lacking = GpuMemory::zeroed(&gpu, 1 << 50).unwrap_err();
     assert_eq!(lacking, CudaError::OutOfMemory { device: 0, bytes: 1 << 50 });
     assert_eq!((lacking.kind(), lacking.code()), ("cuda", 2));

@@ -1,13 +1,13 @@
-//! What every medium promises, tried on connections of ports: over TCP, through shared memory, and by a device.
+//! The transport test suite of the fabric, run on connections of ports: TCP, shared memory and CUDA.
 //!
-//! Both sides are threads of one process here, where told memory is the very memory. So that mapping is tried too, one pair
-//! takes what it is told for another process's. What processes open of each other's devices is tried from Python.
+//! Both ranks are threads of one process, where records resolve to the same memory. To test mapping as well, some pairs
+//! treat records as another process's. CUDA IPC between processes is tested from Python.
 
 use crate::{skip, suite};
 
 use ringfold_cuda::port::{
-    Connection, Port, PortError, RegisteredMemory, Registrable, SemaphoreFace, SemaphoreKind, SemaphoreOffer,
-    Transport, TransportFlags, Wait, WordPlace,
+    Connection, Port, PortError, RegisteredMemory, Registrable, SemaphoreCursor, SemaphoreKind,
+    SemaphoreOffer, Transport, TransportFlags, Wait, WordLocation,
 };
 use ringfold_cuda::{Gpu, GpuMemory, HostWords, Stream};
 use ringfold_fabric::memory::Memory;
@@ -19,31 +19,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use suite::{CHANNELS, Failure, Guarded, Pair, Side};
 
-/// Where memory lies.
+/// The kind of memory that a pair registers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ground {
-    /// In this process alone.
+enum MemoryKind {
+    /// Private host memory.
     Private,
-    /// In a file.
+    /// Memory in a file.
     File,
-    /// In a file, and told as if it were another process's.
+    /// Memory in a file, with the record of another process.
     ForeignFile,
-    /// As above, without a file: it can't be reached but over TCP.
+    /// Private host memory, with the record of another process: accessible only over TCP.
     Foreign,
-    /// On a device.
+    /// Device memory.
     Device,
 }
 
 /// One rank.
 struct Rank {
-    // Dropped in this order: whoever lets go of everything has left.
-    semaphores: BTreeMap<u32, SemaphoreFace>,
+    // Dropped in this order.
+    semaphores: BTreeMap<u32, SemaphoreCursor>,
     connection: Connection,
     port: Port,
-    ground: Ground,
+    kind: MemoryKind,
 }
 
-fn pair(transport: Transport, ground: Ground) -> (Rank, Rank) {
+fn pair(transport: Transport, kind: MemoryKind) -> (Rank, Rank) {
     let open = |name| Port::open(name, Some("127.0.0.1".parse().unwrap())).unwrap();
     let (zero, one) = (open("rank 0"), open("rank 1"));
     let late = Instant::now() + suite::LONG;
@@ -52,20 +52,20 @@ fn pair(transport: Transport, ground: Ground) -> (Rank, Rank) {
     let to_zero = one.connect(&his, &hers.record(), 0, late).unwrap();
     let mut semaphores = (BTreeMap::new(), BTreeMap::new());
     for channel in CHANNELS {
-        let offer = |connection| SemaphoreOffer::new(connection, WordPlace::of(transport)).unwrap();
+        let offer = |connection| SemaphoreOffer::new(connection, WordLocation::of(transport)).unwrap();
         let (hers, his) = (offer(&to_one), offer(&to_zero));
-        let tell = |offer: &SemaphoreOffer| told(offer.record(), ground);
-        let face = |joined| SemaphoreFace::new(&joined, SemaphoreKind::HostToHost);
-        semaphores.0.insert(channel, face(hers.join(&tell(&his)).unwrap()));
-        semaphores.1.insert(channel, face(his.join(&tell(&hers)).unwrap()));
+        let tell = |offer: &SemaphoreOffer| foreign_record(offer.record(), kind);
+        let cursor = |joined| SemaphoreCursor::new(&joined, SemaphoreKind::HostToHost);
+        semaphores.0.insert(channel, cursor(hers.join(&tell(&his)).unwrap()));
+        semaphores.1.insert(channel, cursor(his.join(&tell(&hers)).unwrap()));
     }
-    let rank = |port, connection, semaphores| Rank { semaphores, connection, port, ground };
+    let rank = |port, connection, semaphores| Rank { semaphores, connection, port, kind };
     (rank(zero, to_one, semaphores.0), rank(one, to_zero, semaphores.1))
 }
 
-/// A record, perhaps as if another process had made it: its number begins with the 17th byte.
-fn told(mut record: Vec<u8>, ground: Ground) -> Vec<u8> {
-    if matches!(ground, Ground::ForeignFile | Ground::Foreign) {
+/// The record, changed to another process for foreign kinds: the process id starts at byte 16.
+fn foreign_record(mut record: Vec<u8>, kind: MemoryKind) -> Vec<u8> {
+    if matches!(kind, MemoryKind::ForeignFile | MemoryKind::Foreign) {
         record[16] ^= 1;
     }
     record
@@ -78,27 +78,27 @@ impl Rank {
 }
 
 thread_local! {
-    /// What memory of devices is copied with.
-    static TOOLS: RefCell<Option<(Stream, HostWords)>> = const { RefCell::new(None) };
+    /// Stream and buffer for copies of device memory.
+    static COPY_STREAM: RefCell<Option<(Stream, HostWords)>> = const { RefCell::new(None) };
 }
 
-/// Registered memory, and a device's besides.
-struct Laid {
+/// Registered memory of any kind.
+struct TestMemory {
     registered: RegisteredMemory,
     device: Option<GpuMemory>,
 }
 
-impl Laid {
-    /// Copies between the device and the host, and waits for it.
+impl TestMemory {
+    /// Calls `user` with a buffer, and a function that copies to it (true) or from it.
     fn copy(&self, at: usize, bytes: usize, user: impl FnOnce(&HostWords, &dyn Fn(bool))) {
         let Some(memory) = &self.device else { return };
         let (gpu, there) = (memory.gpu(), memory.address() + at as u64);
-        TOOLS.with_borrow_mut(|tools| {
-            if tools.as_ref().is_none_or(|(_, words)| words.len() < bytes) {
+        COPY_STREAM.with_borrow_mut(|copier| {
+            if copier.as_ref().is_none_or(|(_, words)| words.len() < bytes) {
                 let words = gpu.map_host_words(bytes.next_power_of_two()).unwrap();
-                *tools = Some((gpu.create_stream().unwrap(), words));
+                *copier = Some((gpu.create_stream().unwrap(), words));
             }
-            let (stream, words) = tools.as_ref().unwrap();
+            let (stream, words) = copier.as_ref().unwrap();
             user(words, &|is_down| {
                 let here = words.device_address();
                 let (to, from) = if is_down { (here, there) } else { (there, here) };
@@ -109,46 +109,46 @@ impl Laid {
         });
     }
 
-    fn place(&self, at: usize) -> *mut u8 {
+    fn pointer(&self, at: usize) -> *mut u8 {
         assert!(self.device.is_none());
         core::ptr::with_exposed_provenance_mut(self.registered.data() as usize + at)
     }
 }
 
 impl Side for Rank {
-    type Memory = Laid;
+    type Memory = TestMemory;
     type Remote = RegisteredMemory;
 
-    fn register(&self, bytes: Vec<u8>) -> Laid {
-        if self.ground == Ground::Device {
+    fn register(&self, bytes: Vec<u8>) -> TestMemory {
+        if self.kind == MemoryKind::Device {
             let memory = GpuMemory::zeroed(&Gpu::open(0).unwrap(), bytes.len()).unwrap();
             let registered = self.port.register(Registrable::Device(memory.memory()), self.flags()).unwrap();
-            let laid = Laid { registered, device: Some(memory) };
-            self.write(&laid, 0, &bytes);
-            return laid;
+            let memory = TestMemory { registered, device: Some(memory) };
+            self.write(&memory, 0, &bytes);
+            return memory;
         }
-        let what = match self.ground {
-            Ground::File | Ground::ForeignFile => {
+        let what = match self.kind {
+            MemoryKind::File | MemoryKind::ForeignFile => {
                 Registrable::Shared(SharedMemory::create(bytes.len()).unwrap())
             }
             _ => Registrable::Host(Memory::zeroed(bytes.len())),
         };
-        let laid = Laid { registered: self.port.register(what, self.flags()).unwrap(), device: None };
-        self.write(&laid, 0, &bytes);
-        laid
+        let memory = TestMemory { registered: self.port.register(what, self.flags()).unwrap(), device: None };
+        self.write(&memory, 0, &bytes);
+        memory
     }
 
-    fn tell(&self, memory: &Laid) -> Vec<u8> {
-        told(memory.registered.serialize(), self.ground)
+    fn tell(&self, memory: &TestMemory) -> Vec<u8> {
+        foreign_record(memory.registered.serialize(), self.kind)
     }
 
     fn hear(&self, record: &[u8]) -> RegisteredMemory {
         let heard = self.port.remote(record).unwrap();
-        assert_eq!(heard.data() == 0, self.ground == Ground::Foreign);
+        assert_eq!(heard.data() == 0, self.kind == MemoryKind::Foreign);
         heard
     }
 
-    fn read(&self, memory: &Laid, at: usize, into: &mut [u8]) {
+    fn read(&self, memory: &TestMemory, at: usize, into: &mut [u8]) {
         if memory.device.is_some() {
             memory.copy(at, into.len(), |words, go| {
                 go(true);
@@ -157,34 +157,40 @@ impl Side for Rank {
             });
             return;
         }
-        // SAFETY: the memory has so many bytes from there on. What is written to it meanwhile is some of both.
-        unsafe { core::ptr::copy(memory.place(at), into.as_mut_ptr(), into.len()) };
+        // SAFETY: the range is within the memory. Concurrent writes may be seen in part.
+        unsafe { core::ptr::copy(memory.pointer(at), into.as_mut_ptr(), into.len()) };
     }
 
-    fn write(&self, memory: &Laid, at: usize, from: &[u8]) {
+    fn write(&self, memory: &TestMemory, at: usize, from: &[u8]) {
         if memory.device.is_some() {
             memory.copy(at, from.len(), |words, go| {
-                // SAFETY: there are so many bytes, which nobody else uses yet.
+                // SAFETY: there are so many bytes, and nothing else uses them yet.
                 unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), words.start(), from.len()) };
                 go(false);
             });
             return;
         }
         // SAFETY: as above.
-        unsafe { core::ptr::copy(from.as_ptr(), memory.place(at), from.len()) };
+        unsafe { core::ptr::copy(from.as_ptr(), memory.pointer(at), from.len()) };
     }
 
-    fn word(&self, memory: &Laid, at: usize) -> u64 {
+    fn word(&self, memory: &TestMemory, at: usize) -> u64 {
         if memory.device.is_some() {
             let mut bytes = [0; 8];
             self.read(memory, at, &mut bytes);
             return u64::from_le_bytes(bytes);
         }
         // SAFETY: it is within the memory, and aligned.
-        unsafe { AtomicU64::from_ptr(memory.place(at).cast()) }.load(Ordering::Acquire)
+        unsafe { AtomicU64::from_ptr(memory.pointer(at).cast()) }.load(Ordering::Acquire)
     }
 
-    fn put(&self, from: &Laid, range: Range<usize>, to: &RegisteredMemory, at: u64) -> Result<(), Failure> {
+    fn put(
+        &self,
+        from: &TestMemory,
+        range: Range<usize>,
+        to: &RegisteredMemory,
+        at: u64,
+    ) -> Result<(), Failure> {
         let (start, bytes) = (range.start as u64, range.len() as u64);
         Ok(self.connection.write(to, at, &from.registered, start, bytes)?)
     }
@@ -232,7 +238,7 @@ impl From<PortError> for Failure {
 }
 
 macro_rules! media {
-    ($($medium:ident = $transport:expr, $ground:expr;)*) => {$(
+    ($($medium:ident = $transport:expr, $kind:expr;)*) => {$(
         struct $medium;
 
         impl Pair for $medium {
@@ -241,25 +247,25 @@ macro_rules! media {
             const BOB: &str = "rank 1";
 
             fn pair() -> (Rank, Rank) {
-                pair($transport, $ground)
+                pair($transport, $kind)
             }
         }
     )*};
 }
 
 media! {
-    Tcp = Transport::Ethernet, Ground::Private;
-    TcpToOthers = Transport::Ethernet, Ground::Foreign;
-    Shared = Transport::SharedMemory, Ground::File;
-    SharedMapped = Transport::SharedMemory, Ground::ForeignFile;
-    SharedBeside = Transport::SharedMemory, Ground::Foreign;
-    Cuda = Transport::CudaIpc, Ground::Device;
-    TcpOfDevices = Transport::Ethernet, Ground::Device;
+    Tcp = Transport::Ethernet, MemoryKind::Private;
+    TcpForeign = Transport::Ethernet, MemoryKind::Foreign;
+    Shared = Transport::SharedMemory, MemoryKind::File;
+    SharedMapped = Transport::SharedMemory, MemoryKind::ForeignFile;
+    SharedOverTcp = Transport::SharedMemory, MemoryKind::Foreign;
+    Cuda = Transport::CudaIpc, MemoryKind::Device;
+    TcpDevice = Transport::Ethernet, MemoryKind::Device;
 }
 
-impl Guarded for TcpToOthers {
+impl Guarded for TcpForeign {
     fn forged(record: &[u8], bytes: u64) -> Vec<u8> {
-        // The size is told twice: of the memory, and of what stands for it over TCP.
+        // The size is in the record twice: of the memory, and of its segment.
         let mut record = record.to_vec();
         let end = record.len();
         record[64..72].copy_from_slice(&bytes.to_le_bytes());
@@ -268,23 +274,23 @@ impl Guarded for TcpToOthers {
     }
 }
 
-/// Whether there is a device; where there is none, that is said.
+/// Whether there is a device; prints the reason if not.
 fn has_device() -> bool {
-    match Gpu::why_not() {
+    match Gpu::unavailable_reason() {
         None => true,
         Some(why) => {
-            skip::tell("media of CUDA devices", &why.to_string());
+            skip::report("CUDA transports", &why.to_string());
             false
         }
     }
 }
 
 suite::every_medium_promises!(tcp, Tcp);
-suite::every_medium_promises!(tcp_to_others, TcpToOthers);
+suite::every_medium_promises!(tcp_foreign, TcpForeign);
 suite::queueing_media_promise!(tcp_queue, Tcp);
-suite::guarded_media_promise!(tcp_guard, TcpToOthers);
+suite::guarded_media_promise!(tcp_guard, TcpForeign);
 suite::every_medium_promises!(shared_memory, Shared);
 suite::every_medium_promises!(shared_memory_mapped, SharedMapped);
-suite::every_medium_promises!(shared_memory_beside, SharedBeside);
+suite::every_medium_promises!(shared_memory_over_tcp, SharedOverTcp);
 suite::every_medium_promises!(cuda, Cuda, if has_device());
-suite::every_medium_promises!(tcp_of_devices, TcpOfDevices, if has_device());
+suite::every_medium_promises!(tcp_device, TcpDevice, if has_device());

@@ -1,4 +1,4 @@
-//! What ports promise beyond what every medium does: registering, telling, connecting, ending.
+//! Ports: registration, connection, failure and shutdown.
 
 use ringfold_cuda::port::{
     Connection, Port, PortError, RegisteredMemory, Registrable, Transport, TransportFlags,
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// What takes milliseconds is done by then, on a loaded machine too.
+/// Generous for operations of milliseconds on a loaded machine.
 const SOON: Duration = Duration::from_secs(5);
 
 fn late() -> Instant {
@@ -37,20 +37,20 @@ fn host(port: &Port, bytes: usize) -> RegisteredMemory {
 
 fn read(memory: &RegisteredMemory) -> Vec<u8> {
     let start = core::ptr::with_exposed_provenance::<u8>(memory.data() as usize);
-    // SAFETY: the memory is the host's and held; what is written to it meanwhile is waited for by the tests.
+    // SAFETY: it is host memory and held; the tests wait for writes before they read.
     unsafe { core::slice::from_raw_parts(start, memory.size() as usize).to_vec() }
 }
 
 fn word(memory: &RegisteredMemory, offset: usize) -> u64 {
     let start = core::ptr::with_exposed_provenance_mut::<u8>(memory.data() as usize + offset);
-    // SAFETY: as above; tests ask for aligned words alone.
+    // SAFETY: as above; the offset is aligned.
     unsafe { AtomicU64::from_ptr(start.cast()) }.load(Ordering::Acquire)
 }
 
 fn await_word(memory: &RegisteredMemory, offset: usize, value: u64) {
     let end = late();
     while word(memory, offset) != value {
-        assert!(Instant::now() < end, "it never came");
+        assert!(Instant::now() < end, "the word did not arrive");
         std::thread::yield_now();
     }
 }
@@ -58,7 +58,7 @@ fn await_word(memory: &RegisteredMemory, offset: usize, value: u64) {
 const BY_HOST: [Transport; 2] = [Transport::Ethernet, Transport::SharedMemory];
 
 #[test]
-fn what_is_written_arrives_and_words_come_behind_it() {
+fn words_arrive_after_earlier_writes() {
     for transport in BY_HOST {
         let (zero, one) = (open("rank 0"), open("rank 1"));
         let (to_one, _to_zero) = connect(transport, &zero, &one);
@@ -80,7 +80,7 @@ fn what_is_written_arrives_and_words_come_behind_it() {
 }
 
 #[test]
-fn a_flush_says_that_all_has_arrived_without_a_call_there() {
+fn a_flush_waits_for_arrival_without_calls_of_the_peer() {
     for transport in BY_HOST {
         let (zero, one) = (open("rank 0"), open("rank 1"));
         let (to_one, _to_zero) = connect(transport, &zero, &one);
@@ -90,7 +90,7 @@ fn a_flush_says_that_all_has_arrived_without_a_call_there() {
         for round in 0..16 {
             to_one.write(&there, round << 20, &source, 0, 1 << 20).unwrap();
             let address = (&raw mut mine).expose_provenance() as u64;
-            // SAFETY: it is a word of ours.
+            // SAFETY: it is a local variable.
             unsafe { to_one.update_and_sync(&there, (round << 20) + 4096, address, round + 1) }.unwrap();
             assert_eq!(mine, round + 1);
             to_one.flush(late()).unwrap();
@@ -100,26 +100,26 @@ fn a_flush_says_that_all_has_arrived_without_a_call_there() {
 }
 
 #[test]
-fn what_can_not_be_is_refused_in_words() {
+fn invalid_arguments_are_rejected() {
     for transport in BY_HOST {
         let (zero, one) = (open("rank 0"), open("rank 1"));
         let (to_one, _to_zero) = connect(transport, &zero, &one);
         let (source, target) = (host(&zero, 64), host(&one, 64));
         let there = zero.remote(&target.serialize()).unwrap();
-        let refused = [
+        let rejected = [
             to_one.write(&there, 60, &source, 0, 5),
             to_one.write(&there, 0, &source, 60, 5),
             to_one.write(&there, u64::MAX, &source, 0, 5),
             to_one.update(&there, 60, 1),
             to_one.update(&there, 4, 1),
         ];
-        for refused in refused {
-            assert!(matches!(refused, Err(PortError::Argument(_))), "{refused:?}");
+        for rejected in rejected {
+            assert!(matches!(rejected, Err(PortError::Argument(_))), "{rejected:?}");
         }
         let elsewhere =
             one.register(Registrable::Host(Memory::zeroed(64)), Transport::CudaIpc.into()).unwrap();
         let error = to_one.write(&elsewhere, 0, &source, 0, 1).unwrap_err();
-        assert!(error.to_string().contains("was not registered for"), "{error}");
+        assert!(error.to_string().contains("is not registered for"), "{error}");
         to_one.write(&there, 64, &source, 64, 0).unwrap();
         for garbage in [vec![], vec![0; 10], vec![255; 500], target.serialize()[1..].to_vec()] {
             assert!(matches!(zero.remote(&garbage), Err(PortError::Argument(_))));
@@ -138,12 +138,12 @@ fn what_can_not_be_is_refused_in_words() {
 }
 
 #[test]
-fn registrations_may_lie_in_one_allocation_and_keep_it() {
+fn registrations_may_share_an_allocation_and_keep_it_alive() {
     let whole = Arc::new(vec![0_u64; 1024]);
     let start = whole.as_ptr().expose_provenance();
     let part = |at: usize, bytes: usize| {
         let start = core::ptr::with_exposed_provenance_mut(start + at);
-        // SAFETY: the keeper has the bytes. Those of two parts that both have are written by one at a time.
+        // SAFETY: the keeper has the bytes. Bytes of two parts are written through one at a time.
         Registrable::Host(unsafe { Memory::kept(start, bytes, Box::new(whole.clone())) })
     };
     let (zero, one) = (open("rank 0"), open("rank 1"));
@@ -164,7 +164,7 @@ fn registrations_may_lie_in_one_allocation_and_keep_it() {
 }
 
 #[test]
-fn memory_that_is_told_within_a_process_is_the_very_same_and_is_kept() {
+fn a_record_resolves_to_the_same_memory_within_a_process() {
     let port = open("rank 0");
     let memory = port
         .register(Registrable::Shared(SharedMemory::create(4096).unwrap()), Transport::SharedMemory.into());
@@ -173,14 +173,14 @@ fn memory_that_is_told_within_a_process_is_the_very_same_and_is_kept() {
     let again = open("rank 1").remote(&record).unwrap();
     assert_eq!((again.data(), again.size(), again.is_device()), (address, 4096, false));
     drop(memory);
-    assert_eq!(read(&again), vec![0; 4096], "the memory is kept by whoever was told of it");
+    assert_eq!(read(&again), vec![0; 4096], "the second reference keeps the memory");
     drop(again);
     let error = port.remote(&record).unwrap_err();
-    assert!(error.to_string().contains("registered no longer"), "{error}");
+    assert!(error.to_string().contains("no longer registered"), "{error}");
 }
 
 #[test]
-fn a_rank_that_leaves_harms_nobody_and_what_it_wrote_arrives() {
+fn a_rank_that_leaves_is_no_failure_and_its_writes_arrive() {
     for transport in BY_HOST {
         let (zero, one, two) = (open("rank 0"), open("rank 1"), open("rank 2"));
         let (to_one, to_zero) = connect(transport, &zero, &one);
@@ -208,7 +208,7 @@ fn a_rank_that_leaves_harms_nobody_and_what_it_wrote_arrives() {
 }
 
 #[test]
-fn a_port_that_is_given_up_is_over_for_all_who_are_connected() {
+fn an_aborted_port_aborts_all_connected_ports() {
     for transport in BY_HOST {
         let (zero, one, two) = (open("rank 0"), open("rank 1"), open("rank 2"));
         let (to_one, _to_zero) = connect(transport, &zero, &one);
@@ -252,7 +252,7 @@ fn a_port_may_connect_with_itself() {
 }
 
 #[test]
-fn everything_may_be_let_go_of_in_any_order() {
+fn everything_may_be_dropped_in_any_order() {
     for transport in BY_HOST {
         for order in 0..6 {
             let (zero, one) = (open("rank 0"), open("rank 1"));
@@ -279,7 +279,7 @@ fn everything_may_be_let_go_of_in_any_order() {
 }
 
 #[test]
-fn a_port_that_takes_leave_has_sent_all_and_is_not_missed() {
+fn a_port_that_leaves_has_sent_all_and_is_no_failure() {
     for transport in BY_HOST {
         let (zero, one) = (open("rank 0"), open("rank 1"));
         let (to_one, to_zero) = connect(transport, &zero, &one);

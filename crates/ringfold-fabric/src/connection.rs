@@ -329,11 +329,6 @@ impl Connection {
         })
     }
 
-    /// Sends the rest, for [`limits::FAREWELL_MAX`] at most, and closes.
-    pub fn close(self) {
-        close_all([self], Instant::now() + limits::FAREWELL_MAX, Self::poll_finish);
-    }
-
     /// Sends what is left, and then ends the output. Returns true when that is done, or the connection is broken.
     pub fn poll_finish(&mut self) -> bool {
         if self.flush(&mut Vec::new()).is_err() {
@@ -370,11 +365,11 @@ impl Connection {
         let _ = self.transport.unwatch(&self.poller);
     }
 
-    /// The same connection, no longer registered, for a thread that may block. It is an error if input was not taken or
-    /// output was not sent.
+    /// The same connection, no longer registered, for a thread that may block. Its poller still checks whether the other
+    /// host answers. It is an error if input was not taken or output was not sent.
     pub fn into_blocking(self) -> io::Result<BlockingConnection> {
         if !self.unread.is_empty() || !self.output.is_empty() {
-            return Err(io::Error::other("the other end sent something before its turn"));
+            return Err(io::Error::other("unexpected data after the handshake"));
         }
         self.transport.unwatch(&self.poller)?;
         self.transport.set_blocking(true)?;

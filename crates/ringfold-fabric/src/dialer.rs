@@ -1,7 +1,7 @@
 //! Connecting to a peer that may have several addresses.
 //!
-//! They are tried in turn, each with a head start before the next one is tried beside it. The first handshake that
-//! succeeds wins; all others are dropped.
+//! Addresses are tried in turn, each with a head start before the next one is tried in parallel. Only one attempt at a
+//! time sends its proof: the other end counts a connection when it has the proof, and must not count two.
 
 use crate::clock::Clock;
 use crate::connection::{BlockingConnection, Connection};
@@ -10,7 +10,7 @@ use crate::limits;
 use crate::poller::{Poller, Readiness, Token};
 use crate::random;
 use core::fmt;
-use ringfold_proto::handshake::{Dialler, Established, Identity, Secret, Target};
+use ringfold_proto::handshake::{DialTarget, DialerHandshake, Established, HandshakeError, Identity, Secret};
 use ringfold_proto::time::Time;
 use std::collections::VecDeque;
 use std::io;
@@ -18,23 +18,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Who dials whom, and how it is proven.
+/// Who dials whom, and the secret that both know.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// This end.
     pub identity: Identity,
     /// The other end.
-    pub target: Target,
-    /// What both know.
+    pub target: DialTarget,
+    /// The shared secret.
     pub secret: Secret,
 }
 
-/// How a dialer goes about it.
+/// Times of a dialer.
 #[derive(Clone, Copy, Debug)]
 pub struct DialTiming {
     /// How long an address is tried alone.
     pub head_start: Duration,
-    /// How long the other end may take to send its first byte, if its system accepts the connection in time.
+    /// How long the other end may take to send its first byte, once its system has accepted the connection.
     pub answer_max: Duration,
 }
 
@@ -54,13 +54,15 @@ pub struct Dialer {
     /// When the next address is tried, if no attempt fails before.
     next_at: Time,
     attempts: Vec<(SocketAddr, Handshake)>,
+    /// The attempt that may send its proof.
+    proving: Option<Token>,
     failures: Vec<(SocketAddr, Rejection)>,
 }
 
 /// A connection that was made.
 #[derive(Debug)]
 pub struct Dialed {
-    /// What the two ends know of each other.
+    /// The result of the handshake.
     pub established: Established,
     /// The connection.
     pub connection: Connection,
@@ -76,16 +78,23 @@ pub struct DialError {
 }
 
 impl DialError {
-    /// Whether dialling again may succeed.
+    /// Whether dialling again may succeed: the right peer has not answered, or has refused only for now.
     pub fn is_retryable(&self) -> bool {
-        self.failures.iter().all(|(_, rejection)| rejection.retryable)
+        let mut rejections = self.failures.iter().map(|(_, rejection)| rejection);
+        !rejections.clone().any(Rejection::is_final) && rejections.any(|rejection| rejection.retryable)
+    }
+
+    /// Whether the right peer has refused the connection for now.
+    fn is_early(&self) -> bool {
+        let is_refused = |error| matches!(error, Some(HandshakeError::Rejected(_)));
+        self.failures.iter().any(|(_, rejection)| rejection.retryable && is_refused(rejection.error))
     }
 }
 
 impl fmt::Display for DialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.failures[..] {
-            [] => f.write_str("it has no address"),
+            [] => f.write_str("no address to dial"),
             [(_, rejection)] => rejection.fmt(f),
             all => all.iter().enumerate().try_for_each(|(index, (address, rejection))| {
                 write!(f, "{}{address}: {rejection}", if index == 0 { "" } else { "; " })
@@ -95,6 +104,12 @@ impl fmt::Display for DialError {
 }
 
 impl std::error::Error for DialError {}
+
+impl From<DialError> for io::Error {
+    fn from(error: DialError) -> Self {
+        Self::other(error)
+    }
+}
 
 impl Dialer {
     /// Begins to dial.
@@ -112,13 +127,14 @@ impl Dialer {
             untried: addresses.into_iter().collect(),
             next_at: now,
             attempts: Vec::new(),
+            proving: None,
             failures: Vec::new(),
         };
         dialer.dial_due(now);
         dialer
     }
 
-    /// Whether a token is of one of its attempts.
+    /// Whether a token belongs to one of its attempts.
     pub fn owns(&self, token: Token) -> bool {
         self.attempts.iter().any(|(_, handshake)| handshake.token() == token)
     }
@@ -131,17 +147,23 @@ impl Dialer {
         deadlines.chain((!self.untried.is_empty()).then_some(self.next_at)).chain(due).min()
     }
 
-    /// What failed so far.
+    /// The attempts that have failed so far.
     pub fn failures(&self) -> &[(SocketAddr, Rejection)] {
         &self.failures
     }
 
-    /// Moves all attempts on; there are few. After an answer or an error it has nothing more to do.
+    /// Advances all attempts; there are few. After a connection or an error it has nothing more to do.
     pub fn advance(&mut self, now: Time) -> Result<Option<Dialed>, DialError> {
         loop {
             let mut index = 0;
             while let Some((address, handshake)) = self.attempts.get_mut(index) {
+                let token = handshake.token();
+                if handshake.is_ready_to_prove() && *self.proving.get_or_insert(token) == token {
+                    handshake.send_proof();
+                }
                 match handshake.advance_dialled(now) {
+                    // Its welcome has just arrived.
+                    Ok(None) if handshake.is_ready_to_prove() && self.proving.is_none() => {}
                     Ok(None) => index += 1,
                     Ok(Some(established)) => {
                         let (address, handshake) = (*address, self.attempts.swap_remove(index).1);
@@ -154,6 +176,10 @@ impl Dialer {
                         self.failures.push((*address, rejection));
                         self.attempts.swap_remove(index);
                         self.next_at = now;
+                        if self.proving.take_if(|proving| *proving == token).is_some() {
+                            // Another attempt may be waiting to send its proof.
+                            index = 0;
+                        }
                     }
                 }
             }
@@ -167,7 +193,7 @@ impl Dialer {
         Ok(None)
     }
 
-    /// Tries the next address if it is time. Says whether it did.
+    /// Tries the next address if it is time. Returns whether it did.
     fn dial_due(&mut self, now: Time) -> bool {
         if now < self.next_at && !self.attempts.is_empty() {
             return false;
@@ -175,7 +201,7 @@ impl Dialer {
         let Some(address) = self.untried.pop_front() else { return false };
         let Credentials { identity, target, secret } = self.credentials.clone();
         let handshake = random::nonce().and_then(|nonce| {
-            let dialler = Dialler::new(identity, target, secret, nonce);
+            let dialler = DialerHandshake::new(identity, target, secret, nonce);
             Handshake::dial(now, address, &self.poller, dialler, now + self.timing.answer_max)
         });
         match handshake {
@@ -213,38 +239,75 @@ impl Backoff {
     }
 }
 
-/// Dials and waits until the connection is made; again, if the other end does not know of us yet. For threads that have
-/// nothing else to do.
+/// Dials once, for a thread that has nothing else to do. `may_wait` is called regularly; it returns how long to wait at
+/// most until it is called again, or an error that ends the attempt.
+pub fn dial_while<E: From<io::Error> + From<DialError>>(
+    addresses: &[SocketAddr],
+    credentials: &Credentials,
+    timing: DialTiming,
+    poller: &Arc<Poller>,
+    mut may_wait: impl FnMut(&Dialer) -> Result<Duration, E>,
+) -> Result<Dialed, E> {
+    let (clock, mut ready) = (Clock::start(), Readiness::default());
+    let mut dialer = Dialer::new(clock.now(), addresses.iter().copied(), credentials.clone(), timing, poller);
+    loop {
+        if let Some(dialed) = dialer.advance(clock.now())? {
+            return Ok(dialed);
+        }
+        let longest = may_wait(&dialer)?;
+        let due = dialer.poll_timeout().map_or(longest, |at| at.since(clock.now()));
+        poller.wait(&mut ready, due.min(longest).max(Duration::from_micros(100)))?;
+    }
+}
+
+/// Dials until the connection is made, and again if the peer refuses it only for now. Takes the settings of `owner`, which
+/// also checks whether the peer's host answers as long as the connection is open.
 pub fn dial_blocking(
     addresses: &[SocketAddr],
     timeout: Duration,
     credentials: &Credentials,
+    owner: &Poller,
 ) -> io::Result<BlockingConnection> {
-    let (clock, poller) = (Clock::start(), Arc::new(Poller::new()?));
+    let poller = Arc::new(Poller::with_unreachable_after(Some(owner.unreachable_after()))?);
     let end = Instant::now() + timeout;
-    let mut ready = Readiness::default();
+    let timing = DialTiming { answer_max: timeout, ..DialTiming::default() };
+    let mut backoff = Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE);
     loop {
-        let timing = DialTiming { answer_max: timeout, ..DialTiming::default() };
-        let addresses = addresses.iter().copied();
-        let mut dialer = Dialer::new(clock.now(), addresses, credentials.clone(), timing, &poller);
-        let error = loop {
-            match dialer.advance(clock.now()) {
-                Ok(Some(dialed)) => return dialed.connection.into_blocking(),
-                Ok(None) => {}
-                Err(error) => break error,
-            }
+        let dialed = dial_while(addresses, credentials, timing, &poller, |_| {
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time"));
+            if left.is_zero() { Err(Attempt::TimedOut) } else { Ok(left) }
+        });
+        let pause = backoff.next_pause();
+        match dialed {
+            Ok(dialed) => return dialed.connection.into_blocking()?.check_health_in(owner),
+            Err(Attempt::Failed(error)) if error.is_early() && Instant::now() + pause < end => {
+                std::thread::sleep(pause);
             }
-            let due = dialer.poll_timeout().map_or(left, |at| at.since(clock.now()));
-            poller.wait(&mut ready, due.min(left).max(Duration::from_micros(100)))?;
-        };
-        // The other end may be about to hear of the epoch that we speak of.
-        let is_early = |(_, rejection): &(_, Rejection)| rejection.retryable && rejection.error.is_some();
-        if !error.failures.iter().any(is_early) || Instant::now() + limits::REDIAL_PAUSE >= end {
-            return Err(io::Error::other(error));
+            Err(Attempt::Failed(error)) => return Err(error.into()),
+            Err(Attempt::System(error)) => return Err(error),
+            Err(Attempt::TimedOut) => {
+                let why = format!("no answer within {timeout:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
         }
-        std::thread::sleep(limits::REDIAL_PAUSE);
+    }
+}
+
+/// Why an attempt of [`dial_blocking`] failed.
+enum Attempt {
+    Failed(DialError),
+    System(io::Error),
+    TimedOut,
+}
+
+impl From<DialError> for Attempt {
+    fn from(error: DialError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<io::Error> for Attempt {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
     }
 }

@@ -4,8 +4,10 @@ use crate::connection::{Connection, Intake};
 use crate::limits;
 use crate::poller::{Poller, Token};
 use crate::transport::Transport;
-use ringfold_proto::handshake::{Acceptor, Dialler, Established, HandshakeError, Secret, SecretFor};
-use ringfold_proto::hello::{Hello, Refusal, Verdict, Welcome};
+use ringfold_proto::handshake::{
+    AcceptorHandshake, DialerHandshake, Established, HandshakeError, Secret, SecretLookup,
+};
+use ringfold_proto::hello::{ConnectionRejection, Hello, Verdict, Welcome};
 use ringfold_proto::time::Time;
 use std::io;
 use std::net::SocketAddr;
@@ -19,16 +21,18 @@ pub struct Handshake {
     /// When the other end must have sent its first byte, if its system has accepted the connection.
     answer_by: Time,
     /// Whether the other end has sent anything.
-    heard: bool,
+    has_answered: bool,
     /// Bytes that may still be read. A side that dials knows how many there are; what follows them is not for it.
     left: usize,
-    /// How sending failed first: the system tells each error once.
+    /// The dialler's proof, until [`Handshake::send_proof`].
+    held_proof: Vec<u8>,
+    /// The first error of sending: the system reports each error once.
     broken: Option<io::Error>,
 }
 
 enum Side {
-    Dialler(Box<Dialler>),
-    Acceptor(Box<Acceptor>),
+    DialerHandshake(Box<DialerHandshake>),
+    AcceptorHandshake(Box<AcceptorHandshake>),
 }
 
 /// Why a handshake failed.
@@ -49,6 +53,14 @@ impl Rejection {
         Self { reason: reason.to_string(), retryable: true, error: None }
     }
 
+    /// Whether the peer that was meant has refused, and will again at its other addresses. A stranger at one of the
+    /// addresses decides nothing.
+    pub fn is_final(&self) -> bool {
+        use HandshakeError::{Rejected, Version, WrongRun};
+        let is_refused = matches!(self.error, Some(Rejected(_) | Version { .. } | WrongRun { .. }));
+        self.is_about_secret() || is_refused && !self.retryable
+    }
+
     /// Whether the two ends know different secrets.
     pub fn is_about_secret(&self) -> bool {
         use HandshakeError::{BadToken, Impostor, TokenMissing, TokenUnexpected};
@@ -63,8 +75,8 @@ impl From<HandshakeError> for Rejection {
 }
 
 /// For a side that dials: it is never asked.
-fn no_secret(_: &Hello) -> Result<Secret, Refusal> {
-    Err(Refusal::WrongPurpose)
+fn no_secret(_: &Hello) -> Result<Secret, ConnectionRejection> {
+    Err(ConnectionRejection::WrongPurpose)
 }
 
 impl core::fmt::Debug for Handshake {
@@ -80,10 +92,10 @@ impl Handshake {
         now: Time,
         to: SocketAddr,
         poller: &Arc<Poller>,
-        dialler: Dialler,
+        dialler: DialerHandshake,
         answer_by: Time,
     ) -> io::Result<Self> {
-        let side = Side::Dialler(Box::new(dialler));
+        let side = Side::DialerHandshake(Box::new(dialler));
         let deadline = answer_by.min(now + limits::CONNECT_MAX);
         let mut handshake = Self::new(Transport::dial(to)?, poller, side, deadline)?;
         (handshake.answer_by, handshake.left) = (answer_by, Welcome::BYTES + Verdict::BYTES);
@@ -96,11 +108,11 @@ impl Handshake {
         now: Time,
         transport: Transport,
         poller: &Arc<Poller>,
-        acceptor: Acceptor,
+        acceptor: AcceptorHandshake,
     ) -> io::Result<Self> {
-        let side = Side::Acceptor(Box::new(acceptor));
+        let side = Side::AcceptorHandshake(Box::new(acceptor));
         let handshake = Self::new(transport, poller, side, now + limits::HANDSHAKE_MAX)?;
-        Ok(Self { heard: true, ..handshake })
+        Ok(Self { has_answered: true, ..handshake })
     }
 
     fn new(transport: Transport, poller: &Arc<Poller>, side: Side, deadline: Time) -> io::Result<Self> {
@@ -110,8 +122,9 @@ impl Handshake {
             side,
             deadline,
             answer_by: deadline,
-            heard: false,
+            has_answered: false,
             left: usize::MAX,
+            held_proof: Vec::new(),
             broken: None,
         })
     }
@@ -126,30 +139,45 @@ impl Handshake {
         self.deadline
     }
 
-    /// Moves it on, for a side that dials.
+    /// Whether a side that dials has all it needs to authenticate.
+    pub(crate) fn is_ready_to_prove(&self) -> bool {
+        !self.held_proof.is_empty()
+    }
+
+    /// Authenticates. The other end counts the connection from now on.
+    pub(crate) fn send_proof(&mut self) {
+        let proof = core::mem::take(&mut self.held_proof);
+        self.send(&proof);
+    }
+
+    /// Advances it, for a side that dials.
     pub(crate) fn advance_dialled(&mut self, now: Time) -> Result<Option<Established>, Rejection> {
         self.advance(now, &no_secret)
     }
 
-    /// Moves it on. What the other end is to be told is sent also where it fails.
-    pub fn advance(&mut self, now: Time, secrets: &impl SecretFor) -> Result<Option<Established>, Rejection> {
+    /// Advances it. If it fails, the other end is told why.
+    pub fn advance(
+        &mut self,
+        now: Time,
+        secrets: &impl SecretLookup,
+    ) -> Result<Option<Established>, Rejection> {
         if now >= self.deadline {
-            if self.heard || now >= self.answer_by || self.connection.peer_address().is_err() {
+            if self.has_answered || now >= self.answer_by || self.connection.peer_address().is_err() {
                 return Err(self.timed_out());
             }
             self.deadline = self.answer_by;
         }
         self.answer();
         let filled = self.connection.fill_within(self.left);
-        if !self.heard && matches!(filled, Ok(true)) {
-            (self.heard, self.deadline) = (true, now + limits::HANDSHAKE_MAX);
+        if !self.has_answered && matches!(filled, Ok(true)) {
+            (self.has_answered, self.deadline) = (true, now + limits::HANDSHAKE_MAX);
         }
         let (side, left) = (&mut self.side, &mut self.left);
         let step = self.connection.take(|input| {
             let unread = input.len();
             let step = match side {
-                Side::Dialler(dialler) => dialler.handle_bytes(input),
-                Side::Acceptor(acceptor) => acceptor.handle_bytes(input, secrets),
+                Side::DialerHandshake(dialler) => dialler.handle_bytes(input),
+                Side::AcceptorHandshake(acceptor) => acceptor.handle_bytes(input, secrets),
             };
             *left = left.saturating_sub(unread - input.len());
             step
@@ -159,19 +187,23 @@ impl Handshake {
             (Ok(None), Ok(_)) => Ok(None),
             (Ok(Some(established)), _) => Ok(Some(established)),
             (Err(error), _) => Err(error.into()),
-            (Ok(None), Err(error)) if !self.heard => {
+            (Ok(None), Err(error)) if !self.has_answered => {
                 Err(Rejection::retryable(self.broken.as_ref().unwrap_or(&error)))
             }
             (Ok(None), Err(_)) => Err(match &mut self.side {
-                Side::Dialler(dialler) => dialler.handle_end().into(),
-                Side::Acceptor(acceptor) => acceptor.handle_end().into(),
+                Side::DialerHandshake(dialler) => dialler.handle_end().into(),
+                Side::AcceptorHandshake(acceptor) => acceptor.handle_end().into(),
             }),
         }
     }
 
     /// What it means that the deadline has passed.
     pub(crate) fn timed_out(&self) -> Rejection {
-        Rejection::retryable(if self.heard { "the handshake took too long" } else { "it does not answer" })
+        Rejection::retryable(if self.has_answered {
+            "the handshake took too long"
+        } else {
+            "it does not answer"
+        })
     }
 
     /// The connection, once it is established, with the input that followed the handshake. After a failure it holds
@@ -181,10 +213,23 @@ impl Handshake {
     }
 
     fn answer(&mut self) {
-        self.connection.send(&match &mut self.side {
-            Side::Dialler(dialler) => dialler.poll_output(),
-            Side::Acceptor(acceptor) => acceptor.poll_output(),
-        });
+        match &mut self.side {
+            Side::DialerHandshake(dialler) if self.has_answered => {
+                self.held_proof.extend(dialler.poll_output())
+            }
+            Side::DialerHandshake(dialler) => {
+                let hello = dialler.poll_output();
+                self.send(&hello);
+            }
+            Side::AcceptorHandshake(acceptor) => {
+                let output = acceptor.poll_output();
+                self.send(&output);
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.connection.send(bytes);
         // A broken connection shows when it is read.
         if let Err(error) = self.connection.flush(&mut Vec::new()) {
             self.broken.get_or_insert(error);

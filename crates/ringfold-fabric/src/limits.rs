@@ -21,17 +21,20 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that may be sending their last words at once; beyond that the oldest is cut.
 pub const CLOSING_MAX: usize = 256;
 
-/// How long the host at the other end of a connection may acknowledge nothing, where nobody says otherwise.
-const UNREACHABLE_AFTER: Duration = Duration::from_secs(15);
+/// How long the host at the other end of a connection may answer nothing, by default.
+pub(crate) const UNREACHABLE_AFTER: Duration = Duration::from_secs(15);
 
-/// The shortest such time; the system counts some of it in whole seconds.
+/// The shortest such time; the kernel counts keepalive in whole seconds.
 pub(crate) const UNREACHABLE_AFTER_MIN: Duration = Duration::from_secs(3);
 
-/// The variable that says otherwise, in seconds, for the whole process.
+/// Checks of a connection within that time.
+pub(crate) const HEALTH_CHECKS: u32 = 16;
+
+/// The environment variable with that time in seconds, for the whole process.
 const UNREACHABLE_VARIABLE: &str = "RINGFOLD_UNREACHABLE_AFTER";
 
-/// How long the host at the other end of a connection may acknowledge nothing before the connection is over: as the
-/// environment says, or 15 s.
+/// How long the host at the other end of a connection may answer nothing before the connection is closed: the value of
+/// `RINGFOLD_UNREACHABLE_AFTER`, or 15 s.
 pub fn unreachable_after() -> Duration {
     static FOUND: LazyLock<Duration> = LazyLock::new(|| {
         let Ok(text) = std::env::var(UNREACHABLE_VARIABLE) else { return UNREACHABLE_AFTER };

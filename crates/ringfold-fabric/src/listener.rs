@@ -9,7 +9,7 @@ use crate::handshake::{Handshake, Rejection};
 use crate::limits;
 use crate::poller::{Poller, Token};
 use crate::random;
-use ringfold_proto::handshake::{Acceptor, Established, Identity, SecretFor};
+use ringfold_proto::handshake::{AcceptorHandshake, Established, Identity, SecretLookup};
 use ringfold_proto::hello::Hello;
 use ringfold_proto::time::Time;
 use std::cell::Cell;
@@ -200,7 +200,7 @@ impl Listener {
         now: Time,
         token: Token,
         identity: Identity,
-        secrets: &impl SecretFor,
+        secrets: &impl SecretLookup,
     ) -> bool {
         if let Some(port) = self.ports.iter().position(|port| port.token == token) {
             self.accept(now, port, identity, secrets);
@@ -229,7 +229,7 @@ impl Listener {
         self.outcomes.clear();
     }
 
-    fn accept(&mut self, now: Time, port: usize, identity: Identity, secrets: &impl SecretFor) {
+    fn accept(&mut self, now: Time, port: usize, identity: Identity, secrets: &impl SecretLookup) {
         for _ in 0..limits::ACCEPTS_PER_TURN {
             if self.is_full() && !self.make_room(now) {
                 return;
@@ -255,10 +255,10 @@ impl Listener {
         stream: TcpStream,
         from: SocketAddr,
         identity: Identity,
-        secrets: &impl SecretFor,
+        secrets: &impl SecretLookup,
     ) {
         let handshake = random::nonce().and_then(|nonce| {
-            Handshake::accept(now, stream.into(), &self.poller, Acceptor::new(identity, nonce))
+            Handshake::accept(now, stream.into(), &self.poller, AcceptorHandshake::new(identity, nonce))
         });
         match handshake {
             Ok(handshake) => {
@@ -271,7 +271,7 @@ impl Listener {
         }
     }
 
-    fn advance(&mut self, now: Time, token: Token, secrets: &impl SecretFor) {
+    fn advance(&mut self, now: Time, token: Token, secrets: &impl SecretLookup) {
         let Some(incoming) = self.handshakes.get_mut(&token) else { return };
         let claimed = Cell::new(incoming.hello);
         let note_claim = |hello: &Hello| {
@@ -301,21 +301,23 @@ impl Listener {
         self.handshakes.len() >= limits::HANDSHAKES_MAX
     }
 
-    /// The oldest handshake of the address that has most of them, and when it began.
+    /// The oldest silent handshake of the address that has most of them, and when it began. One that has sent its hello is
+    /// about to end, and is left alone.
     fn crowding(&self) -> Option<(Token, Time)> {
+        let silent = || self.handshakes.iter().filter(|(_, incoming)| incoming.hello.is_none());
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for incoming in self.handshakes.values() {
+        for (_, incoming) in silent() {
             *counts.entry(incoming.from.ip()).or_default() += 1;
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count)?.0;
-        let of_most = self.handshakes.iter().filter(|(_, incoming)| incoming.from.ip() == most);
+        let of_most = silent().filter(|(_, incoming)| incoming.from.ip() == most);
         of_most.map(|(token, incoming)| (*token, incoming.begun)).min_by_key(|(_, begun)| *begun)
     }
 
-    /// Where too many handshakes are under way, the address with most of them loses its oldest, unless that has only
-    /// just begun. Others wait in the backlog.
+    /// If too many handshakes are in progress, the address with most of them loses its oldest silent one, unless that has
+    /// only just begun. Returns whether there is room; without it new connections wait in the backlog.
     fn make_room(&mut self, now: Time) -> bool {
-        let Some((token, begun)) = self.crowding() else { return true };
+        let Some((token, begun)) = self.crowding() else { return false };
         if begun + limits::CROWDING_MAX > now {
             return false;
         }
@@ -338,7 +340,7 @@ impl Listener {
     fn update_registration(&mut self, now: Time) {
         self.paused_until.take_if(|until| *until <= now);
         let has_room =
-            !self.is_full() || self.crowding().is_none_or(|(_, begun)| begun + limits::CROWDING_MAX <= now);
+            !self.is_full() || self.crowding().is_some_and(|(_, begun)| begun + limits::CROWDING_MAX <= now);
         if let Err(error) = self.register(has_room && self.paused_until.is_none()) {
             self.pause(now, &error);
         }

@@ -7,7 +7,7 @@ use crate::poller::Token;
 use crate::shared_link::SharedLink;
 use crate::slots::{SlotBuffer, SlotPool};
 use core::marker::PhantomData;
-use ringfold_plan::executor::Verdict;
+use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::{Medium, SlotId, Ticket};
 use ringfold_plan::workspace::Workspace;
 use ringfold_proto::data_header::DataHeader;
@@ -158,7 +158,7 @@ impl<W> LinkMedium<W> {
     pub fn next(
         &mut self,
         from: PeerId,
-        judge: impl Fn(&DataHeader) -> Verdict,
+        judge: impl Fn(&DataHeader) -> FrameDecision,
     ) -> io::Result<Option<Heard>> {
         let Some(link) = self.links.get_mut(&from) else { return Ok(None) };
         Ok(link.next(&mut self.pool, judge)?.map(|arrival| match arrival {

@@ -1,26 +1,26 @@
-//! Making links: who is wanted, who dials, and which incoming connections belong to them.
+//! Making links: which are requested, who dials, and which incoming connections belong to them.
 //!
-//! Of two who want each other the one with the lower id dials. The other one waits for a moment and then dials
-//! too, so that it is enough if one of them can be reached. They never end up with two links, because the lower id
-//! chooses: it takes the connection on which it is told, or tells, the verdict first, and ends all others. What the
-//! higher one is told is the lower one's choice: the verdict where it dialled, the head of a stream where it did not.
+//! Of two members the one with the lower id dials. The other one dials too after a moment, so one reachable side is
+//! enough. They never get two links, because the lower id chooses: it takes the connection with the first verdict, sent
+//! or received, and closes all others. The higher id learns the choice by the verdict if it dialled, and by the head of a
+//! stream if it did not.
 
 mod attempt;
 mod head;
 
 use crate::connection::{BlockingConnection, Connection};
-use crate::dialer::{Backoff, Credentials, DialTiming};
+use crate::dialer::{Backoff, Credentials};
 use crate::limits;
 use crate::link::Link;
 use crate::listener::{Listener, Outcome};
 use crate::poller::{Poller, Token};
 use crate::segment::Ticket;
 use crate::shared_link::Opened;
-use attempt::{Attempt, Dialling, Receiving, Wanted};
+use attempt::{Attempt, IncomingLink, LinkOptions, OutgoingLink};
 use head::StreamHead;
 use ringfold_proto::epoch::Member;
-use ringfold_proto::handshake::{Established, Identity, Secret, SecretFor, Target};
-use ringfold_proto::hello::{Hello, Purpose, Refusal};
+use ringfold_proto::handshake::{DialTarget, Established, Identity, Secret, SecretLookup};
+use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -29,65 +29,65 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Epochs whose members may come for shared state, probes and windows: the newest ones.
+/// Epochs whose members may connect for shared state, probes and windows: the newest ones.
 const EPOCHS_ADMITTED: usize = 3;
 
-/// Links in the making.
+/// Makes links, and accepts connections for other purposes.
 #[derive(Debug)]
 pub struct Mesh {
     me: PeerId,
     run: RunId,
     poller: Arc<Poller>,
     listener: Listener,
-    /// Streams that a link gets which we dial.
+    /// Streams of a link that this end dials.
     streams: u16,
-    /// The host whose members we share memory with.
+    /// The host whose members share memory with this one.
     shares_on: Option<u64>,
-    /// How long a link may take.
-    patience: Duration,
-    wishes: BTreeMap<PeerId, Wish>,
-    /// Incoming streams of links that have not said which one they are.
-    unnamed: HashMap<Token, Unnamed>,
-    admitted: VecDeque<Admitted>,
+    /// How long making a link may take.
+    timeout: Duration,
+    requests: BTreeMap<PeerId, LinkRequest>,
+    /// Incoming streams of links whose head has not arrived.
+    pending: HashMap<Token, PendingStream>,
+    admitted: VecDeque<AdmittedEpoch>,
     news: VecDeque<MeshNews>,
 }
 
-/// An epoch whose members may come: its key, and who they are.
-type Admitted = (EpochId, Secret, Vec<PeerId>);
+/// An epoch whose members may connect: its key, and its members.
+type AdmittedEpoch = (EpochId, Secret, Vec<PeerId>);
 
-/// A member's connection for a link, until it says which stream it is.
+/// An incoming stream of a link, until its head arrives.
 #[derive(Debug)]
-struct Unnamed {
+struct PendingStream {
     established: Established,
     connection: Connection,
     deadline: Time,
 }
 
-/// A link that is wanted.
+/// A link to be made.
 #[derive(Debug)]
-struct Wish {
+struct LinkRequest {
     member: Member,
     epoch: EpochId,
     key: Secret,
     attempt: Attempt,
     give_up: Time,
-    /// How the last attempt failed.
-    trouble: String,
+    /// Why the last attempt failed.
+    last_failure: String,
     backoff: Backoff,
 }
 
-/// What came of it.
+/// An event of a mesh.
 #[derive(Debug)]
 pub enum MeshNews {
-    /// There is a link.
+    /// A link was made.
     Up(PeerId, Link),
-    /// There will be none, for this reason.
+    /// No link could be made, for this reason.
     Failed(PeerId, String),
-    /// A member came for shared state, a probe or windows.
+    /// A member connected for shared state, a probe or windows.
     Visitor {
-        /// Who.
+        /// The member.
         peer: PeerId,
-        /// What for.
+        /// The purpose.
         purpose: Purpose,
         /// The connection.
         connection: BlockingConnection,
@@ -95,12 +95,12 @@ pub enum MeshNews {
 }
 
 impl Mesh {
-    /// Listens, and has no wishes.
+    /// Without requests.
     pub fn new(
         me: PeerId,
         listener: Listener,
         streams: u16,
-        patience: Duration,
+        timeout: Duration,
         poller: &Arc<Poller>,
     ) -> Self {
         Self {
@@ -110,96 +110,101 @@ impl Mesh {
             listener,
             streams: streams.clamp(1, limits::STREAMS_MAX),
             shares_on: None,
-            patience,
-            wishes: BTreeMap::new(),
-            unnamed: HashMap::new(),
+            timeout,
+            requests: BTreeMap::new(),
+            pending: HashMap::new(),
             admitted: VecDeque::new(),
             news: VecDeque::new(),
         }
     }
 
-    /// Links with members on this host go through memory, where that turns out to work.
+    /// Links with members on this host use shared memory if possible.
     pub fn share_memory_on(mut self, host: u64) -> Self {
         self.shares_on = Some(host);
         self
     }
 
-    /// Where others dial.
+    /// The address of its listener.
     pub fn address(&self) -> SocketAddr {
         self.listener.address()
     }
 
-    /// The run, once the master has told it.
+    /// The poller that its links are registered with.
+    pub fn poller(&self) -> &Arc<Poller> {
+        &self.poller
+    }
+
+    /// Sets the run, once the master has sent it.
     pub fn set_run(&mut self, run: RunId) {
         self.run = run;
     }
 
-    /// A link with this member is wanted. A newer wish replaces an older one, whose key nobody may know any more.
-    pub fn wish(&mut self, now: Time, member: Member, epoch: EpochId, key: &[u8; 32]) {
+    /// Requests a link with a member. A newer request replaces an older one, whose key may not be valid any more.
+    pub fn request(&mut self, now: Time, member: Member, epoch: EpochId, key: &[u8; 32]) {
         let head_start = if self.me < member.peer { Duration::ZERO } else { limits::DIAL_HEAD_START };
-        let wish = Wish {
+        let request = LinkRequest {
             epoch,
             key: Secret::epoch_key(key),
             attempt: Attempt::Due(now + head_start),
-            give_up: now + self.patience,
-            trouble: "it was not dialled, and did not dial".into(),
+            give_up: now + self.timeout,
+            last_failure: "it has no address, and did not dial".into(),
             backoff: Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE),
             member,
         };
-        self.wishes.insert(wish.member.peer, wish);
+        self.requests.insert(request.member.peer, request);
         self.dial_due(now);
     }
 
-    /// The link is no longer wanted.
+    /// Cancels a request.
     pub fn forget(&mut self, peer: PeerId) {
-        self.wishes.remove(&peer);
+        self.requests.remove(&peer);
     }
 
-    /// Members of this epoch may come for shared state, probes and windows.
+    /// Accepts connections of an epoch's members for shared state, probes and windows.
     pub fn admit(&mut self, epoch: EpochId, key: &[u8; 32], members: Vec<PeerId>) {
         self.admitted.retain(|(known, ..)| *known != epoch);
         self.admitted.push_front((epoch, Secret::epoch_key(key), members));
         self.admitted.truncate(EPOCHS_ADMITTED);
     }
 
-    /// What came of it so far.
+    /// The next event.
     pub fn next_news(&mut self) -> Option<MeshNews> {
         self.news.pop_front()
     }
 
     /// When to call [`Mesh::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let unnamed = self.unnamed.values().map(|unnamed| unnamed.deadline);
-        let wishes = self.wishes.values().map(|wish| wish.attempt.timeout().min(wish.give_up));
-        unnamed.chain(wishes).chain(self.listener.poll_timeout()).min()
+        let pending = self.pending.values().map(|pending| pending.deadline);
+        let requests = self.requests.values().map(|request| request.attempt.timeout().min(request.give_up));
+        pending.chain(requests).chain(self.listener.poll_timeout()).min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Time) {
         self.listener.handle_timeout(now);
         self.take_outcomes(now);
-        self.unnamed.retain(|_, unnamed| unnamed.deadline > now);
-        for (peer, wish) in self.wishes.extract_if(.., |_, wish| wish.give_up <= now) {
-            self.news.push_back(MeshNews::Failed(peer, wish.trouble));
+        self.pending.retain(|_, pending| pending.deadline > now);
+        for (peer, request) in self.requests.extract_if(.., |_, request| request.give_up <= now) {
+            self.news.push_back(MeshNews::Failed(peer, request.last_failure));
         }
         let late: Vec<_> =
-            self.wishes.values().filter(|w| w.attempt.timeout() <= now).map(|w| w.member.peer).collect();
+            self.requests.values().filter(|w| w.attempt.timeout() <= now).map(|w| w.member.peer).collect();
         for peer in late {
             self.advance_attempt(now, peer, None);
         }
         self.dial_due(now);
     }
 
-    /// Something can be done with a socket. Says whether it is one of ours.
+    /// A socket is ready. Returns whether it belongs to this mesh.
     pub fn handle_ready(&mut self, now: Time, token: Token) -> bool {
         let identity = self.identity();
-        let secrets = Secrets { me: self.me, wishes: &self.wishes, admitted: &self.admitted };
+        let secrets = Secrets { me: self.me, requests: &self.requests, admitted: &self.admitted };
         if self.listener.handle_ready(now, token, identity, &secrets) {
             self.take_outcomes(now);
-        } else if self.unnamed.contains_key(&token) {
-            self.hear_head(now, token);
-        } else if let Some(wish) = self.wishes.values().find(|wish| wish.attempt.has(token)) {
-            self.advance_attempt(now, wish.member.peer, Some(token));
+        } else if self.pending.contains_key(&token) {
+            self.read_head(now, token);
+        } else if let Some(request) = self.requests.values().find(|request| request.attempt.has(token)) {
+            self.advance_attempt(now, request.member.peer, Some(token));
         } else {
             return false;
         }
@@ -216,64 +221,63 @@ impl Mesh {
                 Outcome::Established(established, connection, _) => {
                     self.receive(now, established, connection)
                 }
-                // It was told why, and will come again if that helps.
                 Outcome::Rejected(from, rejection) => {
-                    tracing::debug!(%from, %rejection, "rejected an incoming connection");
+                    tracing::debug!("rejected connection from {from}: {rejection}");
                 }
             }
         }
     }
 
-    /// A member has come.
+    /// A member has connected.
     fn receive(&mut self, now: Time, established: Established, connection: Connection) {
         let Established { peer, purpose, .. } = established;
         if purpose != Purpose::Data {
             match connection.into_blocking() {
                 Ok(connection) => self.news.push_back(MeshNews::Visitor { peer, purpose, connection }),
-                Err(error) => tracing::debug!(peer = peer.short(), %error, "rejected an incoming connection"),
+                Err(error) => tracing::debug!("rejected connection of {}: {error}", peer.short()),
             }
             return;
         }
-        // The lower id has chosen when it has said so: its own attempt is over, and it makes no other.
+        // The lower id has made its choice with this verdict: its own attempt ends, and it makes no other.
         if self.me < peer
-            && let Some(wish) = self.wishes.get_mut(&peer)
-            && wish.epoch == established.epoch
-            && !wish.attempt.is_receiving()
+            && let Some(request) = self.requests.get_mut(&peer)
+            && request.epoch == established.epoch
+            && !request.attempt.is_incoming()
         {
-            wish.attempt = Attempt::Due(now + limits::HANDSHAKE_MAX);
+            request.attempt = Attempt::Due(now + limits::HANDSHAKE_MAX);
         }
         let token = connection.token();
-        self.unnamed
-            .insert(token, Unnamed { established, connection, deadline: now + limits::HANDSHAKE_MAX });
-        self.hear_head(now, token);
+        self.pending
+            .insert(token, PendingStream { established, connection, deadline: now + limits::HANDSHAKE_MAX });
+        self.read_head(now, token);
     }
 
-    /// An incoming stream may have said which one it is.
-    fn hear_head(&mut self, now: Time, token: Token) {
-        let Some(mut unnamed) = self.unnamed.remove(&token) else { return };
-        // What follows the head belongs to the link, so no byte of it may be lost: it stays in the connection's input.
-        let filled = unnamed.connection.fill();
-        let head = unnamed.connection.take(StreamHead::take);
+    /// Reads the head of an incoming stream.
+    fn read_head(&mut self, now: Time, token: Token) {
+        let Some(mut pending) = self.pending.remove(&token) else { return };
+        // What follows the head stays in the connection's input, for the link.
+        let filled = pending.connection.fill();
+        let head = pending.connection.take(StreamHead::take);
         let why = match (head, filled) {
-            (None, Ok(_)) => return drop(self.unnamed.insert(token, unnamed)),
+            (None, Ok(_)) => return drop(self.pending.insert(token, pending)),
             (Some(Ok(head)), _) => {
-                return self.take_stream(now, &unnamed.established, head, unnamed.connection);
+                return self.take_stream(now, &pending.established, head, pending.connection);
             }
             (Some(Err(why)), _) => why.to_owned(),
             (None, Err(error)) => error.to_string(),
         };
-        let peer = unnamed.established.peer;
-        tracing::debug!(peer = peer.short(), why, "rejected a stream");
-        // If it was our choice, there is nothing left to wait for.
+        let peer = pending.established.peer;
+        tracing::debug!("rejected stream of {}: {why}", peer.short());
+        // If it was the chosen one, there is nothing left to wait for.
         if self.me < peer
-            && let Some(wish) = self.wishes.get_mut(&peer)
-            && matches!(wish.attempt, Attempt::Due(_))
+            && let Some(request) = self.requests.get_mut(&peer)
+            && matches!(request.attempt, Attempt::Due(_))
         {
-            wish.fail(now, why);
+            request.fail(now, why);
         }
     }
 
-    /// A stream of a link that the other end dialled.
+    /// Takes a stream of a link that the other end dialled.
     fn take_stream(
         &mut self,
         now: Time,
@@ -282,20 +286,21 @@ impl Mesh {
         connection: Connection,
     ) {
         let peer = established.peer;
-        // While it proved itself the wish may have been replaced or fulfilled.
-        let Some(wish) = self.wishes.get_mut(&peer).filter(|wish| wish.epoch == established.epoch) else {
+        // The request may have been replaced or completed during the handshake.
+        let Some(request) = self.requests.get_mut(&peer).filter(|request| request.epoch == established.epoch)
+        else {
             return;
         };
-        let receiving = match &mut wish.attempt {
-            Attempt::Receiving(receiving) if receiving.is_of(&head) => receiving,
+        let incoming = match &mut request.attempt {
+            Attempt::IncomingLink(incoming) if incoming.is_of(&head) => incoming,
             attempt => {
-                *attempt = Attempt::Receiving(Receiving::new(now, &head));
-                let Attempt::Receiving(receiving) = attempt else { return };
-                receiving
+                *attempt = Attempt::IncomingLink(IncomingLink::new(now, &head));
+                let Attempt::IncomingLink(incoming) = attempt else { return };
+                incoming
             }
         };
-        let (shares, offer) = (self.shares_on == Some(wish.member.host), head.offer);
-        let Some(mut streams) = receiving.take(head, connection) else { return };
+        let (shares, offer) = (self.shares_on == Some(request.member.host), head.offer);
+        let Some(mut streams) = incoming.take(head, connection) else { return };
         let link = match (offer, streams.pop()) {
             (Some(ticket), Some(stream)) => answer(stream, &ticket, shares),
             (_, last) => {
@@ -303,13 +308,13 @@ impl Mesh {
                 Link::new(streams)
             }
         };
-        self.fulfil(peer, link);
+        self.complete(peer, link);
     }
 
-    /// There is a link. Another connection that claims to bring one would be told a second choice, and is dropped.
-    fn fulfil(&mut self, peer: PeerId, link: Link) {
-        self.wishes.remove(&peer);
-        self.unnamed.retain(|_, unnamed| unnamed.established.peer != peer);
+    /// A link was made. Other connections for it are dropped: a verdict on them would be a second choice.
+    fn complete(&mut self, peer: PeerId, link: Link) {
+        self.requests.remove(&peer);
+        self.pending.retain(|_, pending| pending.established.peer != peer);
         self.drop_claiming(peer);
         self.news.push_back(MeshNews::Up(peer, link));
     }
@@ -320,82 +325,76 @@ impl Mesh {
 
     fn dial_due(&mut self, now: Time) {
         let identity = self.identity();
-        for wish in self.wishes.values_mut() {
-            if !matches!(wish.attempt, Attempt::Due(at) if at <= now) {
+        for request in self.requests.values_mut() {
+            if !matches!(request.attempt, Attempt::Due(at) if at <= now) {
                 continue;
             }
-            let Member { peer, host, addresses, .. } = &wish.member;
-            let target = Target::member(Purpose::Data, wish.epoch, *peer);
-            let credentials = Credentials { identity, target, secret: wish.key.clone() };
-            // Only the lower id may be told several verdicts: it chooses one.
-            let head_start = if self.me < *peer { limits::DIAL_HEAD_START } else { Duration::MAX };
-            let wanted = Wanted {
-                streams: self.streams,
-                shares: self.shares_on == Some(*host),
-                timing: DialTiming { head_start, ..DialTiming::default() },
-            };
-            match Dialling::begin(now, addresses, credentials, wanted, &self.poller) {
-                Ok(dialling) => wish.attempt = Attempt::Dialling(Box::new(dialling)),
-                Err(error) => wish.fail(now, error.to_string()),
+            let Member { peer, host, addresses, .. } = &request.member;
+            let target = DialTarget::member(Purpose::Data, request.epoch, *peer);
+            let credentials = Credentials { identity, target, secret: request.key.clone() };
+            let options = LinkOptions { streams: self.streams, shares: self.shares_on == Some(*host) };
+            match OutgoingLink::begin(now, addresses, credentials, options, &self.poller) {
+                Ok(outgoing) => request.attempt = Attempt::OutgoingLink(Box::new(outgoing)),
+                Err(error) => request.fail(now, error.to_string()),
             }
         }
     }
 
-    /// Moves on what a token of an attempt is of, or what is due of it.
+    /// Advances the part of an attempt that a token belongs to, or that is due.
     fn advance_attempt(&mut self, now: Time, peer: PeerId, token: Option<Token>) {
-        let Some(wish) = self.wishes.get_mut(&peer) else { return };
-        let had_chosen = wish.attempt.has_chosen();
-        let outcome = match &mut wish.attempt {
+        let Some(request) = self.requests.get_mut(&peer) else { return };
+        let had_chosen = request.attempt.has_chosen();
+        let outcome = match &mut request.attempt {
             Attempt::Due(_) => return,
-            Attempt::Dialling(dialling) => dialling.advance(now, token, &self.poller),
-            Attempt::Receiving(_) => Err("not all streams of the link came in time".into()),
+            Attempt::OutgoingLink(outgoing) => outgoing.advance(now, token, &self.poller),
+            Attempt::IncomingLink(_) => Err("timed out waiting for all streams of the link".into()),
         };
         match outcome {
-            Ok(None) if self.me < peer && wish.attempt.has_chosen() && !had_chosen => {
+            Ok(None) if self.me < peer && request.attempt.has_chosen() && !had_chosen => {
                 self.drop_claiming(peer)
             }
             Ok(None) => {}
-            Ok(Some(link)) => self.fulfil(peer, link),
+            Ok(Some(link)) => self.complete(peer, link),
             Err(why) => {
-                tracing::debug!(peer = wish.member.name, why, "no link was made; trying again");
-                wish.fail(now, why);
+                tracing::debug!("failed to link with {}: {why}; trying again", request.member.name);
+                request.fail(now, why);
             }
         }
     }
 }
 
-/// What an incoming connection must prove to know.
+/// The secrets of incoming connections.
 struct Secrets<'a> {
     me: PeerId,
-    wishes: &'a BTreeMap<PeerId, Wish>,
-    admitted: &'a VecDeque<Admitted>,
+    requests: &'a BTreeMap<PeerId, LinkRequest>,
+    admitted: &'a VecDeque<AdmittedEpoch>,
 }
 
-impl SecretFor for Secrets<'_> {
-    fn secret_for(&self, hello: &Hello) -> Result<Secret, Refusal> {
+impl SecretLookup for Secrets<'_> {
+    fn secret_for(&self, hello: &Hello) -> Result<Secret, ConnectionRejection> {
         let peer = hello.session;
         match hello.purpose {
             Purpose::Data => {
-                let wish = self.wishes.get(&peer).filter(|wish| wish.epoch == hello.epoch);
-                // Where the lower id has chosen, another verdict would be a second choice.
-                let wish = wish.filter(|wish| peer < self.me || !wish.attempt.has_chosen());
-                wish.map(|wish| wish.key.clone()).ok_or(Refusal::UnknownEpoch)
+                let request = self.requests.get(&peer).filter(|request| request.epoch == hello.epoch);
+                // After the lower id has chosen, another verdict would be a second choice.
+                let request = request.filter(|request| peer < self.me || !request.attempt.has_chosen());
+                request.map(|request| request.key.clone()).ok_or(ConnectionRejection::UnknownEpoch)
             }
             Purpose::State | Purpose::Probe | Purpose::Window => {
                 let known = self.admitted.iter().find(|(epoch, ..)| *epoch == hello.epoch);
                 let known = known.filter(|(_, _, members)| members.contains(&peer));
-                known.map(|(_, key, _)| key.clone()).ok_or(Refusal::UnknownEpoch)
+                known.map(|(_, key, _)| key.clone()).ok_or(ConnectionRejection::UnknownEpoch)
             }
-            Purpose::Control => Err(Refusal::WrongPurpose),
+            Purpose::Control => Err(ConnectionRejection::WrongPurpose),
         }
     }
 }
 
-/// Answers an offer of memory. The link goes through it if it can be opened, else through the stream.
+/// Answers an offer of shared memory. If it can't be opened, the stream becomes the link.
 fn answer(mut connection: Connection, ticket: &Ticket, shares: bool) -> Link {
     let opened = match shares {
         true => Opened::new(ticket),
-        false => Err(io::Error::other("memory is not shared with that host")),
+        false => Err(io::Error::other("it is on another host")),
     };
     connection.send(&[if opened.is_ok() { head::ACCEPTED } else { head::DECLINED }]);
     // A broken connection shows when it is read.
@@ -403,16 +402,16 @@ fn answer(mut connection: Connection, ticket: &Ticket, shares: bool) -> Link {
     match opened {
         Ok(opened) => Link::Shared(Box::new(opened.link(connection))),
         Err(error) => {
-            tracing::debug!(%error, "offered memory is declined; the link goes through the network");
+            tracing::debug!("failed to open offered shared memory: {error}; using TCP");
             Link::new(vec![connection])
         }
     }
 }
 
-impl Wish {
-    /// An attempt came to nothing: another one is due after a pause that grows.
+impl LinkRequest {
+    /// An attempt failed: the next one is due after a pause.
     fn fail(&mut self, now: Time, why: String) {
-        self.trouble = why;
+        self.last_failure = why;
         self.attempt = Attempt::Due(now + self.backoff.next_pause());
     }
 }

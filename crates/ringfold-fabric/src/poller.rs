@@ -1,14 +1,17 @@
 //! Waiting for many sockets at once, and being woken from that.
 //!
-//! It is level-triggered: what a turn leaves unread is told again, so every turn can be bounded. Any number of
-//! threads may wait at the same time; whoever handles the sockets holds a lock of its own.
+//! It is level-triggered: unread input is reported again, so every turn can be bounded. Any number of threads may wait
+//! at the same time; the thread that handles the sockets needs a lock of its own.
 
 use crate::limits;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Weak;
+use std::time::Instant;
 
 /// The name of a socket in a poller. Never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -26,10 +29,32 @@ pub struct Poller {
     epoll: OwnedFd,
     kick: OwnedFd,
     next: AtomicU64,
-    unreachable_after: Duration,
+    /// In milliseconds.
+    unreachable_after: AtomicU64,
+    checks: Mutex<HealthChecks>,
 }
 
-/// Where [`Poller::wait`] puts its answers; kept between calls so that nothing is allocated.
+/// A connection whose other host is checked regularly.
+pub(crate) trait Health: Send + Sync {
+    /// Ends the connection if its other host does not answer any more.
+    fn check(&self, now: Instant);
+}
+
+#[derive(Default)]
+struct HealthChecks {
+    connections: Vec<Weak<dyn Health>>,
+    /// How often they are checked, and when next.
+    interval: Duration,
+    next: Option<Instant>,
+}
+
+impl core::fmt::Debug for HealthChecks {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("HealthChecks").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+/// The sockets that [`Poller::wait`] found ready. Kept between calls, so that nothing is allocated.
 #[derive(Default)]
 pub struct Readiness {
     events: Vec<epoll::Event>,
@@ -61,19 +86,60 @@ impl Poller {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &kick, epoll::EventData::new_u64(KICK.0), epoll::EventFlags::IN)?;
-        let unreachable_after = limits::unreachable_after();
-        Ok(Self { epoll, kick, next: AtomicU64::new(KICK.0 + 1), unreachable_after })
+        let poller = Self {
+            epoll,
+            kick,
+            next: AtomicU64::new(KICK.0 + 1),
+            unreachable_after: AtomicU64::default(),
+            checks: Mutex::default(),
+        };
+        poller.set_unreachable_after(limits::unreachable_after());
+        Ok(poller)
     }
 
-    /// Connections that are registered with it are over when the other end's host has not answered for so long, or as
-    /// long as [`limits::unreachable_after`] says.
-    pub fn with_unreachable_after(self, unreachable_after: Option<Duration>) -> Self {
-        Self { unreachable_after: unreachable_after.unwrap_or(self.unreachable_after), ..self }
+    /// A poller with this setting; see [`Poller::set_unreachable_after`].
+    pub fn with_unreachable_after(unreachable_after: Option<Duration>) -> io::Result<Self> {
+        let poller = Self::new()?;
+        unreachable_after.inspect(|limit| poller.set_unreachable_after(*limit));
+        Ok(poller)
     }
 
-    /// How long the other host of a connection may be silent, although its system should have answered.
-    pub(crate) fn unreachable_after(&self) -> Duration {
-        self.unreachable_after
+    /// Sets how long the other host of a connection may answer nothing, for connections that are registered from now on. A
+    /// connection keeps the setting of its first poller. The default is [`limits::unreachable_after`].
+    pub fn set_unreachable_after(&self, limit: Duration) {
+        let millis = limit.max(limits::UNREACHABLE_AFTER_MIN).as_millis();
+        self.unreachable_after.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long the other host of a connection may answer nothing.
+    pub fn unreachable_after(&self) -> Duration {
+        Duration::from_millis(self.unreachable_after.load(Ordering::Relaxed))
+    }
+
+    /// Checks a connection regularly while someone waits.
+    pub(crate) fn check_health(&self, connection: Weak<dyn Health>, limit: Duration) {
+        let mut checks = self.checks.lock();
+        let interval = (limit / limits::HEALTH_CHECKS).min(Duration::from_secs(60));
+        if checks.next.is_none() || interval < checks.interval {
+            (checks.interval, checks.next) = (interval, Some(Instant::now() + interval));
+        }
+        checks.connections.push(connection);
+    }
+
+    /// Checks the connections if it is time. Returns how long there is until the next time.
+    fn run_checks(&self, now: Instant) -> Option<Duration> {
+        // Another thread that has the lock does it.
+        let mut checks = self.checks.try_lock()?;
+        let next = checks.next?;
+        if now < next {
+            return Some(next - now);
+        }
+        checks.connections.retain(|connection| {
+            let connection = connection.upgrade();
+            connection.inspect(|connection| connection.check(now)).is_some()
+        });
+        checks.next = (!checks.connections.is_empty()).then_some(now + checks.interval);
+        checks.next.map(|_| checks.interval)
     }
 
     /// A new name.
@@ -103,26 +169,39 @@ impl Poller {
     }
 
     /// Waits until a socket is ready, someone kicks, or the time is over.
-    pub fn wait(&self, ready: &mut Readiness, patience: Duration) -> io::Result<()> {
+    pub fn wait(&self, ready: &mut Readiness, timeout: Duration) -> io::Result<()> {
+        let begun = Instant::now();
+        let mut now = begun;
+        loop {
+            let left = timeout.saturating_sub(now - begun);
+            let next_check = self.run_checks(now).unwrap_or(Duration::MAX);
+            self.wait_once(ready, left.min(next_check))?;
+            if !ready.is_empty() || left <= next_check {
+                return Ok(());
+            }
+            now = Instant::now();
+        }
+    }
+
+    fn wait_once(&self, ready: &mut Readiness, timeout: Duration) -> io::Result<()> {
         let timeout = Timespec {
-            tv_sec: patience.as_secs().min(1 << 30) as i64,
-            tv_nsec: i64::from(patience.subsec_nanos()),
+            tv_sec: timeout.as_secs().min(1 << 30) as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
         };
         ready.events.clear();
         ready.events.reserve(READY_MAX);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready.events), Some(&timeout)) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         if ready.events.iter().any(|event| event.data.u64() == KICK.0) {
-            // Whoever reads it first has taken the kick for all.
+            // One read takes the kick for all threads.
             let _ = rustix::io::read(&self.kick, &mut [0; 8]);
         }
         Ok(())
     }
 
-    /// Ends a wait of another thread, the next one if there is none now.
+    /// Ends a wait of another thread, or the next wait if there is none now.
     pub fn kick(&self) {
         // It can only fail because it has been kicked 2^64 times.
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());

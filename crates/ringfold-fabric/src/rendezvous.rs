@@ -12,8 +12,8 @@ use crate::listener::{Listener, Outcome};
 use crate::poller::{Poller, Readiness};
 use crate::{host, limits, random};
 use parking_lot::{Condvar, Mutex};
-use ringfold_proto::handshake::{Established, Identity, Secret, Target};
-use ringfold_proto::hello::{Hello, Purpose, Refusal};
+use ringfold_proto::handshake::{Established, Identity, Secret, DialTarget};
+use ringfold_proto::hello::{Hello, Purpose, ConnectionRejection};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -226,11 +226,11 @@ impl Shared {
     ) -> io::Result<Option<BlockingConnection>> {
         let credentials = Credentials {
             identity: Identity::new(PeerId(u128::from(mine.id)), RunId(0)),
-            target: Target::member(Purpose::Window, epoch_of(theirs.id), PeerId(theirs.host)),
+            target: DialTarget::member(Purpose::Window, epoch_of(theirs.id), PeerId(theirs.host)),
             secret: Secret::epoch_key(&theirs.key),
         };
         let left = || deadline.saturating_duration_since(Instant::now());
-        let mut connection = dial_blocking(&theirs.addresses, left(), &credentials)?;
+        let mut connection = dial_blocking(&theirs.addresses, left(), &credentials, &self.poller)?;
         connection.set_read_timeout(Some(left().max(Duration::from_millis(1))))?;
         let mut answer = [0];
         connection.read_exact(&mut answer)?;
@@ -266,14 +266,14 @@ impl Shared {
     }
 
     /// What somebody who comes has to know.
-    fn secret_for(&self, hello: &Hello) -> Result<Secret, Refusal> {
+    fn secret_for(&self, hello: &Hello) -> Result<Secret, ConnectionRejection> {
         if hello.purpose != Purpose::Window {
-            return Err(Refusal::WrongPurpose);
+            return Err(ConnectionRejection::WrongPurpose);
         }
         let invitations = self.invitations.lock();
         let known =
             invitations.get(&hello.epoch.counter).filter(|_| hello.epoch == epoch_of(hello.epoch.counter));
-        known.map(|known| Secret::epoch_key(&known.key)).ok_or(Refusal::NotAMember)
+        known.map(|known| Secret::epoch_key(&known.key)).ok_or(ConnectionRejection::NotAMember)
     }
 
     /// Somebody has come who knows the key of an invitation.

@@ -18,7 +18,7 @@ use crate::shared_ring::{
 };
 use crate::slots::{SlotBuffer, SlotPool};
 use crate::waiter::sleep;
-use ringfold_plan::executor::Verdict;
+use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::frame::{DATA_HEAD_BYTES, LinkDecoder, LinkItem, encode_data_head, encode_link_into};
@@ -355,7 +355,7 @@ impl SharedLink {
     pub fn next(
         &mut self,
         pool: &mut SlotPool,
-        judge: impl Fn(&DataHeader) -> Verdict,
+        judge: impl Fn(&DataHeader) -> FrameDecision,
     ) -> io::Result<Option<Arrival>> {
         let Some(record) = self.inlet.pop(&mut self.body)? else {
             return self.end.take().map_or(Ok(None), Err);
@@ -368,7 +368,7 @@ impl SharedLink {
         &mut self,
         record: Record,
         pool: &mut SlotPool,
-        judge: impl Fn(&DataHeader) -> Verdict,
+        judge: impl Fn(&DataHeader) -> FrameDecision,
     ) -> io::Result<Arrival> {
         let cells = match record.cells {
             Some((run, bytes)) => Some(self.tenancy.take(run, bytes)?),
@@ -396,9 +396,9 @@ impl SharedLink {
                     return Err(io::Error::other("a record and its payload differ in length"));
                 }
                 match judge(&header) {
-                    Verdict::Violation(why) => Err(io::Error::other(why)),
-                    Verdict::Discard => Ok(Arrival::Discarded(header, SlotBuffer::empty())),
-                    Verdict::Place => Ok(Arrival::Frame(header, place(cells, input, pool))),
+                    FrameDecision::Violation(why) => Err(io::Error::other(why)),
+                    FrameDecision::Discard => Ok(Arrival::Discarded(header, SlotBuffer::empty())),
+                    FrameDecision::Place => Ok(Arrival::Frame(header, place(cells, input, pool))),
                 }
             }
         }

@@ -1,20 +1,30 @@
-//! What carries the bytes of a connection: plain TCP. TLS and QUIC become further kinds of it.
+//! The byte stream below a connection: plain TCP. TLS and QUIC become further kinds of it.
 //!
-//! Nothing outside of this file and of the listener knows that there is a descriptor, or how many.
+//! Only this file and the listener know that there is a descriptor.
 
 use crate::limits;
-use crate::poller::{Poller, Token};
+use crate::poller::{Health, Poller, Token};
+use core::sync::atomic::{AtomicBool, Ordering};
+use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 /// The byte stream below a connection.
 #[derive(Debug)]
-pub(crate) struct Transport(TcpStream);
+pub(crate) struct Transport {
+    stream: TcpStream,
+    /// How long the other host may answer nothing: the setting of the first poller it was registered with.
+    unreachable_after: OnceLock<Duration>,
+    /// Since when the other host has not answered what was sent to it.
+    unanswered_since: Mutex<Option<Instant>>,
+    is_unreachable: AtomicBool,
+}
 
-/// Why a connection can carry nothing more. Errors of reads and writes hold it.
+/// Why a connection was closed. Errors of reads and writes hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CloseReason {
     /// The other end closed it.
@@ -23,7 +33,7 @@ pub enum CloseReason {
     /// The other end's host stopped answering: it has lost power or its network.
     #[error("the other end's host does not answer any more")]
     Unreachable,
-    /// More waits to be sent than may.
+    /// Too much is queued.
     #[error("the other end reads too slowly: more than {} MiB wait to be sent", limits::QUEUED_BYTES_MAX >> 20)]
     Backlogged,
 }
@@ -32,7 +42,7 @@ impl From<CloseReason> for io::Error {
     fn from(reason: CloseReason) -> Self {
         let kind = match reason {
             CloseReason::Ended => ErrorKind::UnexpectedEof,
-            CloseReason::Unreachable => ErrorKind::TimedOut,
+            CloseReason::Unreachable => ErrorKind::HostUnreachable,
             CloseReason::Backlogged => ErrorKind::Other,
         };
         Self::new(kind, reason)
@@ -53,92 +63,111 @@ impl Transport {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         match rustix::net::connect(&fd, &to) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self(TcpStream::from(fd))),
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(TcpStream::from(fd).into()),
             Err(error) => Err(error.into()),
         }
     }
 
     pub(crate) fn peer_address(&self) -> io::Result<SocketAddr> {
-        self.0.peer_addr()
+        self.stream.peer_addr()
     }
 
     /// Whether both ends have the same address, so that nothing leaves this host.
     pub(crate) fn is_local(&self) -> bool {
-        match (self.0.peer_addr(), self.0.local_addr()) {
+        match (self.stream.peer_addr(), self.stream.local_addr()) {
             (Ok(there), Ok(here)) => there.ip() == here.ip() || there.ip().is_loopback(),
             _ => false,
         }
     }
 
     pub(crate) fn set_blocking(&self, blocking: bool) -> io::Result<()> {
-        self.0.set_nonblocking(!blocking)
+        self.stream.set_nonblocking(!blocking)
     }
 
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.0.set_read_timeout(timeout)
+        self.stream.set_read_timeout(timeout)
     }
 
     pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.0.set_write_timeout(timeout)
+        self.stream.set_write_timeout(timeout)
     }
 
-    /// Has a poller tell of input, and not of room to write.
-    pub(crate) fn watch(&self, poller: &Poller, token: Token) -> io::Result<()> {
-        self.0.set_nodelay(true)?;
-        self.set_unreachable_after(poller.unreachable_after())?;
-        poller.add(&self.0, token, false)
+    /// Registers it with a poller for input. From now on the poller checks whether the other host answers.
+    pub(crate) fn watch(self: &Arc<Self>, poller: &Poller, token: Token) -> io::Result<()> {
+        self.stream.set_nodelay(true)?;
+        self.check_health_in(poller)?;
+        poller.add(&self.stream, token, false)
     }
 
-    /// Has the system end the connection when the other host has not answered for so long: neither acknowledged what was
-    /// sent, nor, where nothing is to be sent, answered a keepalive probe. The other process need not do anything for it.
-    fn set_unreachable_after(&self, limit: Duration) -> io::Result<()> {
-        // The last probe is sent a second before the time is over.
-        let limit = limit.max(limits::UNREACHABLE_AFTER_MIN) - Duration::from_secs(1);
-        let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-        let idle_seconds = u32::try_from(limit.as_secs() / 3).unwrap_or(u32::MAX).clamp(1, 32_767);
+    /// Has a poller check whether the other host answers.
+    pub(crate) fn check_health_in(self: &Arc<Self>, poller: &Poller) -> io::Result<()> {
+        let limit = *self.unreachable_after.get_or_init(|| poller.unreachable_after());
+        self.set_keepalive(limit)?;
+        let health: Weak<Self> = Arc::downgrade(self);
+        poller.check_health(health, limit);
+        Ok(())
+    }
+
+    /// Has the kernel end an idle connection when the other host answers no keepalive probes. It sends none while data is
+    /// queued or not acknowledged; [`Health::check`] is for that. `TCP_USER_TIMEOUT` is not used: it also ends connections
+    /// to a host that answers, but whose process does not read.
+    fn set_keepalive(&self, limit: Duration) -> io::Result<()> {
+        let seconds = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX).clamp(3, 32_767) - 1;
+        let idle = seconds / 3 + u32::from(seconds < 3);
+        let interval = (seconds - idle).div_ceil(8).max(1);
         self.set_option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
-        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle_seconds)?;
-        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 1)?;
-        self.set_option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis.min(i32::MAX as u32))
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, interval)?;
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, (seconds - idle) / interval)?;
+        // Probes of a full window come at least this often. Kernels before 6.15 wait up to two minutes.
+        let pause = (limit.as_millis() / 4).clamp(1000, 120_000) as u32;
+        let _ = self.set_option(libc::IPPROTO_TCP, TCP_RTO_MAX_MS, pause);
+        Ok(())
     }
 
     /// Changes what a poller tells of.
     pub(crate) fn rewatch(&self, poller: &Poller, token: Token, input: bool, room: bool) -> io::Result<()> {
         match input {
-            true => poller.modify(&self.0, token, room),
-            false => poller.ignore_input(&self.0, token, room),
+            true => poller.modify(&self.stream, token, room),
+            false => poller.ignore_input(&self.stream, token, room),
         }
     }
 
     pub(crate) fn unwatch(&self, poller: &Poller) -> io::Result<()> {
-        poller.remove(&self.0)
+        poller.remove(&self.stream)
     }
 
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        Ok(self.0.take_error()?.map(name_timeout))
+        let error = self.stream.take_error()?.map(|error| self.explain(error));
+        Ok(error.or_else(|| self.is_unreachable().then(|| CloseReason::Unreachable.into())))
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.0.shutdown(how)
+        self.stream.shutdown(how)
     }
 
     /// Reads once. Zero means that there is nothing now; the end of the stream is an error.
     pub(crate) fn read(&self, place: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        match (&self.0).read_vectored(place) {
-            Ok(0) if place.iter().any(|slice| !slice.is_empty()) => Err(CloseReason::Ended.into()),
+        match (&self.stream).read_vectored(place) {
+            Ok(0) if place.iter().any(|slice| !slice.is_empty()) => {
+                Err(self.explain(CloseReason::Ended.into()))
+            }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
-            result => result.map_err(name_timeout),
+            result => result.map_err(|error| self.explain(error)),
         }
     }
 
     /// Reads once, as [`Read`] does.
     pub(crate) fn read_raw(&self, place: &mut [u8]) -> io::Result<usize> {
-        (&self.0).read(place).map_err(name_timeout)
+        match (&self.stream).read(place) {
+            Ok(0) if self.is_unreachable() => Err(CloseReason::Unreachable.into()),
+            result => result.map_err(|error| self.explain(error)),
+        }
     }
 
     /// Writes once, as [`Write`] does.
     pub(crate) fn write_slices(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        (&self.0).write_vectored(pieces).map_err(name_timeout)
+        (&self.stream).write_vectored(pieces).map_err(|error| self.explain(error))
     }
 
     /// Writes once, from memory that others may write to.
@@ -151,24 +180,37 @@ impl Transport {
         message.msg_iov = pieces.as_mut_ptr();
         message.msg_iovlen = pieces.len() as _;
         // SAFETY: the pieces are valid for reads, says the caller; the kernel only reads them.
-        let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
-        usize::try_from(sent).map_err(|_| name_timeout(io::Error::last_os_error()))
+        let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
+        usize::try_from(sent).map_err(|_| self.explain(io::Error::last_os_error()))
     }
 
-    /// How long the way to the other end takes, there and back, as far as the system knows.
+    /// The round-trip time, as the kernel measured it.
     pub(crate) fn round_trip(&self) -> io::Result<Duration> {
+        self.info().map(|info| Duration::from_micros(u64::from(info.tcpi_rtt)))
+    }
+
+    fn info(&self) -> io::Result<libc::tcp_info> {
         // SAFETY: all-zero is a valid value of this structure of numbers.
         let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
         let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
         let place = (&raw mut info).cast();
         // SAFETY: the place is valid for writes of `length` bytes, and the system writes no more than that.
         let result = unsafe {
-            libc::getsockopt(self.0.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, place, &mut length)
+            libc::getsockopt(self.stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, place, &mut length)
         };
-        if result == 0 {
-            Ok(Duration::from_micros(u64::from(info.tcpi_rtt)))
-        } else {
-            Err(io::Error::last_os_error())
+        if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn is_unreachable(&self) -> bool {
+        self.is_unreachable.load(Ordering::Acquire)
+    }
+
+    /// The error of a connection whose other host does not answer says so.
+    fn explain(&self, error: io::Error) -> io::Error {
+        match error.raw_os_error() {
+            Some(libc::ETIMEDOUT) => CloseReason::Unreachable.into(),
+            _ if self.is_unreachable() => CloseReason::Unreachable.into(),
+            _ => error,
         }
     }
 
@@ -176,7 +218,7 @@ impl Transport {
     pub(crate) fn unacknowledged_bytes(&self) -> io::Result<usize> {
         let mut bytes: libc::c_int = 0;
         // SAFETY: this request writes one number to the place that it is given.
-        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        let result = unsafe { libc::ioctl(self.stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
         if result == 0 { Ok(bytes.max(0) as usize) } else { Err(io::Error::last_os_error()) }
     }
 
@@ -188,22 +230,51 @@ impl Transport {
     fn set_option(&self, level: libc::c_int, option: libc::c_int, value: u32) -> io::Result<()> {
         let length = size_of_val(&value) as libc::socklen_t;
         // SAFETY: the value lives during the call and has the size that is told.
-        let result =
-            unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, (&raw const value).cast(), length) };
+        let result = unsafe {
+            libc::setsockopt(self.stream.as_raw_fd(), level, option, (&raw const value).cast(), length)
+        };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
-impl From<TcpStream> for Transport {
-    fn from(stream: TcpStream) -> Self {
-        Self(stream)
+impl Health for Transport {
+    /// Ends the connection if the other host has answered nothing for the time that was set, although something was sent to
+    /// it. A host answers for its processes, also for those that are stopped or do not read.
+    fn check(&self, now: Instant) {
+        let Ok(info) = self.info() else { return };
+        // While it connects there are other deadlines.
+        let is_connected = i32::from(info.tcpi_state) != TCP_SYN_SENT;
+        let is_sent = info.tcpi_unacked > 0 && info.tcpi_last_ack_recv > info.tcpi_last_data_sent;
+        let mut unanswered_since = self.unanswered_since.lock();
+        if !is_connected || !(is_sent || info.tcpi_probes > 0) {
+            *unanswered_since = None;
+            return;
+        }
+        let silence = Duration::from_millis(info.tcpi_last_ack_recv.into());
+        let since = unanswered_since.filter(|since| now.duration_since(*since) <= silence).unwrap_or(now);
+        *unanswered_since = Some(since);
+        let limit = self.unreachable_after.get().copied().unwrap_or(limits::UNREACHABLE_AFTER);
+        if now.duration_since(since) >= limit - limit / limits::HEALTH_CHECKS * 2 {
+            self.is_unreachable.store(true, Ordering::Release);
+            // The poller reports it, and blocked reads and writes return. If it has ended meanwhile, they did.
+            let _ = self.shutdown(Shutdown::Both);
+        }
     }
 }
 
-/// The kernel's timeout of a connection means that the other host does not acknowledge anything.
-fn name_timeout(error: io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(libc::ETIMEDOUT) => CloseReason::Unreachable.into(),
-        _ => error,
+/// The option for the longest pause between retransmissions, and between probes of a full window.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+
+/// The state of a connection that the other host has not accepted.
+const TCP_SYN_SENT: i32 = 2;
+
+impl From<TcpStream> for Transport {
+    fn from(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            unreachable_after: OnceLock::new(),
+            unanswered_since: Mutex::new(None),
+            is_unreachable: AtomicBool::new(false),
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! A process that has no descriptors left does not spin, and accepts connections again once it has some.
 
-use crate::node::{KEY, LONG, Node, epoch};
+use crate::node::{KEY, LONG, Node, dial, epoch};
 use ringfold_fabric::channel::Endpoint;
-use ringfold_fabric::dialer::{Credentials, dial_blocking};
+use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::rendezvous::{Invited, Rendezvous};
-use ringfold_proto::handshake::{Identity, Secret, Target};
+use ringfold_proto::handshake::{Identity, Secret, DialTarget};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{PeerId, RunId};
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -86,10 +86,10 @@ fn a_mesh_waits_for_descriptors() {
     drop(crowd);
     let credentials = Credentials {
         identity: Identity::new(PeerId(1), RunId(0)),
-        target: Target::member(Purpose::Probe, epoch(1), PeerId(2)),
+        target: DialTarget::member(Purpose::Probe, epoch(1), PeerId(2)),
         secret: Secret::epoch_key(&KEY),
     };
-    dial_blocking(&[at], LONG, &credentials).unwrap();
+    dial(&[at], LONG, &credentials).unwrap();
     assert_eq!(other.says("came: "), "1");
 }
 

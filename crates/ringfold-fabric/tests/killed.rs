@@ -5,7 +5,7 @@ use ringfold_fabric::link::{Arrival, Link};
 use ringfold_fabric::memory::Lease;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::slots::{SlotBuffer, SlotPool};
-use ringfold_plan::executor::Verdict;
+use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::id::{OpId, PeerId};
@@ -103,7 +103,7 @@ fn a_process_that_is_killed_ends_its_link_and_leaves_what_it_sent() {
         a.poller.wait(&mut ready, Duration::from_millis(10)).unwrap();
         link.handle_ready();
         link.flush(&mut Vec::new()).unwrap();
-        match link.next(&mut pool, |_| Verdict::Place) {
+        match link.next(&mut pool, |_| FrameDecision::Place) {
             Ok(Some(Arrival::Frame(head, payload))) => {
                 assert_eq!(head.chunk, received);
                 assert!(payload.as_slice().iter().all(|byte| *byte == received as u8));
@@ -127,7 +127,7 @@ fn receive(link: &mut Link, pool: &mut SlotPool, mut take: impl FnMut(DataHeader
     let end = Instant::now() + LONG;
     loop {
         assert!(Instant::now() < end);
-        if let Some(Arrival::Frame(head, payload)) = link.next(pool, |_| Verdict::Place).unwrap()
+        if let Some(Arrival::Frame(head, payload)) = link.next(pool, |_| FrameDecision::Place).unwrap()
             && !take(head, payload)
         {
             return;

@@ -1,5 +1,6 @@
 //! All integration tests of this crate, as one program: it is linked once. A new file needs a line here.
 
+mod connecting;
 mod descriptors;
 mod killed;
 mod media;

@@ -1,8 +1,8 @@
 //! Meshes, doors and links with real sockets, several in one thread, so that chance decides who acts when.
 
-use crate::node::{Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, drive, epoch, idle, two};
+use crate::node::{Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, dial, drive, epoch, idle, two};
 use ringfold_fabric::connection::{Connection, Intake};
-use ringfold_fabric::dialer::{Credentials, dial_blocking};
+use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::limits;
 use ringfold_fabric::link::{Arrival, Link};
 use ringfold_fabric::memory::Lease;
@@ -10,10 +10,10 @@ use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::probe;
 use ringfold_fabric::random;
 use ringfold_fabric::slots::SlotPool;
-use ringfold_plan::executor::Verdict;
+use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
-use ringfold_proto::handshake::{Dialler, Identity, Secret, Target};
+use ringfold_proto::handshake::{DialerHandshake, Identity, Secret, DialTarget};
 use ringfold_proto::hello::{Purpose, Welcome};
 use ringfold_proto::id::{OpId, PeerId, RunId, Seq};
 use ringfold_proto::link_message::LinkMessage;
@@ -142,13 +142,13 @@ fn two_who_dial_at_once_and_share_memory_never_get_two_links_or_none() {
 }
 
 fn credentials(me: u128, purpose: Purpose, to: PeerId, key: &[u8; 32]) -> Credentials {
-    let target = Target::member(purpose, epoch(1), to);
+    let target = DialTarget::member(purpose, epoch(1), to);
     Credentials { identity: Identity::new(PeerId(me), RunId(0)), target, secret: Secret::epoch_key(key) }
 }
 
-fn dialler(me: u128, purpose: Purpose, to: PeerId, key: &[u8; 32]) -> Dialler {
+fn dialler(me: u128, purpose: Purpose, to: PeerId, key: &[u8; 32]) -> DialerHandshake {
     let Credentials { identity, target, secret } = credentials(me, purpose, to, key);
-    Dialler::new(identity, target, secret, random::nonce().unwrap())
+    DialerHandshake::new(identity, target, secret, random::nonce().unwrap())
 }
 
 #[test]
@@ -161,13 +161,13 @@ fn an_intruder_without_the_key_gets_nothing_and_disturbs_nobody() {
     let (at, to) = (b.address(), b.peer);
     let intruding = std::thread::spawn(move || {
         for (purpose, key) in [(Purpose::Data, [1; 32]), (Purpose::State, [2; 32])] {
-            let error = dial_blocking(&[at], LONG, &credentials(1, purpose, to, &key)).unwrap_err();
+            let error = dial(&[at], LONG, &credentials(1, purpose, to, &key)).unwrap_err();
             assert_ne!(error.kind(), ErrorKind::TimedOut, "{error}");
         }
         // Someone who is not known may be known soon, so it tries again for as long as it has patience.
         let briefly = Duration::from_millis(300);
-        dial_blocking(&[at], briefly, &credentials(3, Purpose::Probe, to, &KEY)).unwrap_err();
-        dial_blocking(&[at], LONG, &credentials(9, Purpose::Control, to, &KEY)).unwrap_err();
+        dial(&[at], briefly, &credentials(3, Purpose::Probe, to, &KEY)).unwrap_err();
+        dial(&[at], LONG, &credentials(9, Purpose::Control, to, &KEY)).unwrap_err();
     });
     while !intruding.is_finished() {
         b.turn(Duration::from_millis(1));
@@ -249,7 +249,7 @@ fn a_member_may_come_to_probe() {
     b.mesh.admit(epoch(1), &KEY, vec![PeerId(1), PeerId(2)]);
     let (at, to) = (b.address(), b.peer);
     let probing = std::thread::spawn(move || {
-        probe::measure(dial_blocking(&[at], LONG, &credentials(1, Purpose::Probe, to, &KEY)).unwrap())
+        probe::measure(dial(&[at], LONG, &credentials(1, Purpose::Probe, to, &KEY)).unwrap())
             .unwrap()
     });
     drive(&mut [&mut b], |nodes| !nodes[0].visitors.is_empty());
@@ -367,7 +367,7 @@ fn in_order(frames: u32, bytes_max: u64, mut pass: impl FnMut(&mut Broken, u32))
         }
         link.from.flush(&mut flushed).unwrap();
         pass(&mut link, received);
-        while let Some(arrival) = link.to.next(&mut pool, |_| Verdict::Place).unwrap() {
+        while let Some(arrival) = link.to.next(&mut pool, |_| FrameDecision::Place).unwrap() {
             match arrival {
                 Arrival::Frame(header, payload) => {
                     assert_eq!(header.chunk, received);
@@ -418,7 +418,7 @@ fn a_stream_that_must_wait_for_others_does_not_keep_the_poller_awake() {
     // The first frame is on the first stream, which is held back.
     link.pass(1, 1 << 20);
     std::thread::sleep(Duration::from_millis(20));
-    assert!(link.to.next(&mut pool, |_| Verdict::Place).unwrap().is_none());
+    assert!(link.to.next(&mut pool, |_| FrameDecision::Place).unwrap().is_none());
     let mut ready = Readiness::default();
     link.poller.wait(&mut ready, Duration::from_millis(50)).unwrap();
     assert_eq!(ready.tokens().count(), 0, "nothing can be done, and nothing is told");
@@ -426,7 +426,7 @@ fn a_stream_that_must_wait_for_others_does_not_keep_the_poller_awake() {
     let (mut received, end) = (0, Instant::now() + LONG);
     while received < 400 {
         assert!(Instant::now() < end, "{received} came");
-        received += u32::from(link.to.next(&mut pool, |_| Verdict::Place).unwrap().is_some());
+        received += u32::from(link.to.next(&mut pool, |_| FrameDecision::Place).unwrap().is_some());
     }
 }
 
@@ -442,7 +442,7 @@ fn slots_that_are_given_back_wait_for_company() {
         std::thread::sleep(Duration::from_millis(20));
         let mut came = Vec::new();
         for _ in 0..5 {
-            came.extend(link.to.next(&mut pool, |_| Verdict::Place).unwrap());
+            came.extend(link.to.next(&mut pool, |_| FrameDecision::Place).unwrap());
         }
         came.len()
     };

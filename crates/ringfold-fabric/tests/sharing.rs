@@ -1,11 +1,11 @@
 //! Peers of one host agree on memory when they make a link, or on nothing but the stream.
 
 use crate::node;
-use crate::node::{KEY, LONG, Node, assert_one_link, both_up, drive, epoch, two};
-use ringfold_fabric::dialer::{Credentials, dial_blocking};
+use crate::node::{KEY, LONG, Node, assert_one_link, both_up, dial, drive, epoch, two};
+use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::limits;
 use ringfold_fabric::random;
-use ringfold_proto::handshake::{Acceptor, Identity, Secret, Target};
+use ringfold_proto::handshake::{AcceptorHandshake, Identity, Secret, DialTarget};
 use ringfold_proto::hello::{Hello, Purpose};
 use ringfold_proto::id::{PeerId, RunId};
 use std::io::{Read, Write};
@@ -67,10 +67,10 @@ fn memory_that_cant_be_opened_is_declined_and_the_stream_is_the_link() {
     let offering = std::thread::spawn(move || {
         let credentials = Credentials {
             identity: Identity::new(PeerId(1), RunId(0)),
-            target: Target::member(Purpose::Data, epoch(1), to),
+            target: DialTarget::member(Purpose::Data, epoch(1), to),
             secret: Secret::epoch_key(&KEY),
         };
-        let mut stream = dial_blocking(&[at], LONG, &credentials).unwrap();
+        let mut stream = dial(&[at], LONG, &credentials).unwrap();
         // The head of the only stream of a link, with the flag that an offer follows; and no ticket at all.
         let head = [[7; 8].as_slice(), &[0, 0, 1, 0, 1, 0, 0, 0], &[0x77; 40]].concat();
         stream.write_all(&head[..20]).unwrap();
@@ -93,7 +93,7 @@ fn an_offer_that_is_not_answered_ends_in_time() {
     let at = listener.local_addr().unwrap();
     let welcoming = std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        let mut acceptor = Acceptor::new(Identity::new(PeerId(2), RunId(0)), random::nonce().unwrap());
+        let mut acceptor = AcceptorHandshake::new(Identity::new(PeerId(2), RunId(0)), random::nonce().unwrap());
         let secrets = |_: &Hello| Ok(Secret::epoch_key(&KEY));
         stream.set_read_timeout(Some(LONG)).unwrap();
         let mut block = [0];

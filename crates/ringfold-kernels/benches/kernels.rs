@@ -1,13 +1,13 @@
-//! Throughput of the kernels beside that of what they are measured against, so that ratios can be read off.
+//! Throughput of the kernels, compared with baselines.
 //!
-//! Each group's `plain` entry is the yardstick: the simplest loop, compiled for the same instructions. Throughput
-//! counts the bytes of one tensor (the accumulator, the floats, or what is hashed).
+//! Each group's `plain` entry is the baseline: the simplest loop, compiled for the same instruction set. Throughput
+//! counts the bytes of one tensor (the accumulator, the floats, or the hashed bytes).
 
 mod stopwatch;
 
 use ringfold_kernels::{
-    Level, Side, convert, dequantize, dequantize_reduce, divide, quantize, reduce_at, reduce_into_at,
-    tree_hash, wire_bytes,
+    Level, convert, dequantize, dequantize_reduce, divide, quantize, reduce_at, reduce_into_at, tree_hash,
+    wire_bytes,
 };
 use ringfold_proto::dtype::DType;
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
@@ -17,7 +17,7 @@ use stopwatch::measure;
 
 const SIZES: [(&str, usize); 2] = [("64KiB", 64 << 10), ("64MiB", 64 << 20)];
 
-/// Compiles a loop for the instructions of each level, as the crate does.
+/// Compiles a loop for the instruction set of each level, as the crate does.
 macro_rules! yardstick {
     ($name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block) => {
         fn $name(level: Level, $($argument: $type),*) -> $result {
@@ -35,10 +35,10 @@ macro_rules! yardstick {
             }
             match level {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: only levels of this machine are measured.
+                // SAFETY: only supported levels are measured.
                 Level::Avx2 => unsafe { avx2($($argument),*) },
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: only levels of this machine are measured.
+                // SAFETY: only supported levels are measured.
                 Level::Avx512 => unsafe { avx512($($argument),*) },
                 _ => plain($($argument),*),
             }
@@ -60,7 +60,7 @@ yardstick! {
     }
 }
 
-/// Floats between −1 and 1, or bytes that are some.
+/// Floats between −1 and 1.
 fn floats(bytes: usize) -> Vec<f32> {
     (0..bytes / 4).map(|i| (i % 1000) as f32 / 500.0 - 1.0).collect()
 }
@@ -159,7 +159,7 @@ fn quantizations() {
             });
             measure(&row(&format!("{name}_back_and_sum")), Some(bytes), || {
                 let (wire, out) = (black_box(&wire), black_box(&mut out));
-                dequantize_reduce(quantization, DType::F32, ReduceOp::Sum, wire, out, Side::Left);
+                dequantize_reduce(quantization, DType::F32, ReduceOp::Sum, wire, out);
             });
         }
     }

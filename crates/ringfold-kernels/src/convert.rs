@@ -1,14 +1,14 @@
-//! Floats of one width as floats of another.
+//! Conversions between float types.
 
-use crate::element::{RealElement, with_real};
+use crate::element::{RealElement, elements, elements_mut, with_real};
 use crate::isa::Isa;
 use crate::level::{Kernel, Level};
 use crate::number::Real;
-use crate::packed::{Packed, elements, elements_mut};
+use crate::packed::Packed;
 use core::marker::PhantomData;
-use ringfold_proto::dtype::{DType, Kind};
+use ringfold_proto::dtype::{DType, NumberKind};
 
-/// `out[i]` is `data[i]` in another float type, rounded once, to nearest even. NaN becomes the canonical NaN.
+/// Converts floats to another float type, rounding once to nearest even. NaNs become canonical.
 ///
 /// ```
 /// use ringfold_kernels::convert;
@@ -20,8 +20,7 @@ use ringfold_proto::dtype::{DType, Kind};
 /// ```
 ///
 /// # Panics
-/// If a type is no float, if a slice is no whole number of elements, or if they hold different numbers of
-/// them.
+/// If a type is not a float, if a slice contains a partial element, or if the slices have different element counts.
 pub fn convert(from: DType, to: DType, data: &[u8], out: &mut [u8]) {
     convert_at(Level::detect(), from, to, data, out);
 }
@@ -31,7 +30,10 @@ pub fn convert(from: DType, to: DType, data: &[u8], out: &mut [u8]) {
 /// # Panics
 /// As [`convert`]; also if this machine does not have the level.
 pub fn convert_at(level: Level, from: DType, to: DType, data: &[u8], out: &mut [u8]) {
-    assert!(from.kind() == Kind::Float && to.kind() == Kind::Float, "no conversion of {from} to {to}");
+    assert!(
+        from.kind() == NumberKind::Float && to.kind() == NumberKind::Float,
+        "unsupported conversion of {from} to {to}"
+    );
     assert_eq!(data.len() / from.bytes(), out.len() / to.bytes(), "data and result differ in length");
     with_real!(from, F => with_real!(to, T => level.run(Convert::<F, T> {
         data,
@@ -53,22 +55,22 @@ impl<F: RealElement, T: RealElement> Kernel for Convert<'_, F, T> {
     fn run<I: Isa>(self, _isa: I) {
         for (element, out) in elements::<F>(self.data).iter().zip(elements_mut::<T>(self.out)) {
             let wide = { element.0 }.widen().to_f64();
-            // From f64 to 16 bits there is a stop at f32, and rounding twice is not rounding once.
+            // From f64 to 16 bits goes through f32; rounding twice would be wrong.
             let wide = if size_of::<T>() < 4 { to_odd_single(wide) } else { wide };
             *out = Packed(T::narrow(T::Wide::from_f64(wide).canonical()));
         }
     }
 }
 
-/// The number as one that f32 can hold: if it is none, the neighbour with an odd last place.
+/// Rounds to f32, to the neighbour with an odd last place if the value is inexact.
 ///
-/// Such a number lies on the same side of every tie between shorter floats as the original, so that rounding it
-/// further gives what rounding the original would have given.
+/// The result is on the same side of every tie between shorter floats as the original, so rounding it again gives the
+/// same result as rounding the original.
 #[inline(always)]
 fn to_odd_single(value: f64) -> f64 {
     let nearest = value as f32;
     let bits = nearest.to_bits();
-    // Toward zero, where the rounding went away from it; infinity becomes the largest number.
+    // Toward zero if the rounding went away from it; infinity becomes the largest number.
     let truncated = bits - u32::from(f64::from(nearest).abs() > value.abs());
     let is_inexact = (f64::from(nearest) < value) | (f64::from(nearest) > value);
     f64::from(f32::from_bits(truncated | u32::from(is_inexact)))

@@ -1,15 +1,15 @@
-//! The end of an average: a sum divided by the number of peers.
+//! Division by the number of peers: the last step of an average.
 
-use crate::element::{Element, with_element};
+use crate::element::{Element, elements_mut, with_element};
 use crate::isa::Isa;
 use crate::level::{Kernel, Level};
 use crate::number::{Divisor, Number};
-use crate::packed::elements_mut;
 use core::marker::PhantomData;
 use ringfold_proto::dtype::DType;
 
-/// Divides every element by `by`, in the element's type: integers truncate toward zero; f16 and bf16 are
-/// divided as f32 and rounded to nearest even; complex numbers divide by parts.
+/// Divides every element by `by`.
+///
+/// Integers truncate toward zero; f16 and bf16 are divided in f32 and rounded to nearest even; complex numbers by parts.
 ///
 /// ```
 /// use ringfold_kernels::divide;
@@ -21,7 +21,7 @@ use ringfold_proto::dtype::DType;
 /// ```
 ///
 /// # Panics
-/// If `by` is zero, or if `data` is no whole number of elements.
+/// If `by` is zero, or if `data` contains a partial element.
 pub fn divide(dtype: DType, data: &mut [u8], by: u64) {
     divide_at(Level::detect(), dtype, data, by);
 }

@@ -1,5 +1,6 @@
-//! What tensors are made of. Adding an element type touches this file alone: a line in the table, and an
-//! implementation of [`Element`] if processors do not compute with the type itself.
+//! Element types of tensors.
+//!
+//! To add a type, add a line to the table, and an implementation of [`Element`] if processors do not compute with it.
 
 use crate::half::{Bf16, F16};
 use crate::isa::{Blocks, Isa};
@@ -8,8 +9,7 @@ use crate::number::{Number, Real};
 use crate::operator::Operator;
 use crate::packed::Packed;
 
-/// The table of element types, by their sort. Complex numbers stand as their parts: what is done to
-/// them, sums and multiples, is done to each part alone.
+/// The table of element types. Complex numbers are treated as their parts: sums and multiples work by parts.
 macro_rules! element_table {
     ($callback:ident! $($arguments:tt)*) => {
         $callback! { $($arguments)*
@@ -21,14 +21,14 @@ macro_rules! element_table {
 }
 pub(crate) use element_table;
 
-/// Evaluates `$body` with `$T` standing for the [`Element`] of any `DType`.
+/// Evaluates `$body` with `$T` as the [`Element`] of any `DType`.
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         $crate::element::element_table! { with_element! @match ($dtype) ($T) ($body) }
     };
     (@match ($dtype:expr) ($T:ident) ($body:expr)
         $($sort:ident { $($variant:ident: $element:ident),* })*) => {{
-        #[allow(unused_imports, reason = "a table may have neither of them")]
+        #[allow(unused_imports, reason = "the table may use neither")]
         use $crate::half::{Bf16, F16};
         match $dtype {
             $($(ringfold_proto::dtype::DType::$variant => { type $T = $element; $body })*)*
@@ -37,7 +37,7 @@ macro_rules! with_element {
 }
 pub(crate) use with_element;
 
-/// Evaluates `$body` with `$T` standing for the [`RealElement`] of a `DType` of floats.
+/// Evaluates `$body` with `$T` as the [`RealElement`] of a float `DType`.
 ///
 /// Panics on other types, which callers have checked.
 macro_rules! with_real {
@@ -49,13 +49,13 @@ macro_rules! with_real {
         use $crate::half::{Bf16, F16};
         match $dtype {
             $(ringfold_proto::dtype::DType::$variant => { type $T = $element; $body })*
-            other => unreachable!("{other} is no float"),
+            other => unreachable!("{other} is not a float"),
         }
     }};
 }
 pub(crate) use with_real;
 
-/// Evaluates `$body` with `$T` standing for the integer of a `DType` of integers.
+/// Evaluates `$body` with `$T` as the type of an integer `DType`.
 ///
 /// Panics on other types, which callers have checked.
 macro_rules! with_integer {
@@ -66,32 +66,32 @@ macro_rules! with_integer {
         integers { $($variant:ident: $element:ident),* } reals $_:tt complexes $__:tt) => {
         match $dtype {
             $(ringfold_proto::dtype::DType::$variant => { type $T = $element; $body })*
-            other => unreachable!("{other} is no integer"),
+            other => unreachable!("{other} is not an integer"),
         }
     };
 }
 pub(crate) use with_integer;
 
-/// What a tensor holds, and how numbers of it are made.
+/// An element type, and its conversion to the type of arithmetic.
 ///
 /// # Safety
-/// Every pattern of bits is a valid value, and there is no padding.
+/// Every bit pattern is a valid value, and there is no padding.
 pub(crate) unsafe trait Element: Copy + Default + 'static {
-    /// What arithmetic is done in.
+    /// The type of arithmetic.
     type Wide: Number;
 
     fn widen(self) -> Self::Wide;
 
-    /// Rounds to nearest even. NaN must be the canonical one.
+    /// Rounds to nearest even. NaNs must be canonical.
     fn narrow(wide: Self::Wide) -> Self;
 
-    /// `accumulator[i] = accumulator[i] op other[i]`, for slices of one length.
+    /// `accumulator[i] = accumulator[i] op other[i]`, for slices of equal length.
     #[inline(always)]
     fn fold<O: Operator, I: Isa>(_isa: I, accumulator: &mut [Packed<Self>], other: &[Packed<Self>]) {
         fold::<Self, O>(accumulator, other);
     }
 
-    /// `out[i] = left[i] op right[i]`, for slices of one length.
+    /// `out[i] = left[i] op right[i]`, for slices of equal length.
     #[inline(always)]
     fn combine<O: Operator, I: Isa>(
         _isa: I,
@@ -103,7 +103,38 @@ pub(crate) unsafe trait Element: Copy + Default + 'static {
     }
 }
 
-/// An element that is a float.
+/// Views bytes as elements.
+///
+/// # Panics
+/// If `bytes` contains a partial element.
+#[inline(always)]
+pub(crate) fn elements<T: Element>(bytes: &[u8]) -> &[Packed<T>] {
+    let count = count::<T>(bytes.len());
+    // SAFETY: `Packed<T>` has alignment 1, `count` elements cover exactly `bytes`, and all bits of an `Element` are
+    // valid.
+    unsafe { core::slice::from_raw_parts(bytes.as_ptr().cast(), count) }
+}
+
+/// Views bytes as mutable elements.
+///
+/// # Panics
+/// If `bytes` contains a partial element.
+#[inline(always)]
+pub(crate) fn elements_mut<T: Element>(bytes: &mut [u8]) -> &mut [Packed<T>] {
+    let count = count::<T>(bytes.len());
+    // SAFETY: as in `elements`; the exclusive borrow of the bytes passes on to the elements, and an
+    // `Element` has no padding, so that every byte stays initialised.
+    unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
+}
+
+#[inline(always)]
+fn count<T>(bytes: usize) -> usize {
+    let size = size_of::<T>();
+    assert!(bytes.is_multiple_of(size), "{bytes} bytes are not a whole number of {size}-byte elements");
+    bytes / size
+}
+
+/// A float element.
 pub(crate) trait RealElement: Element<Wide: Real> {
     /// The largest finite value.
     const MAX: f64;
@@ -130,7 +161,7 @@ fn operate<T: Element, O: Operator>(left: Packed<T>, right: Packed<T>) -> Packed
 
 macro_rules! plain_elements {
     ($($number:ident)*) => {$(
-        // SAFETY: a primitive number has no padding, and all its patterns of bits are values.
+        // SAFETY: a primitive number has no padding, and all its bit patterns are valid.
         unsafe impl Element for $number {
             type Wide = Self;
 
@@ -159,7 +190,7 @@ impl RealElement for f64 {
 
 macro_rules! half_elements {
     ($($half:ident, $widen:ident, $narrow:ident;)*) => {$(
-        // SAFETY: it is a u16 inside.
+        // SAFETY: it is a transparent u16.
         unsafe impl Element for $half {
             type Wide = f32;
 
@@ -218,6 +249,6 @@ half_elements! {
 #[inline(always)]
 fn operate_block<L: Lanes, O: Operator>(left: L, right: L) -> L {
     let (result, nan) = O::reals(left, right);
-    // One branch for a block is cheaper than a blend for each vector of it.
+    // One branch per block is cheaper than a blend per vector.
     if nan.any() { result.with_nan(nan.mask()) } else { result }
 }

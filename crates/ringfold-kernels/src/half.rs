@@ -1,7 +1,7 @@
-//! The two 16-bit floats, in plain code that vectorises.
+//! The two 16-bit float types, in plain code.
 //!
-//! The conversions are branch-free, so that a loop over them becomes vector code at every level. They
-//! never touch a subnormal single, which some processors handle very slowly.
+//! The conversions are branch-free, so that loops over them are vectorised at every level. They never compute with
+//! subnormal f32 values, which some processors handle very slowly.
 
 /// IEEE half precision: 5 bits of exponent, 10 of fraction.
 #[derive(Clone, Copy, Default)]
@@ -12,10 +12,10 @@ impl F16 {
     /// The largest finite value.
     pub(crate) const MAX: f64 = 65504.0;
 
-    /// Exact, except that NaN may lose its payload.
+    /// Exact, except that NaNs may lose their payload.
     #[inline(always)]
     pub(crate) fn to_f32(self) -> f32 {
-        /// The difference of the exponents' biases, in place.
+        /// The difference of the exponent biases, shifted.
         const REBIAS: u32 = (127 - 15) << 23;
         /// The smallest normal half.
         const NORMAL_MIN: u32 = 113 << 23;
@@ -24,21 +24,21 @@ impl F16 {
         let normal = magnitude + REBIAS;
         // Infinity and NaN: the exponent becomes 255.
         let special = normal + REBIAS;
-        // The fraction goes under the leading one of the smallest normal, which is then taken away.
+        // The fraction is added to the smallest normal, which is then subtracted.
         let subnormal = (f32::from_bits(magnitude + NORMAL_MIN) - f32::from_bits(NORMAL_MIN)).to_bits();
         let finite = if magnitude < 1 << 23 { subnormal } else { normal };
         let bits = if magnitude >= 31 << 23 { special } else { finite };
         f32::from_bits(bits | sign)
     }
 
-    /// Rounds to nearest even; what is too large becomes infinity. NaN becomes the canonical NaN.
+    /// Rounds to nearest even; overflows become infinity, NaNs canonical.
     #[inline(always)]
     pub(crate) fn from_f32(value: f32) -> Self {
-        /// The smallest single that is certain to be too large.
+        /// An f32 that overflows.
         const OVERFLOW: u32 = (127 + 16) << 23;
         /// The smallest normal half.
         const NORMAL_MIN: u32 = 113 << 23;
-        /// A single whose last bit weighs as much as a subnormal half's: adding it rounds.
+        /// An f32 with the last place of a subnormal half: adding it rounds.
         const ROUNDER: u32 = (127 - 15 + 23 - 10 + 1) << 23;
         let bits = value.to_bits();
         let sign = (bits >> 16) & 0x8000;
@@ -52,7 +52,7 @@ impl F16 {
     }
 }
 
-/// bfloat16: the upper half of a single.
+/// bfloat16: the upper half of an f32.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 pub(crate) struct Bf16(u16);
@@ -67,8 +67,7 @@ impl Bf16 {
         f32::from_bits(u32::from(self.0) << 16)
     }
 
-    /// Rounds to nearest even; what is too large becomes infinity. NaN must be the canonical one, which
-    /// the rounding leaves alone: so it costs no comparison.
+    /// Rounds to nearest even; overflows become infinity. NaNs must be canonical, which rounding preserves.
     #[inline(always)]
     pub(crate) fn from_f32(value: f32) -> Self {
         let bits = value.to_bits();

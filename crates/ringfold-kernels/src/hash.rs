@@ -1,10 +1,10 @@
-//! What a tensor's bytes hash to: a tree of XXH3-128, so that parts can be hashed and checked alone.
+//! Tensor hashes: trees of XXH3-128, whose parts can be computed and checked separately.
 //!
-//! The bytes are cut into leaves of [`LEAF_BYTES`], the last of which may be shorter; no bytes have no leaf. A
-//! leaf's hash is XXH3-128 of its bytes. The tree's hash is XXH3-128 of the leaves' hashes, each as 16 bytes
-//! little-endian, followed by the number of bytes as 8 bytes little-endian. The seed is zero throughout.
+//! The bytes are split into leaves of [`LEAF_BYTES`], the last of which may be shorter; empty data has no leaf. A leaf's
+//! hash is XXH3-128 of its bytes. The tree's hash is XXH3-128 of the leaf hashes, each as 16 bytes little-endian, followed
+//! by the number of bytes as 8 bytes little-endian. The seed is zero.
 //!
-//! The hash finds differences and broken transfers; it does not stand against someone who forges data.
+//! The hash detects differences and broken transfers; it is not cryptographic.
 
 mod xxh3;
 
@@ -12,10 +12,10 @@ use crate::level::Level;
 use core::fmt;
 use twox_hash::XxHash3_128;
 
-/// Bytes in a leaf.
+/// Bytes of a leaf.
 pub const LEAF_BYTES: usize = 64 * 1024;
 
-/// The hash of one leaf: of up to [`LEAF_BYTES`] bytes.
+/// The hash of a leaf of up to [`LEAF_BYTES`] bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeafHash(pub u128);
 
@@ -29,7 +29,7 @@ pub struct TreeHash(pub u128);
 /// use ringfold_kernels::{LEAF_BYTES, leaf_hash, root_hash, tree_hash};
 ///
 /// let data = vec![7; 3 * LEAF_BYTES + 1];
-/// // What several threads might do, each with some of the leaves.
+/// // Leaves may be hashed by several threads.
 /// let leaves: Vec<_> = data.chunks(LEAF_BYTES).map(leaf_hash).collect();
 /// assert_eq!(root_hash(&leaves, data.len() as u64), tree_hash(&data));
 /// ```
@@ -46,7 +46,7 @@ pub fn tree_hash(data: &[u8]) -> TreeHash {
 /// # Panics
 /// If it is longer than [`LEAF_BYTES`].
 pub fn leaf_hash(leaf: &[u8]) -> LeafHash {
-    assert!(leaf.len() <= LEAF_BYTES, "a leaf of {} bytes", leaf.len());
+    assert!(leaf.len() <= LEAF_BYTES, "invalid leaf of {} bytes", leaf.len());
     LeafHash(xxh3_128(Level::detect(), leaf))
 }
 
@@ -54,15 +54,15 @@ fn xxh3_128(level: Level, data: &[u8]) -> u128 {
     if data.len() < xxh3::LONG_MIN { XxHash3_128::oneshot(data) } else { xxh3::hash(level, data) }
 }
 
-/// The tree's hash, from its leaves' hashes in order.
+/// Computes the tree's hash from its leaf hashes, in order.
 ///
 /// # Panics
-/// If there are not as many leaves as `total_bytes` need.
+/// If the number of leaves does not match `total_bytes`.
 pub fn root_hash(leaves: &[LeafHash], total_bytes: u64) -> TreeHash {
     assert_eq!(
         leaves.len() as u64,
         total_bytes.div_ceil(LEAF_BYTES as u64),
-        "the leaves are not those of {total_bytes} bytes"
+        "wrong number of leaves for {total_bytes} bytes"
     );
     let mut root = XxHash3_128::new();
     for leaf in leaves {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_level_gives_xxh3_128_at_every_length_that_matters() {
+    fn every_level_equals_xxh3_128_at_all_relevant_lengths() {
         let data: Vec<u8> = (0..LEAF_BYTES + 64).map(|i| ((i * i) >> 5) as u8).collect();
         for level in Level::available() {
             for len in (0..5000).chain((5000..LEAF_BYTES).step_by(1009)).chain([LEAF_BYTES - 1, LEAF_BYTES]) {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_its_leaves_and_its_length() {
+    fn the_tree_hash_covers_the_leaves_and_the_length() {
         for len in [1, LEAF_BYTES - 1, LEAF_BYTES, LEAF_BYTES + 1, 5 * LEAF_BYTES + 17] {
             let data: Vec<u8> = (0..len).map(|i| ((i * 31) >> 3) as u8).collect();
             let mut bytes = Vec::new();
@@ -148,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "the leaves are not those of")]
-    fn a_missing_leaf_is_a_programmers_error() {
+    #[should_panic(expected = "wrong number of leaves")]
+    fn a_missing_leaf_panics() {
         root_hash(&[], 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The few things that need instructions which plain loops do not reach: floats of 16 bits.
+//! Intrinsics for 16-bit floats, which the compiler does not generate from plain loops.
 
 use crate::half::{Bf16, F16};
 use crate::lanes::Lanes;
@@ -10,34 +10,34 @@ mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
-/// Floats of 16 bits that are worked on at once.
+/// 16-bit floats per block.
 pub(crate) const BLOCK: usize = 32;
 
-/// The instructions at hand. A value of an implementing type proves that the machine has them.
+/// An instruction set. A value of an implementing type proves that the machine has it.
 pub(crate) trait Isa: Copy {
     type Blocks: Blocks;
 
-    /// The means to work on floats of 16 bits by blocks, if that is faster than a plain loop.
+    /// Block conversions of 16-bit floats, if they are faster than a plain loop.
     fn blocks(self) -> Option<Self::Blocks>;
 }
 
-/// Work on floats of 16 bits by blocks.
+/// Conversions of 16-bit floats by blocks.
 pub(crate) trait Blocks: Copy {
-    /// As many singles as a block has halves, in any order, but in one for both ways.
+    /// The f32 values of a block, in an order that is the same for widening and narrowing.
     type Singles: Lanes;
 
-    /// Exact, except that NaN may be made quiet.
+    /// Exact, except that NaNs may become quiet.
     fn widen_f16(self, halves: &[Packed<F16>; BLOCK]) -> Self::Singles;
-    /// Rounds to nearest even. NaN must be the canonical one.
+    /// Rounds to nearest even. NaNs must be canonical.
     fn narrow_f16(self, singles: Self::Singles, halves: &mut [Packed<F16>; BLOCK]);
 
     /// Exact.
     fn widen_bf16(self, halves: &[Packed<Bf16>; BLOCK]) -> Self::Singles;
-    /// Rounds to nearest even. NaN must be the canonical one.
+    /// Rounds to nearest even. NaNs must be canonical.
     fn narrow_bf16(self, singles: Self::Singles, halves: &mut [Packed<Bf16>; BLOCK]);
 }
 
-/// No particular instructions: what the compiler makes of plain loops.
+/// No intrinsics: plain loops only.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -50,7 +50,7 @@ impl Isa for Portable {
     }
 }
 
-/// Nobody has one of these.
+/// Never constructed.
 impl Blocks for Infallible {
     type Singles = f32;
 

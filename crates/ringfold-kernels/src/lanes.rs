@@ -1,11 +1,11 @@
-//! One float, or several side by side: what operators are written for.
+//! The abstraction over scalars and vectors that operators are written for.
 
-/// Floats that are computed with at once; a single one is the simplest case.
+/// One or more floats that are computed with at once.
 ///
-/// Operators written for these work in plain loops, which the compiler turns into vectors, and on the
-/// vectors of [`Isa`](crate::isa::Isa), which are written by hand.
+/// Operators written for these work in plain loops, which the compiler vectorises, and on the hand-written vectors of
+/// [`Isa`](crate::isa::Isa).
 pub(crate) trait Lanes: Copy {
-    /// One truth for each lane.
+    /// One boolean per lane.
     type Mask: Copy;
 
     fn add(self, other: Self) -> Self;
@@ -34,7 +34,7 @@ pub(crate) trait Lanes: Copy {
     fn with_nan(self, mask: Self::Mask) -> Self;
 }
 
-/// Where a result is NaN: told by what shows it, so that asking for any at all is cheap.
+/// Where a result is NaN, given by its operands, so that testing for any NaN is cheap.
 pub(crate) enum Nan<L> {
     /// Where this is NaN.
     In(L),
@@ -115,9 +115,7 @@ macro_rules! lanes {
 
 lanes! { f32 f64 }
 
-/// Several lanes make more lanes.
-///
-/// Plain loops, and no adapters: closures would not take on the instructions of the caller.
+/// An array of lanes. Plain loops, since closures would not inherit the caller's instruction set.
 impl<L: Lanes, const N: usize> Lanes for [L; N] {
     type Mask = [L::Mask; N];
 
@@ -171,7 +169,7 @@ impl<L: Lanes, const N: usize> Lanes for [L; N] {
 
     #[inline(always)]
     fn any_nan(self) -> bool {
-        // One comparison looks at two.
+        // One comparison tests two.
         let (pairs, rest) = self.as_chunks::<2>();
         let mut any = false;
         for [a, b] in pairs {

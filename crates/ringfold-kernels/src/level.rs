@@ -1,14 +1,13 @@
-//! Which instructions the kernels may use, found out at run time.
+//! The instruction sets of the kernels, detected at run time.
 
 use crate::isa::{Isa, Portable};
 use core::fmt;
 use std::sync::OnceLock;
 
-/// A set of vector instructions that the kernels are compiled for.
+/// An instruction set that the kernels are compiled for.
 ///
-/// All levels give the same bits for the same input; they differ in speed alone. The plain functions
-/// of this crate use [`Level::detect`]; the `…_at` forms take a level, so that tests and benchmarks
-/// can compare them.
+/// All levels give bit-identical results. The plain functions of this crate use [`Level::detect`]; the `…_at` forms take
+/// a level, for tests and benchmarks.
 ///
 /// ```
 /// use ringfold_kernels::Level;
@@ -18,7 +17,7 @@ use std::sync::OnceLock;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Level {
-    /// What every processor of the target has, and no intrinsics.
+    /// The target's baseline, without intrinsics.
     Scalar,
     /// x86-64 with AVX2 and F16C.
     Avx2,
@@ -29,10 +28,10 @@ pub enum Level {
 }
 
 impl Level {
-    /// All levels, whether this machine has them or not.
+    /// All levels, supported or not.
     pub const ALL: &'static [Self] = &[Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon];
 
-    /// The fastest level of this machine, found out once per process.
+    /// The fastest level of this machine, detected once per process.
     pub fn detect() -> Self {
         static DETECTED: OnceLock<Level> = OnceLock::new();
         *DETECTED.get_or_init(|| {
@@ -73,8 +72,8 @@ impl Level {
     /// If this machine does not have the level.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        // The detected level needs no second look; it is what nearly all calls use.
-        assert!(self == Self::detect() || self.is_supported(), "this machine has no {self}");
+        // Nearly all calls use the detected level.
+        assert!(self == Self::detect() || self.is_supported(), "unsupported instruction set {self}");
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the assertion above found AVX2 and F16C.
@@ -101,10 +100,10 @@ impl fmt::Display for Level {
     }
 }
 
-/// A loop to be compiled once for each level.
+/// A loop that is compiled once for each level.
 ///
-/// `run` and all that it calls must be `#[inline(always)]`: code takes on the instructions of the
-/// function that it is inlined into, which is how one plain loop becomes several vector loops.
+/// `run` and all functions it calls must be `#[inline(always)]`: inlined code is compiled for the instruction set of its
+/// caller, which is how one plain loop becomes several vector loops.
 pub(crate) trait Kernel {
     type Output;
 
@@ -123,7 +122,7 @@ fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(crate::isa::Avx512::new())
 }
 
-// Plain loops are enough here: LLVM turns them, the conversions of half floats included, into NEON.
+// LLVM vectorises plain loops, including the conversions of 16-bit floats, to NEON.
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon")]
 fn run_neon<K: Kernel>(kernel: K) -> K::Output {

@@ -1,4 +1,4 @@
-//! What arithmetic is done in: integers, and the two floats that processors compute with.
+//! The types of arithmetic: integers, f32 and f64.
 
 use crate::lanes::Lanes;
 use crate::operator::Operator;
@@ -11,11 +11,11 @@ pub(crate) trait Number: Copy + Default + 'static {
     fn scale(self, by: Factor) -> Self;
 }
 
-/// A whole number of 8 to 64 bits; arithmetic wraps.
+/// An integer of 8 to 64 bits; arithmetic wraps.
 pub(crate) trait Integer:
     Number + Ord + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self>
 {
-    /// The ends of the range.
+    /// The bounds of the range.
     const MIN: f64;
     const MAX: f64;
 
@@ -26,13 +26,13 @@ pub(crate) trait Integer:
     fn to_f64(self) -> f64;
     /// The low bits of `word`.
     fn truncate(word: u64) -> Self;
-    /// Between the host's order of bytes and the wire's, which is little-endian.
+    /// Converts between the host's byte order and little-endian.
     fn swap_to_le(self) -> Self;
 }
 
-/// A float that processors compute with.
+/// f32 or f64.
 pub(crate) trait Real: Number + PartialOrd + Add<Output = Self> + Sub<Output = Self> {
-    /// The one NaN that kernels write: quiet, positive, without payload.
+    /// The canonical NaN: quiet, positive, without payload.
     const NAN: Self;
     const ZERO: Self;
     const INFINITY: Self;
@@ -42,14 +42,14 @@ pub(crate) trait Real: Number + PartialOrd + Add<Output = Self> + Sub<Output = S
     fn to_f64(self) -> f64;
     fn from_f64(value: f64) -> Self;
 
-    /// The number itself, or the one NaN in place of any, for the reason that [`Operator::reals`] gives.
+    /// Replaces any NaN by the canonical one; see [`Operator::reals`].
     #[inline(always)]
     fn canonical(self) -> Self {
         if self.is_nan() { Self::NAN } else { self }
     }
 }
 
-/// A number of peers, ready to divide by.
+/// A number of peers to divide by.
 #[derive(Clone, Copy)]
 pub(crate) struct Divisor {
     whole: u64,
@@ -60,22 +60,22 @@ impl Divisor {
     /// # Panics
     /// If `by` is zero.
     pub(crate) fn new(by: u64) -> Self {
-        assert!(by > 0, "an average over no peers");
+        assert!(by > 0, "invalid divisor 0");
         Self { whole: by, real: by as f64 }
     }
 }
 
-/// A premultiplier, ready to multiply by.
+/// A factor to multiply by.
 #[derive(Clone, Copy)]
 pub(crate) struct Factor {
-    /// For integers, if it is a whole number: their product is then exact, but for wrapping.
+    /// The factor as an integer, if it is one: then products of integers are exact, apart from wrapping.
     whole: Option<i64>,
     real: f64,
 }
 
 impl Factor {
     pub(crate) fn new(factor: f64) -> Self {
-        // Beyond 2⁵³ a float no longer says which integer was meant.
+        // Beyond 2⁵³ floats do not represent all integers.
         let is_whole = factor.fract() == 0.0 && factor.abs() <= (1u64 << 53) as f64;
         Self { whole: is_whole.then_some(factor as i64), real: factor }
     }
@@ -92,15 +92,15 @@ macro_rules! integers {
             #[inline(always)]
             fn divide(self, by: Divisor) -> Self {
                 if size_of::<Self>() <= 4 {
-                    // There is vector division of f64, and none of integers. It is exact: a quotient that is no
-                    // integer is at least 1 / divisor away from one, far more than f64 rounds by; and a
-                    // divisor too large for that gives zero however it is rounded.
+                    // There is vector division of f64, but not of integers. It is exact: a quotient that is not an
+                    // integer differs from one by at least 1 / divisor, far more than the rounding error; and a
+                    // divisor too large for that gives zero in any case.
                     let quotient = self as f64 / by.real;
-                    // SAFETY: the divisor is at least one, so the quotient is no larger than an integer of the type.
+                    // SAFETY: the divisor is at least one, so the quotient is within the range of the type.
                     unsafe { quotient.to_int_unchecked() }
                 } else {
-                    // The divisor may be more than an i64 holds, so magnitudes are divided.
-                    #[allow(unused_comparisons, reason = "the same lines serve unsigned integers")]
+                    // The divisor may exceed i64::MAX, so magnitudes are divided.
+                    #[allow(unused_comparisons, reason = "also expanded for unsigned integers")]
                     let is_negative = self < 0;
                     let word = self as u64;
                     let magnitude = if is_negative { word.wrapping_neg() } else { word };

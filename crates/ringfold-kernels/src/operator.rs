@@ -1,15 +1,13 @@
-//! What a reduction does with two numbers. Adding an operation touches this file alone: a line in the table
-//! and an implementation.
+//! The operations of reductions. To add one, add a line to the table and an implementation.
 
 use crate::lanes::{Lanes, Nan};
 use crate::number::Integer;
 
-/// Evaluates `$body` with `$O` standing for the [`Operator`] of a `ReduceOp`: the table of operations.
+/// Evaluates `$body` with `$O` as the [`Operator`] of a `ReduceOp`: the table of operations.
 macro_rules! with_operator {
     ($op:expr, $O:ident => $body:expr) => {
         with_operator! { @table $op, $O => $body;
-            // An average is a sum that is divided once, at the end; a premultiplied sum is one whose
-            // elements were multiplied before.
+            // An average is divided once, after the sum; the elements of a premultiplied sum are multiplied before.
             Sum | Avg | PremulSum => Sum,
             Prod => Prod,
             Max => Max,
@@ -30,17 +28,17 @@ macro_rules! with_operator {
 }
 pub(crate) use with_operator;
 
-/// An operation on two numbers, for every sort of number that it makes sense for.
+/// An operation on two numbers.
 ///
-/// Each must commute to the bit, NaN and signed zeros included: then no order of operands, chosen by a plan
-/// or by a compiler, can make peers differ.
+/// It must commute bit for bit, including NaNs and signed zeros, so that results do not depend on the order of operands
+/// that a plan or compiler chooses.
 pub(crate) trait Operator {
     fn integers<T: Integer>(left: T, right: T) -> T;
 
-    /// Floats, and where the result is NaN: whatever is returned there is replaced by the canonical NaN.
+    /// Returns the result for floats, and the lanes where it is NaN, which callers replace by the canonical NaN.
     ///
-    /// Processors disagree about sign and payload of a NaN, and compilers may swap operands; without that,
-    /// peers on different machines would end with different bits. Operations on bits have no meaning here.
+    /// Processors disagree about sign and payload of NaNs, and compilers may swap operands. Bitwise operations do not
+    /// support floats.
     fn reals<T: Lanes>(_left: T, _right: T) -> (T, Nan<T>) {
         unreachable!("callers check that the operation supports the type")
     }
@@ -78,7 +76,7 @@ impl Operator for Prod {
     }
 }
 
-/// The largest. NaN if either is NaN; the positive zero is larger than the negative one.
+/// The maximum. NaN if either operand is; +0 is greater than -0.
 pub(crate) struct Max;
 
 impl Operator for Max {
@@ -89,13 +87,13 @@ impl Operator for Max {
 
     #[inline(always)]
     fn reals<T: Lanes>(left: T, right: T) -> (T, Nan<T>) {
-        // The two differ only for equal numbers, whose bits differ only if they are zeros: so the bits that
-        // both have are those of the larger zero.
+        // The two differ only for equal numbers, whose bits differ only if they are zeros: the common bits are those of
+        // the greater zero.
         (left.greater(right).bits_and(right.greater(left)), Nan::InEither(left, right))
     }
 }
 
-/// The smallest. NaN if either is NaN; the negative zero is smaller than the positive one.
+/// The minimum. NaN if either operand is; -0 is less than +0.
 pub(crate) struct Min;
 
 impl Operator for Min {
@@ -106,7 +104,7 @@ impl Operator for Min {
 
     #[inline(always)]
     fn reals<T: Lanes>(left: T, right: T) -> (T, Nan<T>) {
-        // As in `Max`; the bits that either has are those of the smaller zero.
+        // As in `Max`; the union of the bits is the smaller zero.
         (left.less(right).bits_or(right.less(left)), Nan::InEither(left, right))
     }
 }

@@ -1,25 +1,24 @@
-//! Fewer bits on the wire than in memory.
+//! Quantisation: floats as integers of fewer bits on the wire.
 //!
-//! A chunk of floats travels as [`Quantization::PARAMETER_BYTES`] of parameters, two f64, and one integer for each
-//! element; all little-endian. What users get:
+//! A chunk is sent as [`Quantization::PARAMETER_BYTES`] of parameters, two f64, and one integer per element; all
+//! little-endian. Properties:
 //!
-//! - **Error**: at most half a step, and a step is the chunk's range divided by the largest integer (for
-//!   zero-point quantisation the range includes zero, which is exact).
+//! - **Error**: at most half a step, which is the chunk's range divided by the largest integer (for zero-point
+//!   quantisation the range includes zero, which is exact).
 //! - **Equal elements** (all 42) are exact.
-//! - **NaN and infinities**: a chunk that holds any is NaN as a whole at the receiver. A range that reaches to
-//!   infinity has no steps, and a gradient that overflowed must not come back as a harmless number.
-//! - **Huge ranges** work up to the largest finite numbers of the type, and never give an infinity.
+//! - **NaN and infinities**: a chunk that contains any is NaN as a whole at the receiver: an infinite range has no
+//!   steps, and an overflowed gradient must not arrive as a finite number.
+//! - **Huge ranges** work up to the largest finite numbers of the type, and never produce an infinity.
 //! - **Tiny ranges**, below about 2⁻¹⁰¹⁰ times the number of steps (f64 only), collapse to one value.
-//! - **Parameters that no sender makes** (not finite, or out of order) give NaN; others give what they
-//!   say. Nothing on the wire can cause a panic.
+//! - **Invalid parameters** (not finite, or out of order) give NaN. No wire data can cause a panic.
 
 mod affine;
 
-use crate::element::{Element, RealElement, with_integer, with_real};
+use crate::element::{Element, RealElement, elements, elements_mut, with_integer, with_real};
 use crate::isa::Isa;
 use crate::level::{Kernel, Level};
 use crate::number::{Integer, Real};
-use crate::packed::{Packed, elements, elements_mut};
+use crate::packed::Packed;
 use crate::reduce::reduce_into_at;
 use affine::{Affine, Parameters};
 use core::marker::PhantomData;
@@ -27,19 +26,10 @@ use ringfold_proto::dtype::DType;
 use ringfold_proto::quantization::Quantization;
 use ringfold_proto::reduce_op::ReduceOp;
 
-/// On which side of an operation the accumulator stands.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Side {
-    /// `accumulator op other`.
-    Left,
-    /// `other op accumulator`.
-    Right,
-}
-
-/// The bytes that `count` elements take on the wire: parameters and integers.
+/// The wire size of `count` elements: parameters and integers.
 ///
 /// # Panics
-/// If that is more than a `usize` holds.
+/// If it exceeds `usize::MAX`.
 pub fn wire_bytes(quantization: Quantization, count: usize) -> usize {
     count
         .checked_mul(quantization.dtype.bytes())
@@ -66,8 +56,8 @@ pub fn wire_bytes(quantization: Quantization, count: usize) -> usize {
 /// ```
 ///
 /// # Panics
-/// If the quantisation does not [support](Quantization::supports) the type, if `data` is no whole number of
-/// elements, or if `wire` is not as long as [`wire_bytes`] says.
+/// If the quantisation does not [support](Quantization::supports) the type, if `data` contains a partial element, or
+/// if the length of `wire` is not [`wire_bytes`].
 pub fn quantize(quantization: Quantization, dtype: DType, data: &[u8], wire: &mut [u8]) {
     quantize_at(Level::detect(), quantization, dtype, data, wire);
 }
@@ -96,11 +86,11 @@ pub fn quantize_at(level: Level, quantization: Quantization, dtype: DType, data:
     });
 }
 
-/// The elements that a chunk on the wire stands for.
+/// Dequantises a chunk.
 ///
 /// # Panics
-/// If the quantisation does not [support](Quantization::supports) the type, if `out` is no whole number of
-/// elements, or if `wire` is not as long as [`wire_bytes`] says; never because of what `wire` holds.
+/// If the quantisation does not [support](Quantization::supports) the type, if `out` contains a partial element, or if
+/// the length of `wire` is not [`wire_bytes`]; never because of the contents of `wire`.
 pub fn dequantize(quantization: Quantization, dtype: DType, wire: &[u8], out: &mut [u8]) {
     dequantize_at(Level::detect(), quantization, dtype, wire, out);
 }
@@ -115,24 +105,21 @@ pub fn dequantize_at(level: Level, quantization: Quantization, dtype: DType, wir
     dequantize_part(level, quantization, dtype, parameters, integers, out);
 }
 
-/// Reduces what a chunk on the wire stands for into `accumulator`, in one pass over memory.
+/// Dequantises a chunk and reduces it into `accumulator`, in one pass over memory.
 ///
-/// The same as [`dequantize`] followed by [`reduce_into_left`](crate::reduce_into_left) or
-/// [`reduce_into_right`](crate::reduce_into_right), to the bit.
+/// Bit-identical to [`dequantize`] followed by [`reduce_into`](crate::reduce_into).
 ///
 /// # Panics
-/// If the quantisation does not [support](Quantization::supports) type and operation, if `accumulator` is no
-/// whole number of elements, or if `wire` is not as long as [`wire_bytes`] says; never because of what `wire`
-/// holds.
+/// If the quantisation does not [support](Quantization::supports) type and operation, if `accumulator` contains a
+/// partial element, or if the length of `wire` is not [`wire_bytes`]; never because of the contents of `wire`.
 pub fn dequantize_reduce(
     quantization: Quantization,
     dtype: DType,
     op: ReduceOp,
     wire: &[u8],
     accumulator: &mut [u8],
-    side: Side,
 ) {
-    dequantize_reduce_at(Level::detect(), quantization, dtype, op, wire, accumulator, side);
+    dequantize_reduce_at(Level::detect(), quantization, dtype, op, wire, accumulator);
 }
 
 /// [`dequantize_reduce`] with the instructions of `level`.
@@ -146,9 +133,8 @@ pub fn dequantize_reduce_at(
     op: ReduceOp,
     wire: &[u8],
     accumulator: &mut [u8],
-    side: Side,
 ) {
-    /// Elements that are dequantised before they are reduced: few enough to stay in the nearest cache.
+    /// Elements that are dequantised before they are reduced: few enough for the L1 cache.
     const TILE: usize = 512;
     check(quantization, dtype, op, accumulator.len(), wire.len());
     let (parameters, integers) = split(wire);
@@ -157,17 +143,14 @@ pub fn dequantize_reduce_at(
     for (accumulator, integers) in accumulator.chunks_mut(TILE * dtype.bytes()).zip(integer_tiles) {
         let tile = &mut tile[..accumulator.len()];
         dequantize_part(level, quantization, dtype, parameters, integers, tile);
-        match side {
-            // Every operation commutes to the bit, as `reduce_into_right` says.
-            Side::Left | Side::Right => reduce_into_at(level, dtype, op, accumulator, tile),
-        }
+        reduce_into_at(level, dtype, op, accumulator, tile);
     }
 }
 
 fn check(quantization: Quantization, dtype: DType, op: ReduceOp, data: usize, wire: usize) {
     assert!(
         quantization.supports(dtype, op),
-        "no {op} of {dtype} quantised to {} by {:?}",
+        "unsupported quantisation: {op} of {dtype} to {} by {:?}",
         quantization.dtype,
         quantization.algorithm
     );
@@ -204,7 +187,7 @@ fn dequantize_part(
     })));
 }
 
-/// Finds the smallest and the largest value; none if a value is not finite, zeros if there is no value.
+/// Finds the smallest and the largest value; none if a value is not finite, zeros for no values.
 struct Range<'a, T> {
     data: &'a [u8],
     element: PhantomData<T>,
@@ -219,11 +202,11 @@ impl<T: RealElement> Kernel for Range<'_, T> {
         let (blocks, rest) = elements::<T>(self.data).as_chunks::<LANES>();
         for block in blocks {
             for (lane, element) in block.iter().enumerate() {
-                extremes.see(lane, { element.0 }.widen());
+                extremes.add(lane, { element.0 }.widen());
             }
         }
         for (lane, element) in rest.iter().enumerate() {
-            extremes.see(lane, { element.0 }.widen());
+            extremes.add(lane, { element.0 }.widen());
         }
         if extremes.taint.iter().any(|taint| taint.is_nan()) {
             return None;
@@ -233,12 +216,12 @@ impl<T: RealElement> Kernel for Range<'_, T> {
         }
         let low = extremes.low.iter().fold(f64::INFINITY, |low, lane| low.min(lane.to_f64()));
         let high = extremes.high.iter().fold(f64::NEG_INFINITY, |high, lane| high.max(lane.to_f64()));
-        // Which of two zeros was found depends on the lanes; adding one makes both positive.
+        // The sign of a zero depends on the lanes; adding zero makes it positive.
         Some((low + 0.0, high + 0.0))
     }
 }
 
-/// Searches that go on side by side, which makes vectors of them.
+/// Independent searches, which the compiler vectorises.
 const LANES: usize = 32;
 
 struct Extremes<W> {
@@ -253,9 +236,8 @@ impl<W: Real> Extremes<W> {
         Self { low: [W::INFINITY; LANES], high: [W::NEG_INFINITY; LANES], taint: [W::ZERO; LANES] };
 
     #[inline(always)]
-    // Only a finite number minus itself is zero.
-    #[allow(clippy::eq_op)]
-    fn see(&mut self, lane: usize, value: W) {
+    #[allow(clippy::eq_op, reason = "only a finite number minus itself is zero")]
+    fn add(&mut self, lane: usize, value: W) {
         self.low[lane] = if value < self.low[lane] { value } else { self.low[lane] };
         self.high[lane] = if value > self.high[lane] { value } else { self.high[lane] };
         self.taint[lane] = self.taint[lane] + (value - value);

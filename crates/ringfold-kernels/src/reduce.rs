@@ -1,18 +1,17 @@
-//! Two tensors become one.
+//! Reductions of two tensors.
 
-use crate::element::{Element, with_element};
+use crate::element::{Element, elements, elements_mut, with_element};
 use crate::isa::Isa;
 use crate::level::{Kernel, Level};
 use crate::operator::{Operator, with_operator};
-use crate::packed::{elements, elements_mut};
 use core::marker::PhantomData;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::reduce_op::ReduceOp;
 
 /// `out[i] = left[i] op right[i]`.
 ///
-/// [`ReduceOp::Avg`] and [`ReduceOp::PremulSum`] reduce as sums; [`divide`](crate::divide) and
-/// [`scale`](crate::scale) do the rest.
+/// [`ReduceOp::Avg`] and [`ReduceOp::PremulSum`] reduce as sums; see [`divide`](crate::divide) and
+/// [`scale`](crate::scale).
 ///
 /// ```
 /// use ringfold_kernels::reduce;
@@ -24,7 +23,7 @@ use ringfold_proto::reduce_op::ReduceOp;
 /// ```
 ///
 /// # Panics
-/// If the slices differ in length or hold no whole number of elements, or if the operation does not
+/// If the slices differ in length or contain a partial element, or if the operation does not
 /// [support](ReduceOp::supports) the type.
 pub fn reduce(dtype: DType, op: ReduceOp, left: &[u8], right: &[u8], out: &mut [u8]) {
     reduce_at(Level::detect(), dtype, op, left, right, out);
@@ -46,26 +45,15 @@ pub fn reduce_at(level: Level, dtype: DType, op: ReduceOp, left: &[u8], right: &
     })));
 }
 
-/// `accumulator[i] = accumulator[i] op right[i]`.
+/// `accumulator[i] = accumulator[i] op other[i]`. All operations commute bit for bit, so the order does not matter.
 ///
 /// # Panics
 /// As [`reduce`].
-pub fn reduce_into_left(dtype: DType, op: ReduceOp, accumulator: &mut [u8], right: &[u8]) {
-    reduce_into_at(Level::detect(), dtype, op, accumulator, right);
+pub fn reduce_into(dtype: DType, op: ReduceOp, accumulator: &mut [u8], other: &[u8]) {
+    reduce_into_at(Level::detect(), dtype, op, accumulator, other);
 }
 
-/// `accumulator[i] = left[i] op accumulator[i]`.
-///
-/// Since every operation here commutes to the bit, this gives what [`reduce_into_left`] gives; callers still
-/// choose by rank, so that plans keep a canonical order of operands.
-///
-/// # Panics
-/// As [`reduce`].
-pub fn reduce_into_right(dtype: DType, op: ReduceOp, left: &[u8], accumulator: &mut [u8]) {
-    reduce_into_at(Level::detect(), dtype, op, accumulator, left);
-}
-
-/// [`reduce_into_left`], and by commutation [`reduce_into_right`], with the instructions of `level`.
+/// [`reduce_into`] with the instructions of `level`.
 ///
 /// # Panics
 /// As [`reduce`]; also if this machine does not have the level.
@@ -80,7 +68,7 @@ pub fn reduce_into_at(level: Level, dtype: DType, op: ReduceOp, accumulator: &mu
 }
 
 fn check(dtype: DType, op: ReduceOp) {
-    assert!(op.supports(dtype), "{op} has no meaning for {dtype}");
+    assert!(op.supports(dtype), "unsupported reduction: {op} of {dtype}");
 }
 
 struct Combine<'a, T, O> {

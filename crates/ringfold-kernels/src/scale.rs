@@ -1,18 +1,18 @@
-//! The beginning of a premultiplied sum: elements times a factor of their peer.
+//! Multiplication by a factor: the first step of a premultiplied sum.
 
-use crate::element::{Element, with_element};
+use crate::element::{Element, elements, elements_mut, with_element};
 use crate::isa::Isa;
 use crate::level::{Kernel, Level};
 use crate::number::{Factor, Number};
-use crate::packed::{Packed, elements, elements_mut};
+use crate::packed::Packed;
 use core::marker::PhantomData;
 use ringfold_proto::dtype::DType;
 
 /// `out[i] = data[i] × factor`.
 ///
-/// f16, bf16 and f32 are multiplied by the factor as an f32, f64 by the factor itself; complex numbers by
-/// parts. Integers times a whole factor (up to 2⁵³) are exact and wrap; times any other factor they are
-/// multiplied as f64, truncated toward zero and held within their range (NaN gives zero).
+/// f16, bf16 and f32 are multiplied by the factor as f32, f64 by the factor itself, complex numbers by parts. Integers
+/// times an integral factor (up to 2⁵³) are exact and wrap; with other factors they are multiplied in f64, truncated
+/// toward zero and clamped to their range (NaN gives zero).
 ///
 /// ```
 /// use ringfold_kernels::scale;
@@ -24,7 +24,7 @@ use ringfold_proto::dtype::DType;
 /// ```
 ///
 /// # Panics
-/// If the slices differ in length or are no whole number of elements.
+/// If the slices differ in length or contain a partial element.
 pub fn scale(dtype: DType, data: &[u8], out: &mut [u8], factor: f64) {
     scale_at(Level::detect(), dtype, data, out, factor);
 }
@@ -39,10 +39,10 @@ pub fn scale_at(level: Level, dtype: DType, data: &[u8], out: &mut [u8], factor:
     with_element!(dtype, T => level.run(Scale::<T> { data, out, factor, element: PhantomData }));
 }
 
-/// `data[i] = data[i] × factor`, as [`scale`] does it.
+/// [`scale`] in place: `data[i] = data[i] × factor`.
 ///
 /// # Panics
-/// If `data` is no whole number of elements.
+/// If `data` contains a partial element.
 pub fn scale_in_place(dtype: DType, data: &mut [u8], factor: f64) {
     scale_in_place_at(Level::detect(), dtype, data, factor);
 }

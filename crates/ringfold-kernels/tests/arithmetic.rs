@@ -1,4 +1,4 @@
-//! Divisions, multiples and conversions, at every level, against naive code.
+//! Divisions, multiplications and conversions at every level, against naive code.
 
 use crate::oracle;
 use crate::oracle::{Misaligned, Random};
@@ -8,8 +8,7 @@ use ringfold_proto::dtype::DType;
 
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
-/// Each element by itself: `integer` gets those of integer types, `float` the others, parts of complex ones
-/// included; f16 and bf16 are singles on the way.
+/// Maps each element: integers by `integer`, floats and parts of complex numbers by `float`; f16 and bf16 as f32.
 fn map(
     dtype: DType,
     data: &[u8],
@@ -92,7 +91,7 @@ fn every_u32_near_a_multiple_is_divided_exactly() {
 }
 
 #[test]
-fn multiples_of_integers_are_exact_for_whole_factors_and_saturate_for_others() {
+fn integers_are_exact_for_integral_factors_and_saturate_for_others() {
     for &dtype in DType::ALL {
         let (data, _) = oracle::operands(dtype, 1500);
         for factor in [0.0, 1.0, -1.0, 3.0, 1e15, 0.5, -0.25, 1.5, 1e300, f64::INFINITY, f64::NAN] {
@@ -116,7 +115,7 @@ fn multiples_of_integers_are_exact_for_whole_factors_and_saturate_for_others() {
     }
 }
 
-/// The values of all finite halves of a type, in order; the index of each is its magnitude's bits.
+/// All finite magnitudes of a 16-bit type, in order; the index is the bit pattern.
 fn magnitudes(dtype: DType) -> Vec<f64> {
     match dtype {
         DType::F16 => (0..0x7c00).map(|bits| f16::from_bits(bits).to_f64()).collect(),
@@ -124,7 +123,7 @@ fn magnitudes(dtype: DType) -> Vec<f64> {
     }
 }
 
-/// Rounds by looking at both neighbours.
+/// Rounds by comparing both neighbours.
 fn nearest(magnitudes: &[f64], nan: u16, value: f64) -> u16 {
     if value.is_nan() {
         return nan;
@@ -134,7 +133,7 @@ fn nearest(magnitudes: &[f64], nan: u16, value: f64) -> u16 {
     if above == 0 {
         return sign;
     }
-    // Infinity stands where the next number would be.
+    // Infinity is where the next number would be.
     let beyond = 2.0 * magnitudes[magnitudes.len() - 1] - magnitudes[magnitudes.len() - 2];
     let next = magnitudes.get(above).copied().unwrap_or(beyond);
     let (down, up) = (value.abs() - magnitudes[above - 1], next - value.abs());
@@ -152,7 +151,7 @@ fn conversions_to_halves_round_once_to_nearest_even() {
             vec![0.0, -0.0, f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, 1e-320];
         for _ in 0..3000 {
             let i = random.word() as usize % (magnitudes.len() - 1);
-            // Ties, and numbers that only f64 tells from ties.
+            // Ties, and numbers that differ from ties only in f64.
             let tie = (magnitudes[i] + magnitudes[i + 1]) / 2.0;
             let sign = if random.word() & 1 == 0 { 1.0 } else { -1.0 };
             values
@@ -179,7 +178,7 @@ fn conversions_to_halves_round_once_to_nearest_even() {
 }
 
 #[test]
-fn every_half_survives_conversion_to_wider_floats_and_back() {
+fn every_16_bit_float_round_trips_through_wider_floats() {
     let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
     for dtype in [DType::F16, DType::BF16] {
         let expected = map(dtype, &all, |x, _, _| x, |x| x, |x| x);
@@ -205,7 +204,7 @@ fn every_half_survives_conversion_to_wider_floats_and_back() {
 }
 
 #[test]
-fn converting_to_the_same_type_keeps_everything_but_strange_nans() {
+fn converting_to_the_same_type_changes_only_non_canonical_nans() {
     for dtype in FLOATS {
         let (data, _) = oracle::operands(dtype, 1000);
         let expected = map(dtype, &data, |x, _, _| x, |x| x, |x| x);

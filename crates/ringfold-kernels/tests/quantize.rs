@@ -1,11 +1,10 @@
-//! Quantisation: what users are promised, at every level.
+//! The documented properties of quantisation, at every level.
 
 use crate::oracle::Random;
 use half::{bf16, f16};
 use proptest::prelude::*;
 use ringfold_kernels::{
-    Level, Side, dequantize, dequantize_at, dequantize_reduce_at, quantize, quantize_at, reduce_into_at,
-    wire_bytes,
+    Level, dequantize, dequantize_at, dequantize_reduce_at, quantize, quantize_at, reduce_into_at, wire_bytes,
 };
 use ringfold_proto::dtype::DType;
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
@@ -54,7 +53,7 @@ fn round_trip(quantization: Quantization, dtype: DType, values: &[f64]) -> Vec<f
     unpack(dtype, &out)
 }
 
-/// The largest number below which the type's numbers lie dense enough to tell levels apart from rounding.
+/// The relative rounding error of the type.
 fn unit_roundoff(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-11),
@@ -107,7 +106,7 @@ fn the_error_is_at_most_half_a_step() {
                 if quantization.algorithm == QuantizationAlgorithm::ZeroPointScale {
                     (min, max) = (min.min(0.0), max.max(0.0));
                 }
-                // Zero being an integer, the ends of the range may lie half a step beyond the last level.
+                // Since zero is an integer, the ends of the range may be half a step beyond the last level.
                 let half_step = (max - min) / levels / 2.0;
                 let allowed = half_step * 1.000001 + unit_roundoff(dtype) * min.abs().max(max.abs()) * 1.01;
                 for (value, out) in values.iter().zip(&out) {
@@ -160,7 +159,7 @@ fn a_chunk_with_nan_or_infinity_is_nan_as_a_whole() {
 }
 
 #[test]
-fn ranges_wider_than_a_float_stay_finite_and_close() {
+fn ranges_beyond_the_largest_float_stay_finite_and_close() {
     for quantization in quantizations() {
         let levels = 2f64.powi(8 * quantization.dtype.bytes() as i32) - 1.0;
         for dtype in FLOATS {
@@ -180,7 +179,7 @@ fn ranges_wider_than_a_float_stay_finite_and_close() {
 }
 
 #[test]
-fn no_elements_make_parameters_alone() {
+fn an_empty_chunk_has_only_parameters() {
     for quantization in quantizations() {
         assert_eq!(wire_bytes(quantization, 0), 16);
         assert_eq!(round_trip(quantization, DType::F32, &[]), [0.0; 0]);
@@ -239,11 +238,9 @@ fn fused_reduction_equals_dequantising_and_reducing() {
                 for level in Level::available() {
                     let mut expected = accumulator.clone();
                     reduce_into_at(level, dtype, op, &mut expected, &dequantized);
-                    for side in [Side::Left, Side::Right] {
-                        let mut fused = accumulator.clone();
-                        dequantize_reduce_at(level, quantization, dtype, op, &wire, &mut fused, side);
-                        assert!(fused == expected, "{level} {quantization:?} {dtype} {op}");
-                    }
+                    let mut fused = accumulator.clone();
+                    dequantize_reduce_at(level, quantization, dtype, op, &wire, &mut fused);
+                    assert!(fused == expected, "{level} {quantization:?} {dtype} {op}");
                 }
             }
         }
@@ -281,7 +278,7 @@ fn parameters_out_of_order_or_not_finite_give_nan() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever arrives is read without a panic, alike at every level, and never as a strange NaN or infinity.
+    /// Any bytes are read without a panic, identically at every level, and never as a non-canonical NaN or infinity.
     #[test]
     fn any_wire_bytes_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 16 + 4 * 40), ends in any::<[f64; 2]>(), plausible: bool) {
         let mut bytes = bytes;
@@ -303,7 +300,7 @@ proptest! {
         }
     }
 
-    /// Whatever is sent arrives, alike from every level.
+    /// All data round-trips, identically at every level.
     #[test]
     fn any_elements_can_be_sent(data in proptest::collection::vec(any::<u8>(), 8 * 37)) {
         for quantization in quantizations() {

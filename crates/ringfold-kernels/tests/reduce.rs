@@ -1,9 +1,9 @@
-//! Reductions, at every level, against the oracle.
+//! Reductions at every level, against the oracle.
 
 use crate::oracle;
 use crate::oracle::{Misaligned, Random};
-use ringfold_kernels::{Level, reduce, reduce_at, reduce_into_at, reduce_into_left, reduce_into_right};
-use ringfold_proto::dtype::{DType, Kind};
+use ringfold_kernels::{Level, reduce, reduce_at, reduce_into, reduce_into_at};
+use ringfold_proto::dtype::{DType, NumberKind};
 use ringfold_proto::reduce_op::ReduceOp;
 
 const COUNT_MAX: usize = 4096;
@@ -22,7 +22,7 @@ fn every_type_and_operation_agrees_with_the_oracle_at_every_level() {
         let expected = oracle::reduce(dtype, op, &left, &right);
         for level in Level::available() {
             for count in (0..=130).chain((131..COUNT_MAX).step_by(167)).chain([COUNT_MAX - 1, COUNT_MAX]) {
-                // The end of the operands, so that the corners at their beginning meet vectors and remainders.
+                // The end of the operands, so that corner cases are in vectors and in remainders.
                 for begin in [0, COUNT_MAX - count] {
                     let range = begin * dtype.bytes()..(begin + count) * dtype.bytes();
                     let (left, right) = (&left[range.clone()], &right[range.clone()]);
@@ -42,7 +42,7 @@ fn every_type_and_operation_agrees_with_the_oracle_at_every_level() {
 }
 
 #[test]
-fn every_length_up_to_4096_is_reduced_whole_and_nothing_beyond_it() {
+fn every_length_up_to_4096_is_reduced_within_bounds() {
     for &dtype in DType::ALL {
         let (left, right) = oracle::operands(dtype, COUNT_MAX);
         let expected = oracle::reduce(dtype, ReduceOp::Sum, &left, &right);
@@ -79,7 +79,7 @@ fn alignment_of_operands_and_result_does_not_matter() {
 }
 
 #[test]
-fn every_operation_commutes_to_the_bit() {
+fn every_operation_commutes_bit_for_bit() {
     for (dtype, op) in supported() {
         let (left, right) = oracle::operands(dtype, 1000);
         let (mut forth, mut back) = (vec![0; left.len()], vec![0; left.len()]);
@@ -87,15 +87,15 @@ fn every_operation_commutes_to_the_bit() {
         reduce(dtype, op, &right, &left, &mut back);
         assert_eq!(forth, back, "{dtype} {op}");
         let mut accumulator = left.clone();
-        reduce_into_left(dtype, op, &mut accumulator, &right);
+        reduce_into(dtype, op, &mut accumulator, &right);
         assert_eq!(accumulator, forth, "{dtype} {op}");
         let mut accumulator = right.clone();
-        reduce_into_right(dtype, op, &left, &mut accumulator);
+        reduce_into(dtype, op, &mut accumulator, &left);
         assert_eq!(accumulator, forth, "{dtype} {op}");
     }
 }
 
-/// All pairs of halves would take too long; every half meets itself and a few hundred others.
+/// All pairs would take too long; every 16-bit float is combined with itself and a few hundred others.
 #[test]
 fn sums_and_products_of_halves_round_to_nearest_even() {
     let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
@@ -119,7 +119,7 @@ fn sums_and_products_of_halves_round_to_nearest_even() {
 }
 
 #[test]
-fn a_nan_result_is_canonical_whatever_the_operands_were() {
+fn nan_results_are_canonical() {
     let strange = 0xffa1_2345_u32.to_ne_bytes();
     let one = 1.0_f32.to_ne_bytes();
     let canonical = 0x7fc0_0000_u32.to_ne_bytes();
@@ -154,7 +154,7 @@ fn negative_zero_is_less_than_positive_zero() {
 
 #[test]
 fn a_complex_sum_is_the_sum_of_its_parts() {
-    assert_eq!(DType::C64.kind(), Kind::Complex);
+    assert_eq!(DType::C64.kind(), NumberKind::Complex);
     let left = [1.5_f32.to_ne_bytes(), (-2.0_f32).to_ne_bytes()].concat();
     let right = [0.25_f32.to_ne_bytes(), 5.0_f32.to_ne_bytes()].concat();
     let mut out = vec![0; 8];
@@ -164,18 +164,18 @@ fn a_complex_sum_is_the_sum_of_its_parts() {
 
 #[test]
 #[should_panic(expected = "operands differ in length")]
-fn operands_of_different_length_are_a_programmers_error() {
+fn operands_of_different_length_panic() {
     reduce(DType::U8, ReduceOp::Sum, &[1], &[1, 2], &mut [0]);
 }
 
 #[test]
 #[should_panic(expected = "not a whole number")]
-fn half_an_element_is_a_programmers_error() {
+fn a_partial_element_panics() {
     reduce(DType::F32, ReduceOp::Sum, &[1; 6], &[1; 6], &mut [0; 6]);
 }
 
 #[test]
-#[should_panic(expected = "bxor has no meaning for float32")]
-fn an_operation_without_meaning_is_a_programmers_error() {
+#[should_panic(expected = "unsupported reduction: bxor of float32")]
+fn an_unsupported_operation_panics() {
     reduce(DType::F32, ReduceOp::BitXor, &[], &[], &mut []);
 }

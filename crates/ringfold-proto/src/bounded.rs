@@ -36,12 +36,11 @@ pub trait Bounded {
 /// A message exceeds a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{found} {what} exceed the limit of {max}")]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub struct LimitExceeded {
     /// What is limited.
     pub what: &'static str,
-    /// The number found.
     pub found: usize,
-    /// The limit.
     pub max: usize,
 }
 

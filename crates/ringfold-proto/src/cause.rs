@@ -1,4 +1,5 @@
 //! Why operations, votes and memberships failed, with the peers involved.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::id::{OpId, PeerId, Revision, Seq, Tag};
 use crate::limits;
@@ -9,9 +10,7 @@ use serde::{Deserialize, Serialize};
 /// A peer's id, and the name for errors and logs (host:pid unless the user chose one).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct PeerName {
-    /// The id.
     pub peer: PeerId,
-    /// The name.
     pub name: String,
 }
 
@@ -72,7 +71,6 @@ impl fmt::Display for Departure {
 
 /// How one side of a control connection violated the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum ProtocolViolation {
     /// Message numbers out of sequence.
     Numbering,
@@ -202,7 +200,6 @@ impl fmt::Display for MasterLoss {
 /// A peer and the call that it waits in.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WaitingPeer {
-    /// The peer.
     pub who: PeerName,
     /// The call, as text.
     pub call: String,
@@ -235,7 +232,6 @@ impl fmt::Display for JointCall {
 /// A peer that others wait for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MissingPeer {
-    /// The peer.
     pub who: PeerName,
     /// The call that it waits in, if any.
     pub waits_in: Option<JointCall>,
@@ -244,7 +240,6 @@ pub struct MissingPeer {
 /// A log warning: a call has waited for peers for a while.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WaitWarning {
-    /// The call.
     pub call: JointCall,
     /// The first few live peers that have not made the call.
     pub missing: Vec<MissingPeer>,
@@ -272,7 +267,6 @@ impl fmt::Display for WaitWarning {
 
 /// Why an operation or a vote failed. The master sends it to the peers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum Cause {
     /// A member departed while its part was still missing.
     PeerLost { who: PeerName, how: Departure },
@@ -312,7 +306,6 @@ impl fmt::Display for Cause {
 
 /// Why the master rejects a peer's shared state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum StateRejection {
     /// The offered revision is beyond the next one.
     RevisionIncrementViolation { offered: Revision, next: Revision },

@@ -55,6 +55,15 @@ macro_rules! forward {
     };
 }
 
+/// Methods for values with parts, which may contain lists.
+macro_rules! forward_parts {
+    ($($method:ident($($argument:ident: $type:ty),*))*) => {
+        $(fn $method<V: Visitor<'de>>(self, $($argument: $type,)* visitor: V) -> Result<V::Value, D::Error> {
+            self.inner.$method($($argument,)* BudgetedVisitor::parts(visitor, self.budget))
+        })*
+    };
+}
+
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Budgeted<'_, D> {
     type Error = D::Error;
 
@@ -69,10 +78,6 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Budgeted<'_, D> {
         self.inner.is_human_readable()
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_option(BudgetedVisitor::parts(visitor, self.budget))
-    }
-
     fn deserialize_unit_struct<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -81,47 +86,17 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Budgeted<'_, D> {
         self.inner.deserialize_unit_struct(name, visitor)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_newtype_struct(name, BudgetedVisitor::parts(visitor, self.budget))
-    }
-
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
         self.inner.deserialize_seq(BudgetedVisitor { visitor, budget: self.budget, list: true })
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_tuple(len, BudgetedVisitor::parts(visitor, self.budget))
-    }
-
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        len: usize,
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_tuple_struct(name, len, BudgetedVisitor::parts(visitor, self.budget))
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_struct(name, fields, BudgetedVisitor::parts(visitor, self.budget))
-    }
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        variants: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_enum(name, variants, BudgetedVisitor::parts(visitor, self.budget))
+    forward_parts! {
+        deserialize_option()
+        deserialize_newtype_struct(name: &'static str)
+        deserialize_tuple(len: usize)
+        deserialize_tuple_struct(name: &'static str, len: usize)
+        deserialize_struct(name: &'static str, fields: &'static [&'static str])
+        deserialize_enum(name: &'static str, variants: &'static [&'static str])
     }
 
     // Messages have no maps and are not self-describing; these would evade the budget.
@@ -172,16 +147,12 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for BudgetedVisitor<'_, V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        let uncharged = if self.list {
+        let uncharged = inner.size_hint().filter(|_| self.list);
+        if self.list && uncharged.is_none() {
             // Postcard gives no size hint for a list that claims more elements than bytes are left.
-            let Some(count) = inner.size_hint() else {
-                self.budget.exceeded = true;
-                return Err(A::Error::custom("list exceeds its frame"));
-            };
-            Some(count)
-        } else {
-            None
-        };
+            self.budget.exceeded = true;
+            return Err(A::Error::custom("list exceeds its frame"));
+        }
         self.visitor.visit_seq(BudgetedElements { inner, budget: self.budget, uncharged })
     }
 

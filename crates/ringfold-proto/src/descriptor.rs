@@ -1,4 +1,5 @@
 //! The arguments of a collective, and the fingerprint by which peers detect that theirs differ.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::dtype::DType;
 use crate::id::Rank;
@@ -10,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 /// A collective.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum Collective {
     /// All ranks get the reduction of all buffers.
     AllReduce,
@@ -84,13 +84,10 @@ impl Default for Weight {
 /// where only pairs of ranks know their sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// The collective.
     pub collective: Collective,
     /// Elements of the whole.
     pub count: u64,
-    /// Their type.
     pub dtype: DType,
-    /// The reduction.
     pub op: ReduceOp,
     /// The quantization on the wire.
     pub quantization: Option<Quantization>,

@@ -1,4 +1,5 @@
 //! Epochs: the membership of a group between two changes of it.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::cause::PeerName;
 use crate::id::{EpochId, PeerId, Rank};
@@ -10,7 +11,6 @@ use std::net::SocketAddr;
 /// A member, as the other members need to know it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// Its id.
     pub peer: PeerId,
     /// Its name for errors and logs.
     pub name: String,
@@ -36,7 +36,6 @@ pub struct MissingPair(pub Rank, pub Rank);
 /// Everything that a member needs to know of an epoch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EpochDescription {
-    /// The id.
     pub id: EpochId,
     /// The members, oldest first; a member's position is its rank.
     pub members: Vec<Member>,

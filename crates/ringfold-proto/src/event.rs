@@ -7,16 +7,12 @@ use core::fmt;
 
 /// A decision of the master.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum Event {
-    /// A new peer waits to be accepted.
     Registered(PeerName),
-    /// A peer was rejected.
     JoinRejected(PeerName, JoinRejection),
-    /// A peer became a member.
     Accepted(PeerName, GroupId),
-    /// A membership ended.
     Departed(PeerName, Departure),
-    /// A member reconnected.
     Reconnected(PeerName),
     /// An epoch was proposed, with this ring.
     EpochProposed(EpochId, Vec<PeerName>),
@@ -28,11 +24,8 @@ pub enum Event {
     TourRequested(GroupId, usize),
     /// The solver returned a ring, and whether it is used.
     TourFound(GroupId, bool),
-    /// An operation was decided.
     OpDecided(OpId, Outcome),
-    /// A round of a phase was decided.
     RoundDecided(Phase, u64),
-    /// Votes of a phase failed.
     RoundFailed(Phase, Cause),
     /// A call of a group, or of the run, waits for live peers.
     StillWaiting(Option<GroupId>, WaitWarning),
@@ -42,7 +35,6 @@ pub enum Event {
     Probed(PeerName, PeerName, Option<u64>, Option<u64>),
     /// A revision was elected: the number of holders and of fetchers.
     StateElected(GroupId, Revision, usize, usize),
-    /// A peer's state was rejected.
     StateRejected(PeerName, StateRejection),
     /// The last member of a group left; this revision would have been next.
     RunEnded(GroupId, Revision),
@@ -50,7 +42,6 @@ pub enum Event {
     RevisionReset(GroupId, Revision),
     /// Members of an earlier incarnation of the master return.
     RestoreBegan(Incarnation),
-    /// A member of an earlier incarnation returned.
     Returned(PeerName),
     /// The run continues with so many members.
     RestoreEnded(usize),

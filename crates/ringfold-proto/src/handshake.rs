@@ -41,6 +41,7 @@
 //! assert_eq!(reached.unwrap().run, RunId(99));
 //! # Ok::<(), ringfold_proto::handshake::HandshakeError>(())
 //! ```
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 mod acceptor;
 mod dialer;
@@ -61,9 +62,7 @@ pub struct Identity {
     pub peer: PeerId,
     /// Its run, zero if unknown.
     pub run: RunId,
-    /// The supported versions.
     pub versions: VersionRange,
-    /// The supported features.
     pub features: Features,
 }
 
@@ -109,21 +108,17 @@ impl fmt::Debug for Secret {
 pub struct Established {
     /// The other end; zero for a master.
     pub peer: PeerId,
-    /// The purpose of the connection.
     pub purpose: Purpose,
     /// The epoch whose key was proven; zeros on a control connection.
     pub epoch: EpochId,
     /// The run; zero if neither end knows it.
     pub run: RunId,
-    /// The version of the connection.
     pub version: u16,
-    /// The features that both ends support.
     pub features: Features,
 }
 
 /// Why a handshake failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum HandshakeError {
     /// The other end uses another protocol.
     #[error("the other end does not speak the Ringfold protocol")]

@@ -3,6 +3,7 @@
 //! These layouts never change, so that any two versions can tell each other why they are incompatible. All numbers are
 //! little-endian. Reserved bytes are sent as zeros and ignored, but proofs cover them. [`crate::handshake`] describes
 //! the order of the blocks.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::id::{EpochId, GroupId, Incarnation, PeerId, RunId};
 use core::fmt;
@@ -88,9 +89,7 @@ impl fmt::Display for Purpose {
 /// The protocol versions that one end supports, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct VersionRange {
-    /// The oldest.
     pub min: u16,
-    /// The newest.
     pub max: u16,
 }
 
@@ -240,19 +239,13 @@ impl Status {
 pub struct Welcome {
     /// The version of the connection, 0 if none.
     pub version: u16,
-    /// The answer to the hello.
     pub status: Status,
-    /// Whether the acceptor has a secret.
     pub has_secret: bool,
-    /// The versions that the acceptor supports.
     pub versions: VersionRange,
-    /// The features that both ends support.
     pub features: Features,
-    /// The run that the acceptor serves.
     pub run: RunId,
     /// The id of the acceptor; zero for a master.
     pub session: PeerId,
-    /// Its part of the challenge: random and new.
     pub nonce: Nonce,
 }
 
@@ -271,7 +264,6 @@ pub struct Verdict {
 
 /// Why a block is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum InvalidBlock {
     /// Too few bytes.
     #[error("invalid block of {have} bytes: must be {need}")]

@@ -1,4 +1,5 @@
 //! Identifiers, each a type of its own.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use core::fmt;
 use serde::{Deserialize, Serialize};
@@ -83,9 +84,7 @@ impl PeerId {
 /// An epoch of a group. Never reused (R1): the counter increases within an incarnation, which is random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct EpochId {
-    /// The group.
     pub group: GroupId,
-    /// The incarnation of the master that opened it.
     pub incarnation: Incarnation,
     /// Increases with every epoch of this incarnation, over all groups.
     pub counter: u64,
@@ -100,9 +99,7 @@ impl fmt::Display for EpochId {
 /// One collective operation (R1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct OpId {
-    /// The epoch that it runs in.
     pub epoch: EpochId,
-    /// The user's tag.
     pub tag: Tag,
     /// Its number among the operations of the tag in the epoch.
     pub seq: Seq,

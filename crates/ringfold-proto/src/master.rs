@@ -3,6 +3,7 @@
 //! A driver passes in messages ([`Master::handle_message`]), lost connections ([`Master::handle_lost`]) and the time
 //! ([`Master::handle_timeout`]), and carries out the actions of [`Master::poll_action`]. Each phase is a file of this
 //! folder; all of them collect votes in a [`Round`](crate::round).
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 mod admission;
 mod contradiction;
@@ -44,7 +45,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The configuration of a master.
 #[derive(Clone, Debug)]
 pub struct MasterConfig {
-    /// Deadlines and intervals.
     pub timing: Timing,
     /// The tuning of plans in every epoch.
     pub tuning: Tuning,
@@ -54,7 +54,6 @@ pub struct MasterConfig {
 
 /// What the driver has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum MasterAction {
     /// Send a message to a peer.
     Send { conn: ConnId, message: Box<Numbered<ToPeer>> },

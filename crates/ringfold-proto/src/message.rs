@@ -1,4 +1,5 @@
 //! The messages of control connections.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::cause::{Cause, Removal, WaitWarning};
 use crate::descriptor::Descriptor;
@@ -24,13 +25,9 @@ pub struct Numbered<M> {
 /// restart of the master (R8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RoundNumbers {
-    /// Topology updates.
     pub topology: u64,
-    /// Votes on whether peers are pending.
     pub pending: u64,
-    /// Topology optimisations.
     pub optimise: u64,
-    /// Shared-state syncs of the peer's group.
     pub sync: u64,
 }
 
@@ -98,13 +95,9 @@ impl RoundNumbers {
 /// What a peer states when it joins.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Join {
-    /// The group that it joins.
     pub group: GroupId,
-    /// Its name for errors and logs.
     pub name: String,
-    /// The id of its host.
     pub host: u64,
-    /// Its site.
     pub site: u32,
     /// Its listening addresses. The master's driver replaces unspecified ones by the address that it sees.
     pub addresses: Vec<SocketAddr>,
@@ -124,20 +117,16 @@ pub enum OpProgress {
 /// One operation in a [`Resume`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OpRecord {
-    /// The tag.
     pub tag: Tag,
-    /// The sequence number.
     pub seq: Seq,
     /// The arguments, if this peer called it.
     pub descriptor: Option<Descriptor>,
-    /// The progress.
     pub progress: OpProgress,
 }
 
 /// One epoch in a [`Resume`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EpochRecord {
-    /// The epoch.
     pub description: EpochDescription,
     /// Whether this peer saw it open.
     pub opened: bool,
@@ -148,7 +137,6 @@ pub struct EpochRecord {
 /// A member returns to a restarted master, or on a new connection (R8).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Resume {
-    /// As in its first message.
     pub join: Join,
     /// The incarnation of the master that it was last a member under.
     pub incarnation: Incarnation,
@@ -160,13 +148,10 @@ pub struct Resume {
     pub seniority: u64,
     /// The open epoch, and the proposed one if any.
     pub epochs: Vec<EpochRecord>,
-    /// Its completed rounds.
     pub rounds: RoundNumbers,
-    /// The last answer to a vote on pending peers.
     pub last_pending: bool,
     /// The revision of its last completed sync.
     pub synced: Option<Revision>,
-    /// The last world sizes that it received.
     pub attributes: Attributes,
 }
 
@@ -197,7 +182,6 @@ impl Request {
 
 /// A vote on an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum Ballot {
     /// The result is complete here. The digest of the result is not used yet.
     Done { digest: Option<u64> },
@@ -224,7 +208,6 @@ pub enum Direction {
 
 /// A message from a peer to the master.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum ToMaster {
     /// First message of a new peer.
     Join(Join),
@@ -276,7 +259,6 @@ pub enum Answer {
 
 /// A message from the master to a peer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum ToPeer {
     /// The new peer is registered, and waits to be accepted.
     Registered { incarnation: Incarnation, seniority: u64 },

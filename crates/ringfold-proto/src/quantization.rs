@@ -16,8 +16,8 @@ pub enum QuantizationAlgorithm {
 
 /// The quantization of an all-reduce.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // Fields are named for what they hold.
 pub struct Quantization {
-    /// The algorithm.
     pub algorithm: QuantizationAlgorithm,
     /// The integer type on the wire.
     pub dtype: DType,

@@ -1,4 +1,5 @@
 //! The shared state of a group in messages: keys and hashes, never contents.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::cause::StateRejection;
 use crate::dtype::DType;
@@ -20,11 +21,8 @@ pub enum SyncStrategy {
 /// One tensor of the state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StateEntry {
-    /// The name.
     pub key: String,
-    /// Element type.
     pub dtype: DType,
-    /// Elements.
     pub count: u64,
     /// Whether peers may hold different contents. Then only the first sync of a new peer fetches it.
     pub allow_content_inequality: bool,
@@ -45,9 +43,7 @@ impl StateEntry {
 /// What a peer offers in a sync.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SyncOffer {
-    /// Its revision.
     pub revision: Revision,
-    /// Its strategy.
     pub strategy: SyncStrategy,
     /// Its tensors, in its order.
     pub entries: Vec<StateEntry>,
@@ -65,7 +61,6 @@ pub enum SyncVerdict {
 /// The elected revision, and what to fetch from whom.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Assignment {
-    /// The elected revision.
     pub revision: Revision,
     /// The entries that this peer lacks; empty for holders.
     pub fetch: Vec<FetchItem>,

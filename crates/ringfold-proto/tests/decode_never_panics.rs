@@ -3,7 +3,7 @@
 //! whatever lies in `tests/corpus`. A case that ever failed is put there (`# why`, then hex); seeds of
 //! failed random cases land in `tests/corpus/proptest-regressions.txt` by themselves.
 
-use crate::draw::Draw;
+use crate::message_generator::MessageGenerator;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use ringfold_proto::bounded::Bounded;
@@ -153,13 +153,13 @@ fn handshakes(bytes: &[u8], piece: usize) {
 
 /// A stream of valid frames out of arbitrary bytes.
 fn valid_stream(bytes: &[u8]) -> Vec<u8> {
-    let mut draw = Draw(bytes);
+    let mut generator = MessageGenerator(bytes);
     let mut stream = Vec::new();
-    match draw.below(4) {
-        0 => encode_control_into(&draw.for_master(), &mut stream).expect("it is within bounds"),
-        1 => encode_control_into(&draw.for_peer(), &mut stream).expect("it is within bounds"),
-        2 => stream = encode_link(&draw.link()).expect("it is within bounds"),
-        _ => stream = encode_data_head(&draw.header()).expect("it is within bounds").to_vec(),
+    match generator.below(4) {
+        0 => encode_control_into(&generator.for_master(), &mut stream).expect("it is within bounds"),
+        1 => encode_control_into(&generator.for_peer(), &mut stream).expect("it is within bounds"),
+        2 => stream = encode_link(&generator.link()).expect("it is within bounds"),
+        _ => stream = encode_data_head(&generator.header()).expect("it is within bounds").to_vec(),
     }
     stream
 }
@@ -219,8 +219,8 @@ proptest! {
 
     #[test]
     fn control_messages_survive_the_way_in_any_pieces(seed in bytes(900), piece in 1usize..40) {
-        let mut draw = Draw(&seed);
-        let sent = [draw.for_master(), draw.for_master()];
+        let mut generator = MessageGenerator(&seed);
+        let sent = [generator.for_master(), generator.for_master()];
         let mut stream = Vec::new();
         for message in &sent {
             encode_control_into(message, &mut stream).expect("it is within bounds");
@@ -233,7 +233,7 @@ proptest! {
         }
         prop_assert_eq!(&got[..], &sent[..]);
 
-        let sent = draw.for_peer();
+        let sent = generator.for_peer();
         let mut stream = Vec::new();
         encode_control_into(&sent, &mut stream).expect("it is within bounds");
         let got = ControlDecoder::default().next_message(&mut &stream[..]);
@@ -242,8 +242,8 @@ proptest! {
 
     #[test]
     fn data_and_messages_keep_their_order_on_a_link(seed in bytes(500), piece in 1usize..200) {
-        let mut draw = Draw(&seed);
-        let (before, header, after) = (draw.link(), draw.header(), draw.link());
+        let mut generator = MessageGenerator(&seed);
+        let (before, header, after) = (generator.link(), generator.header(), generator.link());
         let length = header.length as usize;
         let stream = [
             encode_link(&before).unwrap(),
@@ -276,7 +276,7 @@ fn kept(path: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn kept_cases_are_survived() {
+fn recorded_cases_do_not_panic() {
     for folder in ["golden", "corpus/control", "corpus/link", "corpus/hello"] {
         let cases = kept(folder);
         assert!(!cases.is_empty(), "there are no cases in {folder}");
@@ -288,7 +288,7 @@ fn kept_cases_are_survived() {
 }
 
 #[test]
-fn kept_hostile_frames_are_refused() {
+fn recorded_hostile_frames_are_rejected() {
     for (name, bytes) in kept("corpus/control") {
         let errors = [
             control::<Numbered<ToMaster>>(&bytes, usize::MAX).1,
@@ -342,7 +342,7 @@ fn a_claimed_length_takes_no_memory_before_its_bytes_arrive() {
 }
 
 #[test]
-fn a_buffer_that_a_large_frame_needed_is_given_back() {
+fn a_buffer_of_a_large_frame_is_freed() {
     let vote = sync_vote(vec![entry(); limits::STATE_ENTRIES_MAX]);
     let mut stream = Vec::new();
     encode_control_into(&vote, &mut stream).expect("it is within bounds");
@@ -376,7 +376,7 @@ fn entry() -> StateEntry {
 }
 
 #[test]
-fn a_message_beyond_its_bounds_is_not_encoded() {
+fn a_message_beyond_its_limits_is_not_encoded() {
     let heard = vec![PeerId(0); limits::WORLD_MAX + 1];
     let message = Numbered { number: 0, acknowledged: 0, message: ToMaster::Heartbeat { heard } };
     let mut out = b"kept".to_vec();

@@ -50,7 +50,7 @@ fn the_blocks_of_the_handshake_keep_their_bytes_for_ever() {
 }
 
 #[test]
-fn the_words_that_messages_are_made_of_keep_their_numbers() {
+fn enum_variants_keep_their_numbers() {
     keep("vocabulary.hex", examples::vocabulary());
 }
 

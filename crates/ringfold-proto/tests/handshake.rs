@@ -50,7 +50,7 @@ fn master() -> AcceptorHandshake {
     AcceptorHandshake::new(Identity::new(PeerId(0), RUN), Nonce([2; 32]))
 }
 
-fn newcomer(token: &str) -> DialerHandshake {
+fn peer_dialer(token: &str) -> DialerHandshake {
     DialerHandshake::new(
         Identity::new(ALICE, RunId(0)),
         DialTarget::master(),
@@ -78,7 +78,7 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
 
 #[test]
 fn the_right_token_opens_a_control_connection() {
-    let ends = carry(newcomer("sesame"), master(), Ok(Secret::token("sesame")), usize::MAX);
+    let ends = carry(peer_dialer("sesame"), master(), Ok(Secret::token("sesame")), usize::MAX);
     let here = Established {
         peer: PeerId(0),
         purpose: Purpose::Control,
@@ -93,28 +93,28 @@ fn the_right_token_opens_a_control_connection() {
 
 #[test]
 fn without_a_token_the_same_exchange_takes_place() {
-    let ends = carry(newcomer(""), master(), Ok(Secret::NONE), usize::MAX);
+    let ends = carry(peer_dialer(""), master(), Ok(Secret::NONE), usize::MAX);
     assert!(matches!(ends, Ends { dialler: Ok(Some(_)), acceptor: Ok(Some(_)) }), "{ends:?}");
 }
 
 #[test]
 fn one_byte_at_a_time_is_as_good_as_all_at_once() {
-    let whole = carry(newcomer("sesame"), master(), Ok(Secret::token("sesame")), usize::MAX);
-    let bytewise = carry(newcomer("sesame"), master(), Ok(Secret::token("sesame")), 1);
+    let whole = carry(peer_dialer("sesame"), master(), Ok(Secret::token("sesame")), usize::MAX);
+    let bytewise = carry(peer_dialer("sesame"), master(), Ok(Secret::token("sesame")), 1);
     assert_eq!(bytewise, whole);
 }
 
 #[test]
-fn a_wrong_token_is_told_to_both() {
-    let ends = carry(newcomer("sesam"), master(), Ok(Secret::token("sesame")), usize::MAX);
+fn a_wrong_token_is_reported_to_both() {
+    let ends = carry(peer_dialer("sesam"), master(), Ok(Secret::token("sesame")), usize::MAX);
     assert_eq!(ends, both(HandshakeError::BadToken));
 }
 
 #[test]
-fn a_missing_token_and_a_needless_one_are_told_apart_from_a_wrong_one() {
-    let ends = carry(newcomer(""), master(), Ok(Secret::token("sesame")), usize::MAX);
+fn a_missing_and_an_unexpected_token_differ_from_a_wrong_one() {
+    let ends = carry(peer_dialer(""), master(), Ok(Secret::token("sesame")), usize::MAX);
     assert_eq!(ends, both(HandshakeError::TokenMissing));
-    let ends = carry(newcomer("sesame"), master(), Ok(Secret::NONE), usize::MAX);
+    let ends = carry(peer_dialer("sesame"), master(), Ok(Secret::NONE), usize::MAX);
     assert_eq!(ends, both(HandshakeError::TokenUnexpected));
 }
 
@@ -127,13 +127,13 @@ fn a_member_of_the_epoch_gets_a_data_connection() {
 }
 
 #[test]
-fn an_intruder_without_the_epochs_key_is_no_member() {
+fn a_dialler_without_the_epochs_key_is_rejected() {
     let ends = carry(member_dials(&[8; 32]), member_accepts(), Ok(Secret::epoch_key(&KEY)), usize::MAX);
     assert_eq!(ends, both(HandshakeError::NotAMember));
 }
 
 #[test]
-fn an_epoch_that_the_acceptor_does_not_know_yet_is_worth_another_try() {
+fn an_unknown_epoch_is_retryable() {
     let ends =
         carry(member_dials(&KEY), member_accepts(), Err(ConnectionRejection::UnknownEpoch), usize::MAX);
     let error = HandshakeError::Rejected(ConnectionRejection::UnknownEpoch);
@@ -144,7 +144,7 @@ fn an_epoch_that_the_acceptor_does_not_know_yet_is_worth_another_try() {
 #[test]
 fn a_recorded_proof_opens_no_second_connection() {
     let secrets = |_: &Hello| Ok(Secret::token("sesame"));
-    let (mut dialler, mut first) = (newcomer("sesame"), master());
+    let (mut dialler, mut first) = (peer_dialer("sesame"), master());
     let hello = dialler.poll_output();
     first.handle_bytes(&mut &hello[..], &secrets).unwrap();
     dialler.handle_bytes(&mut &first.poll_output()[..]).unwrap();
@@ -158,9 +158,9 @@ fn a_recorded_proof_opens_no_second_connection() {
 }
 
 #[test]
-fn a_proof_reflected_to_its_maker_proves_nothing() {
+fn a_reflected_proof_is_invalid() {
     // The impostor knows no token. It says what an acceptor says, and hands the dialler's proof back.
-    let mut dialler = newcomer("sesame");
+    let mut dialler = peer_dialer("sesame");
     let hello = Hello::decode(&dialler.poll_output()).unwrap();
     let welcome = Welcome {
         version: 1,
@@ -179,7 +179,7 @@ fn a_proof_reflected_to_its_maker_proves_nothing() {
 }
 
 #[test]
-fn a_member_can_not_be_led_back_to_itself() {
+fn a_member_rejects_a_connection_to_itself() {
     // Alice's hello is handed to Alice's own listener.
     let own = AcceptorHandshake::new(Identity::new(ALICE, RUN), Nonce([4; 32]));
     let ends = carry(member_dials(&KEY), own, Ok(Secret::epoch_key(&KEY)), usize::MAX);
@@ -187,7 +187,7 @@ fn a_member_can_not_be_led_back_to_itself() {
 }
 
 #[test]
-fn another_member_at_the_address_is_not_taken_for_the_one_that_was_dialled() {
+fn another_member_at_the_dialled_address_is_rejected() {
     let carol = AcceptorHandshake::new(Identity::new(PeerId(0xca401), RUN), Nonce([4; 32]));
     let ends = carry(member_dials(&KEY), carol, Ok(Secret::epoch_key(&KEY)), usize::MAX);
     assert_eq!(ends.dialler, Err(HandshakeError::WrongPeer { expected: BOB, found: PeerId(0xca401) }));
@@ -224,16 +224,16 @@ fn no_bit_of_hello_welcome_or_proof_can_be_changed_on_the_way() {
 }
 
 #[test]
-fn peers_of_another_run_are_turned_away() {
-    let stranger = Identity::new(ALICE, RunId(41));
-    let dialler = DialerHandshake::new(stranger, DialTarget::master(), Secret::NONE, Nonce([1; 32]));
+fn peers_of_another_run_are_rejected() {
+    let raw_connection = Identity::new(ALICE, RunId(41));
+    let dialler = DialerHandshake::new(raw_connection, DialTarget::master(), Secret::NONE, Nonce([1; 32]));
     let ends = carry(dialler, master(), Ok(Secret::NONE), usize::MAX);
     assert_eq!(ends.dialler, Err(HandshakeError::WrongRun { ours: RunId(41), theirs: RUN }));
     assert_eq!(ends.acceptor, Err(HandshakeError::WrongRun { ours: RUN, theirs: RunId(41) }));
 }
 
 #[test]
-fn versions_that_do_not_meet_are_told_to_both_with_both_ranges() {
+fn incompatible_versions_are_reported_to_both_with_both_ranges() {
     let new = VersionRange { min: 5, max: 9 };
     let identity = Identity { versions: new, ..Identity::new(ALICE, RUN) };
     let dialler = DialerHandshake::new(identity, DialTarget::master(), Secret::NONE, Nonce([1; 32]));
@@ -273,28 +273,28 @@ fn an_acceptor_can_not_choose_what_was_not_offered() {
     };
     let lies = [Welcome { version: 9, ..welcome }, Welcome { features: Features(1 << 40), ..welcome }];
     for lie in lies {
-        let answer = newcomer("").handle_bytes(&mut &lie.encode()[..]);
+        let answer = peer_dialer("").handle_bytes(&mut &lie.encode()[..]);
         assert!(matches!(answer, Err(HandshakeError::Misbehaved(_))), "{answer:?}");
     }
 }
 
 #[test]
-fn strangers_are_told_from_their_first_byte() {
+fn other_protocols_are_rejected_at_their_first_byte() {
     let secrets = |_: &Hello| Ok(Secret::NONE);
     assert_eq!(
         master().handle_bytes(&mut &b"GET / HTTP/1.1\r\n"[..], &secrets),
         Err(HandshakeError::NotRingfold)
     );
     assert_eq!(master().handle_bytes(&mut &b"RINGWORM"[..], &secrets), Err(HandshakeError::NotRingfold));
-    assert_eq!(newcomer("").handle_bytes(&mut &b"SSH-2.0"[..]), Err(HandshakeError::NotRingfold));
+    assert_eq!(peer_dialer("").handle_bytes(&mut &b"SSH-2.0"[..]), Err(HandshakeError::NotRingfold));
     let mut silent = master();
     assert!(silent.handle_bytes(&mut &[0xff][..], &secrets).is_err());
-    assert!(silent.poll_output().is_empty(), "a stranger is not answered");
+    assert!(silent.poll_output().is_empty(), "a raw_connection is not answered");
 }
 
 #[test]
-fn a_purpose_of_a_later_version_is_refused_and_not_ignored() {
-    let mut hello = newcomer("").poll_output();
+fn an_unknown_purpose_is_rejected() {
+    let mut hello = peer_dialer("").poll_output();
     hello[12] = 99;
     let mut acceptor = master();
     let result = acceptor.handle_bytes(&mut &hello[..], &|_: &Hello| Ok(Secret::NONE));
@@ -307,16 +307,16 @@ fn a_purpose_of_a_later_version_is_refused_and_not_ignored() {
 fn a_connection_that_ends_says_what_was_missing() {
     let mut acceptor = master();
     assert_eq!(acceptor.handle_end(), HandshakeError::Truncated { missing: "hello" });
-    let hello = newcomer("").poll_output();
+    let hello = peer_dialer("").poll_output();
     acceptor.handle_bytes(&mut &hello[..], &|_: &Hello| Ok(Secret::NONE)).unwrap();
     assert_eq!(acceptor.handle_end(), HandshakeError::Truncated { missing: "proof" });
-    assert_eq!(newcomer("").handle_end(), HandshakeError::Truncated { missing: "welcome" });
+    assert_eq!(peer_dialer("").handle_end(), HandshakeError::Truncated { missing: "welcome" });
 }
 
 #[test]
-fn what_follows_the_handshake_is_left_to_the_caller() {
+fn bytes_after_the_handshake_are_left_to_the_caller() {
     let secrets = |_: &Hello| Ok(Secret::token("sesame"));
-    let (mut dialler, mut acceptor) = (newcomer("sesame"), master());
+    let (mut dialler, mut acceptor) = (peer_dialer("sesame"), master());
     acceptor.handle_bytes(&mut &dialler.poll_output()[..], &secrets).unwrap();
     dialler.handle_bytes(&mut &acceptor.poll_output()[..]).unwrap();
 

@@ -10,5 +10,5 @@ mod optimising;
 mod reducing;
 mod restarting;
 mod sharing_state;
-mod stage;
+mod test_run;
 mod topology;

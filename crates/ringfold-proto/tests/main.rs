@@ -1,8 +1,8 @@
 //! All integration tests of this crate, as one program: it is linked once. A new file needs a line here.
 
 mod decode_never_panics;
-mod draw;
 mod examples;
 mod golden_bytes;
 mod handshake;
 mod machines;
+mod message_generator;

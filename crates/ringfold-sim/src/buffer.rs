@@ -1,38 +1,32 @@
-//! A user's buffers under a collective, and the workspace through which the executor works on them.
-//!
-//! The buffers know whether their call has returned; whoever touches them after that is caught.
+//! The buffers of a collective, and the executor's access to them. Accesses after the call has returned are recorded.
 
 use crate::symbol::{Contribution, Symbol};
-use ringfold_plan::step::{Left, Place, Region};
+use ringfold_plan::step::{Left, OpBuffer, Region};
 use ringfold_plan::workspace::Workspace;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The memory of one call.
+/// The buffers of one call.
 #[derive(Debug)]
 pub struct Buffer {
-    /// Whose values the source holds.
     pub contribution: Contribution,
-    /// Whether source and target are the same memory.
     pub in_place: bool,
     source: Vec<Symbol>,
     target: Vec<Symbol>,
     scratch: Vec<Symbol>,
     overwritten: BTreeMap<usize, Symbol>,
-    /// The call has returned: from now on the memory is the user's alone.
+    /// Whether the call has returned: nothing may touch the buffers any more.
     pub returned: bool,
-    /// What was found to be wrong.
     pub violations: Vec<String>,
-    /// A planted bug: nothing is put back.
-    pub forgets_to_restore: bool,
+    /// A planted bug: overwritten values are not restored.
+    pub skips_restore: bool,
 }
 
-/// A buffer that the user, the executor and puts on their way out hold together.
+/// A buffer shared by the user, the executor and puts that were not sent.
 pub type SharedBuffer = Rc<RefCell<Buffer>>;
 
 impl Buffer {
-    /// Fresh buffers of so many elements.
     pub fn new(contribution: Contribution, count: u64, in_place: bool) -> SharedBuffer {
         let source: Vec<_> = (0..count).map(|i| Symbol::own(contribution, i)).collect();
         let target = if in_place { Vec::new() } else { (0..count).map(Symbol::blank).collect() };
@@ -45,16 +39,16 @@ impl Buffer {
             overwritten: BTreeMap::new(),
             returned: false,
             violations: Vec::new(),
-            forgets_to_restore: false,
+            skips_restore: false,
         }))
     }
 
-    /// What the call gave.
+    /// The result of the call.
     pub fn result(&self) -> &[Symbol] {
         if self.in_place { &self.source } else { &self.target }
     }
 
-    /// Whether the source holds what the user put there.
+    /// Whether the source holds the values of the user.
     pub fn source_is_intact(&self) -> bool {
         self.source.iter().enumerate().all(|(i, s)| *s == Symbol::own(self.contribution, i as u64))
     }
@@ -67,47 +61,46 @@ impl Buffer {
 
     fn read(&self, region: Region) -> Vec<Symbol> {
         let range = region.offset as usize..region.offset as usize + region.count as usize;
-        match region.place {
-            Place::Target if !self.in_place => self.target[range].to_vec(),
-            Place::Source | Place::Target => self.source[range].to_vec(),
-            Place::Scratch => self.scratch[range].to_vec(),
+        match region.buffer {
+            OpBuffer::Target if !self.in_place => self.target[range].to_vec(),
+            OpBuffer::Source | OpBuffer::Target => self.source[range].to_vec(),
+            OpBuffer::Scratch => self.scratch[range].to_vec(),
         }
     }
 
     fn write(&mut self, region: Region, values: Vec<Symbol>) {
         self.touch("memory was written");
         let start = region.offset as usize;
-        if region.place != Place::Scratch && self.in_place {
+        if region.buffer != OpBuffer::Scratch && self.in_place {
             for i in start..start + values.len() {
                 let old = self.source[i].clone();
                 self.overwritten.entry(i).or_insert(old);
             }
         }
-        let memory = match region.place {
-            Place::Target if !self.in_place => &mut self.target,
-            Place::Source | Place::Target => &mut self.source,
-            Place::Scratch => &mut self.scratch,
+        let memory = match region.buffer {
+            OpBuffer::Target if !self.in_place => &mut self.target,
+            OpBuffer::Source | OpBuffer::Target => &mut self.source,
+            OpBuffer::Scratch => &mut self.scratch,
         };
         memory[start..start + values.len()].clone_from_slice(&values);
     }
 }
 
-/// The executor's view of a buffer.
+/// The executor's access to a buffer.
 #[derive(Debug)]
 pub struct SymbolWorkspace {
-    /// The buffer.
-    pub buffer: SharedBuffer,
+    buffer: SharedBuffer,
 }
 
 impl SymbolWorkspace {
-    /// The view, with so much scratch.
+    /// Access with `scratch` elements of scratch memory.
     pub fn new(buffer: SharedBuffer, scratch: u64) -> Self {
         buffer.borrow_mut().scratch = (0..scratch).map(Symbol::blank).collect();
         Self { buffer }
     }
 }
 
-/// Symbols on their way out: memory that is read when they are transmitted.
+/// A put that was not sent. The memory is read when it is sent.
 #[derive(Clone, Debug)]
 pub struct SymbolPayload {
     snapshot: Vec<Symbol>,
@@ -116,8 +109,7 @@ pub struct SymbolPayload {
 }
 
 impl SymbolPayload {
-    /// The medium reads the memory for the last time: it must still be ours, and unless the operation
-    /// was aborted it must still hold what was to be sent.
+    /// Reads the memory for the last time. Unless the operation was aborted, its values must not have changed.
     pub fn transmit(&self, aborted: bool) -> Vec<Symbol> {
         let mut buffer = self.buffer.borrow_mut();
         buffer.touch("memory was read for sending");
@@ -174,7 +166,7 @@ impl Workspace for SymbolWorkspace {
         let mut buffer = self.buffer.borrow_mut();
         buffer.touch("memory was restored");
         let overwritten = std::mem::take(&mut buffer.overwritten);
-        if !buffer.forgets_to_restore {
+        if !buffer.skips_restore {
             for (i, symbol) in overwritten {
                 buffer.source[i] = symbol;
             }

@@ -1,38 +1,35 @@
-//! Whole Ringfold runs in virtual time from one seed.
+//! Complete Ringfold runs in virtual time from one seed.
 //!
-//! The real machines and the real executor run over a simulated network that carries symbols in place
-//! of numbers, under users' programs that behave as real ones do, while peers come and go, processes die
-//! and stop, ways are cut, and the master restarts. The [`oracle`] holds what users saw against what
-//! they were promised.
+//! The real machines and the real executor run over a simulated network that carries symbols instead of numbers, under
+//! programs like those of users, while peers join and leave, processes die and stop, links are cut, and the master
+//! restarts. The oracle checks what users saw against the guarantees.
 #![forbid(unsafe_code)]
 
-pub mod buffer;
-pub mod chance;
-pub mod medium;
-pub mod network;
-pub mod oracle;
-pub mod program;
-pub mod sabotage;
-pub mod scenario;
-pub mod symbol;
-pub mod tour;
-pub mod world;
+mod buffer;
+mod medium;
+mod network;
+mod oracle;
+mod planted_bug;
+mod program;
+mod random_stream;
+mod scenario;
+mod simulation;
+mod symbol;
+mod tour;
 
-use sabotage::Sabotage;
+pub use oracle::{Guarantee, Violation};
+pub use planted_bug::PlantedBug;
+pub use simulation::RunReport;
+
 use scenario::Scenario;
-use world::{Report, World};
+use simulation::Simulation;
 
-/// Runs a seed.
-pub fn run(seed: u64) -> Report {
-    World::new(Scenario::new(seed), None, false).run()
+/// Runs a seed, perhaps with a planted bug.
+pub fn run(seed: u64, planted_bug: Option<PlantedBug>) -> RunReport {
+    Simulation::new(Scenario::new(seed), planted_bug, false).run()
 }
 
-/// Runs a seed with a log, and perhaps a planted bug.
-pub fn replay(seed: u64, sabotage: Option<Sabotage>) -> Report {
-    World::new(Scenario::new(seed), sabotage, true).run()
-}
-
-/// Runs a seed with a planted bug.
-pub fn run_with(seed: u64, sabotage: Sabotage) -> Report {
-    World::new(Scenario::new(seed), Some(sabotage), false).run()
+/// Runs a seed with a log, perhaps with a planted bug.
+pub fn replay(seed: u64, planted_bug: Option<PlantedBug>) -> RunReport {
+    Simulation::new(Scenario::new(seed), planted_bug, true).run()
 }

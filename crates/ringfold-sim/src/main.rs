@@ -1,38 +1,34 @@
-//! Runs seeds, one or many.
+//! Command line of the simulator.
 
 use clap::Parser;
-use ringfold_sim::sabotage::Sabotage;
+use ringfold_sim::PlantedBug;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Simulates whole Ringfold runs: a master, up to 12 peers and everything that can go wrong, in virtual
-/// time, from a seed.
+/// Simulates complete Ringfold runs in virtual time: a master, up to 12 peers, and faults, from a seed.
 #[derive(Parser)]
 #[command(name = "ringfold-sim", version)]
 struct Options {
-    /// Replay one seed and print what happened.
+    /// Replay one seed and print its log.
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Run many seeds: from A up to, not including, B.
-    #[arg(long, value_name = "A..B", value_parser = range, default_value = "0..1000")]
+    /// Run the seeds from A to B, B excluded.
+    #[arg(long, value_name = "A..B", value_parser = parse_range, default_value = "0..1000")]
     seeds: (u64, u64),
-    #[arg(long, value_name = "BUG", help = format!("Plant a bug, to see it found: {}", bugs()))]
-    sabotage: Option<Sabotage>,
-    /// Threads; all cores unless told otherwise.
+    /// Plant a bug that the oracle must find.
+    #[arg(long, value_name = "BUG", ignore_case = true)]
+    plant: Option<PlantedBug>,
+    /// Number of threads; 0 means one per core.
     #[arg(long, default_value_t = 0)]
     jobs: usize,
-    /// With --seed: print nothing but the end.
+    /// With --seed: print only the summary.
     #[arg(long)]
     quiet: bool,
-    /// With --seeds: go on after a violation, up to so many.
+    /// With --seeds: stop after this many seeds with violations.
     #[arg(long, default_value_t = 1)]
     violations: u64,
-}
-
-fn bugs() -> String {
-    Sabotage::ALL.map(|bug| bug.to_string()).join(", ")
 }
 
 fn main() -> ExitCode {
@@ -43,18 +39,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn range(text: &str) -> Result<(u64, u64), String> {
-    let (low, high) = text.split_once("..").ok_or("write the seeds as A..B")?;
+fn parse_range(text: &str) -> Result<(u64, u64), String> {
+    let (low, high) = text.split_once("..").ok_or("invalid range: must be A..B")?;
     let number = |s: &str| s.replace('_', "").parse::<u64>().map_err(|e| format!("{s:?}: {e}"));
     let (low, high) = (number(low)?, number(high)?);
-    if low < high { Ok((low, high)) } else { Err("A must be below B".into()) }
+    if low < high { Ok((low, high)) } else { Err("invalid range: A must be below B".into()) }
 }
 
 fn replay(seed: u64, options: &Options) -> ExitCode {
-    let report = ringfold_sim::replay(seed, options.sabotage);
+    let report = ringfold_sim::replay(seed, options.plant);
     if !options.quiet {
         let mut out = std::io::stdout().lock();
-        // Whoever reads may have seen enough: a closed pipe is no reason to panic.
+        // A closed pipe is not an error.
         let _ = report.log.iter().try_for_each(|line| writeln!(out, "{line}"));
     }
     println!(
@@ -67,7 +63,7 @@ fn replay(seed: u64, options: &Options) -> ExitCode {
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What many runs came to.
+/// The totals of many runs.
 #[derive(Default)]
 struct Totals {
     next: AtomicU64,
@@ -76,11 +72,11 @@ struct Totals {
     aborted: AtomicU64,
     synced: AtomicU64,
     violated: AtomicU64,
-    /// The second at which progress was told last.
-    told_at: AtomicU64,
+    /// When progress was last printed, in seconds.
+    printed_at: AtomicU64,
 }
 
-/// Progress is told this often.
+/// The interval of progress lines.
 const PROGRESS_SECONDS: u64 = 5;
 
 fn run_many(options: &Options) -> ExitCode {
@@ -88,13 +84,13 @@ fn run_many(options: &Options) -> ExitCode {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let jobs = if options.jobs == 0 { cores } else { options.jobs };
     let totals = Totals { next: AtomicU64::new(low), ..Totals::default() };
-    let begun = Instant::now();
+    let start = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..jobs {
-            scope.spawn(|| work(options, &totals, high, begun, low));
+            scope.spawn(|| run_seeds(options, &totals, start));
         }
     });
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = start.elapsed().as_secs_f64();
     let ran = totals.next.load(Ordering::Relaxed).min(high) - low;
     let violated = totals.violated.load(Ordering::Relaxed);
     println!(
@@ -108,31 +104,29 @@ fn run_many(options: &Options) -> ExitCode {
     if violated == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn work(options: &Options, totals: &Totals, high: u64, begun: Instant, low: u64) {
+fn run_seeds(options: &Options, totals: &Totals, start: Instant) {
+    let (low, high) = options.seeds;
     loop {
         let seed = totals.next.fetch_add(1, Ordering::Relaxed);
         if seed >= high || totals.violated.load(Ordering::Relaxed) >= options.violations {
             return;
         }
-        let report = match options.sabotage {
-            Some(bug) => ringfold_sim::run_with(seed, bug),
-            None => ringfold_sim::run(seed),
-        };
+        let report = ringfold_sim::run(seed, options.plant);
         totals.steps.fetch_add(report.steps, Ordering::Relaxed);
         totals.committed.fetch_add(report.committed, Ordering::Relaxed);
         totals.aborted.fetch_add(report.aborted, Ordering::Relaxed);
         totals.synced.fetch_add(report.synced, Ordering::Relaxed);
         if let Some(violation) = report.violations.first() {
             totals.violated.fetch_add(1, Ordering::Relaxed);
-            let planted = options.sabotage.map(|bug| format!(" --sabotage {bug}")).unwrap_or_default();
+            let planted = options.plant.map(|bug| format!(" --plant {bug:?}")).unwrap_or_default();
             println!("seed {seed}: VIOLATION {violation}");
             println!("  replay: cargo run --release -p ringfold-sim -- --seed {seed}{planted}");
         }
-        let (done, seconds) = (seed - low + 1, begun.elapsed().as_secs());
-        if seconds >= totals.told_at.load(Ordering::Relaxed) + PROGRESS_SECONDS
-            && totals.told_at.swap(seconds, Ordering::Relaxed) != seconds
+        let (done, seconds) = (seed - low + 1, start.elapsed().as_secs());
+        if seconds >= totals.printed_at.load(Ordering::Relaxed) + PROGRESS_SECONDS
+            && totals.printed_at.swap(seconds, Ordering::Relaxed) != seconds
         {
-            eprintln!("{done} of {} seeds, {:.0}/s", high - low, done as f64 / begun.elapsed().as_secs_f64());
+            eprintln!("{done} of {} seeds, {:.0}/s", high - low, done as f64 / start.elapsed().as_secs_f64());
         }
     }
 }

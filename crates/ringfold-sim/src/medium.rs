@@ -1,4 +1,4 @@
-//! The medium of a simulated peer: puts wait to be flushed, slots are memory that others write into.
+//! The transport of a simulated peer.
 
 use crate::buffer::{SymbolPayload, SymbolWorkspace};
 use crate::symbol::Symbol;
@@ -8,36 +8,33 @@ use ringfold_proto::id::{OpId, PeerId};
 use ringfold_proto::link_message::LinkMessage;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What goes out on a link, in order.
+/// An item to send on a link.
 #[derive(Debug)]
 pub enum Outgoing {
-    /// A frame.
     Frame(PeerId, Box<DataHeader>, Ticket),
-    /// A message.
     Message(PeerId, LinkMessage),
 }
 
-/// The medium.
+/// The slots and outgoing items of a simulated peer.
 #[derive(Debug, Default)]
 pub struct SimMedium {
     slots: BTreeMap<SlotId, Vec<Symbol>>,
     tickets: u64,
-    /// Puts that may still read memory.
+    /// Puts that still read memory.
     pub unflushed: BTreeMap<Ticket, (OpId, SymbolPayload)>,
-    /// Operations that were aborted: what their puts send no longer matters.
+    /// Aborted operations: the contents of their puts do not matter.
     pub cancelled: BTreeSet<OpId>,
-    /// What is to be sent.
     pub outgoing: Vec<Outgoing>,
 }
 
 impl SimMedium {
-    /// Another peer's put lands in a slot. As with shared memory, nobody can refuse it.
-    pub fn land(&mut self, slot: SlotId, symbols: Vec<Symbol>) {
+    /// Stores a frame in a slot. As with shared memory, it cannot be rejected.
+    pub fn store_frame(&mut self, slot: SlotId, symbols: Vec<Symbol>) {
         self.slots.insert(slot, symbols);
     }
 
-    /// The link to a peer is gone, and its slots with it.
-    pub fn retire(&mut self, peer: PeerId) {
+    /// Drops the slots of a peer whose link is lost.
+    pub fn drop_slots(&mut self, peer: PeerId) {
         self.slots.retain(|slot, _| slot.from != peer);
     }
 }
@@ -68,6 +65,6 @@ impl Medium for SimMedium {
     }
 
     fn release(&mut self, _slot: SlotId) {
-        // The bytes stay until somebody overwrites them, as in real memory.
+        // The contents stay until they are overwritten, as in real memory.
     }
 }

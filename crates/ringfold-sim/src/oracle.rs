@@ -1,5 +1,4 @@
-//! The checkers. They stand outside of the code: they know what users were promised and what users saw,
-//! and nothing of how it came about.
+//! The oracle: checks what users saw against the guarantees. It knows nothing of the implementation.
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::symbol::{Contribution, Symbol};
@@ -9,73 +8,68 @@ use ringfold_proto::time::Time;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A promise that was broken.
+/// A violated guarantee.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// When it was noticed.
+    /// When it was detected.
     pub at: Time,
-    /// Which promise.
-    pub promise: Promise,
-    /// How it was broken.
+    /// The guarantee.
+    pub guarantee: Guarantee,
+    /// How it was violated.
     pub what: String,
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {:?}: {}", self.at, self.promise, self.what)
+        write!(f, "{}: {:?}: {}", self.at, self.guarantee, self.what)
     }
 }
 
-/// What users are promised.
+/// A guarantee to users; see `docs/fault-model.md`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Promise {
+pub enum Guarantee {
     /// Every call returns within its deadline.
     CallsReturn,
     /// All members see the same outcome of an operation.
     OutcomesAreUnanimous,
-    /// A result holds each participant's value exactly once, and all hold the same.
+    /// A result contains each participant's value exactly once, and is the same on all peers.
     ResultsAreRight,
-    /// An aborted in-place buffer is unchanged, and a source is never written.
-    BuffersArePutBack,
+    /// An aborted in-place buffer is restored, and a source is never written.
+    BuffersAreRestored,
     /// Nothing touches user memory after a call has returned.
-    MemoryIsTheUsers,
-    /// Revisions move by the rules, and synced contents are equal.
+    MemoryIsNotTouched,
+    /// Revisions increase by one or repeat, and synced contents are equal.
     StateIsShared,
     /// All members of an epoch know the same membership and ring.
     MembershipAgrees,
-    /// When the trouble is over, everyone who knocks is admitted and works with all others.
-    TheRunRecovers,
-    /// Peers do not accuse each other of breaking rules that nobody broke.
-    NobodyIsAccused,
-    /// After a committed operation the world attributes are those of its epoch, the same on all peers.
-    WorldsAgree,
+    /// After the last fault all living peers are admitted and work together.
+    RunRecovers,
+    /// No peer reports a violation or failure without a cause.
+    NoFalseAccusation,
+    /// After a committed operation the world sizes are those of its epoch, the same on all peers.
+    WorldSizesAgree,
     /// No call fails because a peer whose state was rejected makes no calls.
-    NobodyWaitsForRejected,
+    RejectedPeersDoNotBlock,
 }
 
-/// How a peer saw an operation end.
+/// How an operation ended on a peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Seen {
-    /// With this result.
+pub enum OpObservation {
     Committed(Vec<Symbol>),
-    /// Put back.
     Aborted,
-    /// The peer was no longer part of the run.
+    /// The peer was no longer a member.
     Lost,
 }
 
-/// A sync as a peer saw it end.
+/// A completed sync on a peer.
 #[derive(Clone, Debug)]
-pub struct SyncSeen {
-    /// Which life of the master answered.
+pub struct SyncObservation {
+    /// The incarnation of the master that answered.
     pub life: u64,
-    /// The group.
     pub group: GroupId,
-    /// Which sync of the group.
     pub round: u64,
-    /// The revision.
     pub revision: Revision,
-    /// What the tensors that must be equal hash to.
+    /// The hashes of the tensors that must be equal.
     pub contents: Vec<u128>,
 }
 
@@ -83,7 +77,7 @@ pub struct SyncSeen {
 struct OpHistory {
     contributions: BTreeMap<usize, Contribution>,
     members: Vec<usize>,
-    seen: BTreeMap<usize, Seen>,
+    seen: BTreeMap<usize, OpObservation>,
     /// The first peer at which it was committed, and the world attributes there.
     world: Option<(usize, Attributes)>,
 }
@@ -94,54 +88,50 @@ struct OpenCall {
     due: Time,
 }
 
-/// Everything that users saw.
+/// Everything that users saw, and the violations.
 #[derive(Debug, Default)]
 pub struct Oracle {
     ops: BTreeMap<OpId, OpHistory>,
     calls: BTreeMap<(usize, CallId), OpenCall>,
     epochs: BTreeMap<EpochId, (EpochDescription, usize)>,
-    /// The first who saw each sync end, and what it saw; by life of the master, group and round.
-    syncs: BTreeMap<(u64, GroupId, u64), (usize, SyncSeen)>,
+    /// The first observation of each sync and its peer; by incarnation of the master, group and round.
+    syncs: BTreeMap<(u64, GroupId, u64), (usize, SyncObservation)>,
     resets: BTreeMap<GroupId, u64>,
-    /// Peers that died or were put out.
+    /// Peers that died or were evicted.
     gone: BTreeMap<usize, Time>,
     master_lives: u64,
-    /// Counts whenever a master forgets what it had of groups: by a new life, or by restoring an old one.
+    /// Counts the times that a master forgot its groups: by restarting, or by restoring an earlier incarnation.
     sync_lives: u64,
-    /// What was found.
     pub violations: Vec<Violation>,
-    /// Operations that were committed, and those that were aborted, as peers saw them.
     pub committed: u64,
-    /// See `committed`.
     pub aborted: u64,
-    /// Completed syncs, as peers saw them.
     pub synced: u64,
 }
 
 impl Oracle {
-    /// Notes a broken promise.
-    pub fn accuse(&mut self, at: Time, promise: Promise, what: String) {
-        self.violations.push(Violation { at, promise, what });
+    /// Records a violation.
+    pub fn report_violation(&mut self, at: Time, guarantee: Guarantee, what: String) {
+        self.violations.push(Violation { at, guarantee, what });
     }
 
-    /// The master started another life.
+    /// The master started.
     pub fn master_started(&mut self) {
         self.master_lives += 1;
         self.sync_lives += 1;
     }
 
-    /// The master takes up an earlier life, and forgets what it had begun itself.
+    /// The master restores an earlier incarnation, and forgets its own groups.
     pub fn restore_began(&mut self) {
         self.sync_lives += 1;
     }
 
-    /// A peer is no longer part of the run.
+    /// A process ended.
     pub fn gone(&mut self, now: Time, peer: usize) {
         self.gone.insert(peer, now);
         self.calls.retain(|(p, _), _| *p != peer);
     }
 
-    /// A user called.
+    /// A user made a call.
     pub fn called(&mut self, peer: usize, call: CallId, what: String, due: Time) {
         self.calls.insert((peer, call), OpenCall { what, due });
     }
@@ -151,7 +141,7 @@ impl Oracle {
         self.calls.remove(&(peer, call));
     }
 
-    /// A peer was frozen or slow for a while: its calls may take that much longer.
+    /// A peer was stopped or slow: its calls may take that much longer.
     pub fn delayed(&mut self, peer: usize, by: std::time::Duration) {
         for ((p, _), call) in &mut self.calls {
             if *p == peer {
@@ -160,17 +150,21 @@ impl Oracle {
         }
     }
 
-    /// Looks for calls that should have returned.
-    pub fn look_at_clock(&mut self, now: Time) {
+    /// Checks that no call is overdue.
+    pub fn check_deadlines(&mut self, now: Time) {
         let late: Vec<_> =
             self.calls.iter().filter(|(_, c)| c.due < now).map(|(k, c)| (*k, c.clone())).collect();
         for ((peer, call), open) in late {
             self.calls.remove(&(peer, call));
-            self.accuse(now, Promise::CallsReturn, format!("p{peer}: {} has not returned", open.what));
+            self.report_violation(
+                now,
+                Guarantee::CallsReturn,
+                format!("p{peer}: {} has not returned", open.what),
+            );
         }
     }
 
-    /// The calls that have not returned, for a report.
+    /// The open calls, for reports.
     pub fn open_calls(&self) -> String {
         let calls: Vec<_> = self.calls.iter().map(|((p, _), c)| format!("p{p} in {}", c.what)).collect();
         calls.join(", ")
@@ -182,12 +176,16 @@ impl Oracle {
             self.epochs.entry(description.id).or_insert_with(|| (description.clone(), peer)).clone();
         if first != *description {
             let what = format!("p{peer} and p{by} differ on {}", description.id);
-            self.accuse(now, Promise::MembershipAgrees, what);
+            self.report_violation(now, Guarantee::MembershipAgrees, what);
         }
         let mut ring: Vec<_> = description.ring.iter().map(|r| r.index()).collect();
         ring.sort_unstable();
         if ring != (0..description.members.len()).collect::<Vec<_>>() {
-            self.accuse(now, Promise::MembershipAgrees, format!("the ring of {} is none", description.id));
+            self.report_violation(
+                now,
+                Guarantee::MembershipAgrees,
+                format!("the ring of {} is invalid", description.id),
+            );
         }
     }
 
@@ -198,7 +196,7 @@ impl Oracle {
         history.members = members;
     }
 
-    /// A peer's operation returned to its user.
+    /// An operation returned to its user.
     pub fn op_ended(
         &mut self,
         now: Time,
@@ -209,60 +207,60 @@ impl Oracle {
     ) {
         let mut buffer = buffer.borrow_mut();
         for what in std::mem::take(&mut buffer.violations) {
-            self.accuse(now, Promise::MemoryIsTheUsers, format!("p{peer}, {op}: {what}"));
+            self.report_violation(now, Guarantee::MemoryIsNotTouched, format!("p{peer}, {op}: {what}"));
         }
         buffer.returned = true;
         self.check_buffer(now, op, peer, &buffer, committed == Some(true));
         let seen = match committed {
-            Some(true) => Seen::Committed(buffer.result().to_vec()),
-            Some(false) => Seen::Aborted,
-            None => Seen::Lost,
+            Some(true) => OpObservation::Committed(buffer.result().to_vec()),
+            Some(false) => OpObservation::Aborted,
+            None => OpObservation::Lost,
         };
         match &seen {
-            Seen::Committed(_) => self.committed += 1,
-            Seen::Aborted => self.aborted += 1,
-            Seen::Lost => {}
+            OpObservation::Committed(_) => self.committed += 1,
+            OpObservation::Aborted => self.aborted += 1,
+            OpObservation::Lost => {}
         }
-        if let Seen::Committed(result) = &seen {
+        if let OpObservation::Committed(result) = &seen {
             self.check_result(now, op, peer, result);
         }
         self.ops.entry(op).or_default().seen.insert(peer, seen);
     }
 
-    /// An operation was committed at a peer, whose user sees these world sizes from now on.
+    /// An operation was committed on a peer, whose user now sees these world sizes.
     pub fn op_committed(&mut self, now: Time, op: OpId, peer: usize, world: Attributes) {
         let history = self.ops.entry(op).or_default();
         let (members, (first, seen)) = (history.members.len(), *history.world.get_or_insert((peer, world)));
         if world.group_world as usize != members {
             let what = format!("p{peer} sees {world:?} after {op} of {members} members");
-            self.accuse(now, Promise::WorldsAgree, what);
+            self.report_violation(now, Guarantee::WorldSizesAgree, what);
         }
-        // Another life of the master may know of fewer peers in other groups.
+        // Another incarnation of the master may know fewer peers of other groups.
         if seen != world && self.master_lives <= 1 {
             let what = format!("after {op} p{first} sees {seen:?}, p{peer} sees {world:?}");
-            self.accuse(now, Promise::WorldsAgree, what);
+            self.report_violation(now, Guarantee::WorldSizesAgree, what);
         }
     }
 
-    /// A buffer was touched behind its user's back, found at any later time.
+    /// Reports accesses to a buffer after its call had returned.
     pub fn buffer_touched(&mut self, now: Time, peer: usize, buffer: &SharedBuffer) {
         for what in std::mem::take(&mut buffer.borrow_mut().violations) {
-            self.accuse(now, Promise::MemoryIsTheUsers, format!("p{peer}: {what}"));
+            self.report_violation(now, Guarantee::MemoryIsNotTouched, format!("p{peer}: {what}"));
         }
     }
 
-    /// A group may begin anew: a send-only peer sets its revision, or its last member has said goodbye.
+    /// A group may restart at another revision.
     pub fn revision_reset(&mut self, group: GroupId) {
         *self.resets.entry(group).or_default() += 1;
     }
 
-    /// Which life of the master answers now.
+    /// The number of the current incarnation of the master.
     pub fn sync_life(&self) -> u64 {
         self.sync_lives
     }
 
     /// A peer completed a sync.
-    pub fn sync_ended(&mut self, now: Time, peer: usize, seen: SyncSeen) {
+    pub fn sync_ended(&mut self, now: Time, peer: usize, seen: SyncObservation) {
         self.synced += 1;
         let (group, round, revision) = (seen.group, seen.round, seen.revision);
         let resets = self.resets.get(&group).copied().unwrap_or(0);
@@ -272,7 +270,7 @@ impl Oracle {
             && revision.0 != before.0 + 1
         {
             let what = format!("{group} went from {before} to {revision} at p{peer}");
-            self.accuse(now, Promise::StateIsShared, what);
+            self.report_violation(now, Guarantee::StateIsShared, what);
         }
         let (first, same) = {
             let (first, before) =
@@ -281,36 +279,37 @@ impl Oracle {
         };
         if !same {
             let what = format!("p{peer} holds other contents than p{first} after sync {round} of {group}");
-            self.accuse(now, Promise::StateIsShared, what);
+            self.report_violation(now, Guarantee::StateIsShared, what);
         }
     }
 
-    /// The run is over: compares what peers saw of each operation.
+    /// Compares what the peers saw of each operation, at the end of a run.
     pub fn finish(&mut self, now: Time) {
         let mut found = Vec::new();
         for (op, history) in &self.ops {
             let committed: Vec<_> =
-                history.seen.iter().filter(|(_, s)| matches!(s, Seen::Committed(_))).collect();
-            // A master that restarts can't know what a member saw that does not come back (R8).
+                history.seen.iter().filter(|(_, s)| matches!(s, OpObservation::Committed(_))).collect();
+            // A restarted master cannot know what a member saw that does not return (R8).
             let excused = |peer: &usize| self.master_lives > 1 && self.gone.contains_key(peer);
-            let aborted = history.seen.iter().filter(|(p, s)| **s == Seen::Aborted && !excused(p));
+            let aborted = history.seen.iter().filter(|(p, s)| **s == OpObservation::Aborted && !excused(p));
             if let (Some((one, _)), Some((other, _))) =
                 (committed.iter().find(|(p, _)| !excused(p)), aborted.clone().next())
             {
                 found.push((
-                    Promise::OutcomesAreUnanimous,
+                    Guarantee::OutcomesAreUnanimous,
                     format!("{op} is committed at p{one}, aborted at p{other}"),
                 ));
             }
             for pair in committed.windows(2) {
                 if pair[0].1 != pair[1].1 {
-                    let what = format!("{op} gave p{} other bits than p{}", pair[0].0, pair[1].0);
-                    found.push((Promise::ResultsAreRight, what));
+                    let what =
+                        format!("the results of {op} differ between p{} and p{}", pair[0].0, pair[1].0);
+                    found.push((Guarantee::ResultsAreRight, what));
                 }
             }
         }
-        for (promise, what) in found {
-            self.accuse(now, promise, what);
+        for (guarantee, what) in found {
+            self.report_violation(now, guarantee, what);
         }
     }
 
@@ -320,7 +319,7 @@ impl Oracle {
             history.members.iter().map(|m| history.contributions.get(m).copied()).collect();
         let Some(mut wanted) = wanted else {
             let what = format!("{op} is committed at p{peer}, but not all members had started it");
-            return self.accuse(now, Promise::ResultsAreRight, what);
+            return self.report_violation(now, Guarantee::ResultsAreRight, what);
         };
         wanted.sort_unstable();
         let wrong = result
@@ -333,7 +332,7 @@ impl Oracle {
                 "{op} at p{peer}: element {i} is {symbol} (settled {} times), not {terms:?}",
                 symbol.settled
             );
-            self.accuse(now, Promise::ResultsAreRight, what);
+            self.report_violation(now, Guarantee::ResultsAreRight, what);
         }
     }
 
@@ -341,7 +340,7 @@ impl Oracle {
         let must_be_intact = !buffer.in_place || !committed;
         if must_be_intact && !buffer.source_is_intact() {
             let what = format!("{op} at p{peer}: the source has changed (in place: {})", buffer.in_place);
-            self.accuse(now, Promise::BuffersArePutBack, what);
+            self.report_violation(now, Guarantee::BuffersAreRestored, what);
         }
     }
 }

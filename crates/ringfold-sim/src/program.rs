@@ -1,7 +1,7 @@
-//! A user's program: a training loop such as people write, now and then astray.
+//! A user's program: a training loop, which may deviate from that of the other peers.
 
-use crate::chance::Chance;
-use crate::scenario::Habits;
+use crate::random_stream::RandomStream;
+use crate::scenario::ProgramConfig;
 use ringfold_proto::cause::StateRejection;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::{Revision, Tag};
@@ -10,101 +10,90 @@ use ringfold_proto::shared_state::{StateEntry, SyncOffer, SyncStrategy};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What the program wants to be called.
+/// What the program does next.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Connect to the master.
     Connect,
-    /// Update the topology.
     Topology,
-    /// Ask whether peers are pending.
     Pending,
-    /// Optimise the topology.
     Optimise,
-    /// Sync the shared state.
     Sync(SyncOffer),
-    /// Reduce.
     Reduce {
-        /// Under this tag.
         tag: Tag,
-        /// So many elements.
         count: u64,
-        /// Into the same buffer.
         in_place: bool,
     },
-    /// Compute.
-    Think(Duration),
-    /// Make no call for a while, although the others need it.
-    Silence(Duration),
-    /// End the process without a word.
+    Compute(Duration),
+    /// Make no call for a while, although others wait for it.
+    StaySilent(Duration),
+    /// End the process without leaving.
     Exit,
 }
 
-/// What came back.
+/// What the program waited for.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// A call other than a reduce ended.
     Call(Result<Completion, Failure>),
-    /// A reduce ended; if well, with a digest of its result.
+    /// A reduce ended, with the world and a digest of its result if it succeeded.
     Reduce(Tag, Result<(u32, u64), Failure>),
-    /// Time to go on.
-    Thought,
+    /// A pause is over.
+    Resume,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum ProgramStep {
     Connect,
     Sync,
     Optimise,
     Reduce,
     Topology,
-    Think,
+    Compute,
     /// The state was rejected for good.
     Rejected,
     Silent,
 }
 
-/// How long a peer whose state was rejected for good makes no call before it ends: longer than any call waits.
+/// How long a peer whose state was rejected for good makes no call before it exits: longer than any timeout.
 const SILENCE: Duration = Duration::from_secs(8);
 
 /// The program of one peer.
 #[derive(Debug)]
 pub struct Program {
-    habits: Habits,
-    chance: Chance,
+    program_config: ProgramConfig,
+    random: RandomStream,
     counts: u64,
-    step: Step,
+    step: ProgramStep,
     outstanding: usize,
-    /// The shared state: its revision, and what its tensors hash to.
+    /// The revision of the shared state.
     pub revision: Revision,
-    /// See `revision`.
+    /// The hashes of its tensors.
     pub contents: Vec<u128>,
     strategy: SyncStrategy,
     results: BTreeMap<Tag, u64>,
     failed: Vec<Tag>,
     attempts: u32,
-    /// Whether the last offer had a layout of its own.
-    odd: bool,
-    odds: Chance,
+    /// Whether the last offer had another layout.
+    has_other_layout: bool,
+    layout_random: RandomStream,
     worlds: Vec<u32>,
-    /// Whether the program keeps to its loop from now on.
+    /// Whether the program no longer deviates from its loop.
     pub calm: bool,
-    /// The worlds of the iterations in which every reduce succeeded; 1 for those spent alone.
+    /// The worlds of the last iterations in which every reduce succeeded; 1 if the peer was alone.
     pub healthy: Vec<u32>,
-    /// Whether the peer is the first of its epoch; set by the driver.
+    /// Whether the peer is rank 0; set by the driver.
     pub leads: bool,
 }
 
 impl Program {
-    /// A program that has done nothing.
-    pub fn new(seed: u64, peer: usize, habits: Habits) -> Self {
-        let mut chance = Chance::new(seed, &format!("program {peer}"));
-        let contents = (0..3).map(|_| chance.bits128()).collect();
+    pub fn new(seed: u64, peer: usize, program_config: ProgramConfig) -> Self {
+        let mut random = RandomStream::new(seed, &format!("program {peer}"));
+        let contents = (0..3).map(|_| random.bits128()).collect();
         Self {
-            habits,
-            chance,
+            program_config,
+            random,
             counts: seed,
-            step: Step::Connect,
+            step: ProgramStep::Connect,
             outstanding: 0,
             revision: Revision(0),
             contents,
@@ -112,8 +101,8 @@ impl Program {
             results: BTreeMap::new(),
             failed: Vec::new(),
             attempts: 0,
-            odd: false,
-            odds: Chance::new(seed, &format!("odd {peer}")),
+            has_other_layout: false,
+            layout_random: RandomStream::new(seed, &format!("odd {peer}")),
             worlds: Vec::new(),
             calm: false,
             healthy: Vec::new(),
@@ -127,11 +116,11 @@ impl Program {
         vec![Command::Connect]
     }
 
-    /// Something came back: what to do next, if it is this program's turn.
+    /// Handles a reply. Returns the next commands once all replies have arrived.
     pub fn reply(&mut self, reply: Reply) -> Vec<Command> {
         self.outstanding = self.outstanding.saturating_sub(1);
         match reply {
-            Reply::Thought => {}
+            Reply::Resume => {}
             Reply::Reduce(tag, result) => match result {
                 Ok((world, digest)) => {
                     self.worlds.push(world);
@@ -150,14 +139,16 @@ impl Program {
         if self.outstanding > 0 {
             return Vec::new();
         }
-        self.go_on()
+        self.next_step()
     }
 
-    /// The state as it is offered. Now and then a peer is another program: it offers an old revision under other keys.
+    /// The offer of the shared state. Some offers have other keys and an old revision, as of another program.
     fn offer(&mut self) -> SyncOffer {
-        self.odd =
-            !self.calm && self.revision.0 > 1 && self.odds.per_mille(self.habits.odd_layouts_per_mille);
-        let (revision, prefix) = if self.odd { (Revision(0), "v") } else { (self.revision, "w") };
+        self.has_other_layout = !self.calm
+            && self.revision.0 > 1
+            && self.layout_random.with_probability(self.program_config.other_layouts_per_mille);
+        let (revision, prefix) =
+            if self.has_other_layout { (Revision(0), "v") } else { (self.revision, "w") };
         let entry = |(i, hash): (usize, &u128)| StateEntry {
             key: format!("{prefix}{i}"),
             dtype: DType::F32,
@@ -172,20 +163,22 @@ impl Program {
     fn call_ended(&mut self, result: Result<Completion, Failure>) {
         let vote_failed = matches!(result, Err(Failure::VoteFailed(_)));
         match (self.step, result) {
-            (Step::Sync, Ok(Completion::Synced(revision))) => {
+            (ProgramStep::Sync, Ok(Completion::Synced(revision))) => {
                 self.revision = revision;
                 self.strategy = SyncStrategy::EnforcePopular;
             }
-            (Step::Sync, Err(Failure::StateRejected(StateRejection::Layout { .. }))) if self.odd => {
-                self.step = Step::Rejected;
+            (ProgramStep::Sync, Err(Failure::StateRejected(StateRejection::Layout { .. })))
+                if self.has_other_layout =>
+            {
+                self.step = ProgramStep::Rejected;
             }
-            (Step::Sync, Err(Failure::StateRejected(why))) => self.adapt(&why),
+            (ProgramStep::Sync, Err(Failure::StateRejected(why))) => self.adapt(&why),
             _ => {}
         }
-        if vote_failed && matches!(self.step, Step::Sync | Step::Optimise) {
-            // Whoever is out of step with the others meets them in the next topology update.
-            self.step = Step::Think;
-        } else if vote_failed && self.step == Step::Topology {
+        if vote_failed && matches!(self.step, ProgramStep::Sync | ProgramStep::Optimise) {
+            // Peers at different steps synchronize in the next topology update.
+            self.step = ProgramStep::Compute;
+        } else if vote_failed && self.step == ProgramStep::Topology {
             self.attempts += 1;
         }
     }
@@ -200,83 +193,92 @@ impl Program {
         }
     }
 
-    /// The next step, when the last one has ended altogether.
-    fn go_on(&mut self) -> Vec<Command> {
+    /// The next step, after all commands of the last one have ended.
+    fn next_step(&mut self) -> Vec<Command> {
         match self.step {
-            Step::Rejected => {
-                (self.step, self.outstanding) = (Step::Silent, 1);
-                return vec![Command::Silence(SILENCE)];
+            ProgramStep::Rejected => {
+                (self.step, self.outstanding) = (ProgramStep::Silent, 1);
+                return vec![Command::StaySilent(SILENCE)];
             }
-            Step::Silent => return self.exit(),
+            ProgramStep::Silent => return self.exit(),
             _ => {}
         }
-        let stray = !self.calm && self.chance.per_mille(self.habits.strays_per_mille);
+        let deviates = !self.calm && self.random.with_probability(self.program_config.deviations_per_mille);
         match self.step {
-            Step::Connect => self.step = if self.habits.syncs { Step::Sync } else { Step::Reduce },
-            Step::Sync => self.step = if self.habits.optimises { Step::Optimise } else { Step::Reduce },
-            Step::Optimise => self.step = Step::Reduce,
-            Step::Reduce => {
-                if !self.failed.is_empty() && self.attempts < self.habits.retries {
+            ProgramStep::Connect => {
+                self.step = if self.program_config.syncs { ProgramStep::Sync } else { ProgramStep::Reduce }
+            }
+            ProgramStep::Sync => {
+                self.step =
+                    if self.program_config.optimises { ProgramStep::Optimise } else { ProgramStep::Reduce }
+            }
+            ProgramStep::Optimise => self.step = ProgramStep::Reduce,
+            ProgramStep::Reduce => {
+                if !self.failed.is_empty() && self.attempts < self.program_config.retries {
                     self.attempts += 1;
                     let again = std::mem::take(&mut self.failed);
                     return self.reduce(again, false);
                 }
                 self.end_iteration();
-                self.step = Step::Think;
+                self.step = ProgramStep::Compute;
             }
-            Step::Think => self.step = Step::Topology,
-            Step::Topology if self.attempts > 0 => self.attempts = 0,
-            Step::Topology => self.step = if self.habits.syncs { Step::Sync } else { Step::Reduce },
-            Step::Rejected | Step::Silent => {}
+            ProgramStep::Compute => self.step = ProgramStep::Topology,
+            ProgramStep::Topology if self.attempts > 0 => self.attempts = 0,
+            ProgramStep::Topology => {
+                self.step = if self.program_config.syncs { ProgramStep::Sync } else { ProgramStep::Reduce }
+            }
+            ProgramStep::Rejected | ProgramStep::Silent => {}
         }
-        if stray {
-            let steps = [Step::Sync, Step::Reduce, Step::Topology, Step::Optimise];
-            self.step = steps[self.chance.between(0, 4) as usize];
+        if deviates {
+            let steps =
+                [ProgramStep::Sync, ProgramStep::Reduce, ProgramStep::Topology, ProgramStep::Optimise];
+            self.step = steps[self.random.between(0, 4) as usize];
         }
-        self.commands(stray)
+        self.commands(deviates)
     }
 
-    fn commands(&mut self, stray: bool) -> Vec<Command> {
+    fn commands(&mut self, deviates: bool) -> Vec<Command> {
         self.outstanding = 1;
         match self.step {
-            Step::Rejected | Step::Silent => Vec::new(),
-            Step::Connect => vec![Command::Connect],
-            Step::Sync => vec![Command::Sync(self.offer())],
-            Step::Optimise => vec![Command::Optimise],
-            Step::Topology => vec![Command::Topology],
-            Step::Think => {
-                let max = self.habits.think.as_nanos() as u64;
-                vec![Command::Think(Duration::from_nanos(self.chance.between(max / 4, max)))]
+            ProgramStep::Rejected | ProgramStep::Silent => Vec::new(),
+            ProgramStep::Connect => vec![Command::Connect],
+            ProgramStep::Sync => vec![Command::Sync(self.offer())],
+            ProgramStep::Optimise => vec![Command::Optimise],
+            ProgramStep::Topology => vec![Command::Topology],
+            ProgramStep::Compute => {
+                let max = self.program_config.compute_max.as_nanos() as u64;
+                vec![Command::Compute(Duration::from_nanos(self.random.between(max / 4, max)))]
             }
-            Step::Reduce => {
+            ProgramStep::Reduce => {
                 self.attempts = 0;
                 self.results.clear();
                 self.failed.clear();
                 self.worlds.clear();
-                self.reduce((0..self.habits.tags).map(Tag).collect(), stray)
+                self.reduce((0..self.program_config.tags).map(Tag).collect(), deviates)
             }
         }
     }
 
-    /// Launches reduces in any order, and perhaps asks for pending peers while they run.
-    fn reduce(&mut self, mut tags: Vec<Tag>, stray: bool) -> Vec<Command> {
-        self.chance.shuffle(&mut tags);
+    /// Launches reduces in random order, and may ask for pending peers while they run.
+    fn reduce(&mut self, mut tags: Vec<Tag>, deviates: bool) -> Vec<Command> {
+        self.random.shuffle(&mut tags);
         let mut commands: Vec<_> = Vec::new();
         for tag in tags {
-            let wrong = u64::from(stray && self.chance.per_mille(500));
-            let count = (self.counts.wrapping_mul(tag.0 * 2 + 3) >> 7) % (self.habits.count_max + 1) + wrong;
-            let in_place = self.chance.per_mille(600);
+            let wrong = u64::from(deviates && self.random.with_probability(500));
+            let count =
+                (self.counts.wrapping_mul(tag.0 * 2 + 3) >> 7) % (self.program_config.count_max + 1) + wrong;
+            let in_place = self.random.with_probability(600);
             commands.push(Command::Reduce { tag, count, in_place });
         }
-        if self.habits.asks_pending && self.attempts == 0 {
-            let at = self.chance.between(0, commands.len() as u64 + 1) as usize;
+        if self.program_config.asks_pending && self.attempts == 0 {
+            let at = self.random.between(0, commands.len() as u64 + 1) as usize;
             commands.insert(at, Command::Pending);
         }
         self.outstanding = commands.len();
         commands
     }
 
-    /// All reduces have ended for good: the state moves on with what was agreed.
+    /// All reduces have ended: updates the state with their results.
     fn end_iteration(&mut self) {
         for digest in self.results.values() {
             for content in &mut self.contents {
@@ -299,7 +301,7 @@ impl Program {
     }
 }
 
-/// Whether the communicator is of no use any more.
+/// Whether the communicator cannot be used any more.
 fn is_final(why: &Failure) -> bool {
     matches!(why, Failure::MasterLost(_) | Failure::JoinRejected(_) | Failure::Removed(_) | Failure::Left)
 }

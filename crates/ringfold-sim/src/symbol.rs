@@ -1,5 +1,4 @@
-//! Symbols in place of numbers: an element remembers whose values went into it, how often, and in which
-//! order they were combined.
+//! Symbols instead of numbers: an element records the values that it was computed from, and their order.
 
 use std::fmt;
 
@@ -10,13 +9,13 @@ pub struct Contribution(pub u32);
 /// An element.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Symbol {
-    /// Whose values are in it, sorted; one that is in twice appears twice.
+    /// The contributions in it, sorted, with repetitions.
     pub terms: Vec<Contribution>,
-    /// A hash of the expression: the same terms in another order or association differ.
+    /// A hash of the expression, which depends on order and association.
     pub shape: u64,
-    /// The element's position; combining different positions poisons the result.
+    /// The position of the element; `POISON` after combining different positions.
     pub position: u64,
-    /// How often it was made final.
+    /// How often it was finalized.
     pub settled: u8,
 }
 
@@ -29,12 +28,12 @@ impl Symbol {
         Self { terms: vec![contribution], shape, position, settled: 0 }
     }
 
-    /// What memory holds that was never written.
+    /// The content of uninitialized memory.
     pub fn blank(position: u64) -> Self {
         Self { terms: Vec::new(), shape: 0, position, settled: 0 }
     }
 
-    /// The combination, with `left` on the left.
+    /// Combines two symbols.
     pub fn combine(left: &Self, right: &Self) -> Self {
         let mut terms = left.terms.clone();
         terms.extend_from_slice(&right.terms);

@@ -80,20 +80,19 @@ fn peer(address: &str, number: usize, sizes: &[usize], barrier: &Barrier) -> Out
             barrier.wait();
             let began = Instant::now();
             let target = core::mem::replace(&mut values, Memory::zeroed(0));
-            let work =
-                communicator.all_reduce_memory(DType::F32, Buffers::InPlace(target), AllReduce::avg())?;
+            let work = communicator.reduce_async(reduction(Buffers::InPlace(target), AllReduce::avg()))?;
             work.wait()?;
             host.push(began.elapsed());
             values = Memory::zeroed(bytes);
             barrier.wait();
             let began = Instant::now();
             let options = AllReduce::avg();
-            communicator.reduce(Reduction { dtype: DType::F32, buffers: buffers(&tensors[0]), options })?;
+            communicator.reduce(reduction(buffers(&tensors[0]), options))?;
             device.push(began.elapsed());
             barrier.wait();
             let began = Instant::now();
             let launch = |(tag, tensor): (usize, &DeviceBuffer)| {
-                communicator.all_reduce_memory(DType::F32, buffers(tensor), options.tag(tag as u64))
+                communicator.reduce_async(reduction(buffers(tensor), options.tag(tag as u64)))
             };
             let works = tensors.iter().enumerate().map(launch).collect::<Result<Vec<_>, _>>()?;
             works.iter().try_for_each(|work| work.wait().map(drop))?;
@@ -107,6 +106,10 @@ fn peer(address: &str, number: usize, sizes: &[usize], barrier: &Barrier) -> Out
         }
     }
     Ok(())
+}
+
+fn reduction(buffers: Buffers, options: AllReduce) -> Reduction {
+    Reduction { dtype: DType::F32, buffers, options }
 }
 
 fn rounds(bytes: usize) -> usize {

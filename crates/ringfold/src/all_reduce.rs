@@ -1,6 +1,7 @@
 //! Options, buffers and results of an all-reduce.
 
 use crate::Error;
+use crate::error::invalid;
 use core::time::Duration;
 use ringfold_cuda::DeviceMemory;
 use ringfold_fabric::memory::{Memory, View};
@@ -48,21 +49,6 @@ impl AllReduce {
         Self::new(ReduceOp::Avg)
     }
 
-    /// The product over all peers.
-    pub fn prod() -> Self {
-        Self::new(ReduceOp::Prod)
-    }
-
-    /// The maximum over all peers.
-    pub fn max() -> Self {
-        Self::new(ReduceOp::Max)
-    }
-
-    /// The minimum over all peers.
-    pub fn min() -> Self {
-        Self::new(ReduceOp::Min)
-    }
-
     /// Identifies the operation: those in flight at the same time must have different tags.
     pub fn tag(self, tag: u64) -> Self {
         Self { tag, ..self }
@@ -90,15 +76,16 @@ impl AllReduce {
         Self { reproducible: true, ..self }
     }
 
-    /// The descriptor of the operation in the protocol.
     pub(crate) fn descriptor(&self, dtype: DType, count: u64) -> Result<Descriptor, Error> {
         if let Some(quantization) = self.quantization
             && !quantization.supports(dtype, self.op)
         {
-            return Err(Error::BadArgument(format!(
+            return Err(invalid!(
                 "unsupported quantization {:?} to {} for {} of {dtype}",
-                quantization.algorithm, quantization.dtype, self.op
-            )));
+                quantization.algorithm,
+                quantization.dtype,
+                self.op
+            ));
         }
         let weight = match self.weight {
             None => None,
@@ -107,13 +94,14 @@ impl AllReduce {
                     || dtype.kind() != NumberKind::Float
                     || self.quantization.is_some() =>
             {
-                return Err(Error::BadArgument(
-                    "unsupported weight: only an average of floats without quantization has weights".into(),
+                return Err(invalid!(
+                    "unsupported weight: only an average of floats without quantization has weights"
                 ));
             }
-            Some(weight) => Some(Weight::new(weight).ok_or_else(|| {
-                Error::BadArgument(format!("invalid weight {weight}: must be finite and >= 0"))
-            })?),
+            Some(weight) => Some(
+                Weight::new(weight)
+                    .ok_or_else(|| invalid!("invalid weight {weight}: must be finite and >= 0"))?,
+            ),
         };
         let deadline_ms =
             self.deadline.map_or(0, |d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX).max(1));
@@ -153,38 +141,23 @@ pub(crate) enum HostBuffers {
     OutOfPlace { source: View, target: Memory },
 }
 
-/// Input and result on a device.
 pub(crate) type DevicePair = (DeviceMemory, DeviceMemory);
 
 impl Buffers {
     /// The number of elements, after checking the lengths of the buffers.
     pub(crate) fn check(&self, dtype: DType) -> Result<u64, Error> {
-        let bytes = self.len();
-        let target_bytes = match self {
-            Self::InPlace(_) => bytes,
-            Self::OutOfPlace { target, .. } => target.len(),
-            Self::Device { target, .. } => target.len(),
+        let (bytes, target_bytes) = match self {
+            Self::InPlace(memory) => (memory.len(), memory.len()),
+            Self::OutOfPlace { source, target } => (source.len(), target.len()),
+            Self::Device { source, target } => (source.len(), target.len()),
         };
         if target_bytes != bytes {
-            return Err(Error::BadArgument(format!(
-                "invalid buffers: the input has {bytes} bytes, the output {target_bytes}"
-            )));
+            return Err(invalid!("invalid buffers: the input has {bytes} bytes, the output {target_bytes}"));
         }
         if !bytes.is_multiple_of(dtype.bytes()) {
-            return Err(Error::BadArgument(format!(
-                "invalid length {bytes} bytes: not a multiple of the size of {dtype}"
-            )));
+            return Err(invalid!("invalid length {bytes} bytes: not a multiple of the size of {dtype}"));
         }
         Ok((bytes / dtype.bytes()) as u64)
-    }
-
-    /// Bytes of the input.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::InPlace(memory) => memory.len(),
-            Self::OutOfPlace { source, .. } => source.len(),
-            Self::Device { source, .. } => source.len(),
-        }
     }
 
     /// The buffers if they are on the host, else the pair to be staged.
@@ -194,11 +167,6 @@ impl Buffers {
             Self::OutOfPlace { source, target } => Ok(HostBuffers::OutOfPlace { source, target }),
             Self::Device { source, target } => Err((source, target)),
         }
-    }
-
-    /// Whether the input has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -54,33 +54,15 @@ pub struct Board {
 pub enum BoardError {
     /// Another rank aborted the board, or this one did earlier.
     #[error("{by} aborted: {why}")]
-    Aborted {
-        /// The rank that aborted.
-        by: Rank,
-        /// Its reason.
-        why: String,
-    },
-    /// The deadline has passed.
+    Aborted { by: Rank, why: String },
     #[error("timed out waiting for {missing:?}")]
-    Timeout {
-        /// The ranks that it waited for.
-        missing: Vec<Rank>,
-    },
-    /// Another rank runs another collective.
+    Timeout { missing: Vec<Rank> },
     #[error("{rank} runs another collective")]
-    Differs {
-        /// The other rank.
-        rank: Rank,
-    },
-    /// The wait was cancelled.
+    Differs { rank: Rank },
     #[error("the wait was interrupted")]
     Interrupted,
-    /// Another rank has left.
     #[error("{rank} has left")]
-    Left {
-        /// The rank that left.
-        rank: Rank,
-    },
+    Left { rank: Rank },
 }
 
 impl BoardError {
@@ -205,7 +187,6 @@ impl Board {
         Ok(())
     }
 
-    /// Starts a collective that the test polls.
     #[cfg(test)]
     fn begin<'a>(
         &mut self,
@@ -261,7 +242,6 @@ impl Board {
     }
 }
 
-/// Computes the deadline once.
 fn once(deadline: impl FnOnce() -> Instant) -> impl FnMut() -> Instant {
     let mut deadline = Some(deadline);
     let mut known = None;

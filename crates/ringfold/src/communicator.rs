@@ -7,12 +7,12 @@ pub use builder::CommunicatorBuilder;
 use crate::all_reduce::{AllReduce, Buffers, ReduceInfo, Reduction};
 use crate::driver::{Driver, WorkerReport};
 use crate::engine::Engine;
+use crate::error::invalid;
 use crate::shared_state::{self, SharedState, StateTensor, SyncInfo};
 use crate::staging::{StagedState, Staging};
 use crate::transfer::{self, Transfer};
 use crate::work::{Pending, Work};
 use crate::{Element, Error};
-use builder::Config;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, lend, lend_mut};
 use ringfold_proto::dtype::DType;
@@ -62,7 +62,7 @@ use zerocopy::IntoBytes;
 /// # Ok::<(), ringfold::Error>(())
 /// ```
 pub struct Communicator {
-    config: Config,
+    config: CommunicatorBuilder,
     engine: Mutex<Option<Arc<Engine>>>,
 }
 
@@ -74,7 +74,7 @@ impl Communicator {
 
     /// The name of this peer in errors and logs.
     pub fn name(&self) -> &str {
-        self.config.name()
+        &self.config.name
     }
 
     /// Registers with the master, and waits until the peers of the run have admitted this one.
@@ -170,18 +170,13 @@ impl Communicator {
         options: AllReduce,
     ) -> Result<Pending<T>, Error> {
         let buffers = Buffers::InPlace(Memory::from_vec(data));
-        self.all_reduce_memory(T::DTYPE, buffers, options).map(Pending::new)
+        self.reduce_async(Reduction { dtype: T::DTYPE, buffers, options }).map(Pending::new)
     }
 
     /// Starts to reduce host or device memory.
-    pub fn all_reduce_memory(
-        &self,
-        dtype: DType,
-        buffers: Buffers,
-        options: AllReduce,
-    ) -> Result<Work, Error> {
+    pub fn reduce_async(&self, reduction: Reduction) -> Result<Work, Error> {
         let engine = self.engine()?;
-        let work = launch(&engine, Reduction { dtype, buffers, options })?.into_work(&engine)?;
+        let work = launch(&engine, reduction)?.into_work(&engine)?;
         // If this peer has just left, waiting for the work reports it.
         let _ = engine.with(|_| ());
         Ok(work)
@@ -197,7 +192,7 @@ impl Communicator {
         in_flight_max: usize,
     ) -> Result<ReduceInfo, Error> {
         if in_flight_max == 0 {
-            return Err(Error::BadArgument("invalid in_flight_max 0: must be at least 1".into()));
+            return Err(invalid!("invalid in_flight_max 0: must be at least 1"));
         }
         let engine = self.engine()?;
         let mut info = ReduceInfo::default();
@@ -318,7 +313,6 @@ fn vote(
     engine.wait(call).result
 }
 
-/// A collective that is in flight.
 enum Launched {
     Plain(CallId),
     /// It needs a thread that copies from and to the device.
@@ -334,7 +328,6 @@ impl Launched {
     }
 }
 
-/// Checks and starts a collective.
 fn launch(engine: &Arc<Engine>, reduction: Reduction) -> Result<Launched, Error> {
     let Reduction { dtype, buffers, options } = reduction;
     let descriptor = options.descriptor(dtype, buffers.check(dtype)?)?;

@@ -11,6 +11,8 @@ mod element;
 mod folds;
 mod launch_queue;
 
+use crate::error::invalid;
+use crate::limits::deadline_after;
 use crate::{Error, Group};
 use agreement::agree;
 use core::time::Duration;
@@ -121,14 +123,14 @@ impl DeviceGroup {
         let name = element::operation(op, dtype)?;
         let element = element::reduced(dtype);
         if source.len() != target.len() {
-            return Err(bad(format!(
+            return Err(invalid!(
                 "invalid buffers: the source has {} bytes, the target {}",
                 source.len(),
                 target.len()
-            )));
+            ));
         }
         if source.address() != target.address() && overlap(source, target) {
-            return Err(bad("invalid buffers: source and target overlap, but are not the same".into()));
+            return Err(invalid!("invalid buffers: source and target overlap, but are not the same"));
         }
         let count = self.count(source, dtype, element)?;
         let descriptor = Descriptor::all_reduce(count, dtype, op);
@@ -146,16 +148,16 @@ impl DeviceGroup {
         let element = element::moved(dtype);
         let world = self.group.world();
         if source.len() * world != target.len() {
-            return Err(bad(format!(
+            return Err(invalid!(
                 "invalid buffers: the source has {} bytes on each of {world} ranks, the target {}",
                 source.len(),
                 target.len()
-            )));
+            ));
         }
         let own_part = target.address() + (source.len() * self.group.rank()) as u64;
         if source.address() != own_part && overlap(source, target) {
-            return Err(bad(
-                "invalid buffers: the source overlaps the target, but is not this rank's part of it".into(),
+            return Err(invalid!(
+                "invalid buffers: the source overlaps the target, but is not this rank's part of it"
             ));
         }
         let count = self.count(source, dtype, element)?;
@@ -204,8 +206,7 @@ impl DeviceGroup {
 
     /// Waits until all calls queued by this rank are done, except those in graphs.
     pub fn synchronize(&self, timeout: Duration) -> Result<(), Error> {
-        let deadline = Instant::now().checked_add(timeout).unwrap_or_else(far_future);
-        self.queue.lock().synchronize(deadline)?;
+        self.queue.lock().synchronize(deadline_after(timeout))?;
         self.check()
     }
 
@@ -259,10 +260,10 @@ impl DeviceGroup {
     fn count(&self, source: &DeviceMemory, dtype: DType, element: KernelElement) -> Result<u64, Error> {
         let elements = source.len() / dtype.bytes();
         if elements * dtype.bytes() != source.len() {
-            return Err(bad(format!(
+            return Err(invalid!(
                 "invalid length {} bytes: not a multiple of the size of {dtype}",
                 source.len()
-            )));
+            ));
         }
         Ok(elements as u64 * element.parts)
     }
@@ -312,8 +313,7 @@ impl DeviceGroup {
         if let Some(kernels) = FoldKernels::loaded(&gpu, wanted) {
             return Ok(kernels);
         }
-        let deadline = Instant::now().checked_add(self.group.timeout()).unwrap_or_else(far_future);
-        queue.synchronize(deadline)?;
+        queue.synchronize(deadline_after(self.group.timeout()))?;
         Ok(FoldKernels::load(&gpu, wanted, self.compiler, self.cache.as_deref())?)
     }
 
@@ -367,14 +367,6 @@ fn prepare(
 
 fn overlap(one: &DeviceMemory, other: &DeviceMemory) -> bool {
     one.address() < other.address() + other.len() as u64 && other.address() < one.address() + one.len() as u64
-}
-
-fn bad(why: String) -> Error {
-    Error::BadArgument(why)
-}
-
-fn far_future() -> Instant {
-    Instant::now() + Duration::from_secs(86_400 * 365)
 }
 
 #[cfg(test)]

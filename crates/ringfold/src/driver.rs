@@ -3,10 +3,10 @@
 //! Nothing here waits. [`Driver::turn`] does what can be done; the engine around it waits for sockets and time.
 
 mod directory;
-mod note;
+mod worker_report;
 
 pub(crate) use directory::Directory;
-pub(crate) use note::{Note, NoteSender, Notes};
+pub(crate) use worker_report::{ReportSender, WorkerReport, WorkerReports};
 
 use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::data_plane::{DataPlane, PlaneEvent};
@@ -23,7 +23,7 @@ use ringfold_fabric::reactor::{Drive, Outcomes, Outlook};
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::Attributes;
-use ringfold_proto::handshake::{Identity, Secret, Target};
+use ringfold_proto::handshake::{Identity, Secret, DialTarget};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, EpochId, OpId, PeerId, Tag};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerAction, PeerConfig};
@@ -40,7 +40,7 @@ pub(crate) struct Driver {
     machine: Peer,
     plane: DataPlane,
     uplink: Uplink,
-    notes: Notes,
+    reports: WorkerReports,
     directory: Arc<Directory>,
     reductions: HashMap<CallId, Reduction>,
     by_op: HashMap<OpId, CallId>,
@@ -86,15 +86,15 @@ impl Driver {
         stall_after: Duration,
         mesh: Mesh,
         uplink: Uplink,
-        notes: Notes,
+        reports: WorkerReports,
     ) -> Self {
-        let directory = Arc::new(Directory::new(config.peer));
+        let directory = Arc::new(Directory::new(config.peer, mesh.poller().clone()));
         Self {
             clock: Clock::start(),
             machine: Peer::new(config),
             plane: DataPlane::new(mesh, stall_after, true),
             uplink,
-            notes,
+            reports,
             directory,
             reductions: HashMap::new(),
             by_op: HashMap::new(),
@@ -180,8 +180,8 @@ impl Driver {
     }
 
     /// Where threads leave notes.
-    pub(crate) fn note_sender(&self) -> NoteSender {
-        self.notes.sender()
+    pub(crate) fn report_sender(&self) -> ReportSender {
+        self.reports.sender()
     }
 
     fn read_link(&mut self, now: Time, peer: PeerId) {
@@ -250,14 +250,14 @@ impl Driver {
     }
 
     fn take_notes(&mut self) {
-        while let Some(note) = self.notes.next() {
+        while let Some(note) = self.reports.next() {
             match note {
-                Note::Fetched { number, complete } => {
+                WorkerReport::Fetched { number, complete } => {
                     if let Some((call, _)) = &self.syncing {
                         self.machine.handle_fetched(*call, number, complete);
                     }
                 }
-                Note::Probed { probe, forward, backward } => {
+                WorkerReport::Probed { probe, forward, backward } => {
                     self.machine.handle_probed(probe, forward, backward);
                 }
             }
@@ -340,7 +340,7 @@ impl Driver {
             PeerAction::Link { member, .. } if self.plane.has_link(member.peer) => {
                 self.machine.handle_link_up(member.peer);
             }
-            PeerAction::Link { member, epoch, key } => self.plane.mesh().wish(now, member, epoch, &key),
+            PeerAction::Link { member, epoch, key } => self.plane.mesh().request(now, member, epoch, &key),
             PeerAction::Unlink(peer) => {
                 self.plane.mesh().forget(peer);
                 self.plane.unlink(peer);
@@ -438,18 +438,18 @@ impl Driver {
     ) {
         let credentials = Credentials {
             identity: Identity::new(self.machine.id(), self.directory.run()),
-            target: Target::member(Purpose::Probe, epoch, peer),
+            target: DialTarget::member(Purpose::Probe, epoch, peer),
             secret: Secret::epoch_key(key),
         };
-        let notes = self.notes.sender();
+        let (notes, poller) = (self.reports.sender(), self.directory.poller().clone());
         let measure = move || {
-            let connection = dial_blocking(&addresses, limits::PROBE_CONNECT_MAX, &credentials);
+            let connection = dial_blocking(&addresses, limits::PROBE_CONNECT_MAX, &credentials, &poller);
             let measured = connection.and_then(probe::measure);
             if let Err(error) = &measured {
                 tracing::warn!(peer = peer.short(), %error, "a pair could not be measured");
             }
             let (forward, backward) = measured.map_or((None, None), |m| (Some(m.forward), Some(m.backward)));
-            notes.send(Note::Probed { probe, forward, backward });
+            notes.send(WorkerReport::Probed { probe, forward, backward });
         };
         if !spawn("ringfold-probe", measure) {
             self.machine.handle_probed(probe, None, None);

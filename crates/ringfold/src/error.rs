@@ -1,8 +1,10 @@
 //! The error type of this crate.
 
+use crate::limits;
 use ringfold_cuda::CudaError;
 use ringfold_proto::cause::Cause;
 use ringfold_proto::peer::{Failure, FailureKind};
+use std::time::Instant;
 
 /// Why a call failed. The text names the peers that caused it, or that the call waited for.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -46,6 +48,14 @@ pub enum Error {
     Internal(String),
 }
 
+/// An [`Error::BadArgument`] with a formatted text.
+macro_rules! invalid {
+    ($($text:tt)*) => {
+        $crate::Error::BadArgument(format!($($text)*))
+    };
+}
+pub(crate) use invalid;
+
 impl Error {
     /// Whether the same call may succeed if it is made again on the same communicator.
     pub fn is_retryable(&self) -> bool {
@@ -71,6 +81,18 @@ impl Error {
     /// A failed system call; `what` says what it was for.
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
         Self::System(format!("{what}: {error}"))
+    }
+}
+
+/// Waits a moment for the cause of a failure, which may arrive after the failure.
+pub(crate) fn wait_for_cause(mut find: impl FnMut() -> Option<Error>) -> Option<Error> {
+    let until = Instant::now() + limits::FAULT_DELAY_MAX;
+    loop {
+        let cause = find();
+        if cause.is_some() || Instant::now() >= until {
+            return cause;
+        }
+        std::thread::sleep(limits::FAULT_POLL_INTERVAL);
     }
 }
 

@@ -74,7 +74,6 @@ pub struct Group {
     handle: Arc<Handle>,
 }
 
-/// Ends the group when the last clone of it is dropped.
 struct Handle {
     core: Arc<Core>,
 }
@@ -316,12 +315,10 @@ impl Group {
         self.core().engine.with(|driver| (driver.description().clone(), driver.lobby().clone()))
     }
 
-    /// Whether the group accepts no more operations.
     pub(crate) fn is_retired(&self) -> bool {
         self.core().lane.is_retired()
     }
 
-    /// The default timeout of operations.
     pub(crate) fn timeout(&self) -> Duration {
         *self.core().timeout.lock()
     }
@@ -338,11 +335,7 @@ impl Group {
 
     /// The cause, if the group has failed.
     pub fn failure(&self) -> Option<Error> {
-        let fault = self.core().engine.with(|driver| driver.fault().cloned());
-        match fault {
-            Ok(fault) => fault.map(|cause| Error::GroupFailed(Box::new(cause))),
-            Err(error) => Some(error),
-        }
+        self.core().failure()
     }
 
     /// Calls `callback` once when the group fails, or at once if it has failed. If this rank leaves first, never.

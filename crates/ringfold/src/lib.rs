@@ -7,6 +7,7 @@
 mod all_reduce;
 mod board;
 mod communicator;
+mod control;
 mod data_plane;
 mod device_group;
 mod driver;
@@ -19,6 +20,7 @@ mod master;
 mod process_name;
 mod shared_state;
 mod staging;
+mod token;
 mod transfer;
 mod uplink;
 mod window;

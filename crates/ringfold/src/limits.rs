@@ -1,6 +1,7 @@
 //! All limits of this crate.
 
 use core::time::Duration;
+use std::time::Instant;
 
 /// Probes that a peer answers at the same time.
 pub(crate) const PROBES_ANSWERED_MAX: usize = 8;
@@ -60,3 +61,9 @@ pub(crate) const WINDOW_ACCEPT_MAX: Duration = Duration::from_secs(15);
 
 /// Bytes of user data that a rank may attach to its memory in a window.
 pub(crate) const WINDOW_ABOUT_BYTES_MAX: usize = 512;
+
+/// The end of a timeout; a timeout beyond the range of the clock ends in a year.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
+}

@@ -3,7 +3,7 @@
 mod builder;
 mod crash;
 mod limits;
-mod line;
+mod peer_connection;
 mod report;
 mod ring_solver;
 mod server;
@@ -11,7 +11,7 @@ mod server;
 pub use builder::MasterBuilder;
 
 use crate::Error;
-use builder::MasterOptions;
+use crate::error::invalid;
 use parking_lot::{Condvar, Mutex};
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::poller::Poller;
@@ -41,7 +41,7 @@ pub const MASTER_PORT: u16 = 48148;
 /// ```
 #[derive(Debug)]
 pub struct Master {
-    options: MasterOptions,
+    options: MasterBuilder,
     shared: Arc<Shared>,
 }
 
@@ -70,7 +70,7 @@ impl Master {
         MasterBuilder::default()
     }
 
-    fn new(options: MasterOptions) -> Self {
+    fn new(options: MasterBuilder) -> Self {
         Self { options, shared: Arc::default() }
     }
 
@@ -88,9 +88,9 @@ impl Master {
     }
 
     fn open(&self) -> Result<(Arc<Poller>, Listener), Error> {
-        let poller =
-            Poller::new().map_err(|e| Error::system("creating the poller of the master failed", &e))?;
-        let poller = Arc::new(poller.with_unreachable_after(self.options.unreachable_after));
+        let poller = Poller::with_unreachable_after(self.options.unreachable_after);
+        let poller = poller.map_err(|e| Error::system("creating the poller of the master failed", &e))?;
+        let poller = Arc::new(poller);
         let listener = Listener::bind(&self.options.addresses()?, &poller);
         Ok((poller, listener.map_err(|error| Error::Bind(error.to_string()))?))
     }
@@ -101,7 +101,7 @@ impl Master {
     pub fn run(&self) -> Result<(), Error> {
         let mut state = self.shared.state.lock();
         if state.poller.is_some() {
-            return Err(Error::BadArgument("this master was already started".into()));
+            return Err(invalid!("this master was already started"));
         }
         let (poller, listener) = state.bound.take().map_or_else(|| self.open(), Ok)?;
         let addresses: Vec<_> = listener.addresses().collect();

@@ -6,6 +6,7 @@ mod hashing;
 pub(crate) use hashing::hash_slices;
 pub(crate) use hashing::{TensorBytes, hash_all};
 
+use crate::error::invalid;
 use crate::{Element, Error};
 use ringfold_cuda::DeviceMemory;
 use ringfold_fabric::memory::{Memory, lend_all_mut};
@@ -67,12 +68,9 @@ impl<'a> SharedState<'a> {
 
     /// Lends all entries to `user`, and returns when they are no longer accessed.
     pub(crate) fn lend<R>(&mut self, user: impl FnOnce(Vec<StateTensor>) -> R) -> R {
-        let mut names = Vec::with_capacity(self.entries.len());
-        let mut bytes = Vec::with_capacity(self.entries.len());
-        for entry in &mut self.entries {
-            names.push((entry.key.clone(), entry.dtype, entry.allow_content_inequality));
-            bytes.push(&mut *entry.bytes);
-        }
+        let entries = self.entries.iter_mut();
+        let (names, bytes): (Vec<_>, Vec<_>) =
+            entries.map(|e| ((e.key.clone(), e.dtype, e.allow_content_inequality), &mut *e.bytes)).unzip();
         lend_all_mut(bytes, |memories| {
             let tensor = |((key, dtype, allow_content_inequality), memory)| StateTensor {
                 key,
@@ -111,7 +109,6 @@ pub struct StateTensor {
 }
 
 impl StateTensor {
-    /// The number of elements.
     pub(crate) fn count(&self) -> u64 {
         (self.memory.len() / self.dtype.bytes()) as u64
     }
@@ -127,17 +124,11 @@ pub enum StateMemory {
 }
 
 impl StateMemory {
-    /// The number of bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Host(memory) => memory.len(),
             Self::Device(memory) => memory.len(),
         }
-    }
-
-    /// Whether there are no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     pub(crate) fn on_device(&self) -> Option<&DeviceMemory> {
@@ -160,7 +151,6 @@ impl From<DeviceMemory> for StateMemory {
     }
 }
 
-/// One tensor of a shared state, or its copy, in host memory.
 #[derive(Debug)]
 pub(crate) struct HostTensor {
     pub(crate) key: String,
@@ -172,24 +162,22 @@ pub(crate) struct HostTensor {
 pub(crate) fn check(tensors: &[StateTensor]) -> Result<(), Error> {
     if tensors.len() > limits::STATE_ENTRIES_MAX {
         let (have, most) = (tensors.len(), limits::STATE_ENTRIES_MAX);
-        return Err(Error::BadArgument(format!(
-            "invalid shared state: {have} entries, at most {most} are supported"
-        )));
+        return Err(invalid!("invalid shared state: {have} entries, at most {most} are supported"));
     }
     let mut keys = HashSet::new();
     for StateTensor { key, dtype, memory, .. } in tensors {
         if key.len() > limits::STATE_KEY_BYTES_MAX {
             let most = limits::STATE_KEY_BYTES_MAX;
-            return Err(Error::BadArgument(format!("invalid key {key:?}: longer than {most} bytes")));
+            return Err(invalid!("invalid key {key:?}: longer than {most} bytes"));
         }
         if !keys.insert(key) {
-            return Err(Error::BadArgument(format!("duplicate key {key:?} in the shared state")));
+            return Err(invalid!("duplicate key {key:?} in the shared state"));
         }
         if memory.len() % dtype.bytes() != 0 {
             let bytes = memory.len();
-            return Err(Error::BadArgument(format!(
+            return Err(invalid!(
                 "invalid entry {key:?}: {bytes} bytes are not a multiple of the size of {dtype}"
-            )));
+            ));
         }
     }
     Ok(())

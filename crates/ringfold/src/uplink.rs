@@ -1,11 +1,11 @@
-//! The line to the master.
+//! The connection to the master.
 
+use crate::control::ControlConnection;
 use core::mem;
-use ringfold_fabric::connection::{Connection, Intake, close_all};
+use ringfold_fabric::connection::{Connection, close_all};
 use ringfold_fabric::dialer::{Credentials, DialTiming, Dialed, Dialer};
 use ringfold_fabric::poller::{Poller, Token};
-use ringfold_proto::frame::{ControlDecoder, encode_control_into};
-use ringfold_proto::handshake::{Identity, Secret, Target};
+use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
@@ -14,10 +14,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The line, up or down.
+/// The connection to the master, or the attempt to make it.
 pub(crate) struct Uplink {
     addresses: Vec<SocketAddr>,
-    /// As the user named it.
+    /// The master's address as the user wrote it.
     name: String,
     secret: Secret,
     me: PeerId,
@@ -25,34 +25,35 @@ pub(crate) struct Uplink {
     poller: Arc<Poller>,
     state: State,
     conns: u64,
-    /// Connections on which the master fell silent, not watched any more; the machine says when they end.
-    stale: Vec<(ConnId, Box<Connection>)>,
+    /// Connections on which the master fell silent, not registered any more. The machine says when to close them.
+    stale: Vec<(ConnId, Box<Control>)>,
     /// Closed connections that still send.
     closing: Vec<Connection>,
-    encoded: Vec<u8>,
     news: VecDeque<UplinkNews>,
 }
+
+type Control = ControlConnection<Numbered<ToPeer>>;
 
 enum State {
     Down,
     Dialing(Box<Dialer>),
-    Up { conn: ConnId, connection: Box<Connection>, decoder: ControlDecoder<Numbered<ToPeer>> },
+    Up(ConnId, Box<Control>),
 }
 
-/// What happened on the line.
+/// What happened.
 pub(crate) enum UplinkNews {
-    /// The master was reached.
+    /// The connection was made.
     Connected(ConnId, RunId),
     /// It was not: why, and whether another attempt may succeed.
     DialFailed { why: String, retryable: bool },
-    /// It spoke.
+    /// A message arrived.
     Message(ConnId, Box<Numbered<ToPeer>>),
     /// The connection broke.
     Lost(ConnId),
 }
 
 impl Uplink {
-    /// A line that is down.
+    /// Not connected.
     pub(crate) fn new(
         name: &str,
         addresses: Vec<SocketAddr>,
@@ -71,22 +72,21 @@ impl Uplink {
             conns: 0,
             stale: Vec::new(),
             closing: Vec::new(),
-            encoded: Vec::new(),
             news: VecDeque::new(),
         }
     }
 
-    /// What happened.
+    /// The next event.
     pub(crate) fn next_news(&mut self) -> Option<UplinkNews> {
         self.news.pop_front()
     }
 
-    /// Whether a token is of one of its connections.
+    /// Whether a token belongs to one of its connections.
     pub(crate) fn owns(&self, token: Token) -> bool {
         match &self.state {
             State::Down => false,
             State::Dialing(dialer) => dialer.owns(token),
-            State::Up { connection, .. } => connection.token() == token,
+            State::Up(_, control) => control.connection.token() == token,
         }
     }
 
@@ -99,19 +99,19 @@ impl Uplink {
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         match &self.state {
             State::Dialing(dialer) => dialer.poll_timeout(),
-            State::Down | State::Up { .. } => None,
+            State::Down | State::Up(..) => None,
         }
     }
 
-    /// Begins to dial; what comes of it is news.
+    /// Begins to dial.
     pub(crate) fn dial(&mut self, now: Time) {
-        if let State::Up { conn, connection, .. } = mem::replace(&mut self.state, State::Down) {
-            connection.unwatch();
-            self.stale.push((conn, connection));
+        if let State::Up(conn, control) = mem::replace(&mut self.state, State::Down) {
+            control.connection.unwatch();
+            self.stale.push((conn, control));
         }
         let credentials = Credentials {
             identity: Identity::new(self.me, self.run),
-            target: Target::master(),
+            target: DialTarget::master(),
             secret: self.secret.clone(),
         };
         let addresses = self.addresses.iter().copied();
@@ -121,20 +121,18 @@ impl Uplink {
 
     /// Sends a message, if the connection is still the one that it is meant for.
     pub(crate) fn send(&mut self, to: ConnId, message: &Numbered<ToMaster>) {
-        let State::Up { conn, connection, .. } = &mut self.state else { return };
-        if *conn != to {
-            return;
+        if let State::Up(conn, control) = &mut self.state
+            && *conn == to
+        {
+            control.send(message).expect("the machine's messages are within the limits");
         }
-        self.encoded.clear();
-        encode_control_into(message, &mut self.encoded).expect("the machine keeps to the bounds");
-        connection.send(&self.encoded);
     }
 
     /// Sends what the connection takes.
     pub(crate) fn flush(&mut self) {
-        self.closing.retain_mut(|connection| !connection.poll_finish());
-        if let State::Up { conn, connection, .. } = &mut self.state
-            && connection.flush(&mut Vec::new()).is_err()
+        self.closing.retain_mut(|connection| !connection.poll_acknowledged());
+        if let State::Up(conn, control) = &mut self.state
+            && control.flush().is_err()
         {
             self.news.push_back(UplinkNews::Lost(*conn));
             self.state = State::Down;
@@ -144,43 +142,42 @@ impl Uplink {
     /// Closes a connection once the rest is sent. Does not wait for that.
     pub(crate) fn close(&mut self, which: ConnId) {
         self.stale.retain(|(conn, _)| *conn != which);
-        if matches!(&self.state, State::Up { conn, .. } if *conn == which)
-            && let State::Up { mut connection, .. } = mem::replace(&mut self.state, State::Down)
-            && !connection.poll_finish()
+        if matches!(&self.state, State::Up(conn, _) if *conn == which)
+            && let State::Up(_, control) = mem::replace(&mut self.state, State::Down)
         {
-            // Input is discarded, so the poller must not report it. If that fails, the connection is broken.
-            let _ = connection.set_awaits_input(false);
-            self.closing.push(*connection);
+            let mut connection = control.connection;
+            if !connection.poll_acknowledged() {
+                // Input is discarded, so the poller must not report it. If that fails, the connection is broken.
+                let _ = connection.set_awaits_input(false);
+                self.closing.push(connection);
+            }
         }
     }
 
-    /// Closes what is to be closed, by the deadline at the latest.
+    /// Waits until closed connections have sent the rest, until the deadline at the latest.
     pub(crate) fn finish(&mut self, deadline: Instant) {
-        close_all(self.closing.drain(..), deadline, Connection::poll_finish);
+        close_all(self.closing.drain(..), deadline, Connection::poll_acknowledged);
     }
 
-    /// Moves on whatever can be moved.
+    /// Does what can be done.
     pub(crate) fn handle_ready(&mut self, now: Time) {
         match mem::replace(&mut self.state, State::Down) {
             State::Down => {}
             State::Dialing(dialer) => self.advance_dialer(now, dialer),
-            State::Up { conn, connection, decoder } => self.listen(conn, connection, decoder),
+            State::Up(conn, control) => self.receive(conn, control),
         }
     }
 
     fn advance_dialer(&mut self, now: Time, mut dialer: Box<Dialer>) {
         match dialer.advance(now) {
-            Ok(Some(Dialed { established, mut connection, .. })) => {
+            Ok(Some(Dialed { established, connection, .. })) => {
                 self.run = established.run;
                 self.conns += 1;
                 let conn = ConnId(self.conns);
-                connection.set_intake(Intake::Messages);
-                let connection = Box::new(connection);
-                self.state = State::Up { conn, connection, decoder: ControlDecoder::default() };
+                self.state = State::Up(conn, Box::new(ControlConnection::new(connection)));
                 self.news.push_back(UplinkNews::Connected(conn, established.run));
             }
-            Ok(None) => match dialer.failures().iter().find(|(_, rejection)| !rejection.retryable) {
-                // A master that rejects us does so at all its addresses.
+            Ok(None) => match dialer.failures().iter().find(|(_, rejection)| rejection.is_final()) {
                 Some((_, rejection)) => self.fail_dial(rejection, false),
                 None => self.state = State::Dialing(dialer),
             },
@@ -193,28 +190,22 @@ impl Uplink {
         self.news.push_back(UplinkNews::DialFailed { why, retryable });
     }
 
-    fn listen(
-        &mut self,
-        conn: ConnId,
-        mut connection: Box<Connection>,
-        mut decoder: ControlDecoder<Numbered<ToPeer>>,
-    ) {
-        let mut is_well = connection.flush(&mut Vec::new()).is_ok() & connection.fill().is_ok();
+    fn receive(&mut self, conn: ConnId, mut control: Box<Control>) {
+        let mut result = control.flush().and(control.connection.fill());
         loop {
-            match connection.take(|input| decoder.next_message(input)) {
+            match control.next() {
                 Ok(Some(message)) => self.news.push_back(UplinkNews::Message(conn, Box::new(message))),
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(%error, "invalid message from the master");
-                    is_well = false;
+                    result = Err(error);
                     break;
                 }
             }
         }
-        if is_well {
-            self.state = State::Up { conn, connection, decoder };
-        } else {
-            self.news.push_back(UplinkNews::Lost(conn));
+        match result {
+            Ok(_) => self.state = State::Up(conn, control),
+            Err(_) => self.news.push_back(UplinkNews::Lost(conn)),
         }
     }
 }

@@ -6,6 +6,7 @@ mod work;
 
 pub use work::WindowWork;
 
+use crate::error::{invalid, wait_for_cause};
 use crate::group::Lobby;
 use crate::{Error, Group, limits};
 use opening::{Opened, Opening};
@@ -112,7 +113,6 @@ struct WindowInner {
     policy: Policy,
 }
 
-/// The memory that this rank exposes.
 struct ExposedMemory {
     memory: OwnMemory,
     /// Kept open: other ranks open it through this process.
@@ -165,11 +165,11 @@ struct ConsumedSignals {
 impl Window {
     pub(crate) fn open(group: &Group, memory: WindowMemory, about: &[u8]) -> Result<Self, Error> {
         if about.len() > limits::WINDOW_ABOUT_BYTES_MAX {
-            return Err(Error::BadArgument(format!(
+            return Err(invalid!(
                 "invalid user data of a window: {} bytes, at most {} are supported",
                 about.len(),
                 limits::WINDOW_ABOUT_BYTES_MAX
-            )));
+            ));
         }
         let (description, lobby) = group.window_context()?;
         let mut opened = lobby.open();
@@ -322,29 +322,24 @@ impl ExposedMemory {
 
 impl WindowInner {
     fn peer(&self, rank: usize) -> Result<&PeerWindow, Error> {
-        self.peers.get(rank).ok_or_else(|| {
-            Error::BadArgument(format!(
-                "rank {rank} is out of range: ranks are 0 to {}",
-                self.peers.len() - 1
-            ))
-        })
+        self.peers
+            .get(rank)
+            .ok_or_else(|| invalid!("rank {rank} is out of range: ranks are 0 to {}", self.peers.len() - 1))
     }
 
     fn check(&self, rank: usize, peer: &PeerWindow, offset: usize, bytes: usize) -> Result<(), Error> {
         match offset.checked_add(bytes) {
             Some(end) if end <= peer.bytes => Ok(()),
-            _ => Err(Error::BadArgument(format!(
+            _ => Err(invalid!(
                 "{bytes} bytes at {offset} are past the end of the window of {}, which has {} bytes",
                 self.name(rank),
                 peer.bytes
-            ))),
+            )),
         }
     }
 
     fn deadline(&self, timeout: Option<Duration>) -> Instant {
-        let now = Instant::now();
-        let timeout = timeout.unwrap_or_else(|| self.group.timeout());
-        now.checked_add(timeout).unwrap_or(now + limits::OPERATION_MAX * 1000)
+        limits::deadline_after(timeout.unwrap_or_else(|| self.group.timeout()))
     }
 
     /// Puts. Returns a mark behind the put if it is not completely sent.
@@ -512,22 +507,11 @@ impl WindowInner {
         if let ChannelError::Misuse(why) = error {
             return Error::BadArgument(why);
         }
-        let until = Instant::now() + limits::FAULT_DELAY_MAX;
-        loop {
-            if let Err(known) = self.check_peer(rank) {
-                return known;
-            }
-            if Instant::now() >= until {
-                return Error::System(format!(
-                    "the window's connection to {} failed: {error}",
-                    self.name(rank)
-                ));
-            }
-            std::thread::sleep(limits::FAULT_POLL_INTERVAL);
-        }
+        let failed =
+            || Error::System(format!("the window's connection to {} failed: {error}", self.name(rank)));
+        wait_for_cause(|| self.check_peer(rank).err()).unwrap_or_else(failed)
     }
 
-    /// Fails the group after a timeout.
     fn fail_group(&self, rank: usize) -> Error {
         self.group.give_up(Cause::Timeout { waited_for: vec![self.peer_name(rank)] });
         self.lobby.ended().unwrap_or(Error::Left)

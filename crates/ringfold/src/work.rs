@@ -21,7 +21,6 @@ enum Kind {
     Staged(StagedWork),
 }
 
-/// An all-reduce of host memory.
 struct Plain {
     engine: Arc<Engine>,
     call: CallId,

@@ -16,9 +16,7 @@ use core::ops::Range;
 use operand_memory::{ByteSpan, OperandMemory, OperandPair};
 use quantized::QuantizedRegions;
 use ringfold_fabric::memory::Lease;
-use ringfold_kernels::{
-    Side, dequantize, dequantize_reduce, divide, quantize, reduce, reduce_into_left, reduce_into_right,
-};
+use ringfold_kernels::{dequantize, dequantize_reduce, divide, quantize, reduce, reduce_into};
 use ringfold_plan::step::{Left, Region};
 use ringfold_plan::workspace::Workspace;
 use ringfold_proto::descriptor::Descriptor;
@@ -173,17 +171,15 @@ impl Workspace for TensorWorkspace {
             quantized.forget(into);
             let quantization = quantized.quantization();
             self.copy_elements(own, into);
-            let side = if left == Left::Own { Side::Left } else { Side::Right };
             let span = self.memory.write(into);
-            dequantize_reduce(quantization, dtype, op, frame, self.memory.bytes_mut(&span), side);
+            dequantize_reduce(quantization, dtype, op, frame, self.memory.bytes_mut(&span));
             return;
         }
         for (bytes, [own, into]) in self.memory.split([own, into]) {
             let frame = &frame[bytes];
             let (own, into) = (self.memory.read(own), self.memory.write(into));
             match (self.memory.pair(&own, &into), left) {
-                (OperandPair::Same(both), Left::Own) => reduce_into_left(dtype, op, both, frame),
-                (OperandPair::Same(both), Left::Frame) => reduce_into_right(dtype, op, frame, both),
+                (OperandPair::Same(both), _) => reduce_into(dtype, op, both, frame),
                 (OperandPair::Disjoint(own, into), Left::Own) => reduce(dtype, op, own, frame, into),
                 (OperandPair::Disjoint(own, into), Left::Frame) => reduce(dtype, op, frame, own, into),
             }
@@ -199,7 +195,7 @@ impl Workspace for TensorWorkspace {
                 let into = self.memory.write(into);
                 match self.memory.pair(&left_span, &into) {
                     OperandPair::Same(_) => unreachable!("operands are different elements"),
-                    OperandPair::Disjoint(left, into) => reduce_into_right(dtype, op, left, into),
+                    OperandPair::Disjoint(left, into) => reduce_into(dtype, op, into, left),
                 }
                 continue;
             }
@@ -208,7 +204,7 @@ impl Workspace for TensorWorkspace {
             let into = self.memory.write(into);
             match self.memory.pair(&right, &into) {
                 OperandPair::Same(_) => unreachable!("checked above"),
-                OperandPair::Disjoint(right, into) => reduce_into_left(dtype, op, into, right),
+                OperandPair::Disjoint(right, into) => reduce_into(dtype, op, into, right),
             }
         }
     }

@@ -202,7 +202,7 @@ fn tags_that_peers_launch_in_different_orders_are_in_flight_at_once() {
         }
         let launch = |tag: usize| {
             let options = AllReduce::sum().tag(tag as u64);
-            peer.all_reduce_memory(DType::F32, tensors[tag].in_place(), options)
+            peer.reduce_async(reduction::<f32>(tensors[tag].in_place(), options))
         };
         let mut works: Vec<_> = order.iter().map(|tag| (*tag, launch(*tag).expect("it starts"))).collect();
         works.rotate_left(3);
@@ -233,9 +233,9 @@ fn a_launch_takes_its_tag_and_holds_up_votes_until_it_has_ended() {
         if number == 1 {
             going.lock().recv().unwrap_err();
         }
-        let work = peer.all_reduce_memory(DType::F32, tensor.in_place(), AllReduce::sum()).unwrap();
+        let work = peer.reduce_async(reduction::<f32>(tensor.in_place(), AllReduce::sum())).unwrap();
         if number == 0 {
-            let again = peer.all_reduce_memory(DType::F32, tensor.in_place(), AllReduce::sum()).map(drop);
+            let again = peer.reduce_async(reduction::<f32>(tensor.in_place(), AllReduce::sum())).map(drop);
             assert_eq!(again, Err(Error::BadArgument("tag 0 is already in flight".into())));
             assert_eq!(peer.update_topology(), Err(Error::Failed(Failure::PendingOperations(1))));
             assert_eq!(work.wait_for(Duration::from_millis(50)), None);
@@ -260,7 +260,7 @@ fn an_abort_does_not_change_device_memory() {
         }
         let (blocking, launched) = (Tensor::new(&input), Tensor::new(&input));
         let work = peer
-            .all_reduce_memory(DType::F32, launched.in_place(), AllReduce::sum().tag(1))
+            .reduce_async(reduction::<f32>(launched.in_place(), AllReduce::sum().tag(1)))
             .expect("it starts");
         for failed in [peer.reduce(reduction::<f32>(blocking.in_place(), AllReduce::sum())), work.wait()] {
             match failed {
@@ -271,7 +271,7 @@ fn an_abort_does_not_change_device_memory() {
             }
         }
         assert!(blocking.values::<f32>() == input && launched.values::<f32>() == input);
-        let alone = peer.all_reduce_memory(DType::F32, launched.in_place(), AllReduce::sum()).map(drop);
+        let alone = peer.reduce_async(reduction::<f32>(launched.in_place(), AllReduce::sum())).map(drop);
         assert_eq!(alone, Err(Error::Failed(Failure::TooFewPeers)));
     });
 }
@@ -293,7 +293,7 @@ fn many_are_reduced_with_few_in_flight_and_dropped_work_runs_on() {
             assert_eq!(tensor.values::<f32>(), [2.0 * tag as f32 + 1.0; 5000]);
         }
         let dropped = Tensor::new(&[1.0_f32; 100]);
-        drop(peer.all_reduce_memory(DType::F32, dropped.in_place(), AllReduce::sum().tag(99)));
+        drop(peer.reduce_async(reduction::<f32>(dropped.in_place(), AllReduce::sum().tag(99))));
         // By the time that this is through on both, the other one is, or can still be.
         peer.reduce(reduction::<f32>(tensors[0].in_place(), AllReduce::sum())).expect("it succeeds");
         let end = Instant::now() + Duration::from_secs(30);

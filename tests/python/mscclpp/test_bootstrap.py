@@ -142,7 +142,7 @@ def test_a_rendezvous_times_out_and_names_the_missing_rank() -> None:
     assert 0.9 < time.monotonic() - began < PROMPT
     assert caught.value.code is ErrorCode.Timeout and caught.value.args[0] == ErrorCode.Timeout
     began = time.monotonic()
-    with pytest.raises(Error, match="rank 0 was not found"):
+    with pytest.raises(Error, match="timed out connecting to rank 0"):
         TcpBootstrap.create(1, 3).initialize(f"127.0.0.1:{free_port()}", timeout_sec=1)
     assert 0.9 < time.monotonic() - began < PROMPT
 
@@ -179,11 +179,11 @@ def test_invalid_arguments_are_rejected_with_the_reason() -> None:
     with pytest.raises(Error, match="not initialised"):
         bootstrap.barrier()
     for where in ("", "nonsense", "127.0.0.1", "lo:127.0.0.1:", "127.0.0.1:0", "127.0.0.1:70000", "a:b:c:d"):
-        with pytest.raises(Error, match="no place to meet"):
+        with pytest.raises(Error, match="invalid address"):
             bootstrap.initialize(where)
     with pytest.raises(Error, match="no network interface 'eth77'"):
         bootstrap.initialize("eth77:127.0.0.1:5000")
-    with pytest.raises(Error, match="no unique id"):
+    with pytest.raises(Error, match="invalid unique id"):
         bootstrap.initialize(b"\xff something else")
     made_by_1 = TcpBootstrap.create(1, 2).create_unique_id()
     with pytest.raises(Error, match="made by rank 1"):

@@ -1,9 +1,8 @@
-// Every access to memory whose order or width matters, in PTX, in one place.
+// All memory accesses whose order or width matters, in PTX.
 //
-// The names say order and scope: `Sys` reaches hosts and other devices, `Gpu` the threads of this device. All of them
-// are volatile and clobber memory, so the compiler keeps them where they are; the memory model of PTX does the rest.
-// Addresses must be in global memory (which device memory, memory of peers and mapped host memory are), but for the
-// plain accesses that say otherwise.
+// The names contain order and scope: `Sys` includes hosts and other devices, `Gpu` the threads of this device. All are
+// volatile and clobber memory, so that the compiler does not move them. Addresses must be in global memory (device
+// memory, peer memory or mapped host memory), except for the plain accesses that say otherwise.
 #ifndef MSCCLPP_ACCESS_DEVICE_HPP_
 #define MSCCLPP_ACCESS_DEVICE_HPP_
 
@@ -30,7 +29,7 @@ MSCCLPP_DEVICE_INLINE uint64_t loadRelaxedSys(const uint64_t* word) {
   return value;
 }
 
-// Two words beside each other, aligned, by one read. Each is whole by itself.
+// Reads two adjacent words, aligned to 16 bytes, at once. Each word is read atomically.
 MSCCLPP_DEVICE_INLINE void loadRelaxedSys2(const uint64_t* words, uint64_t& first, uint64_t& second) {
   unsigned long long one, two;
   asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
@@ -75,7 +74,7 @@ MSCCLPP_DEVICE_INLINE void storeReleaseGpu(int* word, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(globalAddress(word)), "r"(value) : "memory");
 }
 
-// Release is cumulative: it also covers what other threads wrote before a barrier that this thread passed.
+// Release is cumulative: it also covers writes of other threads before a barrier that this thread has passed.
 MSCCLPP_DEVICE_INLINE void addReleaseSys(uint64_t* word, uint64_t value) {
   asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(globalAddress(word)),
                "l"(static_cast<unsigned long long>(value))
@@ -116,8 +115,8 @@ MSCCLPP_DEVICE_INLINE uint64_t fetchAddAcqRelGpu(uint64_t* word, uint64_t value)
   return before;
 }
 
-// Each of these gives what was there; the word was changed if that is what was expected.
-MSCCLPP_DEVICE_INLINE uint64_t swapIfAcqRelGpu(uint64_t* word, uint64_t expected, uint64_t value) {
+// These return the previous value; the word was changed if that equals `expected`.
+MSCCLPP_DEVICE_INLINE uint64_t compareSwapAcqRelGpu(uint64_t* word, uint64_t expected, uint64_t value) {
   unsigned long long before;
   asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], %2, %3;"
                : "=l"(before)
@@ -127,7 +126,7 @@ MSCCLPP_DEVICE_INLINE uint64_t swapIfAcqRelGpu(uint64_t* word, uint64_t expected
   return before;
 }
 
-MSCCLPP_DEVICE_INLINE int swapIfAcquireGpu(int* word, int expected, int value) {
+MSCCLPP_DEVICE_INLINE int compareSwapAcquireGpu(int* word, int expected, int value) {
   int before;
   asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
                : "=r"(before)
@@ -138,11 +137,11 @@ MSCCLPP_DEVICE_INLINE int swapIfAcquireGpu(int* word, int expected, int value) {
 
 MSCCLPP_DEVICE_INLINE void fenceSys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// Sixteen bytes, aligned, in one piece and behind everything that was written before.
+// Stores sixteen aligned bytes at once, ordered after all earlier writes.
 //
-// Fence and relaxed store together are a release. Since PTX 8.3 a store of 128 bits is one access by the memory model's
-// own words. Before, a vector is formally a set of scalar accesses, but devices of these architectures issue an aligned
-// one as a single instruction and a single write on the bus, which is what every protocol of this kind relies on.
+// Fence and relaxed store together are a release. Since PTX 8.3 a 128-bit store is a single access in the memory model.
+// Before, a vector store is formally a set of scalar accesses, but the hardware issues an aligned one as a single
+// instruction and a single bus write, which all such protocols rely on.
 MSCCLPP_DEVICE_INLINE void storeReleaseSys16(void* target, uint64_t low, uint64_t high) {
   const unsigned long long first = low, second = high;
   fenceSys();
@@ -161,8 +160,8 @@ MSCCLPP_DEVICE_INLINE void storeReleaseSys16(void* target, uint64_t low, uint64_
 #endif
 }
 
-// A packet: data and flag in one access. Either half of sixteen bytes has a flag of its own, so that no more than
-// eight bytes must arrive together.
+// A packet: data and flag in one access. Each half of sixteen bytes has its own flag, so only eight bytes must arrive
+// together.
 MSCCLPP_DEVICE_INLINE void storePacket(void* target, uint4 value) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(globalAddress(target)), "r"(value.x),
                "r"(value.y), "r"(value.z), "r"(value.w)
@@ -188,7 +187,7 @@ MSCCLPP_DEVICE_INLINE void loadPacket(const void* source, uint2& value) {
                : "memory");
 }
 
-// Plain accesses of 1, 4, 8 and 16 bytes. Global ones are a little quicker; the others reach shared memory too.
+// Plain accesses of 1, 4, 8 and 16 bytes. Global ones are slightly faster; the others also work for shared memory.
 template <bool IsGlobal, int Width>
 struct Vector;
 
@@ -231,14 +230,14 @@ MSCCLPP_DETAIL_VECTOR16(true, ".global")
 MSCCLPP_DETAIL_VECTOR16(false, "")
 #undef MSCCLPP_DETAIL_VECTOR16
 
-// Whether this is the first of the threads of a warp that are here together.
-MSCCLPP_DEVICE_INLINE bool isFirstHere() {
+// Whether this is the first active thread of its warp.
+MSCCLPP_DEVICE_INLINE bool isFirstActiveLane() {
   uint32_t before;
   asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(before));
   return (__activemask() & before) == 0;
 }
 
-// Differs among most warps of a device.
+// A number that differs between most warps of a device.
 MSCCLPP_DEVICE_INLINE uint32_t warpNumber() {
   uint32_t multiprocessor, warp;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
@@ -246,14 +245,14 @@ MSCCLPP_DEVICE_INLINE uint32_t warpNumber() {
   return multiprocessor + warp;
 }
 
-// A clock of this multiprocessor: cheap to read, wraps after seconds.
+// The clock of this multiprocessor: cheap to read, wraps after seconds.
 MSCCLPP_DEVICE_INLINE uint32_t cycles() {
   uint32_t now;
   asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
   return now;
 }
 
-// Nanoseconds of the wall clock.
+// The wall clock in nanoseconds.
 MSCCLPP_DEVICE_INLINE uint64_t nanoseconds() {
   unsigned long long now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");

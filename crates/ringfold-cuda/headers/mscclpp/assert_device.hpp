@@ -1,4 +1,4 @@
-// Assertions of kernels that the host hears of.
+// Assertions in kernels that are reported to the host.
 #ifndef MSCCLPP_ASSERT_DEVICE_HPP_
 #define MSCCLPP_ASSERT_DEVICE_HPP_
 
@@ -17,8 +17,8 @@ MSCCLPP_DEVICE_INLINE void assertionFailed(uint32_t line) {
 }  // namespace detail
 }  // namespace mscclpp
 
-// If the condition does not hold, the host is told the line (error 7 in the process's page) and every wait ends. The
-// kernel is not stopped at this place: a trap would take the whole context, and all other ranks in it, along.
+// If the condition does not hold, the line is reported to the host (error 7 in the process's page) and all waits end.
+// The kernel continues: a trap would destroy the context, which other ranks may share.
 #define MSCCLPP_ASSERT_DEVICE(condition, message)                            \
   do {                                                                       \
     if (!(condition)) {                                                      \
@@ -27,7 +27,7 @@ MSCCLPP_DEVICE_INLINE void assertionFailed(uint32_t line) {
     }                                                                        \
   } while (0)
 
-#else  // a host's compiler
+#else  // host compiler
 
 #include <cassert>
 #define MSCCLPP_ASSERT_DEVICE(condition, message) assert((condition) && (message))

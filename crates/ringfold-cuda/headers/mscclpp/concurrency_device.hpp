@@ -1,4 +1,4 @@
-// How the blocks of one grid meet.
+// Barriers and semaphores between the blocks of one grid.
 #ifndef MSCCLPP_CONCURRENCY_DEVICE_HPP_
 #define MSCCLPP_CONCURRENCY_DEVICE_HPP_
 
@@ -9,47 +9,47 @@
 
 namespace mscclpp {
 
-// A barrier between blocks that all run at the same time. Begins as zeros (a `__device__` variable does), and is never
-// reset: it may be used again and again, by launches with different numbers of blocks, one after the other.
+// A barrier between blocks that all run at the same time. It starts as zeros (as a `__device__` variable does) and is
+// never reset: consecutive launches with different numbers of blocks may use it.
 //
-// One word holds the number of blocks that have arrived (low half) and of the meetings that are over (high half). Who
-// arrives adds one and thereby learns which meeting this is; who arrives last takes all arrivals out and counts the
-// meeting, by one addition. A block that gives up takes its arrival back, so that the barrier is whole afterwards.
+// One word holds the number of blocks that have arrived (low half) and of completed rounds (high half). A block arrives
+// by adding one, which also returns the round. The last block removes all arrivals and counts the round, by one
+// addition. A block that times out withdraws its arrival, so that the barrier stays usable.
 struct DeviceSyncer {
 #if defined(MSCCLPP_DEVICE_CUDA)
-  // Waits for all blocks; called by all threads of each. What any of them wrote before is seen by all afterwards.
-  // 0, or the error, for all threads.
+  // Waits for all blocks; called by all their threads. Writes before the barrier are visible to all after it.
+  // Returns 0 or the error, the same to all threads.
   MSCCLPP_DEVICE_INLINE int sync(int blockNum, int64_t maxSpinCount = -1) {
     __syncthreads();
-    int isLost = 0;
+    int hasFailed = 0;
     if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
-      isLost = meet(static_cast<uint32_t>(blockNum), maxSpinCount);
+      hasFailed = arriveAndWait(static_cast<uint32_t>(blockNum), maxSpinCount);
     }
-    return __syncthreads_or(isLost) != 0 ? DeviceError::Syncer : DeviceError::None;
+    return __syncthreads_or(hasFailed) != 0 ? DeviceError::Syncer : DeviceError::None;
   }
 
  private:
-  MSCCLPP_DEVICE_INLINE int meet(uint32_t blocks, int64_t maxSpinCount) {
-    const uint64_t before = detail::fetchAddAcqRelGpu(&meetingsAndArrivals_, 1);
+  MSCCLPP_DEVICE_INLINE int arriveAndWait(uint32_t blocks, int64_t maxSpinCount) {
+    const uint64_t before = detail::fetchAddAcqRelGpu(&roundsAndArrivals_, 1);
     if (static_cast<uint32_t>(before) + 1 >= blocks) {
-      detail::addReleaseGpu(&meetingsAndArrivals_, (uint64_t(1) << 32) - blocks);
+      detail::addReleaseGpu(&roundsAndArrivals_, (uint64_t(1) << 32) - blocks);
       return 0;
     }
-    const uint32_t meeting = static_cast<uint32_t>(before >> 32);
-    Patience patience(nullptr, DeviceError::Syncer, -1, maxSpinCount);
-    uint64_t now = detail::loadAcquireGpu(&meetingsAndArrivals_);
-    while (static_cast<uint32_t>(now >> 32) == meeting) {
-      if (patience.isOver()) return leave(meeting);
-      now = detail::loadAcquireGpu(&meetingsAndArrivals_);
+    const uint32_t round = static_cast<uint32_t>(before >> 32);
+    SpinGuard guard(nullptr, DeviceError::Syncer, -1, maxSpinCount);
+    uint64_t now = detail::loadAcquireGpu(&roundsAndArrivals_);
+    while (static_cast<uint32_t>(now >> 32) == round) {
+      if (guard.shouldStop()) return withdraw(round);
+      now = detail::loadAcquireGpu(&roundsAndArrivals_);
     }
     return 0;
   }
 
-  // Takes the arrival back, unless the others have come after all.
-  MSCCLPP_DEVICE_INLINE int leave(uint32_t meeting) {
-    uint64_t now = detail::loadAcquireGpu(&meetingsAndArrivals_);
-    while (static_cast<uint32_t>(now >> 32) == meeting) {
-      const uint64_t before = detail::swapIfAcqRelGpu(&meetingsAndArrivals_, now, now - 1);
+  // Withdraws the arrival, unless the others have arrived meanwhile.
+  MSCCLPP_DEVICE_INLINE int withdraw(uint32_t round) {
+    uint64_t now = detail::loadAcquireGpu(&roundsAndArrivals_);
+    while (static_cast<uint32_t>(now >> 32) == round) {
+      const uint64_t before = detail::compareSwapAcqRelGpu(&roundsAndArrivals_, now, now - 1);
       if (before == now) return 1;
       now = before;
     }
@@ -59,7 +59,7 @@ struct DeviceSyncer {
  public:
 #endif
 
-  uint64_t meetingsAndArrivals_;
+  uint64_t roundsAndArrivals_;
   uint64_t reserved_;
 };
 static_assert(sizeof(DeviceSyncer) == 16, "two words");
@@ -70,20 +70,20 @@ struct DeviceSemaphore {
   MSCCLPP_HOST_DEVICE_INLINE constexpr DeviceSemaphore(int initValue) : value_(initValue) {}
 
 #if defined(MSCCLPP_DEVICE_CUDA)
-  // Sets the number of places.
+  // Sets the number of permits.
   MSCCLPP_DEVICE_INLINE void set(int value) { detail::storeReleaseGpu(&value_, value); }
 
-  // Takes a place, as soon as there is one. 0, or the error.
+  // Waits for a permit and takes it. Returns 0 or the error.
   MSCCLPP_DEVICE_INLINE int acquire(int64_t maxSpinCount = -1) {
-    Patience patience(nullptr, DeviceError::Syncer, -1, maxSpinCount);
+    SpinGuard guard(nullptr, DeviceError::Syncer, -1, maxSpinCount);
     for (;;) {
-      const int places = detail::loadRelaxedGpu(&value_);
-      if (places > 0 && detail::swapIfAcquireGpu(&value_, places, places - 1) == places) return DeviceError::None;
-      if (patience.isOver()) return patience.error();
+      const int permits = detail::loadRelaxedGpu(&value_);
+      if (permits > 0 && detail::compareSwapAcquireGpu(&value_, permits, permits - 1) == permits) return DeviceError::None;
+      if (guard.shouldStop()) return guard.error();
     }
   }
 
-  // Gives a place back, behind all that was written before.
+  // Returns a permit, ordered after all earlier writes.
   MSCCLPP_DEVICE_INLINE void release() { detail::addReleaseGpu(&value_, 1); }
 #endif
 

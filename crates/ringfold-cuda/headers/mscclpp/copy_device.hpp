@@ -1,4 +1,4 @@
-// Copies by many threads: whole vectors, several of them on the way at a time.
+// Copies by many threads, with several vector accesses in flight.
 #ifndef MSCCLPP_COPY_DEVICE_HPP_
 #define MSCCLPP_COPY_DEVICE_HPP_
 
@@ -10,7 +10,7 @@
 namespace mscclpp {
 namespace detail {
 
-// So many vectors, which are aligned on both sides. A thread has four of them on the way.
+// Copies `count` vectors, aligned in source and destination. Each thread has four in flight.
 template <bool IsGlobal, int Width>
 MSCCLPP_DEVICE_INLINE void copyVectors(char* dst, const char* src, uint64_t count, uint32_t threadId,
                                        uint32_t numThreads) {
@@ -24,7 +24,7 @@ MSCCLPP_DEVICE_INLINE void copyVectors(char* dst, const char* src, uint64_t coun
 #pragma unroll
     for (int k = 0; k < flight; ++k) vectors[k].store(dst + (i + k * stride) * Width);
   }
-  // What is left for this thread are fewer than that.
+  // The remaining vectors of this thread, fewer than four.
   Vector<IsGlobal, Width> vectors[flight - 1];
 #pragma unroll
   for (int k = 0; k < flight - 1; ++k) {
@@ -36,7 +36,7 @@ MSCCLPP_DEVICE_INLINE void copyVectors(char* dst, const char* src, uint64_t coun
   }
 }
 
-// Bytes at any addresses, by vectors of this width or the largest one that fits both addresses.
+// Copies bytes at any addresses, by vectors of this width or the largest one that both addresses allow.
 template <bool IsGlobal, int Width, bool CopyRemainder>
 MSCCLPP_DEVICE_INLINE void copyBytes(char* dst, const char* src, uint64_t bytes, uint32_t threadId,
                                      uint32_t numThreads) {
@@ -58,7 +58,7 @@ MSCCLPP_DEVICE_INLINE void copyBytes(char* dst, const char* src, uint64_t bytes,
     const uint64_t body = (bytes - head) / Width;
     const uint64_t tailAt = head + body * Width;
     copyVectors<IsGlobal, Width>(dst + head, src + head, body, threadId, numThreads);
-    // Together these are fewer than two vectors.
+    // Head and tail are less than two vectors together.
     for (uint64_t i = threadId; i < head + (bytes - tailAt); i += numThreads) {
       const uint64_t at = i < head ? i : tailAt + (i - head);
       Vector<IsGlobal, 1> byte;
@@ -70,11 +70,11 @@ MSCCLPP_DEVICE_INLINE void copyBytes(char* dst, const char* src, uint64_t bytes,
 
 }  // namespace detail
 
-// Copies bytes; called by threads 0 to numThreads - 1, which share the work. The memories must not overlap.
+// Copies bytes; called by threads 0 to numThreads - 1, which share the work. The ranges must not overlap.
 //
-// `Alignment` is the width of the accesses: 4, 8 or 16. Addresses and sizes may be any: what is not aligned is copied
-// by smaller pieces. Without `CopyRemainder` both addresses are aligned, and what is left behind the last whole vector
-// is not copied.
+// `Alignment` is the width of the accesses: 4, 8 or 16. Any address and size is allowed; unaligned parts use smaller
+// accesses. Without `CopyRemainder` both addresses must be aligned, and the bytes after the last whole vector are not
+// copied.
 template <int Alignment = 16, bool CopyRemainder = true>
 MSCCLPP_DEVICE_INLINE void copy(void* dst, const void* src, uint64_t bytes, uint32_t threadId, uint32_t numThreads) {
   detail::copyBytes<false, Alignment, CopyRemainder>(static_cast<char*>(dst), static_cast<const char*>(src), bytes,

@@ -1,11 +1,11 @@
-// What all headers share: which compiler reads them, and the names of the integer types.
+// Common definitions: the compiler in use and the integer types.
 //
-// nvcc and NVRTC see everything. A plain C++ compiler sees the types, so that a host program can lay out handles.
+// nvcc and NVRTC see everything. A plain C++ compiler sees the types only, so that a host program can lay out handles.
 #ifndef MSCCLPP_DEVICE_HPP_
 #define MSCCLPP_DEVICE_HPP_
 
 #if defined(__CUDACC_RTC__)
-// NVRTC has no standard headers. These are the types that CUDA's own library gives it; to say the same again is legal.
+// NVRTC has no standard headers. These are the types of CUDA's own library; repeating a declaration is legal.
 using int8_t = signed char;
 using int16_t = signed short;
 using int32_t = signed int;
@@ -36,7 +36,7 @@ using uintptr_t = uint64_t;
 #endif
 
 #if defined(__CUDA_ARCH__)
-// This pass makes code for a device.
+// This pass compiles for a device.
 #define MSCCLPP_DEVICE_COMPILE 1
 #else
 #define MSCCLPP_HOST_COMPILE 1

@@ -1,4 +1,4 @@
-// Memory channels: a kernel reads and writes memory of the other side itself. Many threads share a copy.
+// Memory channels: a kernel reads and writes the peer's memory itself. Many threads share a copy.
 #ifndef MSCCLPP_MEMORY_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_MEMORY_CHANNEL_DEVICE_HPP_
 
@@ -9,19 +9,19 @@
 
 namespace mscclpp {
 
-// Signals alone.
+// Signals only.
 struct BaseMemoryChannelDeviceHandle {
 #if defined(MSCCLPP_DEVICE_CUDA)
-  // Signals, behind all that this thread wrote, and other threads before a barrier that this one passed.
+  // Signals, ordered after all writes of this thread, and those of others before a barrier that it passed.
   MSCCLPP_DEVICE_INLINE void signal() { semaphore_.signal(); }
 
-  // Signals, in no order with other writes.
+  // Signals, unordered with other writes.
   MSCCLPP_DEVICE_INLINE void relaxedSignal() { semaphore_.relaxedSignal(); }
 
-  // Whether one more signal has come; if so, it is received.
+  // Whether one more signal has arrived; if so, it is consumed.
   MSCCLPP_DEVICE_INLINE bool poll() { return semaphore_.poll(); }
 
-  // Waits for one more signal. 0, or the error.
+  // Waits for one more signal. Returns 0 or the error.
   MSCCLPP_DEVICE_INLINE int wait(int64_t maxSpinCount = -1) { return semaphore_.wait(maxSpinCount); }
 #endif
 
@@ -29,10 +29,10 @@ struct BaseMemoryChannelDeviceHandle {
 };
 static_assert(sizeof(BaseMemoryChannelDeviceHandle) == 40, "the host lays out this handle");
 
-// The destination is the other side's memory, the source is mine; packets of the other side arrive in my packet buffer.
+// The destination is the peer's memory, the source is this rank's; packets of the peer arrive in this rank's buffer.
 struct MemoryChannelDeviceHandle : public BaseMemoryChannelDeviceHandle {
 #if defined(MSCCLPP_DEVICE_CUDA)
-  // An element of the other side's memory.
+  // Reads or writes an element of the peer's memory.
   template <typename T>
   MSCCLPP_DEVICE_INLINE T read(uint64_t index) const {
     return static_cast<const T*>(dst_)[index];
@@ -42,7 +42,7 @@ struct MemoryChannelDeviceHandle : public BaseMemoryChannelDeviceHandle {
     static_cast<T*>(dst_)[index] = v;
   }
 
-  // Copies bytes of my memory (the origin) to the other side's (the target). Of the alignment see copy_device.hpp.
+  // Copies bytes of this rank's memory (origin) to the peer's (target). See copy_device.hpp for the alignment.
   template <int Alignment = 16, bool CopyRemainder = true>
   MSCCLPP_DEVICE_INLINE void put(uint64_t targetOffset, uint64_t originOffset, uint64_t originBytes, uint32_t threadId,
                                  uint32_t numThreads) {
@@ -55,7 +55,7 @@ struct MemoryChannelDeviceHandle : public BaseMemoryChannelDeviceHandle {
     put<Alignment, CopyRemainder>(offset, offset, originBytes, threadId, numThreads);
   }
 
-  // Copies bytes of the other side's memory (the origin) to mine (the target).
+  // Copies bytes of the peer's memory (origin) to this rank's (target).
   template <int Alignment = 16, bool CopyRemainder = true>
   MSCCLPP_DEVICE_INLINE void get(uint64_t targetOffset, uint64_t originOffset, uint64_t originBytes, uint32_t threadId,
                                  uint32_t numThreads) {
@@ -68,8 +68,8 @@ struct MemoryChannelDeviceHandle : public BaseMemoryChannelDeviceHandle {
     get<Alignment, CopyRemainder>(offset, offset, originBytes, threadId, numThreads);
   }
 
-  // Writes bytes of my memory as packets into the other side's. Packets take twice the room of their data, so that
-  // the packets of data at an offset usually begin at twice that offset.
+  // Writes bytes of this rank's memory as packets to the peer's. Packets take twice the space of their data, so the
+  // packets of data at an offset usually start at twice that offset.
   template <typename PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE void putPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t originBytes,
                                         uint32_t threadId, uint32_t numThreads, uint32_t flag) {
@@ -77,7 +77,7 @@ struct MemoryChannelDeviceHandle : public BaseMemoryChannelDeviceHandle {
                               originBytes, threadId, numThreads, flag);
   }
 
-  // Waits for packets in my packet buffer, and writes their data into my memory. 0, or the error.
+  // Waits for packets in this rank's packet buffer, and writes their data to its memory. Returns 0 or the error.
   template <typename PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE int unpackPackets(uint64_t packetOffset, uint64_t dataOffset, uint64_t dataBytes,
                                           uint32_t threadId, uint32_t numThreads, uint32_t flag,
@@ -88,7 +88,7 @@ struct MemoryChannelDeviceHandle : public BaseMemoryChannelDeviceHandle {
                                    maxSpinCount);
   }
 
-  // As it was called before.
+  // The older name.
   template <typename PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE int getPackets(uint64_t packetOffset, uint64_t dataOffset, uint64_t dataBytes,
                                        uint32_t threadId, uint32_t numThreads, uint32_t flag,
@@ -96,8 +96,7 @@ struct MemoryChannelDeviceHandle : public BaseMemoryChannelDeviceHandle {
     return unpackPackets<PacketType>(packetOffset, dataOffset, dataBytes, threadId, numThreads, flag, maxSpinCount);
   }
 
-  // Waits for one packet of my packet buffer, by its number. If it gives up, the host knows, and the data are not
-  // those of the packet.
+  // Waits for one packet of this rank's packet buffer. On a timeout, which the host learns of, the data are invalid.
   template <typename PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE typename PacketType::Payload unpackPacket(uint64_t index, uint32_t flag,
                                                                   int64_t maxSpinCount = -1) const {
@@ -114,7 +113,7 @@ struct MemoryChannelDeviceHandle : public BaseMemoryChannelDeviceHandle {
 };
 static_assert(sizeof(MemoryChannelDeviceHandle) == 64, "the host lays out this handle");
 
-// As they were called before.
+// The older names.
 using BaseSmChannelDeviceHandle = BaseMemoryChannelDeviceHandle;
 using SmChannelDeviceHandle = MemoryChannelDeviceHandle;
 

@@ -1,4 +1,4 @@
-// Switch channels as they were called before.
+// The older name of switch_channel_device.hpp.
 #ifndef MSCCLPP_NVLS_DEVICE_HPP_
 #define MSCCLPP_NVLS_DEVICE_HPP_
 

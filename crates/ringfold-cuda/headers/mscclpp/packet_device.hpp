@@ -1,7 +1,7 @@
-// Packets: data that carry their own flag, so that who waits for the data needs no signal.
+// Packets: data with a flag, so that the receiver needs no separate signal.
 //
-// A packet is written and read by one access, and its flag tells whether it is the one that is waited for. Flags of
-// consecutive rounds through the same memory must differ, and differ from what the memory held at first.
+// A packet is written and read by one access, and its flag identifies the round. Flags of consecutive rounds through
+// the same memory must differ, and differ from its initial content.
 #ifndef MSCCLPP_PACKET_DEVICE_HPP_
 #define MSCCLPP_PACKET_DEVICE_HPP_
 
@@ -29,7 +29,7 @@ struct alignas(16) LL16Packet {
     write(static_cast<uint32_t>(val), static_cast<uint32_t>(val >> 32), flag);
   }
 
-  // Reads once. True: it is not there yet.
+  // Reads once. Returns true if the packet has not arrived yet.
   MSCCLPP_DEVICE_INLINE bool readOnce(uint32_t flag, uint2& data) const {
     uint4 packet;
     detail::loadPacket(this, packet);
@@ -38,16 +38,16 @@ struct alignas(16) LL16Packet {
     return packet.y != flag || packet.w != flag;
   }
 
-  // Waits for it. 0, or the error; the page may be null.
+  // Waits for the packet. Returns 0 or the error. The page may be null.
   MSCCLPP_DEVICE_INLINE int read(uint32_t flag, uint2& data, AbortPage* page, int peer, int64_t maxSpinCount) const {
-    Patience patience(page, DeviceError::Packet, peer, maxSpinCount);
+    SpinGuard guard(page, DeviceError::Packet, peer, maxSpinCount);
     while (readOnce(flag, data)) {
-      if (patience.isOver()) return patience.error();
+      if (guard.shouldStop()) return guard.error();
     }
     return DeviceError::None;
   }
 
-  // Waits for it. If it gives up, the host knows, and the data are not those of the packet.
+  // Waits for the packet. On a timeout, which is reported to the host, the data are invalid.
   MSCCLPP_DEVICE_INLINE uint2 read(uint32_t flag, int64_t maxSpinCount = -1) const {
     uint2 data;
     read(flag, data, nullptr, -1, maxSpinCount);
@@ -67,32 +67,32 @@ struct alignas(8) LL8Packet {
 #if defined(MSCCLPP_DEVICE_CUDA)
   using Payload = uint32_t;
 
-  MSCCLPP_DEVICE_INLINE void write(uint32_t val, uint32_t flagOfIt) {
-    detail::storePacket(this, make_uint2(val, flagOfIt));
+  MSCCLPP_DEVICE_INLINE void write(uint32_t val, uint32_t expectedFlag) {
+    detail::storePacket(this, make_uint2(val, expectedFlag));
   }
 
-  // Reads once. True: it is not there yet.
-  MSCCLPP_DEVICE_INLINE bool readOnce(uint32_t flagOfIt, uint32_t& val) const {
+  // Reads once. Returns true if the packet has not arrived yet.
+  MSCCLPP_DEVICE_INLINE bool readOnce(uint32_t expectedFlag, uint32_t& val) const {
     uint2 packet;
     detail::loadPacket(this, packet);
     val = packet.x;
-    return packet.y != flagOfIt;
+    return packet.y != expectedFlag;
   }
 
-  // Waits for it. 0, or the error; the page may be null.
-  MSCCLPP_DEVICE_INLINE int read(uint32_t flagOfIt, uint32_t& val, AbortPage* page, int peer,
+  // Waits for the packet. Returns 0 or the error. The page may be null.
+  MSCCLPP_DEVICE_INLINE int read(uint32_t expectedFlag, uint32_t& val, AbortPage* page, int peer,
                                  int64_t maxSpinCount) const {
-    Patience patience(page, DeviceError::Packet, peer, maxSpinCount);
-    while (readOnce(flagOfIt, val)) {
-      if (patience.isOver()) return patience.error();
+    SpinGuard guard(page, DeviceError::Packet, peer, maxSpinCount);
+    while (readOnce(expectedFlag, val)) {
+      if (guard.shouldStop()) return guard.error();
     }
     return DeviceError::None;
   }
 
-  // Waits for it. If it gives up, the host knows, and the data are not those of the packet.
-  MSCCLPP_DEVICE_INLINE uint32_t read(uint32_t flagOfIt, int64_t maxSpinCount = -1) const {
+  // Waits for the packet. On a timeout, which is reported to the host, the data are invalid.
+  MSCCLPP_DEVICE_INLINE uint32_t read(uint32_t expectedFlag, int64_t maxSpinCount = -1) const {
     uint32_t val;
-    read(flagOfIt, val, nullptr, -1, maxSpinCount);
+    read(expectedFlag, val, nullptr, -1, maxSpinCount);
     return val;
   }
 
@@ -101,7 +101,7 @@ struct alignas(8) LL8Packet {
 };
 static_assert(sizeof(LL8Packet) == 8, "one access");
 
-// As it was called before.
+// The older name.
 using LLPacket = LL16Packet;
 
 enum class PacketType {
@@ -112,29 +112,29 @@ enum class PacketType {
 #if defined(MSCCLPP_DEVICE_CUDA)
 namespace detail {
 
-// The data of one packet, aligned.
-MSCCLPP_DEVICE_INLINE void loadWhole(const char* at, uint2& data) {
+// Loads and stores the data of one packet, aligned.
+MSCCLPP_DEVICE_INLINE void loadAligned(const char* at, uint2& data) {
   Vector<false, 8> both;
   both.load(at);
   data = make_uint2(static_cast<uint32_t>(both.value), static_cast<uint32_t>(both.value >> 32));
 }
-MSCCLPP_DEVICE_INLINE void loadWhole(const char* at, uint32_t& data) {
+MSCCLPP_DEVICE_INLINE void loadAligned(const char* at, uint32_t& data) {
   Vector<false, 4> word;
   word.load(at);
   data = word.value;
 }
-MSCCLPP_DEVICE_INLINE void storeWhole(char* at, uint2 data) {
+MSCCLPP_DEVICE_INLINE void storeAligned(char* at, uint2 data) {
   Vector<false, 8> both;
   both.value = data.x | (static_cast<uint64_t>(data.y) << 32);
   both.store(at);
 }
-MSCCLPP_DEVICE_INLINE void storeWhole(char* at, uint32_t data) {
+MSCCLPP_DEVICE_INLINE void storeAligned(char* at, uint32_t data) {
   Vector<false, 4> word;
   word.value = data;
   word.store(at);
 }
 
-// The same at any address, and perhaps fewer bytes.
+// The same at any address, and up to `bytes`.
 MSCCLPP_DEVICE_INLINE void loadBytes(const char* at, uint64_t bytes, uint32_t& data) {
   data = 0;
   for (uint32_t i = 0; i < 4 && i < bytes; ++i) {
@@ -167,13 +167,13 @@ MSCCLPP_DEVICE_INLINE void copyToPackets(Packet* packets, const char* data, uint
   const uint64_t stride = numThreads;
   uint64_t i = threadId;
   if ((reinterpret_cast<uint64_t>(data) & (sizeof(Payload) - 1)) == 0) {
-    // Whole packets, four on the way at a time.
+    // Whole packets, four in flight.
     const uint64_t whole = bytes / sizeof(Payload);
     for (; i < whole; i += flight * stride) {
       Payload payloads[flight];
 #pragma unroll
       for (int k = 0; k < flight; ++k) {
-        if (i + k * stride < whole) loadWhole(data + (i + k * stride) * sizeof(Payload), payloads[k]);
+        if (i + k * stride < whole) loadAligned(data + (i + k * stride) * sizeof(Payload), payloads[k]);
       }
 #pragma unroll
       for (int k = 0; k < flight; ++k) {
@@ -182,7 +182,7 @@ MSCCLPP_DEVICE_INLINE void copyToPackets(Packet* packets, const char* data, uint
     }
     i = whole + (threadId + stride - whole % stride) % stride;
   }
-  // All of them, if the data are not aligned; else the one that is not full, if there is one.
+  // All packets if the data are unaligned; otherwise the last one, if it is partial.
   for (; i * sizeof(Payload) < bytes; i += stride) {
     Payload payload;
     loadBytes(data + i * sizeof(Payload), bytes - i * sizeof(Payload), payload);
@@ -199,7 +199,7 @@ MSCCLPP_DEVICE_INLINE int copyFromPackets(char* data, const Packet* packets, uin
   const uint64_t stride = numThreads;
   uint64_t i = threadId;
   if ((reinterpret_cast<uint64_t>(data) & (sizeof(Payload) - 1)) == 0) {
-    // Whole packets, four at a time: all are looked at, those that are not there yet again and again.
+    // Whole packets, four at a time; those that have not arrived are polled.
     const uint64_t whole = bytes / sizeof(Payload);
     for (; i < whole; i += flight * stride) {
       Payload payloads[flight];
@@ -210,9 +210,9 @@ MSCCLPP_DEVICE_INLINE int copyFromPackets(char* data, const Packet* packets, uin
         isMissing[k] = i + k * stride < whole && packets[i + k * stride].readOnce(flag, payloads[k]);
         isAnyMissing = isAnyMissing || isMissing[k];
       }
-      Patience patience(page, DeviceError::Packet, peer, maxSpinCount);
+      SpinGuard guard(page, DeviceError::Packet, peer, maxSpinCount);
       while (isAnyMissing) {
-        if (patience.isOver()) return patience.error();
+        if (guard.shouldStop()) return guard.error();
         isAnyMissing = false;
 #pragma unroll
         for (int k = 0; k < flight; ++k) {
@@ -222,7 +222,7 @@ MSCCLPP_DEVICE_INLINE int copyFromPackets(char* data, const Packet* packets, uin
       }
 #pragma unroll
       for (int k = 0; k < flight; ++k) {
-        if (i + k * stride < whole) storeWhole(data + (i + k * stride) * sizeof(Payload), payloads[k]);
+        if (i + k * stride < whole) storeAligned(data + (i + k * stride) * sizeof(Payload), payloads[k]);
       }
     }
     i = whole + (threadId + stride - whole % stride) % stride;
@@ -238,8 +238,8 @@ MSCCLPP_DEVICE_INLINE int copyFromPackets(char* data, const Packet* packets, uin
 
 }  // namespace detail
 
-// Writes data as packets; called by threads 0 to numThreads - 1, which share the work. Packets take twice the room of
-// the data (a last one that is not full is written whole) and are aligned to their size; data may be at any address.
+// Writes data as packets; called by threads 0 to numThreads - 1, which share the work. Packets take twice the space of
+// the data (a partial last one is written whole) and are aligned to their size; data may be at any address.
 template <typename PacketType = LL16Packet>
 MSCCLPP_DEVICE_INLINE void copyToPackets(void* packets, const void* data, uint64_t bytes, uint32_t threadId,
                                          uint32_t numThreads, uint32_t flag) {
@@ -247,7 +247,7 @@ MSCCLPP_DEVICE_INLINE void copyToPackets(void* packets, const void* data, uint64
                         flag);
 }
 
-// Waits for packets and writes their data. 0, or the error.
+// Waits for packets and writes their data. Returns 0 or the error.
 template <typename PacketType = LL16Packet>
 MSCCLPP_DEVICE_INLINE int copyFromPackets(void* data, const void* packets, uint64_t bytes, uint32_t threadId,
                                           uint32_t numThreads, uint32_t flag, int64_t maxSpinCount = -1) {
@@ -255,7 +255,7 @@ MSCCLPP_DEVICE_INLINE int copyFromPackets(void* data, const void* packets, uint6
                                  numThreads, flag, nullptr, -1, maxSpinCount);
 }
 
-// The same as they were called before. Offsets are in bytes.
+// The older names. Offsets are in bytes.
 template <typename PacketType = LL16Packet>
 MSCCLPP_DEVICE_INLINE void putPackets(void* packets, uint64_t packetOffset, const void* data, uint64_t dataOffset,
                                       uint64_t bytes, uint32_t threadId, uint32_t numThreads, uint32_t flag) {

@@ -1,5 +1,5 @@
-// Loops that wait while a condition holds, with an end. They end as all waits do (abort_device.hpp): by the flag or
-// the time limit of the process's page, or after so many looks (negative: any number). The host is told error 1.
+// Bounded loops that wait while a condition holds. They end as all waits do (abort_device.hpp): by the flag or the time
+// limit of the process's page, or after `maxSpinCount` polls (negative: no limit). The error is reported as 1.
 #ifndef MSCCLPP_POLL_DEVICE_HPP_
 #define MSCCLPP_POLL_DEVICE_HPP_
 
@@ -11,14 +11,14 @@
 // Waits while the condition holds.
 #define POLL_MAYBE_JAILBREAK(condition, maxSpinCount)                                                               \
   do {                                                                                                              \
-    ::mscclpp::Patience mscclppPatience(nullptr, ::mscclpp::DeviceError::Signal, -1,                                \
+    ::mscclpp::SpinGuard mscclppSpinGuard(nullptr, ::mscclpp::DeviceError::Signal, -1,                                \
                                         static_cast<int64_t>(maxSpinCount));                                        \
     while (condition) {                                                                                             \
-      if (mscclppPatience.isOver()) break;                                                                          \
+      if (mscclppSpinGuard.shouldStop()) break;                                                                          \
     }                                                                                                               \
   } while (0)
 
-// Waits while both conditions hold. The first one is looked at first, so it should be the cheaper one.
+// Waits while both conditions hold. The first one is evaluated first, so it should be the cheaper one.
 #define OR_POLL_MAYBE_JAILBREAK(condition1, condition2, maxSpinCount) \
   POLL_MAYBE_JAILBREAK((condition1) && (condition2), maxSpinCount)
 

@@ -1,8 +1,8 @@
-// Port channels: a kernel asks a proxy on the host to move bytes. One thread calls; the bytes go by copy engines or
-// sockets, whatever the connection is.
+// Port channels: a kernel requests copies from a proxy on the host. One thread calls; copy engines or sockets move the
+// bytes, depending on the connection.
 //
-// Sizes and offsets are below 4 GiB, memories below 512, semaphores below 1024: what no trigger can say is not pushed,
-// and the host is told error 6. Functions that push return 0, or the error.
+// Sizes and offsets are below 4 GiB, memories below 512, semaphores below 1024: other requests are not pushed, and
+// error 6 is reported to the host. Functions that push return 0 or the error.
 #ifndef MSCCLPP_PORT_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_PORT_CHANNEL_DEVICE_HPP_
 
@@ -15,23 +15,23 @@ namespace mscclpp {
 using SemaphoreId = uint32_t;
 using MemoryId = uint32_t;
 
-// Names the memories with every put.
+// A port channel whose puts name the memories.
 struct BasePortChannelDeviceHandle {
 #if defined(MSCCLPP_DEVICE_CUDA)
-  // Asks to copy bytes to the other side.
+  // Requests a copy to the peer.
   MSCCLPP_DEVICE_INLINE int put(MemoryId dst, uint64_t dstOffset, MemoryId src, uint64_t srcOffset, uint64_t size) {
-    return ask(TriggerData, dst, dstOffset, src, srcOffset, size);
+    return request(TriggerData, dst, dstOffset, src, srcOffset, size);
   }
   MSCCLPP_DEVICE_INLINE int put(MemoryId dst, MemoryId src, uint64_t offset, uint64_t size) {
     return put(dst, offset, src, offset, size);
   }
 
-  // Asks to signal to the other side, behind what was put before.
-  MSCCLPP_DEVICE_INLINE int signal() { return ask(TriggerFlag, 0, 0, 0, 0, 0); }
+  // Requests a signal to the peer, after all earlier puts.
+  MSCCLPP_DEVICE_INLINE int signal() { return request(TriggerFlag, 0, 0, 0, 0, 0); }
 
   MSCCLPP_DEVICE_INLINE int putWithSignal(MemoryId dst, uint64_t dstOffset, MemoryId src, uint64_t srcOffset,
                                           uint64_t size) {
-    return ask(TriggerData | TriggerFlag, dst, dstOffset, src, srcOffset, size);
+    return request(TriggerData | TriggerFlag, dst, dstOffset, src, srcOffset, size);
   }
   MSCCLPP_DEVICE_INLINE int putWithSignal(MemoryId dst, MemoryId src, uint64_t offset, uint64_t size) {
     return putWithSignal(dst, offset, src, offset, size);
@@ -40,50 +40,50 @@ struct BasePortChannelDeviceHandle {
   // Puts, signals, and waits until the source may be written again.
   MSCCLPP_DEVICE_INLINE int putWithSignalAndFlush(MemoryId dst, uint64_t dstOffset, MemoryId src, uint64_t srcOffset,
                                                   uint64_t size, int64_t maxSpinCount = -1) {
-    return askAndWait(TriggerData | TriggerFlag | TriggerSync, dst, dstOffset, src, srcOffset, size, maxSpinCount);
+    return requestAndWait(TriggerData | TriggerFlag | TriggerSync, dst, dstOffset, src, srcOffset, size, maxSpinCount);
   }
   MSCCLPP_DEVICE_INLINE int putWithSignalAndFlush(MemoryId dst, MemoryId src, uint64_t offset, uint64_t size) {
     return putWithSignalAndFlush(dst, offset, src, offset, size);
   }
 
-  // Waits until all that was asked for before is done, and its sources may be written again.
+  // Waits until all earlier requests are done, and their sources may be written again.
   MSCCLPP_DEVICE_INLINE int flush(int64_t maxSpinCount = -1) {
-    return askAndWait(TriggerSync, 0, 0, 0, 0, 0, maxSpinCount);
+    return requestAndWait(TriggerSync, 0, 0, 0, 0, 0, maxSpinCount);
   }
 
-  // Whether one more signal has come; if so, it is received.
+  // Whether one more signal has arrived; if so, it is consumed.
   MSCCLPP_DEVICE_INLINE bool poll() { return semaphore_.poll(); }
 
-  // Waits for one more signal. 0, or the error.
+  // Waits for one more signal. Returns 0 or the error.
   MSCCLPP_DEVICE_INLINE int wait(int64_t maxSpinCount = -1) { return semaphore_.wait(maxSpinCount); }
 
  private:
-  MSCCLPP_DEVICE_INLINE int ask(TriggerType type, MemoryId dst, uint64_t dstOffset, MemoryId src, uint64_t srcOffset,
+  MSCCLPP_DEVICE_INLINE int request(TriggerType type, MemoryId dst, uint64_t dstOffset, MemoryId src, uint64_t srcOffset,
                                 uint64_t size) {
     const uint64_t position = push(type, dst, dstOffset, src, srcOffset, size, -1);
-    return position != ~uint64_t(0) ? DeviceError::None : refusal(dst, dstOffset, src, srcOffset, size);
+    return position != ~uint64_t(0) ? DeviceError::None : pushError(dst, dstOffset, src, srcOffset, size);
   }
 
-  MSCCLPP_DEVICE_INLINE int askAndWait(TriggerType type, MemoryId dst, uint64_t dstOffset, MemoryId src,
+  MSCCLPP_DEVICE_INLINE int requestAndWait(TriggerType type, MemoryId dst, uint64_t dstOffset, MemoryId src,
                                        uint64_t srcOffset, uint64_t size, int64_t maxSpinCount) {
     const uint64_t position = push(type, dst, dstOffset, src, srcOffset, size, maxSpinCount);
-    if (position == ~uint64_t(0)) return refusal(dst, dstOffset, src, srcOffset, size);
-    return fifo_.syncTowards(semaphore_.peer_, position, maxSpinCount);
+    if (position == ~uint64_t(0)) return pushError(dst, dstOffset, src, srcOffset, size);
+    return fifo_.syncFor(semaphore_.peer_, position, maxSpinCount);
   }
 
-  MSCCLPP_DEVICE_INLINE bool isSayable(MemoryId dst, uint64_t dstOffset, MemoryId src, uint64_t srcOffset,
+  MSCCLPP_DEVICE_INLINE bool isEncodable(MemoryId dst, uint64_t dstOffset, MemoryId src, uint64_t srcOffset,
                                        uint64_t size) const {
     return ((dstOffset | srcOffset | size) >> 32) == 0 && ((dst | src) >> 9) == 0 && (semaphoreId_ >> 10) == 0;
   }
 
-  MSCCLPP_DEVICE_INLINE int refusal(MemoryId dst, uint64_t dstOffset, MemoryId src, uint64_t srcOffset,
+  MSCCLPP_DEVICE_INLINE int pushError(MemoryId dst, uint64_t dstOffset, MemoryId src, uint64_t srcOffset,
                                     uint64_t size) const {
-    return isSayable(dst, dstOffset, src, srcOffset, size) ? DeviceError::Room : DeviceError::Argument;
+    return isEncodable(dst, dstOffset, src, srcOffset, size) ? DeviceError::FifoSpace : DeviceError::Argument;
   }
 
   MSCCLPP_DEVICE_INLINE uint64_t push(TriggerType type, MemoryId dst, uint64_t dstOffset, MemoryId src,
                                       uint64_t srcOffset, uint64_t size, int64_t maxSpinCount) {
-    if (!isSayable(dst, dstOffset, src, srcOffset, size)) {
+    if (!isEncodable(dst, dstOffset, src, srcOffset, size)) {
       detail::report(fifo_.abort_, DeviceError::Argument, semaphore_.peer_, 0, 0);
       return ~uint64_t(0);
     }
@@ -91,7 +91,7 @@ struct BasePortChannelDeviceHandle {
     trigger.fst = size | (srcOffset << 32);
     trigger.snd = dstOffset | (uint64_t(src) << 32) | (uint64_t(dst) << 41) | (type << 50) |
                   (uint64_t(semaphoreId_) << 53);
-    return fifo_.pushTowards(semaphore_.peer_, trigger, maxSpinCount);
+    return fifo_.pushFor(semaphore_.peer_, trigger, maxSpinCount);
   }
 
  public:
@@ -104,10 +104,10 @@ struct BasePortChannelDeviceHandle {
 };
 static_assert(sizeof(BasePortChannelDeviceHandle) == 88, "the host lays out this handle");
 
-// Between two memories that are known beforehand.
+// A port channel between two fixed memories.
 struct PortChannelDeviceHandle : public BasePortChannelDeviceHandle {
 #if defined(MSCCLPP_DEVICE_CUDA)
-  // Asks to copy bytes of my memory to the other side's.
+  // Requests a copy from this rank's memory to the peer's.
   MSCCLPP_DEVICE_INLINE int put(uint64_t dstOffset, uint64_t srcOffset, uint64_t size) {
     return BasePortChannelDeviceHandle::put(dst_, dstOffset, src_, srcOffset, size);
   }
@@ -120,7 +120,7 @@ struct PortChannelDeviceHandle : public BasePortChannelDeviceHandle {
     return putWithSignal(offset, offset, size);
   }
 
-  // Puts, signals, and waits until my memory may be written again.
+  // Puts, signals, and waits until this rank's memory may be written again.
   MSCCLPP_DEVICE_INLINE int putWithSignalAndFlush(uint64_t dstOffset, uint64_t srcOffset, uint64_t size,
                                                   int64_t maxSpinCount = -1) {
     return BasePortChannelDeviceHandle::putWithSignalAndFlush(dst_, dstOffset, src_, srcOffset, size, maxSpinCount);
@@ -135,7 +135,7 @@ struct PortChannelDeviceHandle : public BasePortChannelDeviceHandle {
 };
 static_assert(sizeof(PortChannelDeviceHandle) == 96, "the host lays out this handle");
 
-// As they were called before.
+// The older names.
 using BaseProxyChannelDeviceHandle = BasePortChannelDeviceHandle;
 using ProxyChannelDeviceHandle = PortChannelDeviceHandle;
 using SimpleProxyChannelDeviceHandle = PortChannelDeviceHandle;

@@ -1,4 +1,4 @@
-// Port channels as they were called before.
+// The older name of port_channel_device.hpp.
 #ifndef MSCCLPP_PROXY_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_PROXY_CHANNEL_DEVICE_HPP_
 

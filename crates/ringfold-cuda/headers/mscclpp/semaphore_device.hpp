@@ -1,4 +1,4 @@
-// Semaphores between ranks: a word that counts signals, and a private count of those that were waited for.
+// Semaphores between ranks: a word that counts signals, and a private count of the consumed ones.
 #ifndef MSCCLPP_SEMAPHORE_DEVICE_HPP_
 #define MSCCLPP_SEMAPHORE_DEVICE_HPP_
 
@@ -12,23 +12,23 @@ namespace mscclpp {
 #if defined(MSCCLPP_DEVICE_CUDA)
 namespace detail {
 
-// One more signal has been waited for: true if it is there. Never counts what has not come.
+// Consumes one more signal if it has arrived, and returns whether it has.
 MSCCLPP_DEVICE_INLINE bool pollSignal(const uint64_t* inbound, uint64_t* expected) {
   const uint64_t before = loadRelaxedGpu(expected);
   if (loadAcquireSys(inbound) <= before) return false;
-  return swapIfAcqRelGpu(expected, before, before + 1) == before;
+  return compareSwapAcqRelGpu(expected, before, before + 1) == before;
 }
 
-// Waits for one more signal. Threads that wait at the same time wait for one each.
+// Waits for one more signal. Threads that wait at the same time consume one each.
 MSCCLPP_DEVICE_INLINE int waitSignal(const uint64_t* inbound, uint64_t* expected, AbortPage* page, int peer,
                                      int64_t maxSpinCount) {
   const uint64_t number = fetchAddRelaxedGpu(expected, 1) + 1;
-  Patience patience(page, DeviceError::Signal, peer, maxSpinCount);
+  SpinGuard guard(page, DeviceError::Signal, peer, maxSpinCount);
   while (loadAcquireSys(inbound) < number) {
-    if (patience.isOver()) {
-      // It was not received.
+    if (guard.shouldStop()) {
+      // It was not consumed.
       fetchAddRelaxedGpu(expected, ~uint64_t(0));
-      return patience.error();
+      return guard.error();
     }
   }
   return DeviceError::None;
@@ -37,13 +37,13 @@ MSCCLPP_DEVICE_INLINE int waitSignal(const uint64_t* inbound, uint64_t* expected
 }  // namespace detail
 #endif  // MSCCLPP_DEVICE_CUDA
 
-// Signalled by a host (through a proxy), waited for by a kernel.
+// A semaphore that a host (a proxy) signals and a kernel waits for.
 struct Host2DeviceSemaphoreDeviceHandle {
 #if defined(MSCCLPP_DEVICE_CUDA)
-  // Whether one more signal has come; if so, it is received.
+  // Whether one more signal has arrived; if so, it is consumed.
   MSCCLPP_DEVICE_INLINE bool poll() { return detail::pollSignal(inbound_, expected_); }
 
-  // Waits for one more signal. 0, or the error.
+  // Waits for one more signal. Returns 0 or the error.
   MSCCLPP_DEVICE_INLINE int wait(int64_t maxSpinCount = -1) {
     return detail::waitSignal(inbound_, expected_, abort_, peer_, maxSpinCount);
   }
@@ -57,21 +57,21 @@ struct Host2DeviceSemaphoreDeviceHandle {
 };
 static_assert(sizeof(Host2DeviceSemaphoreDeviceHandle) == 32, "the host lays out this handle");
 
-// Signalled by a kernel, waited for by another.
+// A semaphore between kernels.
 struct MemoryDevice2DeviceSemaphoreDeviceHandle {
 #if defined(MSCCLPP_DEVICE_CUDA)
-  // Whether one more signal has come; if so, it is received.
+  // Whether one more signal has arrived; if so, it is consumed.
   MSCCLPP_DEVICE_INLINE bool poll() { return detail::pollSignal(inbound_, expected_); }
 
-  // Waits for one more signal. What the other side wrote before it is seen. 0, or the error.
+  // Waits for one more signal; the peer's writes before it are visible then. Returns 0 or the error.
   MSCCLPP_DEVICE_INLINE int wait(int64_t maxSpinCount = -1) {
     return detail::waitSignal(inbound_, expected_, abort_, peer_, maxSpinCount);
   }
 
-  // Signals, behind all that this thread wrote, and other threads before a barrier that this one passed.
+  // Signals, ordered after all writes of this thread, and those of others before a barrier that it passed.
   MSCCLPP_DEVICE_INLINE void signal() { detail::addReleaseSys(remoteInbound_, 1); }
 
-  // Signals, in no order with other writes.
+  // Signals, unordered with other writes.
   MSCCLPP_DEVICE_INLINE void relaxedSignal() { detail::addRelaxedSys(remoteInbound_, 1); }
 #endif
 
@@ -84,7 +84,7 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
 };
 static_assert(sizeof(MemoryDevice2DeviceSemaphoreDeviceHandle) == 40, "the host lays out this handle");
 
-// As it was called before.
+// The older name.
 using SmDevice2DeviceSemaphoreDeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle;
 
 }  // namespace mscclpp

@@ -1,4 +1,4 @@
-// Memory channels as they were called before.
+// The older name of memory_channel_device.hpp.
 #ifndef MSCCLPP_SM_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_SM_CHANNEL_DEVICE_HPP_
 

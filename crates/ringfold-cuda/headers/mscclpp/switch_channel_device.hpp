@@ -1,6 +1,5 @@
-// Switch channels: multicast and reductions within the switch. They don't exist yet: these names compile, so that a
-// kernel which uses them only where `is_nvls_supported()` says so can be built. Called all the same, they do nothing
-// and tell the host error 6.
+// Switch channels (multicast and reductions in the switch) are unsupported. These names exist so that kernels which use
+// them only if `is_nvls_supported()` can be compiled. A call does nothing and reports error 6 to the host.
 #ifndef MSCCLPP_SWITCH_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_SWITCH_CHANNEL_DEVICE_HPP_
 
@@ -15,41 +14,41 @@ struct SwitchChannelDeviceHandle {
   size_t bufferSize;
 
 #if defined(MSCCLPP_DEVICE_CUDA)
-  // The sum of one element of all ranks.
+  // Returns the sum of one element of all ranks.
   template <typename T>
   MSCCLPP_DEVICE_INLINE T reduce(uint64_t) {
-    return nothing<T>();
+    return unsupported<T>();
   }
 
-  // One element to all ranks.
+  // Sends one element to all ranks.
   template <typename T>
   MSCCLPP_DEVICE_INLINE void broadcast(uint64_t, T) {
-    refuse();
+    reportUnsupported();
   }
 
   template <typename T>
   MSCCLPP_DEVICE_INLINE static T multimemLoadReduce(const T*) {
-    return nothing<T>();
+    return unsupported<T>();
   }
   template <typename Value, typename T>
   MSCCLPP_DEVICE_INLINE static void multimemLoadReduce(Value& val, const T*) {
-    val = nothing<Value>();
+    val = unsupported<Value>();
   }
   template <typename Value, typename T>
   MSCCLPP_DEVICE_INLINE static void multimemStore(const Value&, T*) {
-    refuse();
+    reportUnsupported();
   }
   template <typename Value, typename T>
   MSCCLPP_DEVICE_INLINE static void multimemStoreReduce(const Value&, T*) {
-    refuse();
+    reportUnsupported();
   }
 
  private:
-  MSCCLPP_DEVICE_INLINE static void refuse() { detail::report(nullptr, DeviceError::Argument, -1, 0, 0); }
+  MSCCLPP_DEVICE_INLINE static void reportUnsupported() { detail::report(nullptr, DeviceError::Argument, -1, 0, 0); }
 
   template <typename T>
-  MSCCLPP_DEVICE_INLINE static T nothing() {
-    refuse();
+  MSCCLPP_DEVICE_INLINE static T unsupported() {
+    reportUnsupported();
     return T{};
   }
 #endif

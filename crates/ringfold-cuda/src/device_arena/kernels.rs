@@ -1,4 +1,4 @@
-//! Kernels for one element type, one operation and one world: compiled when they are first needed, kept in memory and on disk.
+//! Kernels specialised for an element type, operation and world size, cached in memory and on disk.
 
 use super::layout::Layout;
 use crate::error::CudaError;
@@ -6,7 +6,7 @@ use crate::function::Function;
 use crate::gpu::Gpu;
 use crate::headers;
 use crate::module::Module;
-use crate::nvrtc::{Compiler, Job};
+use crate::nvrtc::{CompileRequest, Compiler};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,44 +20,45 @@ const HEADERS: &[(&str, &str)] = &[
 ];
 const NAME: &str = "collectives.cu";
 
-/// The bits must be those of the processor's kernels: nothing is fused.
+/// No fused multiply-add: results must be bit-identical to those of the CPU kernels.
 const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17"];
 
-/// What kernels are compiled for. Names are those of `element.cuh`.
+/// The parameters of a compilation. Names are those of `element.cuh`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Specialisation {
-    /// The element: `F32`, say.
+    /// The element type, such as `F32`.
     pub element: &'static str,
-    /// Its size.
+    /// The element's size.
     pub element_bytes: usize,
-    /// The operation: `Sum`, say.
+    /// The operation, such as `Sum`.
     pub op: &'static str,
-    /// How many ranks.
+    /// The number of ranks.
     pub world: usize,
-    /// An all-gather, rather than an all-reduce.
+    /// Whether it is an all-gather rather than an all-reduce.
     pub is_gather: bool,
 }
 
-/// The kernels of a specialisation.
+/// The loaded kernels of a specialisation.
 pub struct FoldKernels {
     specialisation: Specialisation,
-    small: Function,
-    bulk: Function,
+    pub(super) small: Function,
+    pub(super) bulk: Function,
 }
 
 type Loaded = HashMap<(i32, Specialisation), Arc<FoldKernels>>;
 
-/// What this process has loaded. Locked while something is compiled: ranks that are threads of one process want the same.
+/// The kernels that this process has loaded. Locked while one compiles, since ranks of one process need the same ones.
 static LOADED: LazyLock<Mutex<Loaded>> = LazyLock::new(Mutex::default);
 
 impl FoldKernels {
-    /// Those of a specialisation, if they are loaded.
+    /// The kernels of a specialisation, if they are loaded.
     pub fn loaded(gpu: &Gpu, specialisation: &Specialisation) -> Option<Arc<Self>> {
         LOADED.lock().get(&(gpu.ordinal(), *specialisation)).cloned()
     }
 
-    /// Those of a specialisation. Loading them may wait for all kernels that run, so nothing of ours may spin then that
-    /// needs this thread to end. With a folder, the code is looked for there and left there.
+    /// Loads the kernels of a specialisation, through an on-disk `cache` if given.
+    ///
+    /// Loading may wait for all running kernels, so none of them may depend on the calling thread.
     pub fn load(
         gpu: &Gpu,
         specialisation: &Specialisation,
@@ -77,22 +78,14 @@ impl FoldKernels {
         Ok(kernels)
     }
 
-    /// What they are for.
+    /// The specialisation.
     pub fn specialisation(&self) -> &Specialisation {
         &self.specialisation
-    }
-
-    pub(super) fn small(&self) -> &Function {
-        &self.small
-    }
-
-    pub(super) fn bulk(&self) -> &Function {
-        &self.bulk
     }
 }
 
 impl Specialisation {
-    /// The code for a device.
+    /// Returns the code for an architecture, from the cache or compiled.
     pub fn image(&self, arch: &str, compiler: &Compiler, cache: Option<&Path>) -> Result<Vec<u8>, CudaError> {
         let file = cache.map(|folder| folder.join(self.file_name(arch, compiler.version())));
         if let Some(image) = file.as_ref().and_then(|file| std::fs::read(file).ok())
@@ -102,7 +95,7 @@ impl Specialisation {
         }
         let options: Vec<String> = OPTIONS.iter().map(|option| (*option).to_owned()).collect();
         let defines = self.macros();
-        let job = Job {
+        let request = CompileRequest {
             source: SOURCE,
             name: NAME,
             arch,
@@ -111,10 +104,10 @@ impl Specialisation {
             headers: HEADERS,
             options: &options,
         };
-        let image = compiler.compile(&job).map_err(|error| CudaError::Unsupported(error.to_string()))?;
+        let image = compiler.compile(&request).map_err(|error| CudaError::Unsupported(error.to_string()))?;
         if let Some(file) = file {
-            // A cache that can't be written is none.
-            let _ = keep(&file, &image);
+            // Failing to write the cache is not an error.
+            let _ = write_atomically(&file, &image);
         }
         Ok(image)
     }
@@ -129,7 +122,7 @@ impl Specialisation {
         macros
     }
 
-    /// A name that changes with all that the code depends on.
+    /// A file name that depends on everything that the code depends on.
     fn file_name(&self, arch: &str, version: (i32, i32)) -> String {
         let mut hash = DefaultHasher::new();
         (SOURCE, HEADERS, headers::HEADERS, OPTIONS, self.macros(), version).hash(&mut hash);
@@ -139,8 +132,8 @@ impl Specialisation {
     }
 }
 
-/// Writes a file that others see whole or not at all.
-fn keep(file: &Path, image: &[u8]) -> std::io::Result<()> {
+/// Writes a file such that others see it whole or not at all.
+fn write_atomically(file: &Path, image: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;
     }
@@ -165,7 +158,7 @@ mod tests {
         }
     }
 
-    /// None where there is no compiler.
+    /// None if there is no compiler.
     fn compiler() -> Option<&'static Compiler> {
         let compiler = Compiler::load(None);
         if let Err(why) = &compiler {
@@ -200,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_kept_on_disk_and_found_again() {
+    fn code_is_cached_on_disk() {
         let Some(compiler) = compiler() else { return };
         let folder = std::env::temp_dir().join(format!("ringfold-kernels-{}", std::process::id()));
         let wanted = specialisation("F32", 4, "Max", 2);
@@ -209,12 +202,12 @@ mod tests {
         assert_eq!(files.len(), 1);
         std::fs::write(&files[0], [b"\x7fELF", &image[..9]].concat()).unwrap();
         let again = wanted.image("sm_90", compiler, Some(&folder)).unwrap();
-        assert_eq!(again.len(), 13, "what is there is taken");
+        assert_eq!(again.len(), 13, "the cached file is used");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
-    fn names_of_files_tell_apart_what_the_code_depends_on() {
+    fn file_names_differ_for_different_code() {
         let base = specialisation("F32", 4, "Sum", 4);
         let name = |what: Specialisation, arch, version| what.file_name(arch, version);
         let all = [

@@ -1,55 +1,58 @@
-//! Where everything is in an arena. The kernels are told by macros.
+//! The layout of an arena. The kernels get it as macros.
 
-/// The largest world: kernels are compiled for one, and hold an operand of each rank in registers.
+/// The largest world: kernels are compiled for a world size, and hold an operand of each rank in registers.
 pub const WORLD_MAX: usize = 16;
 
-/// Up to so many bytes, together, every rank's data is pushed to all others in packets. Beyond, two meetings of all ranks
-/// cost less than packets, which are twice as long as what they carry.
+/// Total data of all ranks, in bytes, up to which packets are used.
+///
+/// Beyond, two barriers cost less than packets, which take twice the space of their data.
 const PACKET_BYTES_ALL: usize = 16 << 20;
 
-/// What a rank pushes, at least and at most.
+/// Bounds on one rank's data in packets, in bytes.
 const PACKET_BYTES_MIN: usize = 256 << 10;
 const PACKET_BYTES_MAX: usize = 1 << 20;
 
-/// The most blocks of a kernel, for which there are flags.
+/// The most blocks of a kernel: the number of flags.
 pub const BLOCKS_MAX: u32 = 512;
 
-/// Threads of a block: as many as a block can have, since there is one on a multiprocessor.
+/// Threads of a block: the maximum, since each multiprocessor runs one block.
 pub(super) const THREADS: u32 = 1024;
 
-/// Multiprocessors of a device that have none of our blocks. A rank may have to run another kernel (that fills a tensor, say)
-/// before its part of what the others already wait for. With a block of ours on every multiprocessor such kernels were seen
-/// not to begin, however small they were; probably because a multiprocessor divides its memory anew only while it is empty.
+/// Multiprocessors of a device that are left free of our blocks.
+///
+/// A rank may have to run another kernel (one that fills a tensor, say) before its part of a collective that others
+/// already wait for. With our blocks on every multiprocessor even tiny kernels were observed not to start, probably
+/// because a multiprocessor repartitions its memory only when idle.
 const MULTIPROCESSORS_SPARED: u32 = 4;
 
-/// Pieces of memory that can be registered.
+/// The most memories that can be registered.
 pub(super) const SLOTS_MAX: usize = 1024;
 
-/// The bit from which on a place in registered memory tells the slot; below is the offset.
+/// The bit where the slot starts in the code of registered memory; the offset is below.
 pub(super) const SLOT_SHIFT: u32 = 48;
 
-/// Bytes of all ranks' staging areas together: they stay in the cache of one device.
+/// Total size of all ranks' staging areas: they fit into the cache of one device.
 const STAGING_BYTES_ALL: usize = 32 << 20;
 
-/// Bytes of one rank's staging areas, at least and at most.
+/// Bounds on one rank's staging areas, in bytes.
 const STAGING_BYTES_MIN: usize = 2 << 20;
 const STAGING_BYTES_MAX: usize = 8 << 20;
 
 const ALIGN: usize = 256;
 const FLAG_STRIDE: usize = WORLD_MAX;
-const MAIL_BYTES: usize = 32;
+const MAILBOX_BYTES: usize = 32;
 
-/// Offsets in an arena, for a world.
+/// Offsets in an arena, for one world size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
     epochs: usize,
     flags: usize,
-    mail: usize,
+    mailboxes: usize,
     packets: usize,
-    /// Up to so many bytes a rank's data travels in packets.
+    /// The most bytes of a rank's data that are sent in packets.
     packet_bytes: usize,
     staging: usize,
-    /// Of each of the two staging areas.
+    /// Size of each of the two staging areas.
     staging_bytes: usize,
 }
 
@@ -57,14 +60,14 @@ impl Layout {
     pub(super) fn of(world: usize) -> Self {
         let epochs = ALIGN;
         let flags = epochs + (BLOCKS_MAX as usize * 4).next_multiple_of(ALIGN);
-        let mail = flags + (BLOCKS_MAX as usize * FLAG_STRIDE * 4).next_multiple_of(ALIGN);
-        let packets = mail + (world * MAIL_BYTES).next_multiple_of(ALIGN);
+        let mailboxes = flags + (BLOCKS_MAX as usize * FLAG_STRIDE * 4).next_multiple_of(ALIGN);
+        let packets = mailboxes + (world * MAILBOX_BYTES).next_multiple_of(ALIGN);
         let packet_bytes =
             (PACKET_BYTES_ALL / (world * world)).clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX) & !(ALIGN - 1);
         let staging = packets + 2 * world * 2 * packet_bytes;
         let both = (STAGING_BYTES_ALL / world).clamp(STAGING_BYTES_MIN, STAGING_BYTES_MAX);
         let staging_bytes = (both / 2) & !(ALIGN - 1);
-        Self { epochs, flags, mail, packets, packet_bytes, staging, staging_bytes }
+        Self { epochs, flags, mailboxes, packets, packet_bytes, staging, staging_bytes }
     }
 
     pub(super) fn packet_bytes(&self) -> usize {
@@ -75,14 +78,14 @@ impl Layout {
         self.staging + 2 * self.staging_bytes
     }
 
-    /// What the source calls them.
+    /// The macros of the kernel source.
     pub(super) fn macros(&self) -> Vec<(String, String)> {
         let bytes = |name: &str, value: usize| (name.to_owned(), format!("{value}ull"));
         let number = |name: &str, value: u32| (name.to_owned(), value.to_string());
         vec![
             bytes("RF_EPOCHS", self.epochs),
             bytes("RF_FLAGS", self.flags),
-            bytes("RF_MAIL", self.mail),
+            bytes("RF_MAILBOXES", self.mailboxes),
             bytes("RF_PACKETS", self.packets),
             bytes("RF_STAGING", self.staging),
             bytes("RF_STAGING_BYTES", self.staging_bytes),
@@ -94,12 +97,13 @@ impl Layout {
     }
 }
 
-/// How many blocks each rank may have at most, if the ranks are on these devices with so many multiprocessors: blocks that
-/// wait for each other must all be running. None if a device is too small for the ranks that are on it.
+/// The most blocks per rank, given each rank's device and its multiprocessors.
+///
+/// Blocks that wait for each other must all be running. None if a device is too small for its ranks.
 pub(super) fn blocks_max(ranks: &[([u8; 16], u32)]) -> Option<u32> {
     let share = |(gpu, multiprocessors): &([u8; 16], u32)| {
-        let crowd = ranks.iter().filter(|(other, _)| other == gpu).count() as u32;
-        (multiprocessors - MULTIPROCESSORS_SPARED.min(multiprocessors / 2)) / crowd
+        let sharers = ranks.iter().filter(|(other, _)| other == gpu).count() as u32;
+        (multiprocessors - MULTIPROCESSORS_SPARED.min(multiprocessors / 2)) / sharers
     };
     ranks.iter().map(share).min().filter(|blocks| *blocks > 0).map(|blocks| blocks.min(BLOCKS_MAX))
 }
@@ -119,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_an_arena_do_not_overlap_and_are_aligned() {
+    fn the_parts_of_an_arena_are_disjoint_and_aligned() {
         for world in 1..=WORLD_MAX {
             let layout = Layout::of(world);
             let ends = [
                 (layout.epochs, BLOCKS_MAX as usize * 4),
                 (layout.flags, BLOCKS_MAX as usize * FLAG_STRIDE * 4),
-                (layout.mail, world * MAIL_BYTES),
+                (layout.mailboxes, world * MAILBOX_BYTES),
                 (layout.packets, 2 * world * 2 * layout.packet_bytes),
                 (layout.staging, 2 * layout.staging_bytes),
                 (layout.bytes(), 0),
@@ -133,7 +137,7 @@ mod tests {
             for pair in ends.windows(2) {
                 assert!(pair[0].0 + pair[0].1 <= pair[1].0 && pair[1].0 % 16 == 0, "{layout:?}");
             }
-            // Every block has room for a vector of each rank.
+            // Every block has space for a vector of each rank.
             assert!(layout.staging_bytes / BLOCKS_MAX as usize >= 16 * world, "{layout:?}");
         }
     }

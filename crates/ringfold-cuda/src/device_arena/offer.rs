@@ -1,53 +1,51 @@
-//! What ranks tell each other of their memory.
+//! The records by which ranks open each other's memory.
 
-use super::Place;
+use super::PeerMemory;
 use super::layout::{Layout, WORLD_MAX};
 use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
 use crate::ipc::{IpcMemory, IpcRecord};
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::OnceLock;
+use crate::port::process_id;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Memory that others may open.
+/// Memory that other ranks may open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct MemoryOffer {
-    /// A number that this process alone has, as far as chance goes.
+    /// A random id of the process.
     process: u64,
-    /// Where it is, in that process.
+    /// The address in that process.
     address: u64,
     record: IpcRecord,
 }
 
 impl MemoryOffer {
-    /// Memory of this process.
+    /// Creates the offer of memory of this process.
     pub fn of(address: u64, bytes: usize) -> Result<Self, CudaError> {
-        Ok(Self { process: process_number(), address, record: IpcRecord::export(address, bytes)? })
+        Ok(Self { process: process_id() as u64, address, record: IpcRecord::export(address, bytes)? })
     }
 
-    /// The offer in bytes.
+    /// Encodes the offer.
     pub fn encode(&self) -> Vec<u8> {
         self.as_bytes().to_vec()
     }
 
-    /// The offer that these bytes are; none if they are none.
+    /// Decodes an offer; none if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         Self::read_from_bytes(bytes).ok().filter(|offer| offer.record.is_valid())
     }
 
-    pub(super) fn open(&self, gpu: &Gpu) -> Result<Place, CudaError> {
-        if self.process == process_number() {
+    pub(super) fn open(&self, gpu: &Gpu) -> Result<PeerMemory, CudaError> {
+        if self.process == process_id() as u64 {
             if self.record.gpu != gpu.uuid()? {
                 return Err(CudaError::Unsupported(
-                    "ranks that are threads of one process must be on one CUDA device to reach each other's memory".into(),
+                    "ranks that are threads of one process must be on the same CUDA device".into(),
                 ));
             }
-            return Ok(Place::Here(self.address));
+            return Ok(PeerMemory::Local(self.address));
         }
-        IpcMemory::open(&self.record, gpu).map(Place::Mapped)
+        IpcMemory::open(&self.record, gpu).map(PeerMemory::Mapped)
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -59,58 +57,48 @@ impl MemoryOffer {
     }
 }
 
-fn process_number() -> u64 {
-    static NUMBER: OnceLock<(u32, u64)> = OnceLock::new();
-    let (process, number) = *NUMBER.get_or_init(|| {
-        let mut chance = RandomState::new().build_hasher();
-        chance.write_u32(std::process::id());
-        (std::process::id(), chance.finish())
-    });
-    // A forked child has the number of its parent, but not its memory.
-    number ^ u64::from(process ^ std::process::id())
-}
-
-/// A rank's new arena.
+/// A rank's new arena, to be offered to the others.
 pub struct ArenaOffer {
     pub(super) gpu: Gpu,
     pub(super) memory: GpuMemory,
-    pub(super) me: usize,
+    pub(super) rank: usize,
     offer: MemoryOffer,
 }
 
-/// What others know of it.
+/// The encoded form of an arena offer.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-pub(super) struct Decoded {
-    /// Within 16 bits.
+pub(super) struct ArenaRecord {
+    /// At most 16 bits.
     pub(super) multiprocessors: u64,
     pub(super) memory: MemoryOffer,
 }
 
 impl ArenaOffer {
-    /// Makes the arena of a rank.
-    pub fn new(gpu: &Gpu, me: usize, world: usize) -> Result<Self, CudaError> {
+    /// Allocates the arena of a rank.
+    pub fn new(gpu: &Gpu, rank: usize, world: usize) -> Result<Self, CudaError> {
         if world > WORLD_MAX {
             return Err(CudaError::Unsupported(format!(
-                "collectives on CUDA devices are for {WORLD_MAX} ranks at most, and there are {world}"
+                "unsupported world size {world} for collectives on CUDA devices: at most {WORLD_MAX} ranks"
             )));
         }
         let memory = GpuMemory::zeroed(gpu, Layout::of(world).bytes())?;
         let offer = MemoryOffer::of(memory.address(), memory.len())?;
-        Ok(Self { gpu: *gpu, memory, me, offer })
+        Ok(Self { gpu: *gpu, memory, rank, offer })
     }
 
-    /// What the others are to be told.
+    /// Encodes the offer for the other ranks.
     pub fn encode(&self) -> Vec<u8> {
-        Decoded { multiprocessors: self.gpu.sms().into(), memory: self.offer }.as_bytes().to_vec()
+        ArenaRecord { multiprocessors: self.gpu.sms().into(), memory: self.offer }.as_bytes().to_vec()
     }
 }
 
-pub(super) fn decode(bytes: &[u8]) -> Option<Decoded> {
-    let decoded = Decoded::read_from_bytes(bytes).ok()?;
-    // No device has more multiprocessors than that.
-    let is_valid = (1..1 << 16).contains(&decoded.multiprocessors) && decoded.memory.record.is_valid();
-    is_valid.then_some(decoded)
+impl ArenaRecord {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let record = Self::read_from_bytes(bytes).ok()?;
+        let is_valid = (1..1 << 16).contains(&record.multiprocessors) && record.memory.record.is_valid();
+        is_valid.then_some(record)
+    }
 }
 
 #[cfg(test)]
@@ -124,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_survives_being_written_and_half_of_one_is_none() {
+    fn an_offer_round_trips_and_truncated_ones_are_rejected() {
         let offer = offer();
         let bytes = offer.as_bytes();
         assert_eq!(MemoryOffer::decode(bytes), Some(offer));
@@ -135,9 +123,10 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_of_a_device_without_multiprocessors_is_none() {
-        let with = |count: u64| [&count.to_le_bytes()[..], offer().as_bytes()].concat();
-        assert_eq!(decode(&with(132)).map(|arena| arena.multiprocessors), Some(132));
-        assert!(decode(&with(0)).is_none() && decode(&with(1 << 40)).is_none());
+    fn invalid_multiprocessor_counts_are_rejected() {
+        let decode =
+            |count: u64| ArenaRecord::decode(&[&count.to_le_bytes()[..], offer().as_bytes()].concat());
+        assert_eq!(decode(132).map(|arena| arena.multiprocessors), Some(132));
+        assert!(decode(0).is_none() && decode(1 << 40).is_none());
     }
 }

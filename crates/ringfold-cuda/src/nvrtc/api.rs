@@ -1,20 +1,16 @@
-//! NVRTC's functions, and a program that it compiles.
+//! NVRTC's functions, and the programs that it compiles.
 
 use super::CompileError;
-use crate::api::reason;
+use crate::api::{Code, DriverHandle, SUCCESS, loader_message};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-type Code = c_int;
-type Handle = *mut c_void;
-const SUCCESS: Code = 0;
-
 macro_rules! functions {
     ($($name:ident = $symbol:literal ($($argument:ty),* $(,)?)),* $(,)?) => {
-        /// The library's functions. They live as long as it, which is held.
+        /// NVRTC's functions, with the library that holds them.
         pub(super) struct Api {
             $($name: unsafe extern "C" fn($($argument),*) -> Code,)*
             error_text: unsafe extern "C" fn(Code) -> *const c_char,
@@ -25,17 +21,17 @@ macro_rules! functions {
         impl Api {
             fn of(library: Library, name: &Path) -> Result<Self, String> {
                 $(
-                    // SAFETY: the symbol is a function of this type, as the compiler's documentation says.
+                    // SAFETY: the symbol is a function of this type, by NVRTC's documentation.
                     let $name = *unsafe {
                         library.get::<unsafe extern "C" fn($($argument),*) -> Code>($symbol.to_bytes_with_nul())
                     }
-                    .map_err(|error| format!("{} is too old, or no NVRTC: {}", name.display(), reason(&error)))?;
+                    .map_err(|error| format!("{} is not NVRTC or too old: {}", name.display(), loader_message(&error)))?;
                 )*
                 // SAFETY: as above.
                 let error_text = *unsafe {
                     library.get::<unsafe extern "C" fn(Code) -> *const c_char>(b"nvrtcGetErrorString\0")
                 }
-                .map_err(|error| format!("{} is no NVRTC: {}", name.display(), reason(&error)))?;
+                .map_err(|error| format!("{} is not NVRTC: {}", name.display(), loader_message(&error)))?;
                 let at = file_of(error_text as *const c_void).unwrap_or_else(|| name.to_owned());
                 Ok(Self { $($name,)* error_text, library: at, _held: library })
             }
@@ -46,37 +42,37 @@ macro_rules! functions {
 functions! {
     version = c"nvrtcVersion"(*mut c_int, *mut c_int),
     create = c"nvrtcCreateProgram"(
-        *mut Handle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
+        *mut DriverHandle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
     ),
-    destroy = c"nvrtcDestroyProgram"(*mut Handle),
-    compile = c"nvrtcCompileProgram"(Handle, c_int, *const *const c_char),
-    log_bytes = c"nvrtcGetProgramLogSize"(Handle, *mut usize),
-    log = c"nvrtcGetProgramLog"(Handle, *mut c_char),
-    ptx_bytes = c"nvrtcGetPTXSize"(Handle, *mut usize),
-    ptx = c"nvrtcGetPTX"(Handle, *mut c_char),
-    cubin_bytes = c"nvrtcGetCUBINSize"(Handle, *mut usize),
-    cubin = c"nvrtcGetCUBIN"(Handle, *mut c_char),
+    destroy = c"nvrtcDestroyProgram"(*mut DriverHandle),
+    compile = c"nvrtcCompileProgram"(DriverHandle, c_int, *const *const c_char),
+    log_bytes = c"nvrtcGetProgramLogSize"(DriverHandle, *mut usize),
+    log = c"nvrtcGetProgramLog"(DriverHandle, *mut c_char),
+    ptx_bytes = c"nvrtcGetPTXSize"(DriverHandle, *mut usize),
+    ptx = c"nvrtcGetPTX"(DriverHandle, *mut c_char),
+    cubin_bytes = c"nvrtcGetCUBINSize"(DriverHandle, *mut usize),
+    cubin = c"nvrtcGetCUBIN"(DriverHandle, *mut c_char),
 }
 
 impl Api {
-    /// Loads a library by path, or by name from where the loader looks.
+    /// Loads a library by path, or by name from the loader's path.
     pub(super) fn open(library: &Path) -> Result<Self, String> {
         Self::open_with(library, RTLD_NOW | RTLD_LOCAL)
     }
 
-    /// The library of this name, if someone has loaded it.
+    /// The library of this name, if this process has loaded it.
     pub(super) fn opened(name: &str) -> Option<Self> {
         let library = Path::new(name);
         Self::open_with(library, RTLD_NOW | RTLD_LOCAL | libc::RTLD_NOLOAD).ok()
     }
 
     fn open_with(name: &Path, flags: c_int) -> Result<Self, String> {
-        // SAFETY: the compiler's library may be loaded anywhere: its initialisers do nothing that others see.
-        let library = unsafe { Library::open(Some(name), flags) }.map_err(|error| reason(&error))?;
+        // SAFETY: NVRTC may be loaded anywhere: its initialisers have no visible effect.
+        let library = unsafe { Library::open(Some(name), flags) }.map_err(|error| loader_message(&error))?;
         Self::of(library, name)
     }
 
-    /// The file that it was loaded from.
+    /// The file that NVRTC was loaded from.
     pub(super) fn path(&self) -> PathBuf {
         self.library.clone()
     }
@@ -85,11 +81,11 @@ impl Api {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both can be written.
         let code = unsafe { (self.version)(&raw mut major, &raw mut minor) };
-        if code == SUCCESS { Ok((major, minor)) } else { Err(self.words(code)) }
+        if code == SUCCESS { Ok((major, minor)) } else { Err(self.describe(code)) }
     }
 
-    fn words(&self, code: Code) -> String {
-        // SAFETY: the function returns a text that lives as long as the library, or null.
+    fn describe(&self, code: Code) -> String {
+        // SAFETY: the function returns a static text of the library, or null.
         let text = unsafe { (self.error_text)(code) };
         if text.is_null() {
             return format!("NVRTC error {code}");
@@ -99,18 +95,18 @@ impl Api {
     }
 
     fn check(&self, code: Code) -> Result<(), CompileError> {
-        if code == SUCCESS { Ok(()) } else { Err(CompileError::Failed(self.words(code))) }
+        if code == SUCCESS { Ok(()) } else { Err(CompileError::Failed(self.describe(code))) }
     }
 }
 
-/// A source on its way to code.
+/// A source being compiled.
 pub(super) struct Program<'a> {
     api: &'a Api,
-    handle: Handle,
+    handle: DriverHandle,
 }
 
-type Sizer = unsafe extern "C" fn(Handle, *mut usize) -> Code;
-type Getter = unsafe extern "C" fn(Handle, *mut c_char) -> Code;
+type Sizer = unsafe extern "C" fn(DriverHandle, *mut usize) -> Code;
+type Getter = unsafe extern "C" fn(DriverHandle, *mut c_char) -> Code;
 
 impl<'a> Program<'a> {
     pub(super) fn create(
@@ -122,9 +118,9 @@ impl<'a> Program<'a> {
     ) -> Result<Self, CompileError> {
         debug_assert_eq!(texts.len(), names.len());
         let (texts, names) = (pointers(texts), pointers(names));
-        let mut handle: Handle = core::ptr::null_mut();
+        let mut handle: DriverHandle = core::ptr::null_mut();
         let count = c_int::try_from(names.len()).unwrap_or(0);
-        // SAFETY: the handle can be written, and there are so many texts and names, all of them strings, which are copied.
+        // SAFETY: the handle can be written, and there are `count` texts and names, all of them strings, which are copied.
         let code = unsafe {
             let (source, name) = (source.as_ptr(), name.as_ptr());
             (api.create)(&raw mut handle, source, name, count, texts.as_ptr(), names.as_ptr())
@@ -133,21 +129,21 @@ impl<'a> Program<'a> {
         Ok(Self { api, handle })
     }
 
-    /// Compiles it, or says what the compiler says.
+    /// Compiles it, or returns the compiler's log.
     pub(super) fn compile(&self, options: &[CString]) -> Result<(), String> {
         let options = pointers(options);
         let count = c_int::try_from(options.len()).unwrap_or(0);
-        // SAFETY: the program exists, and there are so many options, all of them strings.
+        // SAFETY: the program exists, and there are `count` options, all of them strings.
         let code = unsafe { (self.api.compile)(self.handle, count, options.as_ptr()) };
         if code == SUCCESS {
             return Ok(());
         }
         let log = self.bytes(self.api.log_bytes, self.api.log).unwrap_or_default();
         let log = log.strip_suffix(&[0]).unwrap_or(&log);
-        let words = self.api.words(code);
+        let result = self.api.describe(code);
         match String::from_utf8_lossy(log).trim() {
-            "" => Err(words),
-            log => Err(format!("{log}\n({words})")),
+            "" => Err(result),
+            log => Err(format!("{log}\n({result})")),
         }
     }
 
@@ -164,7 +160,7 @@ impl<'a> Program<'a> {
         // SAFETY: the program exists, and the count can be written.
         self.api.check(unsafe { sizer(self.handle, &raw mut count) })?;
         let mut bytes = vec![0_u8; count];
-        // SAFETY: there is room for as many bytes as it was said to have.
+        // SAFETY: there is room for as many bytes as were reported.
         self.api.check(unsafe { getter(self.handle, bytes.as_mut_ptr().cast()) })?;
         Ok(bytes)
     }
@@ -172,7 +168,7 @@ impl<'a> Program<'a> {
 
 impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // SAFETY: the program exists, and nobody uses it any more.
+        // SAFETY: the program exists, and is no longer used.
         let _ = unsafe { (self.api.destroy)(&raw mut self.handle) };
     }
 }
@@ -185,12 +181,12 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
 fn file_of(function: *const c_void) -> Option<PathBuf> {
     // SAFETY: all zeros are a value of this struct: numbers and null pointers.
     let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
-    // SAFETY: any address may be asked about, and the struct can be written.
+    // SAFETY: any address may be passed, and the struct can be written.
     let found = unsafe { libc::dladdr(function, &raw mut info) } != 0;
     if !found || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader's name of a library that stays loaded.
+    // SAFETY: the name belongs to a library that stays loaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }

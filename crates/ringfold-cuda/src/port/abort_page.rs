@@ -1,17 +1,17 @@
-//! The word that ends every wait of a port, also of kernels that spin on a device, and what such a kernel left behind.
+//! Abort pages: they end all waits of a port, also in kernels, and receive the error of a kernel that timed out.
 //!
-//! A port has one page, and the process has one for waits that belong to no port. Kernels see a page in mapped memory,
-//! which needs a device, so it is only made when a kernel is to see it.
+//! A port has one page, and the process has one for waits that belong to no port. Kernels access a page in mapped
+//! memory, which needs a device, so it is mapped only when a kernel needs it.
 //!
 //! ```text
-//!  0 u64 flag       0 go on, 1 the host ends all waits, 2 a kernel gave up
-//!  8 u64 spin_ns    how long a kernel waits before it gives up
-//! 16 u64 told       what that kernel waited for (8 bits), the line of an assertion (24), and for whom, or -1 (32)
-//! 24 u64 waited_ns  how long it has
+//!  0 u64 flag       0 none, 1 the host ends all waits, 2 a kernel timed out
+//!  8 u64 spin_ns    the time limit of a kernel's wait
+//! 16 u64 error      what the kernel waited for (8 bits), the line of an assertion (24), and the peer, or -1 (32)
+//! 24 u64 waited_ns  how long it waited
 //! ```
 //!
-//! A device's reads of one line of the host's memory come one after the other, a microsecond each. So the page has many
-//! lines, each with a flag and a time, and warps look at different ones. What was told is in the first.
+//! A device's reads of one line of host memory are serialised, at about a microsecond each. So the page has many lines,
+//! each with a flag and a time limit, and warps read different ones. Only the first has the error.
 
 use crate::error::CudaError;
 use crate::gpu::Gpu;
@@ -22,90 +22,91 @@ use core::time::Duration;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
-/// How many lines a page has, and the words of each.
+/// Lines of a page, and words of a line.
 const LINES: usize = 32;
 const LINE_WORDS: usize = 16;
 
 /// The size of a page.
 pub const ABORT_PAGE_BYTES: usize = LINES * LINE_WORDS * 8;
 
-/// How long a kernel waits if nothing else is said.
+/// The default time limit of a kernel's wait.
 pub const SPIN_DEFAULT: Duration = Duration::from_secs(300);
 
-/// Words of a line.
+/// Word indices in a line.
 const FLAG: usize = 0;
 const SPIN_NS: usize = 1;
-const TOLD: usize = 2;
+const ERROR_WORD: usize = 2;
 const WAITED_NS: usize = 3;
 
 const FLAG_BY_HOST: u64 = 1;
 
-/// The page of a port. All kernels that wait for something of that port look at it.
+/// The abort page of a port or of the process.
 pub struct AbortPage {
-    /// Whether the host has ended all waits: what threads of the host look at.
+    /// Whether the host has ended all waits: read by threads of the host.
     is_set: AtomicBool,
     reason: Mutex<Option<String>>,
     spin_ns: AtomicU64,
-    /// What kernels look at, once there are some.
+    /// Read by kernels; mapped on first use.
     mapped: OnceLock<HostWords>,
-    /// Held by whoever makes `mapped`. That may take until a kernel has ended, which `set` must not wait for.
-    making: Mutex<()>,
-    /// Held by whoever shows `mapped`, or writes what it must show.
+    /// Held while `mapped` is created, which may block until a kernel has ended; `set` must not wait for it.
+    mapping: Mutex<()>,
+    /// Held while `mapped` is published or written.
     change: Mutex<()>,
-    /// Whether it counts as a port's page in the process's own.
-    is_of_port: bool,
+    /// Whether it is counted in [`PortCounts`].
+    belongs_to_port: bool,
 }
 
-/// What a kernel waited for in vain.
+/// A wait of a kernel that timed out, or another error of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceError {
-    /// What it waited for.
+    /// What the kernel waited for.
     pub what: DeviceWait,
-    /// The rank that it waited for, if it was one.
+    /// The peer that it waited for, if any.
     pub peer: Option<i32>,
-    /// The line of the source, if the kernel told it.
+    /// The source line; 0 if unknown.
     pub line: u32,
     /// How long it waited.
     pub waited: Duration,
 }
 
-/// What kernels wait for, and what else they may find wrong.
+/// What kernels wait for, and the other errors that they report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DeviceWait {
     /// A semaphore.
     Signal,
-    /// A place for one more trigger.
-    Room,
+    /// Room in a FIFO.
+    FifoSpace,
     /// The proxy.
     Flush,
     /// A packet.
     Packet,
     /// The other blocks of the kernel.
     Blocks,
-    /// Not a wait: an offset, a size or a number that no trigger can say.
+    /// Not a wait: an offset, a size or a number that a trigger cannot represent.
     Argument,
     /// Not a wait: an assertion did not hold.
     Assertion,
-    /// A number that this version does not know.
+    /// An unknown code.
     Unknown(u32),
 }
 
-/// What the process's page stands for.
-struct Process {
+/// The process's page, and the ports that it represents.
+struct ProcessState {
     page: OnceLock<AbortPage>,
-    ports: Mutex<Ports>,
+    ports: Mutex<PortCounts>,
 }
 
 #[derive(Default)]
-struct Ports {
+struct PortCounts {
     open: usize,
     aborted: usize,
 }
 
-static PROCESS: Process = Process { page: OnceLock::new(), ports: Mutex::new(Ports { open: 0, aborted: 0 }) };
+static PROCESS: ProcessState =
+    ProcessState { page: OnceLock::new(), ports: Mutex::new(PortCounts { open: 0, aborted: 0 }) };
 
-/// Where kernels find the process's page, for spins that have no port. None where no device can be used.
+/// The device address of the process's page, for waits without a port. None without a usable device.
 pub fn process_page_address() -> Option<u64> {
     process_page().device_address().ok()
 }
@@ -115,41 +116,40 @@ fn process_page() -> &'static AbortPage {
 }
 
 impl AbortPage {
-    /// A new page of a port.
+    /// Creates the page of a port.
     pub fn open() -> Arc<Self> {
         let mut ports = PROCESS.ports.lock();
         if ports.open == 0 {
-            // What a kernel of an earlier port left behind is none of this one's business.
+            // Discard the errors of earlier ports.
             process_page().clear();
         }
         ports.open += 1;
         Arc::new(Self::new(true))
     }
 
-    /// A new page that belongs to no port: neither do waits without a page of their own end with it, nor does what they
-    /// leave behind concern it.
-    pub fn alone() -> Arc<Self> {
+    /// Creates a page that is independent of the process's page.
+    pub fn standalone() -> Arc<Self> {
         Arc::new(Self::new(false))
     }
 
-    fn new(is_of_port: bool) -> Self {
+    fn new(belongs_to_port: bool) -> Self {
         Self {
             is_set: AtomicBool::new(false),
             reason: Mutex::new(None),
             spin_ns: AtomicU64::new(nanoseconds(SPIN_DEFAULT)),
             mapped: OnceLock::new(),
-            making: Mutex::new(()),
+            mapping: Mutex::new(()),
             change: Mutex::new(()),
-            is_of_port,
+            belongs_to_port,
         }
     }
 
-    /// Where kernels find it. Needs a device.
+    /// The device address. Needs a device.
     pub fn device_address(&self) -> Result<u64, CudaError> {
         if let Some(mapped) = self.mapped.get() {
             return Ok(mapped.device_address());
         }
-        let _making = self.making.lock();
+        let _mapping = self.mapping.lock();
         if let Some(mapped) = self.mapped.get() {
             return Ok(mapped.device_address());
         }
@@ -160,7 +160,7 @@ impl AbortPage {
         Ok(self.mapped.get_or_init(|| page).device_address())
     }
 
-    /// Ends all waits, of the host's threads and of kernels. The first reason stays.
+    /// Ends all waits, of host threads and of kernels. The first reason is kept.
     pub fn set(&self, reason: &str) {
         {
             let mut first = self.reason.lock();
@@ -176,7 +176,7 @@ impl AbortPage {
                 write_all(mapped, FLAG, FLAG_BY_HOST);
             }
         }
-        if self.is_of_port {
+        if self.belongs_to_port {
             let mut ports = PROCESS.ports.lock();
             ports.aborted += 1;
             process_page().set(reason);
@@ -189,18 +189,18 @@ impl AbortPage {
         self.is_set.load(Ordering::Acquire)
     }
 
-    /// Why it has.
+    /// The reason given to [`Self::set`].
     pub fn reason(&self) -> Option<String> {
         self.reason.lock().clone()
     }
 
-    /// What a kernel left behind on this page, or on the process's.
+    /// The error that a kernel reported on this page, or on the process's.
     pub fn error(&self) -> Option<DeviceError> {
-        self.left_behind().or_else(|| if self.is_of_port { process_page().left_behind() } else { None })
+        self.read_report().or_else(|| if self.belongs_to_port { process_page().read_report() } else { None })
     }
 
-    /// How long kernels wait from now on; no time at all stands for what is usual.
-    pub fn set_spin(&self, spin: Duration) {
+    /// Sets the time limit of kernels' waits; zero means the default.
+    pub fn set_spin_timeout(&self, spin: Duration) {
         {
             let _change = self.change.lock();
             self.spin_ns.store(nanoseconds(spin), Ordering::Relaxed);
@@ -208,31 +208,31 @@ impl AbortPage {
                 write_all(mapped, SPIN_NS, nanoseconds(spin));
             }
         }
-        if self.is_of_port {
-            // Waits that belong to no port are as long as those of the port that was told last.
-            process_page().set_spin(spin);
+        if self.belongs_to_port {
+            // Waits without a port use the last limit that was set for any port.
+            process_page().set_spin_timeout(spin);
         }
     }
 
-    /// How long kernels wait.
-    pub fn spin(&self) -> Duration {
+    /// The time limit of kernels' waits.
+    pub fn spin_timeout(&self) -> Duration {
         match self.spin_ns.load(Ordering::Relaxed) {
             0 => SPIN_DEFAULT,
             spin_ns => Duration::from_nanos(spin_ns),
         }
     }
 
-    fn left_behind(&self) -> Option<DeviceError> {
+    fn read_report(&self) -> Option<DeviceError> {
         self.mapped.get().and_then(read_error)
     }
 
-    /// Waits go on again.
+    /// Resets the page: waits are possible again.
     fn clear(&self) {
         let _change = self.change.lock();
         *self.reason.lock() = None;
         self.is_set.store(false, Ordering::Release);
         if let Some(mapped) = self.mapped.get() {
-            mapped.word(TOLD).store(0, Ordering::Relaxed);
+            mapped.word(ERROR_WORD).store(0, Ordering::Relaxed);
             mapped.word(WAITED_NS).store(0, Ordering::Relaxed);
             write_all(mapped, FLAG, 0);
         }
@@ -241,7 +241,7 @@ impl AbortPage {
 
 impl Drop for AbortPage {
     fn drop(&mut self) {
-        if !self.is_of_port {
+        if !self.belongs_to_port {
             return;
         }
         let mut ports = PROCESS.ports.lock();
@@ -265,7 +265,7 @@ impl DeviceWait {
     fn of(number: u32) -> Self {
         match number {
             1 => Self::Signal,
-            2 => Self::Room,
+            2 => Self::FifoSpace,
             3 => Self::Flush,
             4 => Self::Packet,
             5 => Self::Blocks,
@@ -278,44 +278,44 @@ impl DeviceWait {
 
 impl fmt::Display for DeviceError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = Line(self.line);
+        let line = SourceLine(self.line);
         let what = match self.what {
             DeviceWait::Argument => {
                 return write!(
                     out,
-                    "a kernel asked a proxy for a put whose size, offset or number is too large{line}"
+                    "a kernel requested a put with an invalid size, offset or memory id{line}"
                 );
             }
-            DeviceWait::Assertion => return write!(out, "an assertion of a kernel does not hold{line}"),
+            DeviceWait::Assertion => return write!(out, "an assertion in a kernel failed{line}"),
             DeviceWait::Signal => "a signal",
-            DeviceWait::Room => "room in the FIFO of a proxy",
-            DeviceWait::Flush => "a proxy to do what it was asked for",
+            DeviceWait::FifoSpace => "room in the FIFO of a proxy",
+            DeviceWait::Flush => "a proxy to complete its requests",
             DeviceWait::Packet => "a packet",
             DeviceWait::Blocks => "the other blocks of its grid",
-            DeviceWait::Unknown(_) => "something",
+            DeviceWait::Unknown(_) => "an unknown condition",
         };
-        write!(out, "a kernel waited {} in vain for {what}", Seconds(self.waited))?;
+        write!(out, "a kernel timed out after {} waiting for {what}", Seconds(self.waited))?;
         match self.peer {
             Some(peer) if matches!(self.what, DeviceWait::Signal | DeviceWait::Packet) => {
                 write!(out, " from rank {peer}")?;
             }
-            Some(peer) => write!(out, " towards rank {peer}")?,
+            Some(peer) => write!(out, " (peer: rank {peer})")?,
             None => {}
         }
         write!(out, "{line}")
     }
 }
 
-/// A line of the source, if it is known.
-struct Line(u32);
+/// Displays a source line, if it is known.
+struct SourceLine(u32);
 
-impl fmt::Display for Line {
+impl fmt::Display for SourceLine {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 == 0 { Ok(()) } else { write!(out, " (line {})", self.0) }
     }
 }
 
-/// A duration as one says it.
+/// Displays a duration in seconds.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -325,7 +325,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Writes a word of all lines.
+/// Writes a word in all lines.
 fn write_all(page: &HostWords, word: usize, value: u64) {
     for line in 0..LINES {
         page.word(line * LINE_WORDS + word).store(value, Ordering::Release);
@@ -336,15 +336,15 @@ fn read_error(page: &HostWords) -> Option<DeviceError> {
     if page.word(FLAG).load(Ordering::Acquire) == 0 {
         return None;
     }
-    let told = page.word(TOLD).load(Ordering::Acquire);
-    if told == 0 {
+    let report = page.word(ERROR_WORD).load(Ordering::Acquire);
+    if report == 0 {
         return None;
     }
-    let peer = (told >> 32) as i32;
+    let peer = (report >> 32) as i32;
     Some(DeviceError {
-        what: DeviceWait::of(told as u32 & 0xff),
+        what: DeviceWait::of(report as u32 & 0xff),
         peer: (peer >= 0).then_some(peer),
-        line: told as u32 >> 8,
+        line: report as u32 >> 8,
         waited: Duration::from_nanos(page.word(WAITED_NS).load(Ordering::Relaxed)),
     })
 }
@@ -357,33 +357,36 @@ fn nanoseconds(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// What a kernel does that gives up.
-    fn give_up(page: &HostWords, number: u32, peer: i32, waited: Duration) {
+    /// Does what a kernel does that times out.
+    fn time_out(page: &HostWords, number: u32, peer: i32, waited: Duration) {
         page.word(WAITED_NS).store(nanoseconds(waited), Ordering::Relaxed);
-        page.word(TOLD).store(u64::from(peer as u32) << 32 | u64::from(number), Ordering::Relaxed);
+        page.word(ERROR_WORD).store(u64::from(peer as u32) << 32 | u64::from(number), Ordering::Relaxed);
         write_all(page, FLAG, 2);
     }
 
     #[test]
-    fn the_host_reads_what_a_kernel_waited_for() {
+    fn the_host_reads_the_error_of_a_kernel() {
         let page = HostWords::plain(ABORT_PAGE_BYTES);
         assert_eq!(read_error(&page), None);
-        give_up(&page, 1, 3, Duration::from_secs(300));
+        time_out(&page, 1, 3, Duration::from_secs(300));
         let error = read_error(&page).unwrap();
-        assert_eq!(error.to_string(), "a kernel waited 300 s in vain for a signal from rank 3");
-        give_up(&page, 2, -1, Duration::from_millis(500));
+        assert_eq!(error.to_string(), "a kernel timed out after 300 s waiting for a signal from rank 3");
+        time_out(&page, 2, -1, Duration::from_millis(500));
         let error = read_error(&page).unwrap();
-        assert_eq!(error.to_string(), "a kernel waited 0.500 s in vain for room in the FIFO of a proxy");
-        give_up(&page, 7 | 1234 << 8, -1, Duration::ZERO);
+        assert_eq!(
+            error.to_string(),
+            "a kernel timed out after 0.500 s waiting for room in the FIFO of a proxy"
+        );
+        time_out(&page, 7 | 1234 << 8, -1, Duration::ZERO);
         let error = read_error(&page).unwrap();
-        assert_eq!(error.to_string(), "an assertion of a kernel does not hold (line 1234)");
-        give_up(&page, 99, -1, Duration::ZERO);
+        assert_eq!(error.to_string(), "an assertion in a kernel failed (line 1234)");
+        time_out(&page, 99, -1, Duration::ZERO);
         assert_eq!(read_error(&page).unwrap().what, DeviceWait::Unknown(99));
     }
 
     #[test]
-    fn the_first_reason_stays_and_the_process_goes_on_when_the_last_aborted_port_is_gone() {
-        // The process's page is one for all tests, and this is the only one that sets pages.
+    fn the_first_reason_is_kept_and_the_process_page_is_cleared_with_the_last_aborted_port() {
+        // All tests share the process's page; only this one sets pages.
         let (one, other, third) = (AbortPage::open(), AbortPage::open(), AbortPage::open());
         one.set("rank 1 was lost");
         one.set("something else");
@@ -396,8 +399,8 @@ mod tests {
         drop(other);
         assert!(!process_page().is_set());
         assert_eq!((process_page().reason(), third.reason()), (None, None));
-        // A page of no port is none of the process's business.
-        let alone = AbortPage::alone();
+        // A standalone page does not affect the process's page.
+        let alone = AbortPage::standalone();
         alone.set("a collective failed");
         assert!(alone.is_set() && !process_page().is_set() && !third.is_set());
     }

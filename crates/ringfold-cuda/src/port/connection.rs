@@ -1,45 +1,45 @@
-//! What connects two ports: writes into the other side's memory, and words behind them.
+//! Connections between two ports: ordered writes and word updates in the peer's memory.
 
 use super::Port;
-use super::cuda_road::CudaRoad;
+use super::cuda_transport::CudaTransport;
 use super::error::PortError;
 use super::registered_memory::RegisteredMemory;
-use super::shared_road::SharedRoad;
-use super::tcp_road::{TcpRoad, explain};
+use super::shared_memory_transport::SharedMemoryTransport;
+use super::tcp_transport::{TcpTransport, explain};
 use super::transport::Transport;
-use crate::cleaner::Hold;
+use crate::release_queue::ConnectionHold;
 use crate::{CudaError, Gpu};
 use core::sync::atomic::{AtomicU64, Ordering};
 use ringfold_fabric::channel;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A connection with one other rank. Everything on it happens in the order in which it was asked for, and goes on
-/// without the other side's help. Clones are the same connection; it may be used by any thread.
+/// A connection to a peer. Operations complete in order, without the peer's help.
 ///
-/// When the last clone is gone, what was written still arrives, if that takes no longer than a second or so.
+/// Clones share the connection; any thread may use it. After the last clone is dropped, written data still arrives if
+/// that takes no longer than about a second.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<Link>,
 }
 
-/// A connection from within.
+/// The shared state of a connection.
 pub(super) struct Link {
     port: Port,
     transport: Transport,
     peer: i32,
-    road: Road,
-    /// What the two sides know of each other's end by; none if both are one.
-    line: Option<channel::Connection>,
-    /// The last to go: until then nothing makes the driver wait for kernels, which may wait for what is written here.
-    _hold: Hold,
+    path: DataPath,
+    /// The TCP connection, which also detects the peer's death; none for a connection of a port with itself.
+    channels: Option<channel::Connection>,
+    // Dropped last: until then releases of memory, which may wait for kernels, are deferred.
+    _hold: ConnectionHold,
 }
 
-/// How bytes get to the other side.
-pub(super) enum Road {
-    Tcp(TcpRoad),
-    Shared(SharedRoad),
-    Cuda(CudaRoad),
+/// The transport that moves the bytes.
+pub(super) enum DataPath {
+    Tcp(TcpTransport),
+    Shared(SharedMemoryTransport),
+    Cuda(CudaTransport),
 }
 
 impl Connection {
@@ -47,17 +47,17 @@ impl Connection {
         port: Port,
         transport: Transport,
         peer: i32,
-        road: Road,
-        line: Option<channel::Connection>,
+        path: DataPath,
+        channels: Option<channel::Connection>,
     ) -> Self {
-        Self { inner: Arc::new(Link { port, transport, peer, road, line, _hold: Hold::new() }) }
+        Self { inner: Arc::new(Link { port, transport, peer, path, channels, _hold: ConnectionHold::new() }) }
     }
 
     pub(super) fn link(&self) -> &Arc<Link> {
         &self.inner
     }
 
-    /// Writes bytes of ours into the other side's memory. They are read until this is flushed.
+    /// Writes bytes to the peer's memory. The source is read until a flush.
     pub fn write(
         &self,
         dst: &RegisteredMemory,
@@ -73,30 +73,29 @@ impl Connection {
         if bytes == 0 {
             return Ok(());
         }
-        match &self.inner.road {
-            Road::Tcp(road) => road.write(dst, dst_offset, src, src_offset, bytes),
-            Road::Shared(road) => road.write(dst, dst_offset, src, src_offset, bytes),
-            Road::Cuda(road) => road.write(dst, dst_offset, src, src_offset, bytes),
+        match &self.inner.path {
+            DataPath::Tcp(path) => path.write(dst, dst_offset, src, src_offset, bytes),
+            DataPath::Shared(path) => path.write(dst, dst_offset, src, src_offset, bytes),
+            DataPath::Cuda(path) => path.write(dst, dst_offset, src, src_offset, bytes),
         }
     }
 
-    /// Sets an aligned word of the other side's memory, behind all writes so far. Whoever reads it there sees the old
-    /// value or the new one, and with the new one everything that was written before.
+    /// Atomically sets an aligned word of the peer's memory, with release order after all earlier writes.
     pub fn update(&self, dst: &RegisteredMemory, dst_offset: u64, value: u64) -> Result<(), PortError> {
         dst.check_word(dst_offset)?;
         self.check_target(dst)?;
         self.check()?;
-        match &self.inner.road {
-            Road::Tcp(road) => road.update(dst, dst_offset, value),
-            Road::Shared(road) => road.update(dst, dst_offset, value),
-            Road::Cuda(road) => road.update(dst, dst_offset, value),
+        match &self.inner.path {
+            DataPath::Tcp(path) => path.update(dst, dst_offset, value),
+            DataPath::Shared(path) => path.update(dst, dst_offset, value),
+            DataPath::Cuda(path) => path.update(dst, dst_offset, value),
         }
     }
 
-    /// Sets a word of the host's memory here, and one of the other side's as [`Connection::update`] does.
+    /// As [`Connection::update`], and also sets a word of host memory of this process.
     ///
     /// # Safety
-    /// `src` is the address of a word of the host's memory that may be written.
+    /// `src` is the address of a word of host memory that may be written.
     pub unsafe fn update_and_sync(
         &self,
         dst: &RegisteredMemory,
@@ -106,7 +105,9 @@ impl Connection {
     ) -> Result<(), PortError> {
         let word = core::ptr::with_exposed_provenance_mut::<u64>(usize::try_from(src).unwrap_or(0));
         if word.is_null() || !word.is_aligned() {
-            return Err(PortError::Argument(format!("{src:#x} is not the address of an aligned word")));
+            return Err(PortError::Argument(format!(
+                "invalid word address {src:#x}: not a multiple of 8, or null"
+            )));
         }
         self.update(dst, dst_offset, value)?;
         // SAFETY: the caller's promise; it is aligned.
@@ -114,62 +115,61 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits until everything so far is where it belongs.
+    /// Waits until all writes so far have arrived.
     pub fn flush(&self, deadline: Instant) -> Result<(), PortError> {
         self.check()?;
-        let flushed = match &self.inner.road {
-            Road::Tcp(road) => road.flush(deadline),
-            Road::Shared(road) => road.flush(deadline),
-            Road::Cuda(road) => road.flush(deadline, || self.check()),
+        let flushed = match &self.inner.path {
+            DataPath::Tcp(path) => path.flush(deadline),
+            DataPath::Shared(path) => path.flush(deadline),
+            DataPath::Cuda(path) => path.flush(deadline, || self.check()),
         };
-        // Why the port is over says more than what that did to this wait.
+        // The port's own error says more than its effect on this wait.
         flushed.map_err(|error| match error {
             PortError::Aborted(_) | PortError::Lost { .. } => self.inner.port.check().err().unwrap_or(error),
             error => error,
         })
     }
 
-    /// The way that it takes.
+    /// The transport.
     pub fn transport(&self) -> Transport {
         self.inner.transport
     }
 
-    /// The device that works for it; if none does, the one that the calling thread has turned to.
+    /// The device of the CUDA transport; for other transports the calling thread's current device.
     pub(super) fn gpu(&self) -> Result<Gpu, CudaError> {
-        match &self.inner.road {
-            Road::Cuda(road) => road.gpu(),
-            Road::Tcp(_) | Road::Shared(_) => Gpu::current(),
+        match &self.inner.path {
+            DataPath::Cuda(path) => path.gpu(),
+            DataPath::Tcp(_) | DataPath::Shared(_) => Gpu::current(),
         }
     }
 
-    /// The rank at the other side.
+    /// The peer's rank.
     pub fn peer(&self) -> i32 {
         self.inner.peer
     }
 
-    /// What words of the host come by, if they come over TCP: whoever waits for one moves it.
-    pub(super) fn wire(&self) -> Option<&channel::Connection> {
-        match &self.inner.road {
-            Road::Tcp(_) => self.inner.line.as_ref(),
-            Road::Shared(_) | Road::Cuda(_) => None,
+    /// The TCP connection, if words of host memory arrive through it: waiters make it progress.
+    pub(super) fn tcp_channels(&self) -> Option<&channel::Connection> {
+        match &self.inner.path {
+            DataPath::Tcp(_) => self.inner.channels.as_ref(),
+            DataPath::Shared(_) | DataPath::Cuda(_) => None,
         }
     }
 
-    /// The port that it belongs to.
+    /// The port.
     pub fn port(&self) -> &Port {
         &self.inner.port
     }
 
-    /// Whether nothing more comes or goes on it: the other side died or left, or the port was given up.
+    /// Whether the connection has ended: the peer died or left, or the port was aborted.
     pub fn is_over(&self) -> bool {
         self.check().is_err()
     }
 
-    /// Nothing, or why the connection is over. What came before that has come: whoever waits for something looks for
-    /// it first, and asks this after.
+    /// Fails if the connection has ended. Data from before may have arrived: waiters check for it first.
     pub fn check(&self) -> Result<(), PortError> {
         self.inner.port.check()?;
-        match self.inner.line.as_ref().and_then(channel::Connection::failure) {
+        match self.inner.channels.as_ref().and_then(channel::Connection::failure) {
             None => Ok(()),
             Some(failure) => Err(explain(failure, self.inner.peer)),
         }
@@ -180,41 +180,41 @@ impl Connection {
             return Ok(());
         }
         Err(PortError::Argument(format!(
-            "the memory that is to be written was not registered for {}, which this connection uses",
+            "the target memory is not registered for {}, the transport of this connection",
             self.inner.transport
         )))
     }
 }
 
 impl Link {
-    /// Memory of this device may be written from or into soon.
+    /// Allocates what writes from memory of this device need.
     pub(super) fn prepare(&self, gpu: Gpu) -> Result<(), CudaError> {
-        match &self.road {
-            Road::Tcp(road) => road.prepare(gpu),
-            Road::Shared(_) | Road::Cuda(_) => Ok(()),
+        match &self.path {
+            DataPath::Tcp(path) => path.prepare(gpu),
+            DataPath::Shared(_) | DataPath::Cuda(_) => Ok(()),
         }
     }
 
-    /// Gives it up, and tells the other side why.
+    /// Aborts the connection, and sends the reason to the peer.
     pub(super) fn abort(&self, why: &str) {
-        if let Some(line) = &self.line {
-            line.abort(why);
+        if let Some(channels) = &self.channels {
+            channels.abort(why);
         }
     }
 
-    /// Whether nothing is under way on it any more.
+    /// Whether no data is in flight any more.
     pub(super) fn is_closed(&self) -> bool {
-        let is_idle = match &self.road {
-            Road::Cuda(road) => road.is_idle(),
-            Road::Tcp(_) | Road::Shared(_) => true,
+        let is_idle = match &self.path {
+            DataPath::Cuda(path) => path.is_idle(),
+            DataPath::Tcp(_) | DataPath::Shared(_) => true,
         };
-        is_idle && self.line.as_ref().is_none_or(channel::Connection::is_closed)
+        is_idle && self.channels.as_ref().is_none_or(channel::Connection::is_closed)
     }
 
-    /// Takes leave of the other side.
+    /// Leaves the peer.
     pub(super) fn leave(&self) {
-        if let Some(line) = &self.line {
-            line.leave();
+        if let Some(channels) = &self.channels {
+            channels.leave();
         }
     }
 }

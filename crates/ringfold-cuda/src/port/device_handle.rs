@@ -1,11 +1,11 @@
-//! What kernels are given: plain values of addresses and numbers, laid out as the device headers declare them.
+//! The handles of kernels: plain values, laid out as the device headers declare them.
 //!
-//! All that changes lies behind the addresses, so a handle may be copied. Sizes are multiples of 8, as is every address.
+//! Mutable state is behind pointers, so handles may be copied. All sizes and pointers are multiples of 8.
 
 use crate::port::abort_page::ABORT_PAGE_BYTES;
 use zerocopy::{Immutable, IntoBytes};
 
-/// A number of four bytes, and zeros up to eight.
+/// A 32-bit number, padded to eight bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Padded {
@@ -19,73 +19,73 @@ impl From<i32> for Padded {
     }
 }
 
-/// What kernels push triggers with.
+/// The handle to push triggers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct FifoHandle {
     /// The slots.
     pub triggers: u64,
-    /// How many were pushed.
+    /// The number of pushed triggers.
     pub head: u64,
-    /// How many were popped.
+    /// The number of popped triggers.
     pub tail: u64,
-    /// How many were, when a kernel looked last.
+    /// The last tail that a kernel has read.
     pub tail_cache: u64,
-    /// The page that ends waits.
+    /// The abort page.
     pub abort_page: u64,
-    /// How many slots there are.
+    /// The number of slots.
     pub size: Padded,
 }
 
-/// What kernels wait with for signals of a host.
+/// The handle to wait for signals of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct HostSemaphoreHandle {
     /// The word that counts signals.
     pub inbound: u64,
-    /// How many were waited for.
+    /// The number of consumed signals.
     pub expected: u64,
-    /// The page that ends waits.
+    /// The abort page.
     pub abort_page: u64,
     /// The rank that signals.
     pub peer: Padded,
 }
 
-/// What kernels wait and signal with, through memory.
+/// The handle to wait and signal through memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct MemorySemaphoreHandle {
     /// The word that counts signals.
     pub inbound: u64,
-    /// The same of the other side, as it is mapped here.
+    /// The peer's word, mapped in this process.
     pub remote_inbound: u64,
-    /// How many were waited for.
+    /// The number of consumed signals.
     pub expected: u64,
-    /// The page that ends waits.
+    /// The abort page.
     pub abort_page: u64,
-    /// The rank on the other side.
+    /// The peer's rank.
     pub peer: Padded,
 }
 
-/// What kernels write to mapped memory of another rank with.
+/// The handle to access mapped memory of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct MemoryChannelHandle {
     /// The semaphore.
     pub semaphore: MemorySemaphoreHandle,
-    /// Memory of the other side.
+    /// The peer's memory.
     pub target: u64,
-    /// Memory of this side.
+    /// This rank's memory.
     pub source: u64,
-    /// Where packets of the other side arrive; 0 if none do.
+    /// Where the peer's packets arrive; 0 if unused.
     pub packet_buffer: u64,
 }
 
-/// What kernels ask a proxy with.
+/// The handle to push requests to a proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct BasePortChannelHandle {
-    /// The semaphore's number in the proxy.
+    /// The semaphore's id in the proxy.
     pub semaphore_id: Padded,
     /// The semaphore.
     pub semaphore: HostSemaphoreHandle,
@@ -93,22 +93,22 @@ pub struct BasePortChannelHandle {
     pub fifo: FifoHandle,
 }
 
-/// The same, between two memories.
+/// The handle to push requests between two fixed memories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct PortChannelHandle {
-    /// What it asks with.
+    /// The base handle.
     pub base: BasePortChannelHandle,
-    /// The number of the memory that is written.
+    /// The id of the target memory.
     pub target_id: u32,
-    /// The number of the memory that is read.
+    /// The id of the source memory.
     pub source_id: u32,
 }
 
 macro_rules! handles {
     ($($name:ident),*) => {$(
         impl $name {
-            /// As kernels read it.
+            /// The bytes that kernels read.
             pub fn bytes(&self) -> &[u8] {
                 self.as_bytes()
             }
@@ -124,7 +124,7 @@ handles!(
     PortChannelHandle
 );
 
-/// The name in the device headers of each handle, and of what it points to, and its size.
+/// Name in the device headers and size of each handle, and of the types behind its pointers.
 pub const HANDLE_SIZES: [(&str, usize); 8] = [
     ("AbortPage", ABORT_PAGE_BYTES),
     ("ProxyTrigger", 16),
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handles_have_their_parts_where_kernels_look() {
+    fn handles_have_the_layout_of_the_device_headers() {
         let fifo = FifoHandle { triggers: 1, head: 2, tail: 3, tail_cache: 4, abort_page: 5, size: 6.into() };
         let semaphore = HostSemaphoreHandle { inbound: 11, expected: 12, abort_page: 13, peer: (-1).into() };
         let base = BasePortChannelHandle { semaphore_id: 9.into(), semaphore, fifo };

@@ -1,52 +1,52 @@
-//! How something between two ports fails, and whose fault it is.
+//! Errors of ports and connections.
 
 use crate::CudaError;
 use std::io;
 
-/// Why something on a port, or on a connection of it, did not happen.
+/// Why an operation on a port or connection failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
-    /// The driver of a device refused.
+    /// An operation of a device failed.
     #[error("{0}")]
     Cuda(#[from] CudaError),
-    /// The caller's fault: an argument can't be used. Nothing was done.
+    /// An argument is invalid. Nothing was done.
     #[error("{0}")]
     Argument(String),
-    /// The other side died, left, or can't be reached.
-    #[error("{} is lost: {why}", Peer(*peer))]
+    /// The peer died, left, or is unreachable.
+    #[error("{} is lost: {why}", RankName(*peer))]
     Lost {
-        /// Its rank.
+        /// The peer's rank.
         peer: i32,
-        /// In words.
+        /// The reason.
         why: String,
     },
-    /// The other side did not do its part in time. Nothing is broken: it may be waited for again.
-    #[error("waited in vain for {} to {awaited}", Peer(*peer))]
+    /// The peer did not act in time. The wait may be repeated.
+    #[error("timed out waiting for {} to {awaited}", RankName(*peer))]
     Timeout {
-        /// Its rank.
+        /// The peer's rank.
         peer: i32,
-        /// What it was to do.
+        /// The awaited action.
         awaited: String,
     },
-    /// Somebody gave the port up.
-    #[error("the port was given up: {0}")]
+    /// This process or a peer aborted the port.
+    #[error("the port was aborted: {0}")]
     Aborted(String),
-    /// The operating system refused something.
+    /// A system call failed.
     #[error("{what}")]
     System {
-        /// In words.
+        /// The operation and the reason.
         what: String,
-        /// Its number for that, or 0.
+        /// The errno, or 0.
         code: i32,
     },
-    /// This machine, device or build can't do that.
+    /// This machine, device or build does not support the operation.
     #[error("{0}")]
     Unsupported(String),
 }
 
 impl PortError {
-    /// What sort of failure it is, in a word: `cuda`, `argument`, `lost`, `timeout`, `aborted`, `system` or `unsupported`.
+    /// The category: `cuda`, `argument`, `lost`, `timeout`, `aborted`, `system` or `unsupported`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Cuda(error) => error.kind(),
@@ -59,7 +59,7 @@ impl PortError {
         }
     }
 
-    /// The number that the driver or the operating system gave, or 0.
+    /// The error code of the driver or the operating system, or 0.
     pub fn code(&self) -> i32 {
         match self {
             Self::Cuda(error) => error.code(),
@@ -68,18 +68,18 @@ impl PortError {
         }
     }
 
-    /// A failed system call, and what it was for.
+    /// Creates the error of a failed system call.
     pub(crate) fn system(what: &str, error: &io::Error) -> Self {
         Self::System { what: format!("{what}: {error}"), code: error.raw_os_error().unwrap_or(0) }
     }
 }
 
-/// A rank as one says it; those that have none are below zero.
-struct Peer(i32);
+/// Displays a rank; negative numbers are peers without a rank.
+struct RankName(i32);
 
-impl core::fmt::Display for Peer {
+impl core::fmt::Display for RankName {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        if self.0 < 0 { out.write_str("the other side") } else { write!(out, "rank {}", self.0) }
+        if self.0 < 0 { out.write_str("the peer") } else { write!(out, "rank {}", self.0) }
     }
 }
 
@@ -88,11 +88,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_names_the_rank_and_its_kind() {
+    fn errors_name_the_rank_and_the_category() {
         let lost = PortError::Lost { peer: 3, why: "it died".into() };
         assert_eq!((lost.to_string().as_str(), lost.kind()), ("rank 3 is lost: it died", "lost"));
         let late = PortError::Timeout { peer: -1, awaited: "connect".into() };
-        assert_eq!(late.to_string(), "waited in vain for the other side to connect");
+        assert_eq!(late.to_string(), "timed out waiting for the peer to connect");
         let system = PortError::system("a port", &io::Error::from_raw_os_error(24));
         assert_eq!((system.kind(), system.code()), ("system", 24));
     }

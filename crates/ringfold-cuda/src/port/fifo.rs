@@ -1,12 +1,11 @@
-//! A queue of triggers from many pushing threads to one proxy.
+//! A queue of triggers from many producers to one proxy.
 //!
-//! Slots are never cleared. A bit of each trigger tells in which lap it was written: one in even laps, beginning with
-//! the first, zero in odd ones. So whoever polls needs no counter of the pushing side, which may be in the memory of a
-//! device. The pushing side needs to know how many triggers were popped, and reads that only when the queue seems full.
+//! Slots are never cleared. The lap bit of a trigger is one in even laps, beginning with the first, and zero in odd
+//! ones. So the consumer needs no counter of the producers, which may be in device memory. Producers read the number of
+//! popped triggers only when the queue seems full.
 //!
-//! A trigger is two words, and a kernel writes both by one store. Here the word with the lap bit is read first, and
-//! written last: whoever sees it sees the other one as well, whether they were written at once or one by one. A slot is
-//! not written again before it was popped, so the other word can't be of a later trigger.
+//! A trigger is two words. A kernel writes both by one store; the host writes the word with the lap bit last, and the
+//! consumer reads it first, so it sees the other word as well. A slot is not overwritten before it is popped.
 
 use crate::error::CudaError;
 use crate::gpu::Gpu;
@@ -16,30 +15,30 @@ use crate::port::kernel_words::KernelWords;
 use crate::port::trigger::{LAP_BIT, Trigger};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// How many triggers a FIFO has room for at most.
+/// The largest size of a FIFO, in triggers.
 pub const FIFO_SIZE_MAX: usize = 1 << 20;
 
-/// The words of a trigger.
+/// Words of a trigger.
 const TRIGGER_WORDS: usize = 2;
 
-/// Which word of their memory the counters of the pushing side are: each has a cache line of its own.
+/// Word indices of the producers' counters, each on its own cache line.
 const HEAD: usize = 0;
 const TAIL_CACHE: usize = 8;
 const COUNTERS_BYTES: usize = 128;
 
-/// A queue of triggers. One thread polls and pops, any number push.
+/// A queue of triggers with one consumer and any number of producers.
 pub struct Fifo {
     size: u64,
     triggers: HostWords,
-    /// How many triggers were popped: what the pushing side sees.
+    /// The number of popped triggers, read by producers.
     tail: HostWords,
-    /// How many were taken by whoever polls; it alone changes that.
+    /// The number of triggers taken; only the consumer changes it.
     taken: AtomicU64,
-    pushers: Pushers,
+    producers: ProducerCounters,
 }
 
-/// Who pushes, and where its counters are.
-enum Pushers {
+/// The producers' counters.
+enum ProducerCounters {
     /// Threads of this process.
     Host(HostWords),
     /// Kernels.
@@ -47,56 +46,61 @@ enum Pushers {
 }
 
 impl Fifo {
-    /// A FIFO that threads of this process push to.
+    /// Creates a FIFO for producers on the host.
     ///
     /// # Panics
-    /// If there is room for none, or for more than [`FIFO_SIZE_MAX`].
+    /// If `size` is not in 1..=[`FIFO_SIZE_MAX`].
     pub fn of_host(size: usize) -> Self {
         let counters = HostWords::plain(COUNTERS_BYTES);
-        Self::over(size, HostWords::plain(bytes(size)), HostWords::plain(8), Pushers::Host(counters))
+        Self::from_parts(
+            size,
+            HostWords::plain(bytes(size)),
+            HostWords::plain(8),
+            ProducerCounters::Host(counters),
+        )
     }
 
-    /// A FIFO that kernels of a device push to.
+    /// Creates a FIFO for kernels of a device.
     ///
     /// # Panics
     /// As [`Self::of_host`].
     pub fn of_device(gpu: &Gpu, size: usize) -> Result<Self, CudaError> {
         let (triggers, tail) = (gpu.map_host_words(bytes(size))?, gpu.map_host_words(8)?);
         let counters = KernelWords::open(Some(*gpu), COUNTERS_BYTES)?;
-        Ok(Self::over(size, triggers, tail, Pushers::Device(counters)))
+        Ok(Self::from_parts(size, triggers, tail, ProducerCounters::Device(counters)))
     }
 
-    fn over(size: usize, triggers: HostWords, tail: HostWords, pushers: Pushers) -> Self {
-        Self { size: size as u64, triggers, tail, taken: AtomicU64::new(0), pushers }
+    fn from_parts(size: usize, triggers: HostWords, tail: HostWords, producers: ProducerCounters) -> Self {
+        Self { size: size as u64, triggers, tail, taken: AtomicU64::new(0), producers }
     }
 
-    /// The device whose kernels push to it.
+    /// The device whose kernels are the producers.
     pub(crate) fn gpu(&self) -> Option<Gpu> {
-        match &self.pushers {
-            Pushers::Device(KernelWords::Device(memory)) => Some(memory.gpu()),
+        match &self.producers {
+            ProducerCounters::Device(KernelWords::Device(memory)) => Some(memory.gpu()),
             _ => None,
         }
     }
 
-    /// How many triggers it has room for.
+    /// The size in triggers.
     pub fn size(&self) -> usize {
         self.size as usize
     }
 
-    /// The oldest trigger that was not popped.
+    /// The oldest trigger, without consuming it.
     #[inline]
     pub fn poll(&self) -> Option<Trigger> {
         self.at(self.taken.load(Ordering::Relaxed))
     }
 
-    /// Consumes the oldest trigger, and lets the pushing side know. False if there is none.
+    /// Consumes the oldest trigger and publishes that. False if there is none.
     pub fn pop(&self) -> bool {
         let is_there = self.take().is_some();
         self.publish();
         is_there
     }
 
-    /// Consumes the oldest trigger; the pushing side hears of it by [`Self::publish`].
+    /// Consumes the oldest trigger; producers see that after [`Self::publish`].
     #[inline]
     pub fn take(&self) -> Option<Trigger> {
         let at = self.taken.load(Ordering::Relaxed);
@@ -105,24 +109,24 @@ impl Fifo {
         Some(trigger)
     }
 
-    /// Lets the pushing side know that all that was taken has been done.
+    /// Publishes to the producers that all taken triggers are executed.
     #[inline]
     pub fn publish(&self) {
         self.tail.word(0).store(self.taken.load(Ordering::Relaxed), Ordering::Release);
     }
 
-    /// Pushes from the host, and says at which position. None if there is no room.
+    /// Pushes a trigger from the host, and returns its position. None if the FIFO is full.
     ///
     /// # Panics
-    /// If kernels push to this FIFO: their counter is not here.
+    /// If this is a FIFO for kernels, whose counters are in device memory.
     pub fn try_push(&self, trigger: Trigger) -> Option<u64> {
-        let Pushers::Host(counters) = &self.pushers else {
-            panic!("a FIFO that kernels push to was pushed to from the host");
+        let ProducerCounters::Host(counters) = &self.producers else {
+            panic!("push from the host to a FIFO for kernels");
         };
         let head = counters.word(HEAD);
         let mut at = head.load(Ordering::Relaxed);
         loop {
-            // A position is taken only when there is room for it: whoever gives up waiting leaves no hole behind.
+            // A position is taken only if there is room, so that a producer that times out leaves no gap.
             if at >= self.size + self.tail.word(0).load(Ordering::Acquire) {
                 return None;
             }
@@ -131,7 +135,7 @@ impl Fifo {
                 Err(now) => at = now,
             }
         }
-        let (slot, lap) = self.place(at);
+        let (slot, lap) = self.slot_of(at);
         self.triggers.word(slot).store(trigger.fst, Ordering::Relaxed);
         self.triggers.word(slot + 1).store(trigger.snd & !LAP_BIT | lap, Ordering::Release);
         Some(at)
@@ -143,11 +147,11 @@ impl Fifo {
         self.tail.word(0).load(Ordering::Acquire) > at
     }
 
-    /// What kernels push with; they look at this abort page.
+    /// The handle for kernels, with this abort page.
     pub fn device_handle(&self, abort_page: u64) -> FifoHandle {
-        let counters = match &self.pushers {
-            Pushers::Host(words) => words.device_address(),
-            Pushers::Device(words) => words.address(),
+        let counters = match &self.producers {
+            ProducerCounters::Host(words) => words.device_address(),
+            ProducerCounters::Device(words) => words.address(),
         };
         FifoHandle {
             triggers: self.triggers.device_address(),
@@ -160,7 +164,7 @@ impl Fifo {
     }
 
     fn at(&self, position: u64) -> Option<Trigger> {
-        let (slot, lap) = self.place(position);
+        let (slot, lap) = self.slot_of(position);
         let snd = self.triggers.word(slot + 1).load(Ordering::Acquire);
         if snd & LAP_BIT != lap {
             return None;
@@ -169,15 +173,15 @@ impl Fifo {
     }
 
     /// Where the trigger at a position lies, and its lap bit.
-    fn place(&self, position: u64) -> (usize, u64) {
+    fn slot_of(&self, position: u64) -> (usize, u64) {
         let lap = if (position / self.size).is_multiple_of(2) { LAP_BIT } else { 0 };
         ((position % self.size) as usize * TRIGGER_WORDS, lap)
     }
 }
 
-/// The size of so many slots.
+/// The bytes of `size` slots.
 fn bytes(size: usize) -> usize {
-    assert!((1..=FIFO_SIZE_MAX).contains(&size), "a FIFO has room for 1 to {FIFO_SIZE_MAX} triggers");
+    assert!((1..=FIFO_SIZE_MAX).contains(&size), "invalid FIFO size {size}: must be 1..={FIFO_SIZE_MAX}");
     size * TRIGGER_WORDS * 8
 }
 
@@ -194,17 +198,17 @@ mod tests {
     use std::time::{Duration, Instant};
 
     const LONG: Duration = Duration::from_secs(60);
-    /// Set in the tail that kernels have seen while one of them reads a new one.
+    /// Set in the cached tail while a kernel reads the tail.
     const READ_BIT: u64 = 1 << 63;
 
     fn trigger(number: u64) -> Trigger {
-        // The lap bit of what is pushed does not matter, and a word of zeros is a trigger, too.
+        // The lap bit of a pushed trigger is ignored, and a word of zeros is valid.
         Trigger { fst: number, snd: if number.is_multiple_of(3) { 0 } else { number | LAP_BIT } }
     }
 
-    /// What a kernel does: it takes a position first, then waits for room. One of those that do reads the tail for all.
-    fn push_as_kernels_do(fifo: &Fifo, trigger: Trigger) -> u64 {
-        let Pushers::Host(counters) = &fifo.pushers else { unreachable!() };
+    /// Pushes like a kernel: takes a position, then waits for room. One of the waiting threads reads the tail for all.
+    fn push_like_a_kernel(fifo: &Fifo, trigger: Trigger) -> u64 {
+        let ProducerCounters::Host(counters) = &fifo.producers else { unreachable!() };
         let at = counters.word(HEAD).fetch_add(1, Ordering::Relaxed);
         let until = Instant::now() + LONG;
         let seen = counters.word(TAIL_CACHE);
@@ -223,13 +227,13 @@ mod tests {
             assert!(Instant::now() < until, "no room");
             std::thread::yield_now();
         }
-        let (slot, lap) = fifo.place(at);
+        let (slot, lap) = fifo.slot_of(at);
         fifo.triggers.word(slot).store(trigger.fst, Ordering::Relaxed);
         fifo.triggers.word(slot + 1).store(trigger.snd & !LAP_BIT | lap, Ordering::Release);
         at
     }
 
-    fn take_in_time(fifo: &Fifo) -> Trigger {
+    fn take_with_timeout(fifo: &Fifo) -> Trigger {
         let until = Instant::now() + LONG;
         loop {
             if let Some(trigger) = fifo.take() {
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn triggers_come_out_in_order_over_many_laps_for_any_size() {
+    fn triggers_are_popped_in_order_over_many_laps() {
         for size in [1, 2, 3, 7, 64] {
             let fifo = Fifo::of_host(size);
             let (mut pushed, mut popped) = (0, 0);
@@ -263,32 +267,32 @@ mod tests {
     }
 
     #[test]
-    fn a_full_fifo_takes_nothing_until_one_is_popped() {
+    fn a_full_fifo_accepts_nothing_until_one_is_popped() {
         let fifo = Fifo::of_host(3);
         for number in 0..3 {
             assert!(fifo.try_push(trigger(number)).is_some());
         }
         assert_eq!(fifo.try_push(trigger(3)), None);
         assert!(fifo.take().is_some());
-        assert_eq!(fifo.try_push(trigger(3)), None, "what was taken is not done yet");
+        assert_eq!(fifo.try_push(trigger(3)), None, "the taken trigger is not published");
         fifo.publish();
         assert_eq!(fifo.try_push(trigger(3)), Some(3));
     }
 
     #[test]
-    fn a_position_is_passed_when_its_trigger_was_popped() {
+    fn a_position_is_popped_when_published() {
         let fifo = Fifo::of_host(4);
         let (first, second) = (fifo.try_push(trigger(1)).unwrap(), fifo.try_push(trigger(2)).unwrap());
         assert!(!fifo.is_popped(first));
         assert!(fifo.take().is_some() && fifo.take().is_some());
-        assert!(!fifo.is_popped(first), "the tail is published, not guessed");
+        assert!(!fifo.is_popped(first), "the tail is not published");
         fifo.publish();
         assert!(fifo.is_popped(first) && fifo.is_popped(second));
         assert!(!fifo.is_popped(2));
     }
 
     #[test]
-    fn nothing_is_lost_or_doubled_when_many_push_at_once() {
+    fn concurrent_pushes_are_neither_lost_nor_duplicated() {
         const EACH: u64 = 20_000;
         const PUSHERS: u64 = 4;
         for size in [1, 5, 128] {
@@ -300,16 +304,16 @@ mod tests {
                     scope.spawn(move || {
                         for number in 0..EACH {
                             let trigger = Trigger { fst: pusher, snd: number };
-                            push_as_kernels_do(fifo, trigger);
+                            push_like_a_kernel(fifo, trigger);
                         }
                     });
                 }
                 for count in 0..EACH * PUSHERS {
-                    let trigger = take_in_time(&fifo);
+                    let trigger = take_with_timeout(&fifo);
                     let expected = &mut next[trigger.fst as usize];
-                    assert_eq!(trigger.snd, *expected, "each pusher's own come in its order");
+                    assert_eq!(trigger.snd, *expected, "each producer's triggers are in order");
                     *expected += 1;
-                    // Several may be done before the pushing side hears of it, but not all that there is room for.
+                    // Publish before all slots are taken.
                     if size == 1 || count % (size as u64 / 2).max(1) == 0 {
                         fifo.publish();
                     }
@@ -321,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_the_host_push_at_once_and_wait_for_their_own() {
+    fn host_threads_push_concurrently_and_wait_for_their_own_triggers() {
         const EACH: u64 = 5_000;
         let fifo = Fifo::of_host(8);
         std::thread::scope(|scope| {
@@ -344,7 +348,7 @@ mod tests {
                 });
             }
             for _ in 0..3 * EACH {
-                take_in_time(&fifo);
+                take_with_timeout(&fifo);
                 fifo.publish();
             }
         });
@@ -352,8 +356,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "1 to")]
-    fn a_fifo_without_room_is_refused() {
+    #[should_panic(expected = "invalid FIFO size 0")]
+    fn an_empty_fifo_is_rejected() {
         let _ = Fifo::of_host(0);
     }
 }

@@ -1,11 +1,11 @@
-//! A few words that kernels alone read and write: counters that are quick to change where the kernels run.
+//! A few words for kernels only: counters in device memory.
 
 use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
 use crate::host_words::HostWords;
 
-/// Zeroed words in the memory of a device; of the host where there is no device, so that what has them can be made.
+/// Zeroed words in device memory, or in host memory without a device, so that their owners can still be created.
 #[derive(Debug)]
 pub(crate) enum KernelWords {
     Device(GpuMemory),
@@ -13,17 +13,17 @@ pub(crate) enum KernelWords {
 }
 
 impl KernelWords {
-    /// On a device, if there is one: this one, or the one that the calling thread works with.
+    /// Allocates words on this device, on the current one, or on the host if there is none.
     pub(crate) fn open(gpu: Option<Gpu>, bytes: usize) -> Result<Self, CudaError> {
         let gpu = match gpu {
             Some(gpu) => gpu,
-            None if Gpu::why_not().is_some() => return Ok(Self::Host(HostWords::plain(bytes))),
+            None if Gpu::unavailable_reason().is_some() => return Ok(Self::Host(HostWords::plain(bytes))),
             None => Gpu::current()?,
         };
         GpuMemory::zeroed(&gpu, bytes).map(Self::Device)
     }
 
-    /// Where kernels find them.
+    /// The device address.
     pub(crate) fn address(&self) -> u64 {
         match self {
             Self::Device(memory) => memory.address(),

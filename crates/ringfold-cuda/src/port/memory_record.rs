@@ -1,4 +1,4 @@
-//! What another port has to know of registered memory.
+//! The encoded description of registered memory.
 
 use super::transport::TransportFlags;
 use ringfold_fabric::channel::Handle;
@@ -6,44 +6,44 @@ use ringfold_fabric::shared_memory::FileTicket;
 use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Registered memory, as it is told to others.
+/// The description of registered memory that peers need.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct MemoryRecord {
-    /// The host, as those that may share memory number it.
+    /// The id of the host.
     pub(super) host: u64,
-    /// The process: a number that no other one has.
+    /// The id of the process.
     pub(super) process: u128,
-    /// The port that it was registered with.
+    /// The id of the port.
     pub(super) port: u128,
-    /// The memory's own number in its process.
+    /// The memory's id in its process.
     pub(super) id: u64,
-    /// Where it lies in its process.
+    /// The address in its process.
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) transports: TransportFlags,
-    /// Whether it is a device's.
+    /// Whether it is device memory.
     pub(super) is_device: bool,
-    /// Where it can be mapped from.
+    /// The file to map it from.
     pub(super) file: Option<FileTicket>,
-    /// What names it on a connection over TCP.
+    /// Its handle on TCP connections.
     pub(super) segment: Option<Handle>,
-    /// What a process of the same host opens memory of a device with.
+    /// The encoded `IpcRecord` of device memory.
     pub(super) ipc: Option<Vec<u8>>,
 }
 
 const MAGIC: [u8; 4] = *b"RFm1";
 
-/// Bytes of what opens memory of a device, at most.
+/// The largest encoded `IpcRecord`.
 const IPC_BYTES_MAX: usize = 256;
 
 const IS_DEVICE: u32 = 1;
 const HAS_FILE: u32 = 2;
 const HAS_SEGMENT: u32 = 4;
 
-/// The layout of a record. Ticket, handle and what opens memory of a device follow.
+/// The layout of a record. File ticket, segment handle and IPC record follow.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Head {
+struct MemoryHeader {
     magic: [u8; 4],
     flags: U32,
     host: U64,
@@ -57,14 +57,14 @@ struct Head {
 }
 
 impl MemoryRecord {
-    /// As it travels.
+    /// Encodes the record.
     pub(super) fn encode(&self) -> Vec<u8> {
         let flag = |is: bool, bit: u32| if is { bit } else { 0 };
         let flags = flag(self.is_device, IS_DEVICE)
             | flag(self.file.is_some(), HAS_FILE)
             | flag(self.segment.is_some(), HAS_SEGMENT);
         let ipc = self.ipc.as_deref().unwrap_or_default();
-        let head = Head {
+        let header = MemoryHeader {
             magic: MAGIC,
             flags: flags.into(),
             host: self.host.into(),
@@ -76,18 +76,18 @@ impl MemoryRecord {
             transports: self.transports.bits().into(),
             ipc_bytes: (ipc.len() as u32).into(),
         };
-        let mut bytes = head.as_bytes().to_vec();
+        let mut bytes = header.as_bytes().to_vec();
         bytes.extend(self.file.iter().flat_map(FileTicket::encode));
         bytes.extend(self.segment.iter().flat_map(Handle::encode));
         bytes.extend(ipc);
         bytes
     }
 
-    /// The record that these bytes are, if they are one.
+    /// Decodes a record; none if the bytes are invalid.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, mut rest) = Head::read_from_prefix(bytes).ok()?;
-        let flags = head.flags.get();
-        if head.magic != MAGIC || flags & !(IS_DEVICE | HAS_FILE | HAS_SEGMENT) != 0 {
+        let (header, mut rest) = MemoryHeader::read_from_prefix(bytes).ok()?;
+        let flags = header.flags.get();
+        if header.magic != MAGIC || flags & !(IS_DEVICE | HAS_FILE | HAS_SEGMENT) != 0 {
             return None;
         }
         let (mut file, mut segment) = (None, None);
@@ -98,19 +98,19 @@ impl MemoryRecord {
             segment = Some(Handle::decode(chunk(&mut rest)?));
         }
         let (address, bytes, ipc_bytes) =
-            (head.address.get(), head.bytes.get(), head.ipc_bytes.get() as usize);
-        // An address with an offset must not wrap around.
+            (header.address.get(), header.bytes.get(), header.ipc_bytes.get() as usize);
+        // No address within the memory may wrap around.
         address.checked_add(bytes)?;
         let is_valid = rest.len() == ipc_bytes
             && ipc_bytes <= IPC_BYTES_MAX
             && file.is_none_or(|file: FileTicket| file.bytes == bytes)
             && segment.is_none_or(|segment: Handle| segment.bytes() == bytes);
-        let transports = TransportFlags::from_bits(head.transports.get())?;
+        let transports = TransportFlags::from_bits(header.transports.get())?;
         is_valid.then(|| Self {
-            host: head.host.get(),
-            process: head.process.get(),
-            port: head.port.get(),
-            id: head.id.get(),
+            host: header.host.get(),
+            process: header.process.get(),
+            port: header.port.get(),
+            id: header.id.get(),
             address,
             bytes,
             transports,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn records_survive_their_way() {
+    fn records_round_trip() {
         let bare = MemoryRecord { is_device: false, file: None, segment: None, ipc: None, ..full() };
         for record in [full(), bare] {
             assert_eq!(MemoryRecord::decode(&record.encode()), Some(record));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_goes_on_is_no_record() {
+    fn truncated_or_extended_records_are_rejected() {
         let bytes = full().encode();
         for length in 0..bytes.len() {
             assert_eq!(MemoryRecord::decode(&bytes[..length]), None, "{length}");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_with_any_bit_flipped_is_read_without_harm() {
+    fn a_record_with_a_flipped_bit_is_rejected_or_valid() {
         let bytes = full().encode();
         for bit in 0..bytes.len() * 8 {
             let mut other = bytes.clone();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_contradict_each_other_are_refused() {
+    fn contradictory_sizes_are_rejected() {
         assert_eq!(MemoryRecord::decode(&MemoryRecord { bytes: 4097, ..full() }.encode()), None);
         assert_eq!(MemoryRecord::decode(&MemoryRecord { address: u64::MAX - 5, ..full() }.encode()), None);
         assert_eq!(MemoryRecord::decode(&MemoryRecord { ipc: Some(vec![1; 257]), ..full() }.encode()), None);

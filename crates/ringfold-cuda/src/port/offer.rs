@@ -1,37 +1,36 @@
-//! What the two sides of a connection tell each other before they connect.
+//! The encoded offer of a connection.
 
 use super::transport::Transport;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use zerocopy::little_endian::{I32, U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What the other side has to know to connect, in bytes that get there somehow. It has a key in it: whoever knows it
-/// can connect.
+/// What the peer needs to connect. It contains a secret key: anyone who knows it can connect.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct OfferRecord {
     pub(super) transport: Transport,
-    /// The device that this side's memory is on, or -1.
+    /// The device of this rank's memory, or -1.
     pub(super) device: i32,
     pub(super) host: u64,
     pub(super) process: u128,
     pub(super) port: u128,
-    /// The offer's own number.
+    /// The offer's id.
     pub(super) id: u64,
-    /// What the one who dials has to prove that it knows.
+    /// The key by which the dialing peer authenticates.
     pub(super) key: [u8; 32],
-    /// Where the port listens.
+    /// The port's listening addresses.
     pub(super) addresses: Vec<SocketAddr>,
 }
 
 const MAGIC: [u8; 4] = *b"RFo1";
 
-/// Addresses of one port, at most.
+/// The most addresses of a port.
 pub(super) const ADDRESSES_MAX: usize = 16;
 
-/// The layout of an offer. Its addresses follow.
+/// The layout of an offer. The addresses follow.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Head {
+struct OfferHeader {
     magic: [u8; 4],
     transport: U32,
     device: I32,
@@ -43,20 +42,20 @@ struct Head {
     key: [u8; 32],
 }
 
-/// The layout of an address. The address of an IPv4 host is mapped.
+/// The layout of an address. IPv4 addresses are mapped to IPv6.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Address {
+struct AddressRecord {
     ip: [u8; 16],
     port: U16,
     family: U16,
 }
 
 impl OfferRecord {
-    /// As it travels.
+    /// Encodes the offer.
     pub(super) fn encode(&self) -> Vec<u8> {
         let addresses = &self.addresses[..self.addresses.len().min(ADDRESSES_MAX)];
-        let head = Head {
+        let header = OfferHeader {
             magic: MAGIC,
             transport: self.transport.bit().into(),
             device: self.device.into(),
@@ -67,35 +66,35 @@ impl OfferRecord {
             id: self.id.into(),
             key: self.key,
         };
-        let mut bytes = head.as_bytes().to_vec();
+        let mut bytes = header.as_bytes().to_vec();
         for address in addresses {
-            bytes.extend(Address::from(*address).as_bytes());
+            bytes.extend(AddressRecord::from(*address).as_bytes());
         }
         bytes
     }
 
-    /// The offer that these bytes are, if they are one.
+    /// Decodes an offer; none if the bytes are invalid.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, rest) = Head::read_from_prefix(bytes).ok()?;
-        let addresses = <[Address]>::ref_from_bytes(rest).ok()?;
-        let count = head.addresses.get() as usize;
-        if head.magic != MAGIC || count > ADDRESSES_MAX || count != addresses.len() {
+        let (header, rest) = OfferHeader::read_from_prefix(bytes).ok()?;
+        let addresses = <[AddressRecord]>::ref_from_bytes(rest).ok()?;
+        let count = header.addresses.get() as usize;
+        if header.magic != MAGIC || count > ADDRESSES_MAX || count != addresses.len() {
             return None;
         }
         Some(Self {
-            transport: Transport::from_bit(head.transport.get())?,
-            device: head.device.get(),
-            host: head.host.get(),
-            process: head.process.get(),
-            port: head.port.get(),
-            id: head.id.get(),
-            key: head.key,
-            addresses: addresses.iter().map(Address::decode).collect::<Option<_>>()?,
+            transport: Transport::from_bit(header.transport.get())?,
+            device: header.device.get(),
+            host: header.host.get(),
+            process: header.process.get(),
+            port: header.port.get(),
+            id: header.id.get(),
+            key: header.key,
+            addresses: addresses.iter().map(AddressRecord::decode).collect::<Option<_>>()?,
         })
     }
 }
 
-impl From<SocketAddr> for Address {
+impl From<SocketAddr> for AddressRecord {
     fn from(address: SocketAddr) -> Self {
         let (family, ip) = match address.ip() {
             IpAddr::V4(ip) => (4, ip.to_ipv6_mapped().octets()),
@@ -105,7 +104,7 @@ impl From<SocketAddr> for Address {
     }
 }
 
-impl Address {
+impl AddressRecord {
     fn decode(&self) -> Option<SocketAddr> {
         let ip = Ipv6Addr::from(self.ip);
         let ip = match self.family.get() {
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_survive_their_way_and_keep_their_key_to_themselves() {
+    fn offers_round_trip_and_do_not_print_their_key() {
         let none = OfferRecord { addresses: vec![], device: 7, ..offer() };
         for offer in [offer(), none] {
             assert_eq!(OfferRecord::decode(&offer.encode()), Some(offer.clone()));
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_offer_is_refused() {
+    fn invalid_offers_are_rejected() {
         let bytes = offer().encode();
         for length in 0..bytes.len() {
             assert_eq!(OfferRecord::decode(&bytes[..length]), None, "{length}");

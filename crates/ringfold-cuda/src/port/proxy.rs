@@ -1,25 +1,24 @@
-//! A thread that does for kernels, and for programs on the host, what they can't or need not do themselves: writes into
-//! other ranks' memory, signals behind them, and waits until all has left.
+//! A proxy: a thread that executes writes, signals and flushes for kernels and for programs on the host.
 //!
-//! Kernels push to a FIFO in mapped memory, programs on the host to one of their own, so that the two never wait for each
-//! other; one thread works both off. A trigger with several bits is done in the order data, flag, sync. When it is done,
-//! and not before, its position counts as popped: that is what a flush waits for.
+//! Kernels push to a FIFO in mapped memory, the host to another one, so that the two never wait for each other; one
+//! thread serves both. A trigger with several bits is executed in the order data, flag, sync. Its position counts as
+//! popped only when it is executed: that is what a flush waits for.
 //!
-//! When something fails (a rank is lost, a number stands for nothing, an offset is out of bounds), the port is given up,
-//! so that kernels and programs that wait on it end. What is in the FIFOs afterwards is taken out and not done: whoever
-//! pushes never waits for room in vain. A rank that takes leave is no failure: what is still pushed for it is not done.
+//! On a failure (a lost peer, an unknown id, an offset out of bounds) the port is aborted, so that all waits on it end.
+//! Later triggers are popped without being executed, so that producers never block. A peer that leaves is no failure:
+//! triggers for it are ignored.
 
 use crate::capture::relaxed_capture;
 use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::port::device_handle::{BasePortChannelHandle, PortChannelHandle};
 use crate::port::fifo::{FIFO_SIZE_MAX, Fifo};
-use crate::port::semaphore_face::abort_page;
+use crate::port::semaphore_cursor::abort_page;
 use crate::port::table::Table;
 use crate::port::trigger::{
     MEMORIES_MAX, MemoryId, SEMAPHORES_MAX, SemaphoreId, Trigger, TriggerFields, TriggerKind,
 };
-use crate::port::{Port, PortChannel, PortError, RegisteredMemory, SemaphoreFace};
+use crate::port::{Port, PortChannel, PortError, RegisteredMemory, SemaphoreCursor};
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use ringfold_fabric::waiter::sleep::WakeFlag;
@@ -29,92 +28,95 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How many triggers of one FIFO are done before the other one is looked at.
-const TURN_TRIGGERS: usize = 64;
+/// Triggers of one FIFO that are executed before the other one is polled.
+const BATCH_TRIGGERS: usize = 64;
 
-/// How often an idle proxy looks whether a kernel has given up waiting.
-const PAGES_EVERY: Duration = Duration::from_millis(10);
+/// How often an idle proxy checks for kernels that timed out.
+const PAGE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long a proxy that is dropped waits for its thread, which still does what was pushed.
+/// How long the drop of a proxy waits for its thread, which executes the pushed triggers first.
 const DROP_MAX: Duration = Duration::from_secs(10);
 
-/// The proxies of this process that were started, and the process that did.
-static PROXIES: Mutex<Vec<(u32, Weak<Desk>)>> = Mutex::new(Vec::new());
+/// The started proxies, with the pid that started them.
+static PROXIES: Mutex<Vec<(u32, Weak<ProxyState>)>> = Mutex::new(Vec::new());
 
-/// Stops all proxies of this process, and waits for a while until they have done what was pushed. For the end of a
-/// process that does not get to let go of them: their threads must not use the driver while that ends.
-pub(super) fn stop_all(patience: Duration) {
+/// Stops all proxies of this process, and waits until they have executed the pushed triggers or the timeout passes.
+///
+/// For a process that ends without dropping them: their threads must not use the driver while it shuts down.
+pub(super) fn stop_all_proxies(timeout: Duration) {
     let proxies = core::mem::take(&mut *PROXIES.lock());
-    // Those that came by a fork have no thread here.
+    // Proxies inherited by a fork have no thread in this process.
     let proxies = proxies.into_iter().filter(|(process, _)| *process == std::process::id());
-    let desks: Vec<_> = proxies.filter_map(|(_, desk)| desk.upgrade()).collect();
-    for desk in &desks {
-        desk.stops.store(true, Ordering::Release);
-        desk.awake.wake();
+    let states: Vec<_> = proxies.filter_map(|(_, state)| state.upgrade()).collect();
+    for state in &states {
+        state.stopping.store(true, Ordering::Release);
+        state.wake_flag.wake();
     }
-    Wait::within(patience).poll(|| desks.iter().all(|desk| !desk.runs.load(Ordering::Acquire)).then_some(()));
+    Wait::within(timeout)
+        .poll(|| states.iter().all(|state| !state.running.load(Ordering::Acquire)).then_some(()));
 }
 
-/// A proxy. When it is dropped it stops.
+/// A proxy. Dropping it stops it.
 pub struct ProxyService {
-    desk: Arc<Desk>,
+    state: Arc<ProxyState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread works at, and others push to.
-pub(crate) struct Desk {
-    /// The port to give up when something fails that belongs to no connection.
+/// The state shared by the proxy's thread and its producers.
+pub(crate) struct ProxyState {
+    /// The port to abort on failures that belong to no connection.
     port: Option<Port>,
     memories: Table<RegisteredMemory>,
-    semaphores: Table<SemaphoreFace>,
+    semaphores: Table<SemaphoreCursor>,
     fifo_size: usize,
-    for_host: Fifo,
-    /// Made when a kernel is to push.
-    for_kernels: OnceLock<Fifo>,
-    making: Mutex<()>,
-    awake: WakeFlag,
-    stops: AtomicBool,
-    runs: AtomicBool,
+    host_fifo: Fifo,
+    /// Created with the first handle for kernels.
+    kernel_fifo: OnceLock<Fifo>,
+    creating: Mutex<()>,
+    wake_flag: WakeFlag,
+    stopping: AtomicBool,
+    running: AtomicBool,
     failure: OnceLock<PortError>,
 }
 
 impl ProxyService {
-    /// A proxy whose FIFOs have room for so many triggers.
+    /// Creates a proxy whose FIFOs hold `fifo_size` triggers.
     pub fn new(port: Option<Port>, fifo_size: usize) -> Result<Self, PortError> {
         if !(1..=FIFO_SIZE_MAX).contains(&fifo_size) {
             return Err(PortError::Argument(format!(
-                "a FIFO has room for 1 to {FIFO_SIZE_MAX} triggers, not for {fifo_size}"
+                "invalid FIFO size {fifo_size}: must be 1..={FIFO_SIZE_MAX}"
             )));
         }
-        let desk = Desk {
+        let state = ProxyState {
             port,
             memories: Table::new(MEMORIES_MAX),
             semaphores: Table::new(SEMAPHORES_MAX),
             fifo_size,
-            for_host: Fifo::of_host(fifo_size),
-            for_kernels: OnceLock::new(),
-            making: Mutex::new(()),
-            awake: WakeFlag::default(),
-            stops: AtomicBool::new(false),
-            runs: AtomicBool::new(false),
+            host_fifo: Fifo::of_host(fifo_size),
+            kernel_fifo: OnceLock::new(),
+            creating: Mutex::new(()),
+            wake_flag: WakeFlag::default(),
+            stopping: AtomicBool::new(false),
+            running: AtomicBool::new(false),
             failure: OnceLock::new(),
         };
-        Ok(Self { desk: Arc::new(desk), thread: Mutex::new(None) })
+        Ok(Self { state: Arc::new(state), thread: Mutex::new(None) })
     }
 
-    /// Makes memory known, also while the proxy runs.
+    /// Registers memory with the proxy, which may be running.
     pub fn add_memory(&self, memory: RegisteredMemory) -> Result<MemoryId, PortError> {
-        let number = self.desk.memories.add(memory).ok_or_else(|| full("memories", MEMORIES_MAX))?;
+        let number = self.state.memories.add(memory).ok_or_else(|| full("memories", MEMORIES_MAX))?;
         Ok(MemoryId(number as u16))
     }
 
-    /// Makes a semaphore known, and with it its connection, also while the proxy runs.
-    pub fn add_semaphore(&self, semaphore: SemaphoreFace) -> Result<SemaphoreId, PortError> {
-        let number = self.desk.semaphores.add(semaphore).ok_or_else(|| full("semaphores", SEMAPHORES_MAX))?;
+    /// Registers a semaphore and its connection with the proxy, which may be running.
+    pub fn add_semaphore(&self, semaphore: SemaphoreCursor) -> Result<SemaphoreId, PortError> {
+        let number =
+            self.state.semaphores.add(semaphore).ok_or_else(|| full("semaphores", SEMAPHORES_MAX))?;
         Ok(SemaphoreId(number as u16))
     }
 
-    /// A channel between two memories.
+    /// Creates a channel between two memories.
     pub fn channel(
         &self,
         semaphore: SemaphoreId,
@@ -122,52 +124,52 @@ impl ProxyService {
         source: MemoryId,
     ) -> Result<PortChannel, PortError> {
         for memory in [target, source] {
-            self.desk.memory(memory)?;
+            self.state.memory(memory)?;
         }
-        let face = self.desk.semaphore(semaphore)?.clone();
-        Ok(PortChannel::new(self.desk.clone(), semaphore, face, Some((target, source))))
+        let cursor = self.state.semaphore(semaphore)?.clone();
+        Ok(PortChannel::new(self.state.clone(), semaphore, cursor, Some((target, source))))
     }
 
-    /// A channel that is told the memories with each put.
+    /// Creates a channel whose puts name the memories.
     pub fn base_channel(&self, semaphore: SemaphoreId) -> Result<PortChannel, PortError> {
-        let face = self.desk.semaphore(semaphore)?.clone();
-        Ok(PortChannel::new(self.desk.clone(), semaphore, face, None))
+        let cursor = self.state.semaphore(semaphore)?.clone();
+        Ok(PortChannel::new(self.state.clone(), semaphore, cursor, None))
     }
 
-    /// Starts the thread, if it does not run.
+    /// Starts the thread, if it is not running.
     pub fn start(&self) -> Result<(), PortError> {
         let mut thread = self.thread.lock();
-        // One that was told to stop can't be told otherwise.
-        let stops = self.desk.stops.load(Ordering::Acquire);
-        if let Some(ending) = thread.take_if(|thread| stops || thread.is_finished()) {
+        // A stopping thread cannot be kept.
+        let stopping = self.state.stopping.load(Ordering::Acquire);
+        if let Some(ending) = thread.take_if(|thread| stopping || thread.is_finished()) {
             let _ = ending.join();
         }
         if thread.is_some() {
             return Ok(());
         }
-        self.desk.stops.store(false, Ordering::Release);
-        self.desk.runs.store(true, Ordering::Release);
-        let desk = self.desk.clone();
+        self.state.stopping.store(false, Ordering::Release);
+        self.state.running.store(true, Ordering::Release);
+        let state = self.state.clone();
         let builder = std::thread::Builder::new().name("ringfold-proxy".into());
         let started = builder.spawn(move || {
-            if catch_unwind(AssertUnwindSafe(|| desk.run())).is_err() {
-                // A bug of ours; whoever waits for the thread is not to wait for ever.
-                let what = "the thread of a proxy has panicked".to_owned();
-                desk.fail(None, PortError::System { what, code: 0 });
+            if catch_unwind(AssertUnwindSafe(|| state.run())).is_err() {
+                // A bug: end all waits for the thread.
+                let what = "the thread of a proxy panicked".to_owned();
+                state.fail(None, PortError::System { what, code: 0 });
             }
-            desk.runs.store(false, Ordering::Release);
+            state.running.store(false, Ordering::Release);
         });
         *thread = Some(started.map_err(|error| {
-            self.desk.runs.store(false, Ordering::Release);
+            self.state.running.store(false, Ordering::Release);
             PortError::system("starting the thread of a proxy", &error)
         })?);
         let mut proxies = PROXIES.lock();
-        proxies.retain(|(_, desk)| desk.strong_count() > 0 && !desk.ptr_eq(&Arc::downgrade(&self.desk)));
-        proxies.push((std::process::id(), Arc::downgrade(&self.desk)));
+        proxies.retain(|(_, state)| state.strong_count() > 0 && !state.ptr_eq(&Arc::downgrade(&self.state)));
+        proxies.push((std::process::id(), Arc::downgrade(&self.state)));
         Ok(())
     }
 
-    /// Has the thread do what was pushed, and ends it. Says what has failed since the beginning.
+    /// Executes all pushed triggers and stops the thread. Returns the proxy's failure, if any.
     pub fn stop(&self) -> Result<(), PortError> {
         loop {
             if let Some(end) = self.stop_within(Duration::from_secs(1)) {
@@ -176,12 +178,12 @@ impl ProxyService {
         }
     }
 
-    /// As [`Self::stop`], but waits no longer than this. If it is not done by then the thread goes on ending.
-    pub fn stop_within(&self, patience: Duration) -> Option<Result<(), PortError>> {
-        self.desk.stops.store(true, Ordering::Release);
-        self.desk.awake.wake();
-        Wait::within(patience).poll(|| {
-            // Not held while it waits: whoever else stops, or starts again, is not to wait for this one.
+    /// As [`Self::stop`], with a timeout, after which the thread continues to stop.
+    pub fn stop_within(&self, timeout: Duration) -> Option<Result<(), PortError>> {
+        self.state.stopping.store(true, Ordering::Release);
+        self.state.wake_flag.wake();
+        Wait::within(timeout).poll(|| {
+            // Not held between polls, so that other callers of stop and start are not blocked.
             let mut thread = self.thread.lock();
             if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
                 return None;
@@ -193,82 +195,82 @@ impl ProxyService {
         })
     }
 
-    /// What has failed.
+    /// The proxy's failure, if any.
     pub fn failure(&self) -> Option<PortError> {
-        self.desk.failure.get().cloned()
+        self.state.failure.get().cloned()
     }
 }
 
 impl Drop for ProxyService {
     fn drop(&mut self) {
-        // A thread that is still not done keeps what it needs.
+        // A thread that is still running keeps its state alive.
         let _ = self.stop_within(DROP_MAX);
     }
 }
 
 impl core::fmt::Debug for ProxyService {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let desk = &self.desk;
+        let state = &self.state;
         out.debug_struct("ProxyService")
-            .field("fifo", &desk.for_host)
-            .field("failure", &desk.failure)
+            .field("fifo", &state.host_fifo)
+            .field("failure", &state.failure)
             .finish()
     }
 }
 
-impl Desk {
-    /// Pushes from the host. Waits for room.
+impl ProxyState {
+    /// Pushes a trigger from the host, and returns its position. Waits for room.
     pub(crate) fn push(&self, fields: &TriggerFields, wait: Wait<'_>) -> Result<u64, PortError> {
         let trigger = Trigger::of(fields).map_err(|error| PortError::Argument(error.to_string()))?;
-        let at = self.wait(wait, || self.for_host.try_push(trigger))?;
-        self.awake.wake();
+        let at = self.wait(wait, || self.host_fifo.try_push(trigger))?;
+        self.wake_flag.wake();
         Ok(at)
     }
 
-    /// Waits until what was pushed at this position is done.
+    /// Waits until the trigger at this position is executed.
     pub(crate) fn sync(&self, at: u64, wait: Wait<'_>) -> Result<(), PortError> {
-        self.wait(wait, || self.for_host.is_popped(at).then_some(()))?;
+        self.wait(wait, || self.host_fifo.is_popped(at).then_some(()))?;
         self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// What kernels push to the proxy with.
+    /// The handle of a base channel for kernels.
     pub(crate) fn base_handle(
         &self,
         id: SemaphoreId,
-        face: &SemaphoreFace,
+        cursor: &SemaphoreCursor,
     ) -> Result<BasePortChannelHandle, PortError> {
-        let page = abort_page(face.semaphore().connection().port())?;
+        let page = abort_page(cursor.semaphore().connection().port())?;
         Ok(BasePortChannelHandle {
             semaphore_id: i32::from(id.0).into(),
-            semaphore: face.host_handle()?,
-            fifo: self.kernels_fifo(face)?.device_handle(page),
+            semaphore: cursor.host_handle()?,
+            fifo: self.fifo_for_kernels(cursor)?.device_handle(page),
         })
     }
 
     pub(crate) fn handle(
         &self,
         id: SemaphoreId,
-        face: &SemaphoreFace,
+        cursor: &SemaphoreCursor,
         (target, source): (MemoryId, MemoryId),
     ) -> Result<PortChannelHandle, PortError> {
-        let base = self.base_handle(id, face)?;
+        let base = self.base_handle(id, cursor)?;
         Ok(PortChannelHandle { base, target_id: target.0.into(), source_id: source.0.into() })
     }
 
-    /// What kernels push to; where there is no device, what the host pushes to, so that a handle can be made.
-    fn kernels_fifo(&self, face: &SemaphoreFace) -> Result<&Fifo, CudaError> {
-        if Gpu::why_not().is_some() {
-            return Ok(&self.for_host);
+    /// The kernels' FIFO; without a device the host's, so that a handle can still be created.
+    fn fifo_for_kernels(&self, cursor: &SemaphoreCursor) -> Result<&Fifo, CudaError> {
+        if Gpu::unavailable_reason().is_some() {
+            return Ok(&self.host_fifo);
         }
-        let _making = self.making.lock();
-        if let Some(fifo) = self.for_kernels.get() {
+        let _creating = self.creating.lock();
+        if let Some(fifo) = self.kernel_fifo.get() {
             return Ok(fifo);
         }
-        let gpu = face.semaphore().gpu().map_or_else(Gpu::current, Ok)?;
+        let gpu = cursor.semaphore().gpu().map_or_else(Gpu::current, Ok)?;
         let fifo = Fifo::of_device(&gpu, self.fifo_size)?;
-        let fifo = self.for_kernels.get_or_init(|| fifo);
-        // It may sleep for longer than where kernels push.
-        self.awake.wake();
+        let fifo = self.kernel_fifo.get_or_init(|| fifo);
+        // The thread may be in a longer sleep than it uses for kernels.
+        self.wake_flag.wake();
         Ok(fifo)
     }
 
@@ -276,83 +278,80 @@ impl Desk {
         self.memories.get(id.0.into()).ok_or_else(|| unknown("memory", id.0))
     }
 
-    fn semaphore(&self, id: SemaphoreId) -> Result<&SemaphoreFace, PortError> {
+    fn semaphore(&self, id: SemaphoreId) -> Result<&SemaphoreCursor, PortError> {
         self.semaphores.get(id.0.into()).ok_or_else(|| unknown("semaphore", id.0))
     }
 
     /// Waits for the thread.
-    fn wait<T>(&self, wait: Wait<'_>, ask: impl Fn() -> Option<T>) -> Result<T, PortError> {
-        wait.poll(ask).ok_or_else(|| {
-            if self.runs.load(Ordering::Acquire) {
-                PortError::Timeout { peer: -1, awaited: "take what the proxy has for it".into() }
+    fn wait<T>(&self, wait: Wait<'_>, poll: impl Fn() -> Option<T>) -> Result<T, PortError> {
+        wait.poll(poll).ok_or_else(|| {
+            if self.running.load(Ordering::Acquire) {
+                PortError::Timeout { peer: -1, awaited: "receive data from the proxy".into() }
             } else {
-                PortError::Argument("nobody takes what was pushed: the proxy is not running".into())
+                PortError::Argument("the proxy is not running: start it before waiting for a request".into())
             }
         })
     }
 
-    /// The thread.
+    /// The thread's main function.
     fn run(&self) {
         let _capture = relaxed_capture();
-        // Held from when there are kernels to work for: turning to a device and back with each call takes longer than the
-        // calls themselves.
+        // Held once there is a FIFO for kernels: making the device current for each call takes longer than the call.
         let mut current = None;
         let mut waiter = Waiter::new(Policy::PROXY_OF_HOST);
-        let mut pages_at = Instant::now();
+        let mut next_page_check = Instant::now();
         loop {
-            // Asked before the FIFOs are: what was pushed before a stop is done.
-            let stops = self.stops.load(Ordering::Acquire);
+            // Read before the FIFOs, so that triggers pushed before a stop are executed.
+            let stopping = self.stopping.load(Ordering::Acquire);
             if current.is_none()
-                && let Some(gpu) = self.for_kernels.get().and_then(Fifo::gpu)
+                && let Some(gpu) = self.kernel_fifo.get().and_then(Fifo::gpu)
             {
                 current = gpu.context().current().ok();
             }
-            if self.turn() {
+            if self.process_triggers() {
                 waiter.begin();
-            } else if stops {
+            } else if stopping {
                 break;
             } else {
-                let is_something_there = || self.stops.load(Ordering::Acquire) || self.has_work();
-                let for_kernels = self.for_kernels.get().is_some();
-                if waiter.is_slow() && for_kernels {
+                let is_ready = || self.stopping.load(Ordering::Acquire) || self.has_work();
+                let serves_kernels = self.kernel_fifo.get().is_some();
+                if waiter.is_slow() && serves_kernels {
                     waiter.set_policy(Policy::PROXY_OF_KERNELS);
                 }
                 let step = waiter.step(&Wait::default());
                 if let Step::Block(at_most) = step {
-                    self.awake.block(at_most, is_something_there);
+                    self.wake_flag.block(at_most, is_ready);
                 }
-                if step != Step::Check && for_kernels {
+                if step != Step::Check && serves_kernels {
                     let now = Instant::now();
-                    if now >= pages_at {
-                        pages_at = now + PAGES_EVERY;
-                        self.look_at_pages();
+                    if now >= next_page_check {
+                        next_page_check = now + PAGE_CHECK_INTERVAL;
+                        self.check_abort_pages();
                     }
                 }
             }
         }
     }
 
-    /// Does some of what was pushed. False if there was nothing.
-    fn turn(&self) -> bool {
-        let mut is_something_done = self.work_off(&self.for_host);
-        if let Some(fifo) = self.for_kernels.get() {
-            is_something_done |= self.work_off(fifo);
-        }
-        is_something_done
+    /// Executes a batch of triggers of each FIFO. False if there were none.
+    fn process_triggers(&self) -> bool {
+        let from_host = self.execute_batch(&self.host_fifo);
+        let from_kernels = self.kernel_fifo.get().is_some_and(|fifo| self.execute_batch(fifo));
+        from_host || from_kernels
     }
 
-    fn work_off(&self, fifo: &Fifo) -> bool {
-        for done in 0..TURN_TRIGGERS {
+    fn execute_batch(&self, fifo: &Fifo) -> bool {
+        for done in 0..BATCH_TRIGGERS {
             let Some(trigger) = fifo.take() else { return done > 0 };
             self.execute(trigger);
-            // Each for itself: the next one may wait for long, and this one was done.
+            // After each trigger: the next one may take long.
             fifo.publish();
         }
         true
     }
 
     fn has_work(&self) -> bool {
-        self.for_host.poll().is_some() || self.for_kernels.get().is_some_and(|fifo| fifo.poll().is_some())
+        self.host_fifo.poll().is_some() || self.kernel_fifo.get().is_some_and(|fifo| fifo.poll().is_some())
     }
 
     fn execute(&self, trigger: Trigger) {
@@ -360,24 +359,23 @@ impl Desk {
             return;
         }
         let fields = trigger.fields();
-        match self.attempt(&fields) {
+        match self.try_execute(&fields) {
             Ok(()) => {}
-            Err(PortError::Lost { .. }) if self.is_port_well(fields.semaphore) => {}
+            Err(PortError::Lost { .. }) if self.is_port_ok(fields.semaphore) => {}
             Err(error) => self.fail(self.semaphore(fields.semaphore).ok(), error),
         }
     }
 
-    /// Whether the port goes on though a connection of it does not: then the other side has left, as it may. What is
-    /// still meant for it goes nowhere, and harms nobody.
-    fn is_port_well(&self, semaphore: SemaphoreId) -> bool {
-        self.semaphore(semaphore).is_ok_and(|face| face.semaphore().connection().port().check().is_ok())
+    /// Whether the port has not failed although a connection has ended: the peer has left, and its triggers are ignored.
+    fn is_port_ok(&self, semaphore: SemaphoreId) -> bool {
+        self.semaphore(semaphore).is_ok_and(|cursor| cursor.semaphore().connection().port().check().is_ok())
     }
 
-    fn attempt(&self, fields: &TriggerFields) -> Result<(), PortError> {
+    fn try_execute(&self, fields: &TriggerFields) -> Result<(), PortError> {
         let semaphore = self.semaphore(fields.semaphore)?.semaphore();
         let connection = semaphore.connection();
         if fields.kind.is_empty() {
-            return Err(PortError::Argument("a proxy was asked for nothing: a trigger has no type".into()));
+            return Err(PortError::Argument("invalid trigger: it has no type".into()));
         }
         if fields.kind.has(TriggerKind::DATA) {
             let (target, source) = (self.memory(fields.target)?, self.memory(fields.source)?);
@@ -387,15 +385,15 @@ impl Desk {
             semaphore.signal()?;
         }
         if fields.kind.has(TriggerKind::SYNC) {
-            connection.flush(Instant::now() + connection.port().abort_page().spin())?;
+            connection.flush(Instant::now() + connection.port().abort_page().spin_timeout())?;
         }
         Ok(())
     }
 
-    /// When a kernel has given up waiting, its port is given up, so that the other ranks hear of it.
-    fn look_at_pages(&self) {
-        for face in self.semaphores.iter() {
-            let port = face.semaphore().connection().port();
+    /// Aborts the port of a kernel that timed out, so that its peers are informed.
+    fn check_abort_pages(&self) {
+        for cursor in self.semaphores.iter() {
+            let port = cursor.semaphore().connection().port();
             let page = port.abort_page();
             if !page.is_set()
                 && let Some(error) = page.error()
@@ -405,27 +403,27 @@ impl Desk {
         }
     }
 
-    /// Nothing more is done, and whoever waits on a port of this proxy leaves off.
-    fn fail(&self, whose: Option<&SemaphoreFace>, error: PortError) {
-        let words = error.to_string();
-        // First of all: whoever is woken by the end of the port finds out why.
+    /// Stops executing triggers, and aborts the port of the failed semaphore, or all ports of this proxy.
+    fn fail(&self, failed: Option<&SemaphoreCursor>, error: PortError) {
+        let text = error.to_string();
+        // Set first, for those who are woken by the abort.
         let _ = self.failure.set(error);
-        match (whose, &self.port) {
-            (Some(face), _) => face.semaphore().connection().port().abort(&words),
-            (None, Some(port)) => port.abort(&words),
+        match (failed, &self.port) {
+            (Some(cursor), _) => cursor.semaphore().connection().port().abort(&text),
+            (None, Some(port)) => port.abort(&text),
             (None, None) => {
-                for face in self.semaphores.iter() {
-                    face.semaphore().connection().port().abort(&words);
+                for cursor in self.semaphores.iter() {
+                    cursor.semaphore().connection().port().abort(&text);
                 }
             }
         }
     }
 }
 
-fn full(what: &str, most: usize) -> PortError {
-    PortError::Argument(format!("a proxy knows no more than {most} {what}"))
+fn full(what: &str, max: usize) -> PortError {
+    PortError::Argument(format!("too many {what} in a proxy: at most {max}"))
 }
 
 fn unknown(what: &str, number: u16) -> PortError {
-    PortError::Argument(format!("the proxy knows no {what} {number}"))
+    PortError::Argument(format!("unknown {what} {number} in the proxy"))
 }

@@ -1,4 +1,4 @@
-//! Memory that the other side of a connection may write, or that is read for it.
+//! Registered memory: memory that connections read and write.
 
 use super::error::PortError;
 use super::memory_record::MemoryRecord;
@@ -14,19 +14,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
-/// What can be registered. Whatever keeps it is let go of when the last registration is gone, by whichever thread
-/// holds it. Several registrations may lie in one allocation, and overlap.
+/// Memory to register. Its owner is dropped with the last registration, by any thread. Registrations may overlap.
 #[derive(Debug)]
 pub enum Registrable {
-    /// Memory of the host that only this process has.
+    /// Private host memory.
     Host(Memory),
-    /// Memory of the host that lies in a file, so that others of the host can map it.
+    /// Host memory in a file, which other processes of the host can map.
     Shared(SharedMemory),
-    /// Memory of a device.
+    /// Device memory.
     Device(DeviceMemory),
 }
 
-/// Registered memory: of this process, or of another one that has told of it. Clones are the same memory.
+/// Registered memory of this process or of a peer. Clones share the memory.
 #[derive(Clone)]
 pub struct RegisteredMemory {
     pub(super) inner: Arc<Registered>,
@@ -34,52 +33,52 @@ pub struct RegisteredMemory {
 
 pub(super) struct Registered {
     pub(super) record: MemoryRecord,
-    reach: Reach,
-    /// Why other processes can't open it, if they can't.
-    unshared: Option<CudaError>,
+    access: Access,
+    /// Why other processes cannot open it, if so.
+    ipc_error: Option<CudaError>,
 }
 
-/// How it is reached from here.
-enum Reach {
-    /// It is this process's, and kept by what is registered.
+/// How this process can access the memory.
+enum Access {
+    /// Memory of this process.
     Own {
-        _kept: Kept,
+        _owner: MemoryOwner,
         gpu: Option<Gpu>,
     },
     Mapped(Arc<MappedMemory>),
     Opened(IpcMemory, Gpu),
-    /// It is not, for this reason.
-    Nowhere(String),
+    /// Not directly, for this reason.
+    Unreachable(String),
 }
 
-/// What keeps memory of this process.
-pub(super) enum Kept {
-    /// Nobody writes it over TCP.
+/// The owner of registered memory of this process.
+pub(super) enum MemoryOwner {
+    /// Not writable over TCP.
     Memory(#[expect(dead_code, reason = "held for its drop")] Memory),
     Device(#[expect(dead_code, reason = "held for its drop")] DeviceMemory),
     Segment(#[expect(dead_code, reason = "held for its drop")] Segment),
-    /// And a file that others map it from, as long as it is open here.
+    /// With the file that other processes map while it is open.
     File(
-        #[expect(dead_code, reason = "held for its drop")] Box<Kept>,
+        #[expect(dead_code, reason = "held for its drop")] Box<MemoryOwner>,
         #[expect(dead_code, reason = "as above")] OwnedFd,
     ),
 }
 
-/// Where bytes are, as far as this process can get at them.
+/// An address that this process can access.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum LocalAddress {
     Host(*mut u8),
     Device(Gpu, u64),
 }
 
-/// What this process has registered, by its number: whoever is told of it within the process gets the very same.
+/// The memory registered by this process, by id: its records resolve to the same registration.
 static REGISTERED: LazyLock<Mutex<HashMap<u64, Weak<Registered>>>> = LazyLock::new(Mutex::default);
 
-/// Memory of others that is mapped, by the file and the place in it.
+/// Mapped memory of other processes, by its encoded file ticket.
 static MAPPED: LazyLock<Mutex<HashMap<[u8; FileTicket::BYTES], Weak<MappedMemory>>>> =
     LazyLock::new(Mutex::default);
 
-/// What is new about memory that is being registered.
+/// The arguments of [`RegisteredMemory::register`].
 pub(super) struct Registration {
     pub(super) port: u128,
     pub(super) address: u64,
@@ -88,26 +87,26 @@ pub(super) struct Registration {
     pub(super) gpu: Option<Gpu>,
     pub(super) file: Option<(OwnedFd, FileTicket)>,
     pub(super) segment: Option<Handle>,
-    pub(super) kept: Kept,
+    pub(super) owner: MemoryOwner,
 }
 
 impl RegisteredMemory {
-    /// Makes memory of this process known.
+    /// Registers memory of this process.
     pub(super) fn register(new: Registration) -> io::Result<Self> {
-        let Registration { port, address, bytes, transports, gpu, file, segment, kept } = new;
+        let Registration { port, address, bytes, transports, gpu, file, segment, owner } = new;
         let id = u64::from_le_bytes(random::bytes()?);
-        let mut unshared = None;
+        let mut ipc_error = None;
         let mut ipc = None;
         if gpu.is_some() && bytes > 0 && transports.has(Transport::CudaIpc) {
             match IpcRecord::export(address, usize::try_from(bytes).unwrap_or(usize::MAX)) {
                 Ok(record) => ipc = Some(record.encode()),
-                Err(error) => unshared = Some(error),
+                Err(error) => ipc_error = Some(error),
             }
         }
         let ticket = file.as_ref().map(|(_, ticket)| *ticket);
         let record = MemoryRecord {
             host: this_host(),
-            process: process(),
+            process: process_id(),
             port,
             id,
             address,
@@ -118,82 +117,84 @@ impl RegisteredMemory {
             segment,
             ipc,
         };
-        let kept = match file {
-            Some((file, _)) => Kept::File(Box::new(kept), file),
-            None => kept,
+        let owner = match file {
+            Some((file, _)) => MemoryOwner::File(Box::new(owner), file),
+            None => owner,
         };
-        let inner = Arc::new(Registered { record, reach: Reach::Own { _kept: kept, gpu }, unshared });
+        let inner = Arc::new(Registered { record, access: Access::Own { _owner: owner, gpu }, ipc_error });
         REGISTERED.lock().insert(id, Arc::downgrade(&inner));
         Ok(Self { inner })
     }
 
-    /// The memory that someone has told of.
+    /// Opens the memory of a record.
     pub(super) fn remote(record: &[u8]) -> Result<Self, PortError> {
         let record = MemoryRecord::decode(record)
-            .ok_or_else(|| PortError::Argument("these bytes are no record of registered memory".into()))?;
-        if record.process == process() {
+            .ok_or_else(|| PortError::Argument("invalid record of registered memory".into()))?;
+        if record.process == process_id() {
             let known = REGISTERED.lock().get(&record.id).and_then(Weak::upgrade);
             let gone = || {
-                PortError::Argument(format!("the memory at {:#x} is registered no longer", record.address))
+                PortError::Argument(format!("the memory at {:#x} is no longer registered", record.address))
             };
             return known.map(|inner| Self { inner }).ok_or_else(gone);
         }
-        let reach = Reach::of(&record);
-        Ok(Self { inner: Arc::new(Registered { record, reach, unshared: None }) })
+        let access = Access::of(&record);
+        Ok(Self { inner: Arc::new(Registered { record, access, ipc_error: None }) })
     }
 
-    /// What is told to the other side.
+    /// Encodes the record for peers.
     pub fn serialize(&self) -> Vec<u8> {
         self.inner.record.encode()
     }
 
-    /// Nothing, or why processes of this host can't open it although it was registered for that.
+    /// Fails if other processes cannot open the memory although it is registered for CUDA IPC.
     pub fn check_sharable(&self) -> Result<(), PortError> {
-        self.inner.unshared.clone().map_or(Ok(()), |error| Err(error.into()))
+        self.inner.ipc_error.clone().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Where it can be read and written from here; 0 if it can't. Memory of a device is read and written by that.
+    /// The address in this process (a device address for device memory); 0 if it is not accessible.
     pub fn data(&self) -> u64 {
-        match &self.inner.reach {
-            Reach::Own { .. } => self.inner.record.address,
-            Reach::Mapped(mapped) => mapped.start().expose_provenance() as u64,
-            Reach::Opened(opened, _) => opened.address(),
-            Reach::Nowhere(_) => 0,
+        match &self.inner.access {
+            Access::Own { .. } => self.inner.record.address,
+            Access::Mapped(mapped) => mapped.start().expose_provenance() as u64,
+            Access::Opened(opened, _) => opened.address(),
+            Access::Unreachable(_) => 0,
         }
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub fn size(&self) -> u64 {
         self.inner.record.bytes
     }
 
-    /// The ways that it was registered for.
+    /// The transports that it is registered for.
     pub fn transports(&self) -> TransportFlags {
         self.inner.record.transports
     }
 
-    /// Whether it is memory of a device.
+    /// Whether it is device memory.
     pub fn is_device(&self) -> bool {
         self.inner.record.is_device
     }
 
-    /// Where some bytes of it are.
-    pub(super) fn place(&self, offset: u64) -> Result<Place, PortError> {
+    /// The address of an offset in this process.
+    pub(super) fn local_address(&self, offset: u64) -> Result<LocalAddress, PortError> {
         let address = self.data() + offset;
-        let host = || Place::Host(core::ptr::with_exposed_provenance_mut(address as usize));
-        match &self.inner.reach {
-            Reach::Own { gpu: Some(gpu), .. } | Reach::Opened(_, gpu) => Ok(Place::Device(*gpu, address)),
-            Reach::Own { gpu: None, .. } | Reach::Mapped(_) => Ok(host()),
-            Reach::Nowhere(why) => Err(PortError::Unsupported(why.clone())),
+        let host = || LocalAddress::Host(core::ptr::with_exposed_provenance_mut(address as usize));
+        match &self.inner.access {
+            Access::Own { gpu: Some(gpu), .. } | Access::Opened(_, gpu) => {
+                Ok(LocalAddress::Device(*gpu, address))
+            }
+            Access::Own { gpu: None, .. } | Access::Mapped(_) => Ok(host()),
+            Access::Unreachable(why) => Err(PortError::Unsupported(why.clone())),
         }
     }
 
-    /// Nothing, or the words for whoever wants bytes that it does not have.
+    /// Fails if the range is out of bounds.
     pub(super) fn check(&self, offset: u64, bytes: u64) -> Result<(), PortError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.size() => Ok(()),
             _ => Err(PortError::Argument(format!(
-                "{bytes} bytes at {offset} are not within registered memory of {} bytes",
+                "{bytes} bytes at offset {offset} are out of bounds of registered memory of {} bytes",
                 self.size()
             ))),
         }
@@ -206,45 +207,47 @@ impl RegisteredMemory {
             return Ok(());
         }
         Err(PortError::Argument(format!(
-            "the word at {offset} is not aligned: its address is no multiple of 8"
+            "the word at offset {offset} is not aligned: its address must be a multiple of 8"
         )))
     }
 }
 
-impl Reach {
+impl Access {
     /// How memory of another process can be reached.
     fn of(record: &MemoryRecord) -> Self {
         if record.host != this_host() {
-            return Self::Nowhere("memory of another host can't be reached but by Ethernet".into());
+            return Self::Unreachable("memory of another host is accessible only over Ethernet".into());
         }
         let (by_memory, by_device) = (Transport::SharedMemory, Transport::CudaIpc);
         if let Some(ticket) = record.file.filter(|_| record.transports.has(by_memory) && host::may_share()) {
             match map(&ticket) {
                 Ok(mapped) => return Self::Mapped(mapped),
                 Err(error) => {
-                    return Self::Nowhere(format!("another process's memory can't be mapped: {error}"));
+                    return Self::Unreachable(format!("failed to map memory of another process: {error}"));
                 }
             }
         }
         if record.is_device && record.transports.has(by_device) {
-            return Self::open(record).unwrap_or_else(|error| Self::Nowhere(error.to_string()));
+            return Self::open(record).unwrap_or_else(|error| Self::Unreachable(error.to_string()));
         }
-        Self::Nowhere("memory of another process can't be reached unless it is shared".into())
+        Self::Unreachable("memory of another process is accessible only if it is shared".into())
     }
 
     fn open(record: &MemoryRecord) -> Result<Self, CudaError> {
         let lacking =
-            || CudaError::Unsupported("its process could not share this memory of a CUDA device".into());
+            || CudaError::Unsupported("the owner of this CUDA memory could not share it by CUDA IPC".into());
         let ipc = record.ipc.as_deref().and_then(IpcRecord::decode).ok_or_else(lacking)?;
         if ipc.bytes != record.bytes {
-            return Err(CudaError::Argument("the record of this memory contradicts itself".into()));
+            return Err(CudaError::Argument(
+                "invalid record of registered memory: contradictory sizes".into(),
+            ));
         }
         let gpu = Gpu::current()?;
         Ok(Self::Opened(IpcMemory::open(&ipc, &gpu)?, gpu))
     }
 }
 
-/// Maps memory of another process, once for all who have it.
+/// Maps memory of another process; each memory is mapped once.
 fn map(ticket: &FileTicket) -> io::Result<Arc<MappedMemory>> {
     let key = ticket.encode();
     if let Some(mapped) = MAPPED.lock().get(&key).and_then(Weak::upgrade) {
@@ -265,25 +268,25 @@ fn map(ticket: &FileTicket) -> io::Result<Arc<MappedMemory>> {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if matches!(self.reach, Reach::Own { .. }) {
+        if matches!(self.access, Access::Own { .. }) {
             REGISTERED.lock().remove(&self.record.id);
         }
     }
 }
 
-// SAFETY: an address; who may use it when is ruled by those who hold the memory.
-unsafe impl Send for Place {}
+// SAFETY: a plain address; the holders of the memory govern its use.
+unsafe impl Send for LocalAddress {}
 
-/// The host, as those that may share memory number it.
+/// The id of this host, the same for processes that may share memory.
 pub(super) fn this_host() -> u64 {
     static HOST: OnceLock<u64> = OnceLock::new();
     *HOST.get_or_init(host::host_id)
 }
 
-/// A number that no other process has, and that a fork does not share.
-pub(super) fn process() -> u128 {
+/// A unique id of this process, which a fork does not share.
+pub(crate) fn process_id() -> u128 {
     static RANDOM: OnceLock<u128> = OnceLock::new();
-    // Without chance it is a number that is most likely alone.
+    // Without a source of randomness it is a number that is most likely unique.
     let random = RANDOM.get_or_init(|| random::id().unwrap_or_else(|_| u128::from(host::nobodys())));
     random.wrapping_add(u128::from(std::process::id()))
 }

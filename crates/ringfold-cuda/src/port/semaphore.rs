@@ -1,16 +1,15 @@
-//! Counters of signals between two ranks, one each way.
+//! Semaphores: counters of signals between two ranks, one in each direction.
 //!
-//! Each side has a word that the other one sets, or adds to, and tells the other side of it. A semaphore owns that word;
-//! what waits for it are [faces](crate::port::SemaphoreFace), of which there may be several, each with a count of its
-//! own. How often the host has signalled is counted here, so that several faces and proxies that signal through one
-//! semaphore never set the other side's word back.
+//! Each rank has a word that the peer sets or increments. A semaphore owns that word; several
+//! [cursors](crate::port::SemaphoreCursor) may wait for it, each with its own count. The semaphore counts the signals
+//! of the host, so that the cursors and proxies that signal through it never decrease the peer's word.
 //!
-//! One semaphore is signalled either by hosts, which set the word, or by kernels, which add to it; not by both.
+//! A semaphore is signalled either by hosts, which set the word, or by kernels, which increment it, but not by both.
 
 use crate::driver::Driver;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
-use crate::port::device_window::DeviceWindow;
+use crate::port::device_word_reader::DeviceWordReader;
 use crate::port::locked_pages::LockedPages;
 use crate::port::{Connection, PortError, RegisteredMemory, Registrable, Transport, TransportFlags};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,27 +19,27 @@ use ringfold_fabric::memory::Memory;
 use ringfold_fabric::shared_memory::SharedMemory;
 use std::sync::Arc;
 
-/// The size of what is registered for a word: a cache line, so that no two words share one.
+/// The size of the registered memory of a word: a cache line.
 const WORD_BYTES: usize = 64;
 
-/// Where the word of a semaphore lies.
+/// The memory that a semaphore's word is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WordPlace {
-    /// In the memory of a device. Kernels wait for it fastest; hosts can't set it but by the device.
+pub enum WordLocation {
+    /// Device memory: fastest for waiting kernels; hosts can set it only through the device.
     Device,
-    /// In memory of the host that kernels see, too.
+    /// Mapped host memory.
     Mapped,
-    /// In memory of the host that processes of the host share. Kernels see it, too, once there is a handle for them.
+    /// Shared memory of the host. It is mapped for kernels with the first handle.
     Host,
 }
 
-/// This side's part of a semaphore to be.
+/// This rank's half of a future semaphore.
 pub struct SemaphoreOffer {
     connection: Connection,
     inbound: Arc<Inbound>,
 }
 
-/// A semaphore. Clones are the same one.
+/// A semaphore. Clones share it.
 #[derive(Clone)]
 pub struct Semaphore {
     inner: Arc<Inner>,
@@ -49,40 +48,39 @@ pub struct Semaphore {
 struct Inner {
     connection: Connection,
     inbound: Arc<Inbound>,
-    /// The other side's word.
+    /// The peer's word.
     remote: RegisteredMemory,
-    /// How often the host has signalled.
+    /// The number of signals sent by the host.
     outbound: Mutex<u64>,
 }
 
-/// The word that the other side signals with.
+/// The word that the peer sets.
 struct Inbound {
-    // Dropped first: pages are unlocked before they go.
-    place: Place,
-    /// Keeps the word.
+    // Dropped first: pages are unlocked before they are unmapped.
+    storage: WordStorage,
+    /// Owns the word.
     registered: RegisteredMemory,
 }
 
-enum Place {
-    /// The host can look at it.
+enum WordStorage {
+    /// Host memory.
     Host {
-        /// Where kernels see it, if that is known from the beginning.
+        /// The device address of mapped memory.
         device_address: Option<u64>,
-        /// What makes kernels see it, if they are to and did not before.
+        /// The mapping of other memory for kernels, created on first use.
         locked: Mutex<Option<LockedPages>>,
     },
-    /// A device has to be asked.
-    Device { memory: GpuMemory, window: Arc<DeviceWindow> },
+    /// Device memory, which the host reads by copies.
+    Device { memory: GpuMemory, reader: Arc<DeviceWordReader> },
 }
 
-impl WordPlace {
-    /// Where it lies best for a connection: with its data. Over TCP it is where kernels see it, too, if there are any in
-    /// this process.
+impl WordLocation {
+    /// The best location for a transport: with the data; over TCP mapped if this process uses a device.
     pub fn of(transport: Transport) -> Self {
         match transport {
             Transport::CudaIpc => Self::Device,
             Transport::Ethernet | Transport::Ib(_)
-                if Driver::in_use().is_some() && Gpu::why_not().is_none() =>
+                if Driver::in_use().is_some() && Gpu::unavailable_reason().is_none() =>
             {
                 Self::Mapped
             }
@@ -92,22 +90,25 @@ impl WordPlace {
 }
 
 impl SemaphoreOffer {
-    /// Makes this side's word, for a connection.
-    pub fn new(connection: &Connection, place: WordPlace) -> Result<Self, PortError> {
-        let inbound = Arc::new(Inbound::open(connection, place)?);
+    /// Creates this rank's word, for a connection.
+    pub fn new(connection: &Connection, storage: WordLocation) -> Result<Self, PortError> {
+        let inbound = Arc::new(Inbound::open(connection, storage)?);
         Ok(Self { connection: connection.clone(), inbound })
     }
 
-    /// What the other side has to know.
+    /// The record that the peer needs.
     pub fn record(&self) -> Vec<u8> {
         self.inbound.registered.serialize()
     }
 
-    /// The semaphore, once the other side has told of its word.
+    /// Completes the semaphore with the peer's record.
     pub fn join(&self, theirs: &[u8]) -> Result<Semaphore, PortError> {
         let remote = self.connection.port().remote(theirs)?;
         if remote.size() != WORD_BYTES as u64 {
-            return Err(PortError::Argument("this is no semaphore of the other side".into()));
+            return Err(PortError::Argument(format!(
+                "invalid semaphore offer from rank {}",
+                self.connection.peer()
+            )));
         }
         let (connection, inbound) = (self.connection.clone(), self.inbound.clone());
         let inner = Inner { connection, inbound, remote, outbound: Mutex::new(0) };
@@ -116,60 +117,60 @@ impl SemaphoreOffer {
 }
 
 impl Semaphore {
-    /// Signals to the other side, behind all that was written on the connection before.
+    /// Signals the peer, after all earlier writes on the connection.
     pub fn signal(&self) -> Result<(), PortError> {
-        // Held until the word is on its way: a higher count must not overtake a lower one.
+        // Held until the update is queued: a higher count must not overtake a lower one.
         let mut outbound = self.inner.outbound.lock();
         self.inner.connection.update(&self.inner.remote, 0, *outbound + 1)?;
         *outbound += 1;
         Ok(())
     }
 
-    /// How often the other side has signalled.
+    /// The number of signals from the peer.
     pub fn signalled(&self) -> Result<u64, PortError> {
-        let Inbound { registered, place } = &*self.inner.inbound;
-        match place {
-            Place::Host { .. } => Ok(host_word(registered).load(Ordering::Acquire)),
-            Place::Device { memory, window } => Ok(window.look(memory)?),
+        let Inbound { registered, storage } = &*self.inner.inbound;
+        match storage {
+            WordStorage::Host { .. } => Ok(host_word(registered).load(Ordering::Acquire)),
+            WordStorage::Device { memory, reader } => Ok(reader.read(memory)?),
         }
     }
 
-    /// What the signals come by, if whoever waits for them can move it.
-    pub(super) fn wire(&self) -> Option<&channel::Connection> {
-        match &self.inner.inbound.place {
-            Place::Host { .. } => self.inner.connection.wire(),
-            Place::Device { .. } => None,
+    /// The TCP connection by which signals arrive, if waiters can make it progress.
+    pub(super) fn tcp_channels(&self) -> Option<&channel::Connection> {
+        match &self.inner.inbound.storage {
+            WordStorage::Host { .. } => self.inner.connection.tcp_channels(),
+            WordStorage::Device { .. } => None,
         }
     }
 
-    /// The connection that it belongs to.
+    /// The connection.
     pub fn connection(&self) -> &Connection {
         &self.inner.connection
     }
 
-    /// The device that its word is on.
+    /// The device of its word, if it is in device memory.
     pub(crate) fn gpu(&self) -> Option<Gpu> {
-        match &self.inner.inbound.place {
-            Place::Device { memory, .. } => Some(memory.gpu()),
-            Place::Host { .. } => None,
+        match &self.inner.inbound.storage {
+            WordStorage::Device { memory, .. } => Some(memory.gpu()),
+            WordStorage::Host { .. } => None,
         }
     }
 
-    /// Where kernels find this side's word.
+    /// The device address of this rank's word.
     pub(crate) fn inbound_address(&self) -> Result<u64, PortError> {
-        let Inbound { registered, place } = &*self.inner.inbound;
-        match place {
-            Place::Device { memory, .. } => Ok(memory.address()),
-            Place::Host { device_address: Some(address), .. } => Ok(*address),
-            // Nobody can use the handle where there is no device, but it can be made and looked at.
-            Place::Host { .. } if Gpu::why_not().is_some() => Ok(registered.data()),
-            Place::Host { locked, .. } => {
+        let Inbound { registered, storage } = &*self.inner.inbound;
+        match storage {
+            WordStorage::Device { memory, .. } => Ok(memory.address()),
+            WordStorage::Host { device_address: Some(address), .. } => Ok(*address),
+            // Without a device the handle is unusable, but can be created.
+            WordStorage::Host { .. } if Gpu::unavailable_reason().is_some() => Ok(registered.data()),
+            WordStorage::Host { locked, .. } => {
                 let mut locked = locked.lock();
                 let locked = match &mut *locked {
                     Some(locked) => locked,
                     none => {
                         let start = host_word(registered).as_ptr().expose_provenance();
-                        // SAFETY: the word is in a mapping of its own, which its registration keeps for longer.
+                        // SAFETY: the word is in a mapping of its own, which its registration keeps longer than this.
                         none.insert(unsafe { LockedPages::lock(&Gpu::current()?, start, WORD_BYTES) }?)
                     }
                 };
@@ -178,11 +179,11 @@ impl Semaphore {
         }
     }
 
-    /// Where kernels find the other side's word.
+    /// The device address of the peer's word.
     pub(crate) fn remote_address(&self) -> Result<u64, PortError> {
         match self.inner.remote.data() {
             0 => Err(PortError::Unsupported(format!(
-                "the semaphore of rank {} can't be reached from kernels here: a memory channel needs CUDA IPC",
+                "the semaphore of rank {} is not accessible from kernels: a memory channel needs CUDA IPC",
                 self.inner.connection.peer()
             ))),
             address => Ok(address),
@@ -197,42 +198,47 @@ impl core::fmt::Debug for Semaphore {
 }
 
 impl Inbound {
-    fn open(connection: &Connection, place: WordPlace) -> Result<Self, PortError> {
+    fn open(connection: &Connection, storage: WordLocation) -> Result<Self, PortError> {
         let port = connection.port();
         let transports = TransportFlags::from(connection.transport());
-        match place {
-            WordPlace::Device => {
+        match storage {
+            WordLocation::Device => {
                 let gpu = connection.gpu()?;
-                // Made now: what it takes might have to wait for a kernel that runs later, and waits for a signal.
-                let window = DeviceWindow::of(&gpu)?;
+                // Created now: later, allocating might wait for a kernel that waits for a signal.
+                let reader = DeviceWordReader::of(&gpu)?;
                 let memory = GpuMemory::zeroed(&gpu, WORD_BYTES)?;
                 let registered = port.register(Registrable::Device(memory.memory()), transports)?;
-                Ok(Self { registered, place: Place::Device { memory, window } })
+                Ok(Self { registered, storage: WordStorage::Device { memory, reader } })
             }
-            WordPlace::Mapped => {
+            WordLocation::Mapped => {
                 let words = connection.gpu()?.map_host_words(WORD_BYTES)?;
                 let (start, device_address) = (words.start(), Some(words.device_address()));
-                // SAFETY: the keeper has the words, which this process only looks at atomically; what the other side
-                // sets is set atomically, too.
+                // SAFETY: the keeper has the words; this process reads them and the peer sets them only atomically.
                 let memory = unsafe { Memory::kept(start, WORD_BYTES, Box::new(words)) };
                 let registered = port.register(Registrable::Host(memory), transports)?;
-                Ok(Self { registered, place: Place::Host { device_address, locked: Mutex::new(None) } })
+                Ok(Self {
+                    registered,
+                    storage: WordStorage::Host { device_address, locked: Mutex::new(None) },
+                })
             }
-            WordPlace::Host => {
+            WordLocation::Host => {
                 let memory = SharedMemory::create(WORD_BYTES)
-                    .map_err(|error| PortError::system("making memory for a semaphore", &error))?;
+                    .map_err(|error| PortError::system("allocating memory for a semaphore", &error))?;
                 let registered = port.register(Registrable::Shared(memory), transports)?;
-                Ok(Self { registered, place: Place::Host { device_address: None, locked: Mutex::new(None) } })
+                Ok(Self {
+                    registered,
+                    storage: WordStorage::Host { device_address: None, locked: Mutex::new(None) },
+                })
             }
         }
     }
 }
 
-/// The word in registered memory of the host, of this process.
+/// The word in registered host memory of this process.
 fn host_word(registered: &RegisteredMemory) -> &AtomicU64 {
     let address = usize::try_from(registered.data()).unwrap_or(0);
     let word = core::ptr::with_exposed_provenance_mut::<u64>(address);
-    // SAFETY: it is memory that `Inbound::open` has registered: a line of the host's memory, aligned to more than a
-    // word, which lives as long as the registration, and is only ever used atomically.
+    // SAFETY: `Inbound::open` has registered it: an aligned cache line of host memory, which lives as long as the
+    // registration, and is only accessed atomically.
     unsafe { AtomicU64::from_ptr(word) }
 }

@@ -1,38 +1,38 @@
-//! What a proxy knows by number: more may come while its thread looks things up, without a lock.
+//! An append-only table with lock-free lookup.
 
 use parking_lot::Mutex;
 use std::sync::OnceLock;
 
-/// Things that are numbered in the order in which they came. None ever goes.
+/// Values numbered in the order of insertion. None is ever removed.
 pub(crate) struct Table<T> {
-    places: Box<[OnceLock<T>]>,
-    taken: Mutex<usize>,
+    slots: Box<[OnceLock<T>]>,
+    count: Mutex<usize>,
 }
 
 impl<T> Table<T> {
-    /// With room for so many.
-    pub(crate) fn new(places: usize) -> Self {
-        Self { places: (0..places).map(|_| OnceLock::new()).collect(), taken: Mutex::new(0) }
+    /// Creates a table with this capacity.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self { slots: (0..slots).map(|_| OnceLock::new()).collect(), count: Mutex::new(0) }
     }
 
-    /// Adds one, and says its number. None if there is no room.
-    pub(crate) fn add(&self, thing: T) -> Option<usize> {
-        let mut taken = self.taken.lock();
-        let number = *taken;
-        self.places.get(number)?.set(thing).ok()?;
-        *taken += 1;
+    /// Adds a value, and returns its number. None if the table is full.
+    pub(crate) fn add(&self, value: T) -> Option<usize> {
+        let mut count = self.count.lock();
+        let number = *count;
+        self.slots.get(number)?.set(value).ok()?;
+        *count += 1;
         Some(number)
     }
 
-    /// The one with this number.
+    /// The value with this number.
     #[inline]
     pub(crate) fn get(&self, number: usize) -> Option<&T> {
-        self.places.get(number)?.get()
+        self.slots.get(number)?.get()
     }
 
-    /// All that are there.
+    /// All values in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.places.iter().map_while(OnceLock::get)
+        self.slots.iter().map_while(OnceLock::get)
     }
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_are_numbered_until_there_is_no_room() {
+    fn values_are_numbered_until_the_table_is_full() {
         let table = Table::new(2);
         assert_eq!((table.add('a'), table.get(0), table.get(1)), (Some(0), Some(&'a'), None));
         assert_eq!((table.add('b'), table.add('c')), (Some(1), None));

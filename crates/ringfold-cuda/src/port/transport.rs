@@ -1,27 +1,27 @@
-//! How two sides reach each other.
+//! The transports of connections.
 
 use core::fmt;
 use core::ops::BitOr;
 
-/// One way for bytes to get to the other side.
+/// How bytes get to the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Transport {
-    /// Memory of a CUDA device that the other process has opened.
+    /// CUDA device memory that the other process has opened.
     CudaIpc,
-    /// InfiniBand, by the number of the adapter, 0 to 7.
+    /// InfiniBand adapter 0 to 7; unsupported.
     Ib(u8),
     /// TCP.
     Ethernet,
-    /// Memory of this host that the other process has mapped.
+    /// Host memory that the other process has mapped.
     SharedMemory,
 }
 
-/// Some ways, one bit each.
+/// A set of transports, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TransportFlags(u32);
 
 impl Transport {
-    /// Its bit: 1 CUDA IPC, 2 Ethernet, 4 shared memory, `8 << i` the adapter `i`.
+    /// The transport's bit: 1 CUDA IPC, 2 Ethernet, 4 shared memory, `8 << i` adapter `i`.
     pub fn bit(self) -> u32 {
         match self {
             Self::CudaIpc => 1,
@@ -31,7 +31,7 @@ impl Transport {
         }
     }
 
-    /// The way that has this bit.
+    /// The transport of a bit.
     pub fn from_bit(bit: u32) -> Option<Self> {
         match bit {
             1 => Some(Self::CudaIpc),
@@ -44,20 +44,20 @@ impl Transport {
 }
 
 impl TransportFlags {
-    /// All that there are.
+    /// All transports.
     pub const ALL: Self = Self((8 << 8) - 1);
 
-    /// The ways that these bits stand for; none if a bit stands for nothing.
+    /// The transports of these bits; none if a bit is unknown.
     pub fn from_bits(bits: u32) -> Option<Self> {
         (bits & !Self::ALL.0 == 0).then_some(Self(bits))
     }
 
-    /// As bits.
+    /// The bits.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// Whether a way is among them.
+    /// Whether the set contains a transport.
     pub fn has(self, transport: Transport) -> bool {
         self.0 & transport.bit() != 0
     }
@@ -90,8 +90,8 @@ impl fmt::Display for Transport {
 
 impl fmt::Debug for TransportFlags {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ways = (0..11).filter_map(|place| Transport::from_bit(self.0 & 1 << place));
-        out.debug_set().entries(ways).finish()
+        let transports = (0..11).filter_map(|bit| Transport::from_bit(self.0 & 1 << bit));
+        out.debug_set().entries(transports).finish()
     }
 }
 
@@ -100,12 +100,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_has_a_bit_of_its_own() {
-        let ways: Vec<_> = (0..32).filter_map(|place| Transport::from_bit(1 << place)).collect();
-        assert_eq!(ways.len(), 11);
-        for way in &ways {
-            assert_eq!(Transport::from_bit(way.bit()), Some(*way));
-            assert!(TransportFlags::ALL.has(*way));
+    fn each_transport_has_its_own_bit() {
+        let all: Vec<_> = (0..32).filter_map(|bit| Transport::from_bit(1 << bit)).collect();
+        assert_eq!(all.len(), 11);
+        for transport in &all {
+            assert_eq!(Transport::from_bit(transport.bit()), Some(*transport));
+            assert!(TransportFlags::ALL.has(*transport));
         }
         assert_eq!((Transport::from_bit(3), Transport::from_bit(0)), (None, None));
         assert_eq!(TransportFlags::from_bits(1 << 11), None);

@@ -1,22 +1,22 @@
-//! What a kernel, or a program on the host, asks a proxy to do: sixteen bytes.
+//! Triggers: requests of 16 bytes to a proxy, from kernels or the host.
 //!
 //! ```text
 //! fst   size 0..32, source offset 32..64
 //! snd   destination offset 0..32, source memory 32..41, destination memory 41..50, kind 50..53, semaphore 53..63, lap 63
 //! ```
 //!
-//! The last bit belongs to the [FIFO](crate::port::Fifo): it tells a trigger of this lap from one of the lap before.
+//! The last bit is reserved for the [FIFO](crate::port::Fifo): it distinguishes consecutive laps.
 
-/// How many bits a memory's number has.
+/// Bits of a memory id.
 pub const MEMORY_ID_BITS: u32 = 9;
-/// How many bits a semaphore's number has.
+/// Bits of a semaphore id.
 pub const SEMAPHORE_ID_BITS: u32 = 10;
-/// How many memories a proxy knows at most.
+/// The most memories of a proxy.
 pub const MEMORIES_MAX: usize = 1 << MEMORY_ID_BITS;
-/// How many semaphores a proxy knows at most.
+/// The most semaphores of a proxy.
 pub const SEMAPHORES_MAX: usize = 1 << SEMAPHORE_ID_BITS;
 
-/// The bit that tells laps apart.
+/// The bit that distinguishes consecutive laps.
 pub(crate) const LAP_BIT: u64 = 1 << 63;
 
 const SOURCE_MEMORY_AT: u32 = 32;
@@ -25,100 +25,94 @@ const KIND_AT: u32 = TARGET_MEMORY_AT + MEMORY_ID_BITS;
 const KIND_BITS: u32 = 3;
 const SEMAPHORE_AT: u32 = KIND_AT + KIND_BITS;
 
-/// A trigger as it lies in a FIFO. Its lap bit is zero outside of one.
+/// An encoded trigger. Its lap bit is zero outside of a FIFO.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Trigger {
     /// The first eight bytes.
     pub fst: u64,
-    /// The other eight.
+    /// The last eight bytes.
     pub snd: u64,
 }
 
-/// What a trigger asks for; several together are done in this order: data, flag, sync.
+/// The operations of a trigger, executed in the order data, flag, sync.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TriggerKind(u8);
 
-/// A memory's number in a proxy.
+/// The id of a memory in a proxy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct MemoryId(pub u16);
 
-/// A semaphore's number in a proxy.
+/// The id of a semaphore in a proxy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct SemaphoreId(pub u16);
 
-/// A trigger, taken apart.
+/// A decoded trigger.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TriggerFields {
-    /// What is asked for.
+    /// The operations.
     pub kind: TriggerKind,
-    /// Whose connection it is asked of.
+    /// The semaphore, which determines the connection.
     pub semaphore: SemaphoreId,
-    /// The memory that is written.
+    /// The memory to write.
     pub target: MemoryId,
-    /// Where in it.
+    /// The offset in the target.
     pub target_offset: u64,
-    /// The memory that is read.
+    /// The memory to read.
     pub source: MemoryId,
-    /// Where in it.
+    /// The offset in the source.
     pub source_offset: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
-/// Why no trigger can say this.
+/// A field that a trigger cannot represent.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{what} of a put through a proxy is {value}, and {most} at most")]
+#[error("invalid {what} {value} of a put through a proxy: must be at most {max}")]
 pub struct TriggerError {
     what: &'static str,
     value: u64,
-    most: u64,
+    max: u64,
 }
 
 impl TriggerKind {
-    /// Copy bytes to the other side.
+    /// Copy bytes to the peer.
     pub const DATA: Self = Self(1);
-    /// Signal to the other side, behind what was put before.
+    /// Signal the peer, after all earlier puts.
     pub const FLAG: Self = Self(2);
-    /// Wait until all that came before has left.
+    /// Wait until all earlier writes are complete.
     pub const SYNC: Self = Self(4);
 
-    /// Both.
+    /// The union.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of the other's is asked for.
+    /// Whether it contains all operations of `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether nothing is asked for.
+    /// Whether there is no operation.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
-    }
-
-    /// As it stands in a trigger.
-    pub const fn bits(self) -> u8 {
-        self.0
     }
 }
 
 impl Trigger {
-    /// From words as anybody may have made them; the lap bit is not theirs.
+    /// Creates a trigger from arbitrary words; clears the lap bit.
     pub const fn of_words(fst: u64, snd: u64) -> Self {
         Self { fst, snd: snd & !LAP_BIT }
     }
 
-    /// The trigger that says this.
+    /// Encodes fields.
     pub fn of(fields: &TriggerFields) -> Result<Self, TriggerError> {
-        let bytes = within("the size", fields.bytes, u64::from(u32::MAX))?;
-        let source_offset = within("the source's offset", fields.source_offset, u64::from(u32::MAX))?;
-        let target_offset = within("the destination's offset", fields.target_offset, u64::from(u32::MAX))?;
+        let bytes = within("size", fields.bytes, u64::from(u32::MAX))?;
+        let source_offset = within("source offset", fields.source_offset, u64::from(u32::MAX))?;
+        let target_offset = within("destination offset", fields.target_offset, u64::from(u32::MAX))?;
         let last_memory = MEMORIES_MAX as u64 - 1;
-        let source = within("the source's number", fields.source.0.into(), last_memory)?;
-        let target = within("the destination's number", fields.target.0.into(), last_memory)?;
-        let semaphore =
-            within("the semaphore's number", fields.semaphore.0.into(), SEMAPHORES_MAX as u64 - 1)?;
+        let source = within("source memory id", fields.source.0.into(), last_memory)?;
+        let target = within("destination memory id", fields.target.0.into(), last_memory)?;
+        let semaphore = within("semaphore id", fields.semaphore.0.into(), SEMAPHORES_MAX as u64 - 1)?;
         Ok(Self {
             fst: bytes | source_offset << 32,
             snd: target_offset
@@ -129,7 +123,7 @@ impl Trigger {
         })
     }
 
-    /// What it says. Every sixteen bytes say something.
+    /// Decodes the trigger. Any sixteen bytes are valid.
     pub const fn fields(self) -> TriggerFields {
         TriggerFields {
             kind: TriggerKind(bits(self.snd, KIND_AT, KIND_BITS) as u8),
@@ -147,8 +141,8 @@ const fn bits(word: u64, at: u32, count: u32) -> u64 {
     (word >> at) & ((1 << count) - 1)
 }
 
-fn within(what: &'static str, value: u64, most: u64) -> Result<u64, TriggerError> {
-    if value <= most { Ok(value) } else { Err(TriggerError { what, value, most }) }
+fn within(what: &'static str, value: u64, max: u64) -> Result<u64, TriggerError> {
+    if value <= max { Ok(value) } else { Err(TriggerError { what, value, max }) }
 }
 
 #[cfg(test)]
@@ -158,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_put_into_a_trigger_is_read_from_it(
+        fn fields_round_trip(
             kind in 0_u8..8, semaphore in 0_u16..1024, target in 0_u16..512, source in 0_u16..512,
             target_offset in any::<u32>(), source_offset in any::<u32>(), bytes in any::<u32>(),
         ) {
@@ -178,14 +172,14 @@ mod tests {
         }
 
         #[test]
-        fn any_words_are_a_trigger_that_says_the_same_again(fst in any::<u64>(), snd in any::<u64>()) {
+        fn any_words_round_trip(fst in any::<u64>(), snd in any::<u64>()) {
             let trigger = Trigger::of_words(fst, snd);
             prop_assert_eq!(Trigger::of(&trigger.fields()).unwrap(), trigger);
         }
     }
 
     #[test]
-    fn fields_lie_where_kernels_write_them() {
+    fn fields_have_the_layout_of_the_device_headers() {
         let fields = TriggerFields {
             kind: TriggerKind::DATA.and(TriggerKind::SYNC),
             semaphore: SemaphoreId(0x3ff),
@@ -201,19 +195,15 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_by_name() {
+    fn out_of_range_fields_are_named() {
         let four_gib = 1_u64 << 32;
-        let refusal = |fields: TriggerFields| Trigger::of(&fields).unwrap_err().to_string();
+        let error = |fields: TriggerFields| Trigger::of(&fields).unwrap_err().to_string();
         let fields = TriggerFields::default();
-        assert!(refusal(TriggerFields { bytes: four_gib, ..fields }).contains("the size"));
-        assert!(refusal(TriggerFields { source_offset: four_gib, ..fields }).contains("the source's offset"));
-        assert!(
-            refusal(TriggerFields { target_offset: four_gib, ..fields }).contains("destination's offset")
-        );
-        assert!(
-            refusal(TriggerFields { source: MemoryId(512), ..fields }).contains("is 512, and 511 at most")
-        );
-        assert!(refusal(TriggerFields { target: MemoryId(512), ..fields }).contains("destination's number"));
-        assert!(refusal(TriggerFields { semaphore: SemaphoreId(1024), ..fields }).contains("semaphore"));
+        assert!(error(TriggerFields { bytes: four_gib, ..fields }).contains("invalid size"));
+        assert!(error(TriggerFields { source_offset: four_gib, ..fields }).contains("source offset"));
+        assert!(error(TriggerFields { target_offset: four_gib, ..fields }).contains("destination offset"));
+        assert!(error(TriggerFields { source: MemoryId(512), ..fields }).contains("must be at most 511"));
+        assert!(error(TriggerFields { target: MemoryId(512), ..fields }).contains("destination memory id"));
+        assert!(error(TriggerFields { semaphore: SemaphoreId(1024), ..fields }).contains("semaphore"));
     }
 }

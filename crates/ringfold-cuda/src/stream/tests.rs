@@ -1,4 +1,4 @@
-//! They need a device; without, each tells that it was skipped.
+//! Tests that need a device; without one, each prints that it was skipped.
 
 #[path = "../../../ringfold-lab/src/skip.rs"]
 #[allow(dead_code, reason = "not all of it is needed here")]
@@ -12,15 +12,15 @@ use std::time::Duration;
 
 fn gpu(test: &str) -> Option<Gpu> {
     let gpu = Gpu::open(0).map_err(|why| why.to_string());
-    skip::unless(test, gpu.as_ref().map(|_| ()).map_err(Clone::clone)).then_some(gpu.ok()).flatten()
+    skip::check(test, gpu.as_ref().map(|_| ()).map_err(Clone::clone)).then_some(gpu.ok()).flatten()
 }
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Sets one word after the other to its number, and after each another one; the second is never ahead of the first.
-fn words_in_order(gpu: &Gpu, stream: &Stream) {
+/// Writes increasing numbers to one word and then to another; the second must never be ahead of the first.
+fn check_word_order(gpu: &Gpu, stream: &Stream) {
     let count = 3 * WORD_RING_WORDS as u64 + 5;
     let device = GpuMemory::zeroed(gpu, 16).unwrap();
     let host = gpu.map_host_words(16).unwrap();
@@ -34,7 +34,7 @@ fn words_in_order(gpu: &Gpu, stream: &Stream) {
         if number % 97 == 0 {
             let (second, first) =
                 (host.word(1).load(Ordering::Acquire), host.word(0).load(Ordering::Acquire));
-            assert!(first >= second, "{first} was there before {second}");
+            assert!(first >= second, "{second} was visible before {first}");
         }
     }
     stream.synchronize(soon()).unwrap();
@@ -42,61 +42,58 @@ fn words_in_order(gpu: &Gpu, stream: &Stream) {
 }
 
 #[test]
-fn words_that_the_device_sets_arrive_in_order_behind_copies() {
-    let Some(gpu) = gpu("words_that_the_device_sets_arrive_in_order_behind_copies") else { return };
+fn words_written_by_the_stream_are_ordered_after_copies() {
+    let Some(gpu) = gpu("words_written_by_the_stream_are_ordered_after_copies") else { return };
     let stream = gpu.create_stream().unwrap();
-    words_in_order(&gpu, &stream);
-    assert_eq!(stream.ring.lock().is_none(), gpu.writes_words(), "which road was taken");
+    check_word_order(&gpu, &stream);
+    assert_eq!(stream.ring.lock().is_none(), gpu.writes_words(), "which method was used");
 }
 
 #[test]
-fn words_that_are_copied_arrive_in_order_behind_copies() {
-    let Some(gpu) = gpu("words_that_are_copied_arrive_in_order_behind_copies") else { return };
+fn words_copied_from_the_ring_are_ordered_after_copies() {
+    let Some(gpu) = gpu("words_copied_from_the_ring_are_ordered_after_copies") else { return };
     let stream = gpu.create_stream().unwrap();
     stream.writes_words.store(false, Ordering::Relaxed);
-    words_in_order(&gpu, &stream);
+    check_word_order(&gpu, &stream);
     assert!(stream.ring.lock().is_some());
 }
 
 #[test]
-fn a_word_that_is_not_aligned_is_refused() {
-    let Some(gpu) = gpu("a_word_that_is_not_aligned_is_refused") else { return };
+fn an_unaligned_word_is_rejected() {
+    let Some(gpu) = gpu("an_unaligned_word_is_rejected") else { return };
     let (stream, memory) = (gpu.create_stream().unwrap(), GpuMemory::zeroed(&gpu, 64).unwrap());
     // SAFETY: the memory lives.
-    let refused = unsafe { stream.write_word(memory.address() + 4, 1) };
-    assert!(refused.unwrap_err().to_string().contains("no multiple of 8"));
+    let rejected = unsafe { stream.write_word(memory.address() + 4, 1) };
+    assert!(rejected.unwrap_err().to_string().contains("not a multiple of 8"));
 }
 
 #[test]
-fn a_thread_that_stays_with_a_device_calls_it_as_ever_and_has_left_it_afterwards() {
-    let Some(gpu) = gpu("a_thread_that_stays_with_a_device_calls_it_as_ever_and_has_left_it_afterwards")
-    else {
+fn calls_work_within_a_current_context_guard_which_restores_the_context() {
+    let Some(gpu) = gpu("calls_work_within_a_current_context_guard_which_restores_the_context") else {
         return;
     };
     let current = || {
-        let mut handle: Handle = core::ptr::null_mut();
+        let mut handle: DriverHandle = core::ptr::null_mut();
         // SAFETY: the handle can be written.
         assert_eq!(unsafe { (gpu.context().api.current_context)(&raw mut handle) }, api::SUCCESS);
         handle.addr()
     };
     let (stream, before) = (gpu.create_stream().unwrap(), current());
     {
-        let _stays = gpu.context().current().unwrap();
+        let _current = gpu.context().current().unwrap();
         let held = current();
         assert_ne!(held, 0);
-        words_in_order(&gpu, &stream);
+        check_word_order(&gpu, &stream);
         assert_eq!(current(), held);
     }
     assert_eq!(current(), before);
-    words_in_order(&gpu, &stream);
+    check_word_order(&gpu, &stream);
 }
 
 #[test]
-fn small_copies_within_the_device_go_by_a_graph_each_with_what_was_there_then() {
+fn small_device_copies_use_a_graph_and_are_ordered() {
     const BYTES: usize = 2 * GRAPH_COPY_MAX;
-    let Some(gpu) = gpu("small_copies_within_the_device_go_by_a_graph_each_with_what_was_there_then") else {
-        return;
-    };
+    let Some(gpu) = gpu("small_device_copies_use_a_graph_and_are_ordered") else { return };
     let stream = gpu.create_stream().unwrap();
     let memories = [GpuMemory::zeroed(&gpu, BYTES).unwrap(), GpuMemory::zeroed(&gpu, BYTES).unwrap()];
     let host = gpu.map_host_words(8 * 64).unwrap();
@@ -113,5 +110,5 @@ fn small_copies_within_the_device_go_by_a_graph_each_with_what_was_there_then() 
     stream.synchronize(soon()).unwrap();
     let last: Vec<_> = (0..60).map(|round| host.word(round).load(Ordering::Acquire)).collect();
     assert_eq!(last, (1..=60).collect::<Vec<u64>>());
-    assert!(matches!(&*stream.copies.lock(), Copies::Graph(_)), "which road was taken");
+    assert!(matches!(&*stream.copies.lock(), SmallCopies::Graph(_)), "which method was used");
 }

@@ -1,5 +1,6 @@
 //! A connection for a thread that has nothing else to do.
 
+use crate::poller::Poller;
 use crate::transport::Transport;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -33,7 +34,7 @@ impl BlockingConnection {
         self.0.peer_address()
     }
 
-    /// How long the way to the other end takes, there and back, as far as the system knows.
+    /// The round-trip time, as the kernel measured it.
     pub fn round_trip(&self) -> io::Result<Duration> {
         self.0.round_trip()
     }
@@ -46,6 +47,12 @@ impl BlockingConnection {
     /// How long a write may take; `None` is for ever.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.0.set_write_timeout(timeout)
+    }
+
+    /// Has a poller check whether the other host answers.
+    pub(crate) fn check_health_in(self, poller: &Poller) -> io::Result<Self> {
+        self.0.check_health_in(poller)?;
+        Ok(self)
     }
 
     pub(crate) fn into_transport(self) -> Arc<Transport> {
@@ -94,6 +101,10 @@ impl Read for BlockingConnection {
 impl Write for BlockingConnection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         (&*self).write(bytes)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(pieces)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! How far a wish has come.
+//! An attempt to make a link.
 
 use super::head::{self, StreamHead};
 use crate::connection::Connection;
@@ -13,109 +13,108 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// An attempt to make a link.
+/// The state of an attempt.
 #[derive(Debug)]
 pub enum Attempt {
-    /// We dial at this time, if the other end has not.
+    /// This end dials at this time, if the other end has not.
     Due(Time),
-    /// We have dialled.
-    Dialling(Box<Dialling>),
-    /// The other end has dialled, and some of its streams are here.
-    Receiving(Receiving),
+    /// This end has dialled.
+    OutgoingLink(Box<OutgoingLink>),
+    /// The other end has dialled, and some of its streams have arrived.
+    IncomingLink(IncomingLink),
 }
 
 impl Attempt {
-    /// When something is to be done even if nothing arrives.
+    /// When to advance it even if nothing arrives.
     pub fn timeout(&self) -> Time {
         match self {
             Self::Due(at) => *at,
-            Self::Dialling(dialling) => {
-                let dialers = dialling.dialers.iter().filter_map(|(_, dialer)| dialer.poll_timeout());
-                let offer = dialling.offering.iter().map(|offering| offering.deadline);
+            Self::OutgoingLink(outgoing) => {
+                let dialers = outgoing.dialers.iter().filter_map(|(_, dialer)| dialer.poll_timeout());
+                let offer = outgoing.offer_sent.iter().map(|offer_sent| offer_sent.deadline);
                 dialers.chain(offer).min().unwrap_or(Time::ZERO)
             }
-            Self::Receiving(receiving) => receiving.deadline,
+            Self::IncomingLink(incoming) => incoming.deadline,
         }
     }
 
-    /// Whether one of its sockets has this name.
+    /// Whether a token belongs to one of its sockets.
     pub fn has(&self, token: Token) -> bool {
-        let Self::Dialling(dialling) = self else { return false };
-        dialling.dialers.iter().any(|(_, dialer)| dialer.owns(token))
-            || dialling.offering.as_ref().is_some_and(|offering| offering.connection.token() == token)
+        let Self::OutgoingLink(outgoing) = self else { return false };
+        outgoing.dialers.iter().any(|(_, dialer)| dialer.owns(token))
+            || outgoing.offer_sent.as_ref().is_some_and(|offer_sent| offer_sent.connection.token() == token)
     }
 
-    /// Whether we have dialled and said on which connection the link is to be.
+    /// Whether this end has dialled and chosen the connection of the link.
     pub fn has_chosen(&self) -> bool {
-        matches!(self, Self::Dialling(dialling) if dialling.count > 0)
+        matches!(self, Self::OutgoingLink(outgoing) if outgoing.count > 0)
     }
 
-    /// Whether streams of the other end are coming in.
-    pub fn is_receiving(&self) -> bool {
-        matches!(self, Self::Receiving(_))
+    /// Whether streams of the other end arrive.
+    pub fn is_incoming(&self) -> bool {
+        matches!(self, Self::IncomingLink(_))
     }
 }
 
-/// A link that we dial: first one stream, then, when it is known that we are welcome, the others.
+/// A link that this end dials: first one stream, then the others.
 #[derive(Debug)]
-pub struct Dialling {
+pub struct OutgoingLink {
     credentials: Credentials,
     link: u64,
-    wanted: Wanted,
-    /// Streams that the link gets; known when the first one is there.
+    options: LinkOptions,
+    /// Streams of the link; known when the first one is connected.
     count: u16,
     dialers: Vec<(u16, Dialer)>,
     done: Vec<(u16, Connection)>,
-    /// Memory was offered in place of the stream.
-    offering: Option<Offering>,
+    /// An offer of shared memory, until it is answered.
+    offer_sent: Option<PendingOffer>,
 }
 
-/// What kind of link is dialled.
+/// Options of a link.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// Streams, if it goes to another host.
+pub struct LinkOptions {
+    /// Streams, to another host.
     pub streams: u16,
-    /// Whether memory is to be offered.
+    /// Whether to offer shared memory.
     pub shares: bool,
-    /// How its addresses are tried.
-    pub timing: DialTiming,
 }
 
-/// Memory that was offered, until the other end has answered.
+/// An offer of shared memory that was not answered yet.
 #[derive(Debug)]
-struct Offering {
+struct PendingOffer {
     offer: Offer,
     connection: Connection,
     deadline: Time,
 }
 
-impl Dialling {
+impl OutgoingLink {
     /// Dials the first stream.
     pub fn begin(
         now: Time,
         addresses: &[SocketAddr],
         credentials: Credentials,
-        wanted: Wanted,
+        options: LinkOptions,
         poller: &Arc<Poller>,
     ) -> io::Result<Self> {
         let link = u64::from_le_bytes(random::bytes()?);
-        let first = Dialer::new(now, addresses.iter().copied(), credentials.clone(), wanted.timing, poller);
-        let (dialers, done, offering) = (vec![(0, first)], Vec::new(), None);
-        Ok(Self { credentials, link, wanted, count: 0, dialers, done, offering })
+        let first =
+            Dialer::new(now, addresses.iter().copied(), credentials.clone(), DialTiming::default(), poller);
+        let (dialers, done, offer_sent) = (vec![(0, first)], Vec::new(), None);
+        Ok(Self { credentials, link, options, count: 0, dialers, done, offer_sent })
     }
 
-    /// Moves on what a token is of, or what is due. The link, once it is there.
+    /// Advances what a token belongs to, or what is due. Returns the link once it is made.
     pub fn advance(
         &mut self,
         now: Time,
         token: Option<Token>,
         poller: &Arc<Poller>,
     ) -> Result<Option<Link>, String> {
-        if self.offering.as_ref().is_some_and(|offering| now >= offering.deadline) {
-            return Err("the answer to an offer of shared memory took too long".into());
+        if self.offer_sent.as_ref().is_some_and(|offer_sent| now >= offer_sent.deadline) {
+            return Err("timed out waiting for the answer to an offer of shared memory".into());
         }
-        if self.offering.is_some() {
-            return self.hear_answer().map_err(|error| error.to_string());
+        if self.offer_sent.is_some() {
+            return self.read_answer().map_err(|error| error.to_string());
         }
         let mut at = 0;
         while let Some((index, dialer)) = self.dialers.get_mut(at) {
@@ -142,42 +141,43 @@ impl Dialling {
         Ok(Some(Link::new(self.done.drain(..).map(|(_, connection)| connection).collect())))
     }
 
-    /// Says on a stream which one it is. After the first one all others are dialled.
+    /// Sends the head of a stream. After the first one, dials all others.
     fn add_stream(&mut self, now: Time, index: u16, dialed: Dialed, poller: &Arc<Poller>) -> io::Result<()> {
         let Dialed { mut connection, address, .. } = dialed;
-        let offer = if self.wanted.shares { self.offer() } else { None };
+        let offer = if self.options.shares { self.offer() } else { None };
         if index == 0 {
-            // Within a host one stream does as much as many.
-            let is_one = self.wanted.shares || address.ip().is_loopback();
-            self.count = if is_one { 1 } else { self.wanted.streams };
+            // Within a host one stream is as fast as many.
+            let is_one = self.options.shares || address.ip().is_loopback();
+            self.count = if is_one { 1 } else { self.options.streams };
         }
         let ticket = offer.as_ref().map(Offer::ticket);
         let head = StreamHead { link: self.link, index, count: self.count, offer: ticket };
         connection.send(&head.encode());
         connection.flush(&mut Vec::new())?;
         if let Some(offer) = offer {
-            self.offering = Some(Offering { offer, connection, deadline: now + limits::HANDSHAKE_MAX });
+            self.offer_sent = Some(PendingOffer { offer, connection, deadline: now + limits::HANDSHAKE_MAX });
             return Ok(());
         }
         self.done.push((index, connection));
         if index == 0 {
-            let dial = || Dialer::new(now, [address], self.credentials.clone(), self.wanted.timing, poller);
+            let dial =
+                || Dialer::new(now, [address], self.credentials.clone(), DialTiming::default(), poller);
             self.dialers = (1..self.count).map(|index| (index, dial())).collect();
         }
         Ok(())
     }
 
-    /// Memory for the link, if it can be had.
+    /// Shared memory for the link, if possible.
     fn offer(&self) -> Option<Offer> {
         let offer = Offer::new();
         if let Err(error) = &offer {
-            tracing::debug!(%error, "no memory can be shared; a link goes through the network");
+            tracing::debug!("failed to create shared memory: {error}; using TCP");
         }
         offer.ok()
     }
 
-    fn hear_answer(&mut self) -> io::Result<Option<Link>> {
-        let Some(Offering { offer, mut connection, deadline }) = self.offering.take() else {
+    fn read_answer(&mut self) -> io::Result<Option<Link>> {
+        let Some(PendingOffer { offer, mut connection, deadline }) = self.offer_sent.take() else {
             return Ok(None);
         };
         let filled = connection.fill();
@@ -189,13 +189,13 @@ impl Dialling {
         match answer {
             Some(head::ACCEPTED) => Ok(Some(Link::Shared(Box::new(offer.accepted(connection))))),
             Some(head::DECLINED) => {
-                tracing::debug!("the other end can't share memory; the link goes through the network");
+                tracing::debug!("the other end declined shared memory; using TCP");
                 Ok(Some(Link::new(vec![connection])))
             }
-            Some(_) => Err(io::Error::other("the answer to an offer of memory makes no sense")),
+            Some(_) => Err(io::Error::other("invalid answer to an offer of shared memory")),
             None => {
                 filled?;
-                self.offering = Some(Offering { offer, connection, deadline });
+                self.offer_sent = Some(PendingOffer { offer, connection, deadline });
                 Ok(None)
             }
         }
@@ -204,25 +204,25 @@ impl Dialling {
 
 /// A link that the other end dials.
 #[derive(Debug)]
-pub struct Receiving {
+pub struct IncomingLink {
     link: u64,
     streams: Vec<Option<Connection>>,
     deadline: Time,
 }
 
-impl Receiving {
-    /// The first stream is here.
+impl IncomingLink {
+    /// For a link with this first stream.
     pub fn new(now: Time, head: &StreamHead) -> Self {
         let streams = (0..head.count).map(|_| None).collect();
         Self { link: head.link, streams, deadline: now + limits::HANDSHAKE_MAX }
     }
 
-    /// Whether a stream is one of this link.
+    /// Whether a stream belongs to this link.
     pub fn is_of(&self, head: &StreamHead) -> bool {
         self.link == head.link && self.streams.len() == usize::from(head.count)
     }
 
-    /// Takes a stream. All of them, once they are there.
+    /// Adds a stream. Returns all of them once they are complete.
     pub fn take(&mut self, head: StreamHead, connection: Connection) -> Option<Vec<Connection>> {
         *self.streams.get_mut(usize::from(head.index))? = Some(connection);
         if self.streams.iter().any(Option::is_none) {

@@ -1,26 +1,26 @@
-//! What each stream of a link begins with.
+//! The first bytes of each stream of a link.
 
 use crate::limits;
 use crate::segment::Ticket;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What the dialler of a link says on each of its streams: which link, which stream, and how many there are.
+/// Tells the acceptor which stream of which link a connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamHead {
-    /// A number that the dialler chose for the link.
+    /// A random number of the link.
     pub link: u64,
-    /// Which stream.
+    /// The index of the stream.
     pub index: u16,
-    /// Of how many.
+    /// The number of streams.
     pub count: u16,
-    /// Shared memory that is offered in its place. Only where there is one stream.
+    /// Shared memory that is offered instead of the stream. Only for a link of one stream.
     pub offer: Option<Ticket>,
 }
 
-/// What the acceptor answers to an offer: it has opened the memory.
+/// The answer of an acceptor that has opened the offered memory.
 pub const ACCEPTED: u8 = 1;
 
-/// Or it can't, or will not; then the stream itself is the link.
+/// The answer of one that has not; then the stream is the link.
 pub const DECLINED: u8 = 0;
 
 /// The layout of a head. The ticket follows if there is an offer.
@@ -36,7 +36,7 @@ struct Layout {
 }
 
 impl StreamHead {
-    /// As it travels.
+    /// Its bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
         let Self { link, index, count, offer } = *self;
         let layout = Layout { link, index, count, offers: offer.is_some().into(), reserved: [0; 3] };
@@ -45,20 +45,20 @@ impl StreamHead {
         bytes
     }
 
-    /// Takes a head off the front of `input`, if all of it is here.
+    /// Takes a head off the front of `input`, if it is complete.
     pub fn take(input: &mut &[u8]) -> Option<Result<Self, &'static str>> {
         let (Layout { link, index, count, offers, .. }, mut rest) = Layout::read_from_prefix(input).ok()?;
         let mut offer = None;
         if offers & 1 != 0 {
             let (ticket, behind) = rest.split_first_chunk()?;
-            // A ticket of another kind is unusable.
+            // A ticket of another kind can't be opened.
             offer =
                 Some(Ticket::decode(ticket).unwrap_or(Ticket { pid: 0, fd: 0, bytes: 0, nonce: [0; 16] }));
             rest = behind;
         }
         *input = rest;
-        let is_sound = index < count && count <= limits::STREAMS_MAX && (count == 1 || offer.is_none());
-        Some(if is_sound { Ok(Self { link, index, count, offer }) } else { Err("invalid stream head") })
+        let is_valid = index < count && count <= limits::STREAMS_MAX && (count == 1 || offer.is_none());
+        Some(if is_valid { Ok(Self { link, index, count, offer }) } else { Err("invalid stream head") })
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_survive_their_way_and_others_are_rejected() {
+    fn heads_are_decoded_and_invalid_ones_rejected() {
         let bare = StreamHead { link: 7 << 40, index: 2, count: 3, offer: None };
         let ticket = Ticket { pid: 1, fd: 2, bytes: 3, nonce: [4; 16] };
         let offering = StreamHead { link: 7, index: 0, count: 1, offer: Some(ticket) };

@@ -35,7 +35,7 @@ struct End {
 
 impl End {
     fn next(&mut self) -> io::Result<Option<Arrival>> {
-        self.link.next(&mut self.pool, |_| Verdict::Place)
+        self.link.next(&mut self.pool, |_| FrameDecision::Place)
     }
 
     /// Puts a frame whose payload is made of its number.
@@ -178,7 +178,7 @@ fn a_payload_that_nobody_wants_gives_its_cells_back_at_once() {
     for number in 0..100 {
         a.put(number, 200_000);
         assert_eq!(a.flush().len(), 1);
-        let arrival = b.link.next(&mut b.pool, |_| Verdict::Discard).unwrap();
+        let arrival = b.link.next(&mut b.pool, |_| FrameDecision::Discard).unwrap();
         assert!(matches!(arrival, Some(Arrival::Discarded(head, _)) if head.chunk == number));
     }
 }

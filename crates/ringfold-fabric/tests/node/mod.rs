@@ -2,12 +2,13 @@
 
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
+use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::link::{Arrival, Link};
 use ringfold_fabric::listener::Listener;
 use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::slots::SlotPool;
-use ringfold_plan::executor::Verdict;
+use ringfold_plan::executor::FrameDecision;
 use ringfold_proto::epoch::Member;
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{EpochId, GroupId, Incarnation, OpId, PeerId, Seq, Tag};
@@ -20,6 +21,15 @@ use std::time::{Duration, Instant};
 pub const LONG: Duration = Duration::from_secs(30);
 
 pub const KEY: [u8; 32] = [42; 32];
+
+/// Dials and waits.
+pub fn dial(
+    at: &[SocketAddr],
+    timeout: Duration,
+    credentials: &Credentials,
+) -> std::io::Result<BlockingConnection> {
+    dial_blocking(at, timeout, credentials, &Poller::new().unwrap())
+}
 
 /// A peer that makes links.
 pub struct Node {
@@ -70,7 +80,7 @@ impl Node {
     }
 
     pub fn wish(&mut self, member: Member, epoch: EpochId) {
-        self.mesh.wish(self.now(), member, epoch, &KEY);
+        self.mesh.request(self.now(), member, epoch, &KEY);
     }
 
     /// Does some of what can be done.
@@ -144,7 +154,7 @@ pub fn assert_one_link(a: &mut Node, b: &mut Node, number: u64) {
         let (mut pool, end) = (SlotPool::default(), Instant::now() + LONG);
         let heard = loop {
             assert!(Instant::now() < end);
-            if let Some(arrival) = to.next(&mut pool, |_| Verdict::Place).unwrap() {
+            if let Some(arrival) = to.next(&mut pool, |_| FrameDecision::Place).unwrap() {
                 break arrival;
             }
         };

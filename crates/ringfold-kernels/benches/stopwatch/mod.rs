@@ -1,15 +1,16 @@
-//! Measures how long a call takes: enough for ratios between rows, and nothing to compile first.
+//! A minimal benchmark timer, without dependencies.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Samples per row. A row's figure is their median.
+/// Samples per row, of which the median is printed.
 const SAMPLES: usize = 31;
 /// A sample repeats the call until it takes at least this long.
 const SAMPLE_MIN: Duration = Duration::from_millis(10);
 
-/// Measures a call and prints a row: the median time, the fastest and the slowest sample, and for a call on `bytes`
-/// the throughput. A row is left out if no argument of the program is part of its name.
+/// Measures a call and prints its median, fastest and slowest time, and the throughput if `bytes` is given.
+///
+/// Rows whose name contains none of the program's arguments are skipped.
 pub fn measure<R>(name: &str, bytes: Option<usize>, mut call: impl FnMut() -> R) {
     let wanted: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();

@@ -1,20 +1,20 @@
-//! XXH3-128 of more than 240 bytes, after its published description.
+//! XXH3-128 of more than 240 bytes, by its published specification.
 //!
-//! `twox-hash` computes the same, but from memory it reaches only a third of the speed at which a core can read; what
-//! is missing is fetching ahead. Shorter inputs are left to it, and the tests compare the two.
+//! `twox-hash` computes the same, but for data in memory only at a third of a core's read speed, since it does not
+//! prefetch. It is used for shorter inputs, and the tests compare the two.
 
 use crate::isa::Isa;
 use crate::level::{Kernel, Level};
 
-/// Shorter inputs are hashed in another way.
+/// The shortest input of this algorithm; XXH3 hashes shorter ones differently.
 pub(super) const LONG_MIN: usize = 241;
 
 /// XXH3-128 with seed zero.
 ///
 /// # Panics
-/// If there are less than [`LONG_MIN`] bytes, or if this machine does not have the level.
+/// If there are fewer than [`LONG_MIN`] bytes, or if this machine does not have the level.
 pub(super) fn hash(level: Level, data: &[u8]) -> u128 {
-    assert!(data.len() >= LONG_MIN, "short inputs are hashed in another way");
+    assert!(data.len() >= LONG_MIN, "XXH3 hashes short inputs differently");
     let lanes = level.run(Accumulate { data });
     let bytes = data.len() as u64;
     let low = merge(&lanes, 11, bytes.wrapping_mul(PRIME64_1));
@@ -22,9 +22,9 @@ pub(super) fn hash(level: Level, data: &[u8]) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// Bytes that are mixed in at once: eight lanes of eight.
+/// Bytes that are mixed at once: eight lanes of eight.
 const STRIPE: usize = 64;
-/// Stripes between scramblings: each takes the secret from eight bytes further on.
+/// Stripes between scramblings: each uses the secret at the next multiple of eight bytes.
 const BLOCK_STRIPES: usize = (SECRET.len() - STRIPE) / 8;
 
 const PRIME32_1: u64 = 0x9e37_79b1;
@@ -37,7 +37,7 @@ const PRIME64_4: u64 = 0x85eb_ca77_c2b2_ae63;
 const PRIME64_5: u64 = 0x27d4_eb2f_1656_67c5;
 const PRIME_AVALANCHE: u64 = 0x1656_6791_9e37_79f9;
 
-/// The default secret, a part of the hash's definition.
+/// The default secret of XXH3.
 #[rustfmt::skip]
 const SECRET: [u8; 192] = [
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c, 0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb,
@@ -50,7 +50,7 @@ const SECRET: [u8; 192] = [
     0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce, 0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 ];
 
-/// The part of the hash that goes over all bytes.
+/// The loop over all bytes.
 struct Accumulate<'a> {
     data: &'a [u8],
 }
@@ -63,12 +63,12 @@ impl Kernel for Accumulate<'_> {
         let mut lanes =
             [PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1];
         let (stripes, _) = self.data.as_chunks::<STRIPE>();
-        // The last stripe, whole or not, is mixed in by itself.
+        // The last stripe, whole or partial, is mixed separately.
         let stripes = &stripes[..(self.data.len() - 1) / STRIPE];
         let (blocks, rest) = stripes.as_chunks::<BLOCK_STRIPES>();
         for block in blocks {
             for (i, stripe) in block.iter().enumerate() {
-                fetch_ahead(stripe);
+                prefetch(stripe);
                 mix(&mut lanes, stripe, &words(8 * i));
             }
             scramble(&mut lanes);
@@ -76,19 +76,19 @@ impl Kernel for Accumulate<'_> {
         for (i, stripe) in rest.iter().enumerate() {
             mix(&mut lanes, stripe, &words(8 * i));
         }
-        let last = self.data.last_chunk().expect("there are more bytes than in a stripe");
+        let last = self.data.last_chunk().expect("the data is longer than a stripe");
         mix(&mut lanes, last, &words(SECRET.len() - STRIPE - 7));
         lanes
     }
 }
 
-/// Asks for the memory that comes some stripes later, which need not be part of the data.
+/// Prefetches memory some stripes ahead, which may be beyond the data.
 #[inline(always)]
-fn fetch_ahead(_stripe: &[u8; STRIPE]) {
+fn prefetch(_stripe: &[u8; STRIPE]) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        /// About what a core has under way at once.
+        /// About what a core can have in flight.
         const AHEAD_BYTES: usize = 2048;
         // SAFETY: a prefetch of an address that cannot be read does nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(_stripe.as_ptr().wrapping_add(AHEAD_BYTES).cast()) };

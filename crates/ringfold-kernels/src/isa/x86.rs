@@ -6,7 +6,7 @@ use crate::lanes::Lanes;
 use crate::packed::Packed;
 use core::arch::x86_64::*;
 
-/// Where a word of 32 bits holds two bfloat16, the second, which lies above the first.
+/// The mask of the second (upper) of two bfloat16 in a 32-bit word.
 const SECOND: i32 = 0xffff_0000_u32 as i32;
 
 /// AVX2 and F16C.
@@ -14,7 +14,7 @@ const SECOND: i32 = 0xffff_0000_u32 as i32;
 pub(crate) struct Avx2(());
 
 impl Avx2 {
-    /// Can be called safely only where the instructions are.
+    /// Safe to call only if the machine has the instruction set.
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
     pub(crate) fn new() -> Self {
@@ -22,7 +22,7 @@ impl Avx2 {
     }
 }
 
-/// Eight singles. Made by [`Avx2`] alone, so that having one proves the instructions.
+/// Eight f32. Created only by [`Avx2`], so a value proves the instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(__m256);
 
@@ -91,7 +91,7 @@ impl Blocks for Avx2 {
     }
 }
 
-/// Singles rounded so that their upper 16 bits are the nearest bfloat16.
+/// Rounds f32 such that their upper 16 bits are the nearest bfloat16.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn round_bf16(eight: F32x8) -> __m256i {
@@ -163,7 +163,7 @@ impl Lanes for F32x8 {
 pub(crate) struct Avx512(());
 
 impl Avx512 {
-    /// Can be called safely only where the instructions are.
+    /// Safe to call only if the machine has the instruction set.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
     #[inline]
     pub(crate) fn new() -> Self {
@@ -171,7 +171,7 @@ impl Avx512 {
     }
 }
 
-/// Sixteen singles. Made by [`Avx512`] alone, so that having one proves the instructions.
+/// Sixteen f32. Created only by [`Avx512`], so a value proves the instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct F32x16(__m512);
 
@@ -194,7 +194,7 @@ impl Blocks for Avx512 {
         unsafe {
             let mut singles = [F32x16(_mm512_setzero_ps()); BLOCK / 16];
             for (i, sixteen) in singles.iter_mut().enumerate() {
-                // The plain intrinsic suppresses exceptions, and such an instruction cannot read memory.
+                // The plain intrinsic suppresses exceptions, which prevents a memory operand.
                 sixteen.0 =
                     _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(_mm256_loadu_si256(from.add(i)));
             }
@@ -240,24 +240,24 @@ impl Blocks for Avx512 {
     }
 }
 
-/// Two vectors of singles, rounded, as the first and second bfloat16 of each word.
+/// Rounds two vectors of f32 to the first and second bfloat16 of each word.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn pack_bf16(first: F32x16, second: F32x16) -> __m512i {
-    /// The bits of the second where the first is set, else those of the third.
+    /// Selects bits of the second operand where the first is set, else of the third.
     const SELECT: i32 = 0xca;
     /// The first, or both the second and the third.
     const OR_AND: i32 = 0xf8;
     let (first, second) = (_mm512_castps_si512(first.0), _mm512_castps_si512(second.0));
     let mask = _mm512_set1_epi32(SECOND);
     let one = _mm512_set1_epi16(1);
-    // What is kept and what is rounded away, side by side in lanes of 16 bits, so that rounding is done once for
-    // both. It is up if what goes is more than one half of the last place, or one half and that place is odd.
+    // Kept and discarded bits are gathered in lanes of 16 bits, so that both vectors are rounded at once. Rounding is up
+    // if the discarded bits are more than half of the last place, or exactly half and that place is odd.
     let kept = _mm512_ternarylogic_epi32::<SELECT>(mask, second, _mm512_srli_epi32::<16>(first));
     let gone = _mm512_ternarylogic_epi32::<SELECT>(mask, _mm512_slli_epi32::<16>(second), first);
     let gone = _mm512_ternarylogic_epi32::<OR_AND>(gone, kept, one);
     let up = _mm512_cmpgt_epu16_mask(gone, _mm512_set1_epi16(i16::MIN));
-    // It never saturates; a plain addition would be compiled to two instructions.
+    // Never saturates; a plain addition would compile to two instructions.
     _mm512_mask_adds_epu16(kept, up, kept, one)
 }
 

@@ -1,30 +1,30 @@
-//! The straight line between integers and the values that they stand for.
+//! The affine mapping between integers and values.
 
 use crate::element::RealElement;
 use crate::number::Integer;
 use ringfold_proto::quantization::{Quantization, QuantizationAlgorithm};
 
-/// What travels before a chunk's integers: two f64.
+/// The parameters of a chunk: two f64, sent before the integers.
 ///
-/// They are the smallest and the largest value for [`QuantizationAlgorithm::MinMax`]; the scale and the integer
-/// that stands for zero for [`QuantizationAlgorithm::ZeroPointScale`]. Both are NaN if the chunk held a number
-/// that is not finite.
+/// For [`QuantizationAlgorithm::MinMax`] the smallest and the largest value; for
+/// [`QuantizationAlgorithm::ZeroPointScale`] the scale and the integer that represents zero. Both are NaN if the chunk
+/// contains a non-finite number.
 #[derive(Clone, Copy)]
 pub(super) struct Parameters(f64, f64);
 
 impl Parameters {
-    /// Of a chunk with this range of values; none if a value was not finite.
+    /// The parameters for a range of values; none means that a value is not finite.
     pub(super) fn of<Q: Integer>(algorithm: QuantizationAlgorithm, range: Option<(f64, f64)>) -> Self {
         let Some((low, high)) = range else { return Self(f64::NAN, f64::NAN) };
         match algorithm {
             QuantizationAlgorithm::MinMax => Self(low, high),
-            // One value alone is its own scale, one above the integer for zero, and so is exact.
+            // A single value is the scale, one above the integer for zero, and so is exact.
             QuantizationAlgorithm::ZeroPointScale if low == high => Self(low, Q::MIN - 1.0),
             QuantizationAlgorithm::ZeroPointScale => {
-                // Zero is a value like any other.
+                // The range includes zero.
                 let (low, high) = (low.min(0.0), high.max(0.0));
                 let scale = step(low, high, Q::MAX - Q::MIN);
-                // Where the range is too small to be divided, every value is as good as zero.
+                // The range is too small to be divided: all values become zero.
                 if !(1.0 / scale).is_finite() {
                     return Self(0.0, 0.0);
                 }
@@ -46,10 +46,10 @@ impl Parameters {
     }
 }
 
-/// `value = (integer − offset) × step + base`, held between two bounds.
+/// `value = (integer − offset) × step + base`, clamped to two bounds.
 ///
-/// Sender and receiver both derive it from the [`Parameters`], so that they agree to the bit. All is computed
-/// as f64, whatever the elements are: which is exact enough for 32 bits and never overflows for f32.
+/// Sender and receiver both derive it from the [`Parameters`], so that they agree bit for bit. Everything is computed in
+/// f64, which is exact enough for 32 bits and never overflows for f32.
 #[derive(Clone, Copy)]
 pub(super) struct Affine {
     offset: f64,
@@ -62,7 +62,7 @@ pub(super) struct Affine {
 }
 
 impl Affine {
-    /// For integers `Q` and elements `T`. Parameters that no sender makes are taken for NaN.
+    /// The mapping for integers `Q` and elements `T`. Invalid parameters map everything to NaN.
     pub(super) fn new<Q: Integer, T: RealElement>(
         algorithm: QuantizationAlgorithm,
         Parameters(first, second): Parameters,
@@ -71,14 +71,14 @@ impl Affine {
             && second.is_finite()
             && (algorithm != QuantizationAlgorithm::MinMax || first <= second);
         if !is_valid {
-            return Self::POISON;
+            return Self::ALL_NAN;
         }
         match algorithm {
             QuantizationAlgorithm::MinMax => Self::between::<Q, T>(first, second),
             QuantizationAlgorithm::ZeroPointScale => Self {
                 offset: second,
                 step: first,
-                // The zero that changes nothing when added, not even a negative zero.
+                // The neutral element of addition, also for negative zeros.
                 base: -0.0,
                 density: density(first),
                 floor: -T::MAX,
@@ -87,8 +87,8 @@ impl Affine {
         }
     }
 
-    /// Every integer stands for NaN.
-    const POISON: Self = Self {
+    /// Maps every integer to NaN.
+    const ALL_NAN: Self = Self {
         offset: f64::NAN,
         step: f64::NAN,
         base: f64::NAN,
@@ -100,7 +100,7 @@ impl Affine {
     fn between<Q: Integer, T: RealElement>(low: f64, high: f64) -> Self {
         let levels = Q::MAX - Q::MIN;
         let step = step(low, high, levels);
-        // If the whole range is more than a float can hold, it is measured from its middle.
+        // A range beyond f64::MAX is measured from its middle.
         let (offset, base) =
             if (high - low).is_finite() { (0.0, low) } else { (levels / 2.0, low / 2.0 + high / 2.0) };
         Self {
@@ -116,7 +116,7 @@ impl Affine {
     /// The integer nearest to a finite value.
     #[inline(always)]
     pub(super) fn integer<Q: Integer>(self, value: f64) -> Q {
-        /// Added to a number below 2³², it leaves the number rounded to nearest even in its low bits.
+        /// Adding this to a number below 2³² leaves the number rounded to nearest even in the low bits.
         const ROUNDER: f64 = (3_u64 << 51) as f64;
         let position = (value - self.base) * self.density + self.offset;
         let position = if position < Q::MIN { Q::MIN } else { position };
@@ -124,17 +124,17 @@ impl Affine {
         Q::truncate((position + ROUNDER).to_bits())
     }
 
-    /// The value that an integer stands for.
+    /// The value of an integer.
     #[inline(always)]
     pub(super) fn value<Q: Integer>(self, integer: Q) -> f64 {
         let value = (integer.to_f64() - self.offset) * self.step + self.base;
-        // Written so that NaN stays.
+        // The comparisons keep NaNs.
         let value = if value < self.floor { self.floor } else { value };
         if value > self.ceiling { self.ceiling } else { value }
     }
 }
 
-/// The distance of two levels; the range itself may be more than a float can hold.
+/// The distance between two levels; the range itself may overflow.
 fn step(low: f64, high: f64, levels: f64) -> f64 {
     let range = high - low;
     if range.is_finite() { range / levels } else { high / levels - low / levels }

@@ -1,4 +1,4 @@
-//! What the kernels must give: naive code, one element at a time, that shares nothing with them.
+//! The expected results: naive code, one element at a time, independent of the kernels.
 
 use half::{bf16, f16};
 use ringfold_proto::dtype::DType;
@@ -35,7 +35,7 @@ fn pair(dtype: DType, op: ReduceOp, left: &[u8], right: &[u8]) -> Vec<u8> {
         DType::I16 => integer!(i16),
         DType::I32 => integer!(i32),
         DType::I64 => integer!(i64),
-        // The results of f32 fit into f64, which decides about order and NaN.
+        // f64 represents all f32 results, and decides about order and NaN.
         DType::F16 => {
             let (l, r) = (f16::from_ne_bytes([left[0], left[1]]), f16::from_ne_bytes([right[0], right[1]]));
             f16_bytes(single(op, l.to_f32(), r.to_f32()))
@@ -75,7 +75,7 @@ macro_rules! float {
             let result = match op {
                 ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PremulSum => l + r,
                 ReduceOp::Prod => l * r,
-                // The standard library's total order holds −0 to be less than +0.
+                // The standard library's total order has −0 before +0.
                 ReduceOp::Max => std::cmp::max_by(l, r, $t::total_cmp),
                 ReduceOp::Min => std::cmp::min_by(l, r, $t::total_cmp),
                 _ => panic!("no bits of floats"),
@@ -97,8 +97,7 @@ pub fn bf16_bytes(value: f32) -> Vec<u8> {
     half.to_ne_bytes().to_vec()
 }
 
-/// Elements that are likely to go wrong: zeros, ones, ends of ranges, NaN of several kinds, infinities,
-/// subnormals, ties of rounding.
+/// Corner cases: zeros, ones, ends of ranges, NaNs, infinities, subnormals, rounding ties.
 pub fn corners(dtype: DType) -> Vec<Vec<u8>> {
     fn bytes<T: Copy, const N: usize>(values: &[T], to: fn(T) -> [u8; N]) -> Vec<Vec<u8>> {
         values.iter().map(|&value| to(value).to_vec()).collect()
@@ -190,7 +189,7 @@ fn twice(parts: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     parts.iter().zip(parts.iter().rev()).map(|(re, im)| [re.clone(), im.clone()].concat()).collect()
 }
 
-/// Two tensors in which every pair of corners meets, and then random bits.
+/// Two tensors with every pair of corner cases, followed by random bits.
 pub fn operands(dtype: DType, count: usize) -> (Vec<u8>, Vec<u8>) {
     let corners = corners(dtype);
     let n = corners.len();
@@ -208,7 +207,7 @@ pub fn operands(dtype: DType, count: usize) -> (Vec<u8>, Vec<u8>) {
     (left, right)
 }
 
-/// A small generator (SplitMix64): the same numbers in every run.
+/// A deterministic random generator (SplitMix64).
 pub struct Random(pub u64);
 
 impl Random {
@@ -231,7 +230,7 @@ impl Random {
     }
 }
 
-/// A copy of `bytes` that begins `offset` bytes after an address that is aligned to 64.
+/// A copy of `bytes` at `offset` bytes after an address aligned to 64.
 pub struct Misaligned {
     memory: Vec<u8>,
     begin: usize,

@@ -1,7 +1,7 @@
 //! Whatever a remote says: nobody panics, and it harms itself alone.
 
-use super::stage::{Stage, Who, secs, sum_of};
-use crate::draw::Draw;
+use super::test_run::{PeerIndex, TestRun, secs, sum_of};
+use crate::message_generator::MessageGenerator;
 use ringfold_proto::bounded::Bounded;
 use ringfold_proto::cause::{Cause, Departure, JoinRejection, ProtocolViolation, Removal};
 use ringfold_proto::epoch::{Attributes, EpochDescription, Member};
@@ -21,15 +21,15 @@ use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::Tuning;
 
 /// The two honest ones are fine, and the third is out for breaking the protocol.
-fn assert_only_cid_is_out(stage: &mut Stage, [ann, bob, cid]: [Who; 3]) {
-    assert!(!stage.is_accepted(cid));
-    let departures = stage.departures();
+fn assert_only_cid_is_out(run: &mut TestRun, [ann, bob, cid]: [PeerIndex; 3]) {
+    assert!(!run.is_accepted(cid));
+    let departures = run.departures();
     assert!(
         departures.len() == 1 && departures[0].starts_with("cid violated the protocol"),
         "{departures:?}"
     );
-    assert!(matches!(stage.removal(cid), Departure::Misbehaved(_)));
-    stage.reduce_successfully(&[ann, bob], 1);
+    assert!(matches!(run.removal(cid), Departure::Misbehaved(_)));
+    run.reduce_successfully(&[ann, bob], 1);
 }
 
 fn join(name: &str) -> Join {
@@ -63,34 +63,34 @@ fn resume(peer: PeerId) -> Resume {
 }
 
 #[test]
-fn a_vote_for_a_round_that_can_not_be_puts_out_who_cast_it() {
+fn a_vote_for_an_invalid_round_evicts_the_voter() {
     for round in [0, 3, u64::MAX] {
-        let (mut stage, who) = Stage::with_members();
+        let (mut run, who) = TestRun::with_members();
         let vote =
             ToMaster::Vote { call: CallId(9), round, deadline_ms: 0, request: Request::UpdateTopology };
-        stage.forge(who[2], vote);
-        assert_only_cid_is_out(&mut stage, who);
+        run.forge(who[2], vote);
+        assert_only_cid_is_out(&mut run, who);
     }
 }
 
 #[test]
-fn an_operation_that_can_not_be_next_puts_out_who_started_it() {
-    let (mut stage, who) = Stage::with_members();
-    let op = OpId { epoch: stage.epoch(who[2]).id, tag: Tag(1), seq: Seq(u64::MAX) };
-    stage.forge(who[2], ToMaster::Started { op, descriptor: sum_of(1) });
-    assert_only_cid_is_out(&mut stage, who);
+fn an_operation_out_of_sequence_evicts_its_peer() {
+    let (mut run, who) = TestRun::with_members();
+    let op = OpId { epoch: run.epoch(who[2]).id, tag: Tag(1), seq: Seq(u64::MAX) };
+    run.forge(who[2], ToMaster::Started { op, descriptor: sum_of(1) });
+    assert_only_cid_is_out(&mut run, who);
 }
 
 #[test]
-fn wrong_numbering_puts_out_who_counts_so() {
+fn wrong_numbering_evicts_the_peer() {
     for (number, acknowledged) in [(u64::MAX, 0), (0, u64::MAX), (500, 500)] {
-        let (mut stage, who) = Stage::with_members();
-        let line = stage.actors[who[2].0].line.unwrap();
-        stage.forge_numbered(
+        let (mut run, who) = TestRun::with_members();
+        let line = run.peers[who[2].0].control.unwrap();
+        run.forge_numbered(
             line,
             Numbered { number, acknowledged, message: ToMaster::SyncDone { round: 1, complete: true } },
         );
-        assert_only_cid_is_out(&mut stage, who);
+        assert_only_cid_is_out(&mut run, who);
     }
 }
 
@@ -119,74 +119,74 @@ fn a_peer_that_acknowledges_nothing_is_evicted_before_any_timeout() {
 }
 
 #[test]
-fn more_operations_than_can_be_in_flight_put_out_who_starts_them() {
-    let (mut stage, who) = Stage::with_members();
-    let epoch = stage.epoch(who[2]).id;
+fn too_many_operations_in_flight_evict_their_peer() {
+    let (mut run, who) = TestRun::with_members();
+    let epoch = run.epoch(who[2]).id;
     for tag in 0..=limits::OPS_IN_FLIGHT_MAX as u64 {
         let op = OpId { epoch, tag: Tag(tag + 10), seq: Seq(0) };
-        if stage.actors[who[2].0].line.is_some() {
-            stage.forge(who[2], ToMaster::Started { op, descriptor: sum_of(1) });
+        if run.peers[who[2].0].control.is_some() {
+            run.forge(who[2], ToMaster::Started { op, descriptor: sum_of(1) });
         }
     }
-    assert_only_cid_is_out(&mut stage, who);
+    assert_only_cid_is_out(&mut run, who);
 }
 
 #[test]
-fn tags_without_end_cost_an_epoch_and_no_member() {
-    let (mut stage, [ann, bob]) = Stage::with_members();
-    let epoch = stage.epoch(bob).id;
+fn many_tags_cost_an_epoch_and_no_member() {
+    let (mut run, [ann, bob]) = TestRun::with_members();
+    let epoch = run.epoch(bob).id;
     for tag in 0..=limits::TAGS_PER_EPOCH_MAX as u64 {
         let op = OpId { epoch, tag: Tag(tag + 10), seq: Seq(0) };
         let ballot = Ballot::TimedOut;
-        stage.forge(bob, ToMaster::OpVote { op, descriptor: sum_of(1), ballot });
+        run.forge(bob, ToMaster::OpVote { op, descriptor: sum_of(1), ballot });
     }
-    assert!(stage.departures().is_empty(), "{:?}", stage.departures());
-    assert_ne!(stage.epoch(ann).id, epoch);
-    stage.reduce_successfully(&[ann, bob], 1);
+    assert!(run.departures().is_empty(), "{:?}", run.departures());
+    assert_ne!(run.epoch(ann).id, epoch);
+    run.reduce_successfully(&[ann, bob], 1);
 }
 
 #[test]
-fn operations_of_epochs_that_never_were_change_nothing() {
-    let (mut stage, [ann, bob]) = Stage::with_members();
+fn operations_of_unknown_epochs_change_nothing() {
+    let (mut run, [ann, bob]) = TestRun::with_members();
     let epochs = [
         EpochId::default(),
-        EpochId { counter: u64::MAX, ..stage.epoch(bob).id },
-        EpochId { group: GroupId(9), ..stage.epoch(bob).id },
+        EpochId { counter: u64::MAX, ..run.epoch(bob).id },
+        EpochId { group: GroupId(9), ..run.epoch(bob).id },
     ];
     for epoch in epochs {
         let op = OpId { epoch, tag: Tag(1), seq: Seq(0) };
-        stage.forge(bob, ToMaster::Started { op, descriptor: sum_of(1) });
+        run.forge(bob, ToMaster::Started { op, descriptor: sum_of(1) });
         let ballot = Ballot::Differs { from: PeerId(u128::MAX) };
-        stage.forge(bob, ToMaster::OpVote { op, descriptor: sum_of(1), ballot });
-        stage.forge(bob, ToMaster::EpochReady { epoch, unreachable: vec![PeerId(5); 1024] });
-        let (peer, direction) = (stage.id(ann), Direction::Both);
-        stage.forge(bob, ToMaster::LinkTrouble { epoch, peer, direction });
+        run.forge(bob, ToMaster::OpVote { op, descriptor: sum_of(1), ballot });
+        run.forge(bob, ToMaster::EpochReady { epoch, unreachable: vec![PeerId(5); 1024] });
+        let (peer, direction) = (run.id(ann), Direction::Both);
+        run.forge(bob, ToMaster::LinkTrouble { epoch, peer, direction });
     }
-    stage.forge(bob, ToMaster::Probed { probe: u64::MAX, forward: Some(0), backward: None });
-    stage.forge(bob, ToMaster::SyncDone { round: u64::MAX, complete: true });
-    stage.forge(bob, ToMaster::Heartbeat { heard: (0..1024).map(PeerId).collect() });
-    assert!(stage.departures().is_empty());
-    stage.reduce_successfully(&[ann, bob], 1);
+    run.forge(bob, ToMaster::Probed { probe: u64::MAX, forward: Some(0), backward: None });
+    run.forge(bob, ToMaster::SyncDone { round: u64::MAX, complete: true });
+    run.forge(bob, ToMaster::Heartbeat { heard: (0..1024).map(PeerId).collect() });
+    assert!(run.departures().is_empty());
+    run.reduce_successfully(&[ann, bob], 1);
 }
 
 #[test]
-fn a_stranger_that_never_joins_has_no_say() {
-    let (mut stage, [ann, bob]) = Stage::with_members();
-    let conn = stage.stranger(PeerId(99));
-    let op = OpId { epoch: stage.epoch(ann).id, tag: Tag(1), seq: Seq(0) };
+fn a_connection_that_never_joins_has_no_vote() {
+    let (mut run, [ann, bob]) = TestRun::with_members();
+    let conn = run.raw_connection(PeerId(99));
+    let op = OpId { epoch: run.epoch(ann).id, tag: Tag(1), seq: Seq(0) };
     for message in [
         ToMaster::Leave,
         ToMaster::OpVote { op, descriptor: sum_of(1), ballot: Ballot::TimedOut },
         ToMaster::Vote { call: CallId(1), round: 1, deadline_ms: 0, request: Request::UpdateTopology },
     ] {
-        stage.forge_on(conn, message);
+        run.forge_on(conn, message);
     }
-    assert!(stage.departures().is_empty());
-    stage.reduce_successfully(&[ann, bob], 1);
+    assert!(run.departures().is_empty());
+    run.reduce_successfully(&[ann, bob], 1);
 }
 
 #[test]
-fn numbers_that_no_run_can_reach_are_refused_on_return() {
+fn counters_beyond_the_limit_are_rejected_on_return() {
     let absurd: [fn(&mut Resume); 6] = [
         |r| r.seniority = u64::MAX,
         |r| r.epochs[0].description.id.counter = u64::MAX,
@@ -200,14 +200,14 @@ fn numbers_that_no_run_can_reach_are_refused_on_return() {
         },
     ];
     for change in absurd {
-        let mut stage = Stage::new();
-        let conn = stage.stranger(PeerId(99));
+        let mut run = TestRun::new();
+        let conn = run.raw_connection(PeerId(99));
         let mut odd = resume(PeerId(99));
         change(&mut odd);
-        stage.forge_on(conn, ToMaster::Resume(Box::new(odd)));
-        assert!(matches!(stage.told[&conn][..], [ToPeer::Removed { .. }]), "{:?}", stage.told[&conn]);
-        let ann = stage.come("ann", 0);
-        assert!(stage.is_connected(ann));
+        run.forge_on(conn, ToMaster::Resume(Box::new(odd)));
+        assert!(matches!(run.replies[&conn][..], [ToPeer::Removed { .. }]), "{:?}", run.replies[&conn]);
+        let ann = run.connect_peer("ann", 0);
+        assert!(run.is_connected(ann));
     }
 }
 
@@ -216,9 +216,9 @@ fn decided(seq: Seq) -> OpRecord {
 }
 
 #[test]
-fn the_largest_numbers_that_are_taken_can_be_counted_on_from() {
-    let mut stage = Stage::new();
-    let conn = stage.stranger(PeerId(99));
+fn the_largest_accepted_counters_do_not_overflow() {
+    let mut run = TestRun::new();
+    let conn = run.raw_connection(PeerId(99));
     let mut odd = resume(PeerId(99));
     odd.seniority = limits::COUNTER_MAX;
     odd.epochs[0].description.id.counter = limits::COUNTER_MAX;
@@ -226,27 +226,27 @@ fn the_largest_numbers_that_are_taken_can_be_counted_on_from() {
     odd.synced = Some(Revision(u64::MAX));
     let most = limits::COUNTER_MAX;
     odd.rounds = RoundNumbers { topology: most, pending: most, optimise: most, sync: most };
-    stage.forge_on(conn, ToMaster::Resume(Box::new(odd)));
-    assert!(stage.told[&conn].iter().any(|m| matches!(m, ToPeer::Restored { .. })));
-    let ann = stage.come("ann", 0);
+    run.forge_on(conn, ToMaster::Resume(Box::new(odd)));
+    assert!(run.replies[&conn].iter().any(|m| matches!(m, ToPeer::Restored { .. })));
+    let ann = run.connect_peer("ann", 0);
     let vote =
         ToMaster::Vote { call: CallId(1), round: most + 1, deadline_ms: 0, request: Request::UpdateTopology };
-    stage.forge_on(conn, vote);
+    run.forge_on(conn, vote);
     // It does not reach its neighbour and is put out; whoever is left goes on.
-    stage.pass(secs(30));
-    assert!(stage.is_connected(ann));
+    run.advance_time(secs(30));
+    assert!(run.is_connected(ann));
 }
 
 #[test]
-fn a_world_that_is_full_takes_in_nobody_more() {
-    let mut stage = Stage::new();
+fn a_full_run_rejects_new_peers() {
+    let mut run = TestRun::new();
     let mut members = Vec::new();
     for i in 0..=limits::WORLD_MAX as u128 {
-        let conn = stage.stranger(PeerId(1000 + i));
-        stage.forge_on(conn, ToMaster::Join(join("many")));
+        let conn = run.raw_connection(PeerId(1000 + i));
+        run.forge_on(conn, ToMaster::Join(join("many")));
         members.push(conn);
     }
-    let last = &stage.told[&members[limits::WORLD_MAX]];
+    let last = &run.replies[&members[limits::WORLD_MAX]];
     assert!(
         matches!(&last[..], [ToPeer::Removed { reason: Removal::Rejected(JoinRejection::RunFull) }]),
         "{last:?}"
@@ -254,37 +254,37 @@ fn a_world_that_is_full_takes_in_nobody_more() {
 }
 
 #[test]
-fn groups_that_nobody_is_in_any_more_are_forgotten_unless_they_hold_a_state() {
-    let mut stage = Stage::new();
+fn empty_groups_are_forgotten_unless_they_hold_a_state() {
+    let mut run = TestRun::new();
     for i in 0..2 * limits::GROUPS_MAX as u32 {
-        let conn = stage.stranger(PeerId(1000 + u128::from(i)));
-        stage.forge_on(conn, ToMaster::Join(Join { group: GroupId(i), ..join("nomad") }));
-        stage.forge_on(conn, ToMaster::Leave);
+        let conn = run.raw_connection(PeerId(1000 + u128::from(i)));
+        run.forge_on(conn, ToMaster::Join(Join { group: GroupId(i), ..join("nomad") }));
+        run.forge_on(conn, ToMaster::Leave);
     }
-    let ann = stage.come("ann", u32::MAX);
-    assert!(stage.is_connected(ann));
+    let ann = run.connect_peer("ann", u32::MAX);
+    assert!(run.is_connected(ann));
 }
 
 #[test]
-fn a_member_that_pretends_to_join_again_harms_itself_alone() {
-    let (mut stage, [ann, bob, cid]) = Stage::with_members();
-    stage.forge(cid, ToMaster::Join(join("cid")));
-    stage.pass(secs(1));
-    assert!(stage.is_accepted(ann) && stage.is_accepted(bob) && !stage.is_accepted(cid));
-    stage.reduce_successfully(&[ann, bob], 1);
+fn a_member_that_joins_again_only_ends_its_own_membership() {
+    let (mut run, [ann, bob, cid]) = TestRun::with_members();
+    run.forge(cid, ToMaster::Join(join("cid")));
+    run.advance_time(secs(1));
+    assert!(run.is_accepted(ann) && run.is_accepted(bob) && !run.is_accepted(cid));
+    run.reduce_successfully(&[ann, bob], 1);
 }
 
 #[test]
-fn a_liar_about_links_is_put_out_before_those_it_lies_about() {
-    let (mut stage, [ann, bob, cid, dan]) = Stage::with_members();
+fn a_peer_that_lies_about_links_is_evicted_before_the_accused() {
+    let (mut run, [ann, bob, cid, dan]) = TestRun::with_members();
     for other in [ann, bob, cid] {
-        if stage.is_accepted(dan) {
-            let (epoch, peer) = (stage.epoch(dan).id, stage.id(other));
-            stage.forge(dan, ToMaster::LinkTrouble { epoch, peer, direction: Direction::Both });
+        if run.is_accepted(dan) {
+            let (epoch, peer) = (run.epoch(dan).id, run.id(other));
+            run.forge(dan, ToMaster::LinkTrouble { epoch, peer, direction: Direction::Both });
         }
     }
-    assert!([ann, bob, cid].iter().all(|w| stage.is_accepted(*w)) && !stage.is_accepted(dan));
-    stage.reduce_successfully(&[ann, bob, cid], 1);
+    assert!([ann, bob, cid].iter().all(|w| run.is_accepted(*w)) && !run.is_accepted(dan));
+    run.reduce_successfully(&[ann, bob, cid], 1);
 }
 
 /// A small generator: good enough to find what a schedule of nonsense can find.
@@ -337,24 +337,24 @@ fn nonsense(chance: &mut Chance, epoch: EpochId, ids: &[PeerId]) -> ToMaster {
         },
         6 => ToMaster::Probed { probe: chance.number(), forward: Some(chance.number()), backward: None },
         7 => ToMaster::SyncDone { round: chance.number(), complete: true },
-        _ => Draw(&chance.bytes(400)).for_master().message,
+        _ => MessageGenerator(&chance.bytes(400)).for_master().message,
     }
 }
 
 #[test]
-fn nonsense_from_members_never_stops_the_master() {
+fn invalid_messages_of_members_never_stop_the_master() {
     for seed in 0..150 {
         let mut chance = Chance(seed);
-        let mut stage = Stage::new();
+        let mut run = TestRun::new();
         let ids: Vec<_> = (0..4).map(|i| PeerId(50 + i)).collect();
         let mut conns: Vec<ConnId> = Vec::new();
         for id in &ids {
-            let conn = stage.stranger(*id);
-            stage.forge_on(conn, ToMaster::Join(join("liar")));
+            let conn = run.raw_connection(*id);
+            run.forge_on(conn, ToMaster::Join(join("liar")));
             conns.push(conn);
         }
         for step in 0..120 {
-            let epoch = stage.told.values().flatten().rev().find_map(|m| match m {
+            let epoch = run.replies.values().flatten().rev().find_map(|m| match m {
                 ToPeer::EpochProposed { description, .. } => Some(description.id),
                 _ => None,
             });
@@ -362,22 +362,22 @@ fn nonsense_from_members_never_stops_the_master() {
             let message = Numbered { number: 0, acknowledged: 0, message };
             if message.check().is_ok() {
                 let at = chance.below(4) as usize;
-                stage.forge_numbered(conns[at], message);
+                run.forge_numbered(conns[at], message);
             }
             if step % 20 == 19 {
-                stage.pass(secs(1));
-                conns = ids.iter().map(|id| stage.stranger(*id)).collect();
+                run.advance_time(secs(1));
+                conns = ids.iter().map(|id| run.raw_connection(*id)).collect();
                 let at = chance.below(4) as usize;
                 let again = match chance.below(2) {
                     0 => ToMaster::Join(join("liar")),
                     _ => ToMaster::Resume(Box::new(resume(ids[at]))),
                 };
-                stage.forge_on(conns[at], again);
+                run.forge_on(conns[at], again);
             }
         }
-        let honest = stage.come("honest", 1);
-        stage.pass(secs(2));
-        assert!(stage.is_connected(honest) || !stage.master().accepted().is_empty());
+        let honest = run.connect_peer("honest", 1);
+        run.advance_time(secs(2));
+        assert!(run.is_connected(honest) || !run.master().accepted().is_empty());
     }
 }
 
@@ -403,12 +403,12 @@ fn absurd(chance: &mut Chance, epoch: &EpochDescription) -> ToPeer {
             attributes,
         },
         5 => ToPeer::Rebound { received: most },
-        _ => Draw(&chance.bytes(600)).for_peer().message,
+        _ => MessageGenerator(&chance.bytes(600)).for_peer().message,
     }
 }
 
 #[test]
-fn whatever_a_master_says_no_peer_panics_and_every_call_ends_once() {
+fn no_message_of_a_master_makes_a_peer_panic() {
     for seed in 0..1500 {
         let mut chance = Chance(seed);
         let config = PeerConfig { peer: PeerId(99), join: join("victim"), timing: Timing::default() };

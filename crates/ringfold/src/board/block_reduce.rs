@@ -21,13 +21,11 @@ pub(super) struct BlockReduce<'a> {
     root: Option<Rank>,
     bytes: usize,
     block_bytes: usize,
-    /// The number of blocks.
     count: u64,
     /// Contributions are this many blocks ahead of results, and results ahead of reading them.
     ahead: u64,
 }
 
-/// The size of a reduction and of its blocks.
 pub(super) struct ReduceBlocks {
     pub(super) bytes: usize,
     /// Bytes of a block: a multiple of 64 for each rank, or of 16 if slots are tiny.

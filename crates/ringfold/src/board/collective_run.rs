@@ -19,7 +19,6 @@ use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::id::Rank;
 use std::time::Instant;
 
-/// A running collective on one rank.
 pub(super) struct CollectiveRun<'a> {
     stage: Stage<'a>,
     pipeline: Pipeline,
@@ -74,7 +73,6 @@ impl<'a> CollectiveRun<'a> {
         self.fingerprint
     }
 
-    /// Takes the next step, if possible.
     #[cfg(test)]
     pub(super) fn poll(&mut self, seat: &mut Seat) -> Result<Progress, BoardError> {
         let progress = match &mut self.stage {
@@ -91,7 +89,6 @@ impl<'a> CollectiveRun<'a> {
         Ok(progress)
     }
 
-    /// Runs to the end.
     pub(super) fn run(
         &mut self,
         seat: &mut Seat,

@@ -11,7 +11,6 @@ pub(super) trait Chunks {
     /// Bytes that this rank fills of its slot; `None` if it does not use it.
     fn fill_bytes(&self, chunk: u64) -> Option<usize>;
 
-    /// The ranks whose slots this rank reads.
     fn sources(&self, chunk: u64) -> Ranks;
 
     /// Whether this rank reads slots at all.
@@ -20,7 +19,6 @@ pub(super) trait Chunks {
     /// Fills the slot, which is empty if this rank does not use it.
     fn fill(&mut self, chunk: u64, slot: &mut [u8]);
 
-    /// Reads the slots of the sources.
     fn read(&mut self, chunk: u64, others: Others<'_>);
 }
 

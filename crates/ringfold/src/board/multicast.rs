@@ -11,9 +11,7 @@ pub(super) struct Multicast<'a> {
     /// Each rank's part of the output. A rank that reads nothing knows only its own.
     pub(super) parts: PartBounds,
     pub(super) me: Rank,
-    /// Ranks that have data.
     pub(super) senders: Ranks,
-    /// Ranks that get the data.
     pub(super) receivers: Ranks,
     /// Whether this rank copies its own part to its output.
     pub(super) keeps_own: bool,

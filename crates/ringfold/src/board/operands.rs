@@ -7,7 +7,6 @@ use ringfold_proto::id::Rank;
 /// The input of a rank: one piece, or one per rank.
 #[derive(Clone, Copy, Debug)]
 pub enum Pieces<'a> {
-    /// One piece.
     One(&'a [u8]),
     /// Consecutive pieces, in rank order. A list of one piece equals that piece; an empty list is empty.
     Many(&'a [&'a [u8]]),
@@ -16,7 +15,6 @@ pub enum Pieces<'a> {
 /// The output of a rank: one piece, or one per rank.
 #[derive(Debug)]
 pub enum PiecesMut<'a> {
-    /// One piece.
     One(&'a mut [u8]),
     /// Consecutive pieces, in rank order. A list of one piece equals that piece; an empty list is empty.
     Many(&'a mut [&'a mut [u8]]),
@@ -28,11 +26,9 @@ pub enum Operands<'a> {
     /// The result replaces the input. In an all-gather or reduce-scatter this rank's part is at its position in the whole
     /// buffer.
     InPlace(&'a mut [u8]),
-    /// Separate buffers.
     OutOfPlace {
         /// The input.
         input: Pieces<'a>,
-        /// The output.
         output: PiecesMut<'a>,
     },
 }
@@ -57,17 +53,14 @@ impl PartBounds {
         Self { bounds }
     }
 
-    /// The length of a rank's part.
     pub(super) fn len(&self, rank: Rank) -> usize {
         self.bounds[rank.index() + 1] - self.bounds[rank.index()]
     }
 
-    /// The length of the longest part.
     pub(super) fn longest(&self) -> usize {
         (0..Ranks::MAX).map(|rank| self.bounds[rank + 1] - self.bounds[rank]).max().unwrap_or(0)
     }
 
-    /// The total length.
     pub(super) fn total(&self) -> usize {
         self.bounds[Ranks::MAX]
     }
@@ -145,7 +138,6 @@ impl Operands<'_> {
         matches!(self, Self::InPlace(_))
     }
 
-    /// The length of the output.
     pub(super) fn output_bytes(&self) -> usize {
         match self {
             Self::InPlace(bytes) | Self::OutOfPlace { output: PiecesMut::One(bytes), .. } => bytes.len(),
@@ -155,7 +147,6 @@ impl Operands<'_> {
         }
     }
 
-    /// A range of an input without parts.
     #[inline]
     pub(super) fn input(&self, range: Range<usize>) -> &[u8] {
         match self {
@@ -164,7 +155,6 @@ impl Operands<'_> {
         }
     }
 
-    /// A range of an output without parts.
     #[inline]
     pub(super) fn output(&mut self, range: Range<usize>) -> &mut [u8] {
         match self {
@@ -173,7 +163,6 @@ impl Operands<'_> {
         }
     }
 
-    /// A range of one part of the input.
     pub(super) fn input_part(&self, parts: &PartBounds, rank: Rank, within: Range<usize>) -> &[u8] {
         match self {
             Self::InPlace(bytes) => &bytes[parts.of(rank, &within)],
@@ -181,7 +170,6 @@ impl Operands<'_> {
         }
     }
 
-    /// A range of one part of the output.
     pub(super) fn output_part(&mut self, parts: &PartBounds, rank: Rank, within: Range<usize>) -> &mut [u8] {
         match self {
             Self::InPlace(bytes) => &mut bytes[parts.of(rank, &within)],
@@ -196,7 +184,6 @@ impl Operands<'_> {
         output.part(parts, rank, within).copy_from_slice(from);
     }
 
-    /// Copies a range that a rank sends to itself.
     pub(super) fn copy_own(
         &mut self,
         send: &PartBounds,

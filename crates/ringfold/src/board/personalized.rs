@@ -15,7 +15,6 @@ pub(super) struct Personalized<'a> {
     pub(super) receive: PartBounds,
     pub(super) me: Rank,
     pub(super) world: usize,
-    /// Ranks that have data.
     pub(super) senders: Ranks,
     /// For a reduction: combines the parts from all ranks.
     pub(super) reducer: Option<TileReducer>,
@@ -57,7 +56,6 @@ impl Personalized<'_> {
     }
 }
 
-/// The number of lanes of a slot.
 pub(super) fn lane_count(world: usize) -> usize {
     world.saturating_sub(1).max(1)
 }

@@ -14,13 +14,10 @@ pub(super) trait RoundSchedule {
     /// The number of rounds; the same on all ranks.
     fn rounds(&self) -> u64;
 
-    /// The number of steps of this rank.
     fn steps(&self) -> u64;
 
-    /// A step.
     fn at(&self, index: u64) -> RoundStep;
 
-    /// Executes a step.
     fn act(&mut self, index: u64, desk: Desk<'_>);
 }
 
@@ -35,7 +32,6 @@ pub(super) struct RoundStep {
     pub(super) released: u64,
 }
 
-/// The position of a rank in its schedule.
 #[derive(Debug)]
 pub(super) struct Pipeline {
     /// The first round of the collective in the arena.
@@ -44,14 +40,10 @@ pub(super) struct Pipeline {
     next: u64,
 }
 
-/// The result of trying the next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// The schedule has ended.
     Done,
-    /// The step was executed.
     Moved,
-    /// The step needs this first.
     Blocked(Need),
 }
 
@@ -63,7 +55,6 @@ impl Pipeline {
         Self { first, fingerprint, next: 0 }
     }
 
-    /// Takes the next step, if possible.
     #[inline]
     pub(super) fn poll<S: RoundSchedule>(
         &mut self,
@@ -100,7 +91,6 @@ impl Pipeline {
         Ok(Progress::Moved)
     }
 
-    /// Runs to the end of the schedule.
     #[inline]
     pub(super) fn run<S: RoundSchedule>(
         &mut self,

@@ -4,7 +4,6 @@ use super::collective_run::lane_bytes_max;
 use ringfold_fabric::arena::{Geometry, Seat};
 use ringfold_proto::tuning::Tuning;
 
-/// The parameters of collectives on a board.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) slot_bytes: usize,

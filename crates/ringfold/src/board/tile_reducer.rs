@@ -1,7 +1,7 @@
 //! Reduces the operands of all ranks in rank order, one tile at a time.
 
 use core::ops::Range;
-use ringfold_kernels::{divide, reduce, reduce_into_left};
+use ringfold_kernels::{divide, reduce, reduce_into};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::reduce_op::ReduceOp;
@@ -9,7 +9,6 @@ use ringfold_proto::reduce_op::ReduceOp;
 /// Bytes of a tile: partial results stay in the L1 cache while the operands are added.
 pub(super) const TILE_BYTES: usize = 8192;
 
-/// A reduction of one operand per rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TileReducer {
     dtype: DType,
@@ -32,7 +31,7 @@ impl TileReducer {
         }
         reduce(dtype, op, operand(0), operand(1), out);
         for rank in 2..world {
-            reduce_into_left(dtype, op, out, operand(rank));
+            reduce_into(dtype, op, out, operand(rank));
         }
         if op == ReduceOp::Avg {
             divide(dtype, out, world as u64);
@@ -40,7 +39,6 @@ impl TileReducer {
     }
 }
 
-/// The ranges of tiles in this many bytes.
 pub(super) fn tiles(bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..bytes).step_by(TILE_BYTES).map(move |start| start..bytes.min(start + TILE_BYTES))
 }

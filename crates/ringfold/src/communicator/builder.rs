@@ -3,7 +3,9 @@
 use super::Communicator;
 use crate::driver::{Driver, WorkerReports};
 use crate::engine::Engine;
+use crate::error::invalid;
 use crate::process_name::process_name;
+use crate::token::Token;
 use crate::uplink::Uplink;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
@@ -39,15 +41,10 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct CommunicatorBuilder {
-    config: Config,
-}
-
-#[derive(Clone)]
-pub(super) struct Config {
     master: String,
     group: u32,
-    name: String,
-    token: String,
+    pub(super) name: String,
+    token: Token,
     streams: u16,
     ports: RangeInclusive<u16>,
     bind: Option<IpAddr>,
@@ -60,61 +57,50 @@ pub(super) struct Config {
     shares_memory: bool,
 }
 
-impl core::fmt::Debug for Config {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Config")
-            .field("master", &self.master)
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Default number of streams per neighbour on another host.
 const STREAMS: u16 = 4;
 
 impl CommunicatorBuilder {
     pub(super) fn new(master: String) -> Self {
         Self {
-            config: Config {
-                master,
-                group: 0,
-                name: process_name(NAME_BYTES_MAX),
-                token: String::new(),
-                streams: STREAMS,
-                ports: 0..=0,
-                bind: None,
-                advertised: Vec::new(),
-                site: 0,
-                timing: Timing::default(),
-                unreachable_after: None,
-                connect_timeout: None,
-                cancel: None,
-                shares_memory: host::may_share(),
-            },
+            master,
+            group: 0,
+            name: process_name(NAME_BYTES_MAX),
+            token: Token::default(),
+            streams: STREAMS,
+            ports: 0..=0,
+            bind: None,
+            advertised: Vec::new(),
+            site: 0,
+            timing: Timing::default(),
+            unreachable_after: None,
+            connect_timeout: None,
+            cancel: None,
+            shares_memory: host::may_share(),
         }
     }
 
     /// The group of this peer; collectives run among the peers of one group. Default: 0.
     pub fn peer_group(mut self, group: u32) -> Self {
-        self.config.group = group;
+        self.group = group;
         self
     }
 
     /// The name of this peer in errors and logs. Default: host name and process id.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.config.name = name.into();
+        self.name = name.into();
         self
     }
 
     /// The join token of the master.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.config.token = token.into();
+        self.token = Token(token.into());
         self
     }
 
     /// TCP connections per neighbour on another host. Default, also for 0: 4.
     pub fn streams(mut self, streams: u16) -> Self {
-        self.config.streams = if streams == 0 { STREAMS } else { streams };
+        self.streams = if streams == 0 { STREAMS } else { streams };
         self
     }
 
@@ -125,13 +111,13 @@ impl CommunicatorBuilder {
 
     /// Listens on the first free port of a range.
     pub fn listen_ports(mut self, ports: RangeInclusive<u16>) -> Self {
-        self.config.ports = ports;
+        self.ports = ports;
         self
     }
 
     /// The local address to listen on. Default: all.
     pub fn bind(mut self, address: IpAddr) -> Self {
-        self.config.bind = Some(address);
+        self.bind = Some(address);
         self
     }
 
@@ -139,25 +125,25 @@ impl CommunicatorBuilder {
     ///
     /// Needed if the master sees this peer at another address, for example behind a NAT.
     pub fn advertise(mut self, address: IpAddr) -> Self {
-        self.config.advertised.push((address, None));
+        self.advertised.push((address, None));
         self
     }
 
     /// As [`CommunicatorBuilder::advertise`], with another port.
     pub fn advertise_at(mut self, address: SocketAddr) -> Self {
-        self.config.advertised.push((address.ip(), Some(address.port())));
+        self.advertised.push((address.ip(), Some(address.port())));
         self
     }
 
     /// The site of this peer; peers of the same site are close to each other. Default: 0.
     pub fn site(mut self, site: u32) -> Self {
-        self.config.site = site;
+        self.site = site;
         self
     }
 
     /// Deadlines and intervals.
     pub fn timing(mut self, timing: Timing) -> Self {
-        self.config.timing = timing;
+        self.timing = timing;
         self
     }
 
@@ -166,13 +152,13 @@ impl CommunicatorBuilder {
     /// Default: the seconds in the environment variable `RINGFOLD_UNREACHABLE_AFTER`, or 15 s. The operating system
     /// acknowledges data also while the process is busy, so a long computation is not taken for a loss.
     pub fn unreachable_after(mut self, time: Duration) -> Self {
-        self.config.unreachable_after = Some(time);
+        self.unreachable_after = Some(time);
         self
     }
 
     /// How long `connect` waits to be admitted. Default: `wait_max` of [`Timing`].
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.config.connect_timeout = Some(timeout);
+        self.connect_timeout = Some(timeout);
         self
     }
 
@@ -180,7 +166,7 @@ impl CommunicatorBuilder {
     ///
     /// Default: true, unless the environment variable `RINGFOLD_SHARED_MEMORY` is 0.
     pub fn shared_memory(mut self, shares: bool) -> Self {
-        self.config.shares_memory = shares;
+        self.shares_memory = shares;
         self
     }
 
@@ -192,35 +178,25 @@ impl CommunicatorBuilder {
         interval: Duration,
         must_end: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.config.cancel = Some(CancelToken::new(interval, must_end));
+        self.cancel = Some(CancelToken::new(interval, must_end));
         self
     }
 
     /// Checks the configuration and creates the communicator. It does not dial yet.
     pub fn build(self) -> Result<Communicator, Error> {
-        let config = self.config;
-        if config.name.is_empty() || config.name.len() > NAME_BYTES_MAX {
-            return Err(Error::BadArgument(format!(
-                "invalid name {:?}: must have 1 to {NAME_BYTES_MAX} bytes",
-                config.name
-            )));
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
+            return Err(invalid!("invalid name {:?}: must have 1 to {NAME_BYTES_MAX} bytes", self.name));
         }
-        if config.ports.is_empty() {
-            return Err(Error::BadArgument(format!("invalid port range {:?}: it is empty", config.ports)));
+        if self.ports.is_empty() {
+            return Err(invalid!("invalid port range {:?}: it is empty", self.ports));
         }
-        if config.master.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-            return Err(Error::BadArgument(format!(
+        if self.master.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+            return Err(invalid!(
                 "invalid master address {:?}: expected host:port, as in 10.0.0.7:48148 or [::1]:48148",
-                config.master
-            )));
+                self.master
+            ));
         }
-        Ok(Communicator { config, engine: Mutex::new(None) })
-    }
-}
-
-impl Config {
-    pub(super) fn name(&self) -> &str {
-        &self.name
+        Ok(Communicator { config: self, engine: Mutex::new(None) })
     }
 
     /// Listens, and starts the engine. Each attempt to connect has a new peer id.
@@ -232,8 +208,7 @@ impl Config {
             .map_err(|error| MasterLoss::Unreachable(format!("{}: {error}", self.master)))
             .map_err(Failure::MasterLost)?
             .collect();
-        let poller = Poller::new().map_err(system)?;
-        let poller = Arc::new(poller.with_unreachable_after(self.unreachable_after));
+        let poller = Arc::new(Poller::with_unreachable_after(self.unreachable_after).map_err(system)?);
         let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
             Error::Bind(format!("listening on a port of {:?} failed: {error}", self.ports))
         })?;
@@ -248,8 +223,7 @@ impl Config {
             site: self.site,
             addresses: self.addresses(listens),
         };
-        let streams = self.streams;
-        let mut mesh = Mesh::new(peer, listener, streams, limits::LINK_MAX, &poller);
+        let mut mesh = Mesh::new(peer, listener, self.streams, limits::LINK_MAX, &poller);
         if self.shares_memory {
             mesh = mesh.share_memory_on(host);
         }

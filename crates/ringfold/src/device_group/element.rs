@@ -1,10 +1,10 @@
 //! The names of element types and operations in kernels.
 
 use crate::Error;
+use crate::error::invalid;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::reduce_op::ReduceOp;
 
-/// An element type of kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct KernelElement {
     pub(super) name: &'static str,
@@ -13,7 +13,6 @@ pub(super) struct KernelElement {
     pub(super) parts: u64,
 }
 
-/// The kernel element for reductions.
 pub(super) fn reduced(dtype: DType) -> KernelElement {
     let (name, parts) = match dtype {
         DType::U8 => ("U8", 1),
@@ -45,10 +44,9 @@ pub(super) fn moved(dtype: DType) -> KernelElement {
     KernelElement { name, bytes, parts: (dtype.bytes() / bytes) as u64 }
 }
 
-/// The name of an operation in kernels.
 pub(super) fn operation(op: ReduceOp, dtype: DType) -> Result<&'static str, Error> {
     if !op.supports(dtype) {
-        return Err(Error::BadArgument(format!("unsupported reduction {op} for {dtype}")));
+        return Err(invalid!("unsupported reduction {op} for {dtype}"));
     }
     Ok(match op {
         ReduceOp::Sum => "Sum",
@@ -60,8 +58,8 @@ pub(super) fn operation(op: ReduceOp, dtype: DType) -> Result<&'static str, Erro
         ReduceOp::BitOr => "BitOr",
         ReduceOp::BitXor => "BitXor",
         ReduceOp::PremulSum => {
-            return Err(Error::BadArgument(
-                "unsupported reduction premul_sum on CUDA devices: multiply first, then sum".into(),
+            return Err(invalid!(
+                "unsupported reduction premul_sum on CUDA devices: multiply first, then sum"
             ));
         }
     })

@@ -12,10 +12,8 @@ use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 use std::collections::HashMap;
 
-/// The maximum number of cached folds.
 const KEPT_MAX: usize = 4096;
 
-/// The folds of one rank.
 pub(super) struct Folds {
     me: usize,
     shape: GroupShape,
@@ -28,7 +26,6 @@ impl Folds {
         Self { me, shape, kept: Mutex::default() }
     }
 
-    /// The elements that this rank computes for all ranks.
     pub(super) fn of(&self, descriptor: &Descriptor) -> Result<FoldRange, Error> {
         let mut kept = self.kept.lock();
         if let Some(range) = kept.get(descriptor) {

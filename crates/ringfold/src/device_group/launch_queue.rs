@@ -13,7 +13,6 @@ const KEPT_MAX: usize = 4096;
 #[derive(Default)]
 pub(super) struct LaunchQueue {
     queued: VecDeque<QueuedCall>,
-    /// Events for reuse.
     spare: Vec<Event>,
     /// The id of the last capture, and an event after its last call.
     captured: Option<(u64, Event)>,
@@ -21,7 +20,6 @@ pub(super) struct LaunchQueue {
 
 struct QueuedCall {
     end: Event,
-    /// Kept alive until the end.
     _operands: [DeviceMemory; 2],
 }
 
@@ -44,7 +42,6 @@ impl LaunchQueue {
         Ok(())
     }
 
-    /// Records a call that was queued on a stream.
     pub(super) fn push(
         &mut self,
         gpu: &Gpu,
@@ -61,7 +58,6 @@ impl LaunchQueue {
         Ok(())
     }
 
-    /// Records a call that was captured on a stream.
     pub(super) fn push_captured(&mut self, gpu: &Gpu, stream: &Stream, capture: u64) -> Result<(), Error> {
         // Never shared with the spare events: a captured event cannot be queried.
         let event = match self.captured.take() {
@@ -73,7 +69,6 @@ impl LaunchQueue {
         Ok(())
     }
 
-    /// Waits until all calls are done.
     pub(super) fn synchronize(&mut self, deadline: Instant) -> Result<(), Error> {
         if let Some(last) = self.queued.back() {
             last.end.wait_until(deadline)?;

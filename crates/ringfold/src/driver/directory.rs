@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::dialer::{Credentials, dial_blocking};
+use ringfold_fabric::poller::Poller;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::Purpose;
@@ -10,11 +11,13 @@ use ringfold_proto::id::{EpochId, PeerId, RunId};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// The members of the newest epoch.
 pub(crate) struct Directory {
     me: PeerId,
+    /// The driver's; connections take its settings.
+    poller: Arc<Poller>,
     state: Mutex<State>,
 }
 
@@ -27,14 +30,17 @@ struct State {
 }
 
 impl Directory {
-    /// A directory without members.
-    pub(crate) fn new(me: PeerId) -> Self {
-        Self { me, state: Mutex::default() }
+    pub(crate) fn new(me: PeerId, poller: Arc<Poller>) -> Self {
+        Self { me, poller, state: Mutex::default() }
     }
 
-    /// Sets the run of this peer.
     pub(crate) fn set_run(&self, run: RunId) {
         self.state.lock().run = run;
+    }
+
+    /// The driver's poller.
+    pub(crate) fn poller(&self) -> &Arc<Poller> {
+        &self.poller
     }
 
     /// The run of this peer; zero before it is known.
@@ -42,7 +48,6 @@ impl Directory {
         self.state.lock().run
     }
 
-    /// Replaces the members.
     pub(crate) fn set_epoch(&self, description: &EpochDescription) {
         let mut state = self.state.lock();
         (state.epoch, state.key) = (description.id, description.key);
@@ -66,6 +71,6 @@ impl Directory {
             };
             (credentials, state.addresses.get(&peer).cloned().unwrap_or_default())
         };
-        dial_blocking(&addresses, timeout, &credentials)
+        dial_blocking(&addresses, timeout, &credentials, &self.poller)
     }
 }

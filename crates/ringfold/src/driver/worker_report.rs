@@ -13,7 +13,6 @@ pub(crate) enum WorkerReport {
     Probed { probe: u64, forward: Option<u64>, backward: Option<u64> },
 }
 
-/// The driver's queue of reports.
 pub(crate) struct WorkerReports {
     receiver: Receiver<WorkerReport>,
     sender: ReportSender,

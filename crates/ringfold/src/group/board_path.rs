@@ -4,6 +4,7 @@ use super::buffers::reduces;
 use super::core::Core;
 use super::operation::{BufferUse, GroupSlices, OperationRequest};
 use crate::board::{Board, BoardError, Operands, Pieces, PiecesMut};
+use crate::error::wait_for_cause;
 use crate::{Error, limits};
 use parking_lot::{Mutex, MutexGuard};
 use ringfold_fabric::waiter::CancelToken;
@@ -140,27 +141,21 @@ impl Core {
         match (fault, error) {
             (_, BoardError::Interrupted) => Error::Interrupted,
             (Ok(Some(cause)), _) => Error::GroupFailed(Box::new(cause)),
-            (Ok(None), BoardError::Aborted { why, .. }) => self.wait_for_fault(why),
+            // The cause arrives over the links at about the same time.
+            (Ok(None), BoardError::Aborted { why, .. }) => wait_for_cause(|| self.failure())
+                .unwrap_or_else(|| Error::System(format!("the group was aborted: {why}"))),
             (Ok(None), _) => Error::Left,
             (Err(error), _) => error,
         }
     }
 
-    /// Waits for the cause of an abort seen in the arena: it arrives over the links at about the same time.
-    fn wait_for_fault(&self, why: String) -> Error {
-        let until = Instant::now() + limits::FAULT_DELAY_MAX;
-        loop {
-            match self.engine.with(|driver| driver.fault().cloned()) {
-                Ok(Some(cause)) => return Error::GroupFailed(Box::new(cause)),
-                Ok(None) if Instant::now() < until => std::thread::sleep(limits::FAULT_POLL_INTERVAL),
-                Ok(None) => return Error::System(format!("the group was aborted: {why}")),
-                Err(error) => return error,
-            }
-        }
+    /// The cause, if the group has failed.
+    pub(super) fn failure(&self) -> Option<Error> {
+        let fault = self.engine.with(|driver| driver.fault().cloned());
+        fault.map_or_else(Some, |cause| cause.map(|cause| Error::GroupFailed(Box::new(cause))))
     }
 }
 
-/// Converts the buffers of a call.
 fn operands(slices: GroupSlices<'_>, buffer_use: BufferUse) -> Operands<'_> {
     match (slices, buffer_use) {
         (GroupSlices::InPlace(both), BufferUse::ReadWrite) => Operands::InPlace(both),

@@ -1,18 +1,17 @@
 //! How the ranks of a group find each other.
 //!
-//! Rank 0 listens, the others come to it and say who they are. When all are there it tells everyone who is in the
-//! group, and what it has decided for all of them: order, key, tuning, and the memory that they share if they can.
+//! Rank 0 listens, and the others join it. When all have joined, it sends them the description of the group: members,
+//! key, tuning, and an arena if they can share memory.
 
+mod cancel_check;
 mod host;
 mod join;
-mod reach;
-mod vigil;
-mod wire;
+mod messages;
 
-pub(super) use vigil::{Doubt, Vigil};
+pub(super) use cancel_check::{CancelCheck, FailureCheck};
 
-use super::notice::{FileNotice, Notice};
-use super::place::MeetingPlace;
+use super::address_exchange::{AddressExchange, FileExchange};
+use super::bootstrap_listener::{Announcement, BootstrapListener};
 use crate::Error;
 use core::fmt;
 use ringfold_fabric::arena::{Arena, Geometry};
@@ -27,29 +26,30 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Where the ranks of a group meet.
+/// How the ranks of a group find rank 0.
 #[derive(Clone)]
 pub enum Bootstrap {
     /// Rank 0 listens at this address, `host:port`, and the others dial it.
     Address(String),
-    /// Rank 0 listens wherever it can and writes that into this file, which all ranks can read. Whatever is in the
-    /// file before is overwritten, and rank 0 removes it when all have come.
+    /// Rank 0 listens on a free port and writes its address to this file, which all ranks can read. It overwrites the
+    /// file, and removes it when all ranks have joined.
     File(PathBuf),
-    /// The same, with a notice board of the caller's own.
-    Notice(Arc<dyn Notice>),
-    /// At a place that rank 0 has opened. Only ranks of the same process can say it so; all others are told.
-    Place(MeetingPlace),
-    /// At the place that this announcement tells of. Not for rank 0.
-    Told(String),
+    /// The same, with an address exchange of the caller.
+    Exchange(Arc<dyn AddressExchange>),
+    /// Rank 0 has opened this listener. Ranks in other processes use its announcement.
+    Listener(BootstrapListener),
+    /// The announcement of rank 0's listener. Not for rank 0.
+    Announcement(String),
 }
 
 impl PartialEq for Bootstrap {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Address(one), Self::Address(other)) | (Self::Told(one), Self::Told(other)) => one == other,
+            (Self::Address(one), Self::Address(other))
+            | (Self::Announcement(one), Self::Announcement(other)) => one == other,
             (Self::File(one), Self::File(other)) => one == other,
-            (Self::Notice(one), Self::Notice(other)) => Arc::ptr_eq(one, other),
-            (Self::Place(one), Self::Place(other)) => one.is(other),
+            (Self::Exchange(one), Self::Exchange(other)) => Arc::ptr_eq(one, other),
+            (Self::Listener(one), Self::Listener(other)) => one.is(other),
             _ => false,
         }
     }
@@ -62,9 +62,9 @@ impl fmt::Debug for Bootstrap {
         let kind = match self {
             Self::Address(_) => "Address",
             Self::File(_) => "File",
-            Self::Notice(_) => "Notice",
-            Self::Place(_) => "Place",
-            Self::Told(_) => "Told",
+            Self::Exchange(_) => "Exchange",
+            Self::Listener(_) => "Listener",
+            Self::Announcement(_) => "Announcement",
         };
         f.debug_tuple(kind).field(&self.to_string()).finish()
     }
@@ -76,29 +76,29 @@ impl fmt::Display for Bootstrap {
         match self {
             Self::Address(address) => f.write_str(address),
             Self::File(path) => write!(f, "the file {}", path.display()),
-            Self::Notice(notice) => f.write_str(&notice.describe()),
-            Self::Place(place) => f.write_str(&place.describe()),
-            Self::Told(text) => match join::read(text) {
+            Self::Exchange(exchange) => f.write_str(&exchange.describe()),
+            Self::Listener(place) => f.write_str(&place.describe()),
+            Self::Announcement(text) => match text.parse::<Announcement>() {
                 Ok(announcement) => f.write_str(&announcement.describe()),
-                Err(_) => f.write_str("a place that was not told rightly"),
+                Err(_) => f.write_str("an invalid announcement"),
             },
         }
     }
 }
 
 impl Bootstrap {
-    /// What all ranks can read, if that is how they meet.
-    fn notice(&self) -> Option<Arc<dyn Notice>> {
+    /// The address exchange, if there is one.
+    fn exchange(&self) -> Option<Arc<dyn AddressExchange>> {
         match self {
-            Self::File(path) => Some(Arc::new(FileNotice::new(path))),
-            Self::Notice(notice) => Some(notice.clone()),
-            Self::Address(_) | Self::Place(_) | Self::Told(_) => None,
+            Self::File(path) => Some(Arc::new(FileExchange::new(path))),
+            Self::Exchange(exchange) => Some(exchange.clone()),
+            Self::Address(_) | Self::Listener(_) | Self::Announcement(_) => None,
         }
     }
 }
 
-/// What a rank brings.
-pub(super) struct Arrival {
+/// This rank, and its settings for the bootstrap.
+pub(super) struct LocalRank {
     pub(super) name: String,
     pub(super) rank: Rank,
     pub(super) world: usize,
@@ -108,46 +108,47 @@ pub(super) struct Arrival {
     /// Whether memory may be shared, and whether it must.
     pub(super) may_share: bool,
     pub(super) must_share: bool,
-    /// The local address to listen on, where nothing else says it.
+    /// The local address to listen on, unless the bootstrap has one.
     pub(super) bind: Option<IpAddr>,
-    /// Where rank 0's host is known to be found, beside what is announced.
+    /// Further addresses of rank 0's host.
     pub(super) known_hosts: Vec<IpAddr>,
-    pub(super) vigil: Vigil,
-    pub(super) until: Instant,
+    pub(super) cancel: CancelCheck,
+    pub(super) deadline: Instant,
+    /// How long another rank's host may answer nothing.
+    pub(super) unreachable_after: Duration,
 }
 
-/// What all ranks know when they have met.
-pub(super) struct Met {
+/// The result, the same for all ranks.
+pub(super) struct Bootstrapped {
     pub(super) description: EpochDescription,
     pub(super) arena: Option<Arena>,
 }
 
-/// How long rank 0 may take to tell those who came why there will be no group, and how long they wait for that beyond
-/// their own time.
-const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
+/// How long rank 0 may take to tell the others why it failed, and how long they wait for that beyond their deadline.
+const LAST_REPLY_MAX: Duration = Duration::from_secs(1);
 
 /// The pauses between attempts to reach rank 0, or to listen.
 fn backoff() -> Backoff {
     Backoff::new(Duration::from_millis(1), Duration::from_millis(20))
 }
 
-/// Meets the others.
-pub(super) fn meet(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Error> {
-    if arrival.world == 1 {
-        let description = describe(arrival, Vec::new(), Duration::ZERO)?;
-        return Ok(Met { description, arena: None });
+/// Finds the other ranks, and agrees with them on the group.
+pub(super) fn bootstrap(at: &Bootstrap, local: &LocalRank) -> Result<Bootstrapped, Error> {
+    if local.world == 1 {
+        let description = describe(local, Vec::new(), Duration::ZERO)?;
+        return Ok(Bootstrapped { description, arena: None });
     }
-    if arrival.rank == Rank(0) { host::host(at, arrival) } else { join::join(at, arrival) }
+    if local.rank == Rank(0) { host::host(at, local) } else { join::join(at, local) }
 }
 
-/// The board's measures for a group.
+/// The dimensions of a group's arena.
 fn geometry(world: usize, tuning: &Tuning) -> Geometry {
     Geometry { world, slot_bytes: tuning.board_slot_bytes as usize, depth: usize::from(tuning.board_depth) }
 }
 
-fn describe(arrival: &Arrival, others: Vec<Member>, longest: Duration) -> Result<EpochDescription, Error> {
-    let system = |error: io::Error| Error::system("the group can't be described", &error);
-    let members: Vec<_> = std::iter::once(arrival.member.clone()).chain(others).collect();
+fn describe(local: &LocalRank, others: Vec<Member>, longest: Duration) -> Result<EpochDescription, Error> {
+    let system = |error: io::Error| Error::system("describing the group", &error);
+    let members: Vec<_> = std::iter::once(local.member.clone()).chain(others).collect();
     let incarnation = Incarnation(u64::from_le_bytes(random::bytes().map_err(system)?));
     Ok(EpochDescription {
         id: EpochId { group: GroupId(0), incarnation, counter: 1 },
@@ -155,12 +156,12 @@ fn describe(arrival: &Arrival, others: Vec<Member>, longest: Duration) -> Result
         members,
         mesh: true,
         missing: Vec::new(),
-        tuning: arrival.tuning.for_round_trip(longest).bounded(),
+        tuning: local.tuning.for_round_trip(longest).bounded(),
         key: random::bytes().map_err(system)?,
     })
 }
 
-/// An address that says "everywhere" becomes one that can be dialled.
+/// Replaces unspecified addresses by the one that the member was seen at.
 fn name_unspecified(member: &mut Member, seen: IpAddr) {
     for address in &mut member.addresses {
         if address.ip().is_unspecified() {

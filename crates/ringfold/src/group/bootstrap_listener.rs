@@ -1,6 +1,6 @@
 //! The listener of rank 0 during bootstrap, and the announcement of its address.
 
-use super::bootstrap::Vigil;
+use super::bootstrap::CancelCheck;
 use crate::Error;
 use core::fmt;
 use parking_lot::{Mutex, MutexGuard};
@@ -126,15 +126,15 @@ impl BootstrapListener {
     /// Waits until no other group uses the listener, and locks it. `None` after the deadline.
     pub(super) fn await_turn(
         &self,
-        vigil: &Vigil,
+        cancel: &CancelCheck,
         until: Instant,
     ) -> Result<Option<MutexGuard<'_, Listener>>, Error> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if let Some(listener) = self.inner.listener.try_lock_for(left.min(vigil.tick())) {
+            if let Some(listener) = self.inner.listener.try_lock_for(left.min(cancel.interval())) {
                 return Ok(Some(listener));
             }
-            vigil.check()?;
+            cancel.check()?;
             if left.is_zero() {
                 return Ok(None);
             }
@@ -160,12 +160,10 @@ pub(super) struct Announcement {
 const KIND: &str = "ringfold1";
 
 impl Announcement {
-    /// The name of the listener in errors.
     pub(super) fn describe(&self) -> String {
         format!("the bootstrap listener {}", self.id)
     }
 
-    /// Adds other addresses of the same listener.
     pub(super) fn add_hosts(&mut self, hosts: impl IntoIterator<Item = IpAddr>) {
         let Some(port) = self.addresses.first().map(SocketAddr::port) else { return };
         for ip in hosts {

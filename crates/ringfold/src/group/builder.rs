@@ -1,6 +1,6 @@
 //! The configuration of a group, and how it is formed.
 
-use super::bootstrap::{Arrival, Bootstrap, Doubt, Vigil, meet};
+use super::bootstrap::{Bootstrap, CancelCheck, FailureCheck, LocalRank, bootstrap};
 use super::core::Core;
 use super::driver::{Alarm, GroupDriver};
 use super::environment::Environment;
@@ -8,7 +8,9 @@ use super::lane::Lane;
 use super::operation::RankContext;
 use super::{Group, Handle};
 use crate::board::Board;
+use crate::error::invalid;
 use crate::process_name::process_name;
+use crate::token::Token;
 use crate::{Error, limits};
 use core::ops::RangeInclusive;
 use parking_lot::Mutex;
@@ -48,7 +50,7 @@ pub struct GroupBuilder {
     world: Option<usize>,
     bootstrap: Option<Bootstrap>,
     name: String,
-    token: String,
+    token: Token,
     media: Media,
     tuning: Tuning,
     timeout: Duration,
@@ -66,7 +68,7 @@ pub struct GroupBuilder {
 #[derive(Default)]
 pub(super) struct SplitOrigin {
     /// Reports why the split can no longer succeed.
-    pub(super) doubt: Option<Doubt>,
+    pub(super) doubt: Option<FailureCheck>,
     /// Known addresses of the host of rank 0.
     pub(super) known_hosts: Vec<IpAddr>,
 }
@@ -78,7 +80,7 @@ impl GroupBuilder {
             world: None,
             bootstrap: None,
             name: String::new(),
-            token: String::new(),
+            token: Token::default(),
             media: Media::Auto,
             tuning: Tuning::default(),
             timeout: limits::OPERATION_MAX,
@@ -130,7 +132,7 @@ impl GroupBuilder {
 
     /// A secret shared by all ranks; other processes cannot join.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.token = token.into();
+        self.token = Token(token.into());
         self
     }
 
@@ -221,10 +223,9 @@ impl GroupBuilder {
     /// As [`GroupBuilder::connect`], for a group that is split from another one.
     pub(super) fn connect_from(self, origin: SplitOrigin) -> Result<Group, Error> {
         let context = self.context()?;
-        let until = Instant::now() + self.connect_timeout.min(limits::OPERATION_MAX * 1000);
+        let until = limits::deadline_after(self.connect_timeout);
         let system = |error: std::io::Error| Error::system("forming the group failed", &error);
-        let poller = Poller::new().map_err(system)?;
-        let poller = Arc::new(poller.with_unreachable_after(self.unreachable_after));
+        let poller = Arc::new(Poller::with_unreachable_after(self.unreachable_after).map_err(system)?);
         let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
             Error::Bind(format!("listening on a port of {:?} failed: {error}", self.ports))
         })?;
@@ -237,21 +238,22 @@ impl GroupBuilder {
         let member = Member { peer, name, host, site: 0, addresses };
         let me = Rank::from_index(context.me);
         let at = self.bootstrap.clone().unwrap_or_else(|| Bootstrap::Address(String::new()));
-        let arrival = Arrival {
+        let local = LocalRank {
             name: self.name.clone(),
             rank: me,
             world: context.world,
             member,
-            token: self.token.clone(),
+            token: self.token.0.clone(),
             tuning: self.tuning,
             may_share,
             must_share: self.media == Media::Shared && context.world > 1,
             bind: self.bind,
             known_hosts: origin.known_hosts,
-            vigil: Vigil::new(self.cancel.clone(), origin.doubt),
-            until,
+            cancel: CancelCheck::new(self.cancel.clone(), origin.doubt),
+            deadline: until,
+            unreachable_after: poller.unreachable_after(),
         };
-        let met = meet(&at, &arrival)?;
+        let met = bootstrap(&at, &local)?;
         let mut mesh = Mesh::new(peer, listener, self.streams, until - Instant::now().min(until), &poller);
         if may_share {
             mesh = mesh.share_memory_on(host);
@@ -284,7 +286,7 @@ impl GroupBuilder {
         });
         let group = Group { handle: Arc::new(Handle { core: core.clone() }) };
         if context.world > 1 {
-            link(&core, &arrival.vigil, until)?;
+            link(&core, &local.cancel, until)?;
             // No rank continues before all have their links. If this fails, the first call of the group reports it.
             core.barrier_on_links(until);
         }
@@ -299,7 +301,6 @@ impl GroupBuilder {
         Some(board)
     }
 
-    /// The advertised addresses, if there are any.
     fn addresses(&self, port: u16) -> Option<Vec<SocketAddr>> {
         let named = |address: &SocketAddr| {
             SocketAddr::new(address.ip(), if address.port() == 0 { port } else { address.port() })
@@ -315,36 +316,36 @@ impl GroupBuilder {
     }
 
     fn context(&self) -> Result<RankContext, Error> {
-        let need = |what: &str| Error::BadArgument(format!("missing {what}: set it, or use environment()"));
+        let need = |what: &str| invalid!("missing {what}: set it, or use environment()");
         let me = self.rank.ok_or_else(|| need("rank"))?;
         let world = self.world.ok_or_else(|| need("world size"))?;
         if world == 0 || world > WORLD_MAX || me >= world {
-            return Err(Error::BadArgument(format!(
+            return Err(invalid!(
                 "invalid rank {me} of {world}: the world size must be 1 to {WORLD_MAX}, and the rank less than it"
-            )));
+            ));
         }
         if world > 1 && self.bootstrap.is_none() {
             return Err(need("bootstrap"));
         }
         if self.name.len() > NAME_BYTES_MAX {
-            return Err(Error::BadArgument(format!(
+            return Err(invalid!(
                 "invalid group name: {} bytes, at most {NAME_BYTES_MAX} are supported",
                 self.name.len()
-            )));
+            ));
         }
         Ok(RankContext { me, world })
     }
 }
 
 /// Waits until this rank has links to all others.
-fn link(core: &Core, vigil: &Vigil, until: Instant) -> Result<(), Error> {
+fn link(core: &Core, cancel: &CancelCheck, until: Instant) -> Result<(), Error> {
     let call = core.engine.with_waiter(GroupDriver::link)?;
     loop {
         let now = Instant::now();
-        if let Some(ended) = core.engine.wait_until(call, Some(until.min(now + vigil.tick()))) {
+        if let Some(ended) = core.engine.wait_until(call, Some(until.min(now + cancel.interval()))) {
             return ended.result;
         }
-        let cancelled = vigil.check().err();
+        let cancelled = cancel.check().err();
         if now >= until || cancelled.is_some() {
             core.engine.with(GroupDriver::give_up_linking)?;
             let ended = core.engine.wait(call);
@@ -353,7 +354,6 @@ fn link(core: &Core, vigil: &Vigil, until: Instant) -> Result<(), Error> {
     }
 }
 
-/// The name of a rank in errors.
 fn member_name(rank: usize) -> String {
     let rank = format!("rank {rank}");
     let process = process_name(NAME_BYTES_MAX - rank.len() - " ()".len());

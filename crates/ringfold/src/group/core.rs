@@ -4,7 +4,7 @@ use super::buffers::{lengths, on_host};
 use super::builder::GroupBuilder;
 use super::driver::GroupDriver;
 use super::lane::{Job, Lane, Then};
-use super::operation::{GroupBuffers, GroupOp, GroupSlices, Operation, Standing};
+use super::operation::{GroupBuffers, GroupOp, GroupSlices, Operation, RankContext};
 use super::retired;
 use super::work::GroupWork;
 use crate::board::Board;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// A group's parts.
 pub(super) struct Core {
-    pub(super) standing: Standing,
+    pub(super) context: RankContext,
     pub(super) name: String,
     pub(super) members: Vec<String>,
     pub(super) tuning: Tuning,
@@ -35,7 +35,7 @@ pub(super) struct Core {
     /// Whether it has failed. The driver knows why.
     pub(super) is_over: Arc<AtomicBool>,
     /// What callers that wait look at now and then.
-    pub(super) watch: Option<CancelToken>,
+    pub(super) cancel: Option<CancelToken>,
     /// Whether what a failed operation has overwritten is put back; what keeps it meanwhile.
     pub(super) restores: bool,
     pub(super) spare: Mutex<Vec<u8>>,
@@ -66,15 +66,15 @@ impl Core {
         slices: GroupSlices<'_>,
         timeout: Option<Duration>,
     ) -> Result<(), Error> {
-        let request = self.standing.request(&op, dtype, slices.lengths())?;
+        let request = self.context.request(&op, dtype, slices.lengths())?;
         if let GroupSlices::Pieces { input, output } = &slices {
             let input: Vec<_> = input.iter().map(|piece| piece.len()).collect();
             let output: Vec<_> = output.iter().map(|piece| piece.len()).collect();
-            self.standing.check_pieces(&op, &request, &input, &output)?;
+            self.context.check_pieces(&op, &request, &input, &output)?;
         }
-        if self.standing.world == 1 && self.lane.is_idle() && !self.is_over.load(Ordering::Acquire) {
+        if self.context.world == 1 && self.lane.is_idle() && !self.is_over.load(Ordering::Acquire) {
             // Whoever is alone has all data already.
-            slices.pass();
+            slices.copy_through();
             return Ok(());
         }
         let is_transfer = matches!(request.descriptor.collective, Collective::Transfer { .. });
@@ -82,7 +82,7 @@ impl Core {
             && self.lane.is_idle()
             && let Some(board) = &self.board
         {
-            let mut board = self.take_board(board, timeout)?;
+            let mut board = self.lock_board(board, timeout)?;
             if self.lane.is_retired() {
                 return Err(Error::Left);
             }
@@ -96,21 +96,21 @@ impl Core {
             let operation = Operation { op, dtype, buffers, timeout };
             if is_transfer || self.lane.is_idle() {
                 let deadline = self.deadline(timeout);
-                return self.run_on_links(&request, operation.buffers, deadline, self.watch.as_ref()).0;
+                return self.run_on_links(&request, operation.buffers, deadline, self.cancel.as_ref()).0;
             }
             let job = self.put_in_line(operation, None)?;
             self.wait_in_line(&job)
         };
         match slices {
             GroupSlices::InPlace(both) => lend_mut(both, |both| wait(GroupBuffers::InPlace(both))),
-            GroupSlices::Apart { input, output } => lend(input, |input| {
+            GroupSlices::OutOfPlace { input, output } => lend(input, |input| {
                 lend_mut(output, |output| {
-                    wait(GroupBuffers::Apart { input: vec![input], output: vec![output] })
+                    wait(GroupBuffers::OutOfPlace { input: vec![input], output: vec![output] })
                 })
             }),
             GroupSlices::Pieces { input, output } => lend_all(input.iter().copied(), |input| {
                 let output = output.iter_mut().map(|piece| &mut **piece).collect();
-                lend_all_mut(output, |output| wait(GroupBuffers::Apart { input, output }))
+                lend_all_mut(output, |output| wait(GroupBuffers::OutOfPlace { input, output }))
             }),
         }
     }
@@ -121,17 +121,17 @@ impl Core {
         operation: Operation,
         then: Option<Then>,
     ) -> Result<GroupWork, Error> {
-        let request = self.standing.request(&operation.op, operation.dtype, lengths(&operation.buffers))?;
-        if let GroupBuffers::Apart { input, output } = &operation.buffers {
+        let request = self.context.request(&operation.op, operation.dtype, lengths(&operation.buffers))?;
+        if let GroupBuffers::OutOfPlace { input, output } = &operation.buffers {
             let input: Vec<_> = input.iter().map(View::len).collect();
             let output: Vec<_> = output.iter().map(Memory::len).collect();
-            self.standing.check_pieces(&operation.op, &request, &input, &output)?;
+            self.context.check_pieces(&operation.op, &request, &input, &output)?;
         }
         if let Collective::Transfer { .. } = request.descriptor.collective {
             if self.lane.is_retired() {
                 return Err(Error::Left);
             }
-            let buffers = on_host(operation.buffers, request.side).0;
+            let buffers = on_host(operation.buffers, request.buffer_use).0;
             let deadline = self.deadline(operation.timeout);
             let started = self.engine.with(|driver| driver.start(&request, buffers, deadline))?;
             let call = started.map_err(|failed| failed.0)?;
@@ -148,7 +148,7 @@ impl Core {
 
     /// Waits for an operation whose memory is lent: whoever has to leave off gives the group up, which ends it.
     fn wait_in_line(&self, job: &Job) -> Result<(), Error> {
-        if let Some(watch) = &self.watch {
+        if let Some(watch) = &self.cancel {
             return watch.wait(|until| job.wait(Some(until))).unwrap_or_else(|| {
                 self.give_up();
                 job.wait(None);
@@ -217,7 +217,7 @@ impl Core {
 
     /// This rank gives the group up.
     pub(super) fn give_up(&self) {
-        let _ = self.engine.with(|driver| driver.give_up(Cause::GivenUp { who: driver.name(self.rank()) }));
+        let _ = self.engine.with(|driver| driver.give_up(Cause::AbortedByUser { who: driver.name(self.rank()) }));
     }
 
     /// An operation has panicked. Nobody who waits for it, here or elsewhere, shall wait for ever.
@@ -232,7 +232,7 @@ impl Core {
         deadline: Instant,
     ) -> (Result<(), Error>, Option<GroupBuffers>) {
         let Operation { op, dtype, mut buffers, .. } = operation;
-        let request = match self.standing.request(&op, dtype, lengths(&buffers)) {
+        let request = match self.context.request(&op, dtype, lengths(&buffers)) {
             Ok(request) => request,
             Err(error) => return (Err(error), Some(buffers)),
         };
@@ -245,7 +245,7 @@ impl Core {
                 let slices = GroupSlices::InPlace(both.as_mut_slice());
                 self.run_on_board(&mut board, &request, slices, || deadline)
             }
-            GroupBuffers::Apart { input, output } => {
+            GroupBuffers::OutOfPlace { input, output } => {
                 let input: Vec<&[u8]> = input.iter().map(View::as_slice).collect();
                 let mut output: Vec<&mut [u8]> = output.iter_mut().map(Memory::as_mut_slice).collect();
                 let slices = GroupSlices::Pieces { input: &input, output: &mut output };
@@ -256,7 +256,7 @@ impl Core {
     }
 
     pub(super) fn rank(&self) -> Rank {
-        Rank::from_index(self.standing.me)
+        Rank::from_index(self.context.me)
     }
 
     /// Ends the group on this rank. Nobody is waited for.

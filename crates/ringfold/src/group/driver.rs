@@ -9,7 +9,7 @@ mod decision;
 use self::decision::Decisions;
 use super::lobby::Lobby;
 use super::notes::Notes;
-use super::operation::{Request, TransferTag};
+use super::operation::{OperationRequest, TransferTag};
 use crate::all_reduce::HostBuffers;
 use crate::data_plane::{DataPlane, PlaneEvent};
 use crate::{Error, limits};
@@ -18,7 +18,7 @@ use ringfold_fabric::clock::Clock;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::reactor::{Callback, Drive, Outcomes, Outlook};
-use ringfold_proto::cause::{Cause, Departure, PeerName, Waiting};
+use ringfold_proto::cause::{Cause, Departure, PeerName, WaitingPeer};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::hello::Purpose;
@@ -107,10 +107,11 @@ impl GroupDriver {
         alarm: Alarm,
         restores: bool,
     ) -> Result<Self, Error> {
+        let lobby = Arc::new(Lobby::new(mesh.poller().clone()));
         let mut plane = DataPlane::new(mesh, limits::STALL_AFTER, restores);
         let peers = description.members.iter().map(|member| member.peer).collect();
         plane.mesh().admit(description.id, &description.key, peers);
-        plane.open_epoch(&description, description.members[me.index()].peer).map_err(Error::NoGroup)?;
+        plane.open_epoch(&description, description.members[me.index()].peer).map_err(Error::BootstrapFailed)?;
         Ok(Self {
             clock: Clock::start(),
             plane,
@@ -126,7 +127,7 @@ impl GroupDriver {
             awaits_quiet: Vec::new(),
             fault: None,
             alarm,
-            lobby: Arc::default(),
+            lobby,
             ended: Vec::new(),
             callbacks: Vec::new(),
         })
@@ -140,7 +141,7 @@ impl GroupDriver {
             self.others().map(|rank| self.description.members[rank.index()].clone()).collect();
         self.linking = Some((call, others.iter().map(|member| member.peer).collect()));
         for member in others {
-            self.plane.mesh().wish(now, member, self.description.id, &self.description.key);
+            self.plane.mesh().request(now, member, self.description.id, &self.description.key);
         }
         self.pump(now);
         call
@@ -149,11 +150,11 @@ impl GroupDriver {
     /// Starts an operation, or gives its buffers back.
     pub(super) fn start(
         &mut self,
-        request: &Request,
+        request: &OperationRequest,
         buffers: HostBuffers,
         deadline: Instant,
     ) -> Result<CallId, Box<(Error, HostBuffers)>> {
-        let Request { descriptor, layout, .. } = request;
+        let OperationRequest { descriptor, layout, .. } = request;
         let descriptor = *descriptor;
         if let Some(error) = self.refusal(&descriptor) {
             return Err(Box::new((error, buffers)));
@@ -201,12 +202,12 @@ impl GroupDriver {
     /// Why an operation can't be started.
     fn refusal(&self, descriptor: &Descriptor) -> Option<Error> {
         if let Some(cause) = &self.fault {
-            return Some(Error::Over(Box::new(cause.clone())));
+            return Some(Error::GroupFailed(Box::new(cause.clone())));
         }
         // What someone sent before it left can still be received, but nothing can be sent to it.
         let Collective::Transfer { to, .. } = descriptor.collective else { return None };
         let gone = self.left.get(&to)?;
-        Some(Error::Over(Box::new(self.lost(*gone, Departure::Left))))
+        Some(Error::GroupFailed(Box::new(self.lost(*gone, Departure::Left))))
     }
 
     /// The links have not been made in time.
@@ -274,12 +275,12 @@ impl GroupDriver {
     pub(super) fn doubts(&self, ranks: &[Rank]) -> Option<Error> {
         let left = || ranks.iter().find(|rank| self.left.contains(rank));
         let cause = self.fault.clone().or_else(|| left().map(|rank| self.lost(*rank, Departure::Left)))?;
-        Some(Error::Over(Box::new(cause)))
+        Some(Error::GroupFailed(Box::new(cause)))
     }
 
     /// The name of a rank.
     pub(super) fn name(&self, rank: Rank) -> PeerName {
-        self.description.members[rank.index()].named()
+        self.description.members[rank.index()].peer_name()
     }
 
     /// The names of some ranks: the first few.
@@ -318,7 +319,7 @@ impl GroupDriver {
         for op in ops {
             self.plane.abort(op);
         }
-        let aborted = || Err(Error::Over(Box::new(cause.clone())));
+        let aborted = || Err(Error::GroupFailed(Box::new(cause.clone())));
         let waiting: Vec<_> = self.notes.end().chain(self.linking.take().map(|(call, _)| call)).collect();
         for call in waiting {
             self.ended.push((call, GroupEnded { result: aborted(), buffers: None }));
@@ -404,7 +405,7 @@ impl GroupDriver {
             PlaneEvent::Released { op, buffers } => {
                 if let Some(Running { call: Some(call), stage, .. }) = self.running.remove(&op) {
                     let fault = self.fault.clone().filter(|_| stage != Stage::Decided);
-                    let result = fault.map_or(Ok(()), |cause| Err(Error::Over(Box::new(cause))));
+                    let result = fault.map_or(Ok(()), |cause| Err(Error::GroupFailed(Box::new(cause))));
                     self.ended.push((call, GroupEnded { result, buffers: Some(buffers) }));
                 }
                 self.check_quiet();
@@ -424,8 +425,8 @@ impl GroupDriver {
             PlaneEvent::Mismatch { op, peer } => {
                 let asked = self.running.get(&op).map_or_else(String::new, |r| r.descriptor.to_string());
                 if let Some(rank) = self.description.rank_of(peer) {
-                    let one = Waiting { who: self.name(self.me), call: asked };
-                    let other = Waiting { who: self.name(rank), call: "something else".into() };
+                    let one = WaitingPeer { who: self.name(self.me), call: asked };
+                    let other = WaitingPeer { who: self.name(rank), call: "something else".into() };
                     self.fail(now, Cause::Mismatch { one, other });
                 }
             }
@@ -522,7 +523,7 @@ impl Drive for GroupDriver {
     fn leave(&mut self) {
         let now = self.clock.now();
         if !self.running.is_empty() {
-            self.fail(now, Cause::GivenUp { who: self.name(self.me) });
+            self.fail(now, Cause::AbortedByUser { who: self.name(self.me) });
         }
         self.give_up_doubt(now);
         for rank in self.others() {

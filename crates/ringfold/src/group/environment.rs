@@ -2,6 +2,7 @@
 
 use super::bootstrap::Bootstrap;
 use crate::Error;
+use crate::error::invalid;
 
 /// The settings of a group that a launcher has set.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +28,7 @@ impl Environment {
     pub(super) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let (rank, world) = rank_and_world(&variable)?;
         if world == 0 || rank >= world {
-            return Err(bad(format!("invalid rank {rank} of {world}: must be less than the world size")));
+            return Err(invalid!("invalid rank {rank} of {world}: must be less than the world size"));
         }
         Ok(Self { rank, world, bootstrap: bootstrap(&variable)? })
     }
@@ -38,12 +39,12 @@ fn rank_and_world(variable: &impl Fn(&str) -> Option<String>) -> Result<(usize, 
         match (variable(rank), variable(size)) {
             (None, None) => {}
             (Some(a), Some(b)) => return Ok((number(rank, &a)?, number(size, &b)?)),
-            (None, Some(_)) => return Err(bad(format!("{size} is set, but {rank} is not"))),
-            (Some(_), None) => return Err(bad(format!("{rank} is set, but {size} is not"))),
+            (None, Some(_)) => return Err(invalid!("{size} is set, but {rank} is not")),
+            (Some(_), None) => return Err(invalid!("{rank} is set, but {size} is not")),
         }
     }
-    Err(bad(
-        "rank and world size are not in the environment: set RANK and WORLD_SIZE, or use a launcher".into()
+    Err(invalid!(
+        "rank and world size are not in the environment: set RANK and WORLD_SIZE, or use a launcher"
     ))
 }
 
@@ -54,12 +55,12 @@ fn bootstrap(variable: &impl Fn(&str) -> Option<String>) -> Result<Bootstrap, Er
             .map_or_else(|| Bootstrap::Address(at.clone()), |path| Bootstrap::File(path.into())));
     }
     let (Some(address), Some(port)) = (variable("MASTER_ADDR"), variable("MASTER_PORT")) else {
-        return Err(bad(format!(
+        return Err(invalid!(
             "the bootstrap address is not in the environment: set MASTER_ADDR and MASTER_PORT, or {BOOTSTRAP}"
-        )));
+        ));
     };
     let mut port =
-        port.parse::<u16>().map_err(|_| bad(format!("invalid MASTER_PORT {port:?}: not a port number")))?;
+        port.parse::<u16>().map_err(|_| invalid!("invalid MASTER_PORT {port:?}: not a port number"))?;
     // The agent of torchrun listens on that port.
     if variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         port = port.checked_add(1).unwrap_or(port - 1);
@@ -69,11 +70,7 @@ fn bootstrap(variable: &impl Fn(&str) -> Option<String>) -> Result<Bootstrap, Er
 }
 
 fn number(name: &str, value: &str) -> Result<usize, Error> {
-    value.trim().parse().map_err(|_| bad(format!("invalid {name} {value:?}: not a number")))
-}
-
-fn bad(why: String) -> Error {
-    Error::BadArgument(why)
+    value.trim().parse().map_err(|_| invalid!("invalid {name} {value:?}: not a number"))
 }
 
 #[cfg(test)]

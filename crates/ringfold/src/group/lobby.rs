@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use ringfold_fabric::bells::Bells;
 use ringfold_fabric::channel::{Connection, Endpoint};
 use ringfold_fabric::connection::BlockingConnection;
+use ringfold_fabric::poller::Poller;
 use ringfold_fabric::reactor::Callback;
 use ringfold_proto::cause::{Cause, Departure, PeerName};
 use ringfold_proto::id::{PeerId, Rank};
@@ -23,8 +24,9 @@ const VISITORS_MAX: usize = 1024;
 pub(crate) type Connections = BTreeMap<Rank, Connection>;
 
 /// What a group's driver and its windows share.
-#[derive(Default)]
 pub(crate) struct Lobby {
+    /// The group's; connections of windows take its settings.
+    poller: Arc<Poller>,
     state: Mutex<State>,
     changed: Condvar,
     /// How much has happened; most calls see that nothing has, and need not look further.
@@ -53,6 +55,16 @@ type Alarm = Box<dyn FnOnce(&Error) + Send>;
 
 /// What the driver tells.
 impl Lobby {
+    pub(super) fn new(poller: Arc<Poller>) -> Self {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self { poller, state, changed, events: AtomicU32::new(0), opened: Mutex::default() }
+    }
+
+    /// The group's poller.
+    pub(crate) fn poller(&self) -> &Arc<Poller> {
+        &self.poller
+    }
+
     /// The group is over. What the user wants to be done then is returned: the driver's caller holds a lock.
     pub(super) fn fail(&self, cause: &Cause) -> impl Iterator<Item = Callback> + use<> {
         let mut state = self.state.lock();
@@ -63,7 +75,7 @@ impl Lobby {
         }
         self.tell(&mut state);
         let alarms = core::mem::take(&mut state.alarms);
-        let error = Error::Over(Box::new(cause.clone()));
+        let error = Error::GroupFailed(Box::new(cause.clone()));
         alarms.into_iter().map(move |alarm| {
             let error = error.clone();
             Box::new(move || alarm(&error)) as Callback
@@ -129,18 +141,18 @@ impl Lobby {
         }
         let state = self.state.lock();
         match &state.fault {
-            Some(cause) => Some(Error::Over(Box::new(cause.clone()))),
+            Some(cause) => Some(Error::GroupFailed(Box::new(cause.clone()))),
             None => state.is_closed.then_some(Error::Left),
         }
     }
 
     /// Has this done when the group fails, or now if it has.
-    pub(crate) fn when_over(&self, alarm: Alarm) {
+    pub(crate) fn on_failure(&self, alarm: Alarm) {
         let mut state = self.state.lock();
         match state.fault.clone() {
             Some(cause) => {
                 drop(state);
-                alarm(&Error::Over(Box::new(cause)));
+                alarm(&Error::GroupFailed(Box::new(cause)));
             }
             None if state.is_closed => {
                 drop(state);
@@ -155,7 +167,7 @@ impl Lobby {
         if self.events() == 0 || !self.state.lock().left.contains(&rank) {
             return None;
         }
-        Some(Error::Over(Box::new(Cause::PeerLost { who: name(), how: Departure::Left })))
+        Some(Error::GroupFailed(Box::new(Cause::PeerLost { who: name(), how: Departure::Left })))
     }
 
     /// How many ranks are gone and the like: it changes when something has happened that a wait may end for.

@@ -3,6 +3,7 @@
 use super::core::Core;
 use super::{Group, TransferTag};
 use crate::Error;
+use crate::error::invalid;
 use ringfold_proto::id::{CallId, Rank};
 use ringfold_proto::limits::TEXT_BYTES_MAX;
 use std::collections::VecDeque;
@@ -38,28 +39,23 @@ impl Notes {
         self.awaited.extract_if(.., is_it).map(|(call, ..)| call).collect()
     }
 
-    /// Whether there is a note of a rank on a topic.
     pub(super) fn has(&self, from: Rank, topic: u64) -> bool {
         self.kept.iter().any(|note| (note.from, note.topic) == (from, topic))
     }
 
-    /// Takes the note of a rank on a topic.
     pub(super) fn take(&mut self, from: Rank, topic: u64) -> Option<String> {
         let at = self.kept.iter().position(|note| (note.from, note.topic) == (from, topic))?;
         self.kept.remove(at).map(|note| note.text)
     }
 
-    /// Registers a call that waits for a note.
     pub(super) fn wait(&mut self, call: CallId, from: Rank, topic: u64) {
         self.awaited.push((call, from, topic));
     }
 
-    /// Removes a waiting call.
     pub(super) fn forget(&mut self, call: CallId) {
         self.awaited.retain(|(awaited, ..)| *awaited != call);
     }
 
-    /// Removes and returns all waiting calls.
     pub(super) fn end(&mut self) -> impl Iterator<Item = CallId> + use<'_> {
         self.awaited.drain(..).map(|(call, ..)| call)
     }
@@ -71,10 +67,10 @@ impl Group {
     /// The text has at most 16 KiB. Topics from 2⁶³ on are reserved.
     pub fn send_note(&self, ranks: &[usize], topic: u64, text: &str) -> Result<(), Error> {
         if text.len() > TEXT_BYTES_MAX {
-            return Err(Error::BadArgument(format!(
+            return Err(invalid!(
                 "invalid note: {} bytes, at most {TEXT_BYTES_MAX} are supported",
                 text.len()
-            )));
+            ));
         }
         let ranks: Vec<Rank> = ranks.iter().map(|rank| self.other(*rank)).collect::<Result<_, _>>()?;
         self.core().engine.with(|driver| driver.tell(&ranks, topic, text))
@@ -95,8 +91,7 @@ impl Group {
         if rank < self.world() && rank != self.rank() {
             return Ok(Rank::from_index(rank));
         }
-        let why = format!("invalid rank {rank}: must be another rank of 0 to {}", self.world() - 1);
-        Err(Error::BadArgument(why))
+        Err(invalid!("invalid rank {rank}: must be another rank of 0 to {}", self.world() - 1))
     }
 }
 

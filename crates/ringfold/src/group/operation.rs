@@ -1,6 +1,7 @@
 //! The operations of a group, and the checks of their arguments.
 
 use crate::Error;
+use crate::error::invalid;
 use core::time::Duration;
 use ringfold_fabric::memory::{Memory, View};
 use ringfold_plan::layout::Layout;
@@ -163,7 +164,6 @@ pub(super) struct RankContext {
     pub(super) world: usize,
 }
 
-/// The lengths of an operation's buffers, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BufferLengths {
     InPlace(usize),
@@ -180,7 +180,6 @@ pub(super) struct OperationRequest {
     pub(super) tag: TransferTag,
 }
 
-/// How this rank uses the buffer of an in-place operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BufferUse {
     ReadWrite,
@@ -195,7 +194,6 @@ struct RequiredCounts {
 }
 
 impl RankContext {
-    /// Checks an operation.
     pub(super) fn request(
         &self,
         op: &GroupOp,
@@ -206,13 +204,13 @@ impl RankContext {
         if let Some(op) = reduce
             && (!op.supports(dtype) || op == ReduceOp::PremulSum)
         {
-            return Err(bad(format!("unsupported reduction {op} for {dtype}")));
+            return Err(invalid!("unsupported reduction {op} for {dtype}"));
         }
         let given = |bytes: usize| {
             if bytes.is_multiple_of(dtype.bytes()) {
                 Ok((bytes / dtype.bytes()) as u64)
             } else {
-                Err(bad(format!("invalid length {bytes} bytes: not a multiple of the size of {dtype}")))
+                Err(invalid!("invalid length {bytes} bytes: not a multiple of the size of {dtype}"))
             }
         };
         let (input, output, in_place) = match lengths {
@@ -222,17 +220,14 @@ impl RankContext {
         let (count, layout, needs) = self.measure(op, input, output)?;
         let buffer_use = self.buffer_use(op);
         if in_place && !op.may_be_in_place() {
-            return Err(bad(format!("unsupported in-place buffer: {} needs a separate output", op.name())));
+            return Err(invalid!("unsupported in-place buffer: {} needs a separate output", op.name()));
         }
         for (what, has, needed, counts) in [
             ("input", input, needs.input, buffer_use != BufferUse::Write),
             ("output", output, needs.output, buffer_use != BufferUse::Read),
         ] {
             if counts && has != needed {
-                return Err(bad(format!(
-                    "invalid {what} of {}: {has} elements, expected {needed}",
-                    op.name()
-                )));
+                return Err(invalid!("invalid {what} of {}: {has} elements, expected {needed}", op.name()));
             }
         }
         let base = Descriptor::all_reduce(count, dtype, reduce.unwrap_or(ReduceOp::Sum));
@@ -277,10 +272,10 @@ impl RankContext {
             return Ok(());
         }
         let what = if is_input_fit { "output" } else { "input" };
-        Err(bad(format!(
+        Err(invalid!(
             "invalid {what} of {}: expected one buffer, or one per rank of its part's length",
             op.name()
-        )))
+        ))
     }
 
     fn collective(&self, op: &GroupOp) -> Result<(Collective, Option<ReduceOp>), Error> {
@@ -288,12 +283,12 @@ impl RankContext {
             if rank < self.world {
                 Ok(Rank::from_index(rank))
             } else {
-                Err(bad(format!("{what} {rank} is out of range: ranks are 0 to {}", self.world - 1)))
+                Err(invalid!("{what} {rank} is out of range: ranks are 0 to {}", self.world - 1))
             }
         };
         let other = |other: usize, what: &str| {
             if other == self.me {
-                return Err(bad(format!("invalid rank {other}: a rank cannot {what} itself")));
+                return Err(invalid!("invalid rank {other}: a rank cannot {what} itself"));
             }
             rank(other, "rank")
         };
@@ -377,19 +372,21 @@ impl RankContext {
             }
             GroupOp::AllToAll => {
                 if !input.is_multiple_of(world) {
-                    return Err(bad(format!(
+                    return Err(invalid!(
                         "invalid input of all_to_all: {input} elements are not a multiple of {world} ranks"
-                    )));
+                    ));
                 }
                 even(input, RequiredCounts { input, output: input })
             }
             GroupOp::AllToAllV { send, receive } => {
                 let ((send, sent), (receive, received)) = (self.parts(send)?, self.parts(receive)?);
                 if send[self.me] != receive[self.me] {
-                    return Err(bad(format!(
+                    return Err(invalid!(
                         "invalid counts: rank {} sends {} elements to itself, but receives {}",
-                        self.me, send[self.me], receive[self.me]
-                    )));
+                        self.me,
+                        send[self.me],
+                        receive[self.me]
+                    ));
                 }
                 Ok((0, Layout::Pairs { send, receive }, RequiredCounts { input: sent, output: received }))
             }
@@ -418,19 +415,15 @@ impl RankContext {
 
     fn parts(&self, counts: &[usize]) -> Result<(Arc<[u64]>, u64), Error> {
         if counts.len() != self.world {
-            return Err(bad(format!("invalid counts: {} for {} ranks", counts.len(), self.world)));
+            return Err(invalid!("invalid counts: {} for {} ranks", counts.len(), self.world));
         }
         let parts: Arc<[u64]> = counts.iter().map(|count| *count as u64).collect();
         let total = parts.iter().try_fold(0_u64, |sum, count| sum.checked_add(*count));
-        total.map(|total| (parts, total)).ok_or_else(|| bad("invalid counts: their sum overflows".into()))
+        total.map(|total| (parts, total)).ok_or_else(|| invalid!("invalid counts: their sum overflows"))
     }
 
     /// A count for one rank, and 0 for the others.
     fn only(&self, rank: usize, count: u64) -> Arc<[u64]> {
         (0..self.world).map(|other| if other == rank { count } else { 0 }).collect()
     }
-}
-
-fn bad(why: String) -> Error {
-    Error::BadArgument(why)
 }

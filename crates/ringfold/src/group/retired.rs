@@ -16,7 +16,7 @@ static LEFT: Condvar = Condvar::new();
 ///
 /// Groups that have not left by the timeout are closed, which the other ranks see as a failure. Returns their number.
 pub fn finish_retired(timeout: Duration) -> usize {
-    let until = Instant::now().checked_add(timeout).unwrap_or(Instant::now() + limits::OPERATION_MAX);
+    let until = limits::deadline_after(timeout);
     // In a forked child the lock may be held by a thread that does not exist there.
     let Some(mut retired) = RETIRED.try_lock_until(until) else { return 0 };
     while retired.iter().any(|core| !core.engine().is_of_parent()) {
@@ -30,12 +30,10 @@ pub fn finish_retired(timeout: Duration) -> usize {
     late.len()
 }
 
-/// Registers a retired group.
 pub(super) fn add(core: &Arc<Core>) {
     RETIRED.lock().push(core.clone());
 }
 
-/// Removes a group that has left.
 pub(super) fn remove(core: &Arc<Core>) {
     RETIRED.lock().retain(|other| !Arc::ptr_eq(other, core));
     LEFT.notify_all();

@@ -5,16 +5,18 @@
 
 use super::Group;
 use super::address_exchange::AddressExchange;
-use super::bootstrap::{Bootstrap, Doubt};
+use super::bootstrap::{Bootstrap, FailureCheck};
 use super::builder::SplitOrigin;
 use super::core::Core;
-use crate::{Error, limits};
+use super::operation::RankContext;
+use crate::Error;
+use crate::error::{invalid, wait_for_cause};
 use parking_lot::Mutex;
 use ringfold_proto::id::Rank;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long one read waits for the note.
 const NOTE_WAIT: Duration = Duration::from_millis(20);
@@ -61,28 +63,25 @@ impl Group {
         let builder = builder.connect_timeout(timeout).bootstrap(Bootstrap::Exchange(Arc::new(exchange)));
         builder.connect_from(SplitOrigin { doubt: Some(doubt.clone()), known_hosts }).map_err(|error| {
             // A rank that saw the parent fail has left the split. Its absence may be seen before the cause arrives.
-            if error == Error::Interrupted { error } else { wait_for_doubt(&doubt).unwrap_or(error) }
+            if error == Error::Interrupted { error } else { wait_for_cause(|| doubt()).unwrap_or(error) }
         })
     }
 }
 
 /// The position of this rank in `ranks`, after checking them.
 fn position(core: &Core, ranks: &[usize]) -> Result<usize, Error> {
-    let bad = |why: String| Err(Error::BadArgument(why));
-    let context = core.context;
+    let RankContext { me, world } = core.context;
     if ranks.is_empty() {
-        return bad("invalid ranks []: a group needs at least one rank".into());
+        return Err(invalid!("invalid ranks []: a group needs at least one rank"));
     }
-    if let Some(rank) = ranks.iter().find(|rank| **rank >= context.world) {
-        return bad(format!("rank {rank} is out of range: ranks are 0 to {}", context.world - 1));
+    if let Some(rank) = ranks.iter().find(|rank| **rank >= world) {
+        return Err(invalid!("rank {rank} is out of range: ranks are 0 to {}", world - 1));
     }
     if let Some((_, rank)) = ranks.iter().enumerate().find(|(at, rank)| ranks[..*at].contains(rank)) {
-        return bad(format!("invalid ranks {ranks:?}: rank {rank} occurs twice"));
+        return Err(invalid!("invalid ranks {ranks:?}: rank {rank} occurs twice"));
     }
-    match ranks.iter().position(|rank| *rank == context.me) {
-        Some(position) => Ok(position),
-        None => bad(format!("invalid ranks {ranks:?}: rank {} is not one of them", context.me)),
-    }
+    let position = ranks.iter().position(|rank| *rank == me);
+    position.ok_or_else(|| invalid!("invalid ranks {ranks:?}: rank {me} is not one of them"))
 }
 
 /// The topic of this split's notes: the same on all ranks, and in the reserved range.
@@ -94,21 +93,9 @@ fn topic(ranks: &[usize], name: &str) -> u64 {
 }
 
 /// A split cannot succeed once its parent has failed, or one of its ranks has left the parent.
-fn doubt(core: &Arc<Core>, members: Arc<[Rank]>) -> Doubt {
+fn doubt(core: &Arc<Core>, members: Arc<[Rank]>) -> FailureCheck {
     let core = core.clone();
     Arc::new(move || core.engine.with(|driver| driver.doubts(&members)).unwrap_or_else(Some))
-}
-
-/// Waits a moment for the cause of a failure.
-fn wait_for_doubt(doubt: &Doubt) -> Option<Error> {
-    let until = Instant::now() + limits::FAULT_DELAY_MAX;
-    loop {
-        let found = doubt();
-        if found.is_some() || Instant::now() >= until {
-            return found;
-        }
-        std::thread::sleep(limits::FAULT_POLL_INTERVAL);
-    }
 }
 
 /// Exchanges the address of the first rank by notes over the parent's links.
@@ -116,7 +103,6 @@ struct NoteExchange {
     core: Arc<Core>,
     topic: u64,
     members: Arc<[Rank]>,
-    /// The last note read.
     last: Mutex<Option<String>>,
 }
 
@@ -137,7 +123,6 @@ impl AddressExchange for NoteExchange {
         Ok(last.clone())
     }
 
-    /// A note cannot be withdrawn.
     fn withdraw(&self) {}
 
     fn describe(&self) -> String {

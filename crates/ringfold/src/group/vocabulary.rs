@@ -2,6 +2,7 @@
 
 use super::operation::{GroupOp, TransferTag};
 use crate::Error;
+use crate::error::invalid;
 use ringfold_proto::reduce_op::ReduceOp;
 
 /// Arguments of an operation besides its buffers. It uses those that its row in [`OPERATIONS`] names.
@@ -37,7 +38,7 @@ macro_rules! operations {
             pub fn from_name(name: &str, mut arguments: OpArguments) -> Result<Self, Error> {
                 Ok(match name {
                     $($name => Self::$variant { $($field: arguments.$argument()?),* },)*
-                    _ => return Err(Error::BadArgument(format!("unknown operation {name:?}"))),
+                    _ => return Err(invalid!("unknown operation {name:?}")),
                 })
             }
         }
@@ -100,13 +101,13 @@ impl OpArguments {
 
     /// Whether the group has such a rank is checked with the operation.
     fn rank(&self, role: &str) -> Result<usize, Error> {
-        let out_of_range = |_| Error::BadArgument(format!("{role} {} is out of range", self.peer));
+        let out_of_range = |_| invalid!("{role} {} is out of range", self.peer);
         usize::try_from(self.peer).map_err(out_of_range)
     }
 }
 
 fn required(counts: Option<Vec<usize>>) -> Result<Vec<usize>, Error> {
-    counts.ok_or_else(|| Error::BadArgument("missing counts: one per rank is required".into()))
+    counts.ok_or_else(|| invalid!("missing counts: one per rank is required"))
 }
 
 #[cfg(test)]

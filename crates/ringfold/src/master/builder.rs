@@ -2,7 +2,8 @@
 
 use super::{MASTER_PORT, Master};
 use crate::Error;
-use core::fmt;
+use crate::error::invalid;
+use crate::token::Token;
 use core::time::Duration;
 use ringfold_fabric::listener::ListenAddress;
 use ringfold_proto::handshake::Secret;
@@ -14,39 +15,30 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct MasterBuilder {
-    options: MasterOptions,
-}
-
-#[derive(Clone, Debug, Default)]
-pub(super) struct MasterOptions {
     listen: Vec<String>,
-    pub token: Token,
-    pub timing: Timing,
-    pub unreachable_after: Option<Duration>,
-    pub tuning: Tuning,
-    pub crash_after_commits: Option<u64>,
+    token: Token,
+    pub(super) timing: Timing,
+    pub(super) unreachable_after: Option<Duration>,
+    pub(super) tuning: Tuning,
+    pub(super) crash_after_commits: Option<u64>,
 }
-
-/// The join token; never printed.
-#[derive(Clone, Default)]
-pub(super) struct Token(String);
 
 impl MasterBuilder {
     /// An address to listen on, `host:port`. May be repeated. Default: port 48148 of all addresses.
     pub fn listen(mut self, address: impl Into<String>) -> Self {
-        self.options.listen.push(address.into());
+        self.listen.push(address.into());
         self
     }
 
     /// The join token: only peers that know it are accepted. Empty: no token.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.options.token = Token(token.into());
+        self.token = Token(token.into());
         self
     }
 
     /// Deadlines and intervals.
     pub fn timing(mut self, timing: Timing) -> Self {
-        self.options.timing = timing;
+        self.timing = timing;
         self
     }
 
@@ -54,32 +46,30 @@ impl MasterBuilder {
     ///
     /// Default: the seconds in the environment variable `RINGFOLD_UNREACHABLE_AFTER`, or 15 s.
     pub fn unreachable_after(mut self, time: Duration) -> Self {
-        self.options.unreachable_after = Some(time);
+        self.unreachable_after = Some(time);
         self
     }
 
     /// Parameters of the plans of all peers.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
-        self.options.tuning = tuning;
+        self.tuning = tuning;
         self
     }
 
     /// For tests: aborts the process when exactly one peer has received the commit of the n-th operation.
     #[doc(hidden)]
     pub fn crash_after_commits(mut self, n: u64) -> Self {
-        self.options.crash_after_commits = Some(n);
+        self.crash_after_commits = Some(n);
         self
     }
 
     /// Creates the master. It does not listen yet.
     pub fn build(self) -> Master {
-        Master::new(self.options)
+        Master::new(self)
     }
-}
 
-impl MasterOptions {
     /// The addresses to listen on; names are resolved.
-    pub fn addresses(&self) -> Result<Vec<ListenAddress>, Error> {
+    pub(super) fn addresses(&self) -> Result<Vec<ListenAddress>, Error> {
         if self.listen.is_empty() {
             return Ok(vec![
                 ListenAddress { address: (Ipv6Addr::UNSPECIFIED, MASTER_PORT).into(), optional: true },
@@ -90,7 +80,7 @@ impl MasterOptions {
         for text in &self.listen {
             let found: Vec<_> = text
                 .to_socket_addrs()
-                .map_err(|e| Error::BadArgument(format!("invalid listen address {text:?}: {e}")))?
+                .map_err(|e| invalid!("invalid listen address {text:?}: {e}"))?
                 .collect();
             // A name may resolve to an address family that this host lacks.
             let optional = found.len() > 1;
@@ -99,15 +89,14 @@ impl MasterOptions {
         Ok(addresses)
     }
 
-    /// The secret of handshakes.
-    pub fn secret(&self) -> Secret {
-        Secret::token(&self.token.0)
+    pub(super) fn secret(&self) -> Secret {
+        Secret::token(&self.token)
     }
 
     /// Warns if the master listens on a non-loopback address without a token.
-    pub fn warn_without_token(&self, addresses: &[SocketAddr]) {
+    pub(super) fn warn_without_token(&self, addresses: &[SocketAddr]) {
         let open = addresses.iter().find(|a| !a.ip().to_canonical().is_loopback());
-        if let (true, Some(address)) = (self.token.0.is_empty(), open) {
+        if let (true, Some(address)) = (self.token.is_empty(), open) {
             tracing::warn!(
                 target: "ringfold::master",
                 "the master listens on {address} without a join token: anyone who can reach this address can join \
@@ -115,12 +104,6 @@ impl MasterOptions {
                  or listen on a loopback address"
             );
         }
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "none" } else { ".." })
     }
 }
 
@@ -136,14 +119,14 @@ mod tests {
 
     #[test]
     fn an_invalid_address_is_named_in_the_error() {
-        let options = Master::builder().listen("127.0.0.1:1").listen("nonsense").options;
-        let error = options.addresses().unwrap_err();
+        let builder = Master::builder().listen("127.0.0.1:1").listen("nonsense");
+        let error = builder.addresses().unwrap_err();
         assert!(matches!(&error, Error::BadArgument(why) if why.contains("\"nonsense\"")), "{error}");
     }
 
     #[test]
     fn the_default_is_all_addresses_of_both_families() {
-        let addresses = MasterOptions::default().addresses().unwrap();
+        let addresses = MasterBuilder::default().addresses().unwrap();
         assert_eq!(addresses.iter().map(|l| l.address.port()).collect::<Vec<_>>(), [48148, 48148]);
         assert!(addresses.iter().all(|l| l.address.ip().is_unspecified()));
     }

@@ -4,11 +4,9 @@ use ringfold_proto::event::Event;
 use ringfold_proto::id::OpId;
 use ringfold_proto::message::{Outcome, ToPeer};
 
-/// Counts commits until the crash.
 #[derive(Debug)]
 pub(super) struct Crash {
     commits_left: u64,
-    /// The operation whose commit only one peer receives.
     last: Option<OpId>,
 }
 

@@ -4,7 +4,6 @@ use core::fmt;
 use ringfold_proto::cause::Departure;
 use ringfold_proto::event::Event;
 
-/// Logs an event at its level.
 pub(super) fn report(event: &Event) {
     let text = Printable(event);
     match event {

@@ -9,7 +9,7 @@ use ringfold_proto::id::PeerId;
 use ringfold_proto::master::{TourRequest, TourSolution};
 use ringfold_topology::{
     BandwidthMatrix, Edge, Effort, Link, NodeCount, NodeIndex, Objective, Progress, Seed, Solver,
-    fewest_left_out,
+    exclude_fewest,
 };
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -87,7 +87,6 @@ impl Drop for RingSolver {
     }
 }
 
-/// The state of the search thread.
 struct RingSearches<R> {
     report: R,
     first_max: Duration,
@@ -96,7 +95,6 @@ struct RingSearches<R> {
     known: VecDeque<Vec<PeerId>>,
 }
 
-/// The search for one question.
 struct RingSearch {
     question: TourRequest,
     matrix: BandwidthMatrix,
@@ -195,7 +193,7 @@ impl RingSearch {
         }
         let oldest_first: Vec<_> = self.matrix.nodes().nodes().collect();
         let seed = Seed(self.question.id);
-        let left = fewest_left_out(&self.matrix, &oldest_first, LEFT_OUT_EFFORT, seed).ok()?;
+        let left = exclude_fewest(&self.matrix, &oldest_first, LEFT_OUT_EFFORT, seed).ok()?;
         Some(TourSolution { order: peers(&left.ring), left_out: peers(&left.nodes) })
     }
 }

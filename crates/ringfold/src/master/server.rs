@@ -1,11 +1,11 @@
 //! The loop: what arrives goes to the machine, and what the machine asks for is done at once.
 
-use super::builder::Plan;
+use super::builder::MasterBuilder;
 use super::crash::Crash;
 use super::limits;
-use super::line::{Break, Line};
+use super::peer_connection::PeerConnection;
 use super::report::report;
-use super::tours::Tours;
+use super::ring_solver::RingSolver;
 use crate::Error;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::listener::{Listener, Outcome};
@@ -13,20 +13,20 @@ use ringfold_fabric::poller::{Poller, Readiness, Token};
 use ringfold_fabric::random;
 use ringfold_proto::cause::Removal;
 use ringfold_proto::handshake::{Established, HandshakeError, Identity, Secret};
-use ringfold_proto::hello::{Hello, Purpose, Refusal};
+use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{ConnId, PeerId, RunId};
 use ringfold_proto::master::{Master as Machine, MasterAction, MasterConfig};
 use ringfold_proto::message::{Numbered, ToMaster, ToPeer};
 use ringfold_proto::time::Time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a master is called in handshakes. It claims no run: members of an earlier life must get in, whatever
 /// they were told then, and which of those who return belong together is for the machine to find out. What keeps
-/// strangers out is the token.
+/// unjoined out is the token.
 const MASTER: (PeerId, RunId) = (PeerId(0), RunId(0));
 
 /// The driver around the machine.
@@ -36,39 +36,39 @@ pub(super) struct Server {
     listener: Listener,
     secret: Secret,
     machine: Machine,
-    lines: BTreeMap<ConnId, Line>,
+    peers: BTreeMap<ConnId, PeerConnection>,
     conns: HashMap<Token, ConnId>,
     last_conn: ConnId,
-    /// Lines that have not said who they are, and until when they may.
-    strangers: BTreeMap<ConnId, Time>,
-    introduction_max: Duration,
-    /// Lines with input that the poller will not tell of.
-    unheard: BTreeSet<ConnId>,
-    /// Lines with something to send.
+    /// Connections without a join message so far, and their deadlines.
+    unjoined: BTreeMap<ConnId, Time>,
+    join_max: Duration,
+    /// Connections with input that the poller will not report.
+    unread: BTreeSet<ConnId>,
+    /// Connections with queued output.
     unsent: BTreeSet<ConnId>,
-    /// Bytes of incomplete messages, of all lines.
+    /// Bytes of incomplete messages, of all connections.
     held_bytes: usize,
-    tours: Tours,
+    tours: RingSolver,
     crash: Option<Crash>,
 }
 
 impl Server {
-    pub fn new(plan: &Plan, poller: Arc<Poller>, listener: Listener) -> Result<Self, Error> {
+    pub fn new(plan: &MasterBuilder, poller: Arc<Poller>, listener: Listener) -> Result<Self, Error> {
         let seed = random::bytes().map_err(|e| Error::system("the master's identity", &e))?;
         let (timing, tuning) = (plan.timing, plan.tuning);
         Ok(Self {
             clock: Clock::start(),
             listener,
             secret: plan.secret(),
-            lines: BTreeMap::new(),
+            peers: BTreeMap::new(),
             conns: HashMap::new(),
             last_conn: ConnId(0),
-            strangers: BTreeMap::new(),
-            introduction_max: limits::INTRODUCTION_MAX.min(3 * timing.silence_max),
-            unheard: BTreeSet::new(),
+            unjoined: BTreeMap::new(),
+            join_max: limits::JOIN_MAX.min(3 * timing.silence_max),
+            unread: BTreeSet::new(),
             unsent: BTreeSet::new(),
             held_bytes: 0,
-            tours: Tours::new(poller.clone(), timing.tour_max),
+            tours: RingSolver::new(poller.clone(), timing.tour_max),
             crash: plan.crash_after_commits.map(Crash::after_commits),
             machine: Machine::new(MasterConfig { timing, tuning, seed }),
             poller,
@@ -83,11 +83,11 @@ impl Server {
             let patience = self.patience(self.clock.now());
             self.poller.wait(&mut ready, patience).map_err(failed)?;
             let now = self.clock.now();
-            for conn in std::mem::take(&mut self.unheard) {
-                self.hear(now, conn);
+            for conn in std::mem::take(&mut self.unread) {
+                self.receive(now, conn);
             }
             for token in ready.tokens() {
-                self.attend(now, token);
+                self.handle_ready(now, token);
             }
             self.expire(now);
             while let Some((ticket, answer)) = self.tours.answer() {
@@ -101,13 +101,13 @@ impl Server {
 
     /// How long there is nothing to do unless something arrives.
     fn patience(&self, now: Time) -> Duration {
-        if !self.unheard.is_empty() {
+        if !self.unread.is_empty() {
             return Duration::ZERO;
         }
         let deadlines = [
             self.machine.poll_timeout(),
             self.listener.poll_timeout(),
-            self.strangers.values().copied().min(),
+            self.unjoined.values().copied().min(),
         ];
         deadlines
             .into_iter()
@@ -117,16 +117,16 @@ impl Server {
     }
 
     /// Something can be done with a connection.
-    fn attend(&mut self, now: Time, token: Token) {
+    fn handle_ready(&mut self, now: Time, token: Token) {
         if let Some(conn) = self.conns.get(&token).copied() {
             self.unsent.insert(conn);
-            return self.hear(now, conn);
+            return self.receive(now, conn);
         }
-        let (is_full, secret) = (self.lines.len() >= limits::LINES_MAX, &self.secret);
+        let (is_full, secret) = (self.peers.len() >= limits::CONNECTIONS_MAX, &self.secret);
         let secrets = |hello: &Hello| match hello.purpose {
-            Purpose::Control if is_full => Err(Refusal::Full),
+            Purpose::Control if is_full => Err(ConnectionRejection::Full),
             Purpose::Control => Ok(secret.clone()),
-            _ => Err(Refusal::WrongPurpose),
+            _ => Err(ConnectionRejection::WrongPurpose),
         };
         let identity = Identity::new(MASTER.0, MASTER.1);
         self.listener.handle_ready(now, token, identity, &secrets);
@@ -137,9 +137,9 @@ impl Server {
     fn expire(&mut self, now: Time) {
         self.listener.handle_timeout(now);
         self.take_outcomes(now);
-        let late = self.strangers.iter().filter(|(_, deadline)| **deadline <= now).map(|(conn, _)| *conn);
+        let late = self.unjoined.iter().filter(|(_, deadline)| **deadline <= now).map(|(conn, _)| *conn);
         for conn in late.collect::<Vec<_>>() {
-            self.dismiss(now, conn, "it did not say who it is".into());
+            self.dismiss(now, conn, "no join message in time".into());
         }
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
@@ -150,7 +150,7 @@ impl Server {
         while let Some(outcome) = self.listener.poll_outcome() {
             match outcome {
                 Outcome::Established(established, connection, from) => {
-                    self.welcome(now, Line::new(connection, from), established);
+                    self.add(now, PeerConnection::new(connection, from), established);
                 }
                 Outcome::Rejected(from, rejection) => {
                     // Clients that only open a connection (port scans, health checks) were not rejected.
@@ -164,47 +164,50 @@ impl Server {
         }
     }
 
-    fn welcome(&mut self, now: Time, line: Line, established: Established) {
+    fn add(&mut self, now: Time, peer: PeerConnection, established: Established) {
         self.last_conn = ConnId(self.last_conn.0 + 1);
         let conn = self.last_conn;
-        let round_trip = line.connection.round_trip();
-        self.conns.insert(line.connection.token(), conn);
-        self.lines.insert(conn, line);
-        self.strangers.insert(conn, now + self.introduction_max);
+        let round_trip = peer.control.connection.round_trip();
+        self.conns.insert(peer.control.connection.token(), conn);
+        self.peers.insert(conn, peer);
+        self.unjoined.insert(conn, now + self.join_max);
         self.unsent.insert(conn);
         self.machine.handle_connected(now, conn, established.peer);
         if let Ok(round_trip) = round_trip {
             self.machine.handle_round_trip(conn, round_trip);
         }
-        // What followed the handshake may be here already, and then the poller will not tell of it.
-        self.hear(now, conn);
+        // What followed the handshake may have been read already, and then the poller will not report it.
+        self.receive(now, conn);
     }
 
-    /// Hands over what arrived on a line, as much as one turn takes.
-    fn hear(&mut self, now: Time, conn: ConnId) {
-        let Some(line) = self.lines.get_mut(&conn) else { return };
-        let (machine, strangers) = (&mut self.machine, &mut self.strangers);
-        let held_before = line.held_bytes();
-        let heard = line.hear(|message| {
+    /// Hands over what arrived on a connection, as much as one turn takes.
+    fn receive(&mut self, now: Time, conn: ConnId) {
+        let Some(peer) = self.peers.get_mut(&conn) else { return };
+        let (machine, unjoined) = (&mut self.machine, &mut self.unjoined);
+        let held_before = peer.control.held_bytes();
+        let received = peer.receive(|message| {
             if matches!(message.message, ToMaster::Join(_) | ToMaster::Resume(_)) {
-                strangers.remove(&conn);
+                unjoined.remove(&conn);
             }
             machine.handle_message(now, conn, message);
         });
-        self.held_bytes = self.held_bytes - held_before + line.held_bytes();
-        match heard {
-            Ok(_) if self.held_bytes > limits::HELD_BYTES_MAX && line.held_bytes() > held_before => {
-                self.dismiss(now, conn, "the master has no room for so large a message now".into());
+        let held_bytes = peer.control.held_bytes();
+        self.held_bytes = self.held_bytes - held_before + held_bytes;
+        match received {
+            Ok(_) if self.held_bytes > limits::HELD_BYTES_MAX && held_bytes > held_before => {
+                self.dismiss(now, conn, "too many incomplete messages at the master".into());
             }
             Ok(true) => {
-                self.unheard.insert(conn);
+                self.unread.insert(conn);
             }
             Ok(false) => {}
-            Err(Break::Ended(error)) => {
-                tracing::debug!(target: "ringfold::master", "{} is gone: {error}", line.from);
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                self.dismiss(now, conn, format!("invalid message: {error}"));
+            }
+            Err(error) => {
+                tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
                 self.lose(now, conn);
             }
-            Err(Break::Garbled(error)) => self.dismiss(now, conn, format!("it can't be understood: {error}")),
         }
     }
 
@@ -216,9 +219,9 @@ impl Server {
             }
             let mut is_settled = true;
             for conn in std::mem::take(&mut self.unsent) {
-                let Some(line) = self.lines.get_mut(&conn) else { continue };
-                if let Err(error) = line.connection.flush(&mut Vec::new()) {
-                    tracing::debug!(target: "ringfold::master", "{} is lost: {error}", line.from);
+                let Some(peer) = self.peers.get_mut(&conn) else { continue };
+                if let Err(error) = peer.control.flush() {
+                    tracing::debug!(target: "ringfold::master", "lost connection of {}: {error}", peer.from);
                     self.lose(now, conn);
                     is_settled = false;
                 }
@@ -233,8 +236,8 @@ impl Server {
         match action {
             MasterAction::Send { conn, message } => self.send(now, conn, &message),
             MasterAction::Close { conn } => {
-                if let Some(line) = self.forget(conn) {
-                    self.listener.close(now, line.connection);
+                if let Some(peer) = self.forget(conn) {
+                    self.listener.close(now, peer.control.connection);
                     self.machine.handle_lost(now, conn);
                 }
             }
@@ -254,46 +257,46 @@ impl Server {
     }
 
     fn send(&mut self, now: Time, conn: ConnId, message: &Numbered<ToPeer>) {
-        let Some(line) = self.lines.get_mut(&conn) else { return };
-        if let Err(error) = line.say(message) {
-            tracing::error!(target: "ringfold::master", "{} can't be told something: {error}", line.from);
+        let Some(peer) = self.peers.get_mut(&conn) else { return };
+        if let Err(error) = peer.control.send(message) {
+            tracing::error!(target: "ringfold::master", "failed to encode a message for {}: {error}", peer.from);
             return self.lose(now, conn);
         }
         self.unsent.insert(conn);
         if self.crash.as_ref().is_some_and(|c| c.is_due(&message.message)) {
-            let end = Instant::now() + limits::INTRODUCTION_MAX;
-            while line.connection.queued_bytes() > 0 && Instant::now() < end {
-                let _ = line.connection.flush(&mut Vec::new());
+            let end = Instant::now() + limits::JOIN_MAX;
+            while peer.control.connection.queued_bytes() > 0 && Instant::now() < end {
+                let _ = peer.control.flush();
             }
             std::process::abort();
         }
     }
 
-    /// Ends a line that misbehaves, and tells it why.
+    /// Closes the connection of a peer that misbehaves, and tells it why.
     fn dismiss(&mut self, now: Time, conn: ConnId, reason: String) {
-        let Some(mut line) = self.forget(conn) else { return };
-        tracing::warn!(target: "ringfold::master", "{} is turned away: {reason}", line.from);
+        let Some(mut peer) = self.forget(conn) else { return };
+        tracing::warn!(target: "ringfold::master", "closing connection of {}: {reason}", peer.from);
         let message = ToPeer::Removed { reason: Removal::Disconnected(reason) };
         let farewell = Numbered { number: 0, acknowledged: 0, message };
-        if line.say(&farewell).is_ok() {
-            self.listener.close(now, line.connection);
+        if peer.control.send(&farewell).is_ok() {
+            self.listener.close(now, peer.control.connection);
         }
         self.machine.handle_lost(now, conn);
     }
 
-    /// A line is broken.
+    /// A connection is broken.
     fn lose(&mut self, now: Time, conn: ConnId) {
         if self.forget(conn).is_some() {
             self.machine.handle_lost(now, conn);
         }
     }
 
-    fn forget(&mut self, conn: ConnId) -> Option<Line> {
-        let line = self.lines.remove(&conn)?;
-        self.conns.remove(&line.connection.token());
-        self.strangers.remove(&conn);
-        self.unheard.remove(&conn);
-        self.held_bytes -= line.held_bytes();
-        Some(line)
+    fn forget(&mut self, conn: ConnId) -> Option<PeerConnection> {
+        let peer = self.peers.remove(&conn)?;
+        self.conns.remove(&peer.control.connection.token());
+        self.unjoined.remove(&conn);
+        self.unread.remove(&conn);
+        self.held_bytes -= peer.control.held_bytes();
+        Some(peer)
     }
 }

@@ -8,7 +8,6 @@ use ringfold_cuda::{DefaultStreamMark, DeviceMemory, Download, UploadPiece, uplo
 use ringfold_fabric::memory::Memory;
 use ringfold_proto::shared_state::StateEntry;
 
-/// A shared state on the host, hashed.
 pub(crate) struct StagedState {
     pub(crate) entries: Vec<StateEntry>,
     pub(crate) tensors: Vec<HostTensor>,
@@ -52,7 +51,6 @@ impl StagedState {
 }
 
 impl DeviceTargets {
-    /// Uploads fetched entries to the tensors on devices.
     pub(crate) fn upload(&self, fetched: &[Fetched]) -> Result<(), Error> {
         let mut pieces = Vec::new();
         for Fetched { entry, offset, memory } in fetched {
@@ -93,7 +91,6 @@ impl TensorBytes for &Memory {
     }
 }
 
-/// A tensor that is being downloaded.
 struct DownloadedBytes<'a> {
     download: &'a Download,
     source: usize,

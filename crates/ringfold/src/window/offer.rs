@@ -15,13 +15,10 @@ pub(super) struct WindowOffer {
     pub(super) bytes: u64,
     /// The file of the memory, if it can be mapped.
     pub(super) file: Option<FileTicket>,
-    /// The memory of its signals.
     pub(super) bells: Option<Ticket>,
-    /// User data about the memory.
     pub(super) about: Vec<u8>,
 }
 
-/// The bytes of an offer.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Layout {
@@ -39,7 +36,6 @@ struct Layout {
 }
 
 impl WindowOffer {
-    /// The size of an encoded offer.
     pub(super) const BYTES: usize = size_of::<Layout>();
 
     pub(super) fn encode(&self) -> [u8; Self::BYTES] {

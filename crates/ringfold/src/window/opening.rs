@@ -22,7 +22,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A window that is being opened.
 pub(super) struct Opening<'a> {
     pub(super) group: &'a Group,
     pub(super) lobby: Arc<Lobby>,
@@ -30,12 +29,10 @@ pub(super) struct Opening<'a> {
     pub(super) number: u32,
 }
 
-/// The result of opening a window.
 pub(super) struct Opened {
     pub(super) own: ExposedMemory,
     pub(super) bells: Arc<Bells>,
     pub(super) peers: Vec<PeerWindow>,
-    /// The user data of each rank.
     pub(super) about: Vec<Vec<u8>>,
 }
 
@@ -105,7 +102,6 @@ impl Opening<'_> {
         Ok(Opened { own: ExposedMemory { memory: own, _file: file }, bells, peers, about })
     }
 
-    /// Exchanges the offers of all ranks.
     fn exchange(&self, offer: &WindowOffer) -> Result<Vec<WindowOffer>, Error> {
         let rows = self.gather(&offer.encode())?;
         let read = |(rank, row): (usize, Vec<u8>)| {
@@ -229,7 +225,7 @@ impl Opening<'_> {
             target: DialTarget::member(Purpose::Window, *id, members[rank].peer),
             secret: Secret::epoch_key(key),
         };
-        dial_blocking(&members[rank].addresses, limits::WINDOW_DIAL_MAX, &credentials)
+        dial_blocking(&members[rank].addresses, limits::WINDOW_DIAL_MAX, &credentials, self.lobby.poller())
     }
 
     fn accept(&self, rank: usize, attempt: &[u8; 8]) -> io::Result<BlockingConnection> {
@@ -250,7 +246,6 @@ impl Opening<'_> {
     }
 }
 
-/// How this rank's puts and signals reach a rank.
 fn path_code(mapped: &Option<MappedPeer>) -> u8 {
     match mapped {
         Some(MappedPeer { bells: Some(_), .. }) => BY_MEMORY,

@@ -22,7 +22,6 @@ impl Backup {
         self.saved.insert(range, |new| block[new.clone()].copy_from_slice(&memory[new]));
     }
 
-    /// Restores all saved bytes.
     pub(super) fn restore(&mut self, memory: &mut [u8]) {
         for range in self.saved.iter() {
             memory[range.clone()].copy_from_slice(&self.block.as_slice()[range]);
@@ -30,12 +29,10 @@ impl Backup {
         self.forget();
     }
 
-    /// Discards the saved bytes.
     pub(super) fn forget(&mut self) {
         self.saved.clear();
     }
 
-    /// Returns the memory to the pool.
     pub(super) fn retire(self, pool: &mut Pool) {
         pool.give(self.block);
     }

@@ -15,7 +15,6 @@ pub(super) struct OperandMemory {
     element_bytes: usize,
     /// By [`Block`].
     blocks: [Bytes; 4],
-    /// Whether source and target are the same.
     in_place: bool,
     /// Overwritten data, if it may have to be restored.
     backup: Option<Backup>,
@@ -48,9 +47,7 @@ pub(super) struct ByteSpan {
 
 /// A range to be read and a range to be written.
 pub(super) enum OperandPair<'a> {
-    /// Both are the same.
     Same(&'a mut [u8]),
-    /// They do not overlap.
     Disjoint(&'a [u8], &'a mut [u8]),
 }
 
@@ -106,7 +103,6 @@ impl OperandMemory {
         })
     }
 
-    /// The bytes of a contiguous region.
     pub(super) fn span(&self, region: Region) -> ByteSpan {
         let whole = byte_range(region.offset, region.count, self.element_bytes);
         if region.buffer == OpBuffer::Scratch {
@@ -175,7 +171,6 @@ impl OperandMemory {
         OperandPair::Disjoint(&own.as_slice()[from], &mut into.as_mut_slice()[to])
     }
 
-    /// A lease of bytes to be sent.
     pub(super) fn lease(&self, span: &ByteSpan) -> Lease {
         match &self.blocks[span.block as usize] {
             Bytes::Input(view) => view.lease(span.range.clone()),
@@ -217,7 +212,6 @@ impl OperandMemory {
         }
     }
 
-    /// The output.
     #[cfg(test)]
     pub(super) fn output(&self) -> &[u8] {
         self.blocks[Block::Output as usize].as_slice()

@@ -13,7 +13,6 @@ const OPERATIONS_IDLE_MAX: u64 = 16;
 #[derive(Default)]
 pub(crate) struct Pool {
     idle: Vec<Idle>,
-    /// The number of operations so far.
     operations: u64,
     /// The maximum number of idle blocks since one was freed: so many operations may be in flight, each with a block.
     idle_most: usize,
@@ -58,7 +57,6 @@ impl Pool {
         }
     }
 
-    /// The lengths of all blocks.
     #[cfg(test)]
     pub(super) fn blocks_bytes(&self) -> Vec<usize> {
         self.idle.iter().map(|block| block.memory.len()).collect()

@@ -25,10 +25,8 @@ pub(super) struct QuantizedRegions {
     shared: bool,
     /// The first block is from the pool.
     blocks: Vec<Memory>,
-    /// Used bytes of the last block.
     used: usize,
     regions: BTreeMap<Key, EncodedRegion>,
-    /// Elements of the longest region.
     longest: u32,
 }
 
@@ -88,27 +86,23 @@ impl QuantizedRegions {
         }
     }
 
-    /// The encoded bytes of a region.
     #[cfg(test)]
     pub(super) fn encoded(&self, region: Region) -> &[u8] {
         let encoded = &self.regions[&self.key(region)];
         &self.blocks[encoded.block].as_slice()[encoded.range.clone()]
     }
 
-    /// The encoded bytes of a region, for sending.
     pub(super) fn lease(&self, region: Region) -> Lease {
         let encoded = &self.regions[&self.key(region)];
         self.blocks[encoded.block].lease(encoded.range.clone())
     }
 
-    /// Discards all regions.
     pub(super) fn clear(&mut self) {
         self.regions.clear();
         self.blocks.truncate(1);
         self.used = 0;
     }
 
-    /// Returns the memory to the pool.
     pub(super) fn retire(self, pool: &mut Pool) {
         self.blocks.into_iter().take(1).for_each(|block| pool.give(block));
     }

@@ -21,7 +21,6 @@ impl WeightedInput {
         Self { dtype, weight, multiplied: Intervals::default() }
     }
 
-    /// The weight as an element, for the sum of weights.
     pub(super) fn element(&self) -> Vec<u8> {
         narrow(self.dtype, self.weight)
     }

@@ -1,22 +1,23 @@
-//! Rank 0's part: it receives all others, decides, and tells them.
+//! Rank 0's part of bootstrap: it accepts all other ranks, decides for them, and sends them the result.
 
-use super::wire::{ArenaOffer, Join, Mapped, Reply, Wire, WireError};
-use super::{Arrival, Bootstrap, LAST_WORDS_MAX, Met, backoff, describe, geometry, name_unspecified};
+use super::messages::{ArenaOffer, Join, Mapped, Reply};
+use super::{
+    Bootstrap, Bootstrapped, LAST_REPLY_MAX, LocalRank, backoff, describe, geometry, name_unspecified,
+};
 use crate::Error;
-use crate::group::notice::Posted;
-use crate::group::place::MeetingPlace;
+use crate::control::ControlConnection;
+use crate::group::address_exchange::PublishedAddress;
+use crate::group::bootstrap_listener::BootstrapListener;
 use parking_lot::MutexGuard;
 use ringfold_fabric::arena::Arena;
-use ringfold_fabric::clock::Clock;
-use ringfold_fabric::connection::{Connection, Intake};
+use ringfold_fabric::connection::{Connection, close_all};
 use ringfold_fabric::host::outward_addresses;
 use ringfold_fabric::limits::HANDSHAKE_MAX;
 use ringfold_fabric::listener::{Listener, Outcome};
 use ringfold_fabric::poller::{Readiness, Token};
 use ringfold_proto::epoch::Member;
-use ringfold_proto::frame::{ControlDecoder, encode_control};
 use ringfold_proto::handshake::{Identity, Secret};
-use ringfold_proto::hello::{Hello, Purpose, Refusal};
+use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::RunId;
 use ringfold_proto::limits::ADDRESSES_MAX;
 use ringfold_proto::time::Time;
@@ -26,63 +27,63 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Rank 0's part.
-pub(super) fn host(at: &Bootstrap, arrival: &Arrival) -> Result<Met, Error> {
-    let place = open(at, arrival)?;
-    let Some(listener) = place.await_turn(&arrival.vigil, arrival.until)? else {
-        return Err(Error::NoGroup(format!("another group still meets at {at}")));
+pub(super) fn host(at: &Bootstrap, local: &LocalRank) -> Result<Bootstrapped, Error> {
+    let place = open(at, local)?;
+    let Some(listener) = place.await_turn(&local.cancel, local.deadline)? else {
+        return Err(Error::BootstrapFailed(format!("{at} is in use by another group")));
     };
-    let notice = at.notice();
-    let _posted = match &notice {
-        Some(notice) => Some(
-            Posted::new(&**notice, &place.announcement())
-                .map_err(|error| Error::NoGroup(format!("{at} can't be written: {error}")))?,
+    place.poller().set_unreachable_after(local.unreachable_after);
+    let exchange = at.exchange();
+    let _published = match &exchange {
+        Some(exchange) => Some(
+            PublishedAddress::new(&**exchange, &place.announcement())
+                .map_err(|error| Error::BootstrapFailed(format!("failed to write {at}: {error}")))?,
         ),
         None => None,
     };
-    let mut reception = Reception::new(&place, listener, arrival);
-    let gathered = reception.gather(at);
-    let mut others = Others::new();
-    for (rank, Comer { join, connection }) in std::mem::take(&mut reception.others) {
-        match connection.into_blocking() {
-            Ok(connection) => drop(others.insert(rank, (join, Wire { connection, vigil: &arrival.vigil }))),
-            // It will be missed, if it has not gone.
-            Err(error) => tracing::debug!(rank, %error, "a rank spoke out of turn"),
-        }
+    let secret = Secret::token(&format!("{}{}", place.secret(), local.token));
+    let mut host = Host {
+        place: &place,
+        listener,
+        local,
+        secret,
+        unnamed: HashMap::new(),
+        joined: BTreeMap::new(),
+        has_seen_strangers: false,
+    };
+    let outcome = host.run(at);
+    let (deadline, last_reply) = match &outcome {
+        Ok(_) => (local.deadline, None),
+        // All ranks get the same reason.
+        Err(Error::BootstrapFailed(why)) => (Instant::now() + LAST_REPLY_MAX, Some(why.clone())),
+        Err(error) => (Instant::now() + LAST_REPLY_MAX, Some(format!("rank 0 failed: {error}"))),
+    };
+    if let Some(why) = last_reply {
+        // A rank that is lost needs no reply.
+        let _ = host.broadcast(&Reply::Rejected { why, retryable: false });
     }
-    let outcome = gathered.and_then(|()| agree(arrival, &mut others));
-    if let Err(error) = &outcome {
-        // All who came hear the same.
-        let why = match error {
-            Error::NoGroup(why) => why.clone(),
-            other => format!("rank 0 failed: {other}"),
-        };
-        let (refused, until) = (Reply::Refused { why, retryable: false }, Instant::now() + LAST_WORDS_MAX);
-        for (_, wire) in others.values_mut() {
-            let _ = wire.send(&refused, until);
-        }
-    }
+    let connections = std::mem::take(&mut host.joined).into_values().map(|joined| joined.control.connection);
+    close_all(connections, deadline, Connection::poll_finish);
     outcome
 }
 
-type Others<'a> = BTreeMap<u16, (Join, Wire<'a>)>;
-
-/// Where rank 0 listens.
-fn open(at: &Bootstrap, arrival: &Arrival) -> Result<MeetingPlace, Error> {
+/// Opens the listener.
+fn open(at: &Bootstrap, local: &LocalRank) -> Result<BootstrapListener, Error> {
     match at {
-        Bootstrap::Address(address) => listen(at, address, arrival),
-        Bootstrap::File(_) | Bootstrap::Notice(_) => MeetingPlace::open_at(arrival.bind),
-        Bootstrap::Place(place) => Ok(place.clone()),
-        Bootstrap::Told(_) => Err(Error::BadArgument(
-            "rank 0 is whom the others are told of: it needs a meeting place, not an announcement".into(),
+        Bootstrap::Address(address) => listen(at, address, local),
+        Bootstrap::File(_) | Bootstrap::Exchange(_) => BootstrapListener::open_at(local.bind),
+        Bootstrap::Listener(place) => Ok(place.clone()),
+        Bootstrap::Announcement(_) => Err(Error::BadArgument(
+            "invalid bootstrap of rank 0: it needs a listener, not the announcement of one".into(),
         )),
     }
 }
 
-fn listen(at: &Bootstrap, address: &str, arrival: &Arrival) -> Result<MeetingPlace, Error> {
-    let attempt = || -> io::Result<MeetingPlace> {
-        let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "it has no address");
+fn listen(at: &Bootstrap, address: &str, local: &LocalRank) -> Result<BootstrapListener, Error> {
+    let attempt = || -> io::Result<BootstrapListener> {
+        let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no such address");
         for address in address.to_socket_addrs()? {
-            match MeetingPlace::listen(address) {
+            match BootstrapListener::listen(address) {
                 Ok(place) => return Ok(place),
                 Err(error) => last = error,
             }
@@ -93,85 +94,125 @@ fn listen(at: &Bootstrap, address: &str, arrival: &Arrival) -> Result<MeetingPla
     loop {
         match attempt() {
             Ok(place) => return Ok(place),
-            // Another group of this program may be meeting there.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < arrival.until => {
-                arrival.vigil.check()?;
+            // Another group of this program may still use it.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < local.deadline => {
+                local.cancel.check()?;
                 std::thread::sleep(backoff.next_pause());
             }
-            Err(error) => return Err(Error::NoGroup(format!("rank 0 can't listen at {at}: {error}"))),
+            Err(error) => return Err(Error::BootstrapFailed(format!("rank 0 of {at}: {error}"))),
         }
     }
 }
 
-/// Everyone who has come.
-struct Reception<'a> {
-    place: &'a MeetingPlace,
+/// Rank 0, while the group forms.
+struct Host<'a> {
+    place: &'a BootstrapListener,
     listener: MutexGuard<'a, Listener>,
-    arrival: &'a Arrival,
+    local: &'a LocalRank,
     secret: Secret,
-    clock: Clock,
-    /// Those that know the secret, but have not said who they are.
+    /// Connections that are authenticated, but have not sent their [`Join`].
     unnamed: HashMap<Token, Unnamed>,
-    /// Those who count.
-    others: BTreeMap<u16, Comer>,
+    joined: BTreeMap<u16, Joined>,
     has_seen_strangers: bool,
 }
 
-/// A rank that has come. It has nothing to say now, so there is something to read only if it is the end.
-struct Comer {
+/// A rank that has joined.
+struct Joined {
     join: Join,
-    connection: Connection,
+    control: ControlConnection<Mapped>,
+    /// Whether it has mapped the arena, once it has said so.
+    mapped: Option<bool>,
 }
 
 struct Unnamed {
-    connection: Box<Connection>,
-    decoder: ControlDecoder<Join>,
+    control: ControlConnection<Join>,
     from: SocketAddr,
     deadline: Time,
 }
 
-impl Drop for Reception<'_> {
+impl Drop for Host<'_> {
     fn drop(&mut self) {
-        // The next group that meets here may have another token.
+        // The next group at this listener may have another token.
         self.listener.drop_all();
     }
 }
 
-impl<'a> Reception<'a> {
-    fn new(place: &'a MeetingPlace, listener: MutexGuard<'a, Listener>, arrival: &'a Arrival) -> Self {
-        Self {
-            place,
-            listener,
-            arrival,
-            secret: Secret::token(&format!("{}{}", place.secret(), arrival.token)),
-            clock: place.clock(),
-            unnamed: HashMap::new(),
-            others: BTreeMap::new(),
-            has_seen_strangers: false,
+impl Host<'_> {
+    /// Waits for all ranks, decides, and sends them the result.
+    fn run(&mut self, at: &Bootstrap) -> Result<Bootstrapped, Error> {
+        let local = self.local;
+        self.serve_until(|host| host.joined.len() + 1 == local.world, |host| host.missing(at))?;
+        let may_share =
+            |joined: &Joined| joined.join.may_share && joined.join.member.host == local.member.host;
+        let may_share = local.may_share && self.joined.values().all(may_share);
+        // Two ranks are at most as far from each other as both are from rank 0.
+        let connections = self.joined.values().map(|joined| &joined.control.connection);
+        let mut ways: Vec<_> = connections.map(|c| c.round_trip().unwrap_or_default()).collect();
+        ways.sort_unstable();
+        let longest: Duration = ways.iter().rev().take(2).sum();
+        let members = self.joined.values().map(|joined| joined.join.member.clone()).collect();
+        let description = describe(local, members, longest)?;
+        let geometry = geometry(local.world, &description.tuning);
+        let mut arena = None;
+        if may_share && geometry.is_sound() {
+            match Arena::create(geometry) {
+                Ok(created) => arena = Some(created),
+                Err(error) => tracing::debug!(%error, "failed to create shared memory; the group uses TCP"),
+            }
         }
+        let offer = arena.as_ref().map(|arena| ArenaOffer {
+            ticket: arena.ticket().encode().to_vec(),
+            slot_bytes: description.tuning.board_slot_bytes,
+            depth: description.tuning.board_depth,
+        });
+        self.broadcast(&Reply::Welcome { description: Box::new(description.clone()), arena: offer })?;
+        self.serve_until(
+            |host| host.joined.values().all(|joined| joined.mapped.is_some()),
+            |_| Error::BootstrapFailed("timed out waiting for all ranks to map shared memory".into()),
+        )?;
+        let shares = arena.is_some() && self.joined.values().all(|joined| joined.mapped == Some(true));
+        if !shares && local.must_share {
+            let why =
+                if geometry.is_sound() { "they are not on one host" } else { "there are too many ranks" };
+            return Err(Error::BootstrapFailed(format!("the ranks can't share memory: {why}")));
+        }
+        self.broadcast(&Reply::Begin { shares })?;
+        Ok(Bootstrapped { description, arena: arena.filter(|_| shares) })
     }
 
-    /// Waits until everyone has come.
-    fn gather(&mut self, at: &Bootstrap) -> Result<(), Error> {
-        let Arrival { vigil, until, world, .. } = self.arrival;
-        let mut ready = Readiness::default();
-        while self.others.len() + 1 < *world {
-            vigil.check()?;
-            let left = until.saturating_duration_since(Instant::now());
+    /// Queues a message for all ranks, and sends what can be sent now.
+    fn broadcast(&mut self, reply: &Reply) -> Result<(), Error> {
+        let mut result = Ok(());
+        for (rank, joined) in &mut self.joined {
+            let sent = joined.control.send(reply).and_then(|()| joined.control.flush());
+            result = result.and(sent.map_err(|error| lost(*rank, &error)));
+        }
+        result
+    }
+
+    /// Serves all connections until a condition holds.
+    fn serve_until(
+        &mut self,
+        is_done: impl Fn(&Self) -> bool,
+        timed_out: impl Fn(&Self) -> Error,
+    ) -> Result<(), Error> {
+        let (mut ready, clock, poller) = (Readiness::default(), self.place.clock(), self.place.poller());
+        while !is_done(self) {
+            self.local.cancel.check()?;
+            let left = self.local.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(self.miss(at));
+                return Err(timed_out(self));
             }
-            let now = self.clock.now();
             let deadlines = self.unnamed.values().map(|unnamed| unnamed.deadline);
-            let timeouts = deadlines.chain(self.listener.poll_timeout());
-            let patience = timeouts.min().map_or(left, |at| at.since(now)).min(left).min(vigil.tick());
-            self.place
-                .poller()
-                .wait(&mut ready, patience)
-                .map_err(|error| Error::system("meeting the other ranks", &error))?;
-            let now = self.clock.now();
+            let next = deadlines.chain(self.listener.poll_timeout()).min();
+            let wait =
+                next.map_or(left, |at| at.since(clock.now())).min(left).min(self.local.cancel.interval());
+            poller
+                .wait(&mut ready, wait)
+                .map_err(|error| Error::system("waiting for other ranks", &error))?;
+            let now = clock.now();
             for token in ready.tokens() {
-                self.attend(now, token)?;
+                self.handle_ready(now, token)?;
             }
             self.listener.handle_timeout(now);
             self.take_outcomes(now);
@@ -180,20 +221,19 @@ impl<'a> Reception<'a> {
         Ok(())
     }
 
-    /// Something can be done with a connection.
-    fn attend(&mut self, now: Time, token: Token) -> Result<(), Error> {
+    fn handle_ready(&mut self, now: Time, token: Token) -> Result<(), Error> {
         let secret = &self.secret;
         let secrets = |hello: &Hello| match hello.purpose {
             Purpose::Control => Ok(secret.clone()),
-            _ => Err(Refusal::WrongPurpose),
+            _ => Err(ConnectionRejection::WrongPurpose),
         };
-        let identity = Identity::new(self.arrival.member.peer, RunId(0));
+        let identity = Identity::new(self.local.member.peer, RunId(0));
         if self.listener.handle_ready(now, token, identity, &secrets) {
             self.take_outcomes(now);
         } else if self.unnamed.contains_key(&token) {
-            self.hear_join(now, token);
+            self.read_join(now, token);
         } else {
-            return self.look_after(token);
+            return self.read_joined(token);
         }
         Ok(())
     }
@@ -201,84 +241,95 @@ impl<'a> Reception<'a> {
     fn take_outcomes(&mut self, now: Time) {
         while let Some(outcome) = self.listener.poll_outcome() {
             match outcome {
-                Outcome::Established(_, mut connection, from) => {
-                    connection.set_intake(Intake::Messages);
-                    let (token, connection) = (connection.token(), Box::new(connection));
-                    let (decoder, deadline) = (ControlDecoder::default(), now + HANDSHAKE_MAX);
-                    self.unnamed.insert(token, Unnamed { connection, decoder, from, deadline });
-                    self.hear_join(now, token);
+                Outcome::Established(_, connection, from) => {
+                    let (token, deadline) = (connection.token(), now + HANDSHAKE_MAX);
+                    let control = ControlConnection::new(connection);
+                    self.unnamed.insert(token, Unnamed { control, from, deadline });
+                    self.read_join(now, token);
                 }
                 Outcome::Rejected(from, rejection) => {
-                    tracing::debug!(%from, %rejection, "rejected an incoming connection");
+                    tracing::debug!("rejected connection from {from}: {rejection}");
                     self.has_seen_strangers |= rejection.is_about_secret();
                 }
             }
         }
     }
 
-    fn miss(&self, at: &Bootstrap) -> Error {
+    fn missing(&self, at: &Bootstrap) -> Error {
         let missing: Vec<_> =
-            (1..self.arrival.world as u16).filter(|rank| !self.others.contains_key(rank)).collect();
-        let hint = if self.has_seen_strangers { "; someone came who does not know the token" } else { "" };
-        Error::NoGroup(format!("{} did not come to {at} in time{hint}", ranks(&missing)))
+            (1..self.local.world as u16).filter(|rank| !self.joined.contains_key(rank)).collect();
+        let hint =
+            if self.has_seen_strangers { "; a connection with another token was rejected" } else { "" };
+        Error::BootstrapFailed(format!("timed out waiting for {} at {at}{hint}", ranks(&missing)))
     }
 
-    /// Someone may have said who it is.
-    fn hear_join(&mut self, now: Time, token: Token) {
+    /// Reads the first message of a connection.
+    fn read_join(&mut self, now: Time, token: Token) {
         let Some(mut unnamed) = self.unnamed.remove(&token) else { return };
-        let filled = unnamed.connection.fill();
-        let Unnamed { connection, decoder, from, .. } = &mut unnamed;
-        let why = match (connection.take(|input| decoder.next_message(input)), filled) {
-            (Ok(Some(join)), _) => {
-                return self.receive(now, join, *unnamed.connection, unnamed.from);
-            }
-            (Ok(None), Ok(_)) => return drop(self.unnamed.insert(token, unnamed)),
-            (Err(error), _) => error.to_string(),
-            (Ok(None), Err(error)) => error.to_string(),
-        };
-        tracing::debug!(%from, why, "rejected an incoming connection");
+        match unnamed.control.receive() {
+            Ok(Some(join)) => self.add(now, join, unnamed),
+            Ok(None) => drop(self.unnamed.insert(token, unnamed)),
+            Err(error) => tracing::debug!("rejected connection from {}: {error}", unnamed.from),
+        }
     }
 
-    /// Someone has said who it is.
-    fn receive(&mut self, now: Time, mut join: Join, mut connection: Connection, from: SocketAddr) {
+    fn add(&mut self, now: Time, mut join: Join, unnamed: Unnamed) {
+        let Unnamed { mut control, from, .. } = unnamed;
         name_unspecified(&mut join.member, from.ip());
-        name_outward(&mut join.member);
-        match refusal(&join, self.arrival, &self.others) {
-            None => {
-                // Whoever does not hear that it counts comes again.
-                if say(&mut connection, &Reply::Counted).is_ok() {
-                    self.others.insert(join.rank, Comer { join, connection });
+        add_outward_addresses(&mut join.member);
+        let rejection = self.rejection(&join);
+        let reply = match &rejection {
+            None => Reply::Joined,
+            Some((why, retryable)) => Reply::Rejected { why: why.clone(), retryable: *retryable },
+        };
+        // A rank that does not get the reply tries again.
+        if control.send(&reply).and_then(|()| control.flush()).is_ok() {
+            match rejection {
+                None => {
+                    let rank = join.rank;
+                    self.joined.insert(rank, Joined { join, control: control.expect(), mapped: None });
                 }
-            }
-            Some((why, retryable)) => {
-                if say(&mut connection, &Reply::Refused { why, retryable }).is_ok() {
-                    self.listener.close(now, connection);
-                }
+                Some(_) => self.listener.close(now, control.connection),
             }
         }
     }
 
-    /// Whoever has come, and has gone again, will be missed.
-    fn look_after(&mut self, token: Token) -> Result<(), Error> {
-        let Some((rank, comer)) = self.others.iter_mut().find(|(_, comer)| comer.connection.token() == token)
+    /// Why a rank can't join, and whether it may try again.
+    fn rejection(&self, join: &Join) -> Option<(String, bool)> {
+        let LocalRank { name, world, .. } = self.local;
+        if join.group != *name {
+            let why = format!("wrong group {:?}: {name:?} is forming at this address now", join.group);
+            return Some((why, true));
+        }
+        if usize::from(join.world) != *world {
+            return Some((format!("wrong world size {}: rank 0 has {world}", join.world), false));
+        }
+        if join.rank == 0 || usize::from(join.rank) >= *world {
+            return Some((format!("invalid rank {}: must be 1..{world}", join.rank), false));
+        }
+        let other = self.joined.get(&join.rank)?;
+        Some((format!("rank {} is taken by {}", join.rank, other.join.member.name), false))
+    }
+
+    /// Sends and reads on the connection of a rank that has joined.
+    fn read_joined(&mut self, token: Token) -> Result<(), Error> {
+        let mut joined = self.joined.iter_mut();
+        let Some((rank, joined)) = joined.find(|(_, joined)| joined.control.connection.token() == token)
         else {
             return Ok(());
         };
-        match comer.connection.fill() {
-            Ok(false) => Ok(()),
-            Ok(true) => Err(lost(*rank, &io::Error::other("it spoke out of turn"))),
-            Err(error) => Err(lost(*rank, &error)),
+        let message = joined.control.flush().and_then(|()| joined.control.receive());
+        match message.map_err(|error| lost(*rank, &error))? {
+            Some(Mapped(mapped)) if joined.mapped.is_none() => joined.mapped = Some(mapped),
+            Some(_) => return Err(lost(*rank, &io::Error::other("unexpected message"))),
+            None => {}
         }
+        Ok(())
     }
 }
 
-fn say(connection: &mut Connection, reply: &Reply) -> io::Result<()> {
-    connection.send(&encode_control(reply).map_err(io::Error::other)?);
-    connection.flush(&mut Vec::new())
-}
-
-/// A rank of this host came by a way that others may not have: they can try another one.
-fn name_outward(member: &mut Member) {
+/// A rank of this host may have connected by an address that others can't reach: they can try another one.
+fn add_outward_addresses(member: &mut Member) {
     let loopback = |address: &&SocketAddr| address.ip().is_loopback();
     let Some(port) = member.addresses.iter().find(loopback).map(SocketAddr::port) else { return };
     for ip in outward_addresses() {
@@ -289,76 +340,8 @@ fn name_outward(member: &mut Member) {
     }
 }
 
-/// Why someone can't take part.
-fn refusal(join: &Join, arrival: &Arrival, others: &BTreeMap<u16, Comer>) -> Option<(String, bool)> {
-    if join.group != arrival.name {
-        return Some((format!("the group {:?} meets here now, not {:?}", arrival.name, join.group), true));
-    }
-    if usize::from(join.world) != arrival.world {
-        return Some((format!("rank 0 counts {} ranks, not {}", arrival.world, join.world), false));
-    }
-    if join.rank == 0 || usize::from(join.rank) >= arrival.world {
-        return Some((format!("rank {} is not free in a world of {}", join.rank, arrival.world), false));
-    }
-    let other = others.get(&join.rank)?;
-    Some((format!("rank {} is taken by {}", join.rank, other.join.member.name), false))
-}
-
-/// Decides for all, and tells them.
-fn agree(arrival: &Arrival, others: &mut Others<'_>) -> Result<Met, Error> {
-    let members: Vec<Member> = others.values().map(|(join, _)| join.member.clone()).collect();
-    let may_share = arrival.may_share
-        && others.values().all(|(join, _)| join.may_share && join.member.host == arrival.member.host);
-    // From one rank to another it is at most as far as from both to rank 0.
-    let mut ways: Vec<_> =
-        others.values().map(|(_, wire)| wire.connection.round_trip().unwrap_or_default()).collect();
-    ways.sort_unstable();
-    let longest: Duration = ways.iter().rev().take(2).sum();
-    let description = describe(arrival, members, longest)?;
-    if description.members.len() != arrival.world {
-        return Err(Error::NoGroup("a rank spoke out of turn while the group formed".into()));
-    }
-    let mut arena = None;
-    let geometry = geometry(arrival.world, &description.tuning);
-    if may_share && geometry.is_sound() {
-        match Arena::create(geometry) {
-            Ok(created) => arena = Some(created),
-            Err(error) => tracing::debug!(%error, "memory can't be shared"),
-        }
-    }
-    let offer = arena.as_ref().map(|arena| ArenaOffer {
-        ticket: arena.ticket().encode().to_vec(),
-        slot_bytes: description.tuning.board_slot_bytes,
-        depth: description.tuning.board_depth,
-    });
-    let welcome = Reply::Welcome { description: Box::new(description.clone()), arena: offer };
-    for (rank, (_, wire)) in others.iter_mut() {
-        wire.send(&welcome, arrival.until).map_err(|error| gone(*rank, error))?;
-    }
-    let mut shares = arena.is_some();
-    for (rank, (_, wire)) in others.iter_mut() {
-        let Mapped(mapped) = wire.receive(arrival.until).map_err(|error| gone(*rank, error))?;
-        shares &= mapped;
-    }
-    if !shares && arrival.must_share {
-        let why = if geometry.is_sound() { "they are not on one host" } else { "there are too many of them" };
-        return Err(Error::NoGroup(format!("its ranks can't share memory: {why}")));
-    }
-    for (rank, (_, wire)) in others.iter_mut() {
-        wire.send(&Reply::Begin { shares }, arrival.until).map_err(|error| gone(*rank, error))?;
-    }
-    Ok(Met { description, arena: arena.filter(|_| shares) })
-}
-
-fn gone(rank: u16, error: WireError) -> Error {
-    match error {
-        WireError::Io(error) => lost(rank, &error),
-        WireError::Ended(error) => error,
-    }
-}
-
 fn lost(rank: u16, error: &io::Error) -> Error {
-    Error::NoGroup(format!("rank {rank} was lost while the group formed: {error}"))
+    Error::BootstrapFailed(format!("lost rank {rank} while the group formed: {error}"))
 }
 
 /// "rank 3", or "ranks 1, 2 and 3".
@@ -367,6 +350,6 @@ fn ranks(ranks: &[u16]) -> String {
     match &names[..] {
         [one] => format!("rank {one}"),
         [most @ .., last] => format!("ranks {} and {last}", most.join(", ")),
-        [] => "nobody".into(),
+        [] => "no rank".into(),
     }
 }

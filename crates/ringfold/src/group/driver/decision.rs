@@ -117,7 +117,7 @@ impl GroupDriver {
             }
         }
         missing.retain(|rank| !self.decisions.heard.contains_key(rank));
-        self.decisions.doubt = Some(Doubt { missing, until: now + limits::DECISION_NEWS_MAX });
+        self.decisions.doubt = Some(Doubt { missing, until: now + limits::DECISION_MAX });
         self.end_doubt(now);
     }
 

@@ -1,7 +1,7 @@
 //! How words travel: connections keep order, and break as tests want them to.
 
-use super::crew::ProbeAsked;
-use super::{OpState, Stage, Who};
+use super::test_peer::ProbeRequest;
+use super::{OpState, PeerIndex, TestRun};
 use ringfold_proto::bounded::Bounded;
 use ringfold_proto::id::{ConnId, PeerId};
 use ringfold_proto::master::{MasterAction, TourRequest, TourSolution};
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 /// A control connection.
 #[derive(Default)]
-pub struct Wire {
-    /// None for a stranger: whatever it is told is only written down.
-    who: Option<Who>,
+pub struct ControlConnection {
+    /// None for a raw_connection: whatever it is told is only written down.
+    who: Option<PeerIndex>,
     up: VecDeque<Numbered<ToMaster>>,
     down: VecDeque<Numbered<ToPeer>>,
     /// The peer closed it, or lost it: the master notices when it has read what came before.
@@ -25,7 +25,7 @@ pub struct Wire {
     half_open: bool,
 }
 
-impl Stage {
+impl TestRun {
     /// Carries everything that was said to its end.
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
@@ -39,7 +39,7 @@ impl Stage {
     }
 
     /// Lets time go by, from one timeout to the next.
-    pub fn pass(&mut self, duration: Duration) {
+    pub fn advance_time(&mut self, duration: Duration) {
         let until = self.now + duration;
         self.settle();
         let mut still = 0;
@@ -58,24 +58,24 @@ impl Stage {
         if let Some(master) = self.master.as_mut().filter(|m| m.poll_timeout().is_some_and(|t| t <= now)) {
             master.handle_timeout(now);
         }
-        for actor in self.actors.iter_mut().filter(|a| a.moves()) {
-            if actor.peer.poll_timeout().is_some_and(|t| t <= now) {
-                actor.peer.handle_timeout(now);
+        for test_peer in self.peers.iter_mut().filter(|a| a.is_running()) {
+            if test_peer.peer.poll_timeout().is_some_and(|t| t <= now) {
+                test_peer.peer.handle_timeout(now);
             }
         }
         self.settle();
     }
 
     fn next_timeout(&self) -> Option<ringfold_proto::time::Time> {
-        let peers = self.actors.iter().filter(|a| a.moves()).filter_map(|a| a.peer.poll_timeout());
+        let peers = self.peers.iter().filter(|a| a.is_running()).filter_map(|a| a.peer.poll_timeout());
         peers.chain(self.master.as_ref().and_then(|m| m.poll_timeout())).min()
     }
 
     /// The process is gone; its connections break once what it said has arrived.
-    pub fn kill(&mut self, who: Who) {
+    pub fn kill(&mut self, who: PeerIndex) {
         self.settle();
-        self.actors[who.0].alive = false;
-        self.end_line(who);
+        self.peers[who.0].alive = false;
+        self.end_control(who);
         self.settle();
         let id = self.id(who);
         for other in self.ends_of(who) {
@@ -87,7 +87,7 @@ impl Stage {
     }
 
     /// A peer says goodbye.
-    pub fn leave(&mut self, who: Who) {
+    pub fn leave(&mut self, who: PeerIndex) {
         self.peer(who).leave();
         self.settle();
     }
@@ -96,10 +96,10 @@ impl Stage {
     pub fn crash_master(&mut self) {
         self.settle();
         self.master = None;
-        for wire in std::mem::take(&mut self.wires) {
-            if let Some(who) = wire.1.who.filter(|w| self.actors[w.0].alive) {
+        for connection in std::mem::take(&mut self.connections) {
+            if let Some(who) = connection.1.who.filter(|w| self.peers[w.0].alive) {
                 let now = self.now;
-                self.peer(who).handle_lost(now, wire.0);
+                self.peer(who).handle_lost(now, connection.0);
             }
         }
         self.settle();
@@ -109,39 +109,40 @@ impl Stage {
     pub fn restart_master(&mut self) {
         self.crash_master();
         self.start_master();
-        self.pass(Duration::from_secs(1));
+        self.advance_time(Duration::from_secs(1));
     }
 
     /// A peer's connection breaks, and the master does not notice; what is under way to the peer is lost.
-    pub fn break_unnoticed(&mut self, who: Who) {
-        let Some(conn) = self.actors[who.0].line.take() else { return };
-        if let Some(wire) = self.wires.get_mut(&conn) {
-            wire.half_open = true;
-            wire.down.clear();
-            wire.up.clear();
+    pub fn break_unnoticed(&mut self, who: PeerIndex) {
+        let Some(conn) = self.peers[who.0].control.take() else { return };
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.half_open = true;
+            connection.down.clear();
+            connection.up.clear();
         }
         let now = self.now;
         self.peer(who).handle_lost(now, conn);
     }
 
-    pub fn hold_down(&mut self, who: Who) {
-        self.actors[who.0].held_down = true;
+    pub fn hold_down(&mut self, who: PeerIndex) {
+        self.peers[who.0].held_down = true;
     }
 
-    pub fn hold_up(&mut self, who: Who) {
-        self.actors[who.0].held_up = true;
+    pub fn hold_up(&mut self, who: PeerIndex) {
+        self.peers[who.0].held_up = true;
     }
 
     /// Everything that was held goes on.
-    pub fn let_go(&mut self, who: Who) {
-        let actor = &mut self.actors[who.0];
-        (actor.held_down, actor.held_up, actor.cut, actor.frozen) = (false, false, false, false);
+    pub fn release(&mut self, who: PeerIndex) {
+        let test_peer = &mut self.peers[who.0];
+        (test_peer.held_down, test_peer.held_up, test_peer.cut, test_peer.frozen) =
+            (false, false, false, false);
         self.settle();
     }
 
     /// From now on the two cannot reach each other.
-    pub fn part(&mut self, a: Who, b: Who) {
-        self.apart.insert(pair(a, b));
+    pub fn cut(&mut self, a: PeerIndex, b: PeerIndex) {
+        self.cuts.insert(pair(a, b));
         if self.linked.remove(&pair(a, b)) {
             let (now, ids) = (self.now, (self.id(a), self.id(b)));
             self.peer(a).handle_link_lost(now, ids.1);
@@ -151,12 +152,12 @@ impl Stage {
     }
 
     /// Links between the two are never made, and nobody says that they can't be.
-    pub fn make_slow(&mut self, a: Who, b: Who) {
+    pub fn make_slow(&mut self, a: PeerIndex, b: PeerIndex) {
         self.slow.insert(pair(a, b));
     }
 
     /// A link that was slow is there.
-    pub fn link_at_last(&mut self, a: Who, b: Who) {
+    pub fn complete_link(&mut self, a: PeerIndex, b: PeerIndex) {
         self.slow.remove(&pair(a, b));
         self.linked.insert(pair(a, b));
         let ids = (self.id(a), self.id(b));
@@ -166,7 +167,7 @@ impl Stage {
     }
 
     /// The link breaks, and is made anew at once.
-    pub fn break_link(&mut self, a: Who, b: Who) {
+    pub fn break_link(&mut self, a: PeerIndex, b: PeerIndex) {
         assert!(self.linked.remove(&pair(a, b)));
         let (now, ids) = (self.now, (self.id(a), self.id(b)));
         self.peer(a).handle_link_lost(now, ids.1);
@@ -175,10 +176,10 @@ impl Stage {
     }
 
     /// A connection of somebody who is no peer machine, and says what it likes.
-    pub fn stranger(&mut self, peer: PeerId) -> ConnId {
+    pub fn raw_connection(&mut self, peer: PeerId) -> ConnId {
         self.next_conn += 1;
         let (now, conn) = (self.now, ConnId(self.next_conn));
-        self.wires.insert(conn, Wire::default());
+        self.connections.insert(conn, ControlConnection::default());
         self.master().handle_connected(now, conn, peer);
         conn
     }
@@ -196,8 +197,8 @@ impl Stage {
     }
 
     /// A peer says what its machine never would.
-    pub fn forge(&mut self, who: Who, message: ToMaster) {
-        let conn = self.actors[who.0].line.expect("a line to the master");
+    pub fn forge(&mut self, who: PeerIndex, message: ToMaster) {
+        let conn = self.peers[who.0].control.expect("a line to the master");
         self.forge_on(conn, message);
     }
 
@@ -208,23 +209,25 @@ impl Stage {
             match action {
                 MasterAction::Send { conn, message } => {
                     message.check().expect("the master keeps within the bounds");
-                    if let Some(wire) = self.wires.get_mut(&conn).filter(|w| !w.half_open && !w.ends_down) {
-                        wire.down.push_back(*message);
+                    if let Some(connection) =
+                        self.connections.get_mut(&conn).filter(|w| !w.half_open && !w.ends_down)
+                    {
+                        connection.down.push_back(*message);
                     }
                 }
                 MasterAction::Close { conn } => {
-                    if let Some(wire) = self.wires.get_mut(&conn) {
-                        wire.ends_down = true;
+                    if let Some(connection) = self.connections.get_mut(&conn) {
+                        connection.ends_down = true;
                     }
                     let now = self.now;
                     self.master().handle_lost(now, conn);
                 }
-                MasterAction::SolveTour(question) if self.solves && !question.unreachable.is_empty() => {
-                    let answer = solve(&question);
+                MasterAction::SolveTour(request) if self.solves && !request.unreachable.is_empty() => {
+                    let answer = solve(&request);
                     let now = self.now;
-                    self.master().handle_tour(now, question.id, answer);
+                    self.master().handle_tour(now, request.id, answer);
                 }
-                MasterAction::SolveTour(question) => self.questions.push_back(question),
+                MasterAction::SolveTour(request) => self.tour_requests.push_back(request),
                 MasterAction::Notify(event) => self.events.push(event),
             }
         }
@@ -233,8 +236,8 @@ impl Stage {
 
     fn act_peers(&mut self) -> bool {
         let mut acted = false;
-        for who in (0..self.actors.len()).map(Who) {
-            while self.actors[who.0].moves()
+        for who in (0..self.peers.len()).map(PeerIndex) {
+            while self.peers[who.0].is_running()
                 && let Some(action) = self.peer(who).poll_action()
             {
                 acted = true;
@@ -244,21 +247,23 @@ impl Stage {
         acted
     }
 
-    fn act(&mut self, who: Who, action: PeerAction) {
+    fn act(&mut self, who: PeerIndex, action: PeerAction) {
         match action {
             PeerAction::DialMaster => self.dial(who),
             PeerAction::Send { conn, message } => {
                 message.check().expect("peers keep within the bounds");
-                if let Some(wire) = self.wires.get_mut(&conn).filter(|w| !w.ends_up && !w.half_open) {
-                    wire.up.push_back(*message);
+                if let Some(connection) =
+                    self.connections.get_mut(&conn).filter(|w| !w.ends_up && !w.half_open)
+                {
+                    connection.up.push_back(*message);
                 }
             }
             PeerAction::Close { conn } => {
-                self.actors[who.0].line.take_if(|line| *line == conn);
-                let cut = self.actors[who.0].cut;
-                if let Some(wire) = self.wires.get_mut(&conn) {
+                self.peers[who.0].control.take_if(|control| *control == conn);
+                let cut = self.peers[who.0].cut;
+                if let Some(connection) = self.connections.get_mut(&conn) {
                     // Over a cut cable not even the end of a connection is heard of.
-                    (wire.ends_up, wire.half_open) = (!cut, cut);
+                    (connection.ends_up, connection.half_open) = (!cut, cut);
                 }
             }
             PeerAction::Link { member, .. } => self.link(who, member.peer),
@@ -269,7 +274,7 @@ impl Stage {
             }
             PeerAction::Ping(peer) => {
                 let (other, id) = (self.who(peer), self.id(who));
-                if self.linked.contains(&pair(who, other)) && self.actors[other.0].moves() {
+                if self.linked.contains(&pair(who, other)) && self.peers[other.0].is_running() {
                     self.peer(other).handle_heard(id);
                 }
             }
@@ -277,103 +282,107 @@ impl Stage {
         }
     }
 
-    fn act_executor(&mut self, who: Who, action: PeerAction) {
-        let actor = &mut self.actors[who.0];
+    fn act_executor(&mut self, who: PeerIndex, action: PeerAction) {
+        let test_peer = &mut self.peers[who.0];
         match action {
-            PeerAction::OpenEpoch(description) => actor.opened.push(*description),
-            PeerAction::CloseEpoch(epoch) => actor.closed.push(epoch),
+            PeerAction::OpenEpoch(description) => test_peer.opened.push(*description),
+            PeerAction::CloseEpoch(epoch) => test_peer.closed.push(epoch),
             PeerAction::StartOp { op, descriptor, .. } => {
-                assert_eq!(actor.ops.insert(op, OpState::Running), None, "{op} is started once");
-                actor.started.push((op, descriptor));
+                assert_eq!(test_peer.ops.insert(op, OpState::Running), None, "{op} is started once");
+                test_peer.started.push((op, descriptor));
             }
             PeerAction::CommitOp(op) | PeerAction::AbortOp(op) => {
                 let commit = action == PeerAction::CommitOp(op);
                 let state = if commit { OpState::Committed } else { OpState::Aborted };
-                assert_eq!(actor.ops.insert(op, state), Some(OpState::Running), "{op} is decided once");
-                if !actor.keeps_buffers {
-                    actor.peer.handle_op_released(op);
+                assert_eq!(test_peer.ops.insert(op, state), Some(OpState::Running), "{op} is decided once");
+                if !test_peer.keeps_buffers {
+                    test_peer.peer.handle_op_released(op);
                 }
             }
             PeerAction::SkipOp(op) => {
-                assert_eq!(actor.ops.insert(op, OpState::Skipped), None, "{op} was not started");
+                assert_eq!(test_peer.ops.insert(op, OpState::Skipped), None, "{op} was not started");
             }
             PeerAction::Probe { probe, peer, key, .. } => {
-                actor.probes.push(ProbeAsked { probe, target: peer, key });
+                test_peer.probes.push(ProbeRequest { probe, target: peer, key });
             }
             PeerAction::Sync { call, number, assignment } => {
-                actor.assignments.push((call, number, assignment));
+                test_peer.assignments.push((call, number, assignment));
             }
-            PeerAction::StillWaiting(note) => actor.notes.push(note),
+            PeerAction::StillWaiting(note) => test_peer.warnings.push(note),
             PeerAction::Complete { call, result } => {
-                assert!(actor.results.insert(call, result).is_none(), "{call} ends once");
+                assert!(test_peer.results.insert(call, result).is_none(), "{call} ends once");
             }
             other => unreachable!("{other:?} is not the executor's"),
         }
     }
 
-    fn dial(&mut self, who: Who) {
+    fn dial(&mut self, who: PeerIndex) {
         let now = self.now;
         let id = self.id(who);
-        if self.actors[who.0].cut || self.master.is_none() {
+        if self.peers[who.0].cut || self.master.is_none() {
             return self.peer(who).handle_dial_failed(now, "nobody listens", true);
         }
         self.next_conn += 1;
         let conn = ConnId(self.next_conn);
-        self.wires.insert(conn, Wire { who: Some(who), ..Wire::default() });
-        self.actors[who.0].line = Some(conn);
+        self.connections.insert(conn, ControlConnection { who: Some(who), ..ControlConnection::default() });
+        self.peers[who.0].control = Some(conn);
         self.master().handle_connected(now, conn, id);
         self.peer(who).handle_connected(now, conn);
     }
 
-    fn link(&mut self, who: Who, peer: PeerId) {
+    fn link(&mut self, who: PeerIndex, peer: PeerId) {
         let Some(other) = self.find(peer) else { return self.peer(who).handle_link_failed(peer) };
         if self.slow.contains(&pair(who, other)) {
             return;
         }
-        if self.apart.contains(&pair(who, other)) || !self.actors[other.0].alive {
+        if self.cuts.contains(&pair(who, other)) || !self.peers[other.0].alive {
             return self.peer(who).handle_link_failed(peer);
         }
         self.linked.insert(pair(who, other));
         self.peer(who).handle_link_up(peer);
     }
 
-    fn ends_of(&self, who: Who) -> Vec<Who> {
-        let other = |(a, b): &(Who, Who)| if *a == who { Some(*b) } else { (*b == who).then_some(*a) };
-        self.linked.iter().filter_map(other).filter(|w| self.actors[w.0].alive).collect()
+    fn ends_of(&self, who: PeerIndex) -> Vec<PeerIndex> {
+        let other =
+            |(a, b): &(PeerIndex, PeerIndex)| if *a == who { Some(*b) } else { (*b == who).then_some(*a) };
+        self.linked.iter().filter_map(other).filter(|w| self.peers[w.0].alive).collect()
     }
 
-    fn end_line(&mut self, who: Who) {
-        if let Some(wire) = self.actors[who.0].line.take().and_then(|conn| self.wires.get_mut(&conn)) {
-            wire.ends_up = true;
+    fn end_control(&mut self, who: PeerIndex) {
+        if let Some(connection) =
+            self.peers[who.0].control.take().and_then(|conn| self.connections.get_mut(&conn))
+        {
+            connection.ends_up = true;
         }
     }
 
     /// One word in every direction that is free.
     fn deliver(&mut self) -> bool {
         let mut any = false;
-        for conn in self.wires.keys().copied().collect::<Vec<_>>() {
+        for conn in self.connections.keys().copied().collect::<Vec<_>>() {
             any |= self.deliver_up(conn) | self.deliver_down(conn);
         }
-        let over =
-            |w: &Wire| w.ends_down && w.down.is_empty() && (w.ends_up || w.half_open || w.who.is_none());
-        self.wires.retain(|_, w| !over(w));
+        let over = |w: &ControlConnection| {
+            w.ends_down && w.down.is_empty() && (w.ends_up || w.half_open || w.who.is_none())
+        };
+        self.connections.retain(|_, w| !over(w));
         any
     }
 
     fn deliver_up(&mut self, conn: ConnId) -> bool {
-        let Some(wire) = self.wires.get_mut(&conn) else { return false };
-        let Some(who) = wire.who else { return false };
-        let actor = &self.actors[who.0];
-        if actor.held_up || actor.cut || wire.half_open || self.master.is_none() {
+        let Some(connection) = self.connections.get_mut(&conn) else { return false };
+        let Some(who) = connection.who else { return false };
+        let test_peer = &self.peers[who.0];
+        if test_peer.held_up || test_peer.cut || connection.half_open || self.master.is_none() {
             return false;
         }
         let now = self.now;
-        if let Some(message) = wire.up.pop_front() {
+        if let Some(message) = connection.up.pop_front() {
             self.master().handle_message(now, conn, message);
             return true;
         }
-        if wire.ends_up && !wire.ends_down {
-            wire.ends_down = true;
+        if connection.ends_up && !connection.ends_down {
+            connection.ends_down = true;
             self.master().handle_lost(now, conn);
             return true;
         }
@@ -381,29 +390,29 @@ impl Stage {
     }
 
     fn deliver_down(&mut self, conn: ConnId) -> bool {
-        let Some(wire) = self.wires.get_mut(&conn) else { return false };
-        let Some(who) = wire.who else {
-            let told: Vec<_> = wire.down.drain(..).map(|m| m.message).collect();
+        let Some(connection) = self.connections.get_mut(&conn) else { return false };
+        let Some(who) = connection.who else {
+            let told: Vec<_> = connection.down.drain(..).map(|m| m.message).collect();
             let any = !told.is_empty();
-            self.told.entry(conn).or_default().extend(told);
+            self.replies.entry(conn).or_default().extend(told);
             return any;
         };
-        let actor = &mut self.actors[who.0];
-        if !actor.alive {
-            wire.down.clear();
+        let test_peer = &mut self.peers[who.0];
+        if !test_peer.alive {
+            connection.down.clear();
         }
-        if actor.held_down || actor.cut || !actor.moves() || wire.half_open {
+        if test_peer.held_down || test_peer.cut || !test_peer.is_running() || connection.half_open {
             return false;
         }
         let now = self.now;
-        if let Some(message) = wire.down.pop_front() {
-            actor.peer.handle_message(now, conn, message);
+        if let Some(message) = connection.down.pop_front() {
+            test_peer.peer.handle_message(now, conn, message);
             return true;
         }
-        if wire.ends_down && !wire.ends_up {
-            wire.ends_up = true;
-            actor.line.take_if(|line| *line == conn);
-            actor.peer.handle_lost(now, conn);
+        if connection.ends_down && !connection.ends_up {
+            connection.ends_up = true;
+            test_peer.control.take_if(|control| *control == conn);
+            test_peer.peer.handle_lost(now, conn);
             return true;
         }
         false
@@ -411,7 +420,11 @@ impl Stage {
 
     /// Everyone who calls has been answered like this.
     #[track_caller]
-    pub fn all_got(&self, calls: &[(Who, ringfold_proto::id::CallId)], want: &Result<Completion, Failure>) {
+    pub fn assert_results(
+        &self,
+        calls: &[(PeerIndex, ringfold_proto::id::CallId)],
+        want: &Result<Completion, Failure>,
+    ) {
         for (who, call) in calls {
             assert_eq!(self.result(*who, *call), Some(want), "{}", self.name(*who));
         }
@@ -419,23 +432,23 @@ impl Stage {
 }
 
 /// The same for a pair in either order.
-pub fn pair(a: Who, b: Who) -> (Who, Who) {
+pub fn pair(a: PeerIndex, b: PeerIndex) -> (PeerIndex, PeerIndex) {
     (a.min(b), a.max(b))
 }
 
 /// Tries all rings: fine for a handful. Whoever is in the way is left out, the newest first.
-fn solve(question: &TourRequest) -> TourSolution {
-    let count = question.nodes.len();
-    let apart = |a: usize, b: usize| question.unreachable.contains(&(a, b));
+fn solve(request: &TourRequest) -> TourSolution {
+    let count = request.nodes.len();
+    let is_cut = |a: usize, b: usize| request.unreachable.contains(&(a, b));
     let mut left_out = Vec::new();
     loop {
         let here: Vec<_> = (0..count).filter(|i| !left_out.contains(i)).collect();
-        if let Some(ring) = find_ring(&mut vec![here[0]], &here, &apart) {
-            let ids = |of: &[usize]| of.iter().map(|i| question.nodes[*i]).collect();
+        if let Some(ring) = find_ring(&mut vec![here[0]], &here, &is_cut) {
+            let ids = |of: &[usize]| of.iter().map(|i| request.nodes[*i]).collect();
             return TourSolution { order: ids(&ring), left_out: ids(&left_out) };
         }
         // The newest of those with the fewest ways.
-        let ways = |i: &usize| here.iter().filter(|j| *j != i && !apart(*i, **j)).count();
+        let ways = |i: &usize| here.iter().filter(|j| *j != i && !is_cut(*i, **j)).count();
         let worst = here.iter().copied().min_by_key(|i| (ways(i), usize::MAX - i));
         left_out.extend(worst);
     }
@@ -444,17 +457,17 @@ fn solve(question: &TourRequest) -> TourSolution {
 fn find_ring(
     begun: &mut Vec<usize>,
     all: &[usize],
-    apart: &dyn Fn(usize, usize) -> bool,
+    is_cut: &dyn Fn(usize, usize) -> bool,
 ) -> Option<Vec<usize>> {
     let last = *begun.last()?;
     if begun.len() == all.len() {
-        let closes = all.len() == 1 || !apart(last, begun[0]);
+        let closes = all.len() == 1 || !is_cut(last, begun[0]);
         return closes.then(|| begun.clone());
     }
     for next in all.iter().copied() {
-        if !begun.contains(&next) && !apart(last, next) {
+        if !begun.contains(&next) && !is_cut(last, next) {
             begun.push(next);
-            if let Some(ring) = find_ring(begun, all, apart) {
+            if let Some(ring) = find_ring(begun, all, is_cut) {
                 return Some(ring);
             }
             begun.pop();

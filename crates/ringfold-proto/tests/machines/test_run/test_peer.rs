@@ -1,4 +1,4 @@
-//! The peers on the stage, and what their drivers were asked to do.
+//! The peers on the test run, and what their drivers were asked to do.
 
 use ringfold_proto::cause::WaitWarning;
 use ringfold_proto::descriptor::Descriptor;
@@ -8,9 +8,9 @@ use ringfold_proto::peer::{Completion, Failure, Peer};
 use ringfold_proto::shared_state::Assignment;
 use std::collections::BTreeMap;
 
-/// A peer by its number on the stage.
+/// A peer by its number on the test run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Who(pub usize);
+pub struct PeerIndex(pub usize);
 
 /// What became of an operation on one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,13 +24,13 @@ pub enum OpState {
 
 /// A pair that a peer was asked to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ProbeAsked {
+pub struct ProbeRequest {
     pub probe: u64,
     pub target: PeerId,
     pub key: [u8; 32],
 }
 
-pub struct Actor {
+pub struct TestPeer {
     pub peer: Peer,
     pub name: String,
     pub alive: bool,
@@ -44,20 +44,20 @@ pub struct Actor {
     pub held_up: bool,
     /// Whether the executor keeps the buffers of decided operations for now.
     pub keeps_buffers: bool,
-    pub line: Option<ConnId>,
+    pub control: Option<ConnId>,
     pub connecting: Option<CallId>,
     pub results: BTreeMap<CallId, Result<Completion, Failure>>,
     pub ops: BTreeMap<OpId, OpState>,
     pub started: Vec<(OpId, Descriptor)>,
     pub opened: Vec<EpochDescription>,
     pub closed: Vec<EpochId>,
-    pub probes: Vec<ProbeAsked>,
+    pub probes: Vec<ProbeRequest>,
     pub assignments: Vec<(CallId, u64, Assignment)>,
     /// What its log says of calls that wait.
-    pub notes: Vec<WaitWarning>,
+    pub warnings: Vec<WaitWarning>,
 }
 
-impl Actor {
+impl TestPeer {
     pub fn new(peer: Peer, name: &str) -> Self {
         Self {
             peer,
@@ -68,7 +68,7 @@ impl Actor {
             held_down: false,
             held_up: false,
             keeps_buffers: false,
-            line: None,
+            control: None,
             connecting: None,
             results: BTreeMap::new(),
             ops: BTreeMap::new(),
@@ -77,12 +77,12 @@ impl Actor {
             closed: Vec::new(),
             probes: Vec::new(),
             assignments: Vec::new(),
-            notes: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 
     /// Whether its driver does anything.
-    pub fn moves(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.alive && !self.frozen
     }
 }

@@ -1,18 +1,17 @@
-//! Fetches of shared state: from one holder after the other, until one has it.
+//! Fetches of shared state, from one holder after the other.
 
-use super::{Happening, World};
-use crate::network::Node;
+use super::{SimEvent, Simulation};
 use ringfold_proto::id::CallId;
 use ringfold_proto::shared_state::Assignment;
 use std::time::Duration;
 
-impl World {
+impl Simulation {
     pub(super) fn begin_sync(&mut self, peer: usize, call: CallId, number: u64, assignment: Assignment) {
         let fetches = !assignment.fetch.is_empty();
         self.peers[peer].syncing = Some((call, number, assignment));
         if fetches {
             let delay = self.network.latency();
-            self.after(delay, Happening::Fetch { peer, call, tries: 0 });
+            self.after(delay, SimEvent::Fetch { peer, call, tries: 0 });
         }
     }
 
@@ -27,7 +26,7 @@ impl World {
         }
         let source = sources.get(tries % sources.len()).and_then(|s| self.by_id.get(s)).copied();
         let Some(source) = source.filter(|s| self.serves(peer, *s)) else {
-            return self.after(Duration::from_millis(60), Happening::Fetch { peer, call, tries: tries + 1 });
+            return self.after(Duration::from_millis(60), SimEvent::Fetch { peer, call, tries: tries + 1 });
         };
         let held = self.peers[source].program.contents.clone();
         let fits = |hash: u128, entry: u32| held.get(entry as usize) == Some(&hash);
@@ -37,15 +36,12 @@ impl World {
             }
             self.peers[peer].machine.handle_fetched(call, number, true);
         } else {
-            self.after(Duration::from_millis(60), Happening::Fetch { peer, call, tries: tries + 1 });
+            self.after(Duration::from_millis(60), SimEvent::Fetch { peer, call, tries: tries + 1 });
         }
     }
 
-    /// Whether one peer can be reached by another, and is still in the sync that it serves.
+    /// Whether a source can be reached, and is still in the sync.
     fn serves(&self, peer: usize, source: usize) -> bool {
-        let (a, b) = (Node::Peer(peer), Node::Peer(source));
-        let cut = self.network.is_cut(a, b, self.now) || self.network.is_cut(b, a, self.now);
-        let state = &self.peers[source];
-        !cut && state.alive && state.busy_until <= self.now && state.syncing.is_some()
+        self.answers(peer, source) && self.peers[source].syncing.is_some()
     }
 }

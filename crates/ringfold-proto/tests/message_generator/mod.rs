@@ -23,9 +23,9 @@ use ringfold_proto::tuning::{Algorithm, TransportCosts, Tuning};
 use std::net::SocketAddr;
 
 /// The bytes that are left to decide with.
-pub struct Draw<'b>(pub &'b [u8]);
+pub struct MessageGenerator<'b>(pub &'b [u8]);
 
-impl Draw<'_> {
+impl MessageGenerator<'_> {
     /// A message to the master.
     pub fn for_master(&mut self) -> Numbered<ToMaster> {
         let message = match self.below(12) {
@@ -177,12 +177,12 @@ impl Draw<'_> {
         all[self.below(all.len())]
     }
 
-    fn maybe<T>(&mut self, draw: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        self.bool().then(|| draw(self))
+    fn maybe<T>(&mut self, generator: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.bool().then(|| generator(self))
     }
 
-    fn list<T>(&mut self, max: usize, draw: impl Fn(&mut Self) -> T) -> Vec<T> {
-        (0..self.below(max + 1)).map(|_| draw(self)).collect()
+    fn list<T>(&mut self, max: usize, generator: impl Fn(&mut Self) -> T) -> Vec<T> {
+        (0..self.below(max + 1)).map(|_| generator(self)).collect()
     }
 
     fn text(&mut self, bytes_max: usize) -> String {

@@ -1,15 +1,15 @@
-//! All randomness of a run, from its seed.
+//! The randomness of a run.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// A stream of chances. Two streams of one seed with different names are independent, so that a change
-/// in one part of the simulator does not shift what another part draws.
+/// A stream of random numbers. Streams of one seed with different names are independent, so that a change in one part of
+/// the simulator does not change the numbers of another.
 #[derive(Clone, Debug)]
-pub struct Chance(ChaCha8Rng);
+pub struct RandomStream(ChaCha8Rng);
 
-impl Chance {
-    /// The stream of this name.
+impl RandomStream {
+    /// The stream with this name.
     pub fn new(seed: u64, name: &str) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -19,34 +19,32 @@ impl Chance {
         Self(ChaCha8Rng::from_seed(bytes))
     }
 
-    /// A number from `low` to below `high`; `low` if there is none.
+    /// A number from `low` to below `high`; `low` if the range is empty.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         if high <= low { low } else { low + self.0.next_u64() % (high - low) }
     }
 
-    /// True in so many of a thousand cases.
-    pub fn per_mille(&mut self, share: u64) -> bool {
-        self.between(0, 1000) < share
+    /// True with this probability, in thousandths.
+    pub fn with_probability(&mut self, per_mille: u64) -> bool {
+        self.between(0, 1000) < per_mille
     }
 
-    /// One of them.
+    /// A random element.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.between(0, of.len() as u64) as usize)
     }
 
-    /// In another order.
+    /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for i in (1..list.len()).rev() {
             list.swap(i, self.between(0, i as u64 + 1) as usize);
         }
     }
 
-    /// 128 bits.
     pub fn bits128(&mut self) -> u128 {
         u128::from(self.0.next_u64()) << 64 | u128::from(self.0.next_u64())
     }
 
-    /// 32 bytes.
     pub fn bytes32(&mut self) -> [u8; 32] {
         let mut bytes = [0; 32];
         self.0.fill_bytes(&mut bytes);

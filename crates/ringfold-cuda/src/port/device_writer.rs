@@ -1,6 +1,6 @@
-//! Where memory of a device is written from what comes over TCP: through page-locked memory, by a stream of ours.
+//! Writes data received over TCP to device memory, staged through page-locked memory.
 
-use crate::cleaner::leave_to_cleaner;
+use crate::release_queue::release_soon;
 use crate::{CudaError, DeviceMemory, Event, Gpu, HostWords, Stream};
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
@@ -9,44 +9,43 @@ use ringfold_fabric::limits::CHANNEL_FRAME_BYTES_MAX;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Frames that may be on their way to the device at once.
+/// The most frames in flight to the device.
 const SLOTS: usize = 16;
 
-/// Bytes of one of them.
+/// Bytes of a frame.
 const SLOT_BYTES: usize = CHANNEL_FRAME_BYTES_MAX;
 
-/// How long the device may take for one of them.
-const SLOT_MAX: Duration = Duration::from_secs(10);
+/// Timeout of a copy to the device.
+const COPY_MAX: Duration = Duration::from_secs(10);
 
-/// What all memory of one device that a port has registered is written through.
-pub(super) struct Landing {
+/// Writes to all memory of one device that a port has registered.
+pub(super) struct DeviceWriter {
     number: u64,
     stream: Stream,
-    slots: Mutex<Slots>,
+    slots: Mutex<StagingSlots>,
 }
 
-/// Page-locked memory. All of it is there from the beginning: whoever locks pages while a kernel spins may have to wait
-/// for that.
-struct Slots {
+/// Page-locked memory, allocated at the start: locking pages later might wait for a spinning kernel.
+struct StagingSlots {
     words: HostWords,
-    /// What is reached when the slot may be written again.
+    /// Completes when the slot may be overwritten.
     copied: Vec<Event>,
     next: usize,
 }
 
-/// Memory of a device as the fabric writes it.
-pub(super) struct Target {
-    landing: Arc<Landing>,
+/// Registered device memory as a sink of received data.
+pub(super) struct DeviceSink {
+    device_writer: Arc<DeviceWriter>,
     memory: DeviceMemory,
 }
 
-impl Landing {
+impl DeviceWriter {
     pub(super) fn open(gpu: Gpu) -> Result<Self, CudaError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let words = gpu.map_host_words(SLOTS * SLOT_BYTES)?;
         let copied = (0..SLOTS).map(|_| gpu.create_event()).collect::<Result<_, _>>()?;
-        let slots = Mutex::new(Slots { words, copied, next: 0 });
+        let slots = Mutex::new(StagingSlots { words, copied, next: 0 });
         Ok(Self { number, stream: gpu.create_stream()?, slots })
     }
 
@@ -55,9 +54,9 @@ impl Landing {
         for (piece, at) in bytes.chunks(SLOT_BYTES).zip((0..).step_by(SLOT_BYTES)) {
             slots.next = (slots.next + 1) % SLOTS;
             let (slot, copied) = (slots.next * SLOT_BYTES, &slots.copied[slots.next]);
-            copied.wait_until(Instant::now() + SLOT_MAX)?;
-            // SAFETY: the slot has so many bytes, and the device is done with them. The copy of what is there ends before
-            // the slot is written again, or freed: its owner waits for the stream. The target is held by who asks.
+            copied.wait_until(Instant::now() + COPY_MAX)?;
+            // SAFETY: the slot has so many bytes, and the device is done with them. The copy ends before the slot is
+            // overwritten or freed: the drop waits for the stream. The caller holds the target.
             unsafe {
                 core::ptr::copy_nonoverlapping(piece.as_ptr(), slots.words.start().add(slot), piece.len());
                 let from = slots.words.device_address() + slot as u64;
@@ -69,11 +68,11 @@ impl Landing {
     }
 
     fn settle(&self) -> Result<(), CudaError> {
-        self.stream.synchronize(Instant::now() + SLOT_MAX)
+        self.stream.synchronize(Instant::now() + COPY_MAX)
     }
 }
 
-impl Drop for Landing {
+impl Drop for DeviceWriter {
     fn drop(&mut self) {
         if self.settle().is_err() {
             // The device may still read them.
@@ -82,9 +81,9 @@ impl Drop for Landing {
     }
 }
 
-impl Target {
-    pub(super) fn new(landing: Arc<Landing>, memory: DeviceMemory) -> Self {
-        Self { landing, memory }
+impl DeviceSink {
+    pub(super) fn new(device_writer: Arc<DeviceWriter>, memory: DeviceMemory) -> Self {
+        Self { device_writer, memory }
     }
 
     fn address(&self, offset: usize) -> u64 {
@@ -92,32 +91,32 @@ impl Target {
     }
 }
 
-impl Sink for Target {
+impl Sink for DeviceSink {
     fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), String> {
-        self.landing.write(self.address(offset), bytes).map_err(|error| error.to_string())
+        self.device_writer.write(self.address(offset), bytes).map_err(|error| error.to_string())
     }
 
     fn set_word(&self, offset: usize, value: u64) -> Result<(), String> {
-        // SAFETY: whoever asks has looked that it is within the memory, which is held until the stream is done.
-        unsafe { self.landing.stream.write_word(self.address(offset), value) }
+        // SAFETY: the caller has checked that the word is within the memory, which is held until the stream is done.
+        unsafe { self.device_writer.stream.write_word(self.address(offset), value) }
             .map_err(|error| error.to_string())
     }
 
     fn settle(&self) -> Result<(), String> {
-        self.landing.settle().map_err(|error| error.to_string())
+        self.device_writer.settle().map_err(|error| error.to_string())
     }
 
     fn stream(&self) -> u64 {
-        self.landing.number
+        self.device_writer.number
     }
 }
 
-impl Drop for Target {
-    /// The memory is let go of when nothing is on its way to it. Who drops this may be the one who moves the sockets.
+impl Drop for DeviceSink {
+    /// Releases the memory when no copy is in flight, on another thread: this one may serve the sockets.
     fn drop(&mut self) {
-        let (landing, memory) = (self.landing.clone(), self.memory.clone());
-        leave_to_cleaner(move || {
-            if landing.settle().is_err() {
+        let (device_writer, memory) = (self.device_writer.clone(), self.memory.clone());
+        release_soon(move || {
+            if device_writer.settle().is_err() {
                 core::mem::forget(memory);
             }
         });

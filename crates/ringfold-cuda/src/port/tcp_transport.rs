@@ -1,7 +1,7 @@
-//! Writes over TCP. Memory of a device is downloaded piece by piece, into page-locked memory that is sent from there.
+//! Writes over TCP. Device memory is staged through page-locked memory, piece by piece.
 
 use super::error::PortError;
-use super::registered_memory::{Place, RegisteredMemory};
+use super::registered_memory::{LocalAddress, RegisteredMemory};
 use super::transport::Transport;
 use crate::{CudaError, Gpu, HostWords, Stream};
 use parking_lot::Mutex;
@@ -9,48 +9,47 @@ use ringfold_fabric::channel::{self, Channel, ChannelError, ChannelId, Handle, M
 use ringfold_fabric::memory::View;
 use std::time::{Duration, Instant};
 
-/// Bytes of a device that are downloaded at once.
+/// Bytes of a staged piece.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Pieces that may be on their way at once.
+/// The most pieces in flight.
 const PIECES: usize = 8;
 
-/// How long a write waits until there is room for it.
-const ROOM_MAX: Duration = Duration::from_secs(300);
+/// Timeout for room in the send queue.
+const QUEUE_MAX: Duration = Duration::from_secs(300);
 
-/// How long a copy from a device may take.
+/// Timeout of a copy from a device.
 const DOWNLOAD_MAX: Duration = Duration::from_secs(30);
 
-/// The way over TCP.
-pub(super) struct TcpRoad {
+/// The TCP transport.
+pub(super) struct TcpTransport {
     channel: Channel,
-    /// The port at the other side.
+    /// The id of the peer's port.
     port: u128,
     peer: i32,
-    staging: Mutex<Option<Staging>>,
+    staging: Mutex<Option<DownloadStaging>>,
 }
 
-/// What memory of a device goes through: page-locked memory, all of which is there from the beginning. Whoever locks pages
-/// while a kernel spins may have to wait for that.
-struct Staging {
+/// Page-locked memory, allocated at the start: locking pages later might wait for a spinning kernel.
+struct DownloadStaging {
     gpu: Gpu,
     stream: Stream,
     words: HostWords,
-    /// Behind the put of each piece that may be on its way.
-    under_way: [Option<Mark>; PIECES],
+    /// A mark after the put of each piece in flight.
+    in_flight: [Option<Mark>; PIECES],
     next: usize,
 }
 
-impl TcpRoad {
-    pub(super) fn new(line: &channel::Connection, port: u128, peer: i32) -> Self {
-        Self { channel: line.channel(ChannelId(0)), port, peer, staging: Mutex::default() }
+impl TcpTransport {
+    pub(super) fn new(channels: &channel::Connection, port: u128, peer: i32) -> Self {
+        Self { channel: channels.channel(ChannelId(0)), port, peer, staging: Mutex::default() }
     }
 
-    /// Sees to it that memory of a device can be written from without allocating anything then.
+    /// Allocates what writes from memory of this device need.
     pub(super) fn prepare(&self, gpu: Gpu) -> Result<(), CudaError> {
         let mut staging = self.staging.lock();
         if staging.is_none() {
-            *staging = Some(Staging::open(gpu)?);
+            *staging = Some(DownloadStaging::open(gpu)?);
         }
         Ok(())
     }
@@ -65,31 +64,31 @@ impl TcpRoad {
     ) -> Result<(), PortError> {
         let to = self.target(dst)?;
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        match src.place(src_offset)? {
-            Place::Host(start) => {
+        match src.local_address(src_offset)? {
+            LocalAddress::Host(start) => {
                 let keeper = Box::new(src.inner.clone());
-                // SAFETY: the keeper has the memory, and the bytes are within it. That nobody writes them before they
-                // have left is asked of the user; whoever does so sends some of both.
+                // SAFETY: the keeper has the memory, and the bytes are within it. The user must not write them before
+                // they are sent; otherwise a mix of old and new bytes is sent.
                 let view = unsafe { View::kept(start, bytes, keeper) };
                 self.put(view.into(), to, dst_offset)
             }
-            Place::Device(gpu, address) => {
+            LocalAddress::Device(gpu, address) => {
                 let mut staging = self.staging.lock();
                 let staging = match &mut *staging {
                     Some(staging) if staging.gpu == gpu => staging,
-                    other => other.insert(Staging::open(gpu)?),
+                    other => other.insert(DownloadStaging::open(gpu)?),
                 };
                 let mut done = 0;
                 while done < bytes {
                     let piece = (bytes - done).min(PIECE_BYTES);
                     staging.next = (staging.next + 1) % PIECES;
-                    if let Some(mark) = staging.under_way[staging.next] {
-                        let left = self.channel.flush_to(mark, Instant::now() + ROOM_MAX);
+                    if let Some(mark) = staging.in_flight[staging.next] {
+                        let left = self.channel.flush_to(mark, Instant::now() + QUEUE_MAX);
                         left.map_err(|error| self.explain(error))?;
                     }
                     let view = staging.download(address + done as u64, piece)?;
                     self.put(view.into(), to, dst_offset + done as u64)?;
-                    staging.under_way[staging.next] = Some(self.channel.mark());
+                    staging.in_flight[staging.next] = Some(self.channel.mark());
                     done += piece;
                 }
                 Ok(())
@@ -99,10 +98,10 @@ impl TcpRoad {
 
     pub(super) fn update(&self, dst: &RegisteredMemory, offset: u64, value: u64) -> Result<(), PortError> {
         let to = self.target(dst)?;
-        self.with_room(|| self.channel.set_word(to.at(offset), value))
+        self.queue_when_possible(|| self.channel.set_word(to.at(offset), value))
     }
 
-    /// Waits until everything so far is where it belongs.
+    /// Waits until all writes so far have arrived.
     pub(super) fn flush(&self, deadline: Instant) -> Result<(), PortError> {
         loop {
             match self.channel.confirm(deadline) {
@@ -114,38 +113,39 @@ impl TcpRoad {
         }
     }
 
-    /// What names memory at the other side.
+    /// The handle of the peer's memory.
     fn target(&self, dst: &RegisteredMemory) -> Result<Handle, PortError> {
         let record = &dst.inner.record;
         if record.port != self.port {
             return Err(PortError::Argument(format!(
-                "this memory was not registered by rank {}, where the connection goes",
+                "the target memory is not registered by rank {}, the peer of this connection",
                 self.peer
             )));
         }
-        let none =
-            || PortError::Argument(format!("this memory was not registered for {}", Transport::Ethernet));
+        let none = || {
+            PortError::Argument(format!("the target memory is not registered for {}", Transport::Ethernet))
+        };
         record.segment.ok_or_else(none)
     }
 
     fn put(&self, from: Part, to: Handle, offset: u64) -> Result<(), PortError> {
-        self.with_room(|| self.channel.put(from.clone(), to.at(offset)))
+        self.queue_when_possible(|| self.channel.put(from.clone(), to.at(offset)))
     }
 
-    /// Queues something, when there is room for it.
-    fn with_room(&self, queue: impl Fn() -> Result<(), ChannelError>) -> Result<(), PortError> {
-        let deadline = Instant::now() + ROOM_MAX;
+    /// Queues an operation, and waits while the queue is full.
+    fn queue_when_possible(&self, queue: impl Fn() -> Result<(), ChannelError>) -> Result<(), PortError> {
+        let deadline = Instant::now() + QUEUE_MAX;
         loop {
             match queue() {
-                // Everything before it leaves in time, or the connection is lost.
+                // Queued data is sent in time, or the connection is lost.
                 Err(ChannelError::Full { .. }) => {
                     self.channel.flush(deadline).map_err(|error| self.explain(error))?;
-                    // Words do not count as puts, so there may be nothing to flush.
+                    // Words are not puts, so there may be nothing to flush.
                     std::thread::sleep(Duration::from_micros(50));
                     if Instant::now() >= deadline {
                         return Err(PortError::Timeout {
                             peer: self.peer,
-                            awaited: "take what was written".into(),
+                            awaited: "receive written data".into(),
                         });
                     }
                 }
@@ -159,10 +159,10 @@ impl TcpRoad {
     }
 }
 
-/// What went wrong on a connection with a rank.
+/// Converts an error of the TCP connection to a peer.
 pub(super) fn explain(error: ChannelError, peer: i32) -> PortError {
     match error {
-        ChannelError::Deadline { .. } => PortError::Timeout { peer, awaited: "take what was written".into() },
+        ChannelError::Deadline { .. } => PortError::Timeout { peer, awaited: "receive written data".into() },
         ChannelError::Lost { why, .. } => PortError::Lost { peer, why },
         ChannelError::Misuse(why) => PortError::Argument(why),
         ChannelError::Aborted { why, .. } => PortError::Aborted(why),
@@ -170,23 +170,23 @@ pub(super) fn explain(error: ChannelError, peer: i32) -> PortError {
     }
 }
 
-impl Staging {
+impl DownloadStaging {
     fn open(gpu: Gpu) -> Result<Self, CudaError> {
         let words = gpu.map_host_words(PIECES * PIECE_BYTES)?;
-        Ok(Self { gpu, stream: gpu.create_stream()?, words, under_way: [None; PIECES], next: 0 })
+        Ok(Self { gpu, stream: gpu.create_stream()?, words, in_flight: [None; PIECES], next: 0 })
     }
 
-    /// A copy of memory of the device, in the next place. Nothing of what was there is read any more.
+    /// Copies device memory to the next piece, which must not be in flight.
     fn download(&self, address: u64, bytes: usize) -> Result<View, CudaError> {
-        let place = self.next * PIECE_BYTES;
-        // SAFETY: both have so many bytes: the source is held by the caller, and the place by this.
-        unsafe { self.stream.copy(self.words.device_address() + place as u64, address, bytes) }?;
+        let offset = self.next * PIECE_BYTES;
+        // SAFETY: both have so many bytes; the caller holds the source, and this the target.
+        unsafe { self.stream.copy(self.words.device_address() + offset as u64, address, bytes) }?;
         if let Err(error) = self.stream.synchronize(Instant::now() + DOWNLOAD_MAX) {
-            // The device may write it at any time, so it is never let go of.
+            // The device may still write it, so it is leaked.
             core::mem::forget(self.words.clone());
             return Err(error);
         }
-        // SAFETY: the keeper has the memory, and the place is written again only when this was flushed.
-        Ok(unsafe { View::kept(self.words.start().add(place), bytes, Box::new(self.words.clone())) })
+        // SAFETY: the keeper has the memory, and the piece is overwritten only after this is flushed.
+        Ok(unsafe { View::kept(self.words.start().add(offset), bytes, Box::new(self.words.clone())) })
     }
 }

@@ -1,9 +1,9 @@
-//! Headers of a host's compiler that sources include as a habit, and what NVRTC needs of them.
+//! Minimal versions of the standard C headers, which NVRTC lacks.
 //!
 //! `size_t`, `assert`, `printf` and the functions of `math.h` are built into NVRTC; the integer types are not. They are
-//! the same types here as in CUDA's own C++ library, so that both may be included.
+//! the same types as in CUDA's own C++ library, so that both may be included.
 
-/// What every source begins with, by the name of its header: the integer types.
+/// The name of the header that every source starts with: the integer types.
 pub const PRELUDE: &str = "ringfold/prelude.h";
 
 const TYPES: &str = "\
@@ -103,13 +103,13 @@ const FLOATS: &str = "\
 #endif
 ";
 
-/// What all the others come down to.
-const NOTHING_MORE: &str = "\
+/// The text of all other headers.
+const PRELUDE_ONLY: &str = "\
 #pragma once
 #include <ringfold/prelude.h>
 ";
 
-/// Every one: the name that it is included by, and its text.
+/// Name and text of every header.
 pub const ALL: &[(&str, &str)] = &[
     (PRELUDE, TYPES),
     ("stdint.h", INTEGERS),
@@ -120,17 +120,17 @@ pub const ALL: &[(&str, &str)] = &[
     ("climits", LIMITS),
     ("float.h", FLOATS),
     ("cfloat", FLOATS),
-    ("stddef.h", NOTHING_MORE),
-    ("cstddef", NOTHING_MORE),
-    ("assert.h", NOTHING_MORE),
-    ("cassert", NOTHING_MORE),
-    ("stdio.h", NOTHING_MORE),
-    ("cstdio", NOTHING_MORE),
-    ("stdlib.h", NOTHING_MORE),
-    ("cstdlib", NOTHING_MORE),
-    ("string.h", NOTHING_MORE),
-    ("cstring", NOTHING_MORE),
-    ("math.h", NOTHING_MORE),
-    ("cmath", NOTHING_MORE),
-    ("stdbool.h", NOTHING_MORE),
+    ("stddef.h", PRELUDE_ONLY),
+    ("cstddef", PRELUDE_ONLY),
+    ("assert.h", PRELUDE_ONLY),
+    ("cassert", PRELUDE_ONLY),
+    ("stdio.h", PRELUDE_ONLY),
+    ("cstdio", PRELUDE_ONLY),
+    ("stdlib.h", PRELUDE_ONLY),
+    ("cstdlib", PRELUDE_ONLY),
+    ("string.h", PRELUDE_ONLY),
+    ("cstring", PRELUDE_ONLY),
+    ("math.h", PRELUDE_ONLY),
+    ("cmath", PRELUDE_ONLY),
+    ("stdbool.h", PRELUDE_ONLY),
 ];

@@ -1,10 +1,10 @@
-//! One who waits for a semaphore, on the host or in kernels.
+//! Consumers of a semaphore's signals, on the host or in kernels.
 
 use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::port::device_handle::{HostSemaphoreHandle, MemoryChannelHandle, MemorySemaphoreHandle};
 use crate::port::kernel_words::KernelWords;
-use crate::port::tcp_road::explain;
+use crate::port::tcp_transport::explain;
 use crate::port::{Port, PortError, RegisteredMemory, Semaphore};
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
@@ -13,13 +13,13 @@ use ringfold_fabric::waiter::{CancelToken, Policy, Wait, Waiter};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often whoever waits at a wire looks whether there is still something to wait for.
-const WIRE_STEP: Duration = Duration::from_millis(50);
+/// How often a wait checks whether the connection has ended.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Who signals, and who waits.
+/// Which side signals and which waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SemaphoreKind {
-    /// Hosts signal, kernels wait; a host may wait, too.
+    /// Hosts signal; kernels or hosts wait.
     HostToDevice,
     /// Hosts signal and wait.
     HostToHost,
@@ -27,25 +27,26 @@ pub enum SemaphoreKind {
     Memory,
 }
 
-/// A semaphore, and how many of its signals were waited for through this face. Several faces of one semaphore count for
-/// themselves, and each begins with the first signal. So do the host and the kernels: whoever waits through one face
-/// stays on one side. Clones are the same face.
+/// A semaphore with a count of consumed signals. Clones share the count.
+///
+/// Each cursor of a semaphore starts with the first signal. Host and kernels count separately, so only one of them may
+/// wait through a cursor.
 #[derive(Clone)]
-pub struct SemaphoreFace {
+pub struct SemaphoreCursor {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     semaphore: Semaphore,
     kind: SemaphoreKind,
-    /// How many signals the host has waited for.
+    /// Signals consumed by the host.
     expected: AtomicU64,
-    /// How many kernels have; none before a kernel is to see it.
+    /// Signals consumed by kernels; created on first use.
     counter: Mutex<Option<KernelWords>>,
 }
 
-impl SemaphoreFace {
-    /// A face of a semaphore.
+impl SemaphoreCursor {
+    /// Creates a cursor of a semaphore.
     pub fn new(semaphore: &Semaphore, kind: SemaphoreKind) -> Self {
         let inner = Inner {
             semaphore: semaphore.clone(),
@@ -61,38 +62,37 @@ impl SemaphoreFace {
         &self.inner.semaphore
     }
 
-    /// Who signals and who waits.
+    /// The kind.
     pub fn kind(&self) -> SemaphoreKind {
         self.inner.kind
     }
 
-    /// Signals to the other side, from the host.
+    /// Signals the peer from the host.
     pub fn signal(&self) -> Result<(), PortError> {
         if self.inner.kind == SemaphoreKind::Memory {
             return Err(PortError::Argument(
-                "this semaphore is signalled by kernels: the host's count would overwrite theirs".into(),
+                "kernels signal this semaphore: a signal from the host would overwrite their count".into(),
             ));
         }
         self.inner.semaphore.signal()
     }
 
-    /// Whether there is a signal that was not waited for; then it is now.
+    /// Consumes a signal if one has arrived, and returns whether it has.
     pub fn poll(&self) -> Result<bool, PortError> {
         let signalled = self.inner.semaphore.signalled()?;
         let next = |expected| (signalled > expected).then_some(expected + 1);
         Ok(self.inner.expected.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).is_ok())
     }
 
-    /// Waits for the next signal. Ends early if the other side is gone or the port is given up; a signal that came before
-    /// that still counts.
+    /// Waits for the next signal. Fails if the peer is lost or the port is aborted; earlier signals still count.
     pub fn wait(&self, wait: Wait<'_>) -> Result<(), PortError> {
         let connection = self.inner.semaphore.connection();
-        if let Some(wire) = self.inner.semaphore.wire().filter(|_| wait.checks_max.is_none()) {
-            return self.wait_at(wire, wait);
+        if let Some(channels) = self.inner.semaphore.tcp_channels().filter(|_| wait.checks_max.is_none()) {
+            return self.wait_on_channels(channels, wait);
         }
         let mut waiter = Waiter::start(Policy::POLLED, &wait);
         loop {
-            // Asked before the look, which may be the last one: what came before the end has come.
+            // Checked before the last poll, so that signals from before the end are not missed.
             let end = if waiter.is_slow() { connection.check() } else { Ok(()) };
             if self.poll()? {
                 return Ok(());
@@ -104,13 +104,13 @@ impl SemaphoreFace {
         }
     }
 
-    /// Waits for what comes by a wire, and moves it meanwhile: no other thread has to be woken first.
-    fn wait_at(&self, wire: &channel::Connection, wait: Wait<'_>) -> Result<(), PortError> {
+    /// Waits for a signal over TCP while making the connection progress, which avoids a thread switch.
+    fn wait_on_channels(&self, channels: &channel::Connection, wait: Wait<'_>) -> Result<(), PortError> {
         let connection = self.inner.semaphore.connection();
         loop {
-            let step = Instant::now() + WIRE_STEP;
+            let step = Instant::now() + CHECK_INTERVAL;
             let until = wait.deadline.instant().map_or(step, |deadline| deadline.min(step));
-            let error = match wire.wait_for(until, || self.poll().unwrap_or(false)) {
+            let error = match channels.wait_for(until, || self.poll().unwrap_or(false)) {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
@@ -124,7 +124,7 @@ impl SemaphoreFace {
         }
     }
 
-    /// What kernels wait with, and the host or a proxy signals.
+    /// The handle for kernels that wait for signals of a host or proxy.
     pub fn host_handle(&self) -> Result<HostSemaphoreHandle, PortError> {
         if self.inner.kind != SemaphoreKind::HostToDevice {
             return Err(self.no_handle());
@@ -138,7 +138,7 @@ impl SemaphoreFace {
         })
     }
 
-    /// What kernels wait and signal with.
+    /// The handle for kernels that wait and signal.
     pub fn memory_handle(&self) -> Result<MemorySemaphoreHandle, PortError> {
         if self.inner.kind != SemaphoreKind::Memory {
             return Err(self.no_handle());
@@ -153,26 +153,26 @@ impl SemaphoreFace {
         })
     }
 
-    /// What kernels write into memory of the other side with, beside the semaphore.
+    /// The handle for kernels that also access the peer's memory.
     pub fn memory_channel(
         &self,
         target: &RegisteredMemory,
         source: &RegisteredMemory,
         packet_buffer: Option<&RegisteredMemory>,
     ) -> Result<MemoryChannelHandle, PortError> {
-        let here = |memory: &RegisteredMemory| match memory.data() {
-            0 => Err(PortError::Unsupported(format!("{memory:?} can't be reached from kernels here"))),
+        let address = |memory: &RegisteredMemory| match memory.data() {
+            0 => Err(PortError::Unsupported(format!("{memory:?} is not accessible from kernels"))),
             address => Ok(address),
         };
         Ok(MemoryChannelHandle {
             semaphore: self.memory_handle()?,
-            target: here(target)?,
-            source: here(source)?,
-            packet_buffer: packet_buffer.map_or(Ok(0), here)?,
+            target: address(target)?,
+            source: address(source)?,
+            packet_buffer: packet_buffer.map_or(Ok(0), address)?,
         })
     }
 
-    /// Where kernels count what they have waited for.
+    /// The device address of the kernels' count.
     fn counter(&self) -> Result<u64, CudaError> {
         let mut counter = self.inner.counter.lock();
         let counter = match &mut *counter {
@@ -185,21 +185,21 @@ impl SemaphoreFace {
     fn no_handle(&self) -> PortError {
         PortError::Argument(match self.inner.kind {
             SemaphoreKind::HostToHost => "a semaphore between hosts has no handle for kernels".into(),
-            SemaphoreKind::HostToDevice => "this semaphore is signalled by hosts, not by kernels".into(),
-            SemaphoreKind::Memory => "this semaphore is signalled by kernels, not by hosts".into(),
+            SemaphoreKind::HostToDevice => "invalid handle: hosts signal this semaphore, not kernels".into(),
+            SemaphoreKind::Memory => "invalid handle: kernels signal this semaphore, not hosts".into(),
         })
     }
 }
 
-impl core::fmt::Debug for SemaphoreFace {
+impl core::fmt::Debug for SemaphoreCursor {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "{:?} face of {:?}", self.inner.kind, self.inner.semaphore)
+        write!(out, "{:?} cursor of {:?}", self.inner.kind, self.inner.semaphore)
     }
 }
 
-/// Where kernels find the port's page; nowhere if there is no device.
+/// The device address of the port's abort page; 0 without a device.
 pub(crate) fn abort_page(port: &Port) -> Result<u64, CudaError> {
-    if Gpu::why_not().is_some() {
+    if Gpu::unavailable_reason().is_some() {
         return Ok(0);
     }
     port.abort_page().device_address()

@@ -1,0 +1,29 @@
+//! Planted bugs, which the oracle must find. They are in the network or in the drivers; the code under test has no hooks.
+
+/// A bug that can be planted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[value(rename_all = "verbatim")]
+pub enum PlantedBug {
+    /// Aborted buffers are not restored.
+    SkipRestore,
+    /// The master commits before the last vote.
+    CommitWithoutLastVote,
+    /// A vote counts for its neighbour too.
+    CountVoteTwice,
+    /// The operations in a resume are lost.
+    LoseResume,
+    /// A frame of an epoch that is not open yet is dropped.
+    DropNewerFrame,
+    /// A frame of an earlier operation is accepted for the current one.
+    AcceptStaleFrame,
+    /// The slots of an aborted operation are lent again before its writer has stopped.
+    ReuseUnfencedSlot,
+    /// A restarted master reuses the epoch numbers of its earlier incarnation.
+    ReuseEpochNumber,
+    /// Slots that were lent to one operation are used for another.
+    ShareCreditPool,
+    /// Successful collectives do not update world sizes.
+    StaleWorld,
+    /// A heartbeat counts as a call of its sender.
+    HeartbeatIsCall,
+}

@@ -1,0 +1,210 @@
+//! The calls of the users' programs, and the checks of their results.
+
+use super::{SimEvent, Simulation};
+use crate::buffer::{Buffer, SharedBuffer};
+use crate::network::Node;
+use crate::oracle::{Guarantee, SyncObservation};
+use crate::planted_bug::PlantedBug;
+use crate::program::{Command, Reply};
+use crate::symbol::Contribution;
+use ringfold_proto::cause::Cause;
+use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::dtype::DType;
+use ringfold_proto::id::{CallId, GroupId, OpId, PeerId, Tag};
+use ringfold_proto::peer::{Completion, Failure};
+use ringfold_proto::reduce_op::ReduceOp;
+use ringfold_proto::time::Time;
+use std::time::Duration;
+
+/// A call that has not returned, and when it was made.
+pub(super) enum PendingCall {
+    Vote(Time),
+    Reduce { tag: Tag, buffer: SharedBuffer, op: Option<OpId>, since: Time },
+}
+
+impl Simulation {
+    pub(super) fn complete(&mut self, peer: usize, call: CallId, result: Result<Completion, Failure>) {
+        self.log(|| match &result {
+            Ok(done) => format!("p{peer}: {call} ends: {done:?}"),
+            Err(why) => format!("p{peer}: {call} fails: {why}"),
+        });
+        self.oracle.returned(peer, call);
+        self.peers[peer].syncing.take_if(|(c, ..)| *c == call);
+        let Some(pending) = self.peers[peer].pending.remove(&call) else { return };
+        self.check_failure(peer, &pending, &result);
+        let reply = match pending {
+            PendingCall::Vote(_) => {
+                self.check_sync(peer, call, &result);
+                Reply::Call(result)
+            }
+            PendingCall::Reduce { tag, buffer, op, .. } => {
+                let committed = match &result {
+                    Ok(_) => Some(true),
+                    Err(Failure::Aborted(_)) => Some(false),
+                    Err(_) => None,
+                };
+                if let Some(op) = op {
+                    self.oracle.op_ended(self.now, op, peer, &buffer, committed);
+                }
+                let digest = buffer.borrow().result().iter().fold(1_u64, |d, s| d.rotate_left(5) ^ s.shape);
+                buffer.borrow_mut().returned = true;
+                self.peers[peer].past_buffers.push(buffer);
+                let world = |done| if let Completion::Reduced { world } = done { world } else { 0 };
+                Reply::Reduce(tag, result.map(|done| (world(done), digest)))
+            }
+        };
+        self.reply(peer, reply);
+    }
+
+    pub(super) fn reply(&mut self, peer: usize, reply: Reply) {
+        if matches!(reply, Reply::Call(Ok(_)) | Reply::Reduce(_, Err(_))) {
+            self.peers[peer].stale_world = Some(self.peers[peer].machine.attributes());
+        }
+        let commands = self.peers[peer].program.reply(reply);
+        self.run_commands(peer, commands);
+    }
+
+    /// Makes the calls of a program.
+    pub(super) fn run_commands(&mut self, peer: usize, commands: Vec<Command>) {
+        let now = self.now;
+        for command in commands {
+            self.log(|| format!("p{peer}: program: {command:?}"));
+            let what = format!("{command:?}");
+            let machine = &mut self.peers[peer].machine;
+            let mut timeout = self.scenario.timing.wait_max;
+            let called = match command {
+                Command::Connect => {
+                    timeout = Duration::from_secs(30);
+                    machine.connect(now, Some(timeout))
+                }
+                Command::Topology => machine.update_topology(now, None),
+                Command::Pending => machine.are_peers_pending(now, None),
+                Command::Optimise => machine.optimize_topology(now, None),
+                Command::Sync(offer) => machine.sync_shared_state(now, None, offer),
+                Command::Compute(pause) => {
+                    self.after(pause, SimEvent::Replied(peer, Reply::Resume));
+                    continue;
+                }
+                Command::StaySilent(pause) => {
+                    self.peers[peer].silent_since = Some((self.now, self.oracle.sync_life()));
+                    self.after(pause, SimEvent::Replied(peer, Reply::Resume));
+                    continue;
+                }
+                Command::Exit => return self.exit(peer),
+                Command::Reduce { tag, count, in_place } => {
+                    self.call_reduce(peer, tag, count, in_place);
+                    continue;
+                }
+            };
+            match called {
+                Ok(call) => {
+                    self.peers[peer].pending.insert(call, PendingCall::Vote(now));
+                    self.oracle.called(peer, call, what, self.due(timeout));
+                }
+                // Some time passes, so that a program that retries at once does not stop the clock.
+                Err(why) => {
+                    self.after(Duration::from_millis(1), SimEvent::Replied(peer, Reply::Call(Err(why))));
+                }
+            }
+        }
+    }
+
+    fn call_reduce(&mut self, peer: usize, tag: Tag, count: u64, in_place: bool) {
+        let descriptor = Descriptor::all_reduce(count, DType::F32, ReduceOp::Avg);
+        match self.peers[peer].machine.collective(self.now, tag, descriptor) {
+            Ok(call) => {
+                self.contributions += 1;
+                let buffer = Buffer::new(Contribution(self.contributions), count, in_place);
+                buffer.borrow_mut().skips_restore = self.planted_bug == Some(PlantedBug::SkipRestore);
+                let pending = PendingCall::Reduce { tag, buffer, op: None, since: self.now };
+                self.peers[peer].pending.insert(call, pending);
+                let due = self.due(self.scenario.timing.wait_max);
+                self.oracle.called(peer, call, format!("reduce {tag}"), due);
+            }
+            Err(why) => {
+                let reply = Reply::Reduce(tag, Err(why));
+                self.after(Duration::from_millis(1), SimEvent::Replied(peer, reply));
+            }
+        }
+    }
+
+    /// The latest time at which a call must have returned.
+    fn due(&self, timeout: Duration) -> Time {
+        self.now + timeout + self.scenario.timing.answer_grace + Duration::from_secs(2)
+    }
+
+    fn exit(&mut self, peer: usize) {
+        let group = self.peers[peer].group;
+        self.end_process(peer, "exits");
+        let delay = Duration::from_millis(self.random.between(10, 600));
+        self.after(delay, SimEvent::Respawn(group));
+    }
+
+    /// Checks that a failure is justified: without faults and deviating programs, calls must not fail.
+    fn check_failure(&mut self, peer: usize, pending: &PendingCall, result: &Result<Completion, Failure>) {
+        let since = match pending {
+            PendingCall::Vote(since) | PendingCall::Reduce { since, .. } => *since,
+        };
+        if let Err(Failure::Aborted(cause) | Failure::VoteFailed(cause)) = result
+            && let Cause::Timeout { waited_for } = &**cause
+            && let Some(silent) = waited_for.iter().find(|who| self.is_rejected_since(who.peer, since))
+        {
+            let what = format!("p{peer} waited for {silent}, whose state was rejected before");
+            return self.oracle.report_violation(self.now, Guarantee::RejectedPeersDoNotBlock, what);
+        }
+        let calm = since >= self.scenario.calm_at + super::SETTLING
+            && self.scenario.program_config.deviations_per_mille == 0;
+        let what = match result {
+            Err(Failure::Aborted(cause) | Failure::VoteFailed(cause)) => match **cause {
+                Cause::Timeout { .. } | Cause::LinkLost { .. } | Cause::Mismatch { .. } if calm => {
+                    cause.to_string()
+                }
+                _ => return,
+            },
+            Err(failure) => match failure.protocol_violation() {
+                Some(how) => how.to_string(),
+                None => return,
+            },
+            Ok(_) => return,
+        };
+        self.oracle.report_violation(
+            self.now,
+            Guarantee::NoFalseAccusation,
+            format!("p{peer} failed without a fault: {what}"),
+        );
+    }
+
+    /// Whether a peer was silent at that time because its state was rejected by the current incarnation of the master.
+    fn is_rejected_since(&self, peer: PeerId, time: Time) -> bool {
+        // The master counts a planted vote as a call of the peer.
+        if let Some(PlantedBug::CommitWithoutLastVote | PlantedBug::CountVoteTwice) = self.planted_bug {
+            return false;
+        }
+        let state = self.by_id.get(&peer).map(|p| &self.peers[*p]);
+        let silent = state.and_then(|p| p.silent_since);
+        silent.is_some_and(|(since, life)| since <= time && life == self.oracle.sync_life())
+    }
+
+    fn check_sync(&mut self, peer: usize, call: CallId, result: &Result<Completion, Failure>) {
+        if let Ok(Completion::Synced(revision)) = result {
+            let state = &self.peers[peer];
+            let (group, round) = (GroupId(state.group), state.sync_round);
+            let contents = state.program.contents.clone();
+            let life = self.sync_lives.get(&(Some(Node::Peer(peer)), call)).copied().unwrap_or(0);
+            let synced = SyncObservation { life, group, round, revision: *revision, contents };
+            self.oracle.sync_ended(self.now, peer, synced);
+        }
+    }
+
+    pub(super) fn check_buffers(&mut self, peer: usize) {
+        let buffers = std::mem::take(&mut self.peers[peer].past_buffers);
+        for buffer in &buffers {
+            if !buffer.borrow().violations.is_empty() {
+                self.oracle.buffer_touched(self.now, peer, buffer);
+            }
+        }
+        // A buffer without other references cannot be touched any more.
+        self.peers[peer].past_buffers =
+            buffers.into_iter().filter(|b| std::rc::Rc::strong_count(b) > 1).collect();
+    }
+}

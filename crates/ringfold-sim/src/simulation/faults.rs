@@ -1,0 +1,117 @@
+//! The effects of faults.
+
+use super::{ConnKind, SimEvent, Simulation};
+use crate::network::Node;
+use crate::scenario::{Fault, PEERS_MAX};
+use std::time::Duration;
+
+impl Simulation {
+    pub(super) fn inject_fault(&mut self, fault: Fault) {
+        let living: Vec<_> = self.living().collect();
+        let victim = self.random.pick(&living).copied();
+        match (fault, victim) {
+            (Fault::Join(group), _) => {
+                if living.len() < PEERS_MAX {
+                    self.spawn(group);
+                }
+            }
+            (Fault::KillMaster(back_after), _) => self.kill_master(back_after),
+            (_, None) => {}
+            (Fault::Leave, Some(peer)) => {
+                self.log(|| format!("p{peer}: leaves"));
+                self.peers[peer].machine.leave();
+                self.pump(peer);
+                self.end_process(peer, "has left");
+            }
+            (Fault::Kill, Some(peer)) => self.end_process(peer, "is killed"),
+            (Fault::Evict, Some(peer)) => self.evict(self.peers[peer].id),
+            (Fault::Freeze(pause), Some(peer)) => self.slow_down(peer, pause, Duration::ZERO),
+            (Fault::Slow(each, pause), Some(peer)) => self.slow_down(peer, pause, each),
+            (Fault::Cut(pause, both), Some(peer)) => {
+                if let Some(other) = self.random.pick(&living).copied().filter(|o| *o != peer) {
+                    self.cut(Node::Peer(peer), Node::Peer(other), pause, both);
+                }
+            }
+            (Fault::Isolate(pause, both), Some(peer)) => {
+                // In half of the cases it affects a new peer, which has no links yet.
+                let mut peer = peer;
+                if self.random.with_probability(500) && living.len() < PEERS_MAX {
+                    self.spawn(self.peers[peer].group);
+                    peer = self.peers.len() - 1;
+                }
+                let share = self.random.between(100, 1_000);
+                for other in living.into_iter().filter(|o| *o != peer) {
+                    if self.random.with_probability(share) {
+                        self.cut(Node::Peer(peer), Node::Peer(other), pause, both);
+                    }
+                }
+            }
+            (Fault::CutMaster(pause, both), Some(peer)) => {
+                let (a, b) = (Node::Peer(peer), Node::Master);
+                let (a, b) = if self.random.with_probability(500) { (a, b) } else { (b, a) };
+                self.cut(a, b, pause, both);
+            }
+            (Fault::ResetLink, Some(peer)) => self.reset(peer, ConnKind::Link),
+            (Fault::ResetControl, Some(peer)) => self.reset(peer, ConnKind::Control),
+        }
+    }
+
+    /// Ends a process. Its kernel closes its connections.
+    pub(super) fn end_process(&mut self, peer: usize, how: &str) {
+        if !self.peers[peer].alive {
+            return;
+        }
+        self.log(|| format!("p{peer}: {how}"));
+        self.peers[peer].alive = false;
+        self.oracle.gone(self.now, peer);
+        for conn in self.network.connections_of(Node::Peer(peer)) {
+            self.network.close(self.now, conn, Node::Peer(peer));
+        }
+        self.schedule_network();
+        self.network.sweep();
+    }
+
+    /// Stops a peer for a while, or slows down every event.
+    fn slow_down(&mut self, peer: usize, pause: Duration, each: Duration) {
+        self.log(|| format!("p{peer}: is slow ({each:?} each, or stopped if 0) for {pause:?}"));
+        self.oracle.delayed(peer, pause * 4);
+        if each > Duration::ZERO {
+            self.peers[peer].slowness = each;
+            self.after(pause, SimEvent::Recover(peer));
+        } else {
+            self.peers[peer].busy_until = self.peers[peer].busy_until.max(self.now + pause);
+            self.after(pause, SimEvent::Wake(peer));
+        }
+    }
+
+    fn cut(&mut self, a: Node, b: Node, pause: Duration, both: bool) {
+        self.log(|| format!("cut from {a:?} to {b:?} for {pause:?} (both directions: {both})"));
+        let until = self.now + pause;
+        self.network.add_cut(a, b, until);
+        if both {
+            self.network.add_cut(b, a, until);
+        }
+        self.at(until, SimEvent::Heal);
+    }
+
+    fn reset(&mut self, peer: usize, purpose: ConnKind) {
+        let node = Node::Peer(peer);
+        let conns: Vec<_> = self
+            .network
+            .connections_of(node)
+            .into_iter()
+            .filter(|w| self.conn_kinds.get(w) == Some(&purpose))
+            .collect();
+        let Some(conn) = self.random.pick(&conns).copied() else { return };
+        if !self.network.listens(conn, node) {
+            return;
+        }
+        self.log(|| format!("p{peer}: a connection ({purpose:?}) is reset"));
+        // One end notices it first.
+        let first = match self.network.other_end(conn, node) {
+            Some(other) if self.random.with_probability(500) => other,
+            _ => node,
+        };
+        self.break_connection(conn, first);
+    }
+}

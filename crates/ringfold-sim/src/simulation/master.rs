@@ -1,0 +1,175 @@
+//! The master's process: its incarnations, and the driver of the machine.
+
+use super::{SimEvent, Simulation};
+use crate::network::{Node, Packet};
+use crate::planted_bug::PlantedBug;
+use crate::random_stream::RandomStream;
+use crate::tour;
+use ringfold_proto::event::Event;
+use ringfold_proto::id::{ConnId, PeerId};
+use ringfold_proto::master::{Master, MasterAction, MasterConfig, TourRequest, TourSolution};
+use ringfold_proto::message::{Numbered, Phase, ToMaster, ToPeer};
+use ringfold_proto::time::Time;
+use std::time::Duration;
+
+/// The master's process.
+pub(super) struct SimMaster {
+    seed: u64,
+    machine: Option<Master>,
+    incarnations: u64,
+    timer_at: Option<Time>,
+}
+
+impl SimMaster {
+    pub fn new(seed: u64) -> Self {
+        Self { seed, machine: None, incarnations: 0, timer_at: None }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    pub fn status(&self) -> (usize, usize) {
+        self.machine.as_ref().map_or((0, 0), |m| (m.accepted().len(), m.waiting().len()))
+    }
+}
+
+impl Simulation {
+    pub(super) fn start_master(&mut self) {
+        if self.master.is_up() {
+            return;
+        }
+        self.master.incarnations += 1;
+        let name = match self.planted_bug {
+            Some(PlantedBug::ReuseEpochNumber) => "master".to_owned(),
+            _ => format!("master {}", self.master.incarnations),
+        };
+        let seed = RandomStream::new(self.master.seed, &name).bytes32();
+        let config = MasterConfig { timing: self.scenario.timing, tuning: self.scenario.tuning, seed };
+        self.master.machine = Some(Master::new(config));
+        self.master.timer_at = None;
+        self.oracle.master_started();
+        let number = self.master.incarnations;
+        self.log(|| format!("master: incarnation {number} starts"));
+    }
+
+    pub(super) fn kill_master(&mut self, back_after: Duration) {
+        if self.master.machine.take().is_none() {
+            return;
+        }
+        self.log(|| format!("master: dies, restarts in {back_after:?}"));
+        for conn in self.network.connections_of(Node::Master) {
+            self.network.close(self.now, conn, Node::Master);
+            self.conn_kinds.remove(&conn);
+        }
+        self.schedule_network();
+        self.after(back_after, SimEvent::StartMaster);
+    }
+
+    /// A peer's connection is accepted.
+    pub(super) fn master_accepts(&mut self, peer: usize) -> ConnId {
+        let conn = self.network.connect(Node::Peer(peer), Node::Master);
+        self.conn_kinds.insert(conn, super::ConnKind::Control);
+        let id = self.peers[peer].id;
+        if let Some(master) = &mut self.master.machine {
+            master.handle_connected(self.now, conn, id);
+        }
+        conn
+    }
+
+    pub(super) fn master_receives(&mut self, conn: ConnId, packet: Packet) {
+        match packet {
+            Packet::ToMaster(message) => {
+                for (conn, message) in self.alter_control(conn, *message) {
+                    self.pass_to_master(conn, message);
+                }
+            }
+            _ => self.master_lost(conn),
+        }
+    }
+
+    pub(super) fn master_lost(&mut self, conn: ConnId) {
+        self.network.close(self.now, conn, Node::Master);
+        if let Some(master) = &mut self.master.machine {
+            master.handle_lost(self.now, conn);
+        }
+        self.pump_master();
+    }
+
+    pub(super) fn master_timer(&mut self) {
+        self.master.timer_at = None;
+        if let Some(master) = &mut self.master.machine
+            && master.poll_timeout().is_some_and(|at| at <= self.now)
+        {
+            master.handle_timeout(self.now);
+        }
+        self.pump_master();
+    }
+
+    pub(super) fn evict(&mut self, peer: PeerId) {
+        if let Some(master) = &mut self.master.machine {
+            master.evict(self.now, peer, "evicted by the operator");
+        }
+        self.pump_master();
+    }
+
+    /// A ring was found. Another one may follow later.
+    pub(super) fn tour_found(&mut self, request: &TourRequest, answer: TourSolution) {
+        if let Some(master) = &mut self.master.machine {
+            master.handle_tour(self.now, request.id, answer.clone());
+        }
+        if self.random.with_probability(200) && answer.left_out.is_empty() {
+            let mut order = answer.order;
+            self.random.shuffle(&mut order);
+            let later = TourSolution { order, left_out: Vec::new() };
+            let delay = Duration::from_millis(self.random.between(50, 2_000));
+            self.after(delay, SimEvent::Tour(request.clone(), later));
+        }
+        self.pump_master();
+    }
+
+    fn pass_to_master(&mut self, conn: ConnId, message: Numbered<ToMaster>) {
+        if let Some(master) = &mut self.master.machine {
+            master.handle_message(self.now, conn, message);
+        }
+        self.pump_master();
+    }
+
+    fn pump_master(&mut self) {
+        while let Some(action) = self.master.machine.as_mut().and_then(Master::poll_action) {
+            match action {
+                MasterAction::Send { conn, message } => {
+                    if let ToPeer::Answer { call, phase: Phase::Sync, .. } = &message.message {
+                        // Answers are checked against the incarnation that sent them.
+                        let peer = self.network.other_end(conn, Node::Master);
+                        let life = self.oracle.sync_life();
+                        self.sync_lives.entry((peer, *call)).or_insert(life);
+                    }
+                    self.network.send(self.now, conn, Node::Master, Packet::ToPeer(message));
+                }
+                MasterAction::Close { conn } => self.network.close(self.now, conn, Node::Master),
+                MasterAction::SolveTour(request) => {
+                    let solution = tour::solve(&request, self.scenario.seed);
+                    let delay = Duration::from_millis(self.random.between(0, 60));
+                    self.after(delay, SimEvent::Tour(request, solution));
+                }
+                MasterAction::Notify(event) => {
+                    match &event {
+                        Event::RevisionReset(group, _) | Event::RunEnded(group, _) => {
+                            self.oracle.revision_reset(*group);
+                        }
+                        Event::RestoreBegan(_) => self.oracle.restore_began(),
+                        _ => {}
+                    }
+                    self.log(|| format!("master: {event}"));
+                }
+            }
+        }
+        self.schedule_network();
+        let Some(at) = self.master.machine.as_ref().and_then(Master::poll_timeout) else { return };
+        if self.master.timer_at.is_none_or(|set| at < set) {
+            self.master.timer_at = Some(at);
+            self.at(at, SimEvent::Timer(Node::Master));
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! A peer's process: the driver of its machine and its executor.
+
+use super::calls::PendingCall;
+use super::{SimEvent, Simulation};
+use crate::buffer::{SharedBuffer, SymbolWorkspace};
+use crate::medium::{Outgoing, SimMedium};
+use crate::network::{NetworkEvent, Node, Packet};
+use crate::oracle::Guarantee;
+use crate::planted_bug::PlantedBug;
+use crate::program::Program;
+use crate::symbol::Symbol;
+use ringfold_plan::choice;
+use ringfold_plan::event::ExecutorEvent;
+use ringfold_plan::executor::{Executor, FrameDecision, Membership};
+use ringfold_plan::layout::Layout;
+use ringfold_plan::medium::SlotId;
+use ringfold_plan::shape::GroupShape;
+use ringfold_proto::data_header::DataHeader;
+use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::epoch::{Attributes, EpochDescription};
+use ringfold_proto::id::{CallId, ConnId, EpochId, GroupId, OpId, PeerId, Rank};
+use ringfold_proto::link_message::LinkMessage;
+use ringfold_proto::message::{Answer, Join, Phase, ToPeer};
+use ringfold_proto::peer::{Peer, PeerAction, PeerConfig};
+use ringfold_proto::shared_state::Assignment;
+use ringfold_proto::time::Time;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A peer's process.
+pub(super) struct SimPeer {
+    pub id: PeerId,
+    pub group: u32,
+    pub alive: bool,
+    pub machine: Peer,
+    pub executor: Executor<SymbolWorkspace>,
+    pub medium: SimMedium,
+    pub program: Program,
+    pub control: Option<ConnId>,
+    pub links: BTreeMap<PeerId, ConnId>,
+    /// What waits to be sent to each peer.
+    pub send_queues: BTreeMap<PeerId, VecDeque<Outgoing>>,
+    /// The links that the machine wants.
+    pub wanted_links: BTreeMap<PeerId, EpochId>,
+    pub pending: BTreeMap<CallId, PendingCall>,
+    /// The call, number and assignment of a sync after its election.
+    pub syncing: Option<(CallId, u64, Assignment)>,
+    pub sync_round: u64,
+    /// Since when it makes no calls because its state was rejected, and by which incarnation of the master.
+    pub silent_since: Option<(Time, u64)>,
+    /// The world sizes after the last call other than a successful collective, for a planted bug.
+    pub stale_world: Option<Attributes>,
+    /// Stopped or slow until then. Events wait in the inbox meanwhile.
+    pub busy_until: Time,
+    pub slowness: Duration,
+    pub inbox: VecDeque<SimEvent>,
+    wake_at: Option<Time>,
+    timer_at: Option<Time>,
+    /// Buffers of returned calls: nothing may touch them.
+    pub past_buffers: Vec<SharedBuffer>,
+}
+
+impl SimPeer {
+    /// A summary for reports.
+    pub fn status(&self) -> String {
+        let epoch = self.machine.epoch().map(|e| format!("{} of {}", e.id, e.members.len()));
+        format!("member {}, {:?}, healthy {:?}", self.machine.is_member(), epoch, self.program.healthy.last())
+    }
+}
+
+impl Simulation {
+    pub(super) fn spawn(&mut self, group: u32) {
+        let index = self.peers.len();
+        let id = PeerId(self.random.bits128());
+        let join = Join {
+            group: GroupId(group),
+            name: format!("p{index}"),
+            host: self.random.between(1, 5),
+            site: 0,
+            addresses: Vec::new(),
+        };
+        let mut program = Program::new(self.scenario.seed, index, self.scenario.program_config.clone());
+        program.calm = self.calm;
+        let machine = Peer::new(PeerConfig { peer: id, join, timing: self.scenario.timing });
+        let commands = program.begin();
+        self.peers.push(SimPeer {
+            id,
+            group,
+            alive: true,
+            machine,
+            executor: Executor::new(self.scenario.stall_after),
+            medium: SimMedium::default(),
+            program,
+            control: None,
+            links: BTreeMap::new(),
+            send_queues: BTreeMap::new(),
+            wanted_links: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            syncing: None,
+            sync_round: 0,
+            silent_since: None,
+            stale_world: None,
+            busy_until: Time::ZERO,
+            slowness: Duration::ZERO,
+            inbox: VecDeque::new(),
+            wake_at: None,
+            timer_at: None,
+            past_buffers: Vec::new(),
+        });
+        self.by_id.insert(id, index);
+        self.log(|| format!("p{index}: starts, joins group {group} ({})", id.short()));
+        self.run_commands(index, commands);
+        self.pump(index);
+    }
+
+    /// Handles an event of a peer now, or when it is no longer stopped or slow.
+    pub(super) fn handle_for_peer(&mut self, peer: usize, event: SimEvent) {
+        let state = &mut self.peers[peer];
+        if !state.alive {
+            return;
+        }
+        if state.busy_until > self.now || !state.inbox.is_empty() {
+            state.inbox.push_back(event);
+            return self.wake_later(peer);
+        }
+        self.process(peer, event);
+    }
+
+    pub(super) fn wake(&mut self, peer: usize) {
+        if self.peers[peer].wake_at.is_some_and(|at| at <= self.now) {
+            self.peers[peer].wake_at = None;
+        }
+        while self.peers[peer].alive && self.peers[peer].busy_until <= self.now {
+            let Some(event) = self.peers[peer].inbox.pop_front() else { return };
+            self.process(peer, event);
+        }
+        if self.peers[peer].alive && !self.peers[peer].inbox.is_empty() {
+            self.wake_later(peer);
+        }
+    }
+
+    fn wake_later(&mut self, peer: usize) {
+        let at = self.peers[peer].busy_until.max(self.now);
+        if self.peers[peer].wake_at.is_none_or(|set| at < set) {
+            self.peers[peer].wake_at = Some(at);
+            self.at(at, SimEvent::Wake(peer));
+        }
+    }
+
+    fn process(&mut self, peer: usize, event: SimEvent) {
+        let now = self.now;
+        match event {
+            SimEvent::Network(NetworkEvent::Deliver { conn, packet, .. }) => {
+                self.peer_receives(peer, conn, packet)
+            }
+            SimEvent::Timer(_) => {
+                let state = &mut self.peers[peer];
+                state.timer_at = None;
+                if state.machine.poll_timeout().is_some_and(|at| at <= now) {
+                    state.machine.handle_timeout(now);
+                }
+                state.executor.handle_timeout(now);
+            }
+            SimEvent::Replied(_, reply) => self.reply(peer, reply),
+            SimEvent::Transmit(_, to) => self.transmit(peer, to),
+            SimEvent::DialMaster(_) => self.dial_master(peer),
+            SimEvent::DialPeer { to, epoch, give_up, .. } => self.dial_peer(peer, to, epoch, give_up),
+            SimEvent::Probed { probe, forward, backward, .. } => {
+                self.peers[peer].machine.handle_probed(probe, forward, backward);
+            }
+            SimEvent::Fetch { call, tries, .. } => self.fetch(peer, call, tries),
+            _ => {}
+        }
+        self.pump(peer);
+        let state = &mut self.peers[peer];
+        if state.slowness > Duration::ZERO {
+            state.busy_until = now + state.slowness;
+        }
+    }
+
+    /// Processes actions, events and outgoing messages until there are no more.
+    pub(super) fn pump(&mut self, peer: usize) {
+        while self.peers[peer].alive {
+            let now = self.now;
+            let state = &mut self.peers[peer];
+            state.executor.poll(now, &mut state.medium);
+            let outgoing = std::mem::take(&mut state.medium.outgoing);
+            if !outgoing.is_empty() {
+                outgoing.into_iter().for_each(|o| self.queue_outgoing(peer, o));
+            } else if let Some(event) = state.executor.poll_event() {
+                self.handle_executor_event(peer, event);
+            } else if let Some(action) = state.machine.poll_action() {
+                self.handle_action(peer, action);
+            } else {
+                break;
+            }
+        }
+        self.schedule_network();
+        let state = &mut self.peers[peer];
+        let at = [state.machine.poll_timeout(), state.executor.poll_timeout()].into_iter().flatten().min();
+        if let Some(at) = at.filter(|_| state.alive)
+            && state.timer_at.is_none_or(|set| at < set)
+        {
+            state.timer_at = Some(at);
+            self.at(at, SimEvent::Timer(Node::Peer(peer)));
+        }
+        self.check_buffers(peer);
+    }
+
+    fn peer_receives(&mut self, peer: usize, conn: ConnId, packet: Packet) {
+        let from = self.network.other_end(conn, Node::Peer(peer));
+        match packet {
+            Packet::ToPeer(message) => {
+                if let ToPeer::Answer { phase: Phase::Sync, round, answer: Answer::Synced(_), .. } =
+                    &message.message
+                {
+                    self.peers[peer].sync_round = *round;
+                }
+                self.peers[peer].machine.handle_message(self.now, conn, *message);
+            }
+            Packet::Data(header, symbols) => {
+                if let Some(Node::Peer(from)) = from {
+                    self.receive_frame(peer, from, *header, symbols);
+                }
+            }
+            Packet::Link(message) => {
+                if let Some(Node::Peer(from)) = from {
+                    let from = self.peers[from].id;
+                    let message = self.alter_link_message(peer, message);
+                    let state = &mut self.peers[peer];
+                    state.machine.handle_heard(from);
+                    state.executor.handle_link_message(self.now, from, message);
+                }
+            }
+            Packet::End => {
+                self.network.close(self.now, conn, Node::Peer(peer));
+                self.peer_lost(peer, conn);
+            }
+            Packet::ToMaster(_) => {}
+        }
+    }
+
+    fn receive_frame(&mut self, peer: usize, from: usize, header: DataHeader, symbols: Vec<Symbol>) {
+        let from = self.peers[from].id;
+        let Some(header) = self.alter_frame(peer, header) else { return };
+        let now = self.now;
+        let state = &mut self.peers[peer];
+        state.machine.handle_heard(from);
+        let verdict = state.executor.offer(from, &header);
+        state.medium.store_frame(SlotId { from, epoch: header.op.epoch, index: header.slot }, symbols);
+        match verdict {
+            FrameDecision::Place => state.executor.handle_frame(now, from, header),
+            FrameDecision::Discard => state.executor.handle_discarded(now, from, header),
+            FrameDecision::Violation(why) => {
+                let what = format!("p{peer} accuses {} of {why:?} with {header:?}", from.short());
+                self.oracle.report_violation(now, Guarantee::NoFalseAccusation, what);
+            }
+        }
+    }
+
+    /// Frames and messages to one peer wait in one queue.
+    fn queue_outgoing(&mut self, peer: usize, outgoing: Outgoing) {
+        let (Outgoing::Frame(to, ..) | Outgoing::Message(to, _)) = &outgoing;
+        let to = *to;
+        let queue = self.peers[peer].send_queues.entry(to).or_default();
+        queue.push_back(outgoing);
+        if queue.len() == 1 {
+            let delay = Duration::from_nanos(self.random.between(0, 500_000));
+            self.after(delay, SimEvent::Transmit(peer, to));
+        }
+    }
+
+    /// Sends some of the queue. Memory is read when a frame is sent; then its put is flushed.
+    fn transmit(&mut self, peer: usize, to: PeerId) {
+        for _ in 0..self.random.between(1, 5) {
+            let state = &mut self.peers[peer];
+            let Some(outgoing) = state.send_queues.get_mut(&to).and_then(VecDeque::pop_front) else { return };
+            let conn = state.links.get(&to).copied();
+            let packet = match outgoing {
+                Outgoing::Message(_, message) => Packet::Link(message),
+                Outgoing::Frame(_, header, ticket) => {
+                    let Some((op, payload)) = state.medium.unflushed.remove(&ticket) else { continue };
+                    let symbols = payload.transmit(state.medium.cancelled.contains(&op));
+                    state.executor.handle_flushed(self.now, ticket);
+                    Packet::Data(header, symbols)
+                }
+            };
+            if let Some(conn) = conn {
+                self.network.send(self.now, conn, Node::Peer(peer), packet);
+            }
+        }
+        if self.peers[peer].send_queues.get(&to).is_some_and(|queue| !queue.is_empty()) {
+            let delay = Duration::from_nanos(self.random.between(0, 500_000));
+            self.after(delay, SimEvent::Transmit(peer, to));
+        }
+    }
+
+    fn handle_executor_event(&mut self, peer: usize, event: ExecutorEvent<SymbolWorkspace>) {
+        self.log(|| format!("p{peer}: executor: {event}"));
+        let machine = &mut self.peers[peer].machine;
+        match event {
+            ExecutorEvent::Done { op, .. } => machine.handle_op_done(op),
+            ExecutorEvent::Committed { op, .. } | ExecutorEvent::Quiesced { op, .. } => {
+                machine.handle_op_released(op)
+            }
+            ExecutorEvent::Mismatch { op, peer: from } => machine.handle_op_mismatch(op, from),
+            ExecutorEvent::LinkLost { .. } => {}
+            ExecutorEvent::Stalled { peer: other, direction } => {
+                machine.handle_link_stalled(other, direction)
+            }
+            ExecutorEvent::Violation { peer: other, why } => {
+                let what = format!("p{peer} accuses {} of {why:?}", other.short());
+                self.oracle.report_violation(self.now, Guarantee::NoFalseAccusation, what);
+            }
+        }
+    }
+
+    fn handle_action(&mut self, peer: usize, action: PeerAction) {
+        match action {
+            PeerAction::DialMaster => {
+                let delay = self.network.latency();
+                self.after(delay, SimEvent::DialMaster(peer));
+            }
+            PeerAction::Send { conn, message } => {
+                self.network.send(self.now, conn, Node::Peer(peer), Packet::ToMaster(message));
+            }
+            PeerAction::Close { conn } => {
+                self.network.close(self.now, conn, Node::Peer(peer));
+                self.peers[peer].control.take_if(|current| *current == conn);
+            }
+            PeerAction::Link { member, epoch, .. } => self.want_link(peer, member.peer, epoch),
+            PeerAction::Unlink(other) => self.unlink(peer, other),
+            PeerAction::Ping(other) => {
+                let ping = Outgoing::Message(other, LinkMessage::Ping);
+                self.queue_outgoing(peer, ping);
+            }
+            PeerAction::OpenEpoch(description) => self.open_epoch(peer, &description),
+            PeerAction::CloseEpoch(epoch) => self.peers[peer].executor.close_epoch(epoch),
+            PeerAction::StartOp { op, call, descriptor } => self.start_op(peer, op, call, descriptor),
+            PeerAction::CommitOp(op) => {
+                let world = self.attributes_at(peer);
+                self.oracle.op_committed(self.now, op, peer, world);
+                if self.peers[peer].executor.commit(op).is_err() {
+                    let what = format!("p{peer} must commit {op}, which is not done");
+                    self.oracle.report_violation(self.now, Guarantee::NoFalseAccusation, what);
+                }
+            }
+            PeerAction::AbortOp(op) => {
+                self.peers[peer].executor.abort(op);
+                self.alter_abort(peer, op);
+            }
+            PeerAction::SkipOp(op) => self.peers[peer].executor.decided(op),
+            PeerAction::Probe { probe, peer: other, .. } => self.probe(peer, probe, other),
+            PeerAction::Sync { call, number, assignment } => self.begin_sync(peer, call, number, assignment),
+            PeerAction::StillWaiting(note) => self.log(|| format!("p{peer}: {note}")),
+            PeerAction::Complete { call, result } => self.complete(peer, call, result),
+        }
+    }
+
+    /// The world sizes that the user of a peer sees.
+    fn attributes_at(&self, peer: usize) -> Attributes {
+        let world = self.peers[peer].machine.attributes();
+        match self.planted_bug {
+            Some(PlantedBug::StaleWorld) => self.peers[peer].stale_world.unwrap_or(world),
+            _ => world,
+        }
+    }
+
+    fn open_epoch(&mut self, peer: usize, description: &EpochDescription) {
+        self.oracle.opened(self.now, peer, description);
+        let state = &mut self.peers[peer];
+        let me = description.rank_of(state.id).unwrap_or_default();
+        state.program.leads = me == Rank(0);
+        let membership = Membership {
+            members: description.members.iter().map(|m| m.peer).collect(),
+            me,
+            shape: GroupShape::of(description),
+            tuning: description.tuning,
+        };
+        if let Err(why) = state.executor.open_epoch(description.id, membership) {
+            let what = format!("the executor of p{peer} rejected {}: {why}", description.id);
+            self.oracle.report_violation(self.now, Guarantee::NoFalseAccusation, what);
+        }
+    }
+
+    fn start_op(&mut self, peer: usize, op: OpId, call: CallId, descriptor: Descriptor) {
+        let now = self.now;
+        let state = &mut self.peers[peer];
+        let Some(PendingCall::Reduce { buffer, op: slot, .. }) = state.pending.get_mut(&call) else { return };
+        *slot = Some(op);
+        let Some(membership) = state.executor.membership(op.epoch) else {
+            let what = format!("p{peer}: {op} has no open epoch");
+            return self.oracle.report_violation(now, Guarantee::NoFalseAccusation, what);
+        };
+        let members = membership.members.iter().filter_map(|m| self.by_id.get(m)).copied().collect();
+        let (me, shape, tuning) = (membership.me, &membership.shape, &membership.tuning);
+        let plan = match choice::plan(&descriptor, &Layout::Even, me, shape, tuning) {
+            Ok(plan) => plan,
+            Err(error) => {
+                let what = format!("p{peer} has no plan for {op}: {error}");
+                return self.oracle.report_violation(now, Guarantee::NoFalseAccusation, what);
+            }
+        };
+        let workspace = SymbolWorkspace::new(buffer.clone(), plan.scratch);
+        self.oracle.op_started(op, peer, buffer.borrow().contribution, members);
+        let started = state.executor.start(now, op, descriptor, Arc::new(plan), workspace);
+        if let Err(rejected) = started {
+            let what = format!("the executor of p{peer} rejected {op}: {}", rejected.why);
+            self.oracle.report_violation(now, Guarantee::NoFalseAccusation, what);
+        }
+    }
+}
