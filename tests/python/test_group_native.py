@@ -531,7 +531,10 @@ def test_a_killed_rank_is_named_and_memory_is_restored(spawn: Spawn, tmp_path: P
 def test_a_forked_child_can_neither_use_nor_end_a_group(spawn: Spawn, tmp_path: Path, media: str) -> None:
     child, other = two(spawn, tmp_path, media, "fork", FORKING, 'run("barrier")\n')
     output = child.succeed(DEADLINE)
-    assert output.count("argument invalid use after a fork: this object belongs to process") == 2 and "parent goes on" in output
+    assert (
+        output.count("argument invalid use after a fork: this object belongs to process") == 2
+        and "parent goes on" in output
+    )
     other.succeed(DEADLINE)
 
 
