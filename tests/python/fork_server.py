@@ -63,21 +63,23 @@ def main() -> None:
         if not message:
             break
         (output,) = descriptors
+        request = pickle.loads(message)
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for descriptor in (wakeup_read, wakeup_write, requests.detach()):
                 os.close(descriptor)
-            _serve_request(pickle.loads(message), output)
+            _serve_request(request, output)
             return
         with suppress(OSError):
             os.setpgid(pid, pid)
         os.close(output)
         children.add(pid)
-        requests.send(pickle.dumps({"started": pid}))
+        requests.send(pickle.dumps({"started": pid, "key": request["key"]}))
     for pid in children:
         os.kill(pid, signal.SIGKILL)
+    os._exit(0)
 
 
 def _report_ended(requests: socket.socket, children: set[int]) -> None:

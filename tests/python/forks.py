@@ -7,6 +7,7 @@ under test themselves. What they do not test is the start of an interpreter, and
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import socket
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +87,8 @@ class ForkServer:
         self.codes: dict[int, int] = {}
         """Exit codes by process id."""
         self.is_over = False
-        self._requests = threading.Lock()
-        self._started: list[int] = []
+        self._keys = itertools.count()
+        self._started: dict[int, int] = {}
         threading.Thread(target=self._receive, daemon=True).start()
 
     def run_program(
@@ -116,7 +118,8 @@ class ForkServer:
 
     def close(self) -> None:
         """Ends the server and all its processes."""
-        self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         try:
             self._process.wait(30)
         finally:
@@ -127,18 +130,18 @@ class ForkServer:
     def _start(
         self, words: list[str], request: dict[str, Any], env: Mapping[str, str], exits_fully: bool
     ) -> Child:
-        message = pickle.dumps({**request, "env": dict(env), "exits_fully": exits_fully})
+        key = next(self._keys)
+        message = pickle.dumps({**request, "env": dict(env), "exits_fully": exits_fully, "key": key})
         assert len(message) <= REQUEST_MAX, (
             f"a request of {len(message)} bytes: pass large arguments by a file"
         )
         output, theirs = os.pipe()
         try:
-            # One request at a time: answers come in the order of the requests.
-            with self._requests, self.changed:
+            with self.changed:
                 socket.send_fds(self._socket, [message], [theirs])
-                self.changed.wait_for(lambda: self._started or self.is_over, START_TIMEOUT_S)
-                assert self._started, "the fork server has failed"
-                process = ForkedProcess(self, self._started.pop())
+                self.changed.wait_for(lambda: key in self._started or self.is_over, START_TIMEOUT_S)
+                assert key in self._started, "the fork server has failed"
+                process = ForkedProcess(self, self._started.pop(key))
         finally:
             os.close(theirs)
         return Child(words, process, output)
@@ -152,7 +155,7 @@ class ForkServer:
                 else:
                     # Process ids are used again.
                     self.codes.pop(answer["started"], None)
-                    self._started.append(answer["started"])
+                    self._started[answer["key"]] = answer["started"]
                 self.changed.notify_all()
         with self.changed:
             self.is_over = True
