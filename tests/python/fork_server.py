@@ -142,14 +142,15 @@ def _run_program(program: str | Path, arguments: list[str]) -> None:
     exec(compile(text, str(program) if is_script else "<string>", "exec"), main.__dict__)
 
 
-def call_function(module: Path, function: str, arguments: tuple[Any, ...], outcome: Path) -> None:
+def call_function(module: Path, function: str, arguments: bytes, outcome: Path) -> None:
     """Calls a function of a module of tests. Leaves ("returned", value) or ("raised", text) in a file.
 
-    Exits with code 1 if the function raised.
+    The arguments are pickled: their classes may be those of the module. Exits with code 1 if the function raised.
     """
     result: tuple[str, Any]
     try:
-        result = ("returned", getattr(_loaded(module), function)(*arguments))
+        call = getattr(_loaded(module), function)
+        result = ("returned", call(*pickle.loads(arguments)))
     except BaseException as error:
         traceback.print_exc()
         result = ("raised", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")

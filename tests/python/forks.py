@@ -113,7 +113,8 @@ class ForkServer:
         exits_fully: bool = False,
     ) -> Child:
         """Calls a function of a module of tests in a process with this environment; see :mod:`fork_server`."""
-        request = {"module": module, "function": function, "arguments": arguments, "outcome": outcome}
+        request = {"module": module, "function": function, "outcome": outcome}
+        request["arguments"] = pickle.dumps(arguments)
         return self._start(["forked", f"{module.name}:{function}"], request, env, exits_fully)
 
     def close(self) -> None:

@@ -154,7 +154,7 @@ class World:
             "OMP_NUM_THREADS": "1",
         }
         if prefix:
-            order = pickle.dumps((module, function.__name__, arguments)).hex()
+            order = pickle.dumps((module, function.__name__, pickle.dumps(arguments))).hex()
             launcher = Child.start([*prefix, *python(Path(__file__), order)], variables)
             self._children.append(launcher)
             return Running([launcher] * size, outcomes)
