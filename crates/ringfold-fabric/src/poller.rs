@@ -74,6 +74,11 @@ impl Readiness {
         self.events.is_empty()
     }
 
+    /// Whether the wait took a [kick](Poller::kick).
+    pub fn has_kick(&self) -> bool {
+        self.events.iter().any(|event| event.data.u64() == KICK.0)
+    }
+
     /// The sockets that something can be done with.
     pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
         self.events.iter().map(|event| Token(event.data.u64())).filter(|token| *token != KICK)
@@ -194,7 +199,7 @@ impl Poller {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if ready.events.iter().any(|event| event.data.u64() == KICK.0) {
+        if ready.has_kick() {
             // One read takes the kick for all threads.
             let _ = rustix::io::read(&self.kick, &mut [0; 8]);
         }
