@@ -152,23 +152,20 @@ impl Poller {
         Token(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Watches a socket for input, and for room to write if `write` is set.
-    pub fn add(&self, socket: impl AsFd, token: Token, write: bool) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token.0), flags(write))?)
+    /// Registers a socket for input.
+    pub fn add(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token.0), epoll::EventFlags::IN)?)
     }
 
-    /// Watches, or no longer watches, a socket for room to write.
-    pub fn modify(&self, socket: impl AsFd, token: Token, write: bool) -> io::Result<()> {
-        Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token.0), flags(write))?)
-    }
-
-    /// Watches a socket for room to write alone, or for nothing but its end.
-    pub fn ignore_input(&self, socket: impl AsFd, token: Token, write: bool) -> io::Result<()> {
-        let flags = if write { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+    /// Changes whether input and room to write are reported. The end of a connection always is.
+    pub fn modify(&self, socket: impl AsFd, token: Token, input: bool, room: bool) -> io::Result<()> {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, input);
+        flags.set(epoll::EventFlags::OUT, room);
         Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token.0), flags)?)
     }
 
-    /// Forgets a socket. One that is closed is forgotten by itself.
+    /// Removes a socket. A closed one is removed by itself.
     pub fn remove(&self, socket: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, socket)?)
     }
@@ -211,8 +208,4 @@ impl Poller {
         // It can only fail because it has been kicked 2^64 times.
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
-}
-
-fn flags(write: bool) -> epoll::EventFlags {
-    if write { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
 }

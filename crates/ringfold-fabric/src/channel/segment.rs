@@ -1,7 +1,7 @@
 //! Registered memory: what a channel may read here, and what the other end may write.
 
 use super::ChannelError;
-use crate::memory::{RawMemory, Lease, View};
+use crate::memory::{Lease, RawMemory, View};
 use crate::random;
 use crate::shared_bytes::SharedBytes;
 use core::fmt;
