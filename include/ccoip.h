@@ -1,16 +1,13 @@
-/* The ports of a run. Plain C99 and C++17; may be included before, after or without pccl.h. */
+/* The ports of a run. C99 and C++17; may be included before, after or without pccl.h. */
 #ifndef CCOIP_H
 #define CCOIP_H
 
 #include "ccoip_inet.h"
 
-/* Where a master listens unless told otherwise. */
+/* The default port of a master. */
 #define CCOIP_PROTOCOL_PORT_MASTER 48148
 
-/*
- * Ports that earlier designs listened on at every peer. A peer of Ringfold listens on one port of its own
- * choosing, so that peers on one machine never collide; these constants are kept for programs that name them.
- */
+/* For compatibility only: a peer of Ringfold listens on one free port. */
 #define CCOIP_PROTOCOL_PORT_SHARED_STATE 48149
 #define CCOIP_PROTOCOL_PORT_P2P 48150
 #define CCOIP_PROTOCOL_PORT_BANDWIDTH 48151

@@ -1,4 +1,4 @@
-/* Internet addresses, as pccl.h uses them. Plain C99 and C++17; needs no other header of this project. */
+/* Internet addresses for pccl.h. C99 and C++17; needs no other header of this project. */
 #ifndef CCOIP_INET_H
 #define CCOIP_INET_H
 
@@ -8,13 +8,13 @@
 extern "C" {
 #endif
 
-/* Which of the two addresses of a ccoip_inet_address_t counts. */
+/* The address family of a ccoip_inet_address_t. */
 typedef enum ccoip_inet_protocol_t {
     inetIPv4 = 0,
     inetIPv6 = 1
 } ccoip_inet_protocol_t;
 
-/* An IPv4 address in the order in which it is written: {127, 0, 0, 1}. */
+/* An IPv4 address in network order: {127, 0, 0, 1}. */
 typedef struct ccoip_ipv4_address {
     uint8_t data[4];
 } ccoip_ipv4_address_t;
@@ -24,14 +24,14 @@ typedef struct ccoip_ipv6_address {
     uint8_t data[16];
 } ccoip_ipv6_address_t;
 
-/* An address of one of the two families; the other one is ignored and may be left out of an initialiser. */
+/* An address of one family; the other field is ignored and may be omitted in an initialiser. */
 typedef struct ccoip_inet_address {
     ccoip_inet_protocol_t protocol;
     ccoip_ipv4_address_t ipv4;
     ccoip_ipv6_address_t ipv6;
 } ccoip_inet_address_t;
 
-/* An address and a port. The port is an ordinary number (host byte order): 48148. */
+/* An address and a port in host byte order: 48148. */
 typedef struct ccoip_socket_address {
     ccoip_inet_address_t inet;
     uint16_t port;

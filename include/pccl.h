@@ -1,44 +1,44 @@
 /*
- * pccl.h: collectives for peers that come and go. The C face of Ringfold, for C99 and C++17 or later.
+ * pccl.h: fault-tolerant collectives. The C API of Ringfold, for C99 and C++17 or later.
  *
- * A *master* orchestrates, *peers* do the work. A peer creates a communicator, connects it, and then, in a
- * loop, admits newcomers (pcclUpdateTopology), agrees on the model's state (pcclSynchronizeSharedState) and
- * reduces gradients (pcclAllReduce). Each of these is a vote: it ends when all who must call it have called it.
+ * A *master* coordinates *peers*. A peer creates a communicator, connects it, and then, in a loop, accepts waiting
+ * peers (pcclUpdateTopology), synchronises the model's state (pcclSynchronizeSharedState) and reduces gradients
+ * (pcclAllReduce). Each of these calls returns when all peers that must make it have made it.
  *
- *   call                                                          who must call it together
+ *   call                                                          must be called by
  *   pcclUpdateTopology, pcclArePeersPending, pcclOptimizeTopology every accepted peer of the run
  *   pcclSynchronizeSharedState, pcclAllReduce (per tag)           every accepted peer of the peer group
- *   all others                                                    nobody; they concern the caller alone
+ *   all others                                                    only the caller
  *
- * Every wait has a deadline. A peer that dies is noticed by its socket, a silent one by its heartbeats, and
- * peers that vote for different things get an error that names who waits for what.
+ * Every wait has a timeout. A dead peer is detected by its socket, a silent one by its heartbeats. Peers that make
+ * contradicting calls get an error that names the peers.
  *
- * Threads: every function may be called from any thread. A collective may run on one thread while another
- * calls pcclArePeersPending. Destroying a communicator ends the calls that other threads are in.
+ * Threads: every function may be called from any thread. A collective may run on one thread while another calls
+ * pcclArePeersPending. Destroying a communicator ends the calls of other threads.
  *
- * Buffers: memory that is given to a call belongs to the library until the call returns, and memory that is
- * given to pcclAllReduceAsync until pcclAwaitAsyncReduce or pcclDestroyCommunicator returns. Meanwhile a
- * receive buffer may not be touched, and a send buffer may not be written.
+ * Buffers: the library uses the buffers of a call until it returns, and those of pcclAllReduceAsync until
+ * pcclAwaitAsyncReduce or pcclDestroyCommunicator returns. Until then do not read or write a receive buffer, and do
+ * not write a send buffer.
  *
- * Handles: a null pointer, a handle that was destroyed, or a pointer that never was a handle gives
- * pcclInvalidArgument, never undefined behaviour.
+ * Handles: a null pointer, a destroyed handle or an invalid pointer gives pcclInvalidArgument, never undefined
+ * behaviour.
  *
- * Results: each function documents the results that have a meaning of their own for it. Besides those:
+ * Results: each function documents its specific results. In addition:
  *   pcclNotInitialized      a communicator function was called before pcclInit
- *   pcclInvalidArgument     a null pointer where none may be, an enum value that does not exist
- *   pcclInvalidUsage        the call can't be made now (not connected, or during another vote of this peer)
- *   pcclMasterConnectionFailed  this peer is no longer part of the run: the master is lost for good, or has put
- *                           the peer out, or the communicator was destroyed meanwhile
- *   pcclInternalError       the operating system refused something, or a bug of ours
- * pcclGetLastError tells more, in words.
+ *   pcclInvalidArgument     an invalid null pointer or enum value
+ *   pcclInvalidUsage        the call is not possible now (not connected, or during another vote of this peer)
+ *   pcclMasterConnectionFailed  this peer is no longer part of the run: the master is lost, has evicted the peer, or
+ *                           the communicator was destroyed
+ *   pcclInternalError       an error of the operating system, or a bug
+ * pcclGetLastError describes the error.
  *
  * Environment:
- *   PCCL_LOG_LEVEL        TRACE, DEBUG, INFO, WARN, ERR or ERROR, FATAL, NONE or OFF; the default is WARN. Log
- *                         lines go to stderr. Nothing is logged as fatal, so FATAL is as quiet as OFF.
- *   PCCL_JOIN_TOKEN       (Ringfold) the join token of the run. Read by pcclCreateMaster, which then lets in only
- *                         peers that know it, and by pcclCreateCommunicator. Empty is the same as unset.
- *   PCCL_JOIN_TOKEN_FILE  (Ringfold) a file that holds the token; white space at its ends does not count.
- *                         PCCL_JOIN_TOKEN is preferred if both are set.
+ *   PCCL_LOG_LEVEL        TRACE, DEBUG, INFO, WARN, ERR or ERROR, FATAL, NONE or OFF; the default is WARN. The log
+ *                         goes to stderr. FATAL is the same as OFF.
+ *   PCCL_JOIN_TOKEN       (Ringfold) the join token of the run, for pcclCreateMaster, which then accepts only peers
+ *                         with this token, and for pcclCreateCommunicator. Empty is the same as unset.
+ *   PCCL_JOIN_TOKEN_FILE  (Ringfold) the file with the token; surrounding white space is ignored. PCCL_JOIN_TOKEN
+ *                         takes precedence.
  */
 #ifndef PCCL_H
 #define PCCL_H
@@ -50,14 +50,14 @@
 
 #include "ccoip_inet.h"
 
-/* Marks the functions that the library exports. */
+/* Marks exported functions. */
 #if defined(__GNUC__) || defined(__clang__)
 #define PCCL_EXPORT __attribute__((visibility("default")))
 #else
 #define PCCL_EXPORT
 #endif
 
-/* Marks pointers that may be null; for readers only. */
+/* Marks pointers that may be null. */
 #define PCCL_NULLABLE
 
 #ifdef __cplusplus
@@ -68,26 +68,26 @@ extern "C" {
 /* Results, types and options. The values are part of the binary interface.                                */
 /* ------------------------------------------------------------------------------------------------------ */
 
-/* How a call ended. */
+/* The result of a call. */
 typedef enum pcclResult_t {
     pcclSuccess = 0,
     /* pcclInit was not called. */
     pcclNotInitialized = 1,
-    /* The operating system refused something, or a bug of ours. */
+    /* An error of the operating system, or a bug. */
     pcclInternalError = 2,
-    /* An argument can't be used. */
+    /* An argument is invalid, or peers made different calls. */
     pcclInvalidArgument = 3,
-    /* The call can't be made now. */
+    /* The call is not possible now. */
     pcclInvalidUsage = 4,
-    /* A collective needs at least two peers in the group. Let others in with pcclUpdateTopology. */
+    /* A collective needs at least two peers in the group. Accept others with pcclUpdateTopology. */
     pcclTooFewPeers = 5,
-    /* The master can't be reached, or this peer is not part of the run. Only pcclConnect may be retried. */
+    /* The master is unreachable, or this peer is not part of the run. Only pcclConnect may be retried. */
     pcclMasterConnectionFailed = 6,
-    /* A peer could not be reached. Kept for the numbering; no call returns it at present. */
+    /* A peer is unreachable. Currently not returned. */
     pcclRankConnectionFailed = 7,
-    /* The collective was aborted for all of the group. Retry it. */
+    /* The collective was aborted for the whole group. Retry it. */
     pcclRankConnectionLost = 8,
-    /* Nobody has the shared state that all wait for. */
+    /* No peer has the shared state. */
     pcclNoSharedStateAvailable = 9,
     /* Asynchronous operations must be awaited first. */
     pcclPendingAsyncOps = 10,
@@ -97,10 +97,10 @@ typedef enum pcclResult_t {
     pcclTopologyOptimizationFailed = 12,
     /* This peer's shared state was rejected, or the vote on it failed. */
     pcclSharedStateSyncFailed = 13,
-    /* Another peer failed. For programs that name it; no call returns it at present. */
+    /* Another peer failed. Currently not returned. */
     pcclRemoteError = 14,
 
-    /* Other names for the same. */
+    /* Aliases. */
     pcclOptimizeTopologyFailed = pcclTopologyOptimizationFailed,
     pcclSystemError = pcclInternalError
 } pcclResult_t;
@@ -121,14 +121,14 @@ typedef enum pcclDataType_t {
     pcclDouble = 11
 } pcclDataType_t;
 
-/* Where a tensor lies. CUDA needs a driver and a device (pcclGetBuildInfo). */
+/* The memory of a tensor. CUDA needs a driver and a device (pcclGetBuildInfo). */
 typedef enum pcclDeviceType_t {
     pcclDeviceCpu = 0,
     pcclDeviceCuda = 1
 } pcclDeviceType_t;
 
-/* How elements of different peers become one. Integers wrap. The average is the sum divided by the number of
- * peers, in the element type; integers truncate toward zero. Max and Min give NaN if any element is NaN. */
+/* The reduction. Integers wrap. The average is the sum divided by the number of peers, in the element type; integers
+ * are truncated toward zero. Max and Min give NaN if any element is NaN. */
 typedef enum pcclRedOp_t {
     pcclSum = 0,
     pcclAvg = 1,
@@ -137,32 +137,32 @@ typedef enum pcclRedOp_t {
     pcclMin = 4
 } pcclRedOp_t;
 
-/* World sizes. They count accepted peers only. After a collective that succeeded they are the world of that
- * operation, the same on all peers. */
+/* World sizes: numbers of accepted peers. After a successful collective they are those of the operation, the same on
+ * all peers. */
 typedef enum pcclAttribute_t {
     /* Peers of the run. */
     PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE = 1,
     /* Peers of this communicator's peer group. */
     PCCL_ATTRIBUTE_PEER_GROUP_WORLD_SIZE = 2,
-    /* Peer groups that have a peer. */
+    /* Peer groups with at least one peer. */
     PCCL_ATTRIBUTE_NUM_DISTINCT_PEER_GROUPS = 3,
     /* Peers of the largest peer group. */
     PCCL_ATTRIBUTE_LARGEST_PEER_GROUP_WORLD_SIZE = 4,
     PCCL_ATTRIBUTE_CURRENT_WORLD_SIZE = PCCL_ATTRIBUTE_PEER_GROUP_WORLD_SIZE
 } pcclAttribute_t;
 
-/* How a peer takes part in a synchronisation. */
+/* The role of a peer in a synchronisation. */
 typedef enum pcclSharedStateSyncStrategy_t {
-    /* The content that most peers have wins; whoever has another takes it. Can't be mixed with the others. */
+    /* The content that most peers have is elected; the others receive it. Cannot be mixed with other strategies. */
     PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR = 0,
-    /* Takes what others have, never sends. If all peers of the group do so, all get an error. */
+    /* Receives the content of others, never sends. If all peers of the group use it, all get an error. */
     PCCL_SHARED_STATE_SYNC_STRATEGY_RECEIVE_ONLY = 1,
-    /* Its content must win, or the call fails. When everyone who held the state is gone, such a peer sets the
-     * group to its own revision: that is how a run goes on from an older checkpoint. */
+    /* Its content must be elected, or the call fails. If all peers that had the state are gone, it sets the group to
+     * its revision: so a run continues from an older checkpoint. */
     PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY = 2
 } pcclSharedStateSyncStrategy_t;
 
-/* What the values to be quantised look like. Unused at present: quantisation measures the range of the values. */
+/* The distribution of values. Currently unused: quantisation measures the range of the values. */
 typedef enum pcclDistributionHint_t {
     pcclDistributionNone = 0,
     pcclDistributionNormal = 1,
@@ -172,8 +172,8 @@ typedef enum pcclDistributionHint_t {
     PCCL_DISTRIBUTION_HINT_UNIFORM = pcclDistributionUniform
 } pcclDistributionHint_t;
 
-/* How values become integers on the wire. The source is Float16, BFloat16, Float or Double, the operation Sum,
- * Avg, Min or Max; all other combinations are pcclInvalidArgument. */
+/* The quantisation of values on the wire. The source must be Float16, BFloat16, Float or Double, the operation Sum,
+ * Avg, Min or Max. */
 typedef enum pcclQuantizationAlgorithm_t {
     pcclQuantNone = 0,
     /* To Uint8, Uint16 or Uint32. */
@@ -182,63 +182,63 @@ typedef enum pcclQuantizationAlgorithm_t {
     pcclQuantZeroPointScale = 2
 } pcclQuantizationAlgorithm_t;
 
-/* A peer's connection to a run, and its part in it. */
+/* A peer of a run. */
 typedef struct pcclComm_t pcclComm_t;
 
 /* A master. */
 typedef struct pcclMasterInstance_t pcclMasterInstance_t;
 
-/* What is known of a peer. For programs that name it; no function takes or returns one at present. */
+/* Information about a peer. Currently unused. */
 typedef struct pcclRankInfo_t pcclRankInfo_t;
 
-/* What pcclCreateCommunicator needs to know. */
+/* The parameters of pcclCreateCommunicator. */
 typedef struct pcclCommCreateParams {
-    /* Where the master listens. */
+    /* The address of the master. */
     ccoip_socket_address_t master_address;
-    /* Peers reduce and synchronise with those that name the same group. */
+    /* Peers reduce and synchronise with the peers of the same group. */
     uint32_t peer_group;
-    /* Connections with each neighbour; 0 means the default. */
+    /* TCP connections to each neighbour; 0 means the default. */
     uint32_t p2p_connection_pool_size;
 } pcclCommCreateParams_t;
 
-/* What the elements of a reduction are. */
+/* The elements of a reduction. */
 typedef struct pcclReduceOperandDescriptor {
     pcclDataType_t datatype;
-    /* Must be one of the hints, and changes nothing at present. */
+    /* Must be a valid hint; currently unused. */
     pcclDistributionHint_t distribution_hint;
 } pcclReduceOperandDescriptor_t;
 
-/* How they travel. All zero means: as they are. With pcclQuantNone the type is ignored. */
+/* The quantisation on the wire. All zero means none. With pcclQuantNone the type is ignored. */
 typedef struct pcclQuantizationOptions {
     pcclDataType_t quantized_datatype;
     pcclQuantizationAlgorithm_t algorithm;
 } pcclQuantizationOptions_t;
 
-/* One all-reduce. All peers of the group must give the same under one tag. */
+/* An all-reduce. All peers of the group must give the same descriptor for a tag. */
 typedef struct pcclReduceDescriptor {
-    /* Elements, not bytes. 0 is legal and does nothing, once all peers agree that it does. */
+    /* Elements, not bytes. 0 is valid. */
     size_t count;
     pcclRedOp_t op;
-    /* Tells reductions apart that are in flight at the same time. */
+    /* Distinguishes concurrent reductions. */
     uint64_t tag;
     pcclReduceOperandDescriptor_t src_descriptor;
     pcclQuantizationOptions_t quantization_options;
 } pcclReduceDescriptor_t;
 
-/* One all-reduce of several, with its buffers. */
+/* An all-reduce and its buffers. */
 typedef struct pcclReduceOpDescriptor {
     void *sendbuf;
     void *recvbuf;
     pcclReduceDescriptor_t descriptor;
 } pcclReduceOpDescriptor_t;
 
-/* An all-reduce in flight. A plain value: copies name the same operation. */
+/* An all-reduce in flight. Copies refer to the same operation. */
 typedef struct pcclAsyncReduceOp {
     pcclComm_t *comm;
     uint64_t tag;
 } pcclAsyncReduceOp_t;
 
-/* What an all-reduce reports. */
+/* The report of an all-reduce. */
 typedef struct pcclReduceInfo {
     /* Peers that took part. */
     uint32_t local_world_size;
@@ -247,29 +247,29 @@ typedef struct pcclReduceInfo {
     uint64_t rx_bytes;
 } pcclReduceInfo_t;
 
-/* One tensor of a shared state. */
+/* A tensor of a shared state. */
 typedef struct pcclTensorInfo {
-    /* The key: UTF-8, at most 256 bytes, each only once in a state. */
+    /* The key: UTF-8, at most 256 bytes, unique in the state. */
     const char *name;
     void *data;
     /* Elements, not bytes. */
     size_t count;
     pcclDataType_t datatype;
     pcclDeviceType_t device_type;
-    /* Peers may hold different contents. A newcomer still receives it at its first synchronisation. */
+    /* Peers may have different contents. A new peer still receives it at its first synchronisation. */
     bool allow_content_inequality;
 } pcclTensorInfo_t;
 
-/* What all peers of a group shall hold alike. */
+/* The state that must be equal on all peers of a group. */
 typedef struct pcclSharedState {
-    /* Must grow by exactly one from one successful synchronisation to the next. */
+    /* Must grow by exactly one between successful synchronisations. */
     uint64_t revision;
     /* Entries of `infos`. */
     size_t count;
     pcclTensorInfo_t *infos;
 } pcclSharedState_t;
 
-/* What a synchronisation reports: bytes of tensors that this peer sent and received. */
+/* The report of a synchronisation: bytes of tensors that this peer sent and received. */
 typedef struct pcclSharedStateSyncInfo {
     uint64_t tx_bytes;
     uint64_t rx_bytes;
@@ -280,7 +280,7 @@ typedef struct pcclRankUuid {
     uint8_t data[16];
 } pcclRankUuid_t;
 
-/* What the library can do here: CUDA if there are a driver and a device. */
+/* The features of the library on this machine: CUDA needs a driver and a device. */
 typedef struct pcclBuildInfo {
     bool has_cuda_support;
 } pcclBuildInfo_t;
@@ -289,24 +289,18 @@ typedef struct pcclBuildInfo {
 /* The library.                                                                                            */
 /* ------------------------------------------------------------------------------------------------------ */
 
-/*
- * Makes the library ready. Call it before any communicator function, as often as you like.
- */
+/* Initialises the library. Must be called before any communicator function; may be repeated. */
 PCCL_EXPORT pcclResult_t pcclInit(void);
 
-/*
- * Tells what this build of the library can do. Needs no pcclInit.
- */
+/* Returns the features of this build. Needs no pcclInit. */
 PCCL_EXPORT pcclResult_t pcclGetBuildInfo(pcclBuildInfo_t *build_info_out);
 
-/*
- * (Ringfold) What a result means, as a sentence. Never null; valid for ever.
- */
+/* (Ringfold) Returns the description of a result. Never null; static. */
 PCCL_EXPORT const char *pcclGetErrorString(pcclResult_t result);
 
 /*
- * (Ringfold) Why the last call of this thread that failed did so: names the argument, the peer or the address
- * that is to blame. Never null, empty if no call failed. Valid until the next call of this thread that fails.
+ * (Ringfold) Returns the error of the last failed call of this thread, with the argument, peer or address. Never null;
+ * empty if no call failed. Valid until the next failed call of this thread.
  */
 PCCL_EXPORT const char *pcclGetLastError(void);
 
@@ -315,54 +309,52 @@ PCCL_EXPORT const char *pcclGetLastError(void);
 /* ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Makes a communicator. It does not speak with the master before pcclConnect.
+ * Creates a communicator. It contacts the master only in pcclConnect.
  *
- *   pcclInvalidArgument   null, an address that can't be a master's (port 0, no such protocol), or a join
- *                         token file that can't be read
+ *   pcclInvalidArgument   null, an invalid address (port 0, unknown protocol), or an unreadable join token file
  */
 PCCL_EXPORT pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *params, pcclComm_t **comm_out);
 
 /*
- * Leaves the run and frees the communicator. Operations in flight fail, calls in other threads return, and
- * nothing of the library touches a buffer any more when it returns. Fine if never connected. Never blocks
- * for ever.
+ * Leaves the run and frees the communicator. Operations in flight fail, and calls of other threads return. When it
+ * returns, the library uses no buffer any more. It need not be connected.
  */
 PCCL_EXPORT pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator);
 
 /*
- * Registers with the master and blocks until this peer is accepted. The first peer of a run is accepted at
- * once, others when all accepted peers call pcclUpdateTopology; those who wait are admitted together.
+ * Connects to the master and blocks until this peer is accepted. The first peer of a run is accepted at once, others
+ * when all accepted peers call pcclUpdateTopology.
  *
- *   pcclMasterConnectionFailed  no master is there, or it turned this peer away (wrong token). May be retried.
+ *   pcclMasterConnectionFailed  the master is unreachable or rejected this peer (wrong token). May be retried.
  *   pcclInvalidUsage            connected before
  */
 PCCL_EXPORT pcclResult_t pcclConnect(pcclComm_t *communicator);
 
 /*
- * Admits whoever waits to join. Called together by every accepted peer of the run.
+ * Accepts waiting peers. Must be called by every accepted peer of the run.
  *
  *   pcclPendingAsyncOps         an asynchronous all-reduce has not been awaited
  *   pcclUpdateTopologyFailed    the vote failed, or peers could not reach each other; retry
- *   pcclMasterConnectionFailed  the master is gone, or this peer was removed; a retry can't help
+ *   pcclMasterConnectionFailed  the master is lost, or this peer was evicted; do not retry
  *   pcclInvalidUsage            not connected
  */
 PCCL_EXPORT pcclResult_t pcclUpdateTopology(pcclComm_t *communicator);
 
 /*
- * Tells whether anyone waits to join. Called together by every accepted peer of the run, all of whom get the
- * same answer. May be called while collectives run.
+ * Returns whether peers wait to join. Must be called by every accepted peer of the run; all get the same answer. May be
+ * called during collectives.
  *
  *   pcclRankConnectionLost      the vote failed; retry
  *   pcclInvalidUsage            not connected
  */
 PCCL_EXPORT pcclResult_t pcclArePeersPending(const pcclComm_t *communicator, bool *peers_pending_out);
 
-/* Another name of pcclArePeersPending. */
+/* An alias of pcclArePeersPending. */
 PCCL_EXPORT pcclResult_t pcclAreNewPeersPending(const pcclComm_t *communicator, bool *peers_pending_out);
 
 /*
- * Measures the bandwidth between peers that have not been measured yet, and takes the ring whose slowest link
- * is fastest. Admits nobody. Called together by every accepted peer of the run.
+ * Measures the bandwidth between peers where it is unknown, and chooses the ring with the fastest slowest link. Accepts
+ * no peers. Must be called by every accepted peer of the run.
  *
  *   pcclTopologyOptimizationFailed  the vote failed, or peers could not reach each other; retry
  *   pcclPendingAsyncOps             an asynchronous all-reduce has not been awaited
@@ -371,8 +363,8 @@ PCCL_EXPORT pcclResult_t pcclAreNewPeersPending(const pcclComm_t *communicator, 
 PCCL_EXPORT pcclResult_t pcclOptimizeTopology(const pcclComm_t *communicator);
 
 /*
- * Tells a world size. Asks nobody: the value changes by pcclConnect, pcclUpdateTopology, pcclOptimizeTopology
- * and collectives that fail, and is 0 before pcclConnect.
+ * Returns a world size. It is local: the value changes only by pcclConnect, pcclUpdateTopology, pcclOptimizeTopology and
+ * collectives, and is 0 before pcclConnect.
  *
  *   pcclMasterConnectionFailed  an earlier call found that this peer is no longer part of the run
  */
@@ -384,42 +376,39 @@ PCCL_EXPORT pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAt
 /* ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Reduces the buffers of all peers of the group, element by element; every peer gets the same bits. Called
- * together, under one tag, by every accepted peer of the group. Blocks.
+ * Reduces the buffers of all peers of the group, element by element; all peers get the same bits. Must be called with
+ * the same tag by every accepted peer of the group. Blocks.
  *
- * In place if sendbuf and recvbuf are equal; otherwise they may not overlap. The outcome is the same for all:
- * success, or an abort with the same code. On failure an in-place buffer holds what it held before, so that a retry
- * counts nothing twice; out of place, sendbuf is never written and recvbuf is undefined after a failure.
- * `reduce_info_out` may be null, and is written on success only. The buffers may be null if count is 0.
+ * The operation is in place if sendbuf and recvbuf are equal; otherwise they must not overlap. It succeeds on all peers,
+ * or is aborted on all with the same code. After a failure an in-place buffer is restored, so that the call can be
+ * retried; out of place, recvbuf is undefined. `reduce_info_out` may be null, and is written only on success. The
+ * buffers may be null if count is 0.
  *
- * Both may be in the memory of a CUDA device. What was queued on its default stream before is waited for, and
- * the result is in place on return; after a failure the device holds what it held.
+ * Both buffers may be in the memory of a CUDA device. The call waits for the work on its default stream, and the result
+ * is complete on return; a failure does not change device memory.
  *
- *   pcclRankConnectionLost      aborted for the whole group: a peer was lost, or peers did not call in time;
- *                               pcclGetLastError says which. Retry
+ *   pcclRankConnectionLost      aborted for the whole group: a peer was lost or did not call in time. Retry
  *   pcclTooFewPeers             there is no other peer in the group
  *   pcclInvalidUsage            not connected
- *   pcclInvalidArgument         null, no such enum value, tag in flight, overlap, a count beyond the address
- *                               space, a quantisation that does not exist for this type and operation; or aborted
- *                               for the whole group because peers asked for different things under this tag.
- *                               A retry fails again
- *   pcclInternalError           aborted for the whole group because a peer can't run it
+ *   pcclInvalidArgument         null, an invalid enum value, a tag in flight, overlapping buffers, a count beyond the
+ *                               address space, an unsupported quantisation; or aborted for the whole group because
+ *                               peers gave different descriptors for this tag. A retry fails again
+ *   pcclInternalError           aborted for the whole group because a peer cannot run it
  */
 PCCL_EXPORT pcclResult_t pcclAllReduce(const void *sendbuf, void *recvbuf, const pcclReduceDescriptor_t *descriptor,
                                        const pcclComm_t *communicator,
                                        pcclReduceInfo_t *PCCL_NULLABLE reduce_info_out);
 
 /*
- * The same without blocking. Many may be in flight, each with a tag of its own; different peers may launch
- * them in different orders. Invalid arguments of this peer are reported here, an abort by
- * pcclAwaitAsyncReduce. The tag is in flight until that has returned.
+ * Starts an all-reduce without blocking. Many may be in flight, each with its own tag; peers may start them in different
+ * orders. Invalid arguments are reported here, an abort by pcclAwaitAsyncReduce. The tag is in flight until that returns.
  */
 PCCL_EXPORT pcclResult_t pcclAllReduceAsync(const void *sendbuf, void *recvbuf,
                                             const pcclReduceDescriptor_t *descriptor,
                                             const pcclComm_t *communicator, pcclAsyncReduceOp_t *reduce_handle_out);
 
 /*
- * Blocks until the operation has ended, and tells how: see pcclAllReduce. `reduce_info_out` may be null.
+ * Waits for the end of an operation and returns its result: see pcclAllReduce. `reduce_info_out` may be null.
  *
  *   pcclInvalidArgument         null, awaited before, never launched, or its communicator was destroyed
  */
@@ -427,13 +416,13 @@ PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_
                                               pcclReduceInfo_t *PCCL_NULLABLE reduce_info_out);
 
 /*
- * Runs several all-reduces, at most `max_in_flight` at a time, and runs those that were aborted again, until
- * all have succeeded. `max_in_flight` may differ between peers. Blocks. The report is the sum over all
- * operations, with the world that the last of them ran in; it may be null.
+ * Runs several all-reduces, at most `max_in_flight` at a time, and retries aborted ones until all have succeeded.
+ * `max_in_flight` may differ between peers. Blocks. The report is the sum over all operations, with the world of the
+ * last one; it may be null.
  *
  *   pcclTooFewPeers             this peer is alone; some of the operations may have succeeded before
- *   pcclInvalidArgument         null, count 0, max_in_flight below 1, a tag that occurs twice, a receive
- *                               buffer that overlaps another operation's buffer, and what pcclAllReduce says
+ *   pcclInvalidArgument         null, count 0, max_in_flight below 1, duplicate tags, overlapping buffers of different
+ *                               operations, or as in pcclAllReduce
  */
 PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *descriptors, size_t count,
                                                         const pcclComm_t *communicator,
@@ -445,31 +434,29 @@ PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescri
 /* ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Makes the state of all peers of the group equal. Called together by every accepted peer of the group. Blocks.
+ * Makes the state equal on all peers of the group. Must be called by every accepted peer of the group. Blocks.
  *
- * The contents are hashed; peers whose content was not elected receive the tensors in which they differ,
- * in place, and `revision` is set to the elected one. While nobody has synchronised, the first caller's revision
- * is taken; afterwards the next one is the last one plus one. A peer with a revision beyond that is rejected. A peer
- * with an older revision is not rejected, unlike in PCCL's documents: it receives the elected content and revision.
- * Two tensors may be one and the same memory; parts of it may not overlap.
- * On failure `revision` and `sync_info_out` are not written. `sync_info_out` may be null.
+ * The contents are hashed. A peer whose content was not elected receives the tensors that differ, in place, and
+ * `revision` is set to the elected one. The first synchronisation takes the first caller's revision; each later one must
+ * be the last one plus one. A peer with a greater revision is rejected. A peer with an older revision is not rejected,
+ * unlike in PCCL's documents: it receives the elected content and revision. Two tensors may be the same memory, but must
+ * not overlap partially. After a failure `revision` and `sync_info_out` are unchanged. `sync_info_out` may be null.
  *
  * With three arguments the strategy is ENFORCE_POPULAR:
  *   pcclSynchronizeSharedState(communicator, &state, &info)
  *   pcclSynchronizeSharedState(communicator, &state, strategy, &info)
- * The exported symbol takes four. `&pcclSynchronizeSharedState` is its address; in C++, where there are two
- * overloads, it needs a type to be assigned to.
+ * The exported symbol takes four. `&pcclSynchronizeSharedState` is its address; in C++, which has two overloads, it must
+ * be assigned to a typed pointer.
  *
- *   pcclNoSharedStateAvailable  nobody offers the revision that comes next, or all who held the elected content
- *                               went away before it was received
- *   pcclSharedStateSyncFailed   this peer's state was rejected (a revision that is beyond the next one, keys,
- *                               types or counts that differ from the elected ones, a strategy that can't be
- *                               mixed with the others'), or the vote failed; pcclGetLastError says which
+ *   pcclNoSharedStateAvailable  no peer offers the next revision, or all peers with the elected content were lost
+ *                               before it was received
+ *   pcclSharedStateSyncFailed   this peer's state was rejected (a revision beyond the next one; other keys, types or
+ *                               counts than the elected state; a strategy that cannot be mixed with the others'), or
+ *                               the vote failed
  *   pcclPendingAsyncOps         an asynchronous all-reduce has not been awaited
  *   pcclInvalidUsage            not connected
- *   pcclInvalidArgument         null, a key that is null, occurs twice or is no UTF-8, null data with a count,
- *                               tensors that overlap, a CUDA tensor without CUDA support, or whose
- *                               data is not in the memory of a CUDA device
+ *   pcclInvalidArgument         null, a key that is null, duplicate or not UTF-8, null data with a count, overlapping
+ *                               tensors, a CUDA tensor without CUDA support or outside of CUDA memory
  */
 PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
                                                     pcclSharedStateSyncStrategy_t strategy,
@@ -480,47 +467,41 @@ PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicat
 /* ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Makes a master, and binds it to this address, so that pcclGetMasterAddress tells its port. Peers that connect before
- * pcclRunMaster wait for it. If the address is not available yet, the master is made all the same, and pcclRunMaster
- * tries again. Needs no pcclInit.
+ * Creates a master and binds it to this address, so that pcclGetMasterAddress returns its port. Peers that connect
+ * before pcclRunMaster wait for it. If the address is not available yet, pcclRunMaster tries again. Needs no pcclInit.
  *
- *   pcclInvalidArgument         null, no such protocol, or a join token file that can't be read
+ *   pcclInvalidArgument         null, an unknown protocol, or an unreadable join token file
  */
 PCCL_EXPORT pcclResult_t pcclCreateMaster(ccoip_socket_address_t listen_address,
                                           pcclMasterInstance_t **p_master_handle_out);
 
 /*
- * Starts to serve, on a thread of the library, and binds the address if pcclCreateMaster could not. Returns at once.
+ * Starts the master on a thread of the library; binds the address if pcclCreateMaster could not. Returns at once.
  *
- *   pcclInvalidUsage            the address can't be listened on: it is in use, or not of this machine
+ *   pcclInvalidUsage            the address is in use, or not an address of this machine
  *   pcclInvalidArgument         run before
  */
 PCCL_EXPORT pcclResult_t pcclRunMaster(pcclMasterInstance_t *master_instance);
 
 /*
- * (Ringfold) Tells where a master listens; useful if it was made for port 0, which means any free port.
+ * (Ringfold) Returns the address of a master, for port 0, which means any free port.
  *
  *   pcclInvalidUsage            not bound: the address was not available, and the master was not run
  */
 PCCL_EXPORT pcclResult_t pcclGetMasterAddress(const pcclMasterInstance_t *master_instance,
                                               ccoip_socket_address_t *address_out);
 
-/*
- * Tells the master to stop, and does not wait for it. May be called again, and from any thread.
- */
+/* Stops the master without waiting for its end. May be repeated, and called from any thread. */
 PCCL_EXPORT pcclResult_t pcclInterruptMaster(pcclMasterInstance_t *master_instance);
 
 /*
- * Blocks until the master has stopped: for as long as it takes somebody to interrupt it.
+ * Waits until the master has stopped.
  *
  *   pcclInvalidUsage            never run
  */
 PCCL_EXPORT pcclResult_t pcclMasterAwaitTermination(pcclMasterInstance_t *master_instance);
 
-/*
- * Frees the master. One that still runs is interrupted and waited for first. The port can be bound again when it
- * returns.
- */
+/* Stops the master, waits for its end and frees it. The port is free when it returns. */
 PCCL_EXPORT pcclResult_t pcclDestroyMaster(pcclMasterInstance_t *master_instance);
 
 #ifdef __cplusplus
@@ -539,7 +520,7 @@ static inline pcclResult_t pcclSynchronizePopularState_(const pcclComm_t *commun
                                       sync_info_out);
 }
 
-/* The name that follows four arguments is the function, the one that follows three is the short form. */
+/* Selects the function by the number of arguments: four or three. */
 #define PCCL_FIFTH_(a, b, c, d, fifth, ...) fifth
 #define pcclSynchronizeSharedState(...)                                                                      \
     PCCL_FIFTH_(__VA_ARGS__, pcclSynchronizeSharedState, pcclSynchronizePopularState_, unused)(__VA_ARGS__)

@@ -1,4 +1,4 @@
-//! Gives the shared library its versioned name, `libpccl.so.0`, which programs that link with it ask for at run time.
+//! Sets the versioned SONAME of the shared library, `libpccl.so.0`.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

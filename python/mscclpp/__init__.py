@@ -1,4 +1,4 @@
-"""Channels between GPUs, and between hosts: memory of other ranks that kernels write, signal and wait for.
+"""Channels between GPUs and hosts: kernels write memory of other ranks, signal, and wait.
 
     import mscclpp
 
@@ -10,8 +10,8 @@
     channels = group.make_port_channels(service, memory, connections)
     service.start_proxy()
 
-Nothing here needs a GPU, cupy, torch, numpy or MPI before it is used. Names of early 2025 (``ProxyChannel``, ``SmChannel``,
-``mscclpp.comm``, ``mscclpp.utils``) are there beside those of today.
+The import needs no GPU, cupy, torch, numpy or MPI. Names of early 2025 (``ProxyChannel``, ``SmChannel``, ``mscclpp.comm``,
+``mscclpp.utils``) still work.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ __all__ = [
 
 
 def is_nvls_supported() -> bool:
-    """Whether there are channels through the switch between GPUs: there are none yet, so False everywhere."""
+    """Whether NVLS channels are supported: not yet, so always False."""
     return False
 
 
 def __getattr__(name: str) -> type:
-    # Classes that need more than everybody has are made when they are asked for.
+    # Defined on first use, because they need more than mscclpp itself.
     if name == "GpuBuffer":
         return gpu_buffer_class()
     if name == "Collectives":

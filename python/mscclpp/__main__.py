@@ -1,4 +1,4 @@
-"""``python -m mscclpp --include`` tells where the device headers are."""
+"""``python -m mscclpp --include`` prints the folder of the device headers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from mscclpp import __version__, include_path
 
 
 def main() -> None:
-    """Prints what is asked for."""
-    parser = argparse.ArgumentParser(prog="python -m mscclpp", description="Where things of mscclpp are.")
+    """Runs the command."""
+    parser = argparse.ArgumentParser(prog="python -m mscclpp", description="Prints paths of mscclpp.")
     parser.add_argument(
-        "--include", action="store_true", help="the folder with the device headers, for nvcc -I"
+        "--include", action="store_true", help="print the folder of the device headers, for nvcc -I"
     )
     parser.add_argument("--version", action="version", version=__version__)
     arguments = parser.parse_args()
     if not arguments.include:
-        parser.error("nothing was asked for: --include or --version")
+        parser.error("missing argument: --include or --version")
     print(include_path())
 
 

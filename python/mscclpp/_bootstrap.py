@@ -1,4 +1,4 @@
-"""How ranks find each other, and what they tell each other before there are connections."""
+"""Bootstrap: how ranks connect, and their first messages."""
 
 from __future__ import annotations
 
@@ -13,131 +13,133 @@ import weakref
 from collections import defaultdict, deque
 from typing import Any, Protocol, Self
 
+from mscclpp._aliases import accept_aliases
 from mscclpp._env import env
-from mscclpp._errors import Error, ErrorCode, invalid, told, translated
-from mscclpp._span import Span, span_of, written_span
-from mscclpp._spelling import also
+from mscclpp._errors import Error, ErrorCode, engine_errors, invalid, translate_error
+from mscclpp._span import Span, span_of, writable_span_of
 from ringfold import _native
 from ringfold._error import GroupError
 
-# How long ranks may meet, unless said otherwise.
-MEETING_SECONDS = 30.0
-# How long an operation waits for ranks that live. A rank that died is noticed at once.
+# The default timeout for all ranks to connect.
+CONNECT_SECONDS = 30.0
+# The timeout of an operation. A dead rank is noticed at once.
 OPERATION_SECONDS = 1800.0
-# How long the end of the process waits for what is still to be sent.
+# How long process exit waits for what is still to be sent.
 EXIT_SECONDS = 10.0
-# And if something was waited for that has not come.
-EXIT_SECONDS_OWED = 1.0
+# The same if a receive is pending that will never end.
+EXIT_SECONDS_PENDING = 1.0
 # Longer than any program runs.
 FOREVER_SECONDS = 10 * 365 * 86400.0
-# What is sent without waiting for its receiver.
+# Up to this size a send does not wait for its receiver.
 EAGER_BYTES_MAX = 64 << 10
-# Tags from here on are those of records; see the mailbox.
+# Tags from here on belong to the mailbox.
 TAGS = 1 << 30
 
 _U8, _SUM = 0, 0
 _KIND = "mscclpp1"
 
 
-class _Place:
-    """An open meeting place, which other objects may refer to weakly."""
+class _Listener:
+    """An open listener. Unlike the native one, weak references to it are possible."""
 
     def __init__(self) -> None:
-        with told():
-            self.native = _native.MeetingPlace()
+        with engine_errors():
+            self.native = _native.BootstrapListener()
 
 
 class UniqueId(bytes):
-    """Where ranks meet, as bytes that can be sent, pickled and compared. There is a secret in it: whoever has it can take
-    part. The bootstrap that made it, or this very object, keeps the place open.
+    """The address of rank 0, as bytes that can be sent, pickled and compared.
+
+    It contains a secret: any process that has it can join. The bootstrap that made it, or this object, keeps the listener open.
     """
 
-    _place: _Place | None = None
+    _listener: _Listener | None = None
 
     def __reduce__(self) -> tuple[type[UniqueId], tuple[bytes]]:
-        # The open place stays where it is.
+        # Without the listener, which stays in its process.
         return UniqueId, (bytes(self),)
 
     def __repr__(self) -> str:
         return f"UniqueId({hashlib.sha256(self).hexdigest()[:16]})"
 
 
-# Places of this process by their ids: an id that has been pickled is found again.
-_places: weakref.WeakValueDictionary[bytes, _Place] = weakref.WeakValueDictionary()
+# The listeners of this process by id: for ids that were pickled.
+_listeners: weakref.WeakValueDictionary[bytes, _Listener] = weakref.WeakValueDictionary()
 _groups: weakref.WeakSet[TcpBootstrap] = weakref.WeakSet()
 
 
 class Bootstrap:
-    """What a :class:`mscclpp.Communicator` needs of the ranks' first meeting."""
+    """The base class of bootstraps."""
 
 
 class TcpBootstrap(Bootstrap):
-    """A rank's part in a meeting over TCP.
+    """A bootstrap over TCP.
 
         bootstrap = TcpBootstrap.create(rank, n)
         bootstrap.initialize("eth0:10.0.0.1:50000")          # or "10.0.0.1:50000", or a unique id
 
-    Rank 0 listens there; the others try until it does. Calls that wait let other threads run and heed Ctrl-C.
+    Rank 0 listens there; the others retry until it does. Ctrl-C ends calls that wait.
     """
 
     def __init__(self, rank: int, n_ranks: int) -> None:
         if n_ranks < 1 or not 0 <= rank < n_ranks:
-            raise invalid(f"rank {rank} is not in a world of {n_ranks}")
+            raise invalid(f"invalid rank: rank {rank} is not in a world of {n_ranks}")
         self._rank = int(rank)
         self._n_ranks = int(n_ranks)
         self._n_ranks_per_node = 0
         self._group: _native.Group | None = None
-        self._place: _Place | None = None
-        # What this rank has sent to itself.
+        self._listener: _Listener | None = None
+        # The messages of this rank to itself.
         self._own: defaultdict[int, deque[bytes]] = defaultdict(deque)
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self.records: object = None
-        """What the mailboxes on it share."""
+        """The shared state of its mailboxes."""
         self.receiving: weakref.WeakSet[Receiving] = weakref.WeakSet()
-        """What was begun, and has not come."""
+        """The receives that have not ended."""
 
     @classmethod
     def create(cls, rank: int, n_ranks: int) -> Self:
-        """A rank that has not met the others yet."""
+        """A bootstrap that is not connected yet."""
         return cls(rank, n_ranks)
 
     def create_unique_id(self) -> UniqueId:
-        """Opens a place to meet. Rank 0 makes the id and gives it to the others, by whatever way there is."""
-        place = _Place()
-        made = UniqueId(f"{_KIND}:{self._rank}:{place.native.announcement}".encode())
-        made._place = self._place = place
-        _places[bytes(made)] = place
+        """Opens a listener and returns its id. Rank 0 calls it, and passes the id to the others."""
+        listener = _Listener()
+        made = UniqueId(f"{_KIND}:{self._rank}:{listener.native.announcement}".encode())
+        made._listener = self._listener = listener
+        _listeners[bytes(made)] = listener
         return made
 
     def get_unique_id(self) -> UniqueId:
         """Another name of :meth:`create_unique_id`."""
         return self.create_unique_id()
 
-    @also(unique_id="at", if_ip_port_trio="at", ifIpPortTrio="at")
-    def initialize(self, at: UniqueId | bytes | str, timeout_sec: float = MEETING_SECONDS) -> None:
-        """Meets the other ranks: at the place of a unique id, or at ``"interface:host:port"`` or ``"host:port"``, where
-        rank 0 listens. If they have not all come in time, that is an :class:`Error` with ``ErrorCode.Timeout``.
+    @accept_aliases(unique_id="at", if_ip_port_trio="at", ifIpPortTrio="at")
+    def initialize(self, at: UniqueId | bytes | str, timeout_sec: float = CONNECT_SECONDS) -> None:
+        """Connects all ranks: by a unique id, or at ``"interface:host:port"`` or ``"host:port"``, where rank 0 listens.
+
+        Raises an :class:`Error` with ``ErrorCode.Timeout`` if a rank is missing at the timeout.
         """
         if self._group is not None:
             raise invalid("this bootstrap is initialised already")
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             self._group = _native.Group.connect(
                 rank=self._rank,
                 world=self._n_ranks,
                 name="mscclpp",
-                at=self._meeting(at),
+                at=self._bootstrap_of(at),
                 timeout=OPERATION_SECONDS,
-                patience=float(timeout_sec),
+                connect_timeout=float(timeout_sec),
             )
         except GroupError as error:
-            is_late = time.monotonic() - began >= 0.9 * timeout_sec
-            if error.kind == "meeting" and not is_late:
+            is_timeout = time.monotonic() - started >= 0.9 * timeout_sec
+            if error.kind == "bootstrap" and not is_timeout:
                 raise Error(ErrorCode.RemoteError, str(error)) from None
-            raise translated(error) from None
+            raise translate_error(error) from None
         _groups.add(self)
-        # The place has served.
-        self._place = None
+        # The listener is no longer needed.
+        self._listener = None
         hosts = self.all_gather(_host())
         self._n_ranks_per_node = hosts.count(hosts[self._rank])
 
@@ -146,101 +148,106 @@ class TcpBootstrap(Bootstrap):
         return self._rank
 
     def get_n_ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._n_ranks
 
     def get_n_ranks_per_node(self) -> int:
-        """How many ranks are on this rank's host. Known once they have met."""
+        """The number of ranks on this rank's host. Known once they are connected."""
         self._require()
         return self._n_ranks_per_node
 
     def barrier(self) -> None:
-        """Waits until all ranks are here."""
-        with told():
+        """Waits until all ranks have called it."""
+        with engine_errors():
             self._run("barrier", -1, 0, [], [])
 
     def all_gather(self, data: Any, size: int | None = None) -> Any:
-        """Gives every rank what each one brought.
+        """Gathers data of all ranks.
 
-        ``bytes`` (lengths may differ) come back as a list of all ranks' bytes. An array is of as many equal parts as there are
-        ranks: this rank's own is filled in, the others' are written. An address and the size of a part say the same.
+        With ``bytes``, whose lengths may differ, returns a list of all ranks' bytes. An array has an equal part for each rank: this
+        rank fills in its own, and the others are written. An address and the size of a part work like an array.
         """
         if isinstance(data, bytes):
             return self._gather_bytes(data)
         if isinstance(data, int):
             if size is None or size < 0:
-                raise invalid("all_gather of memory by its address needs the size of a rank's part")
+                raise invalid("all_gather of an address needs the size of a rank's part")
             whole = Span(data, size * self._n_ranks, None)
         else:
-            whole = written_span(data, "data")
+            whole = writable_span_of(data, "data")
         if whole.nbytes % self._n_ranks:
-            raise invalid(f"{whole.nbytes} bytes are not {self._n_ranks} equal parts")
+            raise invalid(f"invalid size of data: {whole.nbytes} bytes are not {self._n_ranks} equal parts")
         _require_host(whole)
         part = whole.nbytes // self._n_ranks
         own = ctypes.create_string_buffer(max(part, 1))
         ctypes.memmove(own, whole.address + part * self._rank, part)
-        with told():
+        with engine_errors():
             self._run("all_gather", -1, 0, [(ctypes.addressof(own), part)], [(whole.address, whole.nbytes)])
         return data
 
     def send(self, data: Any, *to: int, peer: int | None = None, tag: int | None = None) -> None:
-        """Sends bytes: ``send(array, peer, tag)``, or ``send(address, size, peer, tag)``. What is not large is on its way when
-        this returns, even if this process ends then.
+        """Sends bytes: ``send(array, peer, tag)`` or ``send(address, size, peer, tag)``.
+
+        Up to 64 KiB it does not wait for the receiver, and the bytes arrive even if this process ends.
         """
-        what, peer, tag = _transfer("send", span_of, data, to, peer, tag)
-        self.send_tagged(what, peer, _tag(tag))
+        span, peer, tag = _transfer("send", span_of, data, to, peer, tag)
+        self.send_tagged(span, peer, _tag(tag))
 
     def recv(self, data: Any, *source: int, peer: int | None = None, tag: int | None = None) -> None:
-        """Waits for bytes: ``recv(array, peer, tag)``, or ``recv(address, size, peer, tag)``. They are as many as were sent."""
-        what, peer, tag = _transfer("recv", written_span, data, source, peer, tag)
-        self.receive_tagged(what, peer, _tag(tag))
+        """Receives as many bytes as were sent: ``recv(array, peer, tag)`` or ``recv(address, size, peer, tag)``."""
+        span, peer, tag = _transfer("recv", writable_span_of, data, source, peer, tag)
+        self.receive_tagged(span, peer, _tag(tag))
 
-    # --- for the package's own use ---------------------------------------------------------------------------------
+    # --- internal --------------------------------------------------------------------------------------------------
 
     @property
     def native(self) -> _native.Group:
-        """The group of the engine."""
+        """The engine's group."""
         return self._require()
 
-    def send_tagged(self, what: Span, peer: int, tag: int) -> None:
+    def send_tagged(self, span: Span, peer: int, tag: int) -> None:
         """Sends with a tag of the engine."""
         if peer == self._rank:
-            with self._news:
-                self._own[tag].append(ctypes.string_at(what.address, what.nbytes) if what.nbytes else b"")
-                self._news.notify_all()
+            with self._changed:
+                self._own[tag].append(ctypes.string_at(span.address, span.nbytes) if span.nbytes else b"")
+                self._changed.notify_all()
             return
-        with told():
-            if what.nbytes > EAGER_BYTES_MAX:
-                self._run("send", peer, tag, [(what.address, what.nbytes)], [])
+        with engine_errors():
+            if span.nbytes > EAGER_BYTES_MAX:
+                self._run("send", peer, tag, [(span.address, span.nbytes)], [])
                 return
             # A copy: the caller may change its bytes at once.
-            copy = ctypes.create_string_buffer(max(what.nbytes, 1))
-            ctypes.memmove(copy, what.address, what.nbytes)
-            spans = [(ctypes.addressof(copy), what.nbytes)]
+            copy = ctypes.create_string_buffer(max(span.nbytes, 1))
+            ctypes.memmove(copy, span.address, span.nbytes)
+            spans = [(ctypes.addressof(copy), span.nbytes)]
             self._require().submit("send", _U8, _SUM, peer, None, None, spans, [], None, tag, copy)
 
-    def receive_tagged(self, what: Span, peer: int, tag: int, timeout: float | None = None) -> None:
+    def receive_tagged(self, span: Span, peer: int, tag: int, timeout: float | None = None) -> None:
         """Receives with a tag of the engine."""
         if peer == self._rank:
-            with self._news:
-                if not self._news.wait_for(lambda: self._own[tag], timeout or OPERATION_SECONDS):
-                    raise Error(ErrorCode.Timeout, "this rank has not sent to itself what it waits for")
+            with self._changed:
+                if not self._changed.wait_for(lambda: self._own[tag], timeout or OPERATION_SECONDS):
+                    raise Error(
+                        ErrorCode.Timeout, f"timed out waiting for a send of this rank to itself, tag {tag}"
+                    )
                 data = self._own[tag].popleft()
-            if len(data) != what.nbytes:
-                raise invalid(f"this rank has sent itself {len(data)} bytes, and receives {what.nbytes}")
-            ctypes.memmove(what.address, data, len(data))
+            if len(data) != span.nbytes:
+                raise invalid(
+                    f"sizes differ: this rank sent itself {len(data)} bytes, but receives {span.nbytes}"
+                )
+            ctypes.memmove(span.address, data, len(data))
             return
-        with told():
-            self._run("recv", peer, tag, [], [(what.address, what.nbytes)], timeout)
+        with engine_errors():
+            self._run("recv", peer, tag, [], [(span.address, span.nbytes)], timeout)
 
-    def begin_receive(self, what: Span, peer: int, tag: int) -> Receiving:
-        """Receives with a tag of the engine, and is waited for as long as one likes: that it takes long is no failure."""
+    def begin_receive(self, span: Span, peer: int, tag: int) -> Receiving:
+        """Starts a receive with a tag of the engine, without a timeout."""
         if peer == self._rank:
-            return _OwnReceiving(self, what, tag)
-        spans = [(what.address, what.nbytes)]
-        with told():
+            return _OwnReceiving(self, span, tag)
+        spans = [(span.address, span.nbytes)]
+        with engine_errors():
             work = self._require().submit(
-                "recv", _U8, _SUM, peer, None, None, [], spans, FOREVER_SECONDS, tag, what.keep
+                "recv", _U8, _SUM, peer, None, None, [], spans, FOREVER_SECONDS, tag, span.keep
             )
         return _PeerReceiving(self, work)
 
@@ -251,7 +258,7 @@ class TcpBootstrap(Bootstrap):
         counts = list(lengths)
         own = ctypes.create_string_buffer(data, max(len(data), 1))
         whole = ctypes.create_string_buffer(max(sum(counts), 1))
-        with told():
+        with engine_errors():
             inputs, outputs = [(ctypes.addressof(own), len(data))], [(ctypes.addressof(whole), sum(counts))]
             self._run("all_gather_v", -1, 0, inputs, outputs, counts=counts)
         parts, at = [], 0
@@ -274,14 +281,18 @@ class TcpBootstrap(Bootstrap):
 
     def _require(self) -> _native.Group:
         if self._group is None:
-            raise invalid("this bootstrap is not initialised: initialize() meets the other ranks")
+            raise invalid("this bootstrap is not initialised: call initialize() first")
         return self._group
 
-    def _meeting(self, at: UniqueId | bytes | str) -> _native.MeetingPlace | str | tuple[str, int] | None:
+    def _bootstrap_of(
+        self, at: UniqueId | bytes | str
+    ) -> _native.BootstrapListener | str | tuple[str, int] | None:
         if isinstance(at, str) and not at.startswith(f"{_KIND}:"):
             return _address(at)
         if not isinstance(at, (str, bytes, bytearray)):
-            raise invalid(f"ranks meet by a unique id or at interface:host:port, not by {type(at).__name__}")
+            raise invalid(
+                f"invalid address of type {type(at).__name__}: must be a unique id or interface:host:port"
+            )
         given = at.encode() if isinstance(at, str) else bytes(at)
         try:
             kind, maker, announcement = given.decode().split(":", 2)
@@ -289,32 +300,32 @@ class TcpBootstrap(Bootstrap):
         except ValueError:
             kind = ""
         if kind != _KIND:
-            raise invalid("that is no unique id: create_unique_id() makes one")
+            raise invalid("invalid unique id: use one of create_unique_id()")
         if self._n_ranks == 1:
             return None
         if maker_rank != 0:
             raise invalid(
-                f"the unique id was made by rank {maker_rank}: rank 0 has to make it, for the others come to it"
+                f"invalid unique id, made by rank {maker_rank}: rank 0 has to make it, because the others connect to it"
             )
         if self._rank != 0:
             return announcement
-        place = (at._place if isinstance(at, UniqueId) else None) or _places.get(given)
-        if place is None:
+        listener = (at._listener if isinstance(at, UniqueId) else None) or _listeners.get(given)
+        if listener is None:
             raise invalid(
-                "rank 0 has not made this unique id itself, or has let go of what made it: nobody listens there"
+                "invalid unique id on rank 0: this process did not make it, or has dropped the bootstrap that made it"
             )
-        return place.native
+        return listener.native
 
 
 class Receiving(Protocol):
-    """A receive that was begun."""
+    """A started receive."""
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has come, or comes within a time."""
+        """Waits up to so many seconds. True if it has ended."""
 
 
 class _PeerReceiving:
-    """From another rank."""
+    """A receive from another rank."""
 
     def __init__(self, bootstrap: TcpBootstrap, work: _native.GroupWork) -> None:
         self._bootstrap = bootstrap
@@ -322,26 +333,26 @@ class _PeerReceiving:
         bootstrap.receiving.add(self)
 
     def wait(self, seconds: float) -> bool:
-        with told():
-            is_here = self._work.wait(seconds)
-        if is_here:
+        with engine_errors():
+            has_ended = self._work.wait(seconds)
+        if has_ended:
             self._bootstrap.receiving.discard(self)
-        return is_here
+        return has_ended
 
 
 class _OwnReceiving:
-    """From oneself."""
+    """A receive from this rank itself."""
 
-    def __init__(self, bootstrap: TcpBootstrap, what: Span, tag: int) -> None:
+    def __init__(self, bootstrap: TcpBootstrap, span: Span, tag: int) -> None:
         self._bootstrap = bootstrap
-        self._what = what
+        self._span = span
         self._tag = tag
 
     def wait(self, seconds: float) -> bool:
         try:
-            # For the wait's shortest time, which is not the default one.
+            # Not 0, which would be the default timeout.
             self._bootstrap.receive_tagged(
-                self._what, self._bootstrap.get_rank(), self._tag, max(seconds, 1e-6)
+                self._span, self._bootstrap.get_rank(), self._tag, max(seconds, 1e-6)
             )
         except Error as error:
             if error.code is ErrorCode.Timeout:
@@ -353,25 +364,27 @@ class _OwnReceiving:
 def _transfer(
     op: str, find: Any, data: Any, rest: tuple[int, ...], peer: int | None, tag: int | None
 ) -> tuple[Span, int, int]:
-    """What a transfer was called with, in one of its two forms."""
+    """The arguments of a transfer in one of its two forms."""
     numbers = list(rest)
     if isinstance(data, int):
         if not numbers:
             raise invalid(f"{op}(address, size, peer, tag) needs the size")
-        what = Span(data, numbers.pop(0), None)
+        span = Span(data, numbers.pop(0), None)
     else:
-        what = find(data, "data")
-        _require_host(what)
+        span = find(data, "data")
+        _require_host(span)
     peer = numbers.pop(0) if peer is None and numbers else peer
     tag = numbers.pop(0) if tag is None and numbers else tag
     if peer is None or numbers:
-        raise TypeError(f"{op}(array, peer, tag) or {op}(address, size, peer, tag)")
-    return what, int(peer), int(tag or 0)
+        raise TypeError(
+            f"invalid arguments: must be {op}(array, peer, tag) or {op}(address, size, peer, tag)"
+        )
+    return span, int(peer), int(tag or 0)
 
 
-def _require_host(what: Span) -> None:
-    if what.is_device:
-        raise invalid("a bootstrap moves the host's memory, not a GPU's")
+def _require_host(span: Span) -> None:
+    if span.is_device:
+        raise invalid("unsupported GPU memory: a bootstrap moves only host memory")
 
 
 def _tag(tag: int) -> int:
@@ -388,14 +401,14 @@ def _address(text: str) -> tuple[str, int]:
         interface, _, host = rest.partition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise invalid(f"{text!r} is no place to meet: interface:host:port or host:port is one")
+        raise invalid(f"invalid address {text!r}: must be interface:host:port or host:port")
     if interface and interface not in (names := [name for _, name in socket.if_nameindex()]):
-        raise invalid(f"there is no network interface {interface!r} here; there are {', '.join(names)}")
+        raise invalid(f"no network interface {interface!r} on this host: must be one of {', '.join(names)}")
     return host, _beside_torchrun(int(port))
 
 
 def _beside_torchrun(port: int) -> int:
-    """torchrun's agent listens at MASTER_PORT itself, and says so: whoever is sent there meets at the next port."""
+    """The port, or the next one if torchrun's agent listens there."""
     is_taken = os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true"
     if not is_taken or os.environ.get("MASTER_PORT") != str(port):
         return port
@@ -403,7 +416,7 @@ def _beside_torchrun(port: int) -> int:
 
 
 def _host() -> bytes:
-    """What ranks of one host have in common."""
+    """A digest that identifies this host."""
     name = env().hostid
     if not name:
         try:
@@ -415,20 +428,20 @@ def _host() -> bytes:
     return hashlib.sha256(name.encode()).digest()
 
 
-# The last to run: whatever a daemon thread's call ends with from then on, there is no interpreter to come back to.
-atexit.register(_native.interpreter_ends)
+# Registered first, so it runs last: then calls of daemon threads no longer return to the interpreter.
+atexit.register(_native.begin_interpreter_exit)
 
 
 @atexit.register
 def _finish() -> None:
-    """What was sent is on its way before the process is gone."""
+    """Waits until what was sent has left this process."""
     seconds = EXIT_SECONDS
     for bootstrap in list(_groups):
         if bootstrap._group is not None:
             bootstrap._group.retire()
         if bootstrap.receiving:
-            # Nobody waits for it any more.
-            seconds = EXIT_SECONDS_OWED
+            # Its sender may never come.
+            seconds = EXIT_SECONDS_PENDING
     _native.finish_retired(seconds)
 
 

@@ -1,4 +1,4 @@
-"""What is kept between runs: compiled kernels and the headers, in files that are whole or not there."""
+"""The cache of compiled kernels and headers. Files are written atomically."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from mscclpp._env import env
 
-# How long to wait for another process that makes the same.
-TURN_SECONDS = 120.0
+# How long to wait for another process that makes the same file.
+LOCK_SECONDS = 120.0
 
 
 def cache_folder() -> Path:
-    """Where it is kept: ``MSCCLPP_CACHE_DIR``, or ``~/.cache/ringfold/kernels``."""
+    """The cache folder: ``MSCCLPP_CACHE_DIR``, or ``~/.cache/ringfold/kernels``."""
     given = env().cache_dir
     if given:
         return Path(given)
@@ -25,32 +25,33 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "ringfold" / "kernels"
 
 
-def kept(name: str, make: Callable[[], bytes]) -> bytes:
-    """The bytes of a name, made now if nobody has yet. Processes that want the same at the same time make it once. Where
-    nothing can be kept, it is made each time.
+def cached(name: str, make: Callable[[], bytes]) -> bytes:
+    """The contents of a cache file. ``make`` makes them if there is none, once for all processes.
+
+    Without a writable cache folder, ``make`` is called each time.
     """
     path = cache_folder() / name
     try:
         return path.read_bytes()
     except OSError:
         pass
-    with _turn(path):
+    with _lock(path):
         try:
             return path.read_bytes()
         except OSError:
             pass
         made = make()
-        write_whole(path, made)
+        write_atomically(path, made)
         return made
 
 
-def write_whole(path: Path, data: bytes) -> bool:
-    """Writes a file so that whoever reads it sees all of it, or none. Whether that could be done."""
+def write_atomically(path: Path, data: bytes) -> bool:
+    """Writes a file; readers see all of it or none. False if it failed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        number, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
+        fd, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
         try:
-            with open(number, "wb") as file:
+            with open(fd, "wb") as file:
                 file.write(data)
             os.replace(draft, path)
         except BaseException:
@@ -62,16 +63,16 @@ def write_whole(path: Path, data: bytes) -> bool:
 
 
 @contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """One process at a time, as far as that can be had: it saves work, and is needed for nothing else."""
-    number = -1
+def _lock(path: Path) -> Iterator[None]:
+    """Locks between processes, if possible. It only saves work."""
+    fd = -1
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        number = os.open(path.parent / f".turn-{path.name[:2]}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        until = time.monotonic() + TURN_SECONDS
-        while time.monotonic() < until:
+        fd = os.open(path.parent / f".lock-{path.name[:2]}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + LOCK_SECONDS
+        while time.monotonic() < deadline:
             try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 time.sleep(0.01)
@@ -80,5 +81,5 @@ def _turn(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if number >= 0:
-            os.close(number)
+        if fd >= 0:
+            os.close(fd)

@@ -1,14 +1,14 @@
-"""Channels: what kernels use to write another rank's memory and to wait for it."""
+"""Channels: kernels write another rank's memory and wait for signals by them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mscclpp._errors import invalid, told
+from mscclpp._aliases import accept_aliases
+from mscclpp._errors import engine_errors, invalid
 from mscclpp._handle import DeviceHandle
 from mscclpp._memory import RegisteredMemory
 from mscclpp._semaphore import MemoryDevice2DeviceSemaphore, Semaphore
-from mscclpp._spelling import also
 from ringfold import _native
 
 if TYPE_CHECKING:
@@ -16,71 +16,72 @@ if TYPE_CHECKING:
 
 
 class BasePortChannel:
-    """A semaphore of a :class:`mscclpp.ProxyService`. Kernels push into the service's queue by the device handle, and name the
-    memories by their ids; :class:`PortChannel` knows them itself.
+    """A channel through a :class:`mscclpp.ProxyService`. Kernels push by the device handle, with the ids of the memories.
+
+    A :class:`PortChannel` knows its memories.
     """
 
     def __init__(self, native: _native.PortChannel, service: ProxyService, keep: object = None) -> None:
         self._native = native
-        # The memory behind the handle is the service's.
+        # It owns the memory behind the handle.
         self._service = service
         self._keep = keep
 
     def device_handle(self) -> DeviceHandle:
-        """For kernels: a ``BasePortChannelDeviceHandle``."""
-        with told():
+        """A ``BasePortChannelDeviceHandle`` or ``PortChannelDeviceHandle``, for kernels."""
+        with engine_errors():
             return DeviceHandle(self._native.handle)
 
     def signal(self) -> None:
-        """Has the other end signalled, behind everything before."""
-        with told():
+        """Signals the other rank, after all earlier writes."""
+        with engine_errors():
             self._native.signal()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until all that was pushed is where it belongs."""
-        with told():
+        """Waits until all earlier writes have arrived."""
+        with engine_errors():
             self._native.flush(timeout)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits for one signal of the other end."""
-        with told():
+        """Waits for one signal of the other rank."""
+        with engine_errors():
             self._native.wait(timeout)
 
     def poll(self) -> bool:
-        """Whether the other end has signalled once more; if so, that is used up."""
-        with told():
+        """Takes one signal of the other rank. False if there is none."""
+        with engine_errors():
             return self._native.poll()
 
 
 class PortChannel(BasePortChannel):
-    """From a memory of this rank to one of another rank, by a proxy thread of the host.
+    """A channel from memory of this rank to memory of another, through a proxy thread of the host.
 
-    Kernels use the device handle. The methods here do the same from the host, which needs no GPU: they push into the same
-    queue, and the other end's host waits.
+    Kernels use the device handle. The methods here do the same from the host, without a GPU.
     """
 
     def put(self, dst_offset: int, src_offset: int, size: int) -> None:
-        """Writes bytes of this rank's memory into the other's."""
-        with told():
+        """Copies bytes of this rank's memory into the other's."""
+        with engine_errors():
             self._native.put(dst_offset, src_offset, size)
 
     def put_with_signal(self, dst_offset: int, src_offset: int, size: int) -> None:
-        """Writes, and then signals."""
-        with told():
+        """Copies, then signals."""
+        with engine_errors():
             self._native.put_with_signal(dst_offset, src_offset, size)
 
     def put_with_signal_and_flush(self, dst_offset: int, src_offset: int, size: int) -> None:
-        """Writes, signals, and waits until both are where they belong."""
-        with told():
+        """Copies, signals, and waits until both have arrived."""
+        with engine_errors():
             self._native.put_with_signal_and_flush(dst_offset, src_offset, size)
 
 
 class MemoryChannel:
-    """From a memory of this rank to one of another rank that kernels can write themselves. The packet buffer is where packets of
-    the other rank come in.
+    """A channel from memory of this rank to mapped memory of another, which kernels write themselves.
+
+    Packets of the other rank arrive in the packet buffer.
     """
 
-    @also(sema="semaphore")
+    @accept_aliases(sema="semaphore")
     def __init__(
         self,
         semaphore: MemoryDevice2DeviceSemaphore | Semaphore,
@@ -92,7 +93,7 @@ class MemoryChannel:
             semaphore = MemoryDevice2DeviceSemaphore(semaphore)
         if not isinstance(semaphore, MemoryDevice2DeviceSemaphore):
             raise invalid(
-                f"a memory channel needs a MemoryDevice2DeviceSemaphore, not {type(semaphore).__name__}"
+                f"invalid semaphore: must be a MemoryDevice2DeviceSemaphore, not {type(semaphore).__name__}"
             )
         RegisteredMemory.native_of(dst, "dst")
         self._semaphore = semaphore
@@ -102,17 +103,17 @@ class MemoryChannel:
         self._handle: DeviceHandle | None = None
 
     def device_handle(self) -> DeviceHandle:
-        """For kernels: a ``MemoryChannelDeviceHandle``."""
+        """A ``MemoryChannelDeviceHandle``, for kernels."""
         if self._handle is None:
             src, buffer = self._src, self._packet_buffer
-            with told():
+            with engine_errors():
                 raw = _native.memory_channel_handle(
                     self._semaphore.native,
                     self._dst.native,
                     src.native if isinstance(src, RegisteredMemory) else self._dst.native,
                     buffer.native if isinstance(buffer, RegisteredMemory) else None,
                 )
-            # Once they were plain addresses. They are the last two words.
+            # Older programs pass addresses. They are the last two words of the handle.
             if isinstance(src, int):
                 raw = raw[:-16] + src.to_bytes(8, "little") + raw[-8:]
             if isinstance(buffer, int):

@@ -1,4 +1,4 @@
-"""The compilers of CUDA: NVRTC where there is one, else nvcc."""
+"""The CUDA compilers: NVRTC if there is one, else nvcc."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from mscclpp._errors import invalid, told
+from mscclpp._errors import engine_errors, invalid
 from mscclpp._headers import headers_digest, include_path
 from ringfold import _native
 from ringfold._error import PortError
 
-# How long nvcc may take.
+# The timeout of nvcc.
 NVCC_SECONDS = 600.0
 STANDARD = "-std=c++20"
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
-# What NVRTC says of a header of the host that it has not got, and of code for the host.
+# NVRTC's errors for host headers that it lacks, and for host code.
 _NO_HEADER = re.compile(
     r"(cannot|could not) open source file|No such file|not allowed in JIT mode", re.IGNORECASE
 )
@@ -37,7 +37,7 @@ def _toolkits() -> Iterator[Path]:
 
 @cache
 def nvrtc() -> tuple[str, str] | None:
-    """The library of NVRTC and its version, if there is one: of a Python package, or of CUDA's toolkit."""
+    """The path and version of NVRTC, of a Python package or the CUDA toolkit; None if there is none."""
     try:
         path, (major, minor) = _native.cuda_compiler()
     except PortError:
@@ -47,7 +47,7 @@ def nvrtc() -> tuple[str, str] | None:
 
 @cache
 def nvcc() -> str | None:
-    """The program nvcc, if there is one."""
+    """The path of nvcc; None if there is none."""
     for base in _toolkits():
         found = shutil.which(str(base / "bin" / "nvcc"))
         if found:
@@ -55,19 +55,19 @@ def nvcc() -> str | None:
     return shutil.which("nvcc")
 
 
-def compiled(path: Path, arch: str, defines: Mapping[str, str]) -> bytes:
-    """A source, compiled for an architecture: NVRTC's work, or nvcc's if there is no NVRTC or it lacks a header of the host."""
+def compile_file(path: Path, arch: str, defines: Mapping[str, str]) -> bytes:
+    """Compiles a source: by NVRTC, or by nvcc if there is no NVRTC or it lacks a host header."""
     try:
         source = path.read_text()
     except OSError as error:
-        raise invalid(f"the kernel can't be read: {error}") from None
+        raise invalid(f"reading the kernel failed: {error}") from None
     try:
         return _native.cuda_compile(source, str(path), arch, dict(defines), [str(path.parent)], [STANDARD])
     except PortError as error:
-        is_ours = error.kind == "argument" and not _NO_HEADER.search(str(error))
-        if nvcc() is not None and not is_ours:
+        is_users_error = error.kind == "argument" and not _NO_HEADER.search(str(error))
+        if nvcc() is not None and not is_users_error:
             return _by_nvcc(path, arch, defines)
-        with told():
+        with engine_errors():
             raise
 
 
@@ -93,14 +93,14 @@ def _by_nvcc(path: Path, arch: str, defines: Mapping[str, str]) -> bytes:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise invalid(f"nvcc can't compile {path}: {error}") from None
+            raise invalid(f"running nvcc for {path} failed: {error}") from None
         if ended.returncode:
-            raise invalid(f"{path} does not compile:\n{ended.stdout}{ended.stderr}")
+            raise invalid(f"compiling {path} failed:\n{ended.stdout}{ended.stderr}")
         return out.read_bytes()
 
 
 def fingerprint(path: Path, arch: str, defines: Mapping[str, str]) -> str:
-    """What a compiled source depends on, as one number: all that it includes, the compiler, and what it is told."""
+    """A digest of everything that a compiled source depends on: includes, compiler, macros, architecture."""
     digest = hashlib.sha256()
 
     def add(*parts: str) -> None:
@@ -125,15 +125,15 @@ def _identity(file: str | None) -> str:
 
 
 def _sources(path: Path) -> Iterator[tuple[str, str]]:
-    """A source, and all files near it that it includes."""
-    waiting, seen = [path], {path}
-    while waiting:
-        one = waiting.pop()
+    """A source and the files beside it that it includes, with their texts."""
+    pending, seen = [path], {path}
+    while pending:
+        one = pending.pop()
         try:
             text = one.read_text(errors="surrogateescape")
         except OSError:
             if one == path:
-                raise invalid(f"there is no kernel at {path}") from None
+                raise invalid(f"no kernel at {path}") from None
             continue
         yield str(one), text
         for name in _INCLUDE.findall(text):
@@ -141,4 +141,4 @@ def _sources(path: Path) -> Iterator[tuple[str, str]]:
                 near = folder / name
                 if near not in seen and near.is_file():
                     seen.add(near)
-                    waiting.append(near)
+                    pending.append(near)

@@ -1,13 +1,13 @@
-"""A way from this rank to another one."""
+"""Connections between ranks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mscclpp._errors import invalid, told
+from mscclpp._aliases import accept_aliases
+from mscclpp._errors import engine_errors, invalid
 from mscclpp._memory import RegisteredMemory
-from mscclpp._spelling import also
-from mscclpp._transport import Transport, transport_of
+from mscclpp._transport import Transport
 
 if TYPE_CHECKING:
     from mscclpp._communicator import Communicator
@@ -15,71 +15,65 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """Writes into another rank's registered memory, in the order of the calls. They go on by themselves: neither a flush nor
-    a call over there is needed. Any thread may call.
+    """Writes another rank's registered memory, in the order of the calls. Any thread may call.
+
+    Writes proceed without a flush and without a call of the other rank.
     """
 
     def __init__(self, native: _native.PortConnection, communicator: Communicator) -> None:
-        self._native = native
-        # Its port has to live as long.
-        self._communicator = communicator
-
-    @property
-    def native(self) -> _native.PortConnection:
+        self.native = native
         """The engine's object."""
-        return self._native
+        self.communicator = communicator
+        """Its communicator, which it keeps alive."""
 
-    @property
-    def communicator(self) -> Communicator:
-        """Whose it is."""
-        return self._communicator
-
-    @also(dstOffset="dst_offset", srcOffset="src_offset")
+    @accept_aliases(dstOffset="dst_offset", srcOffset="src_offset")
     def write(
         self, dst: RegisteredMemory, dst_offset: int, src: RegisteredMemory, src_offset: int, size: int
     ) -> None:
-        """Writes bytes of this rank's memory into the other rank's."""
+        """Copies bytes of this rank's memory into the other rank's."""
         _at_least_zero(dst_offset=dst_offset, src_offset=src_offset, size=size)
         target, source = RegisteredMemory.native_of(dst, "dst"), RegisteredMemory.native_of(src, "src")
-        with told():
-            self._native.write(target, dst_offset, source, src_offset, size)
+        with engine_errors():
+            self.native.write(target, dst_offset, source, src_offset, size)
 
     def update(self, dst: RegisteredMemory, dst_offset: int, value: int) -> None:
-        """Sets a word of 8 bytes, behind all writes before."""
+        """Sets an 8-byte word, after all earlier writes."""
         _at_least_zero(dst_offset=dst_offset)
         target = RegisteredMemory.native_of(dst, "dst")
-        with told():
-            self._native.update(target, dst_offset, value & (1 << 64) - 1)
+        with engine_errors():
+            self.native.update(target, dst_offset, value & (1 << 64) - 1)
 
-    @also(dstOffset="dst_offset", src_ptr="src", newValue="new_value")
+    @accept_aliases(dstOffset="dst_offset", src_ptr="src", newValue="new_value")
     def update_and_sync(self, dst: RegisteredMemory, dst_offset: int, src: int, new_value: int) -> None:
-        """Sets a word of 8 bytes over there, behind all writes before, and the word of the host at the address ``src``."""
+        """As :meth:`update`, and also sets the word of host memory at the address ``src``."""
         _at_least_zero(dst_offset=dst_offset)
         target = RegisteredMemory.native_of(dst, "dst")
         if not hasattr(src, "__index__"):
-            raise invalid(f"src is the address of a word of the host, not {type(src).__name__}")
-        with told():
-            self._native.update_and_sync(target, dst_offset, int(src), new_value & (1 << 64) - 1)
+            raise invalid(
+                f"invalid src of type {type(src).__name__}: must be the address of a word in host memory"
+            )
+        with engine_errors():
+            self.native.update_and_sync(target, dst_offset, int(src), new_value & (1 << 64) - 1)
 
     def flush(self, timeout_usec: int = -1) -> None:
-        """Waits until all writes before have left this rank's memory and lie in the other's; for ever if negative."""
-        with told():
-            self._native.flush(None if timeout_usec < 0 else timeout_usec / 1e6)
+        """Waits until all earlier writes are in the other rank's memory. A negative timeout is no limit."""
+        with engine_errors():
+            self.native.flush(None if timeout_usec < 0 else timeout_usec / 1e6)
 
     def transport(self) -> Transport:
-        """The way it takes."""
-        return transport_of(self._native.transport)
+        """Its transport."""
+        return Transport(self.native.transport)
 
     def remote_transport(self) -> Transport:
-        """The same: both ends take one way."""
+        """The same as :meth:`transport`."""
         return self.transport()
 
     def remote_rank(self) -> int:
         """The rank at the other end."""
-        return self._native.peer
+        return self.native.peer
 
     def get_max_write_queue_size(self) -> int:
-        """How many writes may be on their way: as many as are asked for."""
+        """-1: the number of pending writes is not limited."""
         return -1
 
     def __repr__(self) -> str:
@@ -89,4 +83,4 @@ class Connection:
 def _at_least_zero(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 0:
-            raise invalid(f"{name} is {number}, but starts at 0")
+            raise invalid(f"invalid offset or size: {name} is {number}, must be >= 0")

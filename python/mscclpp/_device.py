@@ -1,4 +1,4 @@
-"""Devices, and how a rank wants to be connected."""
+"""Devices and endpoint configurations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mscclpp._transport import Transport
 
 
 class DeviceType(Enum):
-    """What kind of device memory belongs to."""
+    """The kind of a device."""
 
     Unknown = 0
     CPU = 1
@@ -18,7 +18,7 @@ class DeviceType(Enum):
 
 @dataclass(frozen=True)
 class Device:
-    """A device; ``id`` -1 is the current one.
+    """A device. ``id`` -1 is the current one.
 
     >>> str(Device(DeviceType.GPU, 1))
     'GPU:1'
@@ -33,8 +33,9 @@ class Device:
 
 @dataclass
 class EndpointConfig:
-    """One end of a connection: the transport, and the device whose memory it is for (the current GPU if there is one,
-    unless said otherwise). ``max_write_queue_size`` and ``ib`` are taken for programs that give them.
+    """One end of a connection: the transport, and the device of its memory (by default the current GPU, if there is one).
+
+    ``max_write_queue_size`` and ``ib`` are ignored.
     """
 
     transport: Transport = Transport.Unknown

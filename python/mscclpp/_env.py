@@ -1,4 +1,4 @@
-"""What the environment says: variables ``MSCCLPP_<NAME>``."""
+"""Settings from the environment variables ``MSCCLPP_<NAME>``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from functools import cache
 class Env:
     """The settings of this process, read once. Each is the variable ``MSCCLPP_`` and its name in capitals.
 
-    Only ``cache_dir`` (where compiled kernels are kept) and ``hostid`` matter here; the others are there for programs that
-    read them.
+    Only ``cache_dir``, ``comm_id`` and ``hostid`` have an effect.
     """
 
     debug: str = ""
@@ -32,7 +31,7 @@ class Env:
 
 @cache
 def env() -> Env:
-    """The settings of this process: always the same object, which can't be changed."""
+    """The settings of this process, always the same immutable object."""
     given: dict[str, str | bool | int] = {}
     for field in fields(Env):
         text = os.environ.get(f"MSCCLPP_{field.name.upper()}")
@@ -44,7 +43,7 @@ def env() -> Env:
             try:
                 given[field.name] = int(text)
             except ValueError:
-                raise ValueError(f"MSCCLPP_{field.name.upper()} is a number, not {text!r}") from None
+                raise ValueError(f"invalid MSCCLPP_{field.name.upper()}={text!r}: must be a number") from None
         else:
             given[field.name] = text
     return Env(**given)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions that carry a code and words."""
+"""Exceptions with an error code and a message."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from ringfold._error import GroupError, PortError
 
 
 class ErrorCode(IntEnum):
-    """What kind of failure an :class:`Error` is."""
+    """The kind of an :class:`Error`."""
 
     SystemError = 0
-    """The operating system refused something."""
+    """A system call failed."""
     InternalError = 1
     """A bug."""
     RemoteError = 2
-    """Another rank died, left, or can't be reached."""
+    """Another rank died, left, or cannot be reached."""
     InvalidUsage = 3
-    """An argument can't be used, or ranks asked for different things."""
+    """An argument is invalid, or the calls of ranks do not match."""
     Timeout = 4
-    """Ranks did not do their part in time."""
+    """A rank did not make its call in time."""
     Aborted = 5
-    """A rank gave up, for all."""
+    """A rank aborted."""
     ExecutorError = 6
-    """A plan can't be executed."""
+    """A plan cannot be executed."""
 
 
 class BaseError(RuntimeError):
     """A call failed. ``args`` is ``(code, message)``, and both are attributes.
 
-    >>> error = Error(ErrorCode.InvalidUsage, "tag -1 is out of range")
+    >>> error = Error(ErrorCode.InvalidUsage, "invalid tag -1")
     >>> error.code.name, str(error)
-    ('InvalidUsage', 'tag -1 is out of range')
+    ('InvalidUsage', 'invalid tag -1')
     """
 
     code: int
@@ -49,7 +49,7 @@ class BaseError(RuntimeError):
 
 
 class Error(BaseError):
-    """A failure between ranks, or a misuse: ``code`` is an :class:`ErrorCode`."""
+    """A failure between ranks, or an invalid call: ``code`` is an :class:`ErrorCode`."""
 
     code: ErrorCode
 
@@ -58,24 +58,24 @@ class Error(BaseError):
 
 
 class SysError(BaseError):
-    """The operating system refused something: ``code`` is its number of the error, 0 if it gave none."""
+    """A system call failed: ``code`` is the errno, or 0."""
 
 
 class CudaError(BaseError):
-    """CUDA can't be used, or refused something: ``code`` is the number of the error, 0 if it gave none."""
+    """CUDA failed or is not available: ``code`` is the CUDA error number, or 0."""
 
 
 class CuError(CudaError):
-    """The same from CUDA's driver, which is the only part of CUDA that is used here."""
+    """An error of the CUDA driver, the only part of CUDA that is used here."""
 
 
 class IbError(BaseError):
-    """InfiniBand can't be used."""
+    """InfiniBand is not supported."""
 
 
-def invalid(words: str) -> Error:
-    """A misuse."""
-    return Error(ErrorCode.InvalidUsage, words)
+def invalid(message: str) -> Error:
+    """An :class:`Error` for an invalid call."""
+    return Error(ErrorCode.InvalidUsage, message)
 
 
 _CODES = {
@@ -83,32 +83,32 @@ _CODES = {
     "argument": ErrorCode.InvalidUsage,
     "left": ErrorCode.InvalidUsage,
     "lost": ErrorCode.RemoteError,
-    "meeting": ErrorCode.Timeout,
+    "bootstrap": ErrorCode.Timeout,
     "mismatch": ErrorCode.InvalidUsage,
     "timeout": ErrorCode.Timeout,
     "unsupported": ErrorCode.InvalidUsage,
 }
 
 
-def translated(error: GroupError | PortError) -> BaseError:
-    """What a failure of the engine is called here."""
-    words = str(error)
+def translate_error(error: GroupError | PortError) -> BaseError:
+    """The exception for an error of the engine."""
+    message = str(error)
     number = int(getattr(error, "code", 0) or 0)
     if error.kind == "cuda":
-        return CuError(number, words)
+        return CuError(number, message)
     if error.kind == "system":
-        return SysError(number, words)
-    if error.kind == "unsupported" and "InfiniBand" in words:
-        return IbError(number, words)
-    if error.kind == "unsupported" and "CUDA" in words:
-        return CudaError(number, words)
-    return Error(_CODES.get(error.kind, ErrorCode.InternalError), words)
+        return SysError(number, message)
+    if error.kind == "unsupported" and "InfiniBand" in message:
+        return IbError(number, message)
+    if error.kind == "unsupported" and "CUDA" in message:
+        return CudaError(number, message)
+    return Error(_CODES.get(error.kind, ErrorCode.InternalError), message)
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Around calls of the engine: what fails there is raised as one of the exceptions above."""
+def engine_errors() -> Iterator[None]:
+    """Raises errors of the engine inside it as the exceptions of this module."""
     try:
         yield
     except (GroupError, PortError) as error:
-        raise translated(error) from None
+        raise translate_error(error) from None

@@ -1,23 +1,17 @@
-"""Plans of collectives from files: later."""
+"""Execution plans from files: not supported yet."""
 
 from __future__ import annotations
 
 from mscclpp._errors import Error, ErrorCode
 
 
-def _later(what: str) -> Error:
-    return Error(ErrorCode.ExecutorError, f"{what}: plans from files are not executed yet")
-
-
 class ExecutionPlan:
-    """A plan in a file. Not there yet: making one raises an :class:`Error`."""
+    """A plan in a file. Not supported yet: the constructor raises an :class:`Error`."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
-        raise _later("ExecutionPlan")
+        name = type(self).__name__
+        raise Error(ErrorCode.ExecutorError, f"unsupported {name}: plans from files are not executed yet")
 
 
-class Executor:
-    """Executes plans. Not there yet: making one raises an :class:`Error`."""
-
-    def __init__(self, *arguments: object, **options: object) -> None:
-        raise _later("Executor")
+class Executor(ExecutionPlan):
+    """Executes plans. Not supported yet: the constructor raises an :class:`Error`."""

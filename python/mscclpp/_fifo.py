@@ -1,8 +1,8 @@
-"""The queue through which kernels ask the host for something."""
+"""The FIFO through which kernels send requests to the host."""
 
 from __future__ import annotations
 
-from mscclpp._errors import invalid, told
+from mscclpp._errors import engine_errors, invalid
 from mscclpp._handle import DeviceHandle
 from ringfold import _native
 
@@ -10,24 +10,24 @@ FIFO_SIZE = 512
 
 
 class ProxyTrigger:
-    """What a kernel has pushed: two words of 8 bytes. The highest bit of the second is the queue's own and reads 0."""
+    """A trigger: two 8-byte words. The highest bit of the second is reserved and reads 0."""
 
-    __slots__ = ("_is_there", "fst", "snd")
+    __slots__ = ("_is_present", "fst", "snd")
 
-    def __init__(self, fst: int = 0, snd: int = 0, is_there: bool = True) -> None:
+    def __init__(self, fst: int = 0, snd: int = 0, is_present: bool = True) -> None:
         self.fst = fst
         self.snd = snd
-        self._is_there = is_there
+        self._is_present = is_present
 
     def __bool__(self) -> bool:
-        return self._is_there
+        return self._is_present
 
     def __repr__(self) -> str:
         return f"ProxyTrigger(fst={self.fst:#x}, snd={self.snd:#x})" if self else "ProxyTrigger()"
 
 
 class Fifo:
-    """A queue of triggers. Kernels push by its device handle; the host polls and pops. Without a GPU the host may push, too.
+    """A FIFO of triggers. Kernels push by its device handle; the host polls and pops. With ``on_gpu=False`` the host pushes.
 
     >>> fifo = Fifo(4, on_gpu=False)
     >>> bool(fifo.poll()), fifo.poll().fst
@@ -42,33 +42,33 @@ class Fifo:
 
     def __init__(self, size: int = FIFO_SIZE, *, on_gpu: bool | None = None) -> None:
         if size < 1:
-            raise invalid(f"a queue of {size} triggers is none")
-        with told():
+            raise invalid(f"invalid FIFO size: {size} triggers; must be at least 1")
+        with engine_errors():
             self._native = _native.PortFifo(size, on_gpu)
 
     def poll(self) -> ProxyTrigger:
-        """The next trigger; it stays where it is. One that is false, with zeros in it, if there is none."""
-        with told():
+        """The next trigger, which stays in the FIFO. A false one with zeros if there is none."""
+        with engine_errors():
             found = self._native.poll()
         return ProxyTrigger(0, 0, False) if found is None else ProxyTrigger(*found)
 
     def pop(self) -> None:
-        """The next trigger is done with; whoever waits for that by ``sync`` goes on."""
-        with told():
+        """Removes the next trigger; ``sync`` for it returns."""
+        with engine_errors():
             self._native.pop()
 
     def size(self) -> int:
-        """How many triggers it holds at most."""
+        """The capacity in triggers."""
         return self._native.size
 
     def push(self, fst: int, snd: int) -> int:
-        """Pushes from the host, where the queue was made without a GPU; gives the position, for :meth:`sync`."""
-        with told():
+        """Pushes from the host (``on_gpu=False``); returns the position, for :meth:`sync`."""
+        with engine_errors():
             return self._native.push(fst, snd)
 
     def sync(self, position: int, timeout: float | None = None) -> None:
         """Waits until the trigger at a position has been popped."""
-        with told():
+        with engine_errors():
             self._native.sync(position, timeout)
 
     def device_handle(self) -> DeviceHandle:

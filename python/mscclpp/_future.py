@@ -1,4 +1,4 @@
-"""Something that another rank has a part in."""
+"""The result of a call that two ranks make."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Future(Generic[T]):
-    """What a call on two ranks gives, once both have made it. :meth:`get` may be called again, from any thread."""
+    """The result of a call that two ranks make. :meth:`get` may be called again, from any thread."""
 
     def __init__(self, finish: Callable[[float | None], T]) -> None:
         self._finish: Callable[[float | None], T] | None = finish
@@ -18,9 +18,7 @@ class Future(Generic[T]):
         self._value: T | None = None
 
     def get(self, timeout: float | None = None) -> T:
-        """Waits for the other rank's part. If it does not come in so many seconds, that is an :class:`mscclpp.Error`, and it can
-        be asked for again.
-        """
+        """Waits for the other rank's call. After ``timeout`` seconds raises :class:`mscclpp.Error`; it may be called again."""
         with self._lock:
             if self._finish is not None:
                 self._value = self._finish(timeout)

@@ -1,11 +1,11 @@
-"""Memory of GPUs: as arrays of cupy, and as it is."""
+"""GPU memory, with and without cupy."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from mscclpp._errors import CudaError, told
+from mscclpp._errors import CudaError, engine_errors
 from mscclpp._host_memory import dimensions
 from ringfold import _native
 
@@ -16,25 +16,25 @@ _made: list[type] = []
 
 
 class RawGpuBuffer:
-    """So many bytes of the current GPU's memory, zero-filled. Frameworks take it by DLPack as a row of bytes, without a copy:
+    """Zeroed memory of the current GPU. Frameworks use it through DLPack as bytes, without a copy:
     ``torch.from_dlpack(RawGpuBuffer(n)).view(torch.float32)``.
     """
 
     def __init__(self, nbytes: int, device: int | None = None) -> None:
         if nbytes <= 0:
-            raise ValueError(f"memory of {nbytes} bytes is none")
+            raise ValueError(f"invalid size: {nbytes} bytes; must be > 0")
         self._native = gpu_memory(nbytes, device)
 
     def nbytes(self) -> int:
-        """How many bytes."""
+        """Its size in bytes."""
         return self._native.nbytes
 
     def data(self) -> int:
-        """Their address."""
+        """Its address."""
         return self._native.address
 
     def device_id(self) -> int:
-        """The GPU they are on."""
+        """Its GPU."""
         return self._native.ordinal
 
     def to_dlpack(self) -> Any:
@@ -53,25 +53,23 @@ class RawGpuBuffer:
 
 
 def gpu_memory(nbytes: int, device: int | None) -> _native.CudaMemory:
-    """Memory of a GPU, or words that say why there is none."""
-    with told():
-        why = _native.cuda_why_not()
+    """Allocates memory of a GPU; :class:`CudaError` if there is none."""
+    with engine_errors():
+        why = _native.cuda_unavailable_reason()
         if why is not None:
-            raise CudaError(0, f"there is no GPU that could be used: {why}")
+            raise CudaError(0, f"no GPU available: {why}")
         return _native.CudaMemory(nbytes, _native.cuda_current() if device is None else device)
 
 
 class NoGpuBuffer:
-    """A zero-filled array on the GPU, as cupy has them. There is no cupy here, so it can't be made;
-    :class:`mscclpp.RawGpuBuffer` needs none.
-    """
+    """A zeroed array of cupy. Cupy is not installed, so the constructor raises; :class:`mscclpp.RawGpuBuffer` does not need it."""
 
     def __init__(
         self, shape: int | tuple[int, ...], dtype: Any = float, strides: Any = None, order: str = "C"
     ) -> None:
         dimensions(shape)
         raise RuntimeError(
-            "GpuBuffer is an array of cupy, which is not installed (pip install cupy-cuda13x); RawGpuBuffer needs none"
+            "GpuBuffer needs cupy, which is not installed: pip install cupy-cuda13x, or use RawGpuBuffer"
         )
 
 
@@ -80,7 +78,7 @@ if TYPE_CHECKING:
 
 
 def gpu_buffer_class() -> type:
-    """The class ``GpuBuffer``. Making it imports cupy, so that is done when it is asked for first."""
+    """The class ``GpuBuffer``, defined on first use because it imports cupy."""
     if not _made:
         try:
             import cupy  # type: ignore[import-not-found, unused-ignore]
@@ -95,7 +93,7 @@ def gpu_buffer_class() -> type:
 
 def _derived(cupy: Any) -> type:
     class GpuBuffer(cupy.ndarray):  # type: ignore[misc, unused-ignore]
-        """A zero-filled array of cupy in memory of its own, which other processes can open."""
+        """A zeroed array of cupy in its own allocation, which other processes can open."""
 
         def __new__(
             cls, shape: int | tuple[int, ...], dtype: Any = float, strides: Any = None, order: str = "C"
@@ -103,7 +101,7 @@ def _derived(cupy: Any) -> type:
             lengths = dimensions(shape)
             nbytes = math.prod(lengths) * cupy.dtype(dtype).itemsize
             if strides is not None:
-                # As much as the last element reaches.
+                # Up to the end of the last element.
                 nbytes = sum((n - 1) * abs(s) for n, s in zip(lengths, strides)) + cupy.dtype(dtype).itemsize
             device = cupy.cuda.runtime.getDevice()
             memory = gpu_memory(nbytes, device)

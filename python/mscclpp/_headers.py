@@ -1,24 +1,24 @@
-"""The device headers, for compilers that want them in files."""
+"""The device headers, as files for compilers."""
 
 from __future__ import annotations
 
 import hashlib
 from functools import cache
 
-from mscclpp._cache import cache_folder, write_whole
+from mscclpp._cache import cache_folder, write_atomically
 from mscclpp._errors import SysError
 from ringfold import _native
 
 
 @cache
 def headers() -> dict[str, str]:
-    """The headers: what they are included as, and their text."""
+    """The headers: include names and texts."""
     return dict(_native.cuda_headers())
 
 
 @cache
 def headers_digest() -> str:
-    """A number that changes with the headers."""
+    """A digest of the headers."""
     digest = hashlib.sha256()
     for name, text in sorted(headers().items()):
         digest.update(f"{name}\0{len(text)}\0{text}".encode())
@@ -34,8 +34,8 @@ def include_path() -> str:
             is_there = path.read_bytes() == data
         except OSError:
             is_there = False
-        if not is_there and not write_whole(path, data):
+        if not is_there and not write_atomically(path, data):
             raise SysError(
-                0, f"the headers can't be written to {folder}; MSCCLPP_CACHE_DIR names another place"
+                0, f"writing the headers to {folder} failed: set MSCCLPP_CACHE_DIR to a writable folder"
             )
     return str(folder)

@@ -1,10 +1,10 @@
-"""Memory that other ranks can write."""
+"""Registered memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mscclpp._errors import invalid, told
+from mscclpp._errors import engine_errors, invalid
 from mscclpp._transport import TransportFlags
 
 if TYPE_CHECKING:
@@ -15,62 +15,59 @@ if TYPE_CHECKING:
 class RegisteredMemory:
     """Memory of this rank that others can write, or of another rank that this one can.
 
-    :meth:`mscclpp.Communicator.register_memory` makes it of one's own memory, :meth:`mscclpp.Communicator.recv_memory` gives
-    another rank's.
+    Made by :meth:`mscclpp.Communicator.register_memory` for own memory, and :meth:`mscclpp.Communicator.recv_memory` for that of
+    another rank.
     """
 
     def __init__(self, native: _native.PortMemory, is_lasting: bool = False) -> None:
-        self._native = native
+        self.native = native
+        """The engine's object."""
         self.is_lasting = is_lasting
-        """Whether it stays open, once others were told of it, though this object is gone."""
+        """Whether it stays registered after it was sent, even without this object."""
 
     @staticmethod
     def native_of(memory: object, name: str) -> _native.PortMemory:
-        """The engine's object of an argument that has to be registered memory."""
+        """The engine's object of an argument, which must be a RegisteredMemory."""
         if not isinstance(memory, RegisteredMemory):
             raise invalid(
-                f"{name} is a RegisteredMemory, not {type(memory).__name__}: Communicator.register_memory makes one"
+                f"invalid {name}: must be a RegisteredMemory, not {type(memory).__name__}; use Communicator.register_memory"
             )
         return memory.native
 
-    @property
-    def native(self) -> _native.PortMemory:
-        """The engine's object."""
-        return self._native
-
     def data(self) -> int:
-        """The address at which this process can reach it, 0 if it can't."""
-        return self._native.address
+        """Its address in this process; 0 if it is not mapped."""
+        return self.native.address
 
     def size(self) -> int:
-        """How many bytes it has."""
-        return self._native.nbytes
+        """Its size in bytes."""
+        return self.native.nbytes
 
     def transports(self) -> TransportFlags:
-        """The ways by which it can be written."""
-        return TransportFlags._of(self._native.transports)
+        """The transports by which it can be written."""
+        return TransportFlags._of(self.native.transports)
 
     def is_device(self) -> bool:
-        """Whether it is a GPU's."""
-        return self._native.is_device
+        """Whether it is GPU memory."""
+        return self.native.is_device
 
     def serialize(self) -> bytes:
         """A record of it for other processes."""
-        with told():
-            return self._native.serialize()
+        with engine_errors():
+            return self.native.serialize()
 
     @staticmethod
     def deserialize(record: bytes, communicator: Communicator | None = None) -> RegisteredMemory:
-        """Another rank's memory, by its record. Without a communicator the one of this process that was made last, and lives,
-        maps it."""
+        """Another rank's memory, by its record. By default the newest communicator of this process maps it."""
         from mscclpp._communicator import latest
 
         try:
             data = bytes(memoryview(record))
         except TypeError:
-            raise invalid(f"a record is bytes that serialize() gave, not {type(record).__name__}") from None
+            raise invalid(
+                f"invalid record of type {type(record).__name__}: must be bytes of serialize()"
+            ) from None
         port = (communicator or latest()).port
-        with told():
+        with engine_errors():
             return RegisteredMemory(port.remote(data))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Semaphores: a word at each end of a connection, which the other end counts up."""
+"""Semaphores: a word at each end of a connection that the other end increments."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import threading
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from mscclpp._aliases import accept_aliases
 from mscclpp._connection import Connection
-from mscclpp._errors import invalid, told
+from mscclpp._errors import engine_errors, invalid
 from mscclpp._handle import DeviceHandle
-from mscclpp._spelling import also
 
 if TYPE_CHECKING:
     from mscclpp._communicator import Communicator
@@ -18,37 +18,34 @@ if TYPE_CHECKING:
 
 
 class Semaphore:
-    """A word of this rank that the other end of a connection counts up, and the other way round. It belongs to this object and
-    to those that were made of it, and several may be: :class:`Host2DeviceSemaphore`, :class:`Host2HostSemaphore`,
-    :class:`MemoryDevice2DeviceSemaphore`.
+    """A word at each end of a connection that the other end increments.
+
+    It is used through :class:`Host2DeviceSemaphore`, :class:`Host2HostSemaphore` or :class:`MemoryDevice2DeviceSemaphore`; one
+    semaphore may have several.
     """
 
     def __init__(self, native: _native.PortSemaphore, connection: Connection) -> None:
-        self._native = native
+        self.native = native
+        """The engine's object."""
         self._connection = connection
 
-    @property
-    def native(self) -> _native.PortSemaphore:
-        """The engine's object."""
-        return self._native
-
     def connection(self) -> Connection:
-        """The connection that it is at the end of."""
+        """Its connection."""
         return self._connection
 
 
-class _View(ABC):
-    """One way to use a semaphore, with a count of its own of what it has waited for.
+class _Cursor(ABC):
+    """A use of a semaphore, with its own count of the signals it has waited for.
 
-    Made of a :class:`Semaphore`, or of a communicator and a connection: the other rank does the same then, and whatever comes
-    first of what needs it waits for that.
+    Made of a :class:`Semaphore`, or of a communicator and a connection. Then the other rank makes the same call, and the first
+    use waits for it.
     """
 
-    @also(communicator="semaphore")
+    @accept_aliases(communicator="semaphore")
     def __init__(self, semaphore: Semaphore | Communicator, connection: Connection | None = None) -> None:
         self._semaphore: Semaphore | None = None
         self._future: Future[Semaphore] | None = None
-        self._made: _native.PortSemaphoreFace | None = None
+        self._cursor: _native.PortSemaphoreCursor | None = None
         self._lock = threading.Lock()
         if isinstance(semaphore, Semaphore):
             self._connection = semaphore.connection()
@@ -56,87 +53,85 @@ class _View(ABC):
             return
         if connection is None or not hasattr(semaphore, "build_semaphore"):
             raise invalid(
-                f"{type(self).__name__} is made of a semaphore, or of a communicator and a connection"
+                f"invalid arguments of {type(self).__name__}: must be a semaphore, or a communicator and a connection"
             )
         self._connection = connection
         self._future = semaphore.build_semaphore(connection)
 
     def semaphore(self) -> Semaphore:
-        """The semaphore that it was made of."""
+        """Its semaphore."""
         if self._semaphore is None:
             assert self._future is not None
             self._semaphore = self._future.get()
         return self._semaphore
 
     def connection(self) -> Connection:
-        """The connection that it is at the end of."""
+        """Its connection."""
         return self._connection
 
     @property
-    def native(self) -> _native.PortSemaphoreFace:
+    def native(self) -> _native.PortSemaphoreCursor:
         """The engine's object."""
-        if self._made is None:
+        if self._cursor is None:
             semaphore = self.semaphore()
-            # One, for it is what counts.
-            with self._lock, told():
-                if self._made is None:
-                    self._made = self._make(semaphore.native)
-        return self._made
+            # Locked: there must be only one count.
+            with self._lock, engine_errors():
+                if self._cursor is None:
+                    self._cursor = self._make(semaphore.native)
+        return self._cursor
 
     @abstractmethod
-    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreFace:
-        """The engine's object for this way."""
+    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreCursor:
+        """The engine's object of this kind."""
 
 
-class _Host(_View):
-    """A semaphore that the host signals by its connection."""
+class _HostCursor(_Cursor):
+    """A semaphore that the host signals."""
 
     def signal(self) -> None:
-        """Counts the other end's word up, behind all that this connection has written."""
-        with told():
+        """Signals the other rank, after all earlier writes of the connection."""
+        with engine_errors():
             self.native.signal()
 
     def poll(self) -> bool:
-        """Whether the other end has signalled once more; if so, that is used up."""
-        with told():
+        """Takes one signal of the other rank. False if there is none."""
+        with engine_errors():
             return self.native.poll()
 
     def wait(self, max_spin_count: int = -1, *, timeout: float | None = None) -> None:
-        """Waits for one signal of the other end: as long as it takes to look so often, or so many seconds; for ever if neither is
-        said, for a rank that died ends it.
-        """
-        with told():
+        """Waits for one signal of the other rank, for so many checks or seconds; without a limit, until the rank dies."""
+        with engine_errors():
             self.native.wait(timeout, max_spin_count)
 
 
-class Host2DeviceSemaphore(_Host):
-    """The host signals, and a kernel waits by the device handle; where there is no GPU the host waits, too."""
+class Host2DeviceSemaphore(_HostCursor):
+    """The host signals, and a kernel waits by the device handle; without a GPU the host waits."""
 
-    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreFace:
+    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreCursor:
         return native.host_to_device()
 
     def device_handle(self) -> DeviceHandle:
         """A ``Host2DeviceSemaphoreDeviceHandle``, for kernels."""
-        with told():
+        with engine_errors():
             return DeviceHandle(self.native.handle)
 
 
-class Host2HostSemaphore(_Host):
+class Host2HostSemaphore(_HostCursor):
     """The host signals, and the host waits."""
 
-    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreFace:
+    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreCursor:
         return native.host_to_host()
 
 
-class MemoryDevice2DeviceSemaphore(_View):
+class MemoryDevice2DeviceSemaphore(_Cursor):
     """Kernels signal and wait, by the device handle."""
 
-    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreFace:
+    def _make(self, native: _native.PortSemaphore) -> _native.PortSemaphoreCursor:
         return native.memory()
 
     def device_handle(self) -> DeviceHandle:
         """A ``MemoryDevice2DeviceSemaphoreDeviceHandle``, for kernels."""
-        with told():
+        with engine_errors():
             return DeviceHandle(self.native.handle)
 
 

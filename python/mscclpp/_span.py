@@ -1,4 +1,4 @@
-"""Where the bytes of a tensor lie: of cupy, torch and numpy, and of whatever else lends its memory."""
+"""The memory of tensors of cupy, torch and numpy, and of objects with the buffer protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mscclpp._errors import Error, invalid
 
 
 class Span(NamedTuple):
-    """Bytes in memory, and what keeps them there."""
+    """Bytes in memory, and the object that keeps them alive."""
 
     address: int
     nbytes: int
@@ -18,10 +18,10 @@ class Span(NamedTuple):
 
 
 def span_of(tensor: Any, name: str = "tensor") -> Span:
-    """The bytes of a tensor, which have to lie one after the other."""
+    """The memory of a contiguous tensor."""
     if isinstance(tensor, Span):
         return tensor
-    # torch's own names first: it has the attributes of others too, which raise for some tensors.
+    # torch first: its tensors have the other interfaces, too, which raise for some of them.
     if hasattr(type(tensor), "data_ptr"):
         if not tensor.is_contiguous():
             raise _not_contiguous(name, tensor.shape, tensor.stride())
@@ -31,14 +31,14 @@ def span_of(tensor: Any, name: str = "tensor") -> Span:
     for interface, is_device in (("__cuda_array_interface__", True), ("__array_interface__", False)):
         described = getattr(tensor, interface, None)
         if described is not None:
-            return _described(described, name, tensor, is_device)
+            return _from_interface(described, name, tensor, is_device)
     address, nbytes = getattr(tensor, "address", None), getattr(tensor, "nbytes", None)
     if isinstance(address, int) and isinstance(nbytes, int):
         return Span(address, nbytes, tensor)
-    return _lent(tensor, name)
+    return _from_buffer(tensor, name)
 
 
-def _described(described: dict[str, Any], name: str, tensor: object, is_device: bool) -> Span:
+def _from_interface(described: dict[str, Any], name: str, tensor: object, is_device: bool) -> Span:
     shape = tuple(int(length) for length in described["shape"])
     item = int(described["typestr"][2:])
     strides = described.get("strides")
@@ -54,42 +54,39 @@ def _described(described: dict[str, Any], name: str, tensor: object, is_device: 
     return Span(int(described["data"][0] or 0), nbytes, tensor, is_device)
 
 
-def _lent(tensor: object, name: str) -> Span:
-    """By the buffer protocol."""
+def _from_buffer(tensor: object, name: str) -> Span:
     try:
         view = memoryview(tensor)  # type: ignore[arg-type]
     except TypeError:
         raise invalid(
-            f"{name} is a tensor of cupy, torch or numpy, or something else that lends its memory, not "
-            f"{type(tensor).__name__}"
+            f"invalid {name}: must be a tensor of cupy, torch or numpy, or have the buffer protocol, not {type(tensor).__name__}"
         ) from None
     if not view.c_contiguous:
         raise _not_contiguous(name, view.shape, view.strides)
     if not view.nbytes:
         return Span(0, 0, tensor)
     if view.readonly:
-        # Nothing of ctypes finds it; what is only read may be a copy.
+        # ctypes does not give its address; a copy is as good for reading.
         copy = ctypes.create_string_buffer(view.tobytes(), view.nbytes)
         return Span(ctypes.addressof(copy), view.nbytes, copy)
     lent = (ctypes.c_ubyte * view.nbytes).from_buffer(view.cast("B"))
     return Span(ctypes.addressof(lent), view.nbytes, lent)
 
 
-def written_span(tensor: Any, name: str = "tensor") -> Span:
-    """The same for bytes that are to be written."""
+def writable_span_of(tensor: Any, name: str = "tensor") -> Span:
+    """The memory of a contiguous tensor that is writable."""
     described = (
         getattr(tensor, "__array_interface__", None) if not hasattr(type(tensor), "data_ptr") else None
     )
-    is_fixed = bool(described["data"][1]) if described is not None else isinstance(tensor, bytes)
+    is_readonly = bool(described["data"][1]) if described is not None else isinstance(tensor, bytes)
     if isinstance(tensor, memoryview):
-        is_fixed = tensor.readonly
-    if is_fixed:
-        raise invalid(f"{name} can't be written: it is read-only")
+        is_readonly = tensor.readonly
+    if is_readonly:
+        raise invalid(f"invalid {name}: it is read-only, but must be writable")
     return span_of(tensor, name)
 
 
 def _not_contiguous(name: str, shape: Any, strides: Any) -> Error:
     return invalid(
-        f"{name} of shape {list(shape or ())} is not contiguous (its strides are {list(strides or ())}): its bytes do not "
-        "lie one after the other"
+        f"{name} of shape {list(shape or ())} is not contiguous: its strides are {list(strides or ())}"
     )

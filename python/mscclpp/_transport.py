@@ -1,4 +1,4 @@
-"""How bytes go from one rank to another, and sets of such ways."""
+"""Transports and sets of transports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mscclpp._errors import IbError
 
 
 class Transport(Enum):
-    """A way for bytes.
+    """How bytes go from rank to rank.
 
     >>> Transport.CudaIpc | Transport.Ethernet
     TransportFlags(CudaIpc | Ethernet)
@@ -17,11 +17,11 @@ class Transport(Enum):
 
     Unknown = 0
     CudaIpc = 1
-    """Memory of GPUs of one host, by its driver."""
+    """GPU memory, between processes of one host."""
     Ethernet = 2
     """TCP, between any two processes."""
     SharedMemory = 4
-    """The host's memory, between processes of one host. Best with memory of a :class:`mscclpp.HostBuffer`."""
+    """Host memory, between processes of one host. Fastest with a :class:`mscclpp.HostBuffer`."""
     IB0 = 8
     IB1 = 16
     IB2 = 32
@@ -100,7 +100,7 @@ class TransportFlags:
         return self._bits == _ALL
 
     def count(self) -> int:
-        """How many are in it."""
+        """The number of transports in it."""
         return self._bits.bit_count()
 
     def __or__(self, other: Transport | TransportFlags) -> TransportFlags:
@@ -147,18 +147,13 @@ class TransportFlags:
 def _bits(one: Transport | TransportFlags) -> int:
     if isinstance(one, Transport | TransportFlags):
         return int(one.value)
-    raise TypeError(f"a Transport or TransportFlags is needed, not {type(one).__name__}")
-
-
-def transport_of(bits: int) -> Transport:
-    """The transport that the engine calls so."""
-    return Transport(bits)
+    raise TypeError(f"invalid transport: must be a Transport or TransportFlags, not {type(one).__name__}")
 
 
 def no_infiniband(transport: Transport) -> IbError:
-    """What a program hears that wants InfiniBand."""
+    """The error for InfiniBand transports."""
     return IbError(
         0,
-        f"{transport.name}: InfiniBand is not supported here; Transport.Ethernet goes between hosts, and "
-        "Transport.CudaIpc and Transport.SharedMemory go within one",
+        f"unsupported transport {transport.name}: no InfiniBand; use Transport.Ethernet between hosts, and Transport.CudaIpc or "
+        "Transport.SharedMemory within one",
     )

@@ -1,4 +1,4 @@
-"""Names of types, packets and reductions."""
+"""Element types, packets and reductions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class DataType(Enum):
-    """Types of elements."""
+    """Element types."""
 
     int32 = "int32"
     uint32 = "uint32"
@@ -23,7 +23,7 @@ class DataType(Enum):
 
 
 class PacketType(Enum):
-    """Packets: data and flags in one store."""
+    """Packet formats: data and flag in one store."""
 
     LL8 = "LL8"
     LL16 = "LL16"

@@ -1,4 +1,4 @@
-"""Names of a profiler that is not here: programs that call it run on, and nothing is recorded."""
+"""Placeholders for a profiler: the functions do nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels, buffers and parameters; also by these names in ``mscclpp`` itself."""
+"""Kernels, buffers and parameters; also available from ``mscclpp``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GpuBuffer", "HostBuffer", "Kernel", "KernelBuilder", "RawGpuBuffer",
 
 
 def __getattr__(name: str) -> type:
-    # It is a class of cupy's, which is imported by whoever asks for it.
+    # Defined on first use, because it imports cupy.
     if name == "GpuBuffer":
         return gpu_buffer_class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

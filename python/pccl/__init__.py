@@ -1,8 +1,8 @@
-"""Collectives among peers that come and go.
+"""Fault-tolerant collectives.
 
-A *master* orchestrates, *peers* do the work. A peer connects, lets others in with ``update_topology``, makes its state
-equal to the others' with ``sync_shared_state``, and reduces tensors with ``all_reduce``. If a peer dies, the operation
-fails on all peers alike, and is made again with those who are left::
+A *master* coordinates *peers*. A peer connects, accepts waiting peers with ``update_topology``, synchronises its state
+with ``sync_shared_state``, and reduces tensors with ``all_reduce``. If a peer dies, the operation fails on all peers, and
+the remaining peers retry it::
 
     import numpy, pccl
 
@@ -19,12 +19,12 @@ fails on all peers alike, and is made again with those who are left::
             if not error.is_retryable or comm.world_size < 2:
                 raise
 
-A master is started by the command ``pccl_master`` (or ``python -m pccl.master``), or by :class:`MasterNode`. ``ringfold.Run`` does what most training
-loops do with this API. ``Result`` lists how calls end; each failure is also a class of its own, such as
-``pccl.UpdateTopologyFailed``, a subclass of ``PCCLError``.
+Start a master with the command ``pccl_master`` (or ``python -m pccl.master``), or with :class:`MasterNode`. ``ringfold.Run``
+is a training loop on top of this API. ``Result`` lists the results of calls; each failure has its own subclass of
+``PCCLError``, such as ``pccl.UpdateTopologyFailed``.
 
-numpy and torch are optional, and either alone is enough. ``PCCL_LOG_LEVEL`` (TRACE, DEBUG, INFO, WARN, ERROR, OFF) says
-what is logged, to standard error.
+numpy and torch are optional; either is enough. ``PCCL_LOG_LEVEL`` (TRACE, DEBUG, INFO, WARN, ERROR, OFF) is the level of the
+log on standard error.
 """
 
 from pccl import cuda

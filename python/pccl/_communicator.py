@@ -1,4 +1,4 @@
-"""A peer's part in a run."""
+"""A peer of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pccl._descriptors import (
     ReduceInfo,
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
-    order,
+    make_request,
 )
 from pccl._enums import Attribute, ReduceOp, SharedStateSyncStrategy, require
 from pccl._tensors import SharedState, SharedStateSyncInfo
@@ -25,22 +25,21 @@ from ringfold._error import PCCLError, Result
 
 
 class Communicator:
-    """A peer's part in a run: it joins, takes part in votes and collectives, and leaves.
+    """A peer of a run: it joins, takes part in votes and collectives, and leaves.
 
-    ``address`` is the master's, ``"host:port"`` or ``"[::1]:port"``. Peers of one ``peer_group`` do collectives among
-    themselves; votes on the topology are the whole run's. ``p2p_connection_pool_size`` is the number of TCP
-    connections with each neighbour on another host (0: the default).
+    ``address`` is the address of the master, ``"host:port"`` or ``"[::1]:port"``. Collectives are among the peers of one
+    ``peer_group``; topology updates concern the whole run. ``p2p_connection_pool_size`` is the number of TCP connections
+    to each neighbour on another host (0: the default).
 
-    ``name`` is what errors of others call this peer (default: host and process id). ``token`` is the secret that the
-    master asks for (default: ``PCCL_JOIN_TOKEN``, or the file that ``PCCL_JOIN_TOKEN_FILE`` names). ``listen_ports`` is
-    a port, or the first and last of a range, that other peers reach this one at (default: any free one); ``bind`` the
-    local address to listen on; ``advertise`` the address, or addresses, that others shall dial, where that is not the
-    one that the master sees; ``site`` a number that near peers share; ``connect_timeout`` for how many seconds
-    ``connect`` waits to be let in.
+    ``name`` is the name of this peer in errors (default: host and process id). ``token`` is the join token of the master
+    (default: ``PCCL_JOIN_TOKEN``, or the file named by ``PCCL_JOIN_TOKEN_FILE``). ``listen_ports`` is the port, or the first
+    and last of a range, to listen on (default: any free one); ``bind`` the local address to listen on; ``advertise`` the
+    address or addresses that other peers dial, if not the one that the master sees; ``site`` a number that nearby peers
+    share; ``connect_timeout`` the timeout of ``connect`` in seconds.
 
-    Calls may be made from any thread, and let other Python threads run while they wait. Every call that waits ends:
-    with its answer, with a :class:`PCCLError` that names whom it waited for, or with the exception of a signal's
-    handler (Ctrl-C), and then this peer has left the run.
+    Calls may be made from any thread, and release the interpreter lock while they wait. Every waiting call ends: with its
+    result, with a :class:`PCCLError` that names the missing peers, or with the exception of a signal handler (Ctrl-C); then
+    this peer has left the run.
 
         >>> import threading, numpy, pccl
         >>> with pccl.MasterNode("127.0.0.1:0") as master:
@@ -92,51 +91,51 @@ class Communicator:
         _living.add(self)
 
     def connect(self, n_attempts: int = 5) -> None:
-        """Registers with the master and waits until the peers of the run have let this one in.
+        """Connects to the master and waits until this peer is accepted.
 
-        The first peer of a run is let in at once, later ones when all accepted peers call ``update_topology``. A master
-        that can't be reached is tried ``n_attempts`` times, a second apart; then the call fails with
-        ``MASTER_CONNECTION_FAILED``, and may be made again.
+        The first peer of a run is accepted at once, later ones when all accepted peers call ``update_topology``. An
+        unreachable master is tried ``n_attempts`` times, one second apart; then the call fails with
+        ``MASTER_CONNECTION_FAILED``, and may be retried.
         """
         if n_attempts < 1:
-            raise ValueError(f"n_attempts is at least 1, and not {n_attempts}")
+            raise ValueError(f"invalid n_attempts {n_attempts}: must be at least 1")
         begun = time.monotonic()
         for left in reversed(range(n_attempts)):
             try:
                 return self._native.connect()
             except PCCLError as error:
-                patience = self._connect_timeout
-                is_late = patience is not None and time.monotonic() - begun >= patience
+                timeout = self._connect_timeout
+                is_late = timeout is not None and time.monotonic() - begun >= timeout
                 if left == 0 or is_late or not error.is_retryable:
                     raise
             time.sleep(1)
 
     def update_topology(self) -> None:
-        """Lets in whoever waits to join. All accepted peers of the run call it together.
+        """Accepts waiting peers. All accepted peers of the run must call it.
 
-        Fails with ``UPDATE_TOPOLOGY_FAILED`` where a retry may help, with ``PENDING_ASYNC_OPS`` while an asynchronous
+        Fails with ``UPDATE_TOPOLOGY_FAILED`` if it may be retried, and with ``PENDING_ASYNC_OPS`` while an asynchronous
         all-reduce has not been awaited.
         """
         self._native.update_topology()
 
     def are_peers_pending(self) -> bool:
-        """Whether anyone waits to join. All accepted peers call it together, and get the same answer.
+        """Whether peers wait to join. All accepted peers must call it, and get the same answer.
 
-        It is legal while collectives run, on another thread say.
+        It may be called during collectives, from another thread.
         """
         return self._native.are_peers_pending()
 
     def optimize_topology(self) -> None:
-        """Measures the ways between peers that were not measured yet, and takes the best ring.
+        """Measures the bandwidth between peers where it is unknown, and chooses the best ring.
 
-        All accepted peers of the run call it together. Alone: ``INVALID_USAGE``.
+        All accepted peers of the run must call it. With a single peer: ``INVALID_USAGE``.
         """
         self._native.optimize_topology()
 
     def get_attribute(self, attribute: Attribute) -> int:
         """A world size. It changes only by connect, update_topology, optimize_topology and collectives.
 
-        After an ``all_reduce`` that succeeded it is the world of that operation, the same on all peers.
+        After a successful ``all_reduce`` it is that of the operation, the same on all peers.
         """
         return self._native.attribute(require(attribute, Attribute, "attribute").value)
 
@@ -147,7 +146,7 @@ class Communicator:
 
     @property
     def name(self) -> str:
-        """What others call this peer."""
+        """The name of this peer in errors."""
         return self._native.name
 
     def sync_shared_state(
@@ -155,16 +154,16 @@ class Communicator:
         shared_state: SharedState,
         strategy: SharedStateSyncStrategy = SharedStateSyncStrategy.ENFORCE_POPULAR,
     ) -> SharedStateSyncInfo:
-        """Makes the state the same on all peers of the group, which call it together.
+        """Makes the state equal on all peers of the group, which must all call it.
 
-        Tensors that differ from what was elected are fetched, and checked. ``shared_state.revision`` becomes the elected
-        one. A peer whose state does not fit gets a ``PCCLError`` that says why, and the others go on.
+        Tensors that differ from the elected content are received and verified. ``shared_state.revision`` becomes the
+        elected one. A peer whose state is rejected gets a ``PCCLError`` with the reason; the others continue.
         """
         require(shared_state, SharedState, "shared_state")
         number = require(strategy, SharedStateSyncStrategy, "strategy").value
         revision = shared_state.revision
         if not isinstance(revision, int) or not 0 <= revision < 1 << 64:
-            raise ValueError(f"a revision is a whole number from 0 to 2**64 - 1, and not {revision!r}")
+            raise ValueError(f"invalid revision {revision!r}: must be an integer from 0 to 2**64 - 1")
         entries = [(info.name, info._export(), info.allow_content_inequality) for info in shared_state.infos]
         shared_state.revision, tx, rx = self._native.sync_shared_state(revision, entries, number)
         return SharedStateSyncInfo(tx, rx)
@@ -181,19 +180,18 @@ class Communicator:
         weight: float | None = None,
         deadline: float | None = None,
     ) -> ReduceInfo:
-        """Reduces ``send`` of all peers of the group into ``recv`` of each, with the same bits everywhere.
+        """Reduces ``send`` of all peers of the group into ``recv`` of each. All peers get the same bits.
 
-        ``recv`` may be ``send``. Both are numpy arrays, torch tensors, or anything with the buffer protocol or DLPack,
-        contiguous and of one type and size. All peers give the same operation, type, size and quantisation.
+        ``recv`` may be ``send``. Both are numpy arrays, torch tensors, or objects with the buffer protocol or DLPack,
+        contiguous and of the same type and size. All peers must give the same operation, type, size and quantisation.
 
-        ``weight`` is this peer's share in an average of floats (the number of samples, say); then every peer gives one.
-        ``deadline`` ends the operation for all peers after so many seconds.
+        ``weight`` is this peer's weight in an average of floats, such as its number of samples; then all peers must give
+        one. ``deadline`` is the timeout of the operation for all peers, in seconds.
 
-        If a peer is lost, the call fails on all peers with ``RANK_CONNECTION_LOST``. A tensor that was reduced in place
-        then holds what it held before, so that the call can be made again; a separate ``recv`` is undefined. Alone:
-        ``TOO_FEW_PEERS``.
+        If a peer is lost, the call fails on all peers with ``RANK_CONNECTION_LOST``. An in-place tensor is restored, so
+        that the call can be retried; a separate ``recv`` is undefined. With a single peer: ``TOO_FEW_PEERS``.
         """
-        wanted = order(
+        request = make_request(
             send,
             recv,
             op,
@@ -203,7 +201,7 @@ class Communicator:
             weight=weight,
             deadline=deadline,
         )
-        return ReduceInfo(*self._native.all_reduce(wanted))
+        return ReduceInfo(*self._native.all_reduce(request))
 
     def all_reduce_async(
         self,
@@ -217,12 +215,12 @@ class Communicator:
         weight: float | None = None,
         deadline: float | None = None,
     ) -> AsyncReduceHandle:
-        """As :meth:`all_reduce`, and returns at once.
+        """As :meth:`all_reduce`, but returns at once.
 
-        Several may be in flight, under different tags, launched in any order on different peers. The tensors are kept
-        alive; they must not be used before ``wait()`` has returned.
+        Several may be in flight with different tags; peers may start them in different orders. The tensors are kept alive;
+        do not use them before ``wait()`` has returned.
         """
-        wanted = order(
+        request = make_request(
             send,
             recv,
             op,
@@ -232,39 +230,39 @@ class Communicator:
             weight=weight,
             deadline=deadline,
         )
-        return AsyncReduceHandle(self._native.all_reduce_async(wanted))
+        return AsyncReduceHandle(self._native.all_reduce_async(request))
 
     def all_reduce_multiple_with_retry(
         self, descriptors: Sequence[ReduceOpDescriptor], *, max_in_flight: int = 4
     ) -> ReduceInfo:
-        """Reduces all of these, and again what failed because a peer was lost, until all have succeeded.
+        """Runs several all-reduces, and retries those that failed because a peer was lost, until all have succeeded.
 
-        At most ``max_in_flight`` run at a time, which need not be the same on all peers. Tags must differ. Reports the
-        sum of the bytes, and the world of the last one. Alone: ``TOO_FEW_PEERS``.
+        At most ``max_in_flight`` run at a time, which may differ between peers. Tags must be unique. Returns the sum of the
+        bytes, and the world of the last one. With a single peer: ``TOO_FEW_PEERS``.
         """
         if not descriptors:
-            raise ValueError("there is nothing to reduce")
+            raise ValueError("invalid descriptors: empty")
         if max_in_flight < 1:
-            raise ValueError(f"max_in_flight is at least 1, and not {max_in_flight}")
-        wanted = []
+            raise ValueError(f"invalid max_in_flight {max_in_flight}: must be at least 1")
+        requests = []
         for item in descriptors:
             require(item, ReduceOpDescriptor, "a descriptor")
-            what = require(item.reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
-            wanted.append(
-                order(
+            reduce = require(item.reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
+            requests.append(
+                make_request(
                     item.send,
                     item.recv,
-                    what.op,
-                    what.tag,
-                    what.operand_descriptor,
-                    what.quantization_options,
-                    count=what.count,
+                    reduce.op,
+                    reduce.tag,
+                    reduce.operand_descriptor,
+                    reduce.quantization_options,
+                    count=reduce.count,
                 )
             )
-        return ReduceInfo(*self._native.all_reduce_many(wanted, max_in_flight))
+        return ReduceInfo(*self._native.all_reduce_many(requests, max_in_flight))
 
     def leave(self) -> None:
-        """Says goodbye. Calls that are under way on other threads fail, and so do all later ones."""
+        """Leaves the run. Calls on other threads fail, and so do all later ones."""
         self._native.leave()
 
     def __enter__(self) -> Communicator:
@@ -283,21 +281,21 @@ class Communicator:
 
 
 class AsyncReduceHandle:
-    """An all-reduce that was launched. ``wait()`` tells how it ended; so does ``await handle``."""
+    """An all-reduce in flight. ``wait()`` or ``await handle`` returns its result."""
 
     def __init__(self, work: _native.Work) -> None:
         self._work = work
         self._error: PCCLError | None = None
 
     def wait(self, timeout: float | None = None) -> tuple[bool, int, ReduceInfo]:
-        """Waits for the end: ``(is_success, status, info)``. May be called again.
+        """Waits for the end: ``(is_success, status, info)``. May be repeated.
 
-        ``status`` is a value of ``Result``. A failed reduce raises nothing; :attr:`error` says why. After ``timeout``
-        seconds a ``TimeoutError`` is raised, and the operation goes on.
+        ``status`` is a value of ``Result``. A failure raises nothing; :attr:`error` is the reason. After ``timeout`` seconds it
+        raises ``TimeoutError``, and the operation continues.
         """
         end = self._work.wait(timeout)
         if end is None:
-            raise TimeoutError(f"the all-reduce has not ended within {timeout} s")
+            raise TimeoutError(f"timed out after {timeout} s waiting for the all-reduce")
         status, text, is_retryable, kind, world, tx, rx = end
         if status != Result.SUCCESS:
             self._error = PCCLError(status, text, is_retryable, kind)
@@ -309,14 +307,14 @@ class AsyncReduceHandle:
 
     @property
     def error(self) -> PCCLError | None:
-        """Why it failed, once ``wait()`` has said that it did."""
+        """The error, after ``wait()`` has returned a failure."""
         return self._error
 
     def __await__(self) -> Generator[Any, None, tuple[bool, int, ReduceInfo]]:
         return self._ended().__await__()
 
     async def _ended(self) -> tuple[bool, int, ReduceInfo]:
-        # It goes on by itself, so looking now and then is enough; a thread that waits could not be cancelled.
+        # Polls: a waiting thread could not be cancelled.
         pause = 0.0002
         while not self.done():
             await asyncio.sleep(pause)
@@ -324,12 +322,12 @@ class AsyncReduceHandle:
         return self.wait()
 
 
-# Communicators say goodbye before the interpreter goes, whoever still holds them.
+# All communicators leave before the interpreter ends.
 _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 @atexit.register
 def _leave_all() -> None:
-    _native.interpreter_ends()
+    _native.begin_interpreter_exit()
     for communicator in list(_living):
         communicator.leave()

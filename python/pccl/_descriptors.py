@@ -1,4 +1,4 @@
-"""What an all-reduce is asked to do, and what it reports."""
+"""The arguments and results of all-reduces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ReduceOperandDescriptor:
-    """What the elements of a tensor are. The hint changes nothing at present."""
+    """The elements of a tensor. The hint is currently unused."""
 
     datatype: DataType
     distribution_hint: DistributionHint = DistributionHint.NONE
@@ -23,10 +23,10 @@ class ReduceOperandDescriptor:
 
 @dataclass(slots=True, init=False)
 class QuantizationOptions:
-    """How elements travel. ``QuantizationOptions()`` means no compression.
+    """The quantisation on the wire. ``QuantizationOptions()`` means none.
 
-    With ``QuantizationAlgorithm.NONE`` elements travel as they are, whatever the type says. A type without an algorithm
-    means ``MIN_MAX``, an algorithm without a type means ``UINT8``.
+    With ``QuantizationAlgorithm.NONE`` the type is ignored. A type without an algorithm means ``MIN_MAX``, an algorithm
+    without a type ``UINT8``.
     """
 
     quantized_datatype: DataType
@@ -44,7 +44,7 @@ class QuantizationOptions:
 
 @dataclass(slots=True)
 class ReduceDescriptor:
-    """What one of several all-reduces is asked to do. All peers give the same."""
+    """One of several all-reduces. All peers must give the same descriptor."""
 
     count: int
     op: ReduceOp = ReduceOp.SUM
@@ -55,9 +55,9 @@ class ReduceDescriptor:
 
 @dataclass(slots=True)
 class ReduceOpDescriptor:
-    """One all-reduce of several: the tensors, and what to do with them.
+    """One of several all-reduces with its tensors.
 
-    ``send`` and ``recv`` may be the same tensor. They are kept alive for as long as they are used.
+    ``send`` and ``recv`` may be the same tensor. They are kept alive while they are used.
     """
 
     send: Any
@@ -68,7 +68,7 @@ class ReduceOpDescriptor:
     def from_torch(
         cls, send: torch.Tensor, recv: torch.Tensor, reduce_descriptor: ReduceDescriptor
     ) -> ReduceOpDescriptor:
-        """Of torch tensors."""
+        """A descriptor of torch tensors."""
         require_torch(send, "send")
         require_torch(recv, "recv")
         return cls(send, recv, reduce_descriptor)
@@ -77,7 +77,7 @@ class ReduceOpDescriptor:
     def from_numpy(
         cls, send: numpy.ndarray[Any, Any], recv: numpy.ndarray[Any, Any], reduce_descriptor: ReduceDescriptor
     ) -> ReduceOpDescriptor:
-        """Of numpy arrays."""
+        """A descriptor of numpy arrays."""
         require_numpy(send, "send")
         require_numpy(recv, "recv")
         return cls(send, recv, reduce_descriptor)
@@ -85,7 +85,7 @@ class ReduceOpDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ReduceInfo:
-    """What an all-reduce reports: the peers that took part, and the payload bytes sent and received."""
+    """The report of an all-reduce: the number of participants, and the payload bytes sent and received."""
 
     local_world_size: int
     tx_bytes: int
@@ -93,12 +93,12 @@ class ReduceInfo:
 
     @property
     def world_size(self) -> int:
-        """Another name of ``local_world_size``."""
+        """An alias of ``local_world_size``."""
         return self.local_world_size
 
 
-class Order(NamedTuple):
-    """An all-reduce as the native module wants it."""
+class AllReduceRequest(NamedTuple):
+    """An all-reduce for the native module."""
 
     send: object
     recv: object
@@ -112,7 +112,7 @@ class Order(NamedTuple):
     deadline: float | None
 
 
-def order(
+def make_request(
     send: object,
     recv: object,
     op: ReduceOp,
@@ -123,8 +123,8 @@ def order(
     count: int | None = None,
     weight: float | None = None,
     deadline: float | None = None,
-) -> Order:
-    """What the user asks for, in the numbers of ``pccl.h``."""
+) -> AllReduceRequest:
+    """Checks the arguments and converts enums to the values of ``pccl.h``."""
     algorithm, quantized, dtype = 0, 0, None
     if quantization is not None:
         require(quantization, QuantizationOptions, "quantization_options")
@@ -135,6 +135,6 @@ def order(
         require(operand.distribution_hint, DistributionHint, "distribution_hint")
         dtype = require(operand.datatype, DataType, "datatype").value
     if not isinstance(tag, int) or not 0 <= tag < 1 << 64:
-        raise ValueError(f"a tag is a whole number from 0 to 2**64 - 1, and not {tag!r}")
+        raise ValueError(f"invalid tag {tag!r}: must be an integer from 0 to 2**64 - 1")
     number = require(op, ReduceOp, "op").value
-    return Order(send, recv, number, tag, dtype, count, algorithm, quantized, weight, deadline)
+    return AllReduceRequest(send, recv, number, tag, dtype, count, algorithm, quantized, weight, deadline)

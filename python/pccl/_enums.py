@@ -1,4 +1,4 @@
-"""The enums of the API. Their values are those of ``pccl.h``."""
+"""The enums of the API, with the values of ``pccl.h``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ReduceOp(Enum):
-    """How the values of the peers become one."""
+    """The reduction."""
 
     SUM = 0
     AVG = 1
@@ -22,7 +22,7 @@ class ReduceOp(Enum):
 
 
 class Attribute(Enum):
-    """What :meth:`Communicator.get_attribute` can tell. World sizes count accepted peers."""
+    """The world sizes of :meth:`Communicator.get_attribute`. They count accepted peers."""
 
     GLOBAL_WORLD_SIZE = 1
     """Peers of the run, in all groups."""
@@ -31,20 +31,20 @@ class Attribute(Enum):
     LOCAL_WORLD_SIZE = 2
     CURRENT_WORLD_SIZE = 2
     NUM_DISTINCT_PEER_GROUPS = 3
-    """Groups that have peers."""
+    """Groups with at least one peer."""
     LARGEST_PEER_GROUP_WORLD_SIZE = 4
-    """Peers of the group that has most of them."""
+    """Peers of the largest group."""
 
 
 class DeviceType(Enum):
-    """Where a tensor lies."""
+    """The memory of a tensor."""
 
     CPU = 0
     CUDA = 1
 
 
 class DistributionHint(Enum):
-    """How values are spread. Unused at present: quantisation measures the range of the values."""
+    """The distribution of values. Currently unused: quantisation measures the range of the values."""
 
     NONE = 0
     NORMAL = 1
@@ -52,24 +52,24 @@ class DistributionHint(Enum):
 
 
 class QuantizationAlgorithm(Enum):
-    """How values become shorter on the wire. Every peer still ends with the same bits."""
+    """The quantisation on the wire. All peers still get the same bits."""
 
     NONE = 0
     MIN_MAX = 1
-    """To UINT8, UINT16 or UINT32, between the smallest and the largest value of each chunk."""
+    """To UINT8, UINT16 or UINT32, between the minimum and maximum of each chunk."""
     ZERO_POINT_SCALE = 2
-    """To INT8, UINT8, INT16, UINT16, INT32 or UINT32, by a scale and the number that zero becomes."""
+    """To INT8, UINT8, INT16, UINT16, INT32 or UINT32, with a scale and a zero point."""
 
 
 class SharedStateSyncStrategy(Enum):
-    """Whose content a sync of the shared state takes."""
+    """The role of a peer in a sync of the shared state."""
 
     ENFORCE_POPULAR = 0
-    """What most peers hold wins; the others fetch it."""
+    """The content that most peers have is elected; the others receive it."""
     RECEIVE_ONLY = 1
-    """This peer's content never wins, and is never sent."""
+    """This peer's content is never elected and never sent."""
     SEND_ONLY = 2
-    """This peer's content must win."""
+    """This peer's content must be elected."""
 
 
 class DataType(Enum):
@@ -90,7 +90,7 @@ class DataType(Enum):
 
     @property
     def _library_name(self) -> str:
-        """What numpy and torch call it."""
+        """The name in numpy and torch."""
         return {"FLOAT": "float32", "DOUBLE": "float64"}.get(self.name, self.name.lower())
 
     @classmethod
@@ -99,11 +99,11 @@ class DataType(Enum):
             if member._library_name == name:
                 return member
         known = ", ".join(member.name for member in cls)
-        raise TypeError(f"{name} is no data type that can be reduced or shared: {known} are")
+        raise TypeError(f"unsupported data type {name}: must be one of {known}")
 
     @classmethod
     def from_torch_dtype(cls, dtype: torch.dtype) -> DataType:
-        """The type that torch calls so.
+        """The data type of a torch dtype.
 
         >>> import torch
         >>> DataType.from_torch_dtype(torch.bfloat16)
@@ -112,13 +112,13 @@ class DataType(Enum):
         return cls._of_library(str(dtype).removeprefix("torch."))
 
     def to_torch_dtype(self) -> torch.dtype:
-        """What torch calls this type."""
+        """The torch dtype."""
         dtype: torch.dtype = getattr(_torch(), self._library_name)
         return dtype
 
     @classmethod
     def from_numpy_dtype(cls, dtype: Any) -> DataType:
-        """The type that numpy calls so.
+        """The data type of a numpy dtype.
 
         >>> import numpy as np
         >>> DataType.from_numpy_dtype(np.float32)
@@ -126,15 +126,13 @@ class DataType(Enum):
         """
         known = _numpy().dtype(dtype)
         if not known.isnative:
-            raise TypeError(f"{known.str} is in another byte order than this machine's")
+            raise TypeError(f"unsupported byte order: {known.str}")
         return cls._of_library(known.name)
 
     def to_numpy_dtype(self) -> numpy.dtype[Any]:
-        """What numpy calls this type. It has no name for BFLOAT16."""
+        """The numpy dtype. There is none for BFLOAT16."""
         if self is DataType.BFLOAT16:
-            raise TypeError(
-                "numpy has no bfloat16: hold the bits as uint16, and say DataType.BFLOAT16 where they are used"
-            )
+            raise TypeError("numpy has no bfloat16: store the bits as uint16, and pass DataType.BFLOAT16")
         dtype: numpy.dtype[Any] = _numpy().dtype(self._library_name)
         return dtype
 
@@ -159,7 +157,7 @@ _Kind = TypeVar("_Kind")
 
 
 def require(value: object, kind: type[_Kind], name: str) -> _Kind:
-    """The argument is of its kind, or a TypeError says what it is."""
+    """Checks the type of an argument."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} is a {kind.__name__}, and not {value!r}")
+        raise TypeError(f"invalid {name}: must be a {kind.__name__}, not {value!r}")
     return value

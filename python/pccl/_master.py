@@ -1,4 +1,4 @@
-"""Masters within a Python process."""
+"""Masters in a Python process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ringfold import _native
 
 
 class MasterNode:
-    """A master: peers meet at it, and it decides for all of them. It never sees their data.
+    """A master. It accepts and coordinates peers; their data does not pass through it.
 
-    ``listen_address`` is ``"host:port"``; port 0 takes a free one, and :attr:`address` tells which. ``token`` is the
-    secret that peers must know to join (default: ``PCCL_JOIN_TOKEN``).
+    ``listen_address`` is ``"host:port"``; port 0 means any free port (see :attr:`address`). ``token`` is the token that peers
+    need to join (default: ``PCCL_JOIN_TOKEN``).
 
-    ``run()`` serves from a native thread. A script that only calls ``run()`` serves on until Ctrl-C: the end of the
-    script, and the destructor, wait until the master was interrupted. A script that dies of an exception takes its
-    master with it. As a context manager it runs on entry and ends on exit.
+    ``run()`` serves on a native thread. A script that only calls ``run()`` serves until Ctrl-C: the end of the script, and
+    the destructor, wait until the master is interrupted. An exception that ends the script also ends the master. As a
+    context manager it runs on entry and ends on exit.
 
         >>> with MasterNode("127.0.0.1:0") as master:
         ...     master.address.startswith("127.0.0.1:")
@@ -32,25 +32,25 @@ class MasterNode:
         self._process = os.getpid()
 
     def run(self) -> None:
-        """Listens and serves. A busy port: ``INVALID_USAGE``; a second time: ``INVALID_ARGUMENT``."""
+        """Starts the master. ``INVALID_USAGE`` if the port is in use; ``INVALID_ARGUMENT`` if it was started before."""
         self._native.run()
         self._runs = True
         _living.add(self)
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that was taken for port 0."""
+        """The address it listens on, with the actual port."""
         addresses = self._native.addresses()
         if not addresses:
-            raise RuntimeError("this master does not listen yet: call run()")
+            raise RuntimeError("the master does not listen yet: call run()")
         return addresses[0]
 
     def interrupt(self) -> None:
-        """Has it end soon. May be called again."""
+        """Stops the master without waiting for its end. May be repeated."""
         self._native.interrupt()
 
     def wait(self) -> None:
-        """Waits until it has ended; then its port is free. Never run: ``INVALID_USAGE``."""
+        """Waits until the master has ended and its port is free. ``INVALID_USAGE`` if it was not started."""
         self._native.wait()
 
     def __enter__(self) -> MasterNode:
@@ -70,13 +70,13 @@ class MasterNode:
     def __del__(self) -> None:
         # The constructor may have failed.
         if getattr(self, "_runs", False):
-            self._serve_on()
+            self._serve_until_interrupt()
 
-    def _serve_on(self) -> None:
-        """Waits for the end, which Ctrl-C brings about."""
+    def _serve_until_interrupt(self) -> None:
+        """Waits for the end; Ctrl-C ends the master."""
         self._runs = False
         if self._process != os.getpid():
-            # A forked child has the object, and not the master.
+            # A forked child has no master.
             return
         try:
             self._native.wait()
@@ -93,10 +93,10 @@ _living: weakref.WeakSet[MasterNode] = weakref.WeakSet()
 
 @atexit.register
 def _serve_all() -> None:
-    # While the interpreter is whole: later there would be no Ctrl-C.
+    # Before the interpreter ends: later Ctrl-C would not work.
     for master in list(_living):
         if hasattr(sys, "last_value"):
-            # The script has died, of Ctrl-C perhaps: nobody expects it to serve on.
+            # The script has ended with an exception or Ctrl-C.
             master.interrupt()
         if master._runs:
-            master._serve_on()
+            master._serve_until_interrupt()

@@ -1,4 +1,4 @@
-"""Whether an object is of a library that may not be installed."""
+"""Type checks for libraries that may not be installed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pccl._enums import _numpy, _torch
 
 
 def require_torch(tensor: object, name: str) -> None:
-    """It is a torch tensor, or a TypeError says what it is."""
+    """Checks that an argument is a torch tensor."""
     if not isinstance(tensor, _torch().Tensor):
-        raise TypeError(f"{name} is a {type(tensor).__name__}, and no torch tensor")
+        raise TypeError(f"invalid {name}: must be a torch tensor, not a {type(tensor).__name__}")
 
 
 def require_numpy(array: object, name: str) -> None:
-    """It is a numpy array, or a TypeError says what it is."""
+    """Checks that an argument is a numpy array."""
     if not isinstance(array, _numpy().ndarray):
-        raise TypeError(f"{name} is a {type(array).__name__}, and no numpy array")
+        raise TypeError(f"invalid {name}: must be a numpy array, not a {type(array).__name__}")

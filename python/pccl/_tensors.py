@@ -1,4 +1,4 @@
-"""The state that the peers of a group hold in common."""
+"""The shared state of a peer group."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ if TYPE_CHECKING:
 
 
 class TensorInfo:
-    """One tensor of a shared state, under a name that is the same on all peers.
+    """A tensor of a shared state, with the same name on all peers.
 
-    The tensor is kept alive, and a sync may write into it. Made from anything that numpy or torch hold::
+    The tensor is kept alive, and a sync may write it. Create it from a tensor or array::
 
         TensorInfo.from_torch(model.weight, "weight")
         TensorInfo.from_numpy(array, "array")
         TensorInfo(name="array", data=array)
 
-    or from an address, whose memory the caller keeps::
+    or from an address, whose memory the caller keeps alive::
 
         TensorInfo("array", data_ptr, numel=1000, dtype=DataType.FLOAT, device_type=DeviceType.CPU)
 
-    ``allow_content_inequality`` lets peers hold different contents; only who syncs for the first time is given the
-    others'.
+    With ``allow_content_inequality`` peers may have different contents; a new peer receives it at its first sync.
     """
 
     __slots__ = ("name", "allow_content_inequality", "_data", "_seen_as", "_tensor")
@@ -46,9 +45,9 @@ class TensorInfo:
         allow_content_inequality: bool = False,
     ) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"the name of a tensor is a string, and no {type(name).__name__}")
+            raise TypeError(f"invalid name: must be a string, not a {type(name).__name__}")
         if (data_ptr is None) == (data is None):
-            raise TypeError(f"{name!r} needs either data, or data_ptr with numel and dtype")
+            raise TypeError(f"invalid tensor {name!r}: pass either data, or data_ptr with numel and dtype")
         self.name = name
         self.allow_content_inequality = bool(allow_content_inequality)
         self._data = data
@@ -56,25 +55,23 @@ class TensorInfo:
         if data is not None:
             tensor = self._export()
             if numel is not None and numel != tensor.count:
-                raise ValueError(f"{name!r} has {tensor.count} elements, and not {numel}")
+                raise ValueError(f"invalid numel {numel}: {name!r} has {tensor.count} elements")
         else:
             if numel is None or dtype is None or data_ptr is None:
-                raise TypeError(f"{name!r} is given as an address, so numel and dtype are needed")
+                raise TypeError(f"invalid tensor {name!r}: an address needs numel and dtype")
             tensor = Tensor.at(data_ptr, numel, dtype.value, device_type.value, None)
         self._tensor = tensor
 
     def _export(self) -> Tensor:
-        """Where the tensor lies now: it may have been moved since, and what is queued on its GPU stream is waited for."""
+        """The current memory of the tensor. It waits for work on the tensor's GPU stream."""
         if self._data is None:
             return self._tensor
         name, dtype = self.name, self._seen_as
         tensor = Tensor(self._data, repr(name))
         if dtype is not None and dtype.value != tensor.dtype:
-            # Bits that numpy has no name for.
+            # numpy has no bfloat16.
             if {tensor.dtype, dtype.value} != {DataType.UINT16.value, DataType.BFLOAT16.value}:
-                raise TypeError(
-                    f"{name!r} has elements of {DataType(tensor.dtype).name}, and not {dtype.name}"
-                )
+                raise TypeError(f"invalid dtype {dtype.name}: {name!r} has {DataType(tensor.dtype).name}")
             tensor = Tensor.at(tensor.address, tensor.count, dtype.value, tensor.device, tensor)
         self._tensor = tensor
         return tensor
@@ -83,7 +80,7 @@ class TensorInfo:
     def from_torch(
         cls, tensor: torch.Tensor, name: str, *, allow_content_inequality: bool = False
     ) -> TensorInfo:
-        """A torch tensor, on the CPU or on a GPU; parameters are written in place."""
+        """A torch tensor on the CPU or a GPU; parameters are written in place."""
         require_torch(tensor, repr(name))
         return cls(name, data=tensor, allow_content_inequality=allow_content_inequality)
 
@@ -97,22 +94,22 @@ class TensorInfo:
 
     @property
     def numel(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return self._tensor.count
 
     @property
     def dtype(self) -> DataType:
-        """What they are."""
+        """The data type."""
         return DataType(self._tensor.dtype)
 
     @property
     def device_type(self) -> DeviceType:
-        """Where they lie."""
+        """The memory type."""
         return DeviceType(self._tensor.device)
 
     @property
     def data_ptr(self) -> int:
-        """The address of the first."""
+        """The address of the first element."""
         return self._tensor.address
 
     def __repr__(self) -> str:
@@ -120,10 +117,10 @@ class TensorInfo:
 
 
 class SharedState:
-    """Tensors that all peers of a group shall hold alike, and the revision of their content.
+    """Tensors that must be equal on all peers of a group, and the revision of their content.
 
-    ``revision`` starts at 0 and is raised by one, on all peers, whenever the content has changed by what all peers do
-    alike (an optimiser's step, say). After a sync it is the elected one, so a newcomer learns where the run is.
+    ``revision`` starts at 0 and grows by one on all peers whenever they change the content, as by an optimiser step. After
+    a sync it is the elected one, so that a new peer knows the step of the run.
     """
 
     __slots__ = ("infos", "revision")
@@ -136,19 +133,19 @@ class SharedState:
     ) -> None:
         given = infos if tensor_infos is None else tensor_infos
         if given is None or (infos is not None and tensor_infos is not None):
-            raise TypeError("a shared state needs tensor_infos, or infos, which is another name of it")
+            raise TypeError("invalid shared state: pass tensor_infos, or its alias infos")
         self.infos = list(given)
+        names = set()
         for info in self.infos:
             if not isinstance(info, TensorInfo):
-                raise TypeError(f"a shared state is made of TensorInfo, and not of {type(info).__name__}")
-        names = [info.name for info in self.infos]
-        twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
-        if twice:
-            raise ValueError(f"the name {sorted(twice)[0]!r} is in the shared state twice")
+                raise TypeError(f"invalid entry: must be a TensorInfo, not a {type(info).__name__}")
+            if info.name in names:
+                raise ValueError(f"duplicate name {info.name!r} in the shared state")
+            names.add(info.name)
         self.revision = 0
 
     def push_revision(self) -> None:
-        """The content has changed: the revision is one higher."""
+        """Increments the revision, after the content has changed."""
         self.revision += 1
 
     def __repr__(self) -> str:
@@ -157,7 +154,7 @@ class SharedState:
 
 @dataclass(frozen=True, slots=True)
 class SharedStateSyncInfo:
-    """What a sync reports: the bytes of tensors that were sent and received."""
+    """The report of a sync: bytes of tensors sent and received."""
 
     tx_bytes: int
     rx_bytes: int

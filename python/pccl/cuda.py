@@ -1,4 +1,4 @@
-"""Whether tensors may lie on a GPU."""
+"""CUDA support."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["is_available"]
 
 
 def is_available() -> bool:
-    """Whether CUDA tensors can be reduced and shared here: there is a driver, and a device."""
+    """Whether there are a CUDA driver and a device."""
     return has_cuda()

@@ -1,4 +1,4 @@
-"""``python -m pccl.master`` is the command ``pccl_master``: a master that serves until SIGINT or SIGTERM."""
+"""``python -m pccl.master`` is the command ``pccl_master``: a master that runs until SIGINT or SIGTERM."""
 
 import sys
 

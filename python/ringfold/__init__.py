@@ -1,18 +1,17 @@
-"""Ringfold: training that goes on when machines come and go.
+"""Ringfold: training that survives the loss of machines.
 
-``ringfold.Run`` is an elastic training loop: it joins a run, lets newcomers in, keeps the state of all peers equal bit
-for bit, averages gradients, and goes on when a peer dies. ``ringfold.DiLoCo`` wraps a PyTorch model and an outer
-optimiser, for peers that can talk only now and then. Both stand on the package ``pccl``, whose plain calls may be used
-beside them.
+``ringfold.Run`` is an elastic training loop: it joins a run, accepts new peers, keeps the state of all peers equal bit for
+bit, averages gradients, and continues when a peer dies. ``ringfold.DiLoCo`` wraps a PyTorch model and an outer optimiser,
+for peers that communicate rarely. Both are built on the package ``pccl``, whose calls may be mixed with them.
 
     >>> import ringfold
     >>> ringfold.__version__.count(".")
     2
 
-A run needs a master, which peers meet at. Start one with ``ringfold master`` (or ``pccl_master``) on a machine that all
-can reach, and see ``ringfold demo`` for a run that survives the loss of a peer.
+A run needs a master. Start it with ``ringfold master`` (or ``pccl_master``) on a machine that all peers can reach.
+``ringfold demo`` shows a run that loses a peer.
 
-Neither numpy nor torch is imported until something needs it; either alone is enough.
+numpy and torch are imported only when needed; either is enough.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["DiLoCo", "Run", "__version__"]
 
-# Where the lazy names live: DiLoCo needs torch, which takes seconds to import, and not everybody has it.
-_HOMES = {"DiLoCo": "ringfold.diloco", "Run": "ringfold.elastic"}
+# The modules of lazy names: DiLoCo needs torch, which is optional and takes seconds to import.
+_MODULES = {"DiLoCo": "ringfold.diloco", "Run": "ringfold.elastic"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'ringfold' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    # help() gets all that is listed here, so what can't be had is not.
+    # help() imports all names listed here.
     absent = set() if find_spec("torch") else {"DiLoCo"}
-    return sorted({*globals(), *_HOMES} - absent)
+    return sorted({*globals(), *_MODULES} - absent)

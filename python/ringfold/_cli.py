@@ -1,4 +1,4 @@
-"""The commands ``ringfold``, ``ccoip_master`` and ``pccl_master``, as the wheel installs them."""
+"""The commands ``ringfold``, ``ccoip_master`` and ``pccl_master`` of the wheel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def ringfold() -> int:
-    """``ringfold master``, ``ringfold demo``: see ``ringfold --help``."""
+    """The command ``ringfold``: see ``ringfold --help``."""
     return _run("ringfold")
 
 
@@ -17,17 +17,16 @@ def ccoip_master() -> int:
 
 
 def pccl_master() -> int:
-    """The same master under the name that users of ``pccl`` know."""
+    """``ccoip_master`` under the name of the package ``pccl``."""
     return _run("pccl_master")
 
 
 def _run(name: str) -> int:
-    # The command catches signals by itself and ends cleanly. Python's own handler would see them too, and raise a
-    # KeyboardInterrupt when all is over.
+    # The command catches signals itself. Python's handler would raise a KeyboardInterrupt afterwards.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     from ringfold import _native
 
-    # How it starts itself again, in processes of its own; -P because a folder named ringfold may lie where we are.
-    again = [sys.executable, "-P", "-m", "ringfold"]
-    return _native.command(name, sys.argv[1:], again)
+    # To start itself as another process; -P because the current directory may contain a folder named ringfold.
+    invocation = [sys.executable, "-P", "-m", "ringfold"]
+    return _native.command(name, sys.argv[1:], invocation)

@@ -7,38 +7,38 @@ from typing import ClassVar
 
 
 class Result(IntEnum):
-    """How a call ended. The values are those of ``pcclResult_t`` in ``pccl.h``."""
+    """The result of a call, with the values of ``pcclResult_t`` in ``pccl.h``."""
 
     SUCCESS = 0
     NOT_INITIALIZED = 1
-    """The library was not made ready; importing ``pccl`` does that."""
+    """The library is not initialised; importing ``pccl`` does that."""
     INTERNAL_ERROR = 2
-    """The operating system refused something, or a bug."""
+    """An error of the operating system, or a bug."""
     INVALID_ARGUMENT = 3
-    """An argument is invalid, or peers asked for different things. Not retryable."""
+    """An argument is invalid, or peers made different calls. Not retryable."""
     INVALID_USAGE = 4
-    """The call can't be made now."""
+    """The call is not possible now."""
     TOO_FEW_PEERS = 5
-    """A collective needs two peers, and there is one."""
+    """A collective needs at least two peers."""
     MASTER_CONNECTION_FAILED = 6
-    """The master can't be reached, or this peer is not part of the run any more."""
+    """The master is unreachable, or this peer is no longer part of the run."""
     RANK_CONNECTION_FAILED = 7
-    """A peer can't be reached."""
+    """A peer is unreachable."""
     RANK_CONNECTION_LOST = 8
-    """The operation was aborted for all peers of the group. Retry it: nothing was counted."""
+    """The operation was aborted for all peers of the group. Retry it."""
     NO_SHARED_STATE_AVAILABLE = 9
-    """Nobody has the shared state that all wait for."""
+    """No peer has the shared state."""
     PENDING_ASYNC_OPS = 10
-    """Asynchronous operations have to be awaited first."""
+    """Asynchronous operations must be awaited first."""
     UPDATE_TOPOLOGY_FAILED = 11
-    """The topology could not be updated. Retry."""
+    """The topology update failed. Retry."""
     TOPOLOGY_OPTIMIZATION_FAILED = 12
-    """The topology could not be optimised. Retry."""
+    """The topology optimisation failed. Retry."""
     OPTIMIZE_TOPOLOGY_FAILED = 12
     SHARED_STATE_SYNC_FAILED = 13
     """The shared state was rejected, or the vote on it failed."""
     REMOTE_ERROR = 14
-    """Another peer failed. No call ends so at present."""
+    """Another peer failed. Currently not returned."""
     SYSTEM_ERROR = 2
 
 
@@ -57,9 +57,9 @@ _RETRYABLE = frozenset(
 class PCCLError(Exception):
     """A call failed.
 
-    ``result`` says how, as a :class:`Result`; the text begins with the result's name and says who was waited for, in
-    which operation, and why it failed. Each result has a subclass, so that ``except`` can name it: an error with
-    ``Result.UPDATE_TOPOLOGY_FAILED`` is a ``pccl.UpdateTopologyFailed``.
+    ``result`` is a :class:`Result`. The text begins with its name and says which operation failed, why, and which peers were
+    missing. Each result has a subclass for ``except``: an error with ``Result.UPDATE_TOPOLOGY_FAILED`` is a
+    ``pccl.UpdateTopologyFailed``.
 
         >>> error = PCCLError(Result.RANK_CONNECTION_LOST, "peer b left")
         >>> error.result.name, error.is_retryable
@@ -75,19 +75,19 @@ class PCCLError(Exception):
     result: Result
     text: str
     is_retryable: bool
-    """Whether the same call may succeed if it is made again on the same communicator. Not if peers disagree on it."""
+    """Whether a retry on the same communicator may succeed. False if peers made different calls."""
     kind: str
-    """What went wrong, in a word to decide by: ``"mismatch"``, ``"timeout"``, ``"peer-lost"`` and so on."""
+    """The cause in a word: ``"mismatch"``, ``"timeout"``, ``"peer-lost"`` and so on."""
 
     def __init_subclass__(cls, result: Result | None = None) -> None:
         super().__init_subclass__()
         if result is not None:
             cls._of_result[result] = cls
-            # Users know it by this name, and tracebacks say it.
+            # The public name, for tracebacks.
             cls.__module__ = "pccl"
 
     def __new__(cls, result: int, *_: object) -> PCCLError:
-        """Makes an instance of the result's own class."""
+        """Creates an instance of the result's subclass."""
         own = cls._of_result.get(Result(result), cls) if cls is PCCLError else cls
         return super().__new__(own)
 
@@ -96,7 +96,7 @@ class PCCLError(Exception):
         self.text = text
         self.is_retryable = self.result in _RETRYABLE if is_retryable is None else is_retryable
         self.kind = kind
-        # All of them, so that it can be pickled.
+        # All arguments, for pickle.
         super().__init__(self.result, text, self.is_retryable, kind)
 
     def __str__(self) -> str:
@@ -113,11 +113,11 @@ class PCCLError(Exception):
 
 
 class NotInitialized(PCCLError, result=Result.NOT_INITIALIZED):
-    """The library was not made ready."""
+    """The library is not initialised."""
 
 
 class InternalError(PCCLError, result=Result.INTERNAL_ERROR):
-    """The operating system refused something, or a bug."""
+    """An error of the operating system, or a bug."""
 
 
 class InvalidArgument(PCCLError, result=Result.INVALID_ARGUMENT):
@@ -129,15 +129,15 @@ class InvalidUsage(PCCLError, result=Result.INVALID_USAGE):
 
 
 class TooFewPeers(PCCLError, result=Result.TOO_FEW_PEERS):
-    """A collective needs two peers, and there is one."""
+    """A collective needs at least two peers."""
 
 
 class MasterConnectionFailed(PCCLError, result=Result.MASTER_CONNECTION_FAILED):
-    """The master could not be reached, or this peer is no longer part of the run."""
+    """The master is unreachable, or this peer is no longer part of the run."""
 
 
 class RankConnectionFailed(PCCLError, result=Result.RANK_CONNECTION_FAILED):
-    """A peer could not be reached."""
+    """A peer is unreachable."""
 
 
 class RankConnectionLost(PCCLError, result=Result.RANK_CONNECTION_LOST):
@@ -145,19 +145,19 @@ class RankConnectionLost(PCCLError, result=Result.RANK_CONNECTION_LOST):
 
 
 class NoSharedStateAvailable(PCCLError, result=Result.NO_SHARED_STATE_AVAILABLE):
-    """No peer has the shared state that all wait for."""
+    """No peer has the shared state."""
 
 
 class PendingAsyncOps(PCCLError, result=Result.PENDING_ASYNC_OPS):
-    """Asynchronous operations have to be awaited first."""
+    """Asynchronous operations must be awaited first."""
 
 
 class UpdateTopologyFailed(PCCLError, result=Result.UPDATE_TOPOLOGY_FAILED):
-    """The topology could not be updated. Retry."""
+    """The topology update failed. Retry."""
 
 
 class TopologyOptimizationFailed(PCCLError, result=Result.TOPOLOGY_OPTIMIZATION_FAILED):
-    """The topology could not be optimised. Retry."""
+    """The topology optimisation failed. Retry."""
 
 
 class SharedStateSyncFailed(PCCLError, result=Result.SHARED_STATE_SYNC_FAILED):
@@ -165,31 +165,31 @@ class SharedStateSyncFailed(PCCLError, result=Result.SHARED_STATE_SYNC_FAILED):
 
 
 class RemoteError(PCCLError, result=Result.REMOTE_ERROR):
-    """Another peer failed. Nothing raises it at present."""
+    """Another peer failed. Currently not raised."""
 
 
 OptimizeTopologyFailed = TopologyOptimizationFailed
 
 
 class GroupError(RuntimeError):
-    """An operation of a group of fixed ranks failed, or the group could not be formed. The text names the ranks.
+    """An operation of a fixed group failed, or the group could not connect. The text names the ranks.
 
-    ``kind`` says how:
+    ``kind`` is the cause:
 
     - ``timeout``: ranks did not take part in time
-    - ``lost``: a rank died, left, or can't be reached
-    - ``mismatch``: ranks asked for different things
-    - ``aborted``: a rank gave the group up
-    - ``argument``: an argument can't be used, and nobody else was disturbed
+    - ``lost``: a rank died, left, or is unreachable
+    - ``mismatch``: ranks made different calls
+    - ``aborted``: a rank aborted the group
+    - ``argument``: an argument is invalid; other ranks are not affected
     - ``left``: this rank has left the group
-    - ``meeting``: the ranks did not find each other
-    - ``system``: the operating system refused something, or a bug
+    - ``bootstrap``: the ranks could not connect
+    - ``system``: an error of the operating system, or a bug
 
-        >>> error = GroupError("no answer in time from rank 1", "timeout")
+        >>> error = GroupError("timed out waiting for rank 1", "timeout")
         >>> error.kind
         'timeout'
         >>> print(error)
-        no answer in time from rank 1
+        timed out waiting for rank 1
     """
 
     kind: str
@@ -198,7 +198,7 @@ class GroupError(RuntimeError):
     def __init__(self, text: str, kind: str = "system") -> None:
         self.text = text
         self.kind = kind
-        # Both, so that it can be pickled.
+        # All arguments, for pickle.
         super().__init__(text, kind)
 
     def __str__(self) -> str:
@@ -206,40 +206,40 @@ class GroupError(RuntimeError):
 
 
 class PortError(RuntimeError):
-    """Something on the way between two ports failed, or a call of CUDA's. The text says what, and who was waited for.
+    """A connection between two ports, or a CUDA call, failed. The text names the peer.
 
-    ``kind`` says how:
+    ``kind`` is the cause:
 
-    - ``cuda``: the CUDA driver refused; ``code`` is its number for that
-    - ``argument``: an argument can't be used; a source that does not compile is one
-    - ``lost``: the other side died, left, or can't be reached
-    - ``timeout``: the other side did not do its part in time
-    - ``aborted``: somebody gave the port up
-    - ``system``: the operating system refused something, or a bug
-    - ``unsupported``: this machine, device or build can't do that
+    - ``cuda``: an error of the CUDA driver; ``code`` is its number
+    - ``argument``: an argument is invalid, such as a source that does not compile
+    - ``lost``: the other side died, left, or is unreachable
+    - ``timeout``: the other side did not respond in time
+    - ``aborted``: the port was aborted
+    - ``system``: an error of the operating system, or a bug
+    - ``unsupported``: this machine, device or build does not support the call
 
-        >>> error = PortError("no answer in time from rank 1", "timeout")
+        >>> error = PortError("timed out waiting for rank 1", "timeout")
         >>> error.kind, error.code
         ('timeout', 0)
         >>> print(error)
-        no answer in time from rank 1
+        timed out waiting for rank 1
     """
 
     kind: str
     text: str
     code: int
-    """The number that the driver or the operating system gave, or 0."""
+    """The error number of the driver or the operating system, or 0."""
 
     def __init__(self, text: str, kind: str = "system", code: int = 0) -> None:
         self.text = text
         self.kind = kind
         self.code = code
-        # All of them, so that it can be pickled.
+        # All arguments, for pickle.
         super().__init__(text, kind, code)
 
     def __str__(self) -> str:
         return self.text
 
 
-# Users know them by this name, and tracebacks say it.
+# The public name, for tracebacks.
 Result.__module__ = PCCLError.__module__ = "pccl"

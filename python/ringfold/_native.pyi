@@ -1,89 +1,21 @@
-"""The native part of Ringfold, which `pccl` and `ringfold` stand on. Numbers are those of `pccl.h`."""
+"""The native module under `pccl`, `ringfold`, `torchcomms` and `mscclpp`. Numbers are those of `pccl.h`."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, final, type_check_only
 
+from pccl._descriptors import AllReduceRequest
 from ringfold._error import GroupError
-
-__all__ = [
-    "OPERATIONS",
-    "__version__",
-    "Communicator",
-    "CudaFunction",
-    "CudaMemory",
-    "CudaModule",
-    "DeviceGroup",
-    "Group",
-    "GroupWork",
-    "Master",
-    "MeetingPlace",
-    "Port",
-    "PortChannel",
-    "PortConnection",
-    "PortFifo",
-    "PortMemory",
-    "PortOffer",
-    "PortProxy",
-    "PortSemaphore",
-    "PortSemaphoreFace",
-    "PortSemaphoreOffer",
-    "Tensor",
-    "Window",
-    "WindowWork",
-    "Work",
-    "command",
-    "cuda_arch",
-    "cuda_compile",
-    "cuda_compiler",
-    "cuda_count",
-    "cuda_current",
-    "cuda_device_of",
-    "cuda_headers",
-    "cuda_multiprocessors",
-    "cuda_why_not",
-    "finish_retired",
-    "has_cuda",
-    "interpreter_ends",
-    "memory_channel_handle",
-    "port_handle_sizes",
-    "start_log",
-]
 
 __version__: str
 
 OPERATIONS: dict[str, tuple[str, ...]]
-"""The operations of a :class:`Group` by name, with the arguments that each takes beside its buffers: ``root``, ``src`` or
-``dst`` (given as ``peer``), ``reduce``, ``counts``, ``others``, ``root_counts`` (``counts`` of the root alone), ``tag``."""
-
-@type_check_only
-class Order(Protocol):
-    """What an all-reduce is asked to do."""
-
-    @property
-    def send(self) -> object: ...
-    @property
-    def recv(self) -> object: ...
-    @property
-    def op(self) -> int: ...
-    @property
-    def tag(self) -> int: ...
-    @property
-    def dtype(self) -> int | None: ...
-    @property
-    def elements(self) -> int | None: ...
-    @property
-    def algorithm(self) -> int: ...
-    @property
-    def quantized(self) -> int: ...
-    @property
-    def weight(self) -> float | None: ...
-    @property
-    def deadline(self) -> float | None: ...
+"""The operations of a :class:`Group` by name, and the arguments of each beside its buffers: ``root``, ``src`` or ``dst``
+(passed as ``peer``), ``reduce``, ``counts``, ``others``, ``root_counts`` (``counts``, only on the root), ``tag``."""
 
 @final
 class Tensor:
-    """Where the bytes of a tensor lie, what they are, and what keeps them there."""
+    """The memory of a tensor: address, element type, and the object that keeps it alive."""
 
     def __new__(cls, object: object, name: str) -> Tensor: ...
     @staticmethod
@@ -99,14 +31,14 @@ class Tensor:
 
 @final
 class Work:
-    """An operation that was launched."""
+    """A started all-reduce of a run."""
 
     def wait(self, timeout: float | None) -> tuple[int, str, bool, str, int, int, int] | None: ...
     def done(self) -> bool: ...
 
 @final
 class Communicator:
-    """A peer's part in a run."""
+    """A peer's membership in a run."""
 
     def __new__(
         cls,
@@ -119,7 +51,7 @@ class Communicator:
         bind: str | None,
         advertise: Sequence[str],
         site: int,
-        patience: float | None,
+        connect_timeout: float | None,
     ) -> Communicator: ...
     @property
     def name(self) -> str: ...
@@ -128,9 +60,11 @@ class Communicator:
     def optimize_topology(self) -> None: ...
     def are_peers_pending(self) -> bool: ...
     def attribute(self, number: int) -> int: ...
-    def all_reduce(self, order: Order) -> tuple[int, int, int]: ...
-    def all_reduce_async(self, order: Order) -> Work: ...
-    def all_reduce_many(self, orders: Sequence[Order], in_flight_max: int) -> tuple[int, int, int]: ...
+    def all_reduce(self, request: AllReduceRequest) -> tuple[int, int, int]: ...
+    def all_reduce_async(self, request: AllReduceRequest) -> Work: ...
+    def all_reduce_many(
+        self, requests: Sequence[AllReduceRequest], in_flight_max: int
+    ) -> tuple[int, int, int]: ...
     def sync_shared_state(
         self, revision: int, entries: Sequence[tuple[str, Tensor, bool]], strategy: int
     ) -> tuple[int, int, int]: ...
@@ -147,8 +81,8 @@ class Master:
     def wait(self) -> None: ...
 
 @type_check_only
-class Notice(Protocol):
-    """Where rank 0's announcement is left for the others: a key of a store, and the like."""
+class AddressExchange(Protocol):
+    """Passes rank 0's announcement to the other ranks: a key of a store, for example."""
 
     def post(self, text: str, /) -> None: ...
     def read(self) -> str | None: ...
@@ -156,19 +90,19 @@ class Notice(Protocol):
     def describe(self) -> str: ...
 
 @final
-class MeetingPlace:
-    """A door where rank 0 can be met, open until it is let go of."""
+class BootstrapListener:
+    """A listener of rank 0 that the other ranks connect to. It closes when it is dropped."""
 
-    def __new__(cls) -> MeetingPlace: ...
+    def __new__(cls) -> BootstrapListener: ...
     @property
     def announcement(self) -> str: ...
 
 @final
 class Group:
-    """A rank's part in a group of fixed ranks.
+    """A rank's membership in a group of fixed ranks.
 
-    Buffers are (address, bytes). Numbers of ``dtype`` and ``reduce`` are those of the engine's element types and reduce
-    operations; ``peer`` is the root, source or destination.
+    Buffers are (address, bytes). ``dtype`` and ``reduce`` are the engine's numbers of element types and reduce operations;
+    ``peer`` is the root, source or destination.
     """
 
     @staticmethod
@@ -177,9 +111,9 @@ class Group:
         rank: int,
         world: int,
         name: str,
-        at: MeetingPlace | str | tuple[str, int] | Notice | None,
+        at: BootstrapListener | str | tuple[str, int] | AddressExchange | None,
         timeout: float,
-        patience: float,
+        connect_timeout: float,
         restores: bool = False,
         media: str = "auto",
     ) -> Group: ...
@@ -221,8 +155,8 @@ class Group:
         keep: object,
     ) -> GroupWork: ...
     def split(self, ranks: list[int], name: str, timeout: float) -> Group: ...
-    def tell(self, ranks: list[int], topic: int, text: str) -> None: ...
-    def hear(self, rank: int, topic: int, seconds: float) -> str | None: ...
+    def send_note(self, ranks: list[int], topic: int, text: str) -> None: ...
+    def recv_note(self, rank: int, topic: int, seconds: float) -> str | None: ...
     def sender(self, tag: int) -> int | None: ...
     def set_timeout(self, seconds: float) -> None: ...
     def abort(self) -> None: ...
@@ -231,10 +165,10 @@ class Group:
 
 @final
 class DeviceGroup:
-    """Ranks of a group that carry out collectives by kernels on their CUDA devices. Calls are queued on streams.
+    """A rank's membership in a group that runs collectives as kernels on CUDA devices. Calls are queued on streams.
 
-    Tensors are addresses of the device's memory, which stay valid until the stream has come to the call; ``stream`` is the
-    driver's handle. Numbers of ``dtype`` and ``reduce`` are those of :class:`Group`.
+    Tensors are addresses of device memory that stays valid until the stream has run the call; ``stream`` is the driver's
+    handle. ``dtype`` and ``reduce`` are numbers as for :class:`Group`.
     """
 
     @staticmethod
@@ -249,7 +183,7 @@ class DeviceGroup:
     def all_gather(self, source: int, target: int, count: int, dtype: int, stream: int) -> None: ...
     def register(self, address: int, nbytes: int, keep: object) -> None: ...
     def is_registered(self, address: int, nbytes: int) -> bool: ...
-    def settle(self, seconds: float) -> None: ...
+    def synchronize(self, seconds: float) -> None: ...
     def set_timeout(self, seconds: float) -> None: ...
     def abort(self) -> None: ...
     def failure(self) -> GroupError | None: ...
@@ -257,14 +191,14 @@ class DeviceGroup:
 
 @final
 class GroupWork:
-    """An operation of a group that was begun."""
+    """A started operation of a group."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
     def done(self) -> bool: ...
 
 @final
 class Window:
-    """Memory that each rank of a group has laid open for the others to write. Buffers are (address, bytes)."""
+    """Memory that each rank of a group lets the others write. Buffers are (address, bytes)."""
 
     @staticmethod
     def open(
@@ -287,14 +221,14 @@ class Window:
 
 @final
 class WindowWork:
-    """A put, or a wait for a signal, that was begun."""
+    """A started put or wait for a signal."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
     def done(self) -> bool: ...
 
 @final
 class CudaMemory:
-    """Zeroed memory of a CUDA device. It is freed when this object and all arrays that were made of it are gone."""
+    """Zeroed memory of a CUDA device. It is freed with this object and the last array that uses it."""
 
     def __new__(cls, nbytes: int, ordinal: int) -> CudaMemory: ...
     @property
@@ -317,7 +251,7 @@ class CudaMemory:
 
 @final
 class CudaModule:
-    """Code that is loaded into a CUDA device: a cubin, a fatbin, or PTX."""
+    """Code that is loaded on a CUDA device: a cubin, a fatbin or PTX."""
 
     def __new__(cls, image: bytes, ordinal: int) -> CudaModule: ...
     def function(self, name: str) -> CudaFunction: ...
@@ -342,7 +276,7 @@ class CudaFunction:
 
 @final
 class Port:
-    """One rank's side of all its connections. When a rank at another side dies it is over, and every call says why."""
+    """One rank's side of all its connections. When a connected rank dies, the port fails, and every call raises why."""
 
     def __new__(cls, name: str, host: str | None = None) -> Port: ...
     def register(
@@ -366,14 +300,14 @@ class Port:
 
 @final
 class PortOffer:
-    """One side's part of a connection to be. The record has a key in it: whoever knows it can connect."""
+    """One side's offer of a connection. The record contains a key: any process that has it can connect."""
 
     @property
     def record(self) -> bytes: ...
 
 @final
 class PortMemory:
-    """Registered memory, of this process or of another one. The address is 0 if it can't be reached from here."""
+    """Registered memory of this process or another one. The address is 0 if it is not mapped here."""
 
     @property
     def address(self) -> int: ...
@@ -387,7 +321,7 @@ class PortMemory:
 
 @final
 class PortConnection:
-    """Writes into another rank's registered memory, in the order of the calls, by any thread."""
+    """Writes another rank's registered memory, in the order of the calls. Any thread may call."""
 
     @property
     def transport(self) -> int: ...
@@ -405,7 +339,7 @@ class PortConnection:
 
 @final
 class PortFifo:
-    """A queue of triggers, two words of 8 bytes each. Kernels push by the handle, or programs on the host; one polls and pops."""
+    """A FIFO of triggers, two 8-byte words each. Kernels push by the handle, or the host pushes; one thread polls and pops."""
 
     def __new__(cls, size: int = 512, on_gpu: bool | None = None) -> PortFifo: ...
     @property
@@ -420,7 +354,7 @@ class PortFifo:
 
 @final
 class PortSemaphoreOffer:
-    """One side's part of a semaphore to be. ``on_device``: where kernels see its word, or not; None: where it lies best."""
+    """One side's offer of a semaphore. ``on_device``: whether kernels see its word; None: where it is fastest."""
 
     def __new__(
         cls, port: Port, connection: PortConnection, on_device: bool | None = None
@@ -431,17 +365,17 @@ class PortSemaphoreOffer:
 
 @final
 class PortSemaphore:
-    """A word at each end of a connection that counts signals of the other end."""
+    """A word at each end of a connection that counts the signals of the other end."""
 
     @property
     def connection(self) -> PortConnection: ...
-    def host_to_device(self) -> PortSemaphoreFace: ...
-    def host_to_host(self) -> PortSemaphoreFace: ...
-    def memory(self) -> PortSemaphoreFace: ...
+    def host_to_device(self) -> PortSemaphoreCursor: ...
+    def host_to_host(self) -> PortSemaphoreCursor: ...
+    def memory(self) -> PortSemaphoreCursor: ...
 
 @final
-class PortSemaphoreFace:
-    """One who waits for a semaphore, and has a count of its own of what it has waited for."""
+class PortSemaphoreCursor:
+    """One user of a semaphore, with its own count of the signals it has waited for."""
 
     @property
     def handle(self) -> bytes: ...
@@ -451,11 +385,11 @@ class PortSemaphoreFace:
 
 @final
 class PortProxy:
-    """A thread that does what kernels and programs on the host push."""
+    """A thread that executes what kernels and the host push."""
 
     def __new__(cls, port: Port | None = None, fifo_size: int = 512) -> PortProxy: ...
     def add_memory(self, memory: PortMemory) -> int: ...
-    def add_semaphore(self, semaphore: PortSemaphore | PortSemaphoreFace) -> int: ...
+    def add_semaphore(self, semaphore: PortSemaphore | PortSemaphoreCursor) -> int: ...
     def channel(self, semaphore_id: int, dst: int, src: int) -> PortChannel: ...
     def base_channel(self, semaphore_id: int) -> PortChannel: ...
     def start(self) -> None: ...
@@ -464,7 +398,7 @@ class PortProxy:
 
 @final
 class PortChannel:
-    """What the host puts and signals with through a proxy, and what kernels are given for that."""
+    """A channel through a proxy, for the host and, by its handle, for kernels."""
 
     @property
     def handle(self) -> bytes: ...
@@ -495,12 +429,12 @@ def cuda_current() -> int: ...
 def cuda_device_of(address: int) -> int | None: ...
 def cuda_headers() -> dict[str, str]: ...
 def cuda_multiprocessors(ordinal: int) -> int: ...
-def cuda_why_not() -> str | None: ...
+def cuda_unavailable_reason() -> str | None: ...
 def finish_retired(seconds: float) -> int: ...
 def has_cuda() -> bool: ...
-def interpreter_ends() -> None: ...
+def begin_interpreter_exit() -> None: ...
 def memory_channel_handle(
-    semaphore: PortSemaphoreFace, dst: PortMemory, src: PortMemory, packet_buffer: PortMemory | None = None
+    semaphore: PortSemaphoreCursor, dst: PortMemory, src: PortMemory, packet_buffer: PortMemory | None = None
 ) -> bytes: ...
 def port_handle_sizes() -> dict[str, int]: ...
 def start_log() -> None: ...

@@ -1,12 +1,11 @@
-"""The engine as a backend of ``torch.distributed``. Importing this registers it:
+"""The backend of ``torch.distributed``. Importing this module registers it:
 
     import ringfold.torch
     import torch.distributed as dist
 
     dist.init_process_group("ringfold")
 
-A script that says ``"gloo"`` says ``"ringfold"`` instead; all else stays as it is. From torch 2.15 on, an installed package need
-not even be imported: torch finds the backend by its name.
+Use ``"ringfold"`` instead of ``"gloo"``. From torch 2.15 on the import is not needed: torch finds the backend by its name.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Makes the backend known to torch as ``"ringfold"``; doing it again does nothing."""
+    """Registers the backend as ``"ringfold"``. May be repeated."""
     if not hasattr(dist.Backend, "RINGFOLD"):
         dist.Backend.register_backend("ringfold", _new_backend, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _new_backend(options: Any, _: object | None) -> Any:
-    """The backend of one group, on one of its ranks."""
+    """Creates the backend of one group."""
     from torchcomms._backend_wrapper import _BackendWrapper
-    from torchcomms._c10d_group import quick_group
+    from torchcomms._c10d_group import direct_group
     from torchcomms._environment import as_rank
     from torchcomms._new_comm import new_comm
 
@@ -47,7 +46,7 @@ def _new_backend(options: Any, _: object | None) -> Any:
             store=options.store,
         )
     backend = _BackendWrapper(comm)
-    return quick_group(backend, options) or backend
+    return direct_group(backend, options) or backend
 
 
 register()

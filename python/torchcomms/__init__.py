@@ -1,4 +1,4 @@
-"""Communicators for PyTorch: one API for collectives, transfers, windows and recovery from faults.
+"""Communicators for PyTorch: collectives, transfers, windows, and recovery from faults.
 
     import torch, torchcomms
 
@@ -7,7 +7,7 @@
     comm.all_reduce(tensor, torchcomms.ReduceOp.SUM, async_op=False)
     comm.finalize()
 
-torch itself imports this package while it is being imported, so nothing here imports torch before it is used.
+Torch imports this package during its own import, so torch is only imported on first use.
 """
 
 from __future__ import annotations

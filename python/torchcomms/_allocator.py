@@ -1,13 +1,11 @@
-"""Memory that windows can use."""
+"""The allocator for memory of windows."""
 
 from __future__ import annotations
 
-from torchcomms._registry import _is_backend_registered, registered_class, unknown
+from torchcomms._registry import _is_backend_registered, registered_class, unknown_backend
 
 
 def get_mem_allocator(backend: str) -> None:
-    """The allocator whose memory windows of this backend need: None, which stands for torch's own, because any memory
-    will do here. ``torch.cuda.MemPool`` takes it as it is.
-    """
+    """The allocator for windows of this backend: None, which is torch's own; ``torch.cuda.MemPool`` accepts it."""
     if not _is_backend_registered(backend) and registered_class(backend) is None:
-        raise unknown(backend)
+        raise unknown_backend(backend)

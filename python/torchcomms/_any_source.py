@@ -1,4 +1,4 @@
-"""Receiving from whoever sends first."""
+"""A receive from any rank."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torchcomms._work import TorchWork
 if TYPE_CHECKING:
     from ringfold import _native
 
-# How often one looks whether someone sends: often at first, then less.
+# The pause between two checks for a sender, at first and at most.
 _FIRST_PAUSE_SECONDS = 20e-6
 _LAST_PAUSE_SECONDS = 1e-3
 
 
 class AnySource:
-    """A receive that begins when someone has begun to send. It is a :class:`torchcomms._work.Pending`."""
+    """A receive that starts when a rank has started to send. It is a :class:`torchcomms._work.Pending`."""
 
     def __init__(
         self,
@@ -32,42 +32,43 @@ class AnySource:
         self._tag = tag
         self._recv = recv
         self._lock = lock
-        """Held while one looks and begins, so that two receives do not take the same message."""
+        """Held from the check for a sender to the start of the receive, so that two receives do not take one message."""
         self._timeout = timeout
-        self._until = time.monotonic() + timeout
+        self._deadline = time.monotonic() + timeout
         self._work: TorchWork | None = None
         self.source = -1
-        """Who it is, once that is known."""
+        """The rank of the sender, once it is known; −1 before."""
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended or failed."""
         try:
-            work = self._begin()
+            work = self._try_start()
         except RuntimeError:
-            # The group has failed; wait() says so.
+            # The group has failed; wait() raises the error.
             return True
-        return time.monotonic() >= self._until if work is None else work.is_completed()
+        return time.monotonic() >= self._deadline if work is None else work.is_completed()
 
     def wait(self, timeout: float | None) -> bool:
-        """Waits so many seconds, or to the end; whether it has ended. Raises what went wrong."""
-        until = None if timeout is None else time.monotonic() + timeout
+        """Waits up to ``timeout`` seconds. False if it has not ended by then; raises its error."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_PAUSE_SECONDS
-        while (work := self._begin()) is None:
+        while (work := self._try_start()) is None:
             now = time.monotonic()
-            if now >= self._until:
-                raise RuntimeError(
-                    f"nobody has sent anything with the tag {self._tag} within {self._timeout:g} s"
+            if now >= self._deadline:
+                text = (
+                    f"timed out after {self._timeout:g} s waiting for a send of any rank with tag {self._tag}"
                 )
-            if until is not None and now >= until:
+                raise RuntimeError(text)
+            if deadline is not None and now >= deadline:
                 return False
             time.sleep(pause)
             pause = min(2 * pause, _LAST_PAUSE_SECONDS)
-        if until is not None and not work._wait_for(max(until - time.monotonic(), 0.0)):
+        if deadline is not None and not work._wait_for(max(deadline - time.monotonic(), 0.0)):
             return False
         work.wait()
         return True
 
-    def _begin(self) -> TorchWork | None:
+    def _try_start(self) -> TorchWork | None:
         with self._lock:
             if self._work is None:
                 source = self._group.sender(self._tag)

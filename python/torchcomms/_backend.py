@@ -1,4 +1,4 @@
-"""What a communicator stands on: our engine, the fake one, or a backend written in Python."""
+"""The backend interface of a communicator: the engine, the fake backend, or one written in Python."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """The road that every call takes after the pre-hooks.
+    """What a communicator calls after the pre-hooks.
 
-    ``issue`` checks the arguments (RuntimeError at once), begins the operation, and, unless ``async_op`` is set, waits
-    for its end. A failure of the operation itself is kept in the work, whose ``wait()`` raises it.
+    ``issue`` checks the arguments (RuntimeError at once), starts the operation, and, unless ``async_op`` is set, waits
+    for its end. If the operation fails, ``wait()`` of its work raises the error.
     """
 
     @property
@@ -26,25 +26,25 @@ class Backend(Protocol):
     def size(self) -> int: ...
     @property
     def name(self) -> str:
-        """What ``get_backend()`` says."""
+        """The result of ``get_backend()``."""
         ...
 
     @property
     def version(self) -> str: ...
     @property
     def is_initialized(self) -> bool:
-        """Whether there is anything to finalize: not while a communicator waits for its first reconfiguration."""
+        """False before the first reconfiguration of a communicator with ``enable_reconfigure``."""
         ...
 
     @property
     def impl(self) -> object:
-        """What ``get_backend_impl()`` gives."""
+        """The result of ``get_backend_impl()``."""
         ...
 
     def issue(self, call: Call) -> TorchWork: ...
     def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork: ...
     def split(self, ranks: list[int], name: str, timeout: float | None) -> Backend | None:
-        """None where ``ranks`` is empty."""
+        """None if ``ranks`` is empty."""
         ...
 
     def new_window(self) -> TorchCommWindow: ...
@@ -57,5 +57,5 @@ class Backend(Protocol):
     def abort(self) -> None: ...
     def is_aborted(self) -> bool: ...
     def finalize(self) -> None:
-        """Local: never waits, never raises because others left."""
+        """Local: never waits, and never raises because other ranks left."""
         ...

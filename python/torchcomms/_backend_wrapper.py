@@ -1,7 +1,6 @@
-"""A communicator as torch.distributed's backend.
+"""A communicator as a backend of torch.distributed.
 
-``_BackendWrapper`` is made when it is asked for first: torch asks while it is being imported itself, and by then has the
-classes that it derives from.
+``_BackendWrapper`` is defined on first use: torch imports this module during its own import, before its base class exists.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ __all__ = ["_BackendWrapper"]
 def __getattr__(name: str) -> Any:
     if name != "_BackendWrapper":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # First: if torch is not imported yet, its import comes through here itself.
+    # First, because torch's import itself calls this function.
     import torch  # noqa: F401
 
     from torchcomms._c10d_backend import BackendWrapper

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class P2POpType(Enum):
-    """Which way a tensor goes."""
+    """The direction of a transfer."""
 
     SEND = 0
     RECV = 1
@@ -32,15 +32,14 @@ class P2POp:
 
 
 class BatchSendRecv:
-    """A batch; made by ``comm.batch_op_create()``. With each peer, sends meet receives in the order in which they were
-    added."""
+    """A batch, made by ``comm.batch_op_create()``. Sends and receives of a pair of ranks match in the order they were added."""
 
     __slots__ = ("_comm", "ops")
 
     def __init__(self, comm: TorchComm) -> None:
         self._comm = comm
         self.ops: list[P2POp] = []
-        """The transfers that were added and not issued yet."""
+        """The transfers that are not issued yet."""
 
     def send(self, tensor: torch.Tensor, dst: int) -> None:
         """Adds a send."""
@@ -51,8 +50,8 @@ class BatchSendRecv:
         self.ops.append(P2POp(P2POpType.RECV, tensor, src))
 
     def issue(self, async_op: bool, options: BatchP2POptions | None = None) -> TorchWork:
-        """Issues them all, and empties the batch. The work ends when all have ended."""
+        """Issues all transfers and empties the batch. The work ends when all have ended."""
         if not self.ops:
-            raise RuntimeError("the batch has no operations to issue")
+            raise RuntimeError("invalid batch: it has no operations to issue")
         ops, self.ops = self.ops, []
         return self._comm._issue_batch(ops, async_op, options or BatchP2POptions())

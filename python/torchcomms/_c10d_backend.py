@@ -1,4 +1,4 @@
-"""The class that torch.distributed calls. Imports torch: only :mod:`torchcomms._backend_wrapper` imports this."""
+"""The backend class for torch.distributed. Imports torch: only :mod:`torchcomms._backend_wrapper` imports this."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ import torch
 from torch._C._distributed_c10d import Backend, DebugLevel, ErrorType, ProcessGroup, get_debug_level
 
 from torchcomms._c10d_operations import Operations
-from torchcomms._c10d_work import C10dWork, teach_held_works
+from torchcomms._c10d_work import C10dWork, patch_torch_work
+from torchcomms._options import seconds
 
 if TYPE_CHECKING:
     from torchcomms._comm import TorchComm
 
-# Before torch 2.12 or so, Python could derive from process groups and not from backends. Torch takes a process group
-# where it expects a backend, and uses it as it is. A class that Python may derive from tells how it is made.
+# Before torch 2.12 or so, Python classes can derive from ProcessGroup, but not from Backend. Torch accepts a process group in
+# place of a backend. Only a class that Python can derive from documents its arguments.
 IS_BACKEND = "rank" in (Backend.__init__.__doc__ or "")
 
-# Torch's wrapper that checks calls in detail keeps the C++ half of a backend alone; the other half is kept here until the end.
+# With DebugLevel.DETAIL, torch's wrapper keeps only the C++ half of a backend alive. This keeps the Python half.
 _kept: set[object] = set()
 
 
 class _Wrapper(Operations):
-    """What both kinds have in common."""
+    """The common part of both base classes."""
 
     def _set_up(self, comm: TorchComm) -> None:
-        self._begin(comm)
-        limit = comm.get_options().timeout
-        seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
-        self._options = Backend.Options(
-            comm.get_backend(), timedelta(seconds=1800.0 if seconds is None else seconds)
-        )
+        self._init_operations(comm)
+        limit = seconds(comm.get_options().timeout)
+        timeout = timedelta(seconds=1800.0 if limit is None else limit)
+        self._options = Backend.Options(comm.get_backend(), timeout)
 
     def get_comm(self) -> TorchComm:
         """The communicator that all calls go to."""
         return self._comm
 
     def name(self) -> str:
-        """What the backend is called."""
+        """The backend's name."""
         return self._comm.get_backend()
 
     getBackendName = name
@@ -47,61 +46,61 @@ class _Wrapper(Operations):
 
     @property
     def options(self) -> Any:
-        """What it was made with, as c10d's options."""
+        """Its options, as c10d's."""
         return self._options
 
     def get_mem_allocator(self) -> Any:
-        """The allocator for memory that others can reach."""
+        """The allocator for windows."""
         return self._comm.mem_allocator
 
     @property
     def supports_coalescing(self) -> bool:
-        """Operations can be issued together."""
+        """True: operations can be issued together."""
         return True
 
     @property
     def supports_splitting(self) -> bool:
-        """Groups can be split off."""
+        """True: groups can be split."""
         return True
 
     @property
     def supports_reconfigure(self) -> bool:
-        """Ranks are fixed for torch; ``get_comm().reconfigure()`` is for those who use communicators themselves."""
+        """False: ranks are fixed for torch. Programs that use communicators call ``get_comm().reconfigure()``."""
         return False
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long each operation may take from now on."""
+        """Sets the timeout of later operations."""
         self._comm.set_timeout(timeout)
         self._options._timeout = timeout
 
     _set_default_timeout = set_timeout
 
     def get_error(self) -> Any:
-        """Whether something went wrong that nobody was told of; failures are raised, so nothing did."""
+        """COMM_ERROR if the communicator was aborted. Other failures are raised."""
         return ErrorType.COMM_ERROR if self._comm.is_aborted() else ErrorType.SUCCESS
 
     def shutdown(self) -> None:
-        """Ends this rank's part, if nobody has. Never raises."""
+        """Finalizes the communicator, if it is not finalized. Never raises."""
         _kept.discard(self)
         try:
             if not self._comm._is_final:
                 self._comm.finalize()
-        except Exception:  # hooks of the user's; torch ends all groups in a row
+        except Exception:  # of user hooks; torch shuts down all groups one by one
             return
 
     def abort(self) -> None:
-        """Gives up what is under way, on all ranks. Never raises."""
+        """Aborts pending operations on all ranks. Never raises."""
         try:
             if self._comm.is_abort_supported() and not self._comm._is_final:
                 self._comm.abort()
-        except Exception:  # there is nothing left to give up
+        except Exception:  # it is aborted already
             return
 
     def eager_connect_single_device(self, device: torch.device) -> None:
-        """Connections are there from the beginning."""
+        """Does nothing: the ranks are connected."""
 
     def perform_nocolor_split(self, device: torch.device) -> None:
-        """Those who are not part of a new group have nothing to do for it."""
+        """Does nothing: ranks outside of a new group have no part in it."""
 
     def _get_sequence_number_for_group(self) -> int:
         return self._issued
@@ -129,17 +128,17 @@ if IS_BACKEND:
         def __init__(self, comm: TorchComm) -> None:
             Backend.__init__(self, comm.get_rank(), comm.get_size())
             self._set_up(comm)
-            teach_held_works()
-            _teach_process_groups()
+            patch_torch_work()
+            _patch_process_groups()
             if get_debug_level() == DebugLevel.DETAIL:
                 _kept.add(self)
 
         def split(self, store: Any, ranks: Sequence[int], opts: Any) -> BackendWrapper:
-            """The backend of some of the ranks, of which this is one."""
+            """A backend of some of the ranks, including this one."""
             child = self._split_comm(ranks, getattr(opts, "group_name", ""), getattr(opts, "_timeout", None))
             if child is None:
                 raise RuntimeError(
-                    f"rank {self._comm.get_rank()} is not one of those that split off: {list(ranks)}"
+                    f"invalid ranks {list(ranks)} in split: rank {self._comm.get_rank()} is not among them"
                 )
             return BackendWrapper(child)
 
@@ -162,7 +161,7 @@ else:
         getRank = rank
         getSize = size
 
-        # Torch keeps a group's name in its backends, of which this one has none.
+        # Torch keeps a group's name in its backends; this group has none.
 
         def _set_group_name(self, name: str) -> None:
             self._names[0] = name
@@ -181,7 +180,7 @@ else:
 
         @property
         def _device_types(self) -> list[torch.device]:
-            # Tensors of all devices are taken. Torch ends a group once for each that is named here.
+            # All devices are accepted. Torch shuts the group down once for each device named here.
             return [torch.device("cpu")]
 
         def _get_backend(self, device: torch.device) -> BackendWrapper:
@@ -211,14 +210,14 @@ else:
             return wrapped
 
 
-def _teach_process_groups() -> None:
-    """Keeps torch from two crashes with backends in Python; process groups over other backends are as they were."""
+def _patch_process_groups() -> None:
+    """Avoids two crashes of torch with Python backends. Process groups with other backends are not changed."""
     register, split = ProcessGroup._register_backend, ProcessGroup.split_group
-    if getattr(split, "is_taught", False):
+    if getattr(split, "is_patched", False):
         return
     gloo, custom = ProcessGroup.BackendType.GLOO, ProcessGroup.BackendType.CUSTOM
 
-    # A backend that goes under the name of gloo is taken for torch's own by DDP, in C++ and unseen.
+    # DDP's C++ code assumes that a backend of type GLOO is torch's own.
     def _register_backend(self: ProcessGroup, device: Any, kind: Any, backend: Any = None) -> None:
         if kind == gloo and isinstance(backend, BackendWrapper):
             kind = custom
@@ -226,7 +225,7 @@ def _teach_process_groups() -> None:
                 self._set_default_backend(custom)
         register(self, device, kind, backend)
 
-    # Ranks outside of a group that splits off are asked for a backend of it too, and "none" is no answer.
+    # Torch asks also ranks outside of the new group for a backend, and crashes on None.
     def split_group(
         self: ProcessGroup, ranks: Sequence[int], *arguments: Any, **named: Any
     ) -> ProcessGroup | None:
@@ -235,7 +234,7 @@ def _teach_process_groups() -> None:
             return None
         return split(self, list(ranks), *arguments, **named)
 
-    split_group.is_taught = True  # type: ignore[attr-defined]
+    split_group.is_patched = True  # type: ignore[attr-defined]
     for ours, theirs in ((_register_backend, register), (split_group, split)):
         ours.__doc__ = theirs.__doc__
         setattr(ProcessGroup, ours.__name__, ours)

@@ -11,7 +11,7 @@ import torch
 from torch._C._distributed_c10d import ReduceOp as C10dReduceOp
 
 from torchcomms._any_source import AnySource
-from torchcomms._c10d_work import Apart, C10dWork, Futures
+from torchcomms._c10d_work import C10dWork, FutureCompleter, ThreadedCompleter
 from torchcomms._hints import TAG
 from torchcomms._monitored_barrier import MonitoredBarrier
 from torchcomms._options import seconds
@@ -25,78 +25,76 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 Tensors = Sequence[torch.Tensor]
-Answer = C10dWork | None
-"""None where the caller did not ask for asynchronous work: it has ended by then, and nobody has to wait for it."""
+MaybeWork = C10dWork | None
+"""None for a synchronous call: the operation has ended."""
 
 
 class Operations:
-    """What torch calls on a backend, by the names that it uses. The older names of torch 2.11 are the same functions.
+    """The methods that torch calls on a backend, with aliases for the names of torch 2.11.
 
-    Arguments are checked by the communicator. Tensors that are not contiguous are copied, and their results copied back,
-    where c10d has always allowed them.
+    The communicator checks the arguments. Tensors that are not contiguous are copied, and their results copied back, where c10d
+    allows them.
     """
 
     _comm: TorchComm
 
-    def _begin(self, comm: TorchComm) -> None:
+    def _init_operations(self, comm: TorchComm) -> None:
         self._comm = comm
-        self._in_order = Futures()
-        self._apart = Apart()
+        self._in_order = FutureCompleter()
+        self._any_order = ThreadedCompleter()
         self._batch: _Batch | None = None
         self._issued = 0
-        self._any_source = threading.Lock()
+        self._any_source_lock = threading.Lock()
         self._monitored = MonitoredBarrier()
 
     # --- in place --------------------------------------------------------------------------------------------------
 
-    def broadcast(self, tensors: Tensors, opts: Any = None) -> Answer:
-        """Everyone ends with the root's tensor."""
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> MaybeWork:
+        """Copies the root's tensor to all ranks."""
         copies = _Copies()
         tensor = copies.both(_one(tensors, "broadcast"))
-        root = opts.rootRank if opts is not None else 0
-        return self._issue(self._comm.broadcast, (tensor, root), opts, tensors, copies)
+        return self._issue(self._comm.broadcast, (tensor, _root(opts)), opts, tensors, copies)
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Answer:
-        """Everyone ends with the combination of everyone's tensors."""
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> MaybeWork:
+        """Reduces the tensors of all ranks; every rank gets the result."""
         given = _one(tensors, "allreduce")
         if given.is_sparse:
             return self._allreduce_sparse(given, opts)
         if opts is not None and not opts.asyncOp and self._batch is None and _is_dense(given):
-            # Most calls by far, and each of them counts.
+            # The fast path of most calls.
             self._issued += 1
-            self._comm.all_reduce(given, _reduce_op(opts), False, None, _limit(opts))
+            self._comm.all_reduce(given, _reduce_op(opts), False, None, _timeout(opts))
             return None
         copies = _Copies()
         tensor = copies.both(given)
         return self._issue(self._comm.all_reduce, (tensor, _reduce_op(opts)), opts, tensors, copies)
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Answer:
-        """Several at once."""
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> MaybeWork:
+        """Several at once, as one work."""
         copies, reduce = _Copies(), _reduce_op(opts)
         calls = [(self._comm.all_reduce, (copies.both(tensor), reduce)) for tensor in tensors]
         return self._issue_all(calls, opts, tensors, copies)
 
-    def reduce(self, tensors: Tensors, opts: Any = None) -> Answer:
-        """The root ends with the combination of everyone's tensors."""
+    def reduce(self, tensors: Tensors, opts: Any = None) -> MaybeWork:
+        """Reduces the tensors of all ranks; the root gets the result."""
         copies = _Copies()
-        root = opts.rootRank if opts is not None else 0
-        tensor = copies.both(_one(tensors, "reduce"))
-        return self._issue(self._comm.reduce, (tensor, root, _reduce_op(opts)), opts, tensors, copies)
+        arguments = (copies.both(_one(tensors, "reduce")), _root(opts), _reduce_op(opts))
+        return self._issue(self._comm.reduce, arguments, opts, tensors, copies)
 
     # --- gathers and scatters --------------------------------------------------------------------------------------
 
-    def allgather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Answer:
-        """Everyone ends with everyone's tensors, one in each of the list. They may have different sizes."""
+    def allgather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> MaybeWork:
+        """Gathers the tensors of all ranks in a list. They may differ in size."""
         copies = _Copies()
         call = self._all_gather(_one_list(output_lists, "allgather"), _one(inputs, "allgather"), copies)
         return self._issue(*call, opts, output_lists[0], copies)
 
     def allgather_coalesced(
         self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None
-    ) -> Answer:
+    ) -> MaybeWork:
         """Several at once; ``output_lists[r][i]`` is rank r's ``inputs[i]``."""
         if len(output_lists) != self._comm.get_size():
-            raise ValueError(f"one list of outputs per rank is expected, but there are {len(output_lists)}")
+            raise ValueError(f"invalid output lists: {len(output_lists)}, but one per rank is needed")
         copies = _Copies()
         calls = [
             self._all_gather([outputs[index] for outputs in output_lists], tensor, copies)
@@ -105,14 +103,14 @@ class Operations:
         results = [tensor for outputs in output_lists for tensor in outputs]
         return self._issue_all(calls, opts, results, copies)
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Answer:
-        """Everyone ends with everyone's tensors, one after the other."""
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> MaybeWork:
+        """Gathers the tensors of all ranks, concatenated."""
         copies = _Copies()
         arguments = (copies.out(output), _dense(input))
         return self._issue(self._comm.all_gather_single, arguments, opts, (output,), copies)
 
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Answer:
-        """Several at once."""
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> MaybeWork:
+        """Several at once, as one work."""
         copies = _Copies()
         calls = [
             (self._comm.all_gather_single, (copies.out(output), _dense(input)))
@@ -120,32 +118,30 @@ class Operations:
         ]
         return self._issue_all(calls, opts, outputs, copies)
 
-    def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Answer:
-        """The root ends with everyone's tensors; the others give no lists."""
+    def gather(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> MaybeWork:
+        """Gathers the tensors of all ranks at the root; the others pass no lists."""
         copies = _Copies()
-        root = opts.rootRank if opts is not None else 0
+        root = _root(opts)
         outputs = _one_list(output_lists, "gather") if self._comm.get_rank() == root else ()
-        lent = [copies.out(output) for output in outputs]
-        arguments = (lent, _dense(_one(inputs, "gather")), root)
+        arguments = ([copies.out(output) for output in outputs], _dense(_one(inputs, "gather")), root)
         return self._issue(self._comm.gather, arguments, opts, outputs, copies)
 
-    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Answer:
-        """The root ends with everyone's tensors, one after the other."""
+    def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> MaybeWork:
+        """Gathers the tensors of all ranks at the root, concatenated."""
         copies = _Copies()
-        root = opts.rootRank if opts is not None else 0
-        arguments = (copies.out(output), _dense(input), root)
+        arguments = (copies.out(output), _dense(input), _root(opts))
         return self._issue(self._comm.gather_single, arguments, opts, (output,), copies)
 
-    def scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> Answer:
-        """Everyone ends with its tensor of the root's list; the others give no lists."""
+    def scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> MaybeWork:
+        """Sends tensor r of the root's list to rank r; the others pass no lists."""
         copies = _Copies()
-        root = opts.rootRank if opts is not None else 0
+        root = _root(opts)
         inputs = _one_list(input_lists, "scatter") if self._comm.get_rank() == root else ()
         arguments = (copies.out(_one(outputs, "scatter")), [_dense(tensor) for tensor in inputs], root)
         return self._issue(self._comm.scatter, arguments, opts, outputs, copies)
 
-    def reduce_scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> Answer:
-        """Rank r ends with the combination of everyone's tensor r. They may have different sizes."""
+    def reduce_scatter(self, outputs: Tensors, input_lists: Sequence[Tensors], opts: Any = None) -> MaybeWork:
+        """Reduces the lists of all ranks; rank r gets result r. The tensors may differ in size."""
         copies = _Copies()
         inputs = [_dense(tensor) for tensor in _one_list(input_lists, "reduce_scatter")]
         output = copies.out(_one(outputs, "reduce_scatter"))
@@ -153,14 +149,16 @@ class Operations:
         method = self._comm.reduce_scatter if is_even else self._comm.reduce_scatter_v
         return self._issue(method, (output, inputs, _reduce_op(opts)), opts, outputs, copies)
 
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Answer:
-        """Rank r ends with part r of the combination of everyone's tensors."""
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> MaybeWork:
+        """Reduces the tensors of all ranks; rank r gets part r of the result."""
         copies = _Copies()
         arguments = (copies.out(output), _dense(input), _reduce_op(opts))
         return self._issue(self._comm.reduce_scatter_single, arguments, opts, (output,), copies)
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Answer:
-        """Several at once."""
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> MaybeWork:
+        """Several at once, as one work."""
         copies, reduce = _Copies(), _reduce_op(opts)
         calls = [
             (self._comm.reduce_scatter_single, (copies.out(output), _dense(input), reduce))
@@ -168,10 +166,10 @@ class Operations:
         ]
         return self._issue_all(calls, opts, outputs, copies)
 
-    # --- everyone to everyone --------------------------------------------------------------------------------------
+    # --- all to all ------------------------------------------------------------------------------------------------
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Answer:
-        """Tensor r goes to rank r, and output r comes from it."""
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> MaybeWork:
+        """Sends tensor r to rank r, and receives output r from it."""
         copies = _Copies()
         arguments = ([copies.out(output) for output in outputs], [_dense(tensor) for tensor in inputs])
         return self._issue(self._comm.all_to_all, arguments, opts, outputs, copies)
@@ -183,111 +181,116 @@ class Operations:
         output_split_sizes: Sequence[int] = (),
         input_split_sizes: Sequence[int] = (),
         opts: Any = None,
-    ) -> Answer:
-        """Part r goes to rank r, and part r of the output comes from it; sizes are rows of the first dimension, and
-        equal where none are given."""
+    ) -> MaybeWork:
+        """Sends part r to rank r, and receives part r of the output from it.
+
+        Sizes are rows of the first dimension; without them, all parts are equal.
+        """
         copies = _Copies()
-        lent = (copies.out(output), _dense(input))
+        buffers = (copies.out(output), _dense(input))
         if not output_split_sizes and not input_split_sizes:
-            return self._issue(self._comm.all_to_all_single, lent, opts, (output,), copies)
+            return self._issue(self._comm.all_to_all_single, buffers, opts, (output,), copies)
         sizes = (
             list(output_split_sizes) or _even(output, self._comm.get_size()),
             list(input_split_sizes) or _even(input, self._comm.get_size()),
         )
-        return self._issue(self._comm.all_to_all_v_single, (*lent, *sizes), opts, (output,), copies)
+        return self._issue(self._comm.all_to_all_v_single, (*buffers, *sizes), opts, (output,), copies)
 
-    # --- one to one ------------------------------------------------------------------------------------------------
+    # --- transfers -------------------------------------------------------------------------------------------------
 
-    def send(self, tensors: Tensors, peer: int, tag: int = 0) -> Answer:
+    def send(self, tensors: Tensors, peer: int, tag: int = 0) -> MaybeWork:
         """Sends a tensor to a rank."""
         tensor = _dense(_one(tensors, "send"))
         if self._batch is not None:
             self._batch.transfers.append((True, tensor, peer, tag))
             return None
         work = self._comm.send(tensor, peer, True, _tagged(tag))
-        return C10dWork([work], list(tensors), self._apart)
+        return C10dWork([work], list(tensors), self._any_order)
 
-    def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> Answer:
+    def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> MaybeWork:
         """Receives a tensor from a rank."""
         copies = _Copies()
         tensor = copies.out(_one(tensors, "recv"))
         if self._batch is not None:
             self._batch.transfers.append((False, tensor, peer, tag))
-            self._batch.note(tensors, copies)
+            self._batch.add(tensors, copies)
             return None
         work = self._comm.recv(tensor, peer, True, _tagged(tag))
-        return C10dWork([work], list(tensors), self._apart, copies.finish)
+        return C10dWork([work], list(tensors), self._any_order, copies.finish)
 
-    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Answer:
-        """Receives a tensor from whoever sends one with this tag first; the work's ``source_rank()`` says who it was.
-        Empty tensors can't be received that way."""
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> MaybeWork:
+        """Receives a tensor from the first rank that sends one with this tag; ``source_rank()`` of the work is that rank.
+
+        It does not receive empty tensors.
+        """
         if self._batch is not None:
-            raise RuntimeError("a receive from anyone can't be coalesced with others")
+            raise RuntimeError("unsupported: a receive from any rank cannot be coalesced")
         comm, group = self._comm, self._group()
         if group is None:
             raise RuntimeError(
-                f"the backend {comm.get_backend()!r} can't receive from anyone: name the source"
+                f"unsupported by backend {comm.get_backend()!r}: receive from any rank; pass a source"
             )
         copies = _Copies()
         tensor = copies.out(_one(tensors, "recv_anysource"))
-        limit = comm._limit
-        pending = AnySource(
-            group, tag, lambda source: comm.recv(tensor, source, True, _tagged(tag)), self._any_source, limit
-        )
+
+        def recv(source: int) -> TorchWork:
+            return comm.recv(tensor, source, True, _tagged(tag))
+
+        pending = AnySource(group, tag, recv, self._any_source_lock, comm._timeout)
         return C10dWork(
-            [TorchWork(pending)], list(tensors), self._apart, copies.finish, lambda: pending.source
+            [TorchWork(pending)], list(tensors), self._any_order, copies.finish, lambda: pending.source
         )
 
     # --- barriers --------------------------------------------------------------------------------------------------
 
-    def barrier(self, opts: Any = None) -> Answer:
-        """Nobody goes on before everyone has come."""
+    def barrier(self, opts: Any = None) -> MaybeWork:
+        """Waits until all ranks have called it."""
         if opts is not None and not opts.asyncOp and self._batch is None:
             self._issued += 1
-            self._comm.barrier(False, None, _limit(opts))
+            self._comm.barrier(False, None, _timeout(opts))
             return None
         return self._issue(self._comm.barrier, (), opts, (), None)
 
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
-        """A barrier after which rank 0 says who has not come. ``opts`` are options of a barrier, or a timeout."""
+        """A barrier whose error on rank 0 names the missing ranks. ``opts`` are barrier options, or a timeout."""
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
-        limit = seconds(timeout if timeout is not None and timeout > timedelta(0) else self._comm._limit)
+        limit = seconds(timeout if timeout is not None and timeout > timedelta(0) else self._comm._timeout)
         group = self._group()
         if group is not None:
             self._monitored.wait(group, limit or 600.0, wait_all_ranks)
         elif self._comm.get_size() > 1:
-            self._comm.barrier(False, None, limit)
+            self._comm.barrier(False, None, timeout)
 
     # --- several at once -------------------------------------------------------------------------------------------
 
     def start_coalescing(self) -> None:
-        """What is issued from here on is one work, which :meth:`end_coalescing` gives."""
+        """Collects what is issued from here on into one work, which :meth:`end_coalescing` returns."""
         if self._batch is not None:
-            raise RuntimeError("operations are being coalesced already")
+            raise RuntimeError("start_coalescing() was called twice without end_coalescing()")
         self._batch = _Batch()
 
     def end_coalescing(self) -> C10dWork:
         """The work of all that was issued since :meth:`start_coalescing`."""
         batch, self._batch = self._batch, None
         if batch is None:
-            raise RuntimeError("start_coalescing() has not been called")
+            raise RuntimeError("end_coalescing() was called without start_coalescing()")
         works = batch.works + _issue_transfers(self._comm, batch.transfers)
-        futures = self._in_order if not batch.transfers else self._apart
-        return C10dWork(works, batch.results, futures, batch.finish)
+        completer = self._any_order if batch.transfers else self._in_order
+        return C10dWork(works, batch.results, completer, batch.finish)
 
     def _group(self) -> _native.Group | None:
-        """The engine's group; None where the communicator stands on something else."""
+        """The engine's group; None for other backends."""
         group: _native.Group | None = getattr(self._comm.get_backend_impl(), "_group", None)
         return group
 
-    # --- the road --------------------------------------------------------------------------------------------------
+    # --- issuing ---------------------------------------------------------------------------------------------------
 
     def _all_gather(
         self, outputs: Tensors, input: Tensor, copies: _Copies
     ) -> tuple[Callable[..., TorchWork], tuple[Any, ...]]:
-        lent = [copies.out(output) for output in outputs]
-        is_even = all(tensor.numel() == input.numel() for tensor in lent)
-        return (self._comm.all_gather if is_even else self._comm.all_gather_v), (lent, _dense(input))
+        buffers = [copies.out(output) for output in outputs]
+        is_even = all(tensor.numel() == input.numel() for tensor in buffers)
+        return (self._comm.all_gather if is_even else self._comm.all_gather_v), (buffers, _dense(input))
 
     def _issue(
         self,
@@ -296,10 +299,10 @@ class Operations:
         opts: Any,
         results: Tensors,
         copies: _Copies | None,
-    ) -> Answer:
+    ) -> MaybeWork:
         is_async = opts is None or opts.asyncOp or self._batch is not None
         self._issued += 1
-        work = method(*arguments, is_async, None, _limit(opts))
+        work = method(*arguments, is_async, None, _timeout(opts))
         finish = copies.finish if copies is not None else None
         if not is_async:
             if finish is not None:
@@ -307,7 +310,7 @@ class Operations:
             return None
         if self._batch is not None:
             self._batch.works.append(work)
-            self._batch.note(results, copies)
+            self._batch.add(results, copies)
             return None
         return C10dWork([work], list(results), self._in_order, finish)
 
@@ -317,13 +320,13 @@ class Operations:
         opts: Any,
         results: Tensors,
         copies: _Copies,
-    ) -> Answer:
-        limit = _limit(opts)
+    ) -> MaybeWork:
+        timeout = _timeout(opts)
         self._issued += len(calls)
-        works = [method(*arguments, True, None, limit) for method, arguments in calls]
+        works = [method(*arguments, True, None, timeout) for method, arguments in calls]
         if self._batch is not None:
             self._batch.works += works
-            self._batch.note(results, copies)
+            self._batch.add(results, copies)
             return None
         work = C10dWork(works, list(results), self._in_order, copies.finish)
         if opts is None or opts.asyncOp:
@@ -331,19 +334,19 @@ class Operations:
         work.wait()
         return None
 
-    def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> Answer:
-        """Everyone gathers everyone's indices and values, and sums them."""
+    def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> MaybeWork:
+        """Gathers the indices and values of all ranks, and sums them."""
         if _reduce_op(opts).type is not RedOpType.SUM:
-            raise RuntimeError("sparse tensors can be summed, and not combined otherwise")
-        comm, limit = self._comm, _limit(opts)
+            raise RuntimeError("unsupported reduction of sparse tensors: must be SUM")
+        comm, timeout = self._comm, _timeout(opts)
         mine = tensor.coalesce()
         counts = torch.empty(comm.get_size(), dtype=torch.int64)
-        comm.all_gather_single(counts, torch.tensor([mine._nnz()]), False, None, limit)
+        comm.all_gather_single(counts, torch.tensor([mine._nnz()]), False, None, timeout)
         indices, values = mine.indices().t().contiguous(), mine.values().contiguous()
         all_indices = [indices.new_empty(count, *indices.shape[1:]) for count in counts.tolist()]
         all_values = [values.new_empty(count, *values.shape[1:]) for count in counts.tolist()]
-        comm.all_gather_v(all_indices, indices, False, None, limit)
-        comm.all_gather_v(all_values, values, False, None, limit)
+        comm.all_gather_v(all_indices, indices, False, None, timeout)
+        comm.all_gather_v(all_values, values, False, None, timeout)
         total = torch.sparse_coo_tensor(
             torch.cat(all_indices).t(), torch.cat(all_values), tensor.shape, check_invariants=False
         )
@@ -351,7 +354,7 @@ class Operations:
             tensor.copy_(total.coalesce())
         return C10dWork([], [tensor], self._in_order) if opts is None or opts.asyncOp else None
 
-    # What torch 2.11 calls them.
+    # The names of torch 2.11.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -361,7 +364,7 @@ class Operations:
 
 
 class _Copies:
-    """Contiguous stand-ins of tensors that are not, and the way back."""
+    """Contiguous copies of tensors that are not, and the copies back."""
 
     __slots__ = ("_pairs",)
 
@@ -369,42 +372,42 @@ class _Copies:
         self._pairs: list[tuple[Tensor, Tensor]] | None = None
 
     def out(self, tensor: Tensor) -> Tensor:
-        """What a result is written to in place of the tensor."""
+        """The tensor, or a new one for its result."""
         if _is_dense(tensor):
             return tensor
-        return self._note(tensor, torch.empty_like(tensor, memory_format=torch.contiguous_format))
+        return self._add(tensor, torch.empty_like(tensor, memory_format=torch.contiguous_format))
 
     def both(self, tensor: Tensor) -> Tensor:
-        """What is read and written in place of the tensor."""
-        return tensor if _is_dense(tensor) else self._note(tensor, _dense(tensor))
+        """The tensor, or a copy for input and result."""
+        return tensor if _is_dense(tensor) else self._add(tensor, _dense(tensor))
 
     @property
     def finish(self) -> Callable[[], None] | None:
-        """Copies the results back; None if nothing has to be."""
+        """Copies the results back; None if there are no copies."""
         return None if self._pairs is None else self._copy_back
 
-    def _note(self, tensor: Tensor, twin: Tensor) -> Tensor:
+    def _add(self, tensor: Tensor, copy: Tensor) -> Tensor:
         if self._pairs is None:
             self._pairs = []
-        self._pairs.append((tensor, twin))
-        return twin
+        self._pairs.append((tensor, copy))
+        return copy
 
     def _copy_back(self) -> None:
-        for tensor, twin in self._pairs or ():
-            tensor.data.copy_(twin)
+        for tensor, copy in self._pairs or ():
+            tensor.data.copy_(copy)
 
 
 class _Batch:
-    """What is issued between start_coalescing and end_coalescing."""
+    """The operations between start_coalescing and end_coalescing."""
 
     def __init__(self) -> None:
         self.works: list[TorchWork] = []
         self.transfers: list[tuple[bool, Tensor, int, int]] = []
-        """Whether it is a send, the tensor, the other rank, the tag."""
+        """is_send, tensor, peer, tag."""
         self.results: list[Tensor] = []
         self._finishes: list[Callable[[], None]] = []
 
-    def note(self, results: Tensors, copies: _Copies | None) -> None:
+    def add(self, results: Tensors, copies: _Copies | None) -> None:
         self.results += results
         if copies is not None and copies.finish is not None:
             self._finishes.append(copies.finish)
@@ -450,8 +453,13 @@ def _reduce_op(opts: Any) -> ReduceOp:
     return ReduceOp.PREMUL_SUM(factor)
 
 
-def _limit(opts: Any) -> timedelta | None:
-    """The timeout of one operation; None where none was given, which c10d writes as a negative one."""
+def _root(opts: Any) -> int:
+    root: int = opts.rootRank if opts is not None else 0
+    return root
+
+
+def _timeout(opts: Any) -> timedelta | None:
+    """The timeout of one operation; None if c10d passes none, which is negative there."""
     if opts is None:
         return None
     timeout: timedelta = opts.timeout
@@ -462,21 +470,19 @@ def _one(tensors: Tensors, op: str) -> Tensor:
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
-        raise ValueError(f"{op} takes one tensor, but {len(tensors)} were given")
+        raise ValueError(f"invalid arguments of {op}: {len(tensors)} tensors, but one is needed")
     return tensors[0]
 
 
 def _one_list(lists: Sequence[Tensors], op: str) -> Tensors:
     if len(lists) != 1:
-        raise ValueError(f"{op} takes one list of tensors, but {len(lists)} were given")
+        raise ValueError(f"invalid arguments of {op}: {len(lists)} lists of tensors, but one is needed")
     return lists[0]
 
 
 def _is_dense(tensor: Tensor) -> bool:
     if tensor.layout is not torch.strided:
-        raise RuntimeError(
-            f"a tensor with the layout {tensor.layout} can't be used here; to_dense() makes one that can"
-        )
+        raise RuntimeError(f"unsupported tensor layout {tensor.layout}: convert it by to_dense()")
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
@@ -487,7 +493,7 @@ def _dense(tensor: Tensor) -> Tensor:
 def _even(tensor: Tensor, parts: int) -> list[int]:
     rows = tensor.shape[0] if tensor.dim() else 0
     if rows % parts:
-        raise RuntimeError(f"{rows} rows can't be split evenly among {parts} ranks")
+        raise RuntimeError(f"invalid tensor: {rows} rows cannot be split evenly among {parts} ranks")
     return [rows // parts] * parts
 
 

@@ -1,4 +1,4 @@
-"""Operations in flight, as torch.distributed knows them. Imports torch: only :mod:`torchcomms._backend_wrapper` imports this."""
+"""Works of torch.distributed. Imports torch: only :mod:`torchcomms._backend_wrapper` imports this."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch._C._distributed_c10d import Work
 
 from torchcomms._work import TorchWork
 
-# How long the thread that completes futures stays for the next one..
+# How long the thread that completes futures waits for the next one.
 LINGER_SECONDS = 0.05
 
-# The kind of operation that torch gives works which it knows nothing about.
+# Torch's operation type of works that it does not know.
 _UNKNOWN_OP = 100
 
 Finish = Callable[[], None]
@@ -26,22 +26,22 @@ Finish = Callable[[], None]
 class C10dWork(Work):
     """One operation, or several that end together.
 
-    ``results`` are the tensors that hold the outcome, and the value of its future. ``finish`` is called once when all
-    has ended well, by whichever thread sees that first.
+    ``results`` are the result tensors, and the value of its future. ``finish`` is called once after success, by the first thread
+    that sees it.
     """
 
     def __init__(
         self,
         works: list[TorchWork],
         results: list[torch.Tensor],
-        futures: Futures,
+        completer: FutureCompleter,
         finish: Finish | None = None,
         source: Callable[[], int] | None = None,
     ) -> None:
         super().__init__()
         self._works = works
         self._results = results
-        self._futures = futures
+        self._completer = completer
         self._finish = finish
         self._source = source
         self._lock = threading.Lock()
@@ -49,18 +49,20 @@ class C10dWork(Work):
         self._gate: torch.futures.Future[Any] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits for the end, and raises what went wrong. With a timeout, raises if it has not ended by then; it
-        goes on all the same, and may be waited for again."""
+        """Waits for the end, and raises its error.
+
+        Raises after the timeout; the operation goes on, and may be waited for again.
+        """
         limit = timeout.total_seconds() if timeout else 0.0
         if limit > 0.0 and not self._wait_for(limit):
-            raise RuntimeError(f"the operation has not ended within {limit:g} s; it goes on")
+            raise RuntimeError(f"timed out after {limit:g} s: the operation has not ended and goes on")
         for work in self._works:
             work.wait()
         self._end()
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not. Does not wait."""
+        """Whether it has ended or failed. Does not wait."""
         if not all(work.is_completed() for work in self._works):
             return False
         if self._error() is None:
@@ -68,36 +70,35 @@ class C10dWork(Work):
         return True
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has succeeded."""
         return self.is_completed() and self._error() is None
 
     def exception(self) -> BaseException | None:
-        """What went wrong, if it has ended and something did."""
+        """Its error; None before the end and after success."""
         return self._error() if self.is_completed() else None
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that hold the outcome, once it has ended."""
+        """The result tensors, once it has ended."""
         if not self.is_completed():
-            raise RuntimeError("the operation has not ended; wait() for it before its result")
+            raise RuntimeError("no result yet: the operation has not ended; call wait() first")
         self.wait()
         return self._results
 
     def synchronize(self) -> None:
-        """The same as :meth:`wait`: what is in memory needs nothing more."""
+        """The same as :meth:`wait`."""
         self.wait()
 
     def source_rank(self) -> int:
-        """Who sent what was received from anyone."""
+        """The sender of a receive from any rank."""
         return -1 if self._source is None else self._source()
 
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the tensors that hold the outcome. It is completed without the help of the thread that
-        began the operation."""
-        if getattr(_asked, "is_asking", False):
-            _asked.work = self
-            return _asked.answer  # type: ignore[no-any-return]
+        """A future of the result tensors. Another thread completes it."""
+        if getattr(_lookup, "is_active", False):
+            _lookup.work = self
+            return _lookup.future  # type: ignore[no-any-return]
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -105,23 +106,23 @@ class C10dWork(Work):
                 {t.device for t in self._results if t.device.type != "cpu"}, key=str
             )
             self._gate = torch.futures.Future(devices=devices)
-            # What a callback raises is an error to callers in C++ as well; set_exception() would be a value there.
-            future = self._future = self._gate.then(self._outcome)
+            # C++ callers see the exception of a callback as an error, but that of set_exception() as a value.
+            future = self._future = self._gate.then(self._result_of)
         if self.is_completed():
-            self._open()
+            self._complete_future()
         else:
-            self._futures.complete(self)
+            self._completer.complete(self)
         return future
 
     def get_future_result(self) -> torch.futures.Future[Any]:
-        """A future that says how it ended."""
+        """The same as :meth:`get_future`."""
         return self.get_future()
 
-    def _outcome(self, _gate: object) -> list[torch.Tensor]:
+    def _result_of(self, _gate: object) -> list[torch.Tensor]:
         self.wait()
         return self._results
 
-    def _open(self) -> None:
+    def _complete_future(self) -> None:
         """Waits for the end, and completes the future."""
         self._wait_for(None)
         gate = self._gate
@@ -129,9 +130,9 @@ class C10dWork(Work):
         gate.set_result(self._results if self._error() is None else [])
 
     def _wait_for(self, seconds: float | None) -> bool:
-        until = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
         for work in self._works:
-            left = None if until is None else max(until - time.monotonic(), 0.0)
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             if not work._wait_for(left):
                 return False
         return True
@@ -148,88 +149,87 @@ class C10dWork(Work):
                 finish()
 
 
-class Futures:
-    """Completes the futures of one communicator's works.
-
-    Collectives end in the order in which they were begun, so one thread is enough for them. Transfers do not, and have a
-    thread each.
-    """
+class FutureCompleter:
+    """Completes the futures of one communicator's collectives, which end in order, in one thread."""
 
     def __init__(self) -> None:
         self._works: deque[C10dWork] = deque()
-        self._news = threading.Condition()
-        self._server: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
 
     def complete(self, work: C10dWork) -> None:
-        """Has a work's future completed when it has ended."""
-        if self._server is threading.current_thread():
-            # A callback of a future has begun an operation, and may wait for that one's future.
-            complete_apart(work)
+        """Completes a work's future when it has ended."""
+        if self._thread is threading.current_thread():
+            # A callback of a future has started an operation, and may wait for its future.
+            _complete_in_thread(work)
             return
-        with self._news:
+        with self._changed:
             self._works.append(work)
-            if self._server is not None:
-                self._news.notify()
+            if self._thread is not None:
+                self._changed.notify()
                 return
-            server = self._server = threading.Thread(target=self._serve, name="ringfold-futures", daemon=True)
-        server.start()
+            thread = self._thread = threading.Thread(target=self._serve, name="ringfold-futures", daemon=True)
+        thread.start()
 
     def _serve(self) -> None:
         while True:
-            with self._news:
-                if not self._news.wait_for(lambda: self._works, LINGER_SECONDS):
-                    self._server = None
+            with self._changed:
+                if not self._changed.wait_for(lambda: self._works, LINGER_SECONDS):
+                    self._thread = None
                     return
                 work = self._works.popleft()
-            work._open()
+            work._complete_future()
             del work
 
 
-class Apart(Futures):
-    """The same for works that end in any order: each has a thread."""
+class ThreadedCompleter(FutureCompleter):
+    """Completes the futures of transfers, which end in any order, in a thread each."""
 
     def complete(self, work: C10dWork) -> None:
-        complete_apart(work)
+        _complete_in_thread(work)
 
 
-def complete_apart(work: C10dWork) -> None:
-    """Has a thread of its own complete a work's future."""
-    # Nobody is kept from ending by a message that never comes.
-    threading.Thread(target=work._open, name="ringfold-future", daemon=True).start()
+def _complete_in_thread(work: C10dWork) -> None:
+    # A daemon: the process may exit while it waits for a message.
+    threading.Thread(target=work._complete_future, name="ringfold-future", daemon=True).start()
 
 
-_asked = threading.local()
+# While torch is asked for the future of a work, `C10dWork.get_future` notes here which work it was.
+_lookup = threading.local()
 
 
-def _behind(held: Work) -> C10dWork | None:
-    """The work of ours that torch holds under one of its own, if it does."""
-    if type(held) is not Work or held._get_op_type() != _UNKNOWN_OP:  # type: ignore[attr-defined]
+def _wrapped_work(outer: Work) -> C10dWork | None:
+    """Our work inside one of torch's, if it is one."""
+    if type(outer) is not Work or outer._get_op_type() != _UNKNOWN_OP:  # type: ignore[attr-defined]
         return None
-    _asked.is_asking, _asked.work, _asked.answer = True, None, torch.futures.Future()
+    _lookup.is_active, _lookup.work, _lookup.future = True, None, torch.futures.Future()
     try:
-        held.get_future()
+        outer.get_future()
     except Exception:
         return None
     finally:
-        _asked.is_asking = False
-    work: C10dWork | None = _asked.work
-    _asked.work = None
+        _lookup.is_active = False
+    work: C10dWork | None = _lookup.work
+    _lookup.work = None
     return work
 
 
-def teach_held_works() -> None:
-    """Torch wraps works of Python backends in one of its own that passes on ``wait`` and ``get_future`` alone: it would
-    never say that it is completed. This has it pass on the rest, for our works and no others."""
-    if getattr(Work, "_ringfold_is_taught", False):
+def patch_torch_work() -> None:
+    """Makes torch's wrapper of works forward all calls to ours.
+
+    Torch wraps works of Python backends, and forwards only ``wait`` and ``get_future``: the wrapper would never be completed.
+    Works of other backends are not changed.
+    """
+    if getattr(Work, "_ringfold_is_patched", False):
         return
     for name in ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank"):
-        setattr(Work, name, _passed_on(name, getattr(Work, name)))
-    Work._ringfold_is_taught = True  # type: ignore[attr-defined]
+        setattr(Work, name, _forwarded(name, getattr(Work, name)))
+    Work._ringfold_is_patched = True  # type: ignore[attr-defined]
 
 
-def _passed_on(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _forwarded(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Work, *arguments: Any) -> Any:
-        ours = _behind(self)
+        ours = _wrapped_work(self)
         return original(self, *arguments) if ours is None else getattr(ours, name)(*arguments)
 
     method.__name__ = name

@@ -1,12 +1,12 @@
-"""One operation, as it goes from a communicator's method to its backend: all of them take this one road."""
+"""One operation on its way from a communicator's method to its backend."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from torchcomms._op_name import OpName
+from torchcomms._options import Hints, TimeoutLike
 from torchcomms._reduce_op import ReduceOp
 
 if TYPE_CHECKING:
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Call:
-    """What was asked for. Where an operation works in place, ``input is output``."""
+    """An operation and its arguments. If it works in place, ``input is output``."""
 
     op: OpName
     async_op: bool
+    hints: Hints = None
+    timeout: TimeoutLike = None
     input: Tensors = None
     output: Tensors = None
     peer: int = -1
@@ -28,12 +30,10 @@ class Call:
     reduce: ReduceOp | None = None
     input_split_sizes: list[int] | None = None
     output_split_sizes: list[int] | None = None
-    hints: dict[str, str] | None = None
-    timeout: timedelta | float | None = None
 
 
-# Which of these fields each operation uses beside `async_op`, in the order in which hooks are told of them. Backends written in
-# Python get what is written before what is read.
+# The fields that each operation uses beside `async_op`, in the order of the hook arguments. Backends written in Python get the
+# output before the input.
 FIELDS: dict[OpName, tuple[str, ...]] = {
     OpName.send: ("input", "peer"),
     OpName.recv: ("output", "peer"),

@@ -1,27 +1,23 @@
-"""A communicator: the ranks of a job, and what they do together."""
+"""A communicator: the ranks of a job and their common operations."""
 
 from __future__ import annotations
 
-import itertools
-import logging
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from torchcomms import _hook_args
 from torchcomms._backend import Backend
 from torchcomms._batch import BatchSendRecv, P2POp
 from torchcomms._call import Call
+from torchcomms._comm_hooks import CommHooks, op_ids
+from torchcomms._comm_operations import CommOperations
 from torchcomms._op_name import OpName
-from torchcomms._options import BatchP2POptions, CommOptions, seconds
+from torchcomms._options import BatchP2POptions, CommOptions, Hints, TimeoutLike, seconds
 from torchcomms._persistent import AllGatherHandle
-from torchcomms._reduce_op import ReduceOp
-from torchcomms._removable import Hooks, RemovableHandle
 from torchcomms._work import TorchWork
 
 if TYPE_CHECKING:
@@ -29,58 +25,45 @@ if TYPE_CHECKING:
 
     from torchcomms._window import TorchCommWindow
 
-T = TypeVar("T")
-PreHook = Callable[[OpName, int, Any], None]
-PostHook = Callable[[int, Any], None]
-AbortHook = Callable[[], None]
-Timed = timedelta | float | None
-Hints = dict[str, str] | None
-
 DEFAULT_TIMEOUT_S = 600.0
 
-# Counts the operations of this process, whichever communicator they belong to.
-_op_ids = itertools.count()
 
+class TorchComm(CommOperations, CommHooks):
+    """A communicator. Made by :func:`torchcomms.new_comm` or :meth:`split`.
 
-class TorchComm:
-    """A communicator. Made by :func:`torchcomms.new_comm`, or by :meth:`split`.
-
-    All ranks make the same calls in the same order. Each takes ``async_op``: if true, the call returns at once, and
-    the work it returns is waited for later. ``timeout`` (a timedelta or seconds) bounds one call.
+    All ranks make the same calls in the same order. With ``async_op=True`` a call returns at once, and its work is waited for
+    later. ``timeout`` (a timedelta or seconds) limits one call.
     """
 
     def __init__(self, backend: Backend, device: torch.device, name: str, options: CommOptions) -> None:
+        super().__init__()
         self._backend = backend
         self._device = device
         self._name = name
         self._options = options
-        self._limit = seconds(options.timeout) or DEFAULT_TIMEOUT_S
+        self._timeout = seconds(options.timeout) or DEFAULT_TIMEOUT_S
         self._is_final = False
-        self._pre: Hooks[PreHook] = Hooks()
-        self._post: Hooks[PostHook] = Hooks()
-        self._on_abort: Hooks[AbortHook] = Hooks()
-        self._has_failed = False
 
-    # --- who we are ------------------------------------------------------------------------------------------------
+    # --- properties ------------------------------------------------------------------------------------------------
 
     def get_rank(self) -> int:
-        """This process's number; −1 before the first :meth:`reconfigure` of a communicator that waits for one."""
+        """This process's rank; −1 with ``enable_reconfigure`` before the first :meth:`reconfigure`."""
         return self._backend.rank
 
     def get_size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._backend.size
 
     def get_name(self) -> str:
-        """What the communicator is called."""
+        """The communicator's name."""
         return self._name
 
     def get_device(self) -> torch.device:
-        """Where its tensors are."""
+        """The device of its tensors."""
         return self._device
 
     def get_options(self) -> CommOptions:
-        """What it was made with."""
+        """The options that it was made with."""
         return self._options
 
     def get_backend(self) -> str:
@@ -97,268 +80,24 @@ class TorchComm:
 
     @property
     def mem_allocator(self) -> Any:
-        """The allocator for memory that others can reach; see :func:`torchcomms.get_mem_allocator`."""
+        """The allocator for windows; see :func:`torchcomms.get_mem_allocator`."""
         from torchcomms._allocator import get_mem_allocator
 
         return get_mem_allocator(self.get_backend())
 
-    # --- one to one ------------------------------------------------------------------------------------------------
-
-    def send(
-        self, tensor: torch.Tensor, dst: int, async_op: bool, hints: Hints = None, timeout: Timed = None
-    ) -> TorchWork:
-        """Sends a tensor to the rank ``dst``."""
-        return self._issue(Call(OpName.send, async_op, tensor, None, dst, hints=hints, timeout=timeout))
-
-    def recv(
-        self, tensor: torch.Tensor, src: int, async_op: bool, hints: Hints = None, timeout: Timed = None
-    ) -> TorchWork:
-        """Receives into a tensor what the rank ``src`` sends."""
-        return self._issue(Call(OpName.recv, async_op, None, tensor, src, hints=hints, timeout=timeout))
+    # --- batches, persistent all-gather, windows -------------------------------------------------------------------
 
     def batch_op_create(self) -> BatchSendRecv:
-        """Begins a batch of sends and receives that are issued together."""
+        """An empty batch of sends and receives that are issued together."""
         return BatchSendRecv(self)
 
-    # --- everyone --------------------------------------------------------------------------------------------------
-
-    def broadcast(
-        self, tensor: torch.Tensor, root: int, async_op: bool, hints: Hints = None, timeout: Timed = None
-    ) -> TorchWork:
-        """Everyone ends with the root's tensor."""
-        return self._issue(
-            Call(OpName.broadcast, async_op, tensor, tensor, root, hints=hints, timeout=timeout)
-        )
-
-    def all_reduce(
-        self, tensor: torch.Tensor, op: ReduceOp, async_op: bool, hints: Hints = None, timeout: Timed = None
-    ) -> TorchWork:
-        """Everyone ends with the combination of everyone's tensors, the same bits on every rank."""
-        return self._issue(
-            Call(OpName.all_reduce, async_op, tensor, tensor, reduce=op, hints=hints, timeout=timeout)
-        )
-
-    def reduce(
-        self,
-        tensor: torch.Tensor,
-        root: int,
-        op: ReduceOp,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """The root ends with the combination of everyone's tensors; the others' stay as they are."""
-        return self._issue(
-            Call(OpName.reduce, async_op, tensor, tensor, root, op, hints=hints, timeout=timeout)
-        )
-
-    def all_gather(
-        self,
-        tensor_list: list[torch.Tensor],
-        tensor: torch.Tensor,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """Everyone ends with everyone's tensors, one in each of the list."""
-        return self._issue(
-            Call(OpName.all_gather, async_op, tensor, tensor_list, hints=hints, timeout=timeout)
-        )
-
-    def all_gather_v(
-        self,
-        tensor_list: list[torch.Tensor],
-        tensor: torch.Tensor,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """As :meth:`all_gather`, where the ranks' tensors have different sizes."""
-        return self._issue(
-            Call(OpName.all_gather_v, async_op, tensor, tensor_list, hints=hints, timeout=timeout)
-        )
-
-    def all_gather_single(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """Everyone ends with everyone's tensors, one after the other in ``output``."""
-        return self._issue(
-            Call(OpName.all_gather_single, async_op, input, output, hints=hints, timeout=timeout)
-        )
-
-    def reduce_scatter(
-        self,
-        output: torch.Tensor,
-        input_list: list[torch.Tensor],
-        op: ReduceOp,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """Rank r ends with the combination of everyone's ``input_list[r]``."""
-        return self._issue(
-            Call(OpName.reduce_scatter, async_op, input_list, output, reduce=op, hints=hints, timeout=timeout)
-        )
-
-    def reduce_scatter_v(
-        self,
-        output: torch.Tensor,
-        input_list: list[torch.Tensor],
-        op: ReduceOp,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """As :meth:`reduce_scatter`, where the ranks' parts have different sizes."""
-        return self._issue(
-            Call(
-                OpName.reduce_scatter_v, async_op, input_list, output, reduce=op, hints=hints, timeout=timeout
-            )
-        )
-
-    def reduce_scatter_single(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        op: ReduceOp,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """Rank r ends with part r of the combination of everyone's ``input``."""
-        return self._issue(
-            Call(
-                OpName.reduce_scatter_single,
-                async_op,
-                input,
-                output,
-                reduce=op,
-                hints=hints,
-                timeout=timeout,
-            )
-        )
-
-    def all_to_all_single(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """Part r of ``input`` goes to rank r, and part r of ``output`` comes from it; all parts have one size."""
-        return self._issue(
-            Call(OpName.all_to_all_single, async_op, input, output, hints=hints, timeout=timeout)
-        )
-
-    def all_to_all_v_single(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        output_split_sizes: list[int],
-        input_split_sizes: list[int],
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """As :meth:`all_to_all_single`, where parts have the sizes given, in rows of the first dimension."""
-        return self._issue(
-            Call(
-                OpName.all_to_all_v_single,
-                async_op,
-                input,
-                output,
-                input_split_sizes=input_split_sizes,
-                output_split_sizes=output_split_sizes,
-                hints=hints,
-                timeout=timeout,
-            )
-        )
-
-    def all_to_all(
-        self,
-        output_tensor_list: list[torch.Tensor],
-        input_tensor_list: list[torch.Tensor],
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """``input_tensor_list[r]`` goes to rank r, and ``output_tensor_list[r]`` comes from it."""
-        return self._issue(
-            Call(
-                OpName.all_to_all,
-                async_op,
-                input_tensor_list,
-                output_tensor_list,
-                hints=hints,
-                timeout=timeout,
-            )
-        )
-
-    def barrier(self, async_op: bool, hints: Hints = None, timeout: Timed = None) -> TorchWork:
-        """Waits until all ranks have come."""
-        return self._issue(Call(OpName.barrier, async_op, hints=hints, timeout=timeout))
-
-    def scatter(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor_list: list[torch.Tensor],
-        root: int,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """Rank r ends with the root's ``input_tensor_list[r]``. The others' lists are not looked at."""
-        return self._issue(
-            Call(
-                OpName.scatter, async_op, input_tensor_list, output_tensor, root, hints=hints, timeout=timeout
-            )
-        )
-
-    def gather(
-        self,
-        output_tensor_list: list[torch.Tensor],
-        input_tensor: torch.Tensor,
-        root: int,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """The root ends with everyone's tensors, one in each of its list. The others' lists are not looked at."""
-        return self._issue(
-            Call(
-                OpName.gather, async_op, input_tensor, output_tensor_list, root, hints=hints, timeout=timeout
-            )
-        )
-
-    def gather_single(
-        self,
-        output: torch.Tensor,
-        input: torch.Tensor,
-        root: int,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
-        """The root ends with everyone's tensors, one after the other in ``output``."""
-        return self._issue(
-            Call(OpName.gather_single, async_op, input, output, root, hints=hints, timeout=timeout)
-        )
-
-    # --- persistent all-gather -------------------------------------------------------------------------------------
-
     def all_gather_p_init(
-        self, output: torch.Tensor, hints: Hints = None, timeout: Timed = None
+        self, output: torch.Tensor, hints: Hints = None, timeout: TimeoutLike = None
     ) -> AllGatherHandle:
-        """Prepares all-gathers into ``output`` that are repeated often."""
-        self._require_use()
-        call = Call(OpName.all_gather_p_init, False, None, output, hints=hints, timeout=timeout)
-        return self._hooked(call, lambda: AllGatherHandle(self, output))
+        """Prepares repeated all-gathers into ``output``."""
+        self._require_open()
+        call = Call(OpName.all_gather_p_init, False, hints, timeout, None, output)
+        return self._run_hooked(call, lambda: AllGatherHandle(self, output))
 
     def all_gather_p_exec(
         self,
@@ -366,24 +105,20 @@ class TorchComm:
         input: torch.Tensor,
         async_op: bool = False,
         hints: Hints = None,
-        timeout: Timed = None,
+        timeout: TimeoutLike = None,
     ) -> TorchWork:
-        """One all-gather of those that were prepared."""
+        """Runs a prepared all-gather."""
         output = handle.output_for(self)
-        return self._issue(
-            Call(OpName.all_gather_p_exec, async_op, input, output, hints=hints, timeout=timeout)
-        )
+        return self._issue(Call(OpName.all_gather_p_exec, async_op, hints, timeout, input, output))
 
     def all_gather_p_free(self, handle: AllGatherHandle) -> None:
-        """Lets go of what was prepared."""
-        call = Call(OpName.all_gather_p_free, False, None, handle.output_for(self))
-        self._hooked(call, handle.free)
-
-    # --- windows ---------------------------------------------------------------------------------------------------
+        """Frees a prepared all-gather."""
+        call = Call(OpName.all_gather_p_free, False, output=handle.output_for(self))
+        self._run_hooked(call, handle.free)
 
     def new_window(self, tensor: torch.Tensor | None = None) -> TorchCommWindow:
-        """A window for one-sided puts; with a tensor, it is registered at once, which all ranks have to do."""
-        self._require_use()
+        """A window for one-sided puts. A given tensor is registered at once, which all ranks must do."""
+        self._require_open()
         op_id = self._before(OpName.new_window, lambda: _hook_args.NewWindowPreHookArgs(False))
         try:
             window = self._backend.new_window()
@@ -396,22 +131,23 @@ class TorchComm:
         return window
 
     def tensor_register(self, tensor: torch.Tensor, *_: Any) -> None:
-        """Accepted for those who register memory with other backends; nothing has to be done for it here."""
-        self._require_use()
+        """Does nothing; for programs that register memory with other backends."""
+        self._require_open()
 
     def tensor_deregister(self, tensor: torch.Tensor, *_: Any) -> None:
         """The counterpart of :meth:`tensor_register`."""
-        self._require_use()
+        self._require_open()
 
     # --- other communicators ---------------------------------------------------------------------------------------
 
     def split(
-        self, ranks: list[int], name: str = "", hints: Hints = None, timeout: Timed = None
+        self, ranks: list[int], name: str = "", hints: Hints = None, timeout: TimeoutLike = None
     ) -> TorchComm | None:
-        """A communicator of some of the ranks, which alone call this (others may, with an empty list, and get None).
-        A rank's new number is its place in the list.
+        """A communicator of some of the ranks. A rank's new number is its index in the list.
+
+        Only these ranks have to call it. Others may call it with an empty list, and get None.
         """
-        self._require_use()
+        self._require_open()
         ranks = list(ranks)
         op_id = self._before(
             OpName.split, lambda: _hook_args.SplitPreHookArgs(False, ranks, name, timeout=timeout)
@@ -425,7 +161,7 @@ class TorchComm:
                     inherited = dict(self._options.hints) if self._options.hints else None
                     options = replace(self._options, name=full_name, hints=inherited)
                     child = TorchComm(backend, self._device, full_name, options)
-                    child._limit = self._limit
+                    child._timeout = self._timeout
         except Exception as error:
             self._after(op_id, _hook_args.SplitPostHookArgs, None, error)
             raise
@@ -435,27 +171,27 @@ class TorchComm:
     # --- faults ----------------------------------------------------------------------------------------------------
 
     def get_init_handle(self) -> str:
-        """What others need to name this rank in :meth:`reconfigure`. It stays the same."""
+        """The handle that names this rank in :meth:`reconfigure`. It never changes."""
         return self._backend.init_handle()
 
     def reconfigure(
         self,
         uuid: int | str,
         init_handles: list[str] | set[str],
-        timeout: Timed = None,
+        timeout: TimeoutLike = None,
         hints: Hints = None,
     ) -> TorchWork:
-        """Becomes a communicator of those whose handles are given; all of them call this with the same ``uuid``. A list
-        fixes the order of ranks, a set leaves it to us. Whoever is not among them calls nothing.
+        """Becomes a communicator of the ranks with these handles, which all call this with the same ``uuid``.
+
+        A list fixes the order of ranks; with a set the order is chosen. Ranks that are not among them call nothing.
         """
-        if self._is_final:
-            raise RuntimeError(f"communicator {self._name!r} was finalized")
+        self._require_open()
         work = self._backend.reconfigure(uuid, init_handles, seconds(timeout))
         self._has_failed = False
         return work
 
     def abort(self) -> None:
-        """Gives up what is under way, on all ranks. Afterwards only :meth:`reconfigure` and :meth:`finalize` help."""
+        """Aborts pending operations on all ranks. Afterwards only :meth:`reconfigure` and :meth:`finalize` work."""
         self._backend.abort()
         self._run_abort_hooks()
 
@@ -464,46 +200,32 @@ class TorchComm:
         return self._backend.can_abort()
 
     def is_aborted(self) -> bool:
-        """Whether it was given up, here or elsewhere."""
+        """Whether it was aborted, here or on another rank."""
         return self._backend.is_aborted()
 
-    # --- settings, hooks, end --------------------------------------------------------------------------------------
+    # --- settings and end ------------------------------------------------------------------------------------------
 
-    def set_timeout(self, timeout: timedelta | float) -> None:
-        """How long each operation may take from now on."""
-        limit = seconds(timeout)
-        if limit is None:
-            raise TypeError("a timeout is expected, not None")
-        self._backend.set_timeout(limit)
-        self._limit = limit
+    def set_timeout(self, timeout: TimeoutLike) -> None:
+        """Sets the timeout of later operations."""
+        given = seconds(timeout)
+        if given is None:
+            raise TypeError("invalid timeout None: must be a timedelta or a number of seconds")
+        self._backend.set_timeout(given)
+        self._timeout = given
 
     def set_hints(self, hints: dict[str, str]) -> None:
-        """Takes hints for later operations. Those that are not known are warned of."""
+        """Sets hints for later operations. Warns of unknown ones."""
         from torchcomms._hints import check_hints
 
         check_hints(hints)
         self._options.hints = {**(self._options.hints or {}), **hints}
 
-    def register_pre_hook(self, callback: PreHook) -> RemovableHandle:
-        """Has ``callback(op_name, op_id, args)`` called before each operation. What it raises is raised to the
-        caller, and the operation does not run."""
-        return self._pre.add(callback)
-
-    def register_post_hook(self, callback: PostHook) -> RemovableHandle:
-        """Has ``callback(op_id, args)`` called after each operation was issued (and, if it is synchronous, ended)."""
-        return self._post.add(callback)
-
-    def register_abort_hook(self, callback: AbortHook) -> RemovableHandle:
-        """Has ``callback()`` called when the communicator fails or is given up, before the error is raised."""
-        return self._on_abort.add(callback)
-
     def finalize(self) -> None:
-        """Ends it on this rank. Nobody is waited for, and others get what was issued before."""
-        if self._is_final:
-            raise RuntimeError(f"communicator {self._name!r} was finalized before")
+        """Ends it on this rank without waiting. Other ranks still get what was issued before."""
+        self._require_open()
         if not self._backend.is_initialized:
             raise RuntimeError(
-                f"communicator {self._name!r} was never initialised: nobody has called reconfigure()"
+                f"finalizing communicator {self._name!r} failed: it was never initialised; call reconfigure() first"
             )
         for hook in self._pre.every:
             hook(OpName.finalize, -1, _hook_args.FinalizePreHookArgs(False))
@@ -526,12 +248,9 @@ class TorchComm:
         try:
             self._backend.finalize()
             if self._backend.is_initialized:
-                warnings.warn(
-                    f"communicator {self._name!r} was dropped without finalize()",
-                    ResourceWarning,
-                    stacklevel=2,
-                )
-        except Exception:  # the interpreter may be ending, and nobody could catch it
+                text = f"communicator {self._name!r} was dropped without finalize()"
+                warnings.warn(text, ResourceWarning, stacklevel=2)
+        except Exception:  # the interpreter may be exiting, and no caller could catch it
             return
 
     def __repr__(self) -> str:
@@ -540,24 +259,23 @@ class TorchComm:
             f"size={self.get_size()}, device={self._device!s})"
         )
 
-    # --- the road --------------------------------------------------------------------------------------------------
+    # --- issuing ---------------------------------------------------------------------------------------------------
 
     def _issue(self, call: Call) -> TorchWork:
-        """The road of every operation on tensors."""
         if self._is_final:
-            self._require_use()
+            self._require_open()
         if not self._pre.every and not self._post.every:
-            next(_op_ids)
+            next(op_ids)
             work = self._backend.issue(call)
         else:
-            work = self._hooked(call, lambda: self._backend.issue(call))
-        work._on_error = self._note_failure
+            work = self._run_hooked(call, lambda: self._backend.issue(call))
+        work._on_error = self._handle_failure
         if not call.async_op:
             work.wait()
         return work
 
     def _issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
-        self._require_use()
+        self._require_open()
         op_id = self._before(
             OpName.batch_op_issue,
             lambda: _hook_args.BatchOpIssuePreHookArgs(async_op, len(ops), ops, timeout=options.timeout),
@@ -567,62 +285,20 @@ class TorchComm:
         except Exception as error:
             self._after(op_id, _hook_args.BatchOpIssuePostHookArgs, TorchWork(error=error), error)
             raise
-        work._on_error = self._note_failure
+        work._on_error = self._handle_failure
         self._after(op_id, _hook_args.BatchOpIssuePostHookArgs, work)
         if not async_op:
             work.wait()
         return work
 
-    def _hooked(self, call: Call, run: Callable[[], T]) -> T:
-        op_id = self._before(call.op, lambda: _hook_args.of_call(call))
-        try:
-            result = run()
-        except Exception as error:  # the arguments were refused, and nothing has begun
-            self._after(op_id, _hook_args.CollectivePostHookArgs, TorchWork(error=error), error)
-            raise
-        work = result if isinstance(result, TorchWork) else TorchWork()
-        self._after(op_id, _hook_args.CollectivePostHookArgs, work)
-        return result
-
-    def _before(self, op: OpName, args: Callable[[], Any]) -> int:
-        op_id = next(_op_ids)
-        if self._pre.every:
-            told = args()
-            for hook in self._pre.every:
-                hook(op, op_id, told)
-        return op_id
-
-    def _after(
-        self, op_id: int, kind: Callable[..., Any], result: object, error: BaseException | None = None
-    ) -> None:
-        if self._post.every:
-            told = kind(result, error=error)
-            for hook in self._post.every:
-                hook(op_id, told)
-
-    def _require_use(self) -> None:
+    def _require_open(self) -> None:
         if self._is_final:
             raise RuntimeError(f"communicator {self._name!r} was finalized")
 
-    def _note_failure(self, error: BaseException) -> None:
-        """An operation has failed, and its error is about to be raised."""
+    def _handle_failure(self, error: BaseException) -> None:
+        """Called when an operation has failed, before its error is raised."""
         self._run_abort_hooks()
         if self._options.abort_process_on_timeout_or_error:
-            print(
-                f"torchcomms: {self._name!r} failed, so this process ends: {error}",
-                file=sys.stderr,
-                flush=True,
-            )
+            text = f"torchcomms: ending this process: communicator {self._name!r} failed: {error}"
+            print(text, file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGABRT)
-
-    def _run_abort_hooks(self) -> None:
-        if self._has_failed:
-            return
-        self._has_failed = True
-        for hook in self._on_abort.every:
-            try:
-                hook()
-            except Exception:  # the other hooks run, and the user hears of the failure itself
-                logging.getLogger("torchcomms").exception(
-                    "an abort hook of communicator %r failed", self._name
-                )

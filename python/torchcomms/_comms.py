@@ -1,45 +1,14 @@
-"""All classes and functions of communicators, under the name by which torch asks for them."""
+"""All public names of communicators. Torch imports this module."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from torchcomms import _hook_args
 from torchcomms._batch import BatchSendRecv, P2POp, P2POpType
 from torchcomms._comm import TorchComm
-from torchcomms._hook_args import (
-    AllGatherPExecPreHookArgs,
-    AllGatherPFreePreHookArgs,
-    AllGatherPInitPreHookArgs,
-    AllGatherPreHookArgs,
-    AllGatherSinglePreHookArgs,
-    AllGatherVPreHookArgs,
-    AllReducePreHookArgs,
-    AllToAllPreHookArgs,
-    AllToAllSinglePreHookArgs,
-    AllToAllVSinglePreHookArgs,
-    BarrierPreHookArgs,
-    BatchOpIssuePostHookArgs,
-    BatchOpIssuePreHookArgs,
-    BroadcastPreHookArgs,
-    CollectivePostHookArgs,
-    FinalizePostHookArgs,
-    FinalizePreHookArgs,
-    GatherPreHookArgs,
-    GatherSinglePreHookArgs,
-    NewWindowPostHookArgs,
-    NewWindowPreHookArgs,
-    PreHookArgs,
-    RecvPreHookArgs,
-    ReducePreHookArgs,
-    ReduceScatterPreHookArgs,
-    ReduceScatterSinglePreHookArgs,
-    ReduceScatterVPreHookArgs,
-    ScatterPreHookArgs,
-    SendPreHookArgs,
-    SplitPostHookArgs,
-    SplitPreHookArgs,
-)
+from torchcomms._hook_args import *  # noqa: F403
 from torchcomms._new_comm import new_comm
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, ReconfigureOptions, Timeout
@@ -58,47 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllGatherHandle",
-    "AllGatherPExecPreHookArgs",
-    "AllGatherPFreePreHookArgs",
-    "AllGatherPInitPreHookArgs",
-    "AllGatherPreHookArgs",
-    "AllGatherSinglePreHookArgs",
-    "AllGatherVPreHookArgs",
-    "AllReducePreHookArgs",
-    "AllToAllPreHookArgs",
-    "AllToAllSinglePreHookArgs",
-    "AllToAllVSinglePreHookArgs",
-    "BarrierPreHookArgs",
-    "BatchOpIssuePostHookArgs",
-    "BatchOpIssuePreHookArgs",
     "BatchP2POptions",
     "BatchSendRecv",
-    "BroadcastPreHookArgs",
-    "CollectivePostHookArgs",
     "CommOptions",
-    "FinalizePostHookArgs",
-    "FinalizePreHookArgs",
-    "GatherPreHookArgs",
-    "GatherSinglePreHookArgs",
-    "NewWindowPostHookArgs",
-    "NewWindowPreHookArgs",
     "OpName",
     "P2POp",
     "P2POpType",
-    "PreHookArgs",
     "ReconfigureOptions",
-    "RecvPreHookArgs",
     "RedOpType",
     "ReduceOp",
-    "ReducePreHookArgs",
-    "ReduceScatterPreHookArgs",
-    "ReduceScatterSinglePreHookArgs",
-    "ReduceScatterVPreHookArgs",
     "RemovableHandle",
-    "ScatterPreHookArgs",
-    "SendPreHookArgs",
-    "SplitPostHookArgs",
-    "SplitPreHookArgs",
     "Timeout",
     "TorchComm",
     "TorchCommBackend",
@@ -107,8 +45,9 @@ __all__ = [
     "_is_backend_registered",
     "new_comm",
 ]
+__all__ += _hook_args.__all__
 
-# What is imported when it is asked for first: it needs torch, or is seldom used.
+# Imported on first use: these need torch, or are seldom used.
 LATE = {
     "TorchCommWinAccessType": "torchcomms._window",
     "TorchCommWindow": "torchcomms._window",

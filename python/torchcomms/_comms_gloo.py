@@ -1,4 +1,4 @@
-"""The type of what stands behind a communicator whose backend is called ``gloo``."""
+"""The backend class of communicators that are made with ``gloo``."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from torchcomms._engine import Engine
 
 
 class TorchCommGloo(Engine):
-    """Our engine, for those who ask for ``gloo``."""
+    """The engine under the name ``gloo``."""

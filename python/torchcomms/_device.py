@@ -1,9 +1,8 @@
-"""Collectives by kernels on CUDA devices, on torch's streams. Needs torch and the native module, so it is imported with the first
-communicator.
+"""Collectives as kernels on CUDA devices, on torch's streams.
 
-All-reduces and all-gathers of CUDA tensors are queued on the current stream and never wait on the host; they can be captured in CUDA
-graphs. Everything else, and everything where a rank has no device, no compiler or another host, takes the road through the
-host's memory (:mod:`torchcomms._staging`).
+All-reduces and all-gathers of CUDA tensors are queued on the current stream and never block the host; CUDA graphs can capture
+them. Everything else is staged through pinned host memory (:mod:`torchcomms._staging`), as is everything if a rank has no
+device, no compiler, or is on another host. Needs torch, so it is imported with the first communicator.
 """
 
 from __future__ import annotations
@@ -27,16 +26,17 @@ _log = logging.getLogger("torchcomms")
 
 # The sizes of the engine's element types, by their numbers.
 _BYTES = (1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16)
-# How long a thread that waits for a device sleeps between two looks, at first and at most.
-_NAP_SECONDS, _NAP_SECONDS_MAX = 0.00002, 0.001
-# How long what was queued may take before something else is done by the host. Kernels have a deadline of their own.
-_SETTLE_SECONDS = 3600.0
+# How long a thread that waits for a device sleeps between two checks, at first and at most.
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.00002, 0.001
+# The limit for queued kernels when the host waits for them. Kernels also have their own deadline.
+_SYNCHRONIZE_SECONDS = 3600.0
 
-_told: set[str] = set()
+# The reasons that were logged.
+_logged: set[str] = set()
 
 
 class Device:
-    """This rank's device, joined with those of all other ranks of a group."""
+    """This rank's device in a group of devices of all ranks."""
 
     def __init__(
         self, group: _native.DeviceGroup, device: torch.device, rank: int, size: int, is_urgent: bool
@@ -51,39 +51,37 @@ class Device:
 
     @classmethod
     def open(cls, group: _native.Group, device: torch.device | None, is_urgent: bool) -> Device | None:
-        """All ranks of the group call this together. None if a rank has no device, or can't use it; the log says why."""
+        """Connects the devices; all ranks call this. None if a rank has no usable device; the log says why."""
         ordinal = _ordinal(device)
         try:
             joined = _native.DeviceGroup.open(group, ordinal, None, _cache())
         except PortError as error:
-            if ordinal >= 0 and (text := str(error)) not in _told:
-                _told.add(text)
+            if ordinal >= 0 and (text := str(error)) not in _logged:
+                _logged.add(text)
                 _log.warning(
-                    "CUDA tensors go through the host's memory, because collectives can't run on the device: %s",
-                    text,
+                    "staging CUDA tensors through host memory: no collectives on the device: %s", text
                 )
             return None
         return cls(joined, torch.device("cuda", joined.ordinal), group.rank, group.world, is_urgent)
 
     def takes(self, task: Task) -> bool:
-        """Whether this is for the device. All ranks answer alike, if they ask for the same."""
-        if (
-            task.device is None
-            or task.device.type != "cuda"
-            or task.native not in ("all_reduce", "all_gather")
-        ):
+        """Whether the device runs this task. All ranks answer alike for the same operation."""
+        device = task.device
+        if device is None or device.type != "cuda" or task.native not in ("all_reduce", "all_gather"):
             return False
-        if task.device != self._device:
-            raise RuntimeError(f"the tensors are on {task.device}, but the communicator is on {self._device}")
+        if device != self._device:
+            raise RuntimeError(
+                f"invalid device {device} of the tensors: the communicator is on {self._device}"
+            )
         return True
 
     def issue(self, task: Task, async_op: bool) -> TorchWork:
-        """Queues a task. Where it is waited for, that is the current stream's business; else a stream of ours does it."""
+        """Queues a task: on the current stream, or, with ``async_op``, on a stream of our own."""
         if not task.outputs[0].numel():
             return TorchWork()
-        # A stream of ours would have to come back to the one that is captured before the capture ends.
+        # During a capture, another stream would have to be joined to the captured one before the capture ends.
         if not async_op or torch.cuda.is_current_stream_capturing():
-            # The number alone: making an object of it costs microseconds.
+            # The raw handle: a stream object costs microseconds.
             self._queue(task, torch._C._cuda_getCurrentRawStream(self._device.index))
             return TorchWork()
         stream = self._own_stream()
@@ -92,25 +90,26 @@ class Device:
             self._queue(task, stream.cuda_stream)
             done = stream.record_event()
         for tensor in (*task.inputs, *task.outputs):
-            # The allocator does not give it to anybody else before the stream has come to here.
+            # The allocator must not reuse it before the stream has come to here.
             tensor.record_stream(stream)
         return DeviceWork(self._group, self._device, done)
 
-    def settle(self) -> None:
-        """Waits until all that was queued is done. What the host allocates may have to wait for kernels; so these must not
-        wait for what the host does next."""
-        self._group.settle(_SETTLE_SECONDS)
+    def synchronize(self) -> None:
+        """Waits for all queued kernels.
+
+        An allocation by the host may wait for kernels, so these must not wait for what the host does next.
+        """
+        self._group.synchronize(_SYNCHRONIZE_SECONDS)
 
     def register(self, tensor: torch.Tensor) -> None:
-        """Has large operations on this tensor, or on parts of it, read and write it in place. All ranks call it together, each
-        with a tensor of its own, which is kept until the communicator is finalized."""
+        """Registers a tensor; see :meth:`torchcomms._engine.Engine.register_tensor`."""
         self._group.register(tensor.data_ptr(), tensor.nbytes, tensor)
 
     def set_timeout(self, seconds: float) -> None:
         self._group.set_timeout(seconds)
 
     def close(self) -> None:
-        """Waits a moment for what was queued, and lets go of the device."""
+        """Waits a moment for queued kernels, and frees the device."""
         _open.discard(self)
         self._group.close()
 
@@ -122,8 +121,7 @@ class Device:
 
     def _queue(self, task: Task, stream: int) -> None:
         source = task.inputs[0]
-        item = _BYTES[task.dtype]
-        count = source.nbytes // item
+        count = source.nbytes // _BYTES[task.dtype]
         if task.native == "all_reduce":
             target = task.outputs[0]
             self._group.all_reduce(
@@ -141,7 +139,7 @@ class Device:
     def _gather_apart(
         self, task: Task, source: torch.Tensor, parts: Tensors, count: int, stream: int
     ) -> None:
-        """Into a tensor for each rank, by way of one that holds all of them."""
+        """Gathers into one tensor per rank, through a temporary one for all."""
         whole = torch.empty(source.nbytes * self._size, dtype=torch.uint8, device=self._device)
         self._group.all_gather(source.data_ptr(), whole.data_ptr(), count, task.dtype, stream)
         with torch.no_grad():
@@ -149,20 +147,22 @@ class Device:
                 part.detach().view(-1).view(torch.uint8).copy_(piece)
 
 
-# Those that are not closed.
+# The devices that are not closed.
 _open: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
-def settle_devices(seconds: float) -> None:
-    """Waits so long for all that was queued on devices of ranks that are not closed, by graphs, too. A process that ends takes its
-    kernels with it, and those of others would wait for them in vain."""
+def synchronize_devices(seconds: float) -> None:
+    """Waits up to so many seconds for all work on devices that are not closed, also that of graphs.
+
+    The kernels of a process end with it, and kernels of other ranks would wait for them until their timeout.
+    """
     devices = {device._device for device in _open}
     if not devices:
         return
 
     def wait() -> None:
         for device in devices:
-            # A device that has failed has nothing under way.
+            # A failed device has no pending work.
             with contextlib.suppress(Exception):
                 torch.cuda.synchronize(device)
 
@@ -172,33 +172,33 @@ def settle_devices(seconds: float) -> None:
 
 
 class DeviceWork(TorchWork):
-    """Something that a stream of ours does. ``wait()`` has the current stream wait for it, not the host."""
+    """An operation on a stream of our own. ``wait()`` makes the current stream wait for it, not the host."""
 
     __slots__ = ("_device", "_done")
 
     def __init__(self, group: _native.DeviceGroup, device: torch.device, done: torch.cuda.Event) -> None:
-        super().__init__(_Queued(group, done))
+        super().__init__(_PendingEvent(group, done))
         self._device = device
         self._done = done
 
     def wait(self) -> None:
-        """Has what is queued on the current stream from now on begin after it. Raises what went wrong, if that is known."""
+        """Orders later work of the current stream after it. Raises its error, if it is known."""
         if self._pending is not None:
             torch.cuda.current_stream(self._device).wait_event(self._done)
             self.is_completed()
         if self._pending is None:
             super().wait()
         elif self._listeners:
-            self._tell("wait")
+            self._notify("wait")
 
     def wait_blocking(self) -> None:
-        """Waits until the result is in the device's memory."""
+        """Waits until the result is in device memory."""
         self._settle(None)
         super().wait()
 
 
-class _Queued:
-    """A place in a stream, waited for by the host."""
+class _PendingEvent:
+    """An event in a stream that the host waits for."""
 
     __slots__ = ("_done", "_group")
 
@@ -207,14 +207,14 @@ class _Queued:
         self._done = done
 
     def wait(self, timeout: float | None) -> bool:
-        until = None if timeout is None else time.monotonic() + timeout
-        nap = _NAP_SECONDS
-        # A kernel that waits for a rank which is gone ends, so this does.
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = _PAUSE_SECONDS
+        # This ends: a kernel that waits for a lost rank ends, too.
         while not self.done():
-            if until is not None and time.monotonic() >= until:
+            if deadline is not None and time.monotonic() >= deadline:
                 return False
-            time.sleep(nap)
-            nap = min(nap * 2, _NAP_SECONDS_MAX)
+            time.sleep(pause)
+            pause = min(pause * 2, _PAUSE_SECONDS_MAX)
         failure = self._failure()
         if failure is not None:
             raise failure
@@ -227,7 +227,7 @@ class _Queued:
         try:
             failure = self._group.failure()
         except GroupError:
-            # Closed in good order.
+            # It was closed regularly.
             return None
         return None if failure is None or failure.kind == "left" else failure
 
@@ -239,7 +239,7 @@ def _ordinal(device: torch.device | None) -> int:
 
 
 def _cache() -> str | None:
-    """Where compiled kernels are kept."""
+    """The folder of compiled kernels."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         folder = Path(base) if base else Path.home() / ".cache"

@@ -1,4 +1,4 @@
-"""What torch's element types and reductions are for the engine. Needs torch, so it is imported with the first communicator."""
+"""The engine's numbers of torch's element types and reductions. Needs torch, so it is imported with the first communicator."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from torchcomms._reduce_op import RedOpType
 U8 = 0
 SUM = 0
 
-# The numbers of the engine's element types.
-_NUMBERS = {
-    torch.uint8: U8,
-    torch.int8: 1,
-    torch.int16: 2,
-    torch.uint16: 3,
-    torch.uint32: 4,
-    torch.int32: 5,
-    torch.uint64: 6,
-    torch.int64: 7,
-    torch.float16: 8,
-    torch.bfloat16: 9,
-    torch.float32: 10,
-    torch.float64: 11,
-    torch.complex64: 12,
-    torch.complex128: 13,
-}
-# The numbers of the engine's reductions. A factor is applied before, so that a sum is left.
+# The engine's element types, by number.
+_DTYPES = (
+    *(
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.uint16,
+        torch.uint32,
+        torch.int32,
+        torch.uint64,
+        torch.int64,
+    ),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+)
+_NUMBERS = {dtype: number for number, dtype in enumerate(_DTYPES)}
+# The numbers of the engine's reductions. PREMUL_SUM multiplies before, and is a sum for the engine.
 _AVG, _PRODUCT, _MAX, _MIN, _AND, _OR, _XOR = 1, 2, 3, 4, 6, 7, 8
 _REDUCTIONS = {
     RedOpType.SUM: SUM,
@@ -54,7 +52,7 @@ _OF_BOOL = {
 }
 
 
-# How elements are moved: the number of the engine's type. All others are moved as bytes.
+# The engine's type for elements that are moved. All others are moved as bytes.
 MOVED: dict[torch.dtype, int] = {**_NUMBERS, torch.bool: U8}
 
 
@@ -64,7 +62,7 @@ def _reduced(dtype: torch.dtype, op: RedOpType) -> tuple[int, int] | None:
     if dtype not in _NUMBERS:
         return None
     if dtype.is_complex:
-        # The engine adds them, and does not average them; as pairs of real numbers it does both.
+        # As pairs of real numbers: the engine does not average complex ones.
         real = torch.float32 if dtype is torch.complex64 else torch.float64
         return (_NUMBERS[real], _REDUCTIONS[op]) if op in _OF_COMPLEX else None
     if dtype.is_floating_point and op in _BITWISE:
@@ -72,7 +70,7 @@ def _reduced(dtype: torch.dtype, op: RedOpType) -> tuple[int, int] | None:
     return _NUMBERS[dtype], _REDUCTIONS[op]
 
 
-# How elements are reduced: the numbers of the engine's type and reduction, for all pairs that can be.
+# The engine's type and reduction for elements that are reduced, for all supported pairs.
 REDUCED: dict[tuple[torch.dtype, RedOpType], tuple[int, int]] = {
     (dtype, op): numbers
     for dtype in (*_NUMBERS, torch.bool)
@@ -82,12 +80,10 @@ REDUCED: dict[tuple[torch.dtype, RedOpType], tuple[int, int]] = {
 
 
 def not_reduced(dtype: torch.dtype, op: RedOpType) -> RuntimeError:
-    """Why a pair is not among :data:`REDUCED`."""
-    name = str(dtype).removeprefix("torch.")
+    """The error for a pair that is not in :data:`REDUCED`."""
+    name, why = str(dtype).removeprefix("torch."), ""
     if op in _BITWISE and dtype.is_floating_point and dtype in _NUMBERS:
-        return RuntimeError(f"{op.name} is a bitwise reduction, which {name} does not have")
-    if dtype.is_complex and dtype in _NUMBERS:
-        return RuntimeError(
-            f"{op.name} is not defined for {name}: complex numbers can be summed and averaged"
-        )
-    return RuntimeError(f"{op.name} is not defined for {name}")
+        why = ": it is a bitwise reduction"
+    elif dtype.is_complex and dtype in _NUMBERS:
+        why = ": complex numbers support SUM, AVG and PREMUL_SUM"
+    return RuntimeError(f"unsupported reduction {op.name} of {name}{why}")

@@ -1,4 +1,4 @@
-"""Our engine as a backend. Needs torch and the native module, so it is imported with the first communicator."""
+"""The engine as a backend. Needs torch and the native module, so it is imported with the first communicator."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ringfold import _native
 from ringfold._error import GroupError
 
 from torchcomms import _environment
+from torchcomms._address_exchange import open_exchange
 from torchcomms._batch import P2POp, P2POpType
 from torchcomms._call import Call
-from torchcomms._device import Device, settle_devices
+from torchcomms._device import Device, synchronize_devices
 from torchcomms._hints import MEDIA
 from torchcomms._op_name import OpName
 from torchcomms._options import BatchP2POptions, CommOptions, seconds
-from torchcomms._staging import Staged, Staging, staged
-from torchcomms._store import notice
+from torchcomms._staging import CallQueue, QueuedCall, staged
 from torchcomms._task import Task
 from torchcomms._work import Pending, TorchWork
 
@@ -29,21 +29,22 @@ if TYPE_CHECKING:
 
     from torchcomms._window import TorchCommWindow
 
-# How long the end of the process waits for what finalized communicators still have to send.
+# How long process exit waits for what finalized communicators still have to send.
 EXIT_SECONDS = 10.0
-# How long of that for kernels of communicators that are not finalized.
+# The part of that for kernels of communicators that were not finalized.
 EXIT_KERNELS_SECONDS = 5.0
-# The longest name that the engine takes for a group.
+# The engine's limit for names of groups.
 NAME_BYTES_MAX = 128
-# The line of all that is not a transfer.
+# The queue of all operations that are not transfers.
 _COLLECTIVES = ("", -1)
-# Those who leave their groups in the background.
-_leaving: list[Staged] = []
+# Groups that leave in the background.
+_leaving: list[QueuedCall] = []
 
 
 class Engine:
-    """A rank of a group of the engine, and the group it is a rank of: there is none before the first reconfiguration of a
-    communicator that waits for one, and another one after each.
+    """A rank of a group of the engine.
+
+    With ``enable_reconfigure`` there is no group before the first reconfiguration, and a new one after each.
     """
 
     def __init__(
@@ -55,32 +56,30 @@ class Engine:
     ) -> None:
         self._backend = backend
         self._options = options
-        # Where tensors are combined without the host's help; gloo has never been asked for that.
-        self._wanted = None if backend == "gloo" else device
+        # The device that runs collectives as kernels; gloo has none.
+        self._wanted_device = None if backend == "gloo" else device
         self._device: Device | None = None
         self._timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
-        self._place: _native.MeetingPlace | None = None
+        self._listener: _native.BootstrapListener | None = None
         self._handle: str | None = None
-        self._why_none = "it was made with enable_reconfigure, and nobody is in it before reconfigure()"
-        # Once tensors of a device were seen, everything takes the road through the host's memory, so that nothing overtakes
-        # anything: one line for collectives, one for each direction to each rank.
+        self._why_no_group = "it was made with enable_reconfigure; call reconfigure() first"
+        # After the first CUDA tensor all operations are staged, to keep their order: one queue for collectives, and one for
+        # each direction to each rank.
         self._is_staging = False
-        self._lines: dict[tuple[str, int], Staging] = {}
+        self._queues: dict[tuple[str, int], CallQueue] = {}
         self._is_initialized = group is not None
-        self._take(group)
+        self._set_group(group)
 
-    def _take(self, group: _native.Group | None) -> None:
+    def _set_group(self, group: _native.Group | None) -> None:
         self._group = group
         self.rank = -1 if group is None else group.rank
         self.size = 0 if group is None else group.world
         if self._device is not None:
             self._device.close()
-        # All ranks come here together. Groups that restore what was in memory can't do that on a device.
-        is_sought = group is not None and self._backend != "gloo" and not self._options.enable_reconfigure
-        is_urgent = bool(self._options.is_high_priority_stream)
-        self._device = (
-            Device.open(group, self._wanted, is_urgent) if group is not None and is_sought else None
-        )
+        self._device = None
+        # All ranks call this together. Groups that restore memory after a failure cannot do that on a device.
+        if group is not None and self._backend != "gloo" and not self._options.enable_reconfigure:
+            self._device = Device.open(group, self._wanted_device, self._is_urgent)
 
     @property
     def name(self) -> str:
@@ -98,101 +97,96 @@ class Engine:
     def impl(self) -> Self:
         return self
 
+    @property
+    def _is_urgent(self) -> bool:
+        return bool(self._options.is_high_priority_stream)
+
     # --- operations ------------------------------------------------------------------------------------------------
 
     def issue(self, call: Call) -> TorchWork:
-        group = self._group
-        if group is None:
-            raise self._no_group()
+        group = self._group or self._require_group()
         task = Task(call, self.rank, self.size)
         if self._device is not None and self._device.takes(task):
             return self._queue(self._device, task, call.async_op)
         if self._is_staging or task.device is not None:
             return self._stage([task], call.async_op)
-        order = task.order()
+        arguments = task.native_arguments()
         try:
             if call.async_op:
-                return TorchWork(group.submit(*order, (task.inputs, task.outputs)))
-            group.run(*order)
+                return TorchWork(group.submit(*arguments, (task.inputs, task.outputs)))
+            group.run(*arguments)
         except GroupError as error:
             return _failed(error)
         return TorchWork()
 
     def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
-        group = self._group
-        if group is None:
-            raise self._no_group()
-        # All are looked at before any is begun.
+        group = self._require_group()
+        # All are checked before any is started.
         tasks = [Task(_transfer(op, options), self.rank, self.size) for op in ops]
         if self._is_staging or any(task.device is not None for task in tasks):
             return self._stage(tasks, async_op)
-        orders = [task.order() for task in tasks]
+        calls = [(*task.native_arguments(), (task.inputs, task.outputs)) for task in tasks]
         try:
-            begun = [group.submit(*order, (task.inputs, task.outputs)) for order, task in zip(orders, tasks)]
+            pending = [group.submit(*call) for call in calls]
         except GroupError as error:
             return _failed(error)
-        work = TorchWork(_All(begun))
-        if not async_op:
-            work._settle(None)
-        return work
+        return _joint_work(pending, async_op)
 
     def _queue(self, device: Device, task: Task, async_op: bool) -> TorchWork:
-        """Has the device do it. Collectives on the road through the host's memory come first, as all ranks issued them."""
-        if (line := self._lines.get(_COLLECTIVES)) is not None:
-            line.settle()
+        """Queues a collective on the device, after the staged ones that were issued before."""
+        if (queue := self._queues.get(_COLLECTIVES)) is not None:
+            queue.join()
         try:
             return device.issue(task, async_op)
         except GroupError as error:
             return _failed(error)
 
     def register_tensor(self, tensor: torch.Tensor) -> None:
-        """Has large all-reduces and all-gathers of this CUDA tensor, or of parts of it, read and write it in place. All ranks call
-        this together, each with a tensor of its own, which is kept until the communicator is finalized.
+        """Registers a CUDA tensor: large all-reduces and all-gathers then read and write it, and parts of it, in place.
+
+        All ranks call this together, each with its own tensor, which is kept until the communicator is finalized.
         """
         if self._device is None:
-            raise RuntimeError("the communicator's collectives do not run on a CUDA device")
-        self._settle_lines()
+            raise RuntimeError(
+                "registering a tensor failed: this communicator runs no collectives on a CUDA device"
+            )
+        self._join_queues()
         self._device.register(tensor)
 
     def _stage(self, tasks: list[Task], async_op: bool) -> TorchWork:
-        """Takes the road through the host's memory."""
+        """Runs tasks in threads, with CUDA tensors staged through pinned host memory."""
         group, device = self._require_group(), self._device
-        is_urgent = bool(self._options.is_high_priority_stream)
 
         def run(task: Task) -> None:
-            group.run(*task.order())
+            group.run(*task.native_arguments())
 
-        def settled(task: Task) -> Callable[[], None] | None:
-            # All ranks issue collectives in one order, so kernels that were issued before end by themselves. A kernel may wait
-            # for a rank that waits for a transfer of ours first.
-            return None if device is None or task.is_transfer else device.settle
+        def before(task: Task) -> Callable[[], None] | None:
+            # Collectives are issued in the same order on all ranks, so earlier kernels end by themselves. Before a transfer
+            # there is no such order: a kernel may wait for a rank that waits for this transfer.
+            return None if device is None or task.is_transfer else device.synchronize
 
-        # All are looked at before any is begun.
-        jobs = [staged(task, is_urgent, run, settled(task)) for task in tasks]
+        # All are checked before any is started.
+        calls = [staged(task, self._is_urgent, run, before(task)) for task in tasks]
         self._is_staging = True
-        begun = [self._line(task).begin(job) for task, job in zip(tasks, jobs)]
-        work = TorchWork(begun[0] if len(begun) == 1 else _All(begun))
-        if not async_op:
-            work._settle(None)
-        return work
+        return _joint_work([self._queue_of(task).put(call) for task, call in zip(tasks, calls)], async_op)
 
-    def _line(self, task: Task) -> Staging:
-        """Where a task is done after those before it. Transfers wait for nothing but others the same way."""
-        way = (task.native, task.peer) if task.is_transfer else _COLLECTIVES
-        if way not in self._lines:
-            self._lines[way] = Staging()
-        return self._lines[way]
+    def _queue_of(self, task: Task) -> CallQueue:
+        """The queue of a task: that of all collectives, or of its direction and rank."""
+        key = (task.native, task.peer) if task.is_transfer else _COLLECTIVES
+        if key not in self._queues:
+            self._queues[key] = CallQueue()
+        return self._queues[key]
 
-    def _settle_lines(self) -> None:
-        """Waits until nothing is on the road through the host's memory."""
-        for line in list(self._lines.values()):
-            line.settle()
+    def _join_queues(self) -> None:
+        """Waits for all staged operations."""
+        for queue in list(self._queues.values()):
+            queue.join()
 
     def new_window(self) -> TorchCommWindow:
         from torchcomms._window import TorchCommWindow
 
         shares = _media(self._options) != "tcp"
-        return TorchCommWindow(self._require_group(), shares, self._settle_lines)
+        return TorchCommWindow(self._require_group(), shares, self._join_queues)
 
     # --- other groups ----------------------------------------------------------------------------------------------
 
@@ -202,33 +196,34 @@ class Engine:
             if not hasattr(rank, "__index__") or not 0 <= rank < self.size:
                 raise RuntimeError(f"rank {rank} is out of range: ranks are 0 to {self.size - 1}")
         if len(set(ranks)) < len(ranks):
-            raise RuntimeError(f"a rank is named twice in {ranks}")
+            raise RuntimeError(f"invalid ranks {ranks} in split: a rank is named twice")
         if self.rank not in ranks:
             raise RuntimeError(
-                f"this rank, {self.rank}, is not in {ranks}; who is not calls with an empty list"
+                f"invalid ranks {ranks} in split: rank {self.rank} is not among them; pass an empty list instead"
             )
         child = group.split(ranks, _short(name), self._timeout if timeout is None else timeout)
-        engine = type(self)(self._backend, self._options, child, self._wanted)
+        engine = type(self)(self._backend, self._options, child, self._wanted_device)
         engine._timeout = self._timeout
         return engine
 
     def init_handle(self) -> str:
         if self._handle is None:
-            self._place = _native.MeetingPlace()
-            self._handle = self._place.announcement
+            self._listener = _native.BootstrapListener()
+            self._handle = self._listener.announcement
         return self._handle
 
     def reconfigure(self, uuid: int | str, handles: list[str] | set[str], timeout: float | None) -> TorchWork:
         members = sorted(handles) if isinstance(handles, (set, frozenset)) else list(handles)
         me = self.init_handle()
         if len(set(members)) < len(members):
-            raise RuntimeError("a handle is given twice")
+            raise RuntimeError("invalid handles in reconfigure: a handle is given twice")
         if me not in members:
-            raise RuntimeError("the handle of this rank (get_init_handle()) is not among those given")
+            raise RuntimeError(
+                "invalid handles in reconfigure: this rank's get_init_handle() is not among them"
+            )
         self._is_initialized = True
-        self._part()
-        patience = self._timeout if timeout is None else timeout
-        at: _native.MeetingPlace | str | None = self._place if members[0] == me else members[0]
+        self._leave_group()
+        at: _native.BootstrapListener | str | None = self._listener if members[0] == me else members[0]
         try:
             group = _native.Group.connect(
                 rank=members.index(me),
@@ -236,46 +231,46 @@ class Engine:
                 name=_fingerprint(uuid, members),
                 at=at if len(members) > 1 else None,
                 timeout=self._timeout,
-                patience=patience,
+                connect_timeout=self._timeout if timeout is None else timeout,
                 restores=self._options.enable_reconfigure,
                 media=_media(self._options),
             )
         except GroupError as error:
-            self._why_none = f"the last reconfigure() failed: {error}"
+            self._why_no_group = f"the last reconfigure() failed: {error}"
             return _failed(error)
-        self._take(group)
+        self._set_group(group)
         return TorchWork()
 
-    def _part(self) -> None:
-        """Leaves the group, if there is one. If it still works, what was begun runs to its end."""
+    def _leave_group(self) -> None:
+        """Leaves the group, if there is one. Operations under way run to their end, if the group still works."""
         group = self._group
-        self._take(None)
-        self._why_none = "a reconfigure() is under way"
+        self._set_group(None)
+        self._why_no_group = "a reconfigure() is running"
         if group is not None:
             self._retire(group)
 
     def _retire(self, group: _native.Group) -> None:
-        lines, self._lines = self._lines, {}
+        queues, self._queues = self._queues, {}
         device, self._device = self._device, None
-        if not lines and device is None:
+        if not queues and device is None:
             group.retire()
             return
 
         def leave() -> None:
-            for line in lines.values():
-                line.settle()
-                line.end()
-            # Waits a moment for kernels, which whoever leaves does not. While the group is there, they end if a rank dies.
+            for queue in queues.values():
+                queue.join()
+                queue.close()
+            # Waits a moment for kernels. They end if a rank dies, as long as the group is there.
             try:
                 if device is not None:
                     device.close()
             finally:
                 group.retire()
 
-        last = Staging()
-        _leaving[:] = [one for one in _leaving if not one.done()]
-        _leaving.append(last.begin(leave))
-        last.end()
+        last = CallQueue()
+        _leaving[:] = [call for call in _leaving if not call.done()]
+        _leaving.append(last.put(leave))
+        last.close()
 
     # --- settings, faults, end -------------------------------------------------------------------------------------
 
@@ -295,57 +290,50 @@ class Engine:
 
     def is_aborted(self) -> bool:
         failure = None if self._group is None else self._group.failure()
-        # Whoever has left in good order was not given up.
+        # A rank that has left was not aborted.
         return failure is not None and failure.kind != "left"
 
     def finalize(self) -> None:
         if self._group is not None:
             self._retire(self._group)
-        self._place = None
+        self._listener = None
 
     def _require_group(self) -> _native.Group:
         if self._group is None:
-            raise self._no_group()
+            raise RuntimeError(f"the communicator has no ranks: {self._why_no_group}")
         return self._group
-
-    def _no_group(self) -> RuntimeError:
-        return RuntimeError(f"the communicator has no ranks: {self._why_none}")
 
 
 def new_engine(backend: str, options: CommOptions, store: Store | None, device: torch.device) -> Engine:
-    """Meets the other ranks, unless the options say that it is reconfigured later."""
-    kind = _kind(backend)
+    """Connects to the other ranks, unless ``enable_reconfigure`` is set."""
+    from torchcomms._comms_gloo import TorchCommGloo
+
+    kind = TorchCommGloo if backend == "gloo" else Engine
     if options.enable_reconfigure:
         return kind(backend, options, None, device)
     rank, size = _environment.rank_and_size()
     timeout = seconds(options.timeout) or _environment.DEFAULT_TIMEOUT_SECONDS
-    # Generated names differ from rank to rank, so a communicator without a name has the same for all.
+    # Generated names differ from rank to rank; unnamed communicators share one.
     name = options.name or "unnamed"
-    at = notice(name, store, timeout) if size > 1 else None
+    exchange = open_exchange(name, store, timeout) if size > 1 else None
     try:
         group = _native.Group.connect(
             rank=rank,
             world=size,
             name=_short(name),
-            at=at,
+            at=exchange,
             timeout=timeout,
-            patience=timeout,
+            connect_timeout=timeout,
             restores=False,
             media=_media(options),
         )
     finally:
-        if at is not None:
-            at.close()
+        if exchange is not None:
+            exchange.close()
     return kind(backend, options, group, device)
 
 
-def _kind(backend: str) -> type[Engine]:
-    from torchcomms._comms_gloo import TorchCommGloo
-
-    return TorchCommGloo if backend == "gloo" else Engine
-
-
-class _All:
+class _JointPending:
     """Several operations that are waited for as one."""
 
     __slots__ = ("_parts",)
@@ -354,10 +342,10 @@ class _All:
         self._parts = parts
 
     def wait(self, timeout: float | None) -> bool:
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         failure: GroupError | None = None
         for part in self._parts:
-            left = None if until is None else max(until - time.monotonic(), 0.0)
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             try:
                 if not part.wait(left):
                     return False
@@ -371,8 +359,15 @@ class _All:
         return all(part.done() for part in self._parts)
 
 
+def _joint_work(pending: Sequence[Pending], async_op: bool) -> TorchWork:
+    work = TorchWork(pending[0] if len(pending) == 1 else _JointPending(pending))
+    if not async_op:
+        work._settle(None)
+    return work
+
+
 def _failed(error: GroupError) -> TorchWork:
-    """What went wrong is the work's to raise, unless nobody else has been asked for anything."""
+    """A work that raises the error. Invalid arguments are raised at once: no other rank has seen the call."""
     if error.kind == "argument":
         raise error
     return TorchWork(None, error)
@@ -380,14 +375,12 @@ def _failed(error: GroupError) -> TorchWork:
 
 def _transfer(op: P2POp, options: BatchP2POptions) -> Call:
     is_send = op.type is P2POpType.SEND
-    return Call(
-        OpName.send if is_send else OpName.recv,
-        True,
-        op.tensor if is_send else None,
-        None if is_send else op.tensor,
-        op.peer,
-        timeout=options.timeout,
-    )
+    call = Call(OpName.send if is_send else OpName.recv, True, timeout=options.timeout, peer=op.peer)
+    if is_send:
+        call.input = op.tensor
+    else:
+        call.output = op.tensor
+    return call
 
 
 def _media(options: CommOptions) -> str:
@@ -395,28 +388,27 @@ def _media(options: CommOptions) -> str:
 
 
 def _short(name: str) -> str:
-    """What the engine calls a group of this name: it takes no long ones."""
-    whole = name.encode(errors="surrogatepass")
-    return name if len(whole) <= NAME_BYTES_MAX else f"long-{hashlib.sha256(whole).hexdigest()}"
+    """The engine's name of a group: a digest if the name is too long."""
+    encoded = name.encode(errors="surrogatepass")
+    return name if len(encoded) <= NAME_BYTES_MAX else f"long-{hashlib.sha256(encoded).hexdigest()}"
 
 
 def _fingerprint(uuid: int | str, members: list[str]) -> str:
-    """What those who reconfigure together call their group, and nobody else: the name would add nothing, because a handle is
-    that of one communicator of one process."""
+    """The name of a reconfigured group: unique, because a handle belongs to one communicator of one process."""
     text = "\n".join([str(uuid), *members])
     return f"reconfigured-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-# The last to run: whatever a daemon thread's call ends with from then on, there is no interpreter to come back to.
-atexit.register(_native.interpreter_ends)
+# Registered first, so it runs last: then calls of daemon threads no longer return to the interpreter.
+atexit.register(_native.begin_interpreter_exit)
 
 
 @atexit.register
 def _finish() -> None:
-    """Others may still wait for what finalized communicators have to send, and for kernels of this rank."""
-    until = time.monotonic() + EXIT_SECONDS
-    settle_devices(EXIT_KERNELS_SECONDS)
-    for one in _leaving:
-        if not one.ends_within(max(until - time.monotonic(), 0.0)):
+    """Waits for what finalized communicators still send, and for this rank's kernels: other ranks may need both."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    synchronize_devices(EXIT_KERNELS_SECONDS)
+    for call in _leaving:
+        if not call.join(max(deadline - time.monotonic(), 0.0)):
             break
-    _native.finish_retired(max(until - time.monotonic(), 1.0))
+    _native.finish_retired(max(deadline - time.monotonic(), 1.0))

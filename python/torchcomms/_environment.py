@@ -1,4 +1,4 @@
-"""What the environment says: who we are among the ranks, and how communicators behave. It is read at each call."""
+"""Settings from environment variables: rank, size, timeout, abort. They are read at each call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class _Launcher:
-    """A program that starts ranks, and the variables by which it tells them who they are."""
+    """A launcher, and the variables with which it passes rank and size."""
 
     rank: str
     size: str
@@ -27,7 +27,7 @@ _ALL = frozenset({"auto", "mpi", "pals", "torchrun"})
 _MPI = frozenset({"auto", "mpi"})
 
 _PALS = _Launcher("PALS_RANKID", "PMI_SIZE", frozenset({"auto", "pals"}))
-# In the order in which they are believed. What was said for communicators alone is always heard.
+# By precedence. The variables of torchcomms itself apply to all methods.
 _LAUNCHERS = (
     _Launcher("TORCHCOMM_RANK", "TORCHCOMM_SIZE", _ALL),
     _Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", _MPI),
@@ -38,62 +38,60 @@ _LAUNCHERS = (
 )
 
 
-# What goes before the environment.
-_told: ContextVar[tuple[int, int] | None] = ContextVar("rank_and_size", default=None)
+# Overrides the environment.
+_override: ContextVar[tuple[int, int] | None] = ContextVar("rank_and_size", default=None)
 
 
 @contextmanager
 def as_rank(rank: int, size: int) -> Iterator[None]:
-    """Within it, communicators are made as this rank of so many, whatever the environment says."""
-    before = _told.set((rank, size))
+    """Inside it, communicators are made with this rank and size instead of those of the environment."""
+    before = _override.set((rank, size))
     try:
         yield
     finally:
-        _told.reset(before)
+        _override.reset(before)
 
 
 def rank_and_size() -> tuple[int, int]:
-    """This process's rank, and how many there are, as the launcher tells."""
-    told = _told.get()
-    if told is not None:
-        return told
+    """This process's rank and the number of ranks, from the launcher's variables."""
+    override = _override.get()
+    if override is not None:
+        return override
     method = os.environ.get(METHOD, "auto").strip().lower() or "auto"
     if method not in _ALL:
-        raise RuntimeError(f"{METHOD} is {method!r}; it can be auto, mpi, pals or torchrun")
+        raise RuntimeError(f"invalid {METHOD}={method!r}: must be auto, mpi, pals or torchrun")
     launchers = [launcher for launcher in _LAUNCHERS if method in launcher.methods]
     for launcher in launchers:
         rank, size = os.environ.get(launcher.rank), os.environ.get(launcher.size)
         if rank is None and size is None:
             continue
-        # PALS tells the size by a variable of PMI, and the rank by one of its own.
+        # PALS passes the size in a variable of PMI, and the rank in its own.
         if launcher.size == _PALS.size and rank is None and (launcher is _PALS or _PALS.rank in os.environ):
             continue
         if rank is None or size is None:
             here, missing = (launcher.size, launcher.rank) if rank is None else (launcher.rank, launcher.size)
             raise RuntimeError(
-                f"{here} is set, but {missing} is not: the rank and the size come from one pair"
+                f"{here} is set, but {missing} is not: rank and size must come from the same launcher"
             )
         return _checked(launcher, rank, size)
     pairs = ", ".join(f"{launcher.rank}/{launcher.size}" for launcher in launchers)
     raise RuntimeError(
-        f"the rank and size of this process are not known: none of these is set: {pairs}. "
-        f"Start it by torchrun, mpirun or srun, or set them ({METHOD} is {method!r})"
+        f"unknown rank and size of this process: none of {pairs} is set; start it with torchrun, mpirun or srun, or set "
+        f"them ({METHOD} is {method!r})"
     )
 
 
 def _checked(launcher: _Launcher, rank: str, size: str) -> tuple[int, int]:
     r, s = _integer(launcher.rank, rank), _integer(launcher.size, size)
     if s < 1:
-        raise RuntimeError(f"{launcher.size} is {s}; there is at least one rank")
+        raise RuntimeError(f"invalid {launcher.size}={s}: must be at least 1")
     if not 0 <= r < s:
-        raise RuntimeError(
-            f"{launcher.rank} is {r}, out of range: {launcher.size} is {s}, so ranks are 0 to {s - 1}"
-        )
+        raise RuntimeError(f"invalid {launcher.rank}={r}: {launcher.size} is {s}, so ranks are 0 to {s - 1}")
     return r, s
 
 
 def timeout_seconds() -> float:
-    """How long operations may take, if nobody has said it of a communicator."""
+    """The timeout of communicators that were made without one."""
     text = os.environ.get(TIMEOUT)
     if text is None:
         return DEFAULT_TIMEOUT_SECONDS
@@ -102,18 +100,18 @@ def timeout_seconds() -> float:
     except ValueError:
         value = -1.0
     if not value > 0:
-        raise RuntimeError(f"{TIMEOUT} is {text!r}; it is a number of seconds above 0")
+        raise RuntimeError(f"invalid {TIMEOUT}={text!r}: must be a number of seconds > 0")
     return value
 
 
 def aborts_process() -> bool | None:
-    """Whether a failure ends the process; None if the environment does not say."""
+    """Whether a failure ends the process; None if the variable is not set."""
     text = os.environ.get(ABORT)
     return None if text is None else truth(ABORT, text)
 
 
 def truth(name: str, text: str) -> bool:
-    """Whether a setting is on.
+    """The value of a boolean setting.
 
     >>> truth("X", "Yes"), truth("X", "0")
     (True, False)
@@ -123,11 +121,11 @@ def truth(name: str, text: str) -> bool:
         return True
     if word in ("0", "false", "no", "n"):
         return False
-    raise RuntimeError(f"{name} is {text!r}; it can be 1, true, yes or y, or 0, false, no or n")
+    raise RuntimeError(f"invalid {name}={text!r}: must be 1, true, yes, y, 0, false, no or n")
 
 
 def _integer(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise RuntimeError(f"{name} is {text!r}, which is no number") from None
+        raise RuntimeError(f"invalid {name}={text!r}: must be a number") from None

@@ -1,4 +1,4 @@
-"""A backend that does nothing, alone: for tests of what stands above it."""
+"""A backend without communication, for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FakeBackend:
-    """Rank 0 of 1. Every operation has ended at once, and no tensor is looked at."""
+    """Rank 0 of 1. Every operation ends at once, and no tensor is read or written."""
 
     rank = 0
     size = 1

@@ -1,4 +1,4 @@
-"""What hooks are told about a call, before and after it."""
+"""The arguments of pre-hooks and post-hooks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,42 @@ if TYPE_CHECKING:
     from torchcomms._comm import TorchComm
     from torchcomms._window import TorchCommWindow
 
+__all__ = [
+    "AllGatherPExecPreHookArgs",
+    "AllGatherPFreePreHookArgs",
+    "AllGatherPInitPreHookArgs",
+    "AllGatherPreHookArgs",
+    "AllGatherSinglePreHookArgs",
+    "AllGatherVPreHookArgs",
+    "AllReducePreHookArgs",
+    "AllToAllPreHookArgs",
+    "AllToAllSinglePreHookArgs",
+    "AllToAllVSinglePreHookArgs",
+    "BarrierPreHookArgs",
+    "BatchOpIssuePostHookArgs",
+    "BatchOpIssuePreHookArgs",
+    "BroadcastPreHookArgs",
+    "CollectivePostHookArgs",
+    "FinalizePostHookArgs",
+    "FinalizePreHookArgs",
+    "GatherPreHookArgs",
+    "GatherSinglePreHookArgs",
+    "NewWindowPostHookArgs",
+    "NewWindowPreHookArgs",
+    "PreHookArgs",
+    "RecvPreHookArgs",
+    "ReducePreHookArgs",
+    "ReduceScatterPreHookArgs",
+    "ReduceScatterSinglePreHookArgs",
+    "ReduceScatterVPreHookArgs",
+    "ScatterPreHookArgs",
+    "SendPreHookArgs",
+    "SplitPostHookArgs",
+    "SplitPreHookArgs",
+]
 
-# A dataclass in all but its making: what that writes for each of so many takes time, and torch waits for it when it is imported.
+
+# Like a dataclass, but without generated code: torch imports this module, and generating it for all classes takes time.
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
 class _Args:
     _fields: ClassVar[tuple[str, ...]] = ()
@@ -29,14 +63,14 @@ class _Args:
         for name in cls.__annotations__:
             default = cls.__dict__.get(name)
             if isinstance(default, Field):
-                # Given by name, if at all.
+                # Keyword only.
                 setattr(cls, name, default.default)
             else:
                 cls._fields = (*cls._fields, name)
 
     def __init__(self, *values: Any, **named: Any) -> None:
         if len(values) != len(self._fields):
-            raise TypeError(f"{type(self).__name__} takes {', '.join(self._fields)}")
+            raise TypeError(f"invalid arguments of {type(self).__name__}: must be {', '.join(self._fields)}")
         self.__dict__.update(zip(self._fields, values), **named)
 
     def __repr__(self) -> str:
@@ -45,11 +79,11 @@ class _Args:
 
 
 class PreHookArgs(_Args):
-    """What all calls have."""
+    """The arguments of all pre-hooks."""
 
     async_op: bool
     timeout: timedelta | float | None = field(default=None, kw_only=True)
-    """What the call was given; None where the communicator's own holds."""
+    """The call's own timeout; None is that of the communicator."""
 
 
 class SendPreHookArgs(PreHookArgs):
@@ -182,11 +216,11 @@ class FinalizePreHookArgs(PreHookArgs):
 
 
 class PostHookArgs(_Args):
-    """What is told after all calls but ``finalize``."""
+    """The arguments of all post-hooks but that of ``finalize``."""
 
     error: BaseException | None = field(default=None, kw_only=True)
-    """What the call raises because it could not be begun: its arguments were refused, for example. An operation that was
-    begun and failed has the error in its work."""
+    """The exception of a call that did not start, because of invalid arguments, for example. The error of an operation that
+    started is in its work."""
 
 
 class CollectivePostHookArgs(PostHookArgs):
@@ -200,7 +234,7 @@ class BatchOpIssuePostHookArgs(PostHookArgs):
 
 
 class SplitPostHookArgs(PostHookArgs):
-    """``new_comm`` is the child, or None where this rank is not in it."""
+    """``new_comm`` is the child; None if this rank is not in it."""
 
     new_comm: TorchComm | None
 
@@ -216,18 +250,18 @@ class FinalizePostHookArgs(_Args):
 
 
 def _kind_of(op: OpName) -> type[PreHookArgs]:
-    """The class whose name is the operation's."""
+    """The class that is named after the operation."""
     kind: type[PreHookArgs] = globals()[op.name.title().replace("_", "") + "PreHookArgs"]
     return kind
 
 
-_TAKEN = {op: (_kind_of(op), attrgetter("async_op", *fields)) for op, fields in FIELDS.items()}
+_READERS = {op: (_kind_of(op), attrgetter("async_op", *fields)) for op, fields in FIELDS.items()}
 
 
 def of_call(call: Call) -> Any:
-    """What a pre-hook is told of this call."""
-    kind, taken = _TAKEN[call.op]
-    fields = taken(call)
-    told = kind(*fields) if isinstance(fields, tuple) else kind(fields)
-    told.timeout = call.timeout
-    return told
+    """The pre-hook arguments of a call."""
+    kind, read = _READERS[call.op]
+    fields = read(call)
+    args = kind(*fields) if isinstance(fields, tuple) else kind(fields)
+    args.timeout = call.timeout
+    return args

@@ -1,7 +1,6 @@
-"""A barrier after which rank 0 knows who has not come.
+"""A barrier after which rank 0 knows the missing ranks.
 
-Ranks tell rank 0 that they have come, and it tells them to go, beside all operations: whoever does not come in time harms nothing,
-and the communicator is as good as before.
+Ranks report to rank 0 by notes beside all operations, and rank 0 answers. A late rank does no harm: the communicator stays usable.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ringfold import _native
 
-# What the ranks' notes are about: any number that nothing else uses.
+# The topic of the notes: a number that nothing else uses.
 _TOPIC = 0x6D6F_6E69_746F_7200
 
-# How much longer than rank 0 the others wait: it gives up at about the same moment, and knows who is missing.
+# How much longer than rank 0 the others wait: its error names the missing ranks.
 _GRACE_SECONDS = 1.0
 
-# How long one listens at a time: in between Python sees to signals, Ctrl-C among them.
-_LISTEN_SECONDS = 0.1
+# How often a waiting thread returns to Python, which handles signals then.
+_STEP_SECONDS = 0.1
 
 
 class MonitoredBarrier:
@@ -29,8 +28,10 @@ class MonitoredBarrier:
         self._number = 0
 
     def wait(self, group: _native.Group, timeout: float, wait_all_ranks: bool) -> None:
-        """Waits until all ranks have come. Raises a RuntimeError that says who has not: the first one that was missed, or
-        all of them if ``wait_all_ranks`` is set."""
+        """Waits until all ranks have called it.
+
+        The RuntimeError names the first missing rank, or, with ``wait_all_ranks``, all missing ranks.
+        """
         self._number += 1
         if group.rank == 0:
             self._lead(group, timeout, wait_all_ranks)
@@ -38,60 +39,60 @@ class MonitoredBarrier:
             self._follow(group, timeout)
 
     def _lead(self, group: _native.Group, timeout: float, wait_all_ranks: bool) -> None:
-        until = time.monotonic() + timeout
-        come: dict[int, str] = {}
+        deadline = time.monotonic() + timeout
+        present: dict[int, str] = {}
         missing: list[int] = []
         for rank in range(1, group.world):
-            number = _comes(group, rank, until)
+            number = _arrival(group, rank, deadline)
             if number is not None:
-                come[rank] = number
+                present[rank] = number
                 continue
             missing.append(rank)
             if not wait_all_ranks:
                 break
         if not missing:
-            for rank, number in come.items():
-                group.tell([rank], _TOPIC, f"go {number}")
+            for rank, number in present.items():
+                group.send_note([rank], _TOPIC, f"go {number}")
             return
         ranks = f"Ranks {', '.join(map(str, missing))}" if wait_all_ranks else f"Rank {missing[0]}"
         failure = f"{ranks} failed to pass monitoredBarrier in {timeout * 1000:.0f} ms"
         for rank in range(1, group.world):
-            # Those that rank 0 did not get to hear of may have come too.
-            number = come.get(rank) or _comes(group, rank, 0.0)
+            # Ranks that were not waited for may be here, too.
+            number = present.get(rank) or _arrival(group, rank, 0.0)
             if number is not None:
-                group.tell([rank], _TOPIC, f"fail {number} {failure}")
+                group.send_note([rank], _TOPIC, f"fail {number} {failure}")
         raise RuntimeError(f"[Rank 0]: {failure}")
 
     def _follow(self, group: _native.Group, timeout: float) -> None:
-        until = time.monotonic() + timeout + _GRACE_SECONDS
-        group.tell([0], _TOPIC, f"come {self._number}")
-        while (text := _heard(group, 0, until)) is not None:
+        deadline = time.monotonic() + timeout + _GRACE_SECONDS
+        group.send_note([0], _TOPIC, f"come {self._number}")
+        while (text := _next_note(group, 0, deadline)) is not None:
             word, _, rest = text.partition(" ")
             number, _, failure = rest.partition(" ")
             if number != str(self._number):
                 continue
             if word == "go":
                 return
-            raise RuntimeError(f"[Rank {group.rank}]: {failure}, says rank 0")
-        group.tell([0], _TOPIC, f"gone {self._number}")
+            raise RuntimeError(f"[Rank {group.rank}]: {failure} (reported by rank 0)")
+        group.send_note([0], _TOPIC, f"gone {self._number}")
         raise RuntimeError(
             f"[Rank {group.rank}]: Rank 0 failed to pass monitoredBarrier in {timeout * 1000:.0f} ms"
         )
 
 
-def _comes(group: _native.Group, rank: int, until: float) -> str | None:
-    """The number by which a rank calls this barrier, if it comes in time and does not leave again."""
-    while (text := _heard(group, rank, until)) is not None:
+def _arrival(group: _native.Group, rank: int, deadline: float) -> str | None:
+    """The number of a rank's barrier call, if it comes in time and is not withdrawn."""
+    while (text := _next_note(group, rank, deadline)) is not None:
         word, _, number = text.partition(" ")
         if word == "come":
             return number
     return None
 
 
-def _heard(group: _native.Group, rank: int, until: float) -> str | None:
+def _next_note(group: _native.Group, rank: int, deadline: float) -> str | None:
     while True:
-        left = max(until - time.monotonic(), 0.0)
-        text = group.hear(rank, _TOPIC, min(left, _LISTEN_SECONDS))
+        left = max(deadline - time.monotonic(), 0.0)
+        text = group.recv_note(rank, _TOPIC, min(left, _STEP_SECONDS))
         if text is not None or left == 0.0:
             return text
         failure = group.failure()

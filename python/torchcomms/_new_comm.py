@@ -1,4 +1,4 @@
-"""Making communicators."""
+"""The function that makes communicators."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import torch
     from torch._C._distributed_c10d import Store
 
-# The backends whose failures end the process unless somebody says otherwise.
+# The backends whose failures end the process by default.
 _ENDS_PROCESS = frozenset({"nccl", "ncclx"})
 
-# Whoever wants to wait without end waits so long.
+# An infinite timeout is cut to this.
 _FOREVER_SECONDS = timedelta(days=36_500).total_seconds()
 
 _numbers = itertools.count()
@@ -38,22 +38,23 @@ def new_comm(
     hints: dict[str, str] | None = None,
     options: CommOptions | None = None,
 ) -> TorchComm:
-    """Makes a communicator with all other ranks of the job, which make the same call.
+    """Makes a communicator of all ranks of the job, which all make the same call.
 
-    - ``backend``: ``"ringfold"`` or a name that stands for it (``"gloo"``, ``"nccl"``, ``"ncclx"``), ``"fake"``, or one that was
-      registered by :func:`torchcomms.register_backend` or another package.
-    - ``device``: where its tensors are.
-    - ``name``: what it is called, the same on all ranks; it may be left out.
-    - ``abort_process_on_timeout_or_error``: whether a failure ends the process instead of raising an error. By default as
-      ``TORCHCOMM_ABORT_ON_ERROR`` says; without that it does for ``nccl`` and ``ncclx`` alone.
-    - ``timeout``: how long operations may take, a timedelta or seconds; by default ``TORCHCOMM_TIMEOUT_SECONDS``, or 600.
-    - ``store``: where the ranks meet; by default a TCPStore at ``MASTER_ADDR``:``MASTER_PORT``. No reference to it is kept.
-    - ``enable_reconfigure``: meets nobody yet. Its rank is −1 until :meth:`TorchComm.reconfigure`.
-    - ``hints``: settings of single backends. Those that are not known are warned of.
-    - ``options``: all of these in one object; what is given beside it goes before.
+    - ``backend``: ``"ringfold"``, one of its aliases (``"gloo"``, ``"nccl"``, ``"ncclx"``), ``"fake"``, or a backend of
+      :func:`torchcomms.register_backend` or another package.
+    - ``device``: the device of its tensors.
+    - ``name``: its name, the same on all ranks; optional.
+    - ``abort_process_on_timeout_or_error``: whether a failure ends the process instead of raising an error. By default the value
+      of ``TORCHCOMM_ABORT_ON_ERROR``; without it, true only for ``nccl`` and ``ncclx``.
+    - ``timeout``: the limit for each operation, a timedelta or seconds; by default ``TORCHCOMM_TIMEOUT_SECONDS``, or 600.
+    - ``store``: the store by which the ranks find each other; by default a TCPStore at ``MASTER_ADDR``:``MASTER_PORT``. No
+      reference to it is kept.
+    - ``enable_reconfigure``: connects to no rank yet. Its rank is −1 until :meth:`TorchComm.reconfigure`.
+    - ``hints``: settings by name. Unknown ones cause a warning.
+    - ``options``: all of these in one object; separate arguments take precedence.
 
-    Who this process is comes from ``TORCHCOMM_RANK``/``TORCHCOMM_SIZE`` or from the variables of the launcher: Open MPI, PMI, PALS,
-    SLURM, torchrun, in this order.
+    Rank and size come from ``TORCHCOMM_RANK``/``TORCHCOMM_SIZE``, or from the variables of the launcher: Open MPI, PMI, PALS, SLURM,
+    torchrun, in this order.
     """
     given: dict[str, Any] = {
         "name": name,
@@ -64,42 +65,40 @@ def new_comm(
         "enable_reconfigure": enable_reconfigure,
         "hints": hints,
     }
-    wanted = replace(
-        options or CommOptions(), **{key: value for key, value in given.items() if value is not None}
-    )
-    return _make(backend, _device(device), wanted)
+    given = {key: value for key, value in given.items() if value is not None}
+    return _make(backend, _device(device), replace(options or CommOptions(), **given))
 
 
 def _make(backend: str, device: torch.device, wanted: CommOptions) -> TorchComm:
     python_class = _registry.registered_class(backend)
-    is_ours = python_class is None and backend in _registry.ENGINE_NAMES
-    if python_class is None and not is_ours and backend != _registry.FAKE:
-        raise _registry.unknown(backend)
+    is_engine = python_class is None and backend in _registry.ENGINE_NAMES
+    if python_class is None and not is_engine and backend != _registry.FAKE:
+        raise _registry.unknown_backend(backend)
     _hints.check_hints(wanted.hints)
-    settled = _settled(backend, wanted)
-    # The others may have made other communicators before, so this number is no part of what the ranks agree on.
+    options = _with_defaults(backend, wanted)
+    # The number may differ between ranks, so it is not used to find each other.
     name = wanted.name or f"torchcomm_{next(_numbers)}"
     made: Backend
     if python_class is not None:
         from torchcomms._python_backend import PythonBackend
 
         impl = python_class()
-        impl.init(device, name, replace(settled, name=name, store=wanted.store))
-        made = PythonBackend(impl, settled)
-    elif is_ours:
+        impl.init(device, name, replace(options, name=name, store=wanted.store))
+        made = PythonBackend(impl, options)
+    elif is_engine:
         from torchcomms._engine import new_engine
 
-        made = new_engine(backend, settled, wanted.store, device)
+        made = new_engine(backend, options, wanted.store, device)
     else:
         from torchcomms._fake import FakeBackend
 
         made = FakeBackend()
-    settled.name = name
-    return TorchComm(made, device, name, settled)
+    options.name = name
+    return TorchComm(made, device, name, options)
 
 
-def _settled(backend: str, wanted: CommOptions) -> CommOptions:
-    """The options with the environment's word for what nobody has said, and without the store, which is the caller's."""
+def _with_defaults(backend: str, wanted: CommOptions) -> CommOptions:
+    """The options with defaults of the environment, and without the store, which belongs to the caller."""
     aborts = wanted.abort_process_on_timeout_or_error
     by_environment = _environment.aborts_process()
     if aborts is None:
@@ -126,4 +125,4 @@ def _device(device: torch.device | str) -> torch.device:
 
     if isinstance(device, (torch.device, str)):
         return torch.device(device)
-    raise TypeError(f"a torch.device is expected, not {device!r}")
+    raise TypeError(f"invalid device {device!r}: must be a torch.device or its name")

@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class OpName(Enum):
-    """What a hook is told has been called. ``str()`` ends in the member's name."""
+    """The name of an operation, as hooks get it. ``str()`` ends in the member's name."""
 
     send = auto()
     recv = auto()
@@ -34,5 +34,5 @@ class OpName(Enum):
     new_window = auto()
     finalize = auto()
 
-    # Members are single objects, and looked up several times in each call: by identity that takes no Python code.
+    # Each call looks up members several times. Hashing by identity runs no Python code.
     __hash__ = object.__hash__

@@ -1,6 +1,6 @@
-"""The tensors of each operation as the engine takes them: which it reads and writes, and how many elements from whom.
+"""The tensors of each operation as the engine takes them: inputs, outputs, and elements per rank.
 
-What a call can get wrong is found here, before anyone else is disturbed. Needs torch, so it is imported with the first communicator.
+Invalid arguments raise here, before other ranks see the call. Needs torch, so it is imported with the first communicator.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ Counts = list[int] | None
 
 
 class Operands(NamedTuple):
-    """What an operation reads and writes."""
+    """The inputs and outputs of an operation."""
 
     inputs: Sequence[torch.Tensor]
     outputs: Sequence[torch.Tensor]
     counts: Counts = None
-    """How many elements each rank brings or gets, where that differs."""
+    """Elements that each rank sends or gets, if that differs."""
     others: Counts = None
-    """How many come from each, where ``counts`` says how many go to it."""
+    """Elements from each rank, if ``counts`` are those to each rank."""
 
 
-class Shape:
-    """What an operation looks like to the engine. What it takes beside its tensors is known by its native name."""
+class OperationSpec:
+    """An operation of the engine, and how to find its tensors in a call."""
 
     __slots__ = ("is_transfer", "native", "operands", "peer", "reduces")
 
     def __init__(self, native: str, operands: Callable[[Call, int, int], Operands]) -> None:
-        takes = OPERATIONS[native]
+        arguments = OPERATIONS[native]
         self.native = native
         self.operands = operands
-        """Finds its tensors, for a rank and a number of ranks."""
-        self.peer = next((role for role in takes if role in ("root", "src", "dst")), "")
-        """What the other rank is: a root, a source or a destination."""
-        self.reduces = "reduce" in takes
-        self.is_transfer = "tag" in takes
+        """Finds the tensors in a call, for a rank and a number of ranks."""
+        self.peer = next((role for role in arguments if role in ("root", "src", "dst")), "")
+        """The role of the other rank: ``root``, ``src``, ``dst``, or empty."""
+        self.reduces = "reduce" in arguments
+        self.is_transfer = "tag" in arguments
 
 
 def _send(call: Call, rank: int, size: int) -> Operands:
@@ -105,7 +105,9 @@ def _all_to_all_single(call: Call, rank: int, size: int) -> Operands:
     sent, received = _tensor(call.input, "input"), _tensor(call.output, "output")
     _require_one(received, "output", sent, "input")
     if sent.numel() % size:
-        raise RuntimeError(f"input has {sent.numel()} elements, which {size} ranks can't share evenly")
+        raise RuntimeError(
+            f"invalid input: {sent.numel()} elements cannot be split evenly among {size} ranks"
+        )
     return Operands((sent,), (received,))
 
 
@@ -122,10 +124,10 @@ def _all_to_all_v_single(call: Call, rank: int, size: int) -> Operands:
     comes = _elements(call.output_split_sizes, "output_split_sizes", received, "output", size)
     if goes[rank] != comes[rank]:
         raise RuntimeError(
-            f"this rank sends itself {goes[rank]} elements by input_split_sizes[{rank}], but gets {comes[rank]} by "
-            f"output_split_sizes[{rank}]"
+            f"invalid split sizes: rank {rank} sends itself {goes[rank]} elements (input_split_sizes[{rank}]), but receives "
+            f"{comes[rank]} (output_split_sizes[{rank}])"
         )
-    # What lies behind the last part is nobody's business.
+    # Elements after the last part are ignored.
     return Operands((_head(sent, sum(goes)),), (_head(received, sum(comes)),), goes, comes)
 
 
@@ -156,49 +158,49 @@ def _gather_single(call: Call, rank: int, size: int) -> Operands:
     return Operands((own,), (whole,))
 
 
-SHAPES: dict[OpName, Shape] = {
-    OpName.send: Shape("send", _send),
-    OpName.recv: Shape("recv", _recv),
-    OpName.broadcast: Shape("broadcast", _in_place),
-    OpName.all_reduce: Shape("all_reduce", _in_place),
-    OpName.reduce: Shape("reduce", _in_place),
-    OpName.all_gather: Shape("all_gather", _all_gather),
-    OpName.all_gather_v: Shape("all_gather_v", _all_gather_v),
-    OpName.all_gather_single: Shape("all_gather", _all_gather_single),
-    OpName.all_gather_p_exec: Shape("all_gather", _all_gather_single),
-    OpName.reduce_scatter: Shape("reduce_scatter", _reduce_scatter),
-    OpName.reduce_scatter_v: Shape("reduce_scatter_v", _reduce_scatter_v),
-    OpName.reduce_scatter_single: Shape("reduce_scatter", _reduce_scatter_single),
-    OpName.all_to_all_single: Shape("all_to_all", _all_to_all_single),
-    OpName.all_to_all_v_single: Shape("all_to_all_v", _all_to_all_v_single),
-    OpName.all_to_all: Shape("all_to_all_v", _all_to_all),
-    OpName.barrier: Shape("barrier", _nothing),
-    OpName.scatter: Shape("scatter", _scatter),
-    OpName.gather: Shape("gather", _gather),
-    OpName.gather_single: Shape("gather", _gather_single),
+SPECS: dict[OpName, OperationSpec] = {
+    OpName.send: OperationSpec("send", _send),
+    OpName.recv: OperationSpec("recv", _recv),
+    OpName.broadcast: OperationSpec("broadcast", _in_place),
+    OpName.all_reduce: OperationSpec("all_reduce", _in_place),
+    OpName.reduce: OperationSpec("reduce", _in_place),
+    OpName.all_gather: OperationSpec("all_gather", _all_gather),
+    OpName.all_gather_v: OperationSpec("all_gather_v", _all_gather_v),
+    OpName.all_gather_single: OperationSpec("all_gather", _all_gather_single),
+    OpName.all_gather_p_exec: OperationSpec("all_gather", _all_gather_single),
+    OpName.reduce_scatter: OperationSpec("reduce_scatter", _reduce_scatter),
+    OpName.reduce_scatter_v: OperationSpec("reduce_scatter_v", _reduce_scatter_v),
+    OpName.reduce_scatter_single: OperationSpec("reduce_scatter", _reduce_scatter_single),
+    OpName.all_to_all_single: OperationSpec("all_to_all", _all_to_all_single),
+    OpName.all_to_all_v_single: OperationSpec("all_to_all_v", _all_to_all_v_single),
+    OpName.all_to_all: OperationSpec("all_to_all_v", _all_to_all),
+    OpName.barrier: OperationSpec("barrier", _nothing),
+    OpName.scatter: OperationSpec("scatter", _scatter),
+    OpName.gather: OperationSpec("gather", _gather),
+    OpName.gather_single: OperationSpec("gather", _gather_single),
 }
 
 
 def check_peer(what: str, peer: int, rank: int, size: int) -> None:
-    """Refuses a root, source or destination that is no rank, and a transfer with oneself."""
+    """Rejects a root, source or destination that is not a rank, and a transfer of a rank with itself."""
     if not hasattr(peer, "__index__") or not 0 <= peer < size:
         raise RuntimeError(f"{what} {peer} is out of range: ranks are 0 to {size - 1}")
     if peer == rank and what != "root":
         verb = "send to" if what == "dst" else "receive from"
-        raise RuntimeError(f"{what} {peer} is this rank, which can't {verb} itself")
+        raise RuntimeError(f"invalid {what} {peer}: this rank cannot {verb} itself")
 
 
 def _tensor(given: object, name: str) -> torch.Tensor:
     if isinstance(given, torch.Tensor):
         return given
-    raise RuntimeError(f"{name} is a tensor, not {type(given).__name__}")
+    raise RuntimeError(f"invalid {name} of type {type(given).__name__}: must be a tensor")
 
 
 def _parts(given: object, name: str, size: int) -> list[torch.Tensor]:
     if not isinstance(given, (list, tuple)):
-        raise RuntimeError(f"{name} is a list of tensors, not {type(given).__name__}")
+        raise RuntimeError(f"invalid {name} of type {type(given).__name__}: must be a list of tensors")
     if len(given) != size:
-        raise RuntimeError(f"{name} has {len(given)} tensors, but there are {size} ranks")
+        raise RuntimeError(f"invalid {name}: {len(given)} tensors, but there are {size} ranks")
     return [_tensor(part, f"{name}[{index}]") for index, part in enumerate(given)]
 
 
@@ -211,28 +213,30 @@ def _require_equal(parts: list[torch.Tensor], name: str, own: torch.Tensor, own_
 
 def _require_one(part: torch.Tensor, name: str, own: torch.Tensor, own_name: str) -> None:
     if part.numel() != own.numel():
-        raise RuntimeError(f"{name} has {part.numel()} elements, but {own_name} has {own.numel()}")
+        raise RuntimeError(
+            f"sizes differ: {name} has {part.numel()} elements, but {own_name} has {own.numel()}"
+        )
 
 
 def _require_times(whole: torch.Tensor, name: str, own: torch.Tensor, own_name: str, size: int) -> None:
     if whole.numel() != own.numel() * size:
         raise RuntimeError(
-            f"{name} has {whole.numel()} elements, but {own_name} has {own.numel()} and there are {size} ranks, "
-            f"which makes {own.numel() * size}"
+            f"invalid size of {name}: {whole.numel()} elements, but {size} ranks with {own.numel()} elements of {own_name} need "
+            f"{own.numel() * size}"
         )
 
 
 def _elements(given: object, name: str, tensor: torch.Tensor, tensor_name: str, size: int) -> list[int]:
-    """How many elements each part has that is given as rows of the first dimension."""
+    """The elements of each part, from rows of the first dimension."""
     if not isinstance(given, (list, tuple)) or not all(isinstance(rows, int) for rows in given):
-        raise RuntimeError(f"{name} is a list of numbers, not {given!r}")
+        raise RuntimeError(f"invalid {name} {given!r}: must be a list of numbers")
     if len(given) != size:
-        raise RuntimeError(f"{name} has {len(given)} numbers, but there are {size} ranks")
+        raise RuntimeError(f"invalid {name}: {len(given)} numbers, but there are {size} ranks")
     rows_there = tensor.size(0) if tensor.dim() else 1
     if min(given) < 0:
-        raise RuntimeError(f"{name} has a number below 0: {list(given)}")
+        raise RuntimeError(f"invalid {name} {list(given)}: must be >= 0")
     if sum(given) > rows_there:
-        raise RuntimeError(f"{name} sums to {sum(given)}, but {tensor_name} has {rows_there} rows")
+        raise RuntimeError(f"invalid {name}: sum {sum(given)}, but {tensor_name} has {rows_there} rows")
     row = tensor.numel() // rows_there if rows_there else 0
     return [rows * row for rows in given]
 

@@ -1,4 +1,4 @@
-"""All-gathers that are prepared once and run often."""
+"""Persistent all-gathers: prepared once, run often."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class AllGatherHandle:
-    """What ``all_gather_p_init`` returns."""
+    """A prepared all-gather; the result of ``all_gather_p_init``."""
 
     __slots__ = ("_comm", "_output")
 
@@ -20,7 +20,7 @@ class AllGatherHandle:
         self._output: torch.Tensor | None = output
 
     def output_for(self, comm: TorchComm) -> torch.Tensor:
-        """The tensor that was prepared, if it was by this communicator and was not freed."""
+        """Its output tensor. Raises if it was freed, or belongs to another communicator."""
         if self._output is None:
             raise RuntimeError("the persistent all-gather was freed")
         if comm is not self._comm:
@@ -28,5 +28,5 @@ class AllGatherHandle:
         return self._output
 
     def free(self) -> None:
-        """Lets go of the tensor."""
+        """Drops the tensor."""
         self._output = None

@@ -19,87 +19,87 @@ if TYPE_CHECKING:
 
 
 class TorchCommBackend:
-    """The base of backends written in Python; see :func:`torchcomms.register_backend`.
+    """The base class of backends written in Python; see :func:`torchcomms.register_backend`.
 
-    A backend is constructed without arguments, and then initialised. Operations get what ``TorchComm``'s methods got, by
-    position, without hints and timeout, unchecked. One that returns None has ended; one that returns an object with
-    ``wait()`` ends when that returns.
+    A backend is constructed without arguments, then ``init`` is called. Operations get the arguments of ``TorchComm``'s methods by
+    position, without hints and timeout, unchecked. If one returns None, it has ended; if it returns an object with ``wait()``, it
+    ends when that returns.
     """
 
     def init(self, device: torch.device, name: str, options: CommOptions) -> None:
-        """Begins. The options are those of ``new_comm``, the store included."""
+        """Initialises it with the options of ``new_comm``, including the store."""
 
     def finalize(self) -> None:
-        """Ends."""
+        """Ends it."""
 
     def get_rank(self) -> int:
-        """This process's number."""
-        raise self._lacks("get_rank")
+        """This process's rank."""
+        raise self._missing("get_rank")
 
     def get_size(self) -> int:
-        """How many ranks there are."""
-        raise self._lacks("get_size")
+        """The number of ranks."""
+        raise self._missing("get_size")
 
     def get_backend_name(self) -> str:
-        """What ``TorchComm.get_backend()`` says."""
+        """The result of ``TorchComm.get_backend()``."""
         return type(self).__name__
 
     def get_comm_name(self) -> str:
-        """What the communicator is called."""
-        raise self._lacks("get_comm_name")
+        """The communicator's name."""
+        raise self._missing("get_comm_name")
 
     def split(self, ranks: list[int], name: str, options: CommOptions) -> TorchCommBackend | None:
         """A backend for some of the ranks."""
-        raise self._lacks("split")
+        raise self._missing("split")
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long operations may take from now on."""
+        """Sets the timeout of later operations."""
 
     def new_window(self) -> TorchCommWindow:
-        """A window."""
-        raise self._lacks("new_window")
+        """A new window."""
+        raise self._missing("new_window")
 
     def send(self, tensor: torch.Tensor, dst: int, async_op: bool) -> Any:
-        raise self._lacks("send")
+        raise self._missing("send")
 
     def recv(self, tensor: torch.Tensor, src: int, async_op: bool) -> Any:
-        raise self._lacks("recv")
+        raise self._missing("recv")
 
     def broadcast(self, tensor: torch.Tensor, root: int, async_op: bool) -> Any:
-        raise self._lacks("broadcast")
+        raise self._missing("broadcast")
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp, async_op: bool) -> Any:
-        raise self._lacks("all_reduce")
+        raise self._missing("all_reduce")
 
     def reduce(self, tensor: torch.Tensor, root: int, op: ReduceOp, async_op: bool) -> Any:
-        raise self._lacks("reduce")
+        raise self._missing("reduce")
 
     def all_gather(self, tensor_list: list[torch.Tensor], tensor: torch.Tensor, async_op: bool) -> Any:
-        raise self._lacks("all_gather")
+        raise self._missing("all_gather")
 
     def all_gather_v(self, tensor_list: list[torch.Tensor], tensor: torch.Tensor, async_op: bool) -> Any:
-        raise self._lacks("all_gather_v")
+        raise self._missing("all_gather_v")
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, async_op: bool) -> Any:
-        raise self._lacks("all_gather_single")
+        raise self._missing("all_gather_single")
 
     def reduce_scatter(
         self, output: torch.Tensor, input_list: list[torch.Tensor], op: ReduceOp, async_op: bool
     ) -> Any:
-        raise self._lacks("reduce_scatter")
+        raise self._missing("reduce_scatter")
 
     def reduce_scatter_v(
         self, output: torch.Tensor, input_list: list[torch.Tensor], op: ReduceOp, async_op: bool
     ) -> Any:
-        raise self._lacks("reduce_scatter_v")
+        raise self._missing("reduce_scatter_v")
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, op: ReduceOp, async_op: bool
     ) -> Any:
-        raise self._lacks("reduce_scatter_single")
+        raise self._missing("reduce_scatter_single")
 
     def all_to_all_single(self, output: torch.Tensor, input: torch.Tensor, async_op: bool) -> Any:
-        raise self._lacks("all_to_all_single")
+        raise self._missing("all_to_all_single")
 
     def all_to_all_v_single(
         self,
@@ -109,30 +109,30 @@ class TorchCommBackend:
         input_split_sizes: list[int],
         async_op: bool,
     ) -> Any:
-        raise self._lacks("all_to_all_v_single")
+        raise self._missing("all_to_all_v_single")
 
     def all_to_all(
         self, output_tensor_list: list[torch.Tensor], input_tensor_list: list[torch.Tensor], async_op: bool
     ) -> Any:
-        raise self._lacks("all_to_all")
+        raise self._missing("all_to_all")
 
     def barrier(self, async_op: bool) -> Any:
-        raise self._lacks("barrier")
+        raise self._missing("barrier")
 
     def scatter(
         self, output_tensor: torch.Tensor, input_tensor_list: list[torch.Tensor], root: int, async_op: bool
     ) -> Any:
-        raise self._lacks("scatter")
+        raise self._missing("scatter")
 
     def gather(
         self, output_tensor_list: list[torch.Tensor], input_tensor: torch.Tensor, root: int, async_op: bool
     ) -> Any:
-        raise self._lacks("gather")
+        raise self._missing("gather")
 
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, root: int, async_op: bool) -> Any:
-        raise self._lacks("gather_single")
+        raise self._missing("gather_single")
 
-    def _lacks(self, what: str) -> RuntimeError:
+    def _missing(self, what: str) -> RuntimeError:
         return RuntimeError(f"{what} not implemented by the backend {type(self).__name__}")
 
 
@@ -143,7 +143,7 @@ _OTHER_SIDE = {
 
 
 def _arguments(call: Call) -> list[Any]:
-    """What a backend is given, before ``async_op``: of two sides the output first."""
+    """The arguments of a backend's method before ``async_op``: the output before the input."""
     fields = FIELDS[call.op]
     return [
         getattr(call, _OTHER_SIDE[field] if _OTHER_SIDE.get(field) in fields else field) for field in fields
@@ -151,7 +151,7 @@ def _arguments(call: Call) -> list[Any]:
 
 
 class PythonBackend:
-    """Our side of a backend written in Python. Nothing is checked here: the backend knows what it takes."""
+    """Calls a backend written in Python. The backend checks the arguments."""
 
     def __init__(self, impl: TorchCommBackend, options: CommOptions) -> None:
         self._impl = impl
@@ -186,12 +186,12 @@ class PythonBackend:
         return _work_of([getattr(self._impl, op.name)(*_arguments(call), call.async_op)])
 
     def issue_batch(self, ops: list[P2POp], async_op: bool, options: BatchP2POptions) -> TorchWork:
-        # All are begun before any is waited for: each may need the others.
-        begun = [
+        # All are started before any is waited for: each may need the others.
+        started = [
             (self._impl.send if op.type is P2POpType.SEND else self._impl.recv)(op.tensor, op.peer, True)
             for op in ops
         ]
-        return _work_of(begun)
+        return _work_of(started)
 
     def split(self, ranks: list[int], name: str, timeout: float | None) -> PythonBackend | None:
         child = self._impl.split(ranks, name, self._options)
@@ -222,8 +222,8 @@ class PythonBackend:
         self._impl.finalize()
 
 
-class _Waited:
-    """Ends when it is waited for."""
+class _PendingWorks:
+    """Works of a backend, which end when they are waited for."""
 
     def __init__(self, works: list[Any]) -> None:
         self._works = works
@@ -244,4 +244,4 @@ def _work_of(returned: list[Any]) -> TorchWork:
         return TorchWork()
     if len(works) == 1 and isinstance(works[0], TorchWork):
         return works[0]
-    return TorchWork(_Waited(works))
+    return TorchWork(_PendingWorks(works))

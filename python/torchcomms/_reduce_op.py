@@ -1,4 +1,4 @@
-"""How values are combined."""
+"""Reductions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class RedOpType(Enum):
     """The kinds of reductions."""
 
-    # Members are the only objects of their value, and each reduction looks something up by one of them.
+    # Each reduction looks up a member. Hashing by identity runs no Python code.
     __hash__ = object.__hash__
 
     SUM = 0
@@ -26,15 +26,13 @@ class RedOpType(Enum):
     AVG = 8
 
 
-# Within the class, its attribute of this name would be meant.
+# Inside the class, these names would refer to its attributes.
 _Type = RedOpType
 _Class = type
 
 
 class ReduceOp:
-    """A reduction: ``ReduceOp.SUM``, ``ReduceOp.MAX``, …, or ``ReduceOp.PREMUL_SUM(factor)``, which multiplies each
-    rank's values by its factor and sums the products. Reductions compare by value.
-    """
+    """A reduction: ``ReduceOp.SUM``, ``ReduceOp.MAX``, …, or ``ReduceOp.PREMUL_SUM(factor)``. Compares by value."""
 
     SUM: ClassVar[ReduceOp]
     PRODUCT: ClassVar[ReduceOp]
@@ -50,23 +48,23 @@ class ReduceOp:
 
     def __init__(self, type: _Type, factor: float | torch.Tensor | None = None) -> None:
         if not isinstance(type, RedOpType):
-            raise TypeError(f"a RedOpType is expected, not {type!r}")
+            raise TypeError(f"invalid type {type!r}: must be a RedOpType")
         self._type = type
         self._factor = factor
 
     @staticmethod
     def PREMUL_SUM(factor: float | torch.Tensor) -> ReduceOp:
-        """Multiplies by this factor (a number, or a tensor of one element) before the sum."""
+        """A sum of each rank's values times its factor: a number, or a tensor of one element."""
         return ReduceOp(RedOpType.PREMUL_SUM, factor)
 
     @property
     def type(self) -> _Type:
-        """Which kind it is."""
+        """Its kind."""
         return self._type
 
     @property
     def factor(self) -> float | torch.Tensor | None:
-        """What values are multiplied by before the sum; None for all other kinds."""
+        """The factor of PREMUL_SUM; None for other kinds."""
         return self._factor
 
     def __eq__(self, other: object) -> bool:
@@ -81,9 +79,9 @@ class ReduceOp:
         return ReduceOp(self._type, self._factor)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ReduceOp:
-        twin = ReduceOp(self._type, _number(self._factor))
-        memo[id(self)] = twin
-        return twin
+        copy = ReduceOp(self._type, _number(self._factor))
+        memo[id(self)] = copy
+        return copy
 
     def __reduce__(self) -> tuple[_Class, tuple[_Type, float | None]]:
         return (ReduceOp, (self._type, _number(self._factor)))

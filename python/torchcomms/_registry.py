@@ -1,4 +1,4 @@
-"""Which backends there are: ours, those that were registered, and those of other packages (entry points)."""
+"""The known backends: those of this package, registered ones, and entry points of other packages."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "torchcomms.backends"
 
-# The names under which our engine serves: its own, and those that users write already.
+# The names of the engine: its own, and aliases that existing programs use.
 ENGINE_NAMES = frozenset({"gloo", "mccl", "nccl", "ncclx", "ringfold", "xccl"})
-# Those of them that stand for devices nobody has tried it with.
-_UNTRIED = frozenset({"mccl", "xccl"})
+# Aliases for devices that it was not tested with.
+_UNTESTED = frozenset({"mccl", "xccl"})
 FAKE = "fake"
 
 _registered: dict[str, type[TorchCommBackend]] = {}
 
 
 def register_backend(name: str, backend: type[TorchCommBackend]) -> None:
-    """Makes ``new_comm(name, …)`` use a backend written in Python, a subclass of :class:`TorchCommBackend`."""
+    """Registers a backend written in Python, a subclass of :class:`TorchCommBackend`, for ``new_comm(name, …)``."""
     if not isinstance(name, str) or not name:
-        raise TypeError(f"a backend's name is a text that is not empty, not {name!r}")
+        raise TypeError(f"invalid backend name {name!r}: must be a non-empty string")
     if not (isinstance(backend, type) and issubclass(backend, TorchCommBackend)):
-        raise TypeError(f"a backend is a subclass of TorchCommBackend, not {backend!r}")
+        raise TypeError(f"invalid backend {backend!r}: must be a subclass of TorchCommBackend")
     _registered[name] = backend
 
 
 def built_backends() -> list[str]:
-    """The backends that are part of this package and work. All but ``fake`` are one engine: ``nccl`` and ``ncclx`` stand for
-    CUDA tensors. All-reduces and all-gathers of these run on the device, if all ranks are on one host; all else takes them through
-    host memory.
+    """The backends of this package that are supported. All but ``fake`` are one engine.
+
+    All-reduces and all-gathers of CUDA tensors run on the device if all ranks are on one host; everything else is staged through
+    pinned host memory.
 
     >>> built_backends()
     ['fake', 'gloo', 'nccl', 'ncclx', 'ringfold']
     """
-    return sorted({*ENGINE_NAMES, FAKE} - _UNTRIED)
+    return sorted({*ENGINE_NAMES, FAKE} - _UNTESTED)
 
 
 def is_backend_built(name: str) -> bool:
-    """Whether this backend is part of this package and works.
+    """Whether this backend is part of this package and supported.
 
     >>> is_backend_built("gloo"), is_backend_built("rccl")
     (True, False)
@@ -50,12 +51,12 @@ def is_backend_built(name: str) -> bool:
 
 
 def _is_backend_registered(name: str) -> bool:
-    """Whether ``new_comm`` finds this backend without looking into other packages."""
+    """Whether ``new_comm`` finds this backend without searching other packages."""
     return name in _registered or name in ENGINE_NAMES or name == FAKE
 
 
 def registered_class(name: str) -> type[TorchCommBackend] | None:
-    """The Python backend of this name, if there is one; other packages are asked for names that nobody knows."""
+    """The Python backend of this name, if there is one. Unknown names are searched in other packages."""
     known = _registered.get(name)
     if known is None and not _is_backend_registered(name):
         _load_entry_point(name)
@@ -63,12 +64,12 @@ def registered_class(name: str) -> type[TorchCommBackend] | None:
     return known
 
 
-def unknown(name: str) -> ModuleNotFoundError:
-    """What is raised for a name that stands for no backend."""
+def unknown_backend(name: str) -> ModuleNotFoundError:
+    """The error for an unknown backend."""
     names = ", ".join(sorted({*_registered, *ENGINE_NAMES, FAKE}))
     return ModuleNotFoundError(
-        f"failed to find backend {name!r}: it is none of {names}, and no installed package offers it "
-        f"as an entry point of the group {ENTRY_POINTS!r}",
+        f"failed to find backend {name!r}: known are {names}, and no installed package has such an entry point in the group "
+        f"{ENTRY_POINTS!r}",
         name=name,
     )
 
@@ -79,7 +80,7 @@ def _load_entry_point(name: str) -> None:
     found: list[EntryPoint] = list(entry_points(group=ENTRY_POINTS, name=name))
     if not found:
         return
-    # A module may register its backends as it is loaded; then nothing is left to do.
+    # A module may register its backends when it is loaded.
     loaded = found[0].load()
     if name not in _registered and isinstance(loaded, type) and issubclass(loaded, TorchCommBackend):
         _registered[name] = loaded

@@ -1,4 +1,4 @@
-"""Callbacks that can be taken back."""
+"""Callbacks that can be removed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ F = TypeVar("F")
 
 
 class RemovableHandle:
-    """What registering a hook returns. ``remove()`` takes the hook back; doing it again does nothing."""
+    """A registered hook. ``remove()`` removes it; calling it again does nothing."""
 
     __slots__ = ("_remove",)
 
@@ -17,12 +17,12 @@ class RemovableHandle:
         self._remove = remove
 
     def remove(self) -> None:
-        """The hook is not called any more."""
+        """Removes the hook."""
         self._remove()
 
 
 class Hooks(Generic[F]):
-    """Callbacks in the order in which they were registered."""
+    """Callbacks in order of registration."""
 
     __slots__ = ("_keyed", "_next", "every")
 
@@ -30,16 +30,16 @@ class Hooks(Generic[F]):
         self._keyed: dict[int, F] = {}
         self._next = 0
         self.every: tuple[F, ...] = ()
-        """Those that are registered now. A hook may remove itself or others: whoever goes through them is not disturbed."""
+        """The registered callbacks. A new tuple after each change, so hooks may remove hooks during iteration."""
 
     def add(self, callback: F) -> RemovableHandle:
-        """Keeps a callback until its handle removes it."""
+        """Adds a callback; its handle removes it."""
         key = self._next
         self._next += 1
         self._keyed[key] = callback
         self.every = tuple(self._keyed.values())
-        return RemovableHandle(lambda: self._drop(key))
+        return RemovableHandle(lambda: self._remove(key))
 
-    def _drop(self, key: int) -> None:
+    def _remove(self, key: int) -> None:
         if self._keyed.pop(key, None) is not None:
             self.every = tuple(self._keyed.values())

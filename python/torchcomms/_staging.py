@@ -1,4 +1,4 @@
-"""Tensors of CUDA devices, taken through the host's memory. Needs torch, so it is imported with the first communicator."""
+"""CUDA tensors staged through pinned host memory. Needs torch, so it is imported with the first communicator."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import torch
 from torchcomms._task import Task, Tensors
 
 
-class Staged:
-    """Something that the thread of a :class:`Staging` does; waited for as any operation."""
+class QueuedCall:
+    """A call that a :class:`CallQueue` runs. It is a :class:`torchcomms._work.Pending`."""
 
-    __slots__ = ("_error", "_is_done", "_job")
+    __slots__ = ("_call", "_error", "_is_done")
 
-    def __init__(self, job: Callable[[], None]) -> None:
-        self._job: Callable[[], None] | None = job
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
         self._is_done = threading.Event()
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        assert self._job is not None
+        assert self._call is not None
         try:
-            self._job()
+            self._call()
         except BaseException as error:
             self._error = error
-        self._job = None
+        self._call = None
         self._is_done.set()
 
     def wait(self, timeout: float | None) -> bool:
@@ -37,67 +37,64 @@ class Staged:
             raise self._error
         return True
 
-    def settle(self) -> None:
-        """Waits for the end, however that is."""
-        self._is_done.wait()
-
-    def ends_within(self, seconds: float) -> bool:
-        """Waits so long for the end, however that is."""
-        return self._is_done.wait(seconds)
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits until it has ended or failed; False after the timeout."""
+        return self._is_done.wait(timeout)
 
     def done(self) -> bool:
         return self._is_done.is_set()
 
 
-class Staging:
-    """A thread that does one thing after the other, in the order in which they were issued."""
+class CallQueue:
+    """A thread that runs calls in the order in which they were queued."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Staged | None] = queue.SimpleQueue()
-        self._last: Staged | None = None
-        # The process may end while something is under way; that has a deadline of its own.
-        threading.Thread(target=self._work, name="torchcomms-staging", daemon=True).start()
+        self._calls: queue.SimpleQueue[QueuedCall | None] = queue.SimpleQueue()
+        self._last: QueuedCall | None = None
+        # A daemon: the process may exit while a call runs, which has its own deadline.
+        threading.Thread(target=self._run, name="torchcomms-staging", daemon=True).start()
 
-    def settle(self) -> None:
-        """Waits until all that was begun is done, well or not."""
+    def join(self) -> None:
+        """Waits until all queued calls have ended or failed."""
         if self._last is not None:
-            self._last.settle()
+            self._last.join()
 
-    def begin(self, job: Callable[[], None]) -> Staged:
-        """Has something done after all that was begun before."""
-        staged = Staged(job)
-        self._last = staged
-        self._jobs.put(staged)
-        return staged
+    def put(self, call: Callable[[], None]) -> QueuedCall:
+        """Queues a call."""
+        queued = QueuedCall(call)
+        self._last = queued
+        self._calls.put(queued)
+        return queued
 
-    def end(self) -> None:
-        """The thread ends when all is done."""
-        self._jobs.put(None)
+    def close(self) -> None:
+        """Ends the thread after the queued calls."""
+        self._calls.put(None)
 
-    def _work(self) -> None:
-        while (staged := self._jobs.get()) is not None:
-            staged.run()
+    def _run(self) -> None:
+        while (queued := self._calls.get()) is not None:
+            queued.run()
 
 
 def staged(
     task: Task, is_urgent: bool, run: Callable[[Task], None], before: Callable[[], None] | None = None
 ) -> Callable[[], None]:
-    """What has to be done for a task: with tensors of a device it begins with what the current stream has done by now, and
-    ends when the results are in the device's memory. If ``run`` fails, that memory stays as it is. ``before`` is done first,
-    if there is memory to be allocated.
+    """A call that runs a task. CUDA tensors are copied to the host before and back after it.
+
+    It starts after what is queued on the current stream now, and ends when the results are in device memory. If ``run`` fails,
+    device memory does not change. ``before`` is called first if memory has to be allocated.
     """
     device = task.device
     if device is None:
         return lambda: run(task)
     if device.type != "cuda":
-        raise RuntimeError(f"tensors on {device} are not supported")
+        raise RuntimeError(f"unsupported device {device}: tensors must be on the CPU or a CUDA device")
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
-            "this operation can't be captured in a CUDA graph: its tensors go through the host's memory"
+            f"unsupported in a CUDA graph: {task.native} is staged through pinned host memory here"
         )
     ready = torch.cuda.current_stream(device).record_event()
 
-    def job() -> None:
+    def call() -> None:
         if before is not None:
             before()
         stream = torch.cuda.Stream(device, priority=-1 if is_urgent else 0)  # type: ignore[no-untyped-call]
@@ -105,7 +102,7 @@ def staged(
             stream.wait_event(ready)
             inputs, outputs = task.inputs, task.outputs
             task.inputs = _host_copies(inputs)
-            # What an operation leaves as it is comes back as it was.
+            # Outputs are copied too: an operation may leave a part of them unchanged.
             task.outputs = task.inputs if inputs is outputs else _host_copies(outputs)
             stream.synchronize()
             run(task)
@@ -113,7 +110,7 @@ def staged(
                 tensor.copy_(copy, non_blocking=True)
             stream.synchronize()
 
-    return job
+    return call
 
 
 def _host_copies(tensors: Tensors) -> Tensors:

@@ -1,4 +1,4 @@
-"""One operation, checked, as the engine takes it. Needs torch, so it is imported with the first communicator."""
+"""A checked operation, as the engine takes it. Needs torch, so it is imported with the first communicator."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import torch
 from torchcomms._call import Call
 from torchcomms._dtypes import MOVED, REDUCED, SUM, U8, not_reduced
 from torchcomms._hints import TAG
-from torchcomms._operands import SHAPES, Counts, check_peer
+from torchcomms._operands import SPECS, Counts, check_peer
 from torchcomms._options import seconds
 from torchcomms._reduce_op import RedOpType, ReduceOp
 
 Tensors = Sequence[torch.Tensor]
 Spans = list[tuple[int, int]]
-# What the native module is asked for: operation, type, reduction, peer, counts, others, inputs, outputs, timeout,
-# tag.
-Order = tuple[str, int, int, int, Counts, Counts, Spans, Spans, float | None, int]
+# The arguments of the native module: operation, dtype, reduce, peer, counts, others, inputs, outputs, timeout, tag.
+NativeArguments = tuple[str, int, int, int, Counts, Counts, Spans, Spans, float | None, int]
 
 
 class Task:
-    """What is to be done, with which tensors. Where an operation works in place, ``inputs is outputs``."""
+    """A checked operation with its tensors. If it works in place, ``inputs is outputs``."""
 
     __slots__ = (
         *("counts", "device", "dtype", "inputs", "is_transfer", "native"),
@@ -29,26 +28,26 @@ class Task:
     )
 
     def __init__(self, call: Call, rank: int, size: int) -> None:
-        shape = SHAPES[call.op]
-        self.native = shape.native
-        self.is_transfer = shape.is_transfer
+        spec = SPECS[call.op]
+        self.native = spec.native
+        self.is_transfer = spec.is_transfer
         self.peer = call.peer
-        if shape.peer:
-            check_peer(shape.peer, call.peer, rank, size)
+        if spec.peer:
+            check_peer(spec.peer, call.peer, rank, size)
         self.timeout = None if call.timeout is None else seconds(call.timeout)
-        self.inputs, self.outputs, self.counts, self.others = shape.operands(call, rank, size)
+        self.inputs, self.outputs, self.counts, self.others = spec.operands(call, rank, size)
         self.device: torch.device | None = None
-        """Where the tensors are; None if that is the host's memory, or if there are none."""
+        """The device of the tensors; None for host memory, or without tensors."""
         self.dtype = U8
         self.reduce = SUM
-        if shape.reduces:
-            self._reduce_by(call.reduce)
+        if spec.reduces:
+            self._set_reduction(call.reduce)
         elif self.inputs or self.outputs:
-            self._move()
-        self.tag = _tag(call.hints) if shape.is_transfer and call.hints is not None else 0
+            self._set_dtype()
+        self.tag = _tag(call.hints) if spec.is_transfer and call.hints is not None else 0
 
-    def order(self) -> Order:
-        """What the native module is asked for. The tensors have to live until the end."""
+    def native_arguments(self) -> NativeArguments:
+        """The arguments for the native module. The tensors have to live until the end."""
         inputs = _spans(self.inputs)
         outputs = inputs if self.inputs is self.outputs else _spans(self.outputs)
         return (
@@ -64,10 +63,10 @@ class Task:
             self.tag,
         )
 
-    def _reduce_by(self, op: ReduceOp | None) -> None:
+    def _set_reduction(self, op: ReduceOp | None) -> None:
         if not isinstance(op, ReduceOp):
-            raise RuntimeError(f"op is a torchcomms.ReduceOp, not {op!r}")
-        dtype = self._agree()
+            raise RuntimeError(f"invalid op {op!r}: must be a torchcomms.ReduceOp")
+        dtype = self._common_dtype()
         numbers = REDUCED.get((dtype, op.type))
         if numbers is None:
             raise not_reduced(dtype, op.type)
@@ -78,20 +77,20 @@ class Task:
             factor = _factor(op)
             self.inputs = [_scaled(tensor, factor) for tensor in self.inputs]
 
-    def _move(self) -> None:
-        dtype = self._agree()
+    def _set_dtype(self) -> None:
+        dtype = self._common_dtype()
         number = MOVED.get(dtype)
         if number is not None:
             self.dtype = number
             return
-        # As bytes, whatever they mean.
+        # Moved as bytes.
         if self.counts is not None:
             self.counts = [count * dtype.itemsize for count in self.counts]
         if self.others is not None:
             self.others = [count * dtype.itemsize for count in self.others]
 
-    def _agree(self) -> torch.dtype:
-        """The type of all the tensors, if they are of one and on one device, and nothing else is wrong with them."""
+    def _common_dtype(self) -> torch.dtype:
+        """The element type of all tensors. Raises unless they are contiguous, of one type, and on one device."""
         inputs, outputs = self.inputs, self.outputs
         first = (outputs or inputs)[0]
         dtype = first.dtype
@@ -99,17 +98,16 @@ class Task:
             self.device = first.device
         for tensor in outputs if inputs is outputs else (*outputs, *inputs):
             if tensor.dtype is not dtype:
-                raise RuntimeError(f"the tensors are of different types: {dtype} and {tensor.dtype}")
+                raise RuntimeError(f"tensors of different types: {dtype} and {tensor.dtype}")
             if not tensor.is_contiguous():
+                strides = list(tensor.stride())
                 raise RuntimeError(
-                    f"a tensor of shape {list(tensor.shape)} is not contiguous: its strides are {list(tensor.stride())}"
+                    f"tensor of shape {list(tensor.shape)} is not contiguous: strides {strides}"
                 )
             if tensor is not first and tensor.device != first.device:
-                raise RuntimeError(
-                    f"the tensors are on different devices: {first.device} and {tensor.device}"
-                )
+                raise RuntimeError(f"tensors on different devices: {first.device} and {tensor.device}")
         if dtype.is_complex and any(tensor.is_conj() for tensor in (*inputs, *outputs)):
-            raise RuntimeError("a tensor is a view of its conjugate: resolve_conj() makes it an ordinary one")
+            raise RuntimeError("unsupported conjugate view: call resolve_conj() on the tensor first")
         return dtype
 
 
@@ -118,16 +116,16 @@ def _spans(tensors: Tensors) -> Spans:
     for tensor in tensors:
         address, nbytes = tensor.data_ptr(), tensor.nbytes
         if not address and nbytes:
-            raise RuntimeError(f"a tensor on {tensor.device} has no memory here ({type(tensor).__name__})")
+            raise RuntimeError(f"tensor on {tensor.device} has no memory here ({type(tensor).__name__})")
         spans.append((address, nbytes))
     return spans
 
 
 def _tag(hints: dict[str, str]) -> int:
-    """Which receive a send is meant for."""
+    """The tag of a transfer: a receive takes a send with the same tag."""
     tag = hints.get(TAG, "0")
     if not tag.isdecimal():
-        raise RuntimeError(f"the tag {tag!r} is no number from 0 on")
+        raise RuntimeError(f"invalid tag {tag!r}: must be a number >= 0")
     return int(tag)
 
 
@@ -135,10 +133,10 @@ def _factor(op: ReduceOp) -> float:
     factor = op.factor
     if isinstance(factor, torch.Tensor) and (factor.numel() != 1 or factor.dim() > 1):
         raise RuntimeError(
-            f"the factor of PREMUL_SUM is one number, not a tensor of shape {list(factor.shape)}"
+            f"invalid factor of PREMUL_SUM, a tensor of shape {list(factor.shape)}: must be one number"
         )
     if factor is None:
-        raise RuntimeError("PREMUL_SUM needs a factor: ReduceOp.PREMUL_SUM(factor)")
+        raise RuntimeError("PREMUL_SUM has no factor: use ReduceOp.PREMUL_SUM(factor)")
     return float(factor)
 
 

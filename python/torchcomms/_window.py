@@ -1,4 +1,4 @@
-"""Windows: tensors that the other ranks of a communicator can write without this rank's help."""
+"""Windows: tensors that other ranks write without a call of this rank."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
-from torchcomms._options import seconds
+from torchcomms._options import Hints, TimeoutLike, seconds
 from torchcomms._work import Pending, TorchWork
 
 if TYPE_CHECKING:
     import torch
     from ringfold import _native
 
-Timed = timedelta | float | None
-Hints = dict[str, str] | None
+
+_HAS_TENSOR = "the window already has a registered tensor: call tensor_deregister() first"
 
 
 class TorchCommWinAccessType(Enum):
-    """How a rank's part of a window is reached."""
+    """How a rank's tensor is accessed."""
 
     WIN_ACCESS_TYPE_UNIFIED = 0
-    """Its memory is shared with this rank: what one writes the other sees."""
+    """Shared memory: this rank can read and write it."""
     WIN_ACCESS_TYPE_SEPARATE = 1
-    """Over the network: it can be put into, and not be looked at."""
+    """Over TCP: this rank can put into it, but not read it."""
 
 
 @dataclass(frozen=True)
 class TorchCommWindowAttr:
-    """What is known of a rank's part of a window."""
+    """Attributes of a rank's tensor in a window."""
 
     access_type: TorchCommWinAccessType
 
@@ -41,17 +40,16 @@ class TorchCommWindowAttr:
 class TorchCommWindow:
     """A window. Made by :meth:`torchcomms.TorchComm.new_window`.
 
-    Each rank registers a tensor, and the others put into it. A signal tells a rank that what was put into its tensor
-    before is there; each ``wait_signal`` takes one. Between ranks of one host the tensors' memory is shared, and a put is
-    a copy; elsewhere it goes over TCP.
+    Each rank registers a tensor, and the others put into it. A signal arrives after all earlier puts of its sender; each
+    ``wait_signal`` takes one. Between ranks of one host a put is a copy in shared memory; otherwise it goes over TCP.
     """
 
     def __init__(
-        self, group: _native.Group, shares: bool = True, settle: Callable[[], None] | None = None
+        self, group: _native.Group, shares: bool = True, flush: Callable[[], None] | None = None
     ) -> None:
         self._group = group
-        self._settle = settle or _nothing
-        """Waits for operations that those of all ranks on the window must not overtake."""
+        self._flush = flush or _nothing
+        """Waits for operations that the window's collective calls must not overtake."""
         self._shares = shares
         self._window: _native.Window | None = None
         self._tensor: Callable[[], torch.Tensor | None] = _nothing
@@ -61,13 +59,14 @@ class TorchCommWindow:
     # --- the tensor ------------------------------------------------------------------------------------------------
 
     def tensor_register(self, tensor: torch.Tensor, owning: bool = True) -> None:
-        """Lays a tensor open. All ranks do so together; their tensors may differ in size, and may be empty.
+        """Registers a tensor. All ranks call this; their tensors may differ in size, and may be empty.
 
-        The tensor's memory is moved into shared memory, in place, as ``share_memory_()`` does; if that can't be, other
-        ranks reach it over TCP. From now on its storage must be neither resized nor moved. Unless ``owning``, the
-        window does not keep the tensor alive, only its memory.
+        The tensor is moved into shared memory, in place, as ``share_memory_()`` does; if that fails, other ranks use TCP. Its
+        storage must not be resized or moved afterwards. Unless ``owning``, the window keeps only the memory alive, not the
+        tensor.
         """
-        self._require_none()
+        if self._window is not None:
+            raise RuntimeError(_HAS_TENSOR)
         _check(tensor, "a window's tensor")
         from ringfold._native import Window
 
@@ -75,28 +74,28 @@ class TorchCommWindow:
 
         storage = tensor.untyped_storage()
         is_wanted = self._shares and os.environ.get("RINGFOLD_SHARED_MEMORY") != "0"
-        self._settle()
+        self._flush()
         file = share(storage) if is_wanted else None
         where = None if file is None else (file, tensor.data_ptr() - storage.data_ptr())
         keep = Pinned(storage) if file is None else storage
-        self._window = Window.open(self._group, _span(tensor), where, _described(tensor), keep)
-        self._take(tensor, owning)
+        self._window = Window.open(self._group, _span(tensor), where, _encode(tensor), keep)
+        self._set_tensor(tensor, owning)
 
     def tensor_deregister(self) -> None:
-        """Takes the tensor back, when all ranks have come to this: all puts into it have arrived, and no more will."""
+        """Removes the tensor. All ranks call this; when it returns, all puts into the tensor have arrived."""
         window = self._require()
         self._window = None
         self._tensors.clear()
-        self._drop()
-        self._settle()
+        self._clear_tensor()
+        self._flush()
         window.close()
 
     def get_tensor(self) -> torch.Tensor | None:
-        """The tensor that this rank has registered."""
+        """This rank's tensor."""
         return self._tensor()
 
     def get_size(self) -> int:
-        """Bytes of the tensor that this rank has registered; 0 if it has registered none."""
+        """The size of this rank's tensor in bytes; 0 without one."""
         return self._bytes
 
     @property
@@ -107,18 +106,18 @@ class TorchCommWindow:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of its elements."""
+        """Its element type."""
         return self._require_tensor().dtype
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """Its device."""
         return self._require_tensor().device
 
-    # --- the others' -----------------------------------------------------------------------------------------------
+    # --- tensors of other ranks ------------------------------------------------------------------------------------
 
     def get_attr(self, peer_rank: int) -> TorchCommWindowAttr:
-        """How a rank's tensor is reached."""
+        """The attributes of a rank's tensor."""
         is_unified = self._require().is_mapped(self._rank(peer_rank))
         kind = TorchCommWinAccessType
         return TorchCommWindowAttr(
@@ -126,11 +125,11 @@ class TorchCommWindow:
         )
 
     def map_remote_tensor(self, rank: int) -> torch.Tensor:
-        """A rank's tensor itself, not a copy: what is written to it that rank sees. Only where memory is shared."""
+        """A rank's tensor itself, not a copy. Only with shared memory."""
         window = self._require()
         if self._rank(rank) == self._group.rank:
             return self._require_tensor()
-        dtype, shape = self._known(window, rank)
+        dtype, shape = self._description(window, rank)
         file = window.file(rank)
         import torch
 
@@ -138,7 +137,7 @@ class TorchCommWindow:
             return torch.empty(shape, dtype=dtype)
         if file is None:
             raise RuntimeError(
-                f"the memory of rank {rank} is not shared with this one, so it can't be mapped"
+                f"mapping the tensor of rank {rank} failed: its memory is not shared with this rank"
             )
         from torchcomms._shared_storage import mapped
 
@@ -153,38 +152,41 @@ class TorchCommWindow:
         target_offset_nelems: int,
         async_op: bool,
         hints: Hints = None,
-        timeout: Timed = None,
+        timeout: TimeoutLike = None,
     ) -> TorchWork:
-        """Writes a tensor into that of a rank, so many elements from its beginning. When it has ended, ``tensor`` may
-        be changed again; that it has arrived a signal tells.
+        """Writes a tensor into that of another rank, at an offset in elements.
+
+        When it has ended, ``tensor`` may change again; a later signal tells the other rank that it has arrived.
         """
         window = self._require()
         _check(tensor, "the tensor to put")
-        dtype, _ = self._known(window, self._rank(dst_rank))
+        dtype, _ = self._description(window, self._rank(dst_rank))
         if tensor.dtype != dtype:
             raise RuntimeError(
-                f"a tensor of {tensor.dtype} can't be put into rank {dst_rank}'s, which is of {dtype}"
+                f"invalid element type of the put: {tensor.dtype}, but the tensor of rank {dst_rank} has {dtype}"
             )
-        there = window.size(dst_rank) // dtype.itemsize
-        if target_offset_nelems < 0 or target_offset_nelems + tensor.numel() > there:
+        size = window.size(dst_rank) // dtype.itemsize
+        if target_offset_nelems < 0 or target_offset_nelems + tensor.numel() > size:
             raise RuntimeError(
-                f"{tensor.numel()} elements from {target_offset_nelems} on are past the end of rank {dst_rank}'s tensor,"
-                f" which has {there}"
+                f"invalid put of {tensor.numel()} elements at offset {target_offset_nelems}: past the end of the tensor of rank "
+                f"{dst_rank}, which has {size} elements"
             )
         offset = target_offset_nelems * dtype.itemsize
         return self._run(
             lambda: window.put(_span(tensor), dst_rank, offset, seconds(timeout), tensor), async_op
         )
 
-    def signal(self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: Timed = None) -> TorchWork:
-        """Tells a rank that all that was put into its tensor before is there."""
+    def signal(
+        self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: TimeoutLike = None
+    ) -> TorchWork:
+        """Signals a rank that all earlier puts into its tensor have arrived."""
         window, rank = self._require(), self._rank(peer_rank)
         return self._run(lambda: window.signal(rank), async_op)
 
     def wait_signal(
-        self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: Timed = None
+        self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: TimeoutLike = None
     ) -> TorchWork:
-        """Waits for a rank's next signal, and takes it. If it is late, nothing is broken: it may be waited for again."""
+        """Waits for a rank's next signal, and takes it. After a timeout it may be waited for again."""
         window, rank = self._require(), self._rank(peer_rank)
         return self._run(lambda: window.wait_signal(rank, seconds(timeout)), async_op)
 
@@ -194,8 +196,8 @@ class TorchCommWindow:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A window of its own, with a clone of the tensor, which all ranks register together."""
-        copy = self._another()
+        """A new window with a clone of the tensor; all ranks make it together."""
+        copy = self._new()
         memo[id(self)] = copy
         tensor = self._tensor()
         if tensor is not None:
@@ -205,14 +207,14 @@ class TorchCommWindow:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, bytes={self._bytes})"
 
-    def _another(self) -> Self:
-        return type(self)(self._group, self._shares, self._settle)
+    def _new(self) -> Self:
+        return type(self)(self._group, self._shares, self._flush)
 
-    def _take(self, tensor: torch.Tensor, owning: bool) -> None:
+    def _set_tensor(self, tensor: torch.Tensor, owning: bool) -> None:
         self._tensor = (lambda: tensor) if owning else weakref.ref(tensor)
         self._bytes = tensor.numel() * tensor.element_size()
 
-    def _drop(self) -> None:
+    def _clear_tensor(self) -> None:
         self._tensor, self._bytes = _nothing, 0
 
     def _run(self, begin: Callable[[], Pending | None], async_op: bool) -> TorchWork:
@@ -226,11 +228,11 @@ class TorchCommWindow:
             work.wait()
         return work
 
-    def _known(self, window: _native.Window, rank: int) -> tuple[torch.dtype, list[int]]:
+    def _description(self, window: _native.Window, rank: int) -> tuple[torch.dtype, list[int]]:
         """The type and shape of a rank's tensor."""
         known = self._tensors.get(rank)
         if known is None:
-            known = self._tensors[rank] = _understood(window.about(rank))
+            known = self._tensors[rank] = _decode(window.about(rank))
         return known
 
     def _rank(self, rank: int) -> int:
@@ -240,72 +242,54 @@ class TorchCommWindow:
 
     def _require(self) -> _native.Window:
         if self._window is None:
-            raise RuntimeError("no tensor is registered with the window")
+            raise RuntimeError("the window has no registered tensor: call tensor_register() first")
         return self._window
-
-    def _require_none(self) -> None:
-        if self._window is not None:
-            raise RuntimeError(
-                "a tensor is registered with the window already; tensor_deregister() takes it back"
-            )
 
     def _require_tensor(self) -> torch.Tensor:
         tensor = self._tensor()
         if tensor is None:
-            raise RuntimeError("no tensor is registered with the window")
+            raise RuntimeError("the window has no registered tensor: call tensor_register() first")
         return tensor
 
 
 class FakeWindow(TorchCommWindow):
-    """A window of the backend ``fake``: it holds a tensor, and all else does nothing."""
+    """A window of the backend ``fake``: it holds a tensor; everything else does nothing."""
 
     def __init__(self) -> None:
         self._tensor, self._bytes = _nothing, 0
 
     def tensor_register(self, tensor: torch.Tensor, owning: bool = True) -> None:
-        """Takes a tensor, and leaves it as it is."""
+        """Holds a tensor."""
         if self._tensor() is not None:
-            raise RuntimeError(
-                "a tensor is registered with the window already; tensor_deregister() takes it back"
-            )
-        self._take(tensor, owning)
+            raise RuntimeError(_HAS_TENSOR)
+        self._set_tensor(tensor, owning)
 
     def tensor_deregister(self) -> None:
-        """Lets go of the tensor."""
+        """Drops the tensor."""
         self._require_tensor()
-        self._drop()
+        self._clear_tensor()
 
     def get_attr(self, peer_rank: int) -> TorchCommWindowAttr:
-        """The only rank's memory is its own."""
+        """Unified: there is only one rank."""
         return TorchCommWindowAttr(TorchCommWinAccessType.WIN_ACCESS_TYPE_UNIFIED)
 
     def map_remote_tensor(self, rank: int) -> torch.Tensor:
         """The tensor itself."""
         return self._require_tensor()
 
-    def put(
-        self,
-        tensor: torch.Tensor,
-        dst_rank: int,
-        target_offset_nelems: int,
-        async_op: bool,
-        hints: Hints = None,
-        timeout: Timed = None,
-    ) -> TorchWork:
+    def put(self, *_: Any, **__: Any) -> TorchWork:
         """Does nothing."""
         return TorchWork()
 
-    def signal(self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: Timed = None) -> TorchWork:
+    def signal(self, *_: Any, **__: Any) -> TorchWork:
         """Does nothing."""
         return TorchWork()
 
-    def wait_signal(
-        self, peer_rank: int, async_op: bool, hints: Hints = None, timeout: Timed = None
-    ) -> TorchWork:
+    def wait_signal(self, *_: Any, **__: Any) -> TorchWork:
         """Does nothing."""
         return TorchWork()
 
-    def _another(self) -> Self:
+    def _new(self) -> Self:
         return type(self)()
 
 
@@ -315,12 +299,14 @@ def _nothing() -> None:
 
 def _check(tensor: torch.Tensor, what: str) -> None:
     if not tensor.is_cpu:
-        raise RuntimeError(f"{what} is on {tensor.device}: windows take tensors in the host's memory")
+        raise RuntimeError(
+            f"unsupported device {tensor.device} of {what}: windows need tensors in host memory"
+        )
     if not tensor.is_contiguous():
         raise RuntimeError(f"{what} is not contiguous")
     if tensor.is_conj() or tensor.is_neg():
         raise RuntimeError(
-            f"{what} is a conjugated or negated view; resolve_conj() and resolve_neg() make it plain"
+            f"{what} is a conjugated or negated view: call resolve_conj() or resolve_neg() first"
         )
 
 
@@ -328,16 +314,16 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
-def _described(tensor: torch.Tensor) -> bytes:
-    """What others have to know of a tensor to see it as it is."""
+def _encode(tensor: torch.Tensor) -> bytes:
+    """The element type and shape of a tensor, for other ranks."""
     return json.dumps([str(tensor.dtype).removeprefix("torch."), *tensor.shape]).encode()
 
 
-def _understood(about: bytes) -> tuple[torch.dtype, list[int]]:
+def _decode(about: bytes) -> tuple[torch.dtype, list[int]]:
     import torch
 
     name, *shape = json.loads(about)
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise RuntimeError(f"this torch has no elements of type {name}")
+        raise RuntimeError(f"unsupported element type {name} by this version of torch")
     return dtype, shape

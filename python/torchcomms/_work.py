@@ -1,4 +1,4 @@
-"""Operations in flight."""
+"""Works: operations that were issued."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WorkListener = Callable[[WorkEvent], None]
 
 
 class WorkStatus(Enum):
-    """How far an operation is."""
+    """The state of an operation."""
 
     NOT_STARTED = 0
     INPROGRESS = 1
@@ -21,19 +21,19 @@ class WorkStatus(Enum):
 
 
 class Pending(Protocol):
-    """Something that has been begun. ``ringfold._native.GroupWork`` is one."""
+    """A started operation; ``ringfold._native.GroupWork``, for example."""
 
     def wait(self, timeout: float | None) -> bool:
-        """Waits so many seconds, or to the end. False if it has not ended by then; raises if it failed."""
+        """Waits up to ``timeout`` seconds. False if it has not ended by then; raises its error."""
         ...
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended or failed."""
         ...
 
 
 class TorchWork:
-    """An operation that was issued. Dropping it, or the tensors it works on, before it has ended is safe.
+    """An operation that was issued. It is safe to drop it, or its tensors, before it has ended.
 
     ``wait()`` may be called any number of times, and raises the operation's error each time.
     """
@@ -53,16 +53,16 @@ class TorchWork:
 
     @property
     def status(self) -> WorkStatus:
-        """How far it is."""
+        """Its state."""
         if not self.is_completed():
             return WorkStatus.INPROGRESS
         if self._error is None:
             return WorkStatus.COMPLETED
-        is_late = getattr(self._error, "kind", None) == "timeout"
-        return WorkStatus.TIMEDOUT if is_late else WorkStatus.ERROR
+        is_timeout = getattr(self._error, "kind", None) == "timeout"
+        return WorkStatus.TIMEDOUT if is_timeout else WorkStatus.ERROR
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not. Does not wait."""
+        """Whether it has ended or failed. Does not wait."""
         pending = self._pending
         if pending is None:
             return True
@@ -72,11 +72,11 @@ class TorchWork:
         return self._pending is None
 
     def wait(self) -> None:
-        """Waits for the end, and raises what went wrong."""
+        """Waits for the end, and raises its error."""
         if self._pending is not None:
             self._settle(None)
         if self._listeners:
-            self._tell("wait")
+            self._notify("wait")
         if self._error is not None:
             if self._on_error is not None:
                 on_error, self._on_error = self._on_error, None
@@ -84,15 +84,15 @@ class TorchWork:
             raise self._error
 
     def wait_blocking(self) -> None:
-        """Waits until the result is in memory, also where ``wait()`` would only order a stream after it."""
+        """Waits until the result is in memory, even if ``wait()`` only orders a stream after it."""
         self.wait()
 
     def _wait_for(self, seconds: float | None) -> bool:
-        """Waits so long at most, or to the end; whether it has ended. Does not raise what went wrong."""
+        """Waits up to so many seconds; whether it has ended. Does not raise its error."""
         return self._pending is None or self._settle(seconds)
 
     def _listen(self, listener: WorkListener) -> None:
-        """Has this called when it starts, ends, and is waited for. What has happened already is told at once."""
+        """Calls ``listener`` when it starts, ends, and is waited for; at once for past events."""
         listener("start")
         if self._pending is None:
             listener("end")
@@ -110,12 +110,12 @@ class TorchWork:
         except Exception as error:
             self._error = error
         if self._pending is not None:
-            # No other thread that waits has been here before.
+            # Only the first thread that sees the end comes here.
             self._pending = None
-            self._tell("end")
+            self._notify("end")
         return True
 
-    def _tell(self, event: WorkEvent) -> None:
+    def _notify(self, event: WorkEvent) -> None:
         for listener in self._listeners or ():
             listener(event)
 

@@ -1,4 +1,4 @@
-"""Meshes of devices whose dimensions are communicators, for FSDP, tensor parallelism and DTensor.
+"""Device meshes with one communicator per dimension, for FSDP, tensor parallelism and DTensor.
 
 comm = torchcomms.new_comm("ringfold", torch.device("cpu"), name="main")
 rank = comm.get_rank()
@@ -29,11 +29,10 @@ def init_device_mesh(
     mesh_dim_names: tuple[str, ...],
     _global_comm: TorchComm | None = None,
 ) -> DeviceMesh:
-    """A mesh with one dimension per communicator. A rank's place along a dimension is its rank in that dimension's communicator.
+    """A mesh with one dimension per communicator. A rank's coordinate in a dimension is its rank in that communicator.
 
-    ``_global_comm`` has all ranks of the mesh; it is needed if there are several dimensions and ``torch.distributed`` was not
-    initialized. It becomes the default process group then. With it, ranks may be laid out in any way; without it, the last dimension's
-    ranks are next to each other.
+    ``_global_comm`` has all ranks of the mesh. It is needed for several dimensions if ``torch.distributed`` is not initialized, and
+    becomes the default process group then. With it, ranks may have any layout; without it, the layout is row-major.
     """
     import torch
     import torch.distributed as dist
@@ -42,33 +41,32 @@ def init_device_mesh(
     comms = tuple(mesh_dim_comms)
     if not comms or len(comms) != len(mesh_dim_names):
         raise ValueError(
-            f"a mesh has a name for each of its dimensions, but there are {len(comms)} communicators and "
-            f"{len(mesh_dim_names)} names"
+            f"invalid mesh: {len(comms)} communicators and {len(mesh_dim_names)} names; it needs a name for each dimension"
         )
     if _global_comm is None and len(comms) == 1 and not dist.is_initialized():
         _global_comm = comms[0]
     sizes = [comm.get_size() for comm in comms]
-    place = tuple(comm.get_rank() for comm in comms)
+    coordinates = tuple(comm.get_rank() for comm in comms)
     if _global_comm is not None:
-        mesh = _gathered(_global_comm, sizes, place)
+        mesh = _gathered(_global_comm, sizes, coordinates)
         if not dist.is_initialized():
             world = _create_torchcomm_process_group(_global_comm, f"torchcomm_{next(_numbers)}")
             dist.distributed_c10d._update_default_pg(world)
     elif dist.is_initialized():
         mesh = torch.arange(torch.Size(sizes).numel()).view(sizes)
-        if int(mesh[place]) != dist.get_rank():
+        if int(mesh[coordinates]) != dist.get_rank():
             raise RuntimeError(
-                f"rank {dist.get_rank()} would be {int(mesh[place])} in a mesh of {sizes}, if the last dimension's ranks were "
-                "next to each other: give the communicator of all ranks as _global_comm"
+                f"invalid mesh of {sizes}: rank {dist.get_rank()} would be {int(mesh[coordinates])} in row-major layout; pass the "
+                "communicator of all ranks as _global_comm"
             )
     else:
         raise RuntimeError(
-            "a mesh of several dimensions needs the communicator of all its ranks: give it as _global_comm, or initialize "
-            "torch.distributed before"
+            "a mesh with several dimensions needs the communicator of all its ranks: pass it as _global_comm, or initialize "
+            "torch.distributed first"
         )
     groups = []
     for dim, comm in enumerate(comms):
-        along = mesh[(*place[:dim], slice(None), *place[dim + 1 :])].tolist()
+        along = mesh[(*coordinates[:dim], slice(None), *coordinates[dim + 1 :])].tolist()
         ranks = {rank: number for number, rank in enumerate(along)}
         groups.append(
             _create_torchcomm_process_group(comm, f"torchcomm_{next(_numbers)}", global_ranks_mapping=ranks)
@@ -79,21 +77,21 @@ def init_device_mesh(
     return DeviceMesh.from_group(groups, device, mesh, mesh_dim_names=tuple(mesh_dim_names))
 
 
-def _gathered(comm: TorchComm, sizes: list[int], place: tuple[int, ...]) -> Any:
-    """The mesh, as all ranks tell their places in it."""
+def _gathered(comm: TorchComm, sizes: list[int], coordinates: tuple[int, ...]) -> Any:
+    """The mesh, gathered from the coordinates of all ranks."""
     import torch
 
     world = comm.get_size()
     if torch.Size(sizes).numel() != world:
-        raise ValueError(f"a mesh of {sizes} does not have as many ranks as _global_comm, which has {world}")
+        raise ValueError(f"invalid mesh of {sizes}: _global_comm has {world} ranks")
     device = comm.get_device()
-    places = torch.empty(world, len(sizes), dtype=torch.int64, device=device)
-    comm.all_gather_single(places, torch.tensor([place], device=device), False)
+    gathered = torch.empty(world, len(sizes), dtype=torch.int64, device=device)
+    comm.all_gather_single(gathered, torch.tensor([coordinates], device=device), False)
     mesh = torch.full(sizes, -1)
-    for rank, its_place in enumerate(places.tolist()):
-        mesh[tuple(its_place)] = rank
+    for rank, position in enumerate(gathered.tolist()):
+        mesh[tuple(position)] = rank
     if int(mesh.min()) < 0:
-        raise RuntimeError(f"two ranks are at the same place of the mesh: {places.tolist()}")
+        raise RuntimeError(f"invalid mesh: two ranks have the same coordinates in {gathered.tolist()}")
     return mesh
 
 
@@ -103,8 +101,10 @@ def _create_torchcomm_process_group(
     backend_str: str = "torchcomm",
     global_ranks_mapping: dict[int, int] | None = None,
 ) -> dist.ProcessGroup:
-    """A process group over a communicator, which torch finds by its name. ``global_ranks_mapping`` says which rank of the world
-    has which rank here; without it they are the same."""
+    """A process group of a communicator, registered in torch by name.
+
+    ``global_ranks_mapping`` maps global ranks to ranks of the communicator; by default they are equal.
+    """
     import torch
     import torch.distributed as dist
     from torch._C._distributed_c10d import HashStore, _register_process_group
@@ -145,13 +145,15 @@ def _flatten_with_comm(
     global_ranks: list[int],
     layout: Any,
 ) -> DeviceMesh:
-    """One dimension in place of several: ``comm`` has its ranks, which are ``global_ranks`` in the world, in this order. The root
-    mesh knows it by its name from then on."""
+    """One dimension in place of several. ``comm`` has its ranks, with ``global_ranks`` in this order.
+
+    The root mesh then finds it by name.
+    """
     from torch.distributed.device_mesh import DeviceMesh
 
     root = mesh._get_root_mesh()
     if mesh_dim_name in (root.mesh_dim_names or ()):
-        raise ValueError(f"the mesh has a dimension {mesh_dim_name!r} already")
+        raise ValueError(f"invalid dimension {mesh_dim_name!r}: the mesh has it already")
     ranks = {rank: number for number, rank in enumerate(global_ranks)}
     group = _create_torchcomm_process_group(comm, f"torchcomm_{next(_numbers)}", global_ranks_mapping=ranks)
     flat = DeviceMesh(

@@ -34,7 +34,7 @@ FRAGMENTS_MAX = 6
 # Public names beside __all__, which is the specification's.
 ALSO = {"pccl": ["DeviceType", "Result", "__version__"]}
 # Classes that users receive, and never create.
-RECEIVED = (pccl.AsyncReduceHandle, ringfold.elastic.Reducing)
+RECEIVED = (pccl.AsyncReduceHandle, ringfold.elastic.PendingReduction)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ np = pytest.importorskip("numpy")
 ringfold = pytest.importorskip("ringfold")
 pccl = pytest.importorskip("pccl")
 
-from ringfold.elastic import Rejected
+from ringfold.elastic import StateRejected
 
 
 def test_a_run_whose_peers_all_died_resumes_from_a_checkpoint_with_send_only(master: str, spawn: Any) -> None:
@@ -25,7 +25,7 @@ def test_a_run_whose_peers_all_died_resumes_from_a_checkpoint_with_send_only(mas
         peer.kill()
     silently = [begin(lambda seed=seed: train(master, seed, 8, revision=5)) for seed in range(2)]
     for future in silently:
-        with pytest.raises(Rejected, match="strategy=SEND_ONLY") as rejected:
+        with pytest.raises(StateRejected, match="strategy=SEND_ONLY") as rejected:
             future.result(DEADLINE)
         assert not rejected.value.is_retryable
     sends, receives = pccl.SharedStateSyncStrategy.SEND_ONLY, pccl.SharedStateSyncStrategy.RECEIVE_ONLY

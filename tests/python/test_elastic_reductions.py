@@ -41,7 +41,7 @@ def test_alone_a_reduction_is_the_identity(master: str) -> None:
             assert np.array_equal(mine, np.arange(5) + step) and np.array_equal(into, mine)
             assert run.world_size == 1
     assert run.revision == 3 and run.world_size == 0
-    with pytest.raises(RuntimeError, match="the run is over"):
+    with pytest.raises(RuntimeError, match="the run has ended"):
         run.average(into)
 
 

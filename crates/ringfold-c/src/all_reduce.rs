@@ -1,4 +1,4 @@
-//! All-reduces: blocking, launched and awaited, several with retry.
+//! All-reduces: blocking, asynchronous, and several with retry.
 
 use crate::communicator;
 use crate::request::Request;
@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_void};
 use ringfold_bindings::all_reduce_args::{AllReduceArgs, require_disjoint};
 use ringfold_bindings::result::{ApiCall, CallError};
 
-/// Reduces, and returns when it is done.
+/// Runs an all-reduce.
 ///
 /// # Safety
 /// As `pccl.h` says: pointers are null or valid, and nobody else uses the buffers until this returns.
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn pcclAllReduce(
     })
 }
 
-/// Reduces, and returns at once.
+/// Starts an all-reduce.
 ///
 /// # Safety
 /// As `pccl.h` says: pointers are null or valid, and nobody else uses the buffers until the operation was awaited
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn pcclAllReduceAsync(
     })
 }
 
-/// Waits for an operation that was launched.
+/// Waits for a started all-reduce.
 ///
 /// # Safety
 /// As `pccl.h` says: pointers are null or valid.
@@ -88,7 +88,10 @@ pub unsafe extern "C" fn pcclAwaitAsyncReduce(
         let handle = unsafe { reduce_handle.as_ref() }.ok_or_else(|| CallError::null("reduce_handle"))?;
         let session = communicator::find(handle.comm)?;
         let (work, _reservation) = session.in_flight.take_launched(handle.tag).ok_or_else(|| {
-            CallError::invalid_argument(format!("tag {} was not launched, or was awaited before", handle.tag))
+            CallError::invalid_argument(format!(
+                "invalid handle: tag {} is not in flight or was awaited before",
+                handle.tag
+            ))
         })?;
         let info = work.wait().map_err(|e| session.record_error(&e, ApiCall::Reduce))?;
         // SAFETY: it is null or valid, by the caller's promise.
@@ -97,7 +100,7 @@ pub unsafe extern "C" fn pcclAwaitAsyncReduce(
     })
 }
 
-/// Reduces several, and again what was aborted, until all are done.
+/// Runs several all-reduces, with retries, until all have succeeded.
 ///
 /// # Safety
 /// As `pccl.h` says: pointers are null or valid, and nobody else uses the buffers until this returns.
@@ -115,11 +118,11 @@ pub unsafe extern "C" fn pcclAllReduceMultipleWithRetry(
             return Err(CallError::null("descriptors"));
         }
         if count == 0 || count > isize::MAX as usize / size_of::<ReduceOpDescriptor>() {
-            return Err(CallError::invalid_argument(format!("{count} descriptors can't be")));
+            return Err(CallError::invalid_argument(format!("invalid descriptor count {count}")));
         }
         let in_flight_max = usize::try_from(max_in_flight).ok().filter(|max| *max > 0);
-        let in_flight_max =
-            in_flight_max.ok_or_else(|| CallError::invalid_argument("max_in_flight must be at least 1"))?;
+        let in_flight_max = in_flight_max
+            .ok_or_else(|| CallError::invalid_argument("invalid max_in_flight: must be at least 1"))?;
         // SAFETY: there are so many of them, by the caller's promise, and they fit into the address space.
         let descriptors = unsafe { core::slice::from_raw_parts(descriptors, count) };
         let checked = |d: &ReduceOpDescriptor| Request::checked(d.sendbuf, d.recvbuf, &d.descriptor);

@@ -1,4 +1,4 @@
-//! Communicators: made, connected, voting, destroyed.
+//! Communicators: creation, connection, votes, destruction.
 
 use crate::handles::{Handles, drop_last};
 use crate::init::require_init;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// All communicators of the process.
 static COMMUNICATORS: Handles<CommunicatorHandle> = Handles::new(0);
 
-/// What the handle stands for.
+/// The communicator of a handle.
 pub(crate) fn find(handle: *const Comm) -> Result<Arc<CommunicatorHandle>, CallError> {
     require_init()?;
     if handle.is_null() {
@@ -22,10 +22,10 @@ pub(crate) fn find(handle: *const Comm) -> Result<Arc<CommunicatorHandle>, CallE
     }
     COMMUNICATORS
         .find(handle)
-        .ok_or_else(|| CallError::invalid_argument("this is no communicator, or a destroyed one"))
+        .ok_or_else(|| CallError::invalid_argument("invalid communicator: unknown or destroyed handle"))
 }
 
-/// Makes a communicator.
+/// Creates a communicator.
 ///
 /// # Safety
 /// As `pccl.h` says: pointers are null or valid.
@@ -51,12 +51,13 @@ pub unsafe extern "C" fn pcclCreateCommunicator(
 fn create(params: &CommCreateParams) -> Result<CommunicatorHandle, CallError> {
     let master = params.master_address.to_rust()?;
     if master.port() == 0 {
-        return Err(CallError::invalid_argument("master_address: no master listens on port 0"));
+        return Err(CallError::invalid_argument("invalid master_address: port 0"));
     }
     let streams = u16::try_from(params.p2p_connection_pool_size).map_err(|_| {
         CallError::invalid_argument(format!(
-            "p2p_connection_pool_size: {} are too many",
-            params.p2p_connection_pool_size
+            "invalid p2p_connection_pool_size {}: must be at most {}",
+            params.p2p_connection_pool_size,
+            u16::MAX
         ))
     })?;
     let mut builder =
@@ -73,10 +74,10 @@ fn create(params: &CommCreateParams) -> Result<CommunicatorHandle, CallError> {
 pub extern "C" fn pcclDestroyCommunicator(communicator: *mut Comm) -> ResultCode {
     guarded(|| {
         let session = find(communicator)?;
-        // Of two threads that destroy it, one does.
+        // If two threads destroy it, one of them fails here.
         COMMUNICATORS
             .retire(communicator)
-            .ok_or_else(|| CallError::invalid_argument("this communicator was destroyed"))?;
+            .ok_or_else(|| CallError::invalid_argument("invalid communicator: it was destroyed"))?;
         // The caller may free the buffers when this returns.
         session.leave();
         drop_last(session);
@@ -84,25 +85,25 @@ pub extern "C" fn pcclDestroyCommunicator(communicator: *mut Comm) -> ResultCode
     })
 }
 
-/// Registers with the master and waits until accepted.
+/// Connects to the master and waits until accepted.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclConnect(communicator: *mut Comm) -> ResultCode {
     guarded(|| find(communicator)?.connect())
 }
 
-/// Admits whoever waits to join.
+/// Accepts waiting peers.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclUpdateTopology(communicator: *mut Comm) -> ResultCode {
     guarded(|| find(communicator)?.update_topology())
 }
 
-/// Measures, and takes a better ring.
+/// Measures the bandwidth and chooses the best ring.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclOptimizeTopology(communicator: *const Comm) -> ResultCode {
     guarded(|| find(communicator)?.optimize_topology())
 }
 
-/// Tells whether anyone waits to join.
+/// Returns whether peers wait to join.
 ///
 /// # Safety
 /// As `pccl.h` says: pointers are null or valid.
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn pcclArePeersPending(
     })
 }
 
-/// Another name of [`pcclArePeersPending`].
+/// An alias of [`pcclArePeersPending`].
 ///
 /// # Safety
 /// As `pccl.h` says: pointers are null or valid.
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn pcclAreNewPeersPending(
     unsafe { pcclArePeersPending(communicator, peers_pending_out) }
 }
 
-/// Tells a world size.
+/// Returns a world size.
 ///
 /// # Safety
 /// As `pccl.h` says: pointers are null or valid.

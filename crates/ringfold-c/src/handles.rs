@@ -1,18 +1,18 @@
-//! The handles that C holds: pointers that are names and are never followed, so that a stale one or garbage is
-//! an error and not undefined behaviour.
+//! Handles for C: pointers that are ids and never dereferenced, so that an invalid one is an error, not undefined
+//! behaviour.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Names are this far apart, so that those of different kinds can be told from each other.
+/// The distance of ids; their remainder distinguishes kinds.
 const STRIDE: usize = 16;
 
-/// No name is as small as a number that a program might pass by mistake.
+/// The first id, greater than numbers that a program might pass by mistake.
 const FIRST: usize = 1 << 16;
 
-/// All live handles of one kind. A name is never given out twice.
+/// All live handles of one kind. Ids are not reused.
 pub(crate) struct Handles<T> {
     inner: Mutex<Inner<T>>,
 }
@@ -23,40 +23,39 @@ struct Inner<T> {
 }
 
 impl<T> Handles<T> {
-    /// Handles whose names have this remainder by the stride; each kind has one of its own.
+    /// The handles of a kind, which is the remainder of their ids.
     pub const fn new(kind: usize) -> Self {
         assert!(kind < STRIDE);
         Self { inner: Mutex::new(Inner { live: BTreeMap::new(), next: FIRST + kind }) }
     }
 
-    /// A new handle for this.
-    pub fn issue<H>(&self, what: T) -> *mut H {
+    /// Creates a handle for a value.
+    pub fn issue<H>(&self, value: T) -> *mut H {
         let mut inner = self.inner.lock();
-        let name = inner.next;
+        let id = inner.next;
         inner.next += STRIDE;
-        inner.live.insert(name, Arc::new(what));
-        core::ptr::without_provenance_mut(name)
+        inner.live.insert(id, Arc::new(value));
+        core::ptr::without_provenance_mut(id)
     }
 
-    /// What the handle stands for, if it does.
+    /// The value of a handle.
     pub fn find<H>(&self, handle: *const H) -> Option<Arc<T>> {
         self.inner.lock().live.get(&handle.addr()).cloned()
     }
 
-    /// The same, and the handle stands for nothing from now on.
+    /// Invalidates a handle and returns its value.
     pub fn retire<H>(&self, handle: *const H) -> Option<Arc<T>> {
         self.inner.lock().live.remove(&handle.addr())
     }
 }
 
-/// Drops what a handle stood for once the calls of other threads have let go of it, or after a while without
-/// waiting for them; then the last of them drops it.
-pub(crate) fn drop_last<T>(what: Arc<T>) {
-    const PATIENCE: Duration = Duration::from_secs(10);
-    let deadline = Instant::now() + PATIENCE;
-    while Arc::strong_count(&what) > 1 {
+/// Waits until no call of another thread uses the value, and drops it. After a timeout the last of them drops it.
+pub(crate) fn drop_last<T>(value: Arc<T>) {
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    let deadline = Instant::now() + TIMEOUT;
+    while Arc::strong_count(&value) > 1 {
         if Instant::now() >= deadline {
-            tracing::warn!("calls of other threads still use what was destroyed");
+            tracing::warn!("a destroyed handle is still used by calls of other threads after {TIMEOUT:?}");
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_retired_handle_is_never_known_again() {
+    fn a_retired_handle_stays_invalid() {
         let handles = Handles::new(0);
         let first: *mut u8 = handles.issue("first");
         assert_eq!(handles.find(first).as_deref(), Some(&"first"));
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_from_each_other() {
+    fn handles_of_another_kind_are_invalid() {
         let (numbers, words) = (Handles::new(0), Handles::new(8));
         let number: *mut u8 = numbers.issue(1);
         let word: *mut u8 = words.issue("one");

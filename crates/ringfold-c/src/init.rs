@@ -1,4 +1,4 @@
-//! The library as a whole: made ready once per process.
+//! Initialisation of the library, once per process.
 
 use crate::result::{ResultCode, guarded};
 use crate::types::BuildInfo;
@@ -9,7 +9,7 @@ use ringfold_bindings::result::CallError;
 
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// Makes the library ready; may be called again.
+/// Initialises the library; may be repeated.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclInit() -> ResultCode {
     guarded(|| {
@@ -19,7 +19,7 @@ pub extern "C" fn pcclInit() -> ResultCode {
     })
 }
 
-/// Tells what this build can do.
+/// Returns the features of this build.
 ///
 /// # Safety
 /// As `pccl.h` says: the pointer is null or valid for writing.
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn pcclGetBuildInfo(build_info_out: *mut BuildInfo) -> Res
     })
 }
 
-/// Communicators need a library that is ready.
+/// An error before `pcclInit`.
 pub(crate) fn require_init() -> Result<(), CallError> {
     if READY.load(Ordering::Acquire) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The words of this thread's last failure.
+//! The text of this thread's last error.
 
 use core::ffi::c_char;
 use std::cell::RefCell;
@@ -8,18 +8,18 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Keeps the words until this thread's next failure.
+/// Stores the text until this thread's next error.
 pub(crate) fn remember(text: &str) {
-    // Names of peers are the users' and may hold anything; C ends at the first zero.
+    // Names of peers may contain zeros, which end a C string.
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    // A thread that is being torn down has nobody left to ask.
+    // An error means that the thread is ending.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
 }
 
-/// Why the last call of this thread that failed did so; empty if none did.
+/// The error of the last failed call of this thread; empty if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclGetLastError() -> *const c_char {
-    // The text's bytes stay where they are until the next failure puts another text there.
+    // The bytes do not move until the next error replaces them.
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_remembered_for_its_thread_alone() {
+    fn errors_are_stored_per_thread() {
         remember("a\0b");
         assert_eq!(text(), "a b");
         std::thread::spawn(|| assert_eq!(text(), "")).join().unwrap();

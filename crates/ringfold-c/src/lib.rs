@@ -1,8 +1,7 @@
-//! `libpccl`: the C face of Ringfold, as `include/pccl.h` declares and documents it.
+//! `libpccl`: the C API of Ringfold, declared and documented in `include/pccl.h`.
 //!
-//! A thin face: it checks what C can't promise, converts, calls the crate `ringfold`, and turns errors into
-//! codes. Numbers from C become enums only after a look at them, handles are looked up and never followed, and
-//! no panic leaves the library.
+//! It checks and converts arguments, calls the crate `ringfold`, and converts errors to codes. Enum values are checked,
+//! handles are looked up and never dereferenced, and no panic leaves the library.
 #![allow(non_snake_case, reason = "the functions have the names of pccl.h")]
 
 mod address;

@@ -1,4 +1,4 @@
-//! Masters: made, run, interrupted, awaited, destroyed.
+//! Masters: creation, start, interrupt, destruction.
 
 use crate::handles::{Handles, drop_last};
 use crate::result::{ResultCode, guarded};
@@ -8,17 +8,19 @@ use ringfold_bindings::result::{ApiCall, CallError};
 use ringfold_bindings::{join_token, log};
 use std::sync::Arc;
 
-/// All masters of the process; the names of communicators have another remainder.
+/// All masters of the process; the handles of communicators have another remainder.
 static MASTERS: Handles<Master> = Handles::new(8);
 
 fn find(handle: *const MasterInstance) -> Result<Arc<Master>, CallError> {
     if handle.is_null() {
         return Err(CallError::null("master_instance"));
     }
-    MASTERS.find(handle).ok_or_else(|| CallError::invalid_argument("this is no master, or a destroyed one"))
+    MASTERS
+        .find(handle)
+        .ok_or_else(|| CallError::invalid_argument("invalid master: unknown or destroyed handle"))
 }
 
-/// Makes a master, and binds its address if that is available.
+/// Creates a master, and binds its address if it is available.
 ///
 /// # Safety
 /// As `pccl.h` says: the pointer is null or valid for writing.
@@ -47,13 +49,13 @@ pub unsafe extern "C" fn pcclCreateMaster(
     })
 }
 
-/// Serves on a thread of its own; binds first if that is still to be done.
+/// Starts the master on its own thread; binds its address if necessary.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclRunMaster(master_instance: *mut MasterInstance) -> ResultCode {
     guarded(|| find(master_instance)?.run().map_err(|e| CallError::from_error(&e, ApiCall::Master)))
 }
 
-/// Tells where a master listens.
+/// Returns the address of a master.
 ///
 /// # Safety
 /// As `pccl.h` says: the pointer is null or valid for writing.
@@ -70,7 +72,7 @@ pub unsafe extern "C" fn pcclGetMasterAddress(
         let Some(address) = master.addresses().first().copied() else {
             return Err(CallError::new(
                 ResultCode::InvalidUsage,
-                "this master is not bound: its address was not available, and it was not run",
+                "the master is not bound: its address was not available, and it was not run",
             ));
         };
         // SAFETY: it is not null, and the caller promises that it can be written.
@@ -79,7 +81,7 @@ pub unsafe extern "C" fn pcclGetMasterAddress(
     })
 }
 
-/// Tells the master to stop.
+/// Stops the master.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclInterruptMaster(master_instance: *mut MasterInstance) -> ResultCode {
     guarded(|| {
@@ -94,19 +96,19 @@ pub extern "C" fn pcclMasterAwaitTermination(master_instance: *mut MasterInstanc
     guarded(|| find(master_instance)?.wait().map_err(|e| CallError::from_error(&e, ApiCall::Master)))
 }
 
-/// Frees the master; one that runs is stopped first.
+/// Stops and frees the master.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclDestroyMaster(master_instance: *mut MasterInstance) -> ResultCode {
     guarded(|| {
         let master = find(master_instance)?;
-        // Of two threads that destroy it, one does.
+        // If two threads destroy it, one of them fails here.
         MASTERS
             .retire(master_instance)
-            .ok_or_else(|| CallError::invalid_argument("this master was destroyed"))?;
+            .ok_or_else(|| CallError::invalid_argument("invalid master: it was destroyed"))?;
         master.interrupt();
         match master.wait() {
             Ok(()) | Err(Error::Misuse(_)) => {}
-            Err(error) => tracing::warn!("a master ended badly: {error}"),
+            Err(error) => tracing::warn!("the master ended with an error: {error}"),
         }
         drop_last(master);
         Ok(())

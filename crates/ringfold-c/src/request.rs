@@ -1,4 +1,4 @@
-//! What C asks of an all-reduce: looked at, and made into memory.
+//! Checks the arguments of an all-reduce and wraps its buffers.
 
 use crate::types::ReduceDescriptor;
 use core::ffi::c_void;
@@ -9,7 +9,7 @@ use ringfold_bindings::all_reduce_args::AllReduceArgs;
 use ringfold_bindings::enum_values;
 use ringfold_bindings::result::CallError;
 
-/// An all-reduce whose arguments are sound, with the pointers that C gave.
+/// An all-reduce with checked arguments, and the pointers from C.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub operands: AllReduceArgs,
@@ -38,7 +38,7 @@ impl Request {
         Ok(Self { operands, sendbuf, recvbuf })
     }
 
-    /// The operation with its memory.
+    /// The operation with its buffers.
     ///
     /// # Safety
     /// Until the operation has ended, the receive buffer is valid and nobody else's, and the send buffer is
@@ -49,7 +49,7 @@ impl Request {
         let of_device = is_on_device(send);
         if !in_place && is_on_device(recv) != of_device {
             return Err(CallError::invalid_argument(
-                "one of the buffers is in the memory of a CUDA device, and the other one is not",
+                "invalid buffers: one is in the memory of a CUDA device, the other is not",
             ));
         }
         if of_device {
@@ -71,7 +71,7 @@ impl Request {
     }
 }
 
-/// Whether bytes are in the memory of a CUDA device. A process that does not use the driver has none there.
+/// Whether a range is in the memory of a CUDA device.
 fn is_on_device(span: AddressRange) -> bool {
     span.bytes > 0 && Gpu::is_on_device(span.start as u64)
 }

@@ -1,4 +1,4 @@
-//! Results: how a failure is told to C, and how a call is kept from panicking into it.
+//! Converts errors to result codes, and panics to errors.
 
 use crate::last_error;
 use core::ffi::{CStr, c_char, c_int};
@@ -7,12 +7,15 @@ pub use ringfold_bindings::result::ResultCode;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Makes a call: its failure is remembered for `pcclGetLastError`, and a panic is a failure.
+/// Runs a call. Its error is stored for `pcclGetLastError`; a panic is an error.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<(), CallError>) -> ResultCode {
-    // A panic can leave nothing half done that is used afterwards: locks are held over single steps, and the
-    // crate below takes a communicator whose thread panicked out of use by itself.
+    // Unwind safe: locks are held over single steps, and the crate below disables a communicator whose thread
+    // panicked.
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        Err(CallError::new(ResultCode::InternalError, format!("internal error: {}", said(panic.as_ref()))))
+        Err(CallError::new(
+            ResultCode::InternalError,
+            format!("internal error: {}", panic_text(panic.as_ref())),
+        ))
     });
     match result {
         Ok(()) => ResultCode::Success,
@@ -23,38 +26,38 @@ pub(crate) fn guarded(call: impl FnOnce() -> Result<(), CallError>) -> ResultCod
     }
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a panic without words")
+        .unwrap_or("panic without a message")
 }
 
-/// What a result means, as a sentence that is valid for ever.
+/// The description of a result; static.
 #[unsafe(no_mangle)]
 pub extern "C" fn pcclGetErrorString(result: c_int) -> *const c_char {
-    sentence(result).as_ptr()
+    description(result).as_ptr()
 }
 
-fn sentence(result: c_int) -> &'static CStr {
+fn description(result: c_int) -> &'static CStr {
     match result {
         0 => c"success",
         1 => c"pcclInit was not called",
-        2 => c"internal error: the operating system refused something, or a bug",
-        3 => c"an argument can't be used",
-        4 => c"the call can't be made now",
+        2 => c"internal error: an error of the operating system, or a bug",
+        3 => c"invalid argument",
+        4 => c"the call is not possible now",
         5 => c"there is no other peer in the group",
-        6 => c"the master can't be reached, or this peer is not part of the run",
-        7 => c"a peer can't be reached",
-        8 => c"the operation was aborted for all of the group; retry it",
-        9 => c"nobody has the shared state that all wait for",
+        6 => c"the master is unreachable, or this peer is not part of the run",
+        7 => c"a peer is unreachable",
+        8 => c"the operation was aborted for the whole group; retry it",
+        9 => c"no peer has the shared state",
         10 => c"asynchronous operations must be awaited first",
-        11 => c"the topology could not be updated; retry",
-        12 => c"the topology could not be optimised; retry",
+        11 => c"the topology update failed; retry",
+        12 => c"the topology optimisation failed; retry",
         13 => c"the shared state was rejected, or the vote on it failed",
         14 => c"another peer failed",
-        _ => c"no result of this library",
+        _ => c"unknown result",
     }
 }
 
@@ -63,16 +66,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_becomes_an_internal_error_with_its_words() {
+    fn a_panic_becomes_an_internal_error_with_its_message() {
         assert_eq!(guarded(|| panic!("seven {}", 7)), ResultCode::InternalError);
         assert_eq!(last_error::text(), "internal error: seven 7");
     }
 
     #[test]
-    fn every_result_has_a_sentence_and_anything_else_too() {
+    fn every_number_has_a_description() {
         for number in -1..=15 {
-            assert!(!sentence(number).is_empty());
+            assert!(!description(number).is_empty());
         }
-        assert_eq!(sentence(15), sentence(c_int::MIN));
+        assert_eq!(description(15), description(c_int::MIN));
     }
 }

@@ -1,4 +1,4 @@
-//! Shared state: what C hands over, looked at, and what comes back.
+//! Synchronisation of the shared state.
 
 use crate::communicator;
 use crate::result::{ResultCode, guarded};
@@ -15,7 +15,7 @@ use std::collections::HashSet;
 const DEVICE_CPU: c_int = 0;
 const DEVICE_CUDA: c_int = 1;
 
-/// Makes the state of all peers of the group equal.
+/// Makes the state equal on all peers of the group.
 ///
 /// # Safety
 /// As `pccl.h` says: pointers are null or valid, and nobody else uses the tensors until this returns.
@@ -60,24 +60,24 @@ unsafe fn infos(state: &SharedState) -> Result<&[TensorInfo], CallError> {
         return Err(CallError::null("shared_state->infos"));
     }
     if state.count > isize::MAX as usize / size_of::<TensorInfo>() {
-        return Err(CallError::invalid_argument(format!("{} entries can't be", state.count)));
+        return Err(CallError::invalid_argument(format!("invalid shared_state->count {}", state.count)));
     }
     // SAFETY: the caller's promise, and they fit into the address space.
     Ok(unsafe { core::slice::from_raw_parts(state.infos, state.count) })
 }
 
-/// An entry whose arguments are sound.
+/// A checked entry of the state.
 #[derive(Debug)]
-struct Entry<'a> {
+struct StateEntry<'a> {
     info: &'a TensorInfo,
     key: String,
     dtype: DType,
     span: AddressRange,
-    /// An earlier entry is the same memory.
+    /// Whether an earlier entry has the same memory.
     alias: bool,
 }
 
-impl Entry<'_> {
+impl StateEntry<'_> {
     /// # Safety
     /// The contents are lent until the tensor is gone.
     unsafe fn tensor(self) -> Result<StateTensor, CallError> {
@@ -85,13 +85,12 @@ impl Entry<'_> {
             // SAFETY: the caller's promise. Tied tensors are staged in copies of their own anyway.
             let memory =
                 unsafe { DeviceMemory::borrowed(self.span.start as u64, self.span.bytes, Box::new(())) };
-            let refused = |why| CallError::invalid_argument(format!("the data of {:?}: {why}", self.key));
-            StateMemory::Device(memory.map_err(refused)?)
+            let invalid = |why| CallError::invalid_argument(format!("invalid data of {:?}: {why}", self.key));
+            StateMemory::Device(memory.map_err(invalid)?)
         } else {
             // SAFETY: the caller's promise.
             let memory = unsafe { Memory::borrowed(self.info.data.cast(), self.span.bytes) };
-            // Memory has one holder. Tied tensors get a copy of their own, which is let go of afterwards: what
-            // arrives for one name arrives for the other, too.
+            // Tied tensors use a temporary copy: the same content arrives for both names.
             StateMemory::Host(if self.alias { Memory::from(memory.as_slice().to_vec()) } else { memory })
         };
         let allow_content_inequality = self.info.allow_content_inequality != 0;
@@ -99,11 +98,11 @@ impl Entry<'_> {
     }
 }
 
-fn checked(infos: &[TensorInfo]) -> Result<Vec<Entry<'_>>, CallError> {
+fn checked(infos: &[TensorInfo]) -> Result<Vec<StateEntry<'_>>, CallError> {
     let mut entries = infos.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
     let mut keys = HashSet::new();
-    if let Some(twice) = entries.iter().find(|e| !keys.insert(e.key.as_str())) {
-        return Err(CallError::invalid_argument(format!("the key {:?} occurs twice", twice.key)));
+    if let Some(duplicate) = entries.iter().find(|e| !keys.insert(e.key.as_str())) {
+        return Err(CallError::invalid_argument(format!("duplicate key {:?}", duplicate.key)));
     }
     let spans: Vec<_> =
         entries.iter().map(|e| (e.key.as_str(), e.span, e.info.allow_content_inequality != 0)).collect();
@@ -114,27 +113,27 @@ fn checked(infos: &[TensorInfo]) -> Result<Vec<Entry<'_>>, CallError> {
     Ok(entries)
 }
 
-fn entry(info: &TensorInfo) -> Result<Entry<'_>, CallError> {
+fn entry(info: &TensorInfo) -> Result<StateEntry<'_>, CallError> {
     if info.name.is_null() {
-        return Err(CallError::invalid_argument("the name of a tensor is null"));
+        return Err(CallError::null("the name of a tensor"));
     }
     // SAFETY: it is not null, and the caller promises that it is a string.
     let key = unsafe { CStr::from_ptr(info.name) };
     let Ok(key) = key.to_str() else {
-        return Err(CallError::invalid_argument(format!("the name {key:?} is no UTF-8")));
+        return Err(CallError::invalid_argument(format!("invalid name {key:?}: not UTF-8")));
     };
     match info.device_type {
         DEVICE_CPU => {}
         DEVICE_CUDA => {
             Driver::loaded()
-                .map_err(|why| CallError::invalid_argument(format!("{key:?} is a CUDA tensor: {why}")))?;
+                .map_err(|why| CallError::invalid_argument(format!("CUDA tensor {key:?}: {why}")))?;
         }
-        other => return Err(CallError::invalid_argument(format!("{key:?}: {other} is no device type"))),
+        other => return Err(CallError::invalid_argument(format!("{key:?}: unknown device type {other}"))),
     }
     let dtype = enum_values::parse_dtype(info.datatype)
         .map_err(|f| CallError::invalid_argument(format!("{key:?}: {}", f.text)))?;
     let span = AddressRange::of(&format!("the data of {key:?}"), info.data.cast_const(), info.count, dtype)?;
-    Ok(Entry { info, key: key.to_owned(), dtype, span, alias: false })
+    Ok(StateEntry { info, key: key.to_owned(), dtype, span, alias: false })
 }
 
 #[cfg(test)]
@@ -153,17 +152,17 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_strings_that_occur_once() {
+    fn keys_are_unique_strings() {
         assert!(checked(&[info(c"a", 4096, 4), info(c"a", 8192, 4)]).is_err());
         assert!(checked(&[info(c"\xff", 4096, 4)]).is_err());
         assert!(checked(&[TensorInfo { name: core::ptr::null(), ..info(c"a", 4096, 4) }]).is_err());
     }
 
     #[test]
-    fn what_is_no_memory_of_a_cuda_device_is_refused_with_words() {
+    fn cuda_tensors_outside_of_device_memory_are_rejected() {
         let cuda = TensorInfo { device_type: DEVICE_CUDA, ..info(c"weights", 4096, 4) };
-        // SAFETY: what is refused is never read.
-        let tensor = |entry: Entry<'_>| unsafe { entry.tensor() };
+        // SAFETY: rejected memory is never read.
+        let tensor = |entry: StateEntry<'_>| unsafe { entry.tensor() };
         let failure = checked(&[cuda]).and_then(|mut entries| tensor(entries.remove(0))).unwrap_err();
         assert_eq!(failure.code, ResultCode::InvalidArgument);
         assert!(failure.text.contains("weights") && failure.text.contains("CUDA"), "{}", failure.text);

@@ -1,7 +1,7 @@
-//! The structs of `pccl.h` and `ccoip_inet.h`, field by field.
+//! The structs of `pccl.h` and `ccoip_inet.h`, which describe the fields.
 //!
-//! Enums are plain integers here, and so is `bool`: C may write anything into them, and a Rust enum that holds
-//! a number it does not know is undefined behaviour.
+//! Enums and input `bool`s are integers here: C may write any value, and an invalid Rust enum is undefined behaviour.
+#![allow(missing_docs)]
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -11,9 +11,7 @@ use core::ffi::{c_char, c_int, c_void};
 pub struct InetAddress {
     /// 0 for IPv4, 1 for IPv6.
     pub protocol: c_int,
-    /// In the order in which it is written.
     pub ipv4: [u8; 4],
-    /// In network order.
     pub ipv6: [u8; 16],
 }
 
@@ -21,9 +19,7 @@ pub struct InetAddress {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SocketAddress {
-    /// The address.
     pub inet: InetAddress,
-    /// The port, in host byte order.
     pub port: u16,
 }
 
@@ -31,11 +27,8 @@ pub struct SocketAddress {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CommCreateParams {
-    /// Where the master listens.
     pub master_address: SocketAddress,
-    /// The peer group.
     pub peer_group: u32,
-    /// Connections with each neighbour; 0 is the default.
     pub p2p_connection_pool_size: u32,
 }
 
@@ -63,15 +56,11 @@ pub struct QuantizationOptions {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ReduceDescriptor {
-    /// Elements.
     pub count: usize,
     /// A `pcclRedOp_t`.
     pub op: c_int,
-    /// The tag.
     pub tag: u64,
-    /// What the elements are.
     pub src_descriptor: ReduceOperandDescriptor,
-    /// How they travel.
     pub quantization_options: QuantizationOptions,
 }
 
@@ -79,11 +68,8 @@ pub struct ReduceDescriptor {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ReduceOpDescriptor {
-    /// The input.
     pub sendbuf: *mut c_void,
-    /// The result.
     pub recvbuf: *mut c_void,
-    /// What to do.
     pub descriptor: ReduceDescriptor,
 }
 
@@ -91,9 +77,7 @@ pub struct ReduceOpDescriptor {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct AsyncReduceOp {
-    /// Whose operation it is.
     pub comm: *mut Comm,
-    /// Under which tag.
     pub tag: u64,
 }
 
@@ -101,11 +85,8 @@ pub struct AsyncReduceOp {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct ReduceInfo {
-    /// Peers that took part.
     pub local_world_size: u32,
-    /// Payload bytes sent.
     pub tx_bytes: u64,
-    /// Payload bytes received.
     pub rx_bytes: u64,
 }
 
@@ -113,11 +94,8 @@ pub struct ReduceInfo {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TensorInfo {
-    /// The key.
     pub name: *const c_char,
-    /// The contents.
     pub data: *mut c_void,
-    /// Elements.
     pub count: usize,
     /// A `pcclDataType_t`.
     pub datatype: c_int,
@@ -131,11 +109,8 @@ pub struct TensorInfo {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SharedState {
-    /// The revision, in and out.
     pub revision: u64,
-    /// Entries.
     pub count: usize,
-    /// The entries.
     pub infos: *mut TensorInfo,
 }
 
@@ -143,9 +118,7 @@ pub struct SharedState {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct SharedStateSyncInfo {
-    /// Bytes of tensors sent.
     pub tx_bytes: u64,
-    /// Bytes of tensors received.
     pub rx_bytes: u64,
 }
 
@@ -153,18 +126,17 @@ pub struct SharedStateSyncInfo {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct BuildInfo {
-    /// Whether tensors may lie on a GPU.
     pub has_cuda_support: bool,
 }
 
-/// `pcclComm_t`: nothing is behind the pointer, it is a name.
+/// `pcclComm_t`: an opaque handle, never dereferenced.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Comm {
     nothing: [u8; 0],
 }
 
-/// `pcclMasterInstance_t`: nothing is behind the pointer, it is a name.
+/// `pcclMasterInstance_t`: an opaque handle, never dereferenced.
 #[derive(Debug)]
 #[repr(C)]
 pub struct MasterInstance {
@@ -178,7 +150,7 @@ mod tests {
 
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn structs_are_laid_out_as_c_lays_them_out() {
+    fn structs_have_the_layout_of_c() {
         assert_eq!((size_of::<InetAddress>(), size_of::<SocketAddress>()), (24, 28));
         assert_eq!((size_of::<CommCreateParams>(), offset_of!(CommCreateParams, peer_group)), (36, 28));
         assert_eq!((size_of::<ReduceDescriptor>(), offset_of!(ReduceDescriptor, tag)), (40, 16));

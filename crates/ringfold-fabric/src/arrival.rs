@@ -1,4 +1,4 @@
-//! What links hand over.
+//! What links deliver.
 
 use crate::slots::SlotBuffer;
 use ringfold_proto::data_header::DataHeader;
@@ -9,14 +9,13 @@ use ringfold_proto::link_message::LinkMessage;
 pub enum Arrival {
     /// A frame for a slot.
     Frame(DataHeader, SlotBuffer),
-    /// A frame that nobody needs; its payload is to be thrown away.
+    /// A frame that is not needed; its payload is to be dropped.
     Discarded(DataHeader, SlotBuffer),
     /// A message.
     Message(LinkMessage),
 }
 
-/// Whether a message can wait until something else leaves: slots that are given back are not missed at once, and
-/// together with the next frame they cost nothing.
+/// Whether a message can wait for the next frame: returned slots are not missed at once.
 pub(crate) fn can_wait(message: &LinkMessage) -> bool {
     matches!(message, LinkMessage::Return { .. })
 }

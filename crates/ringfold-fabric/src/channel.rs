@@ -1,8 +1,8 @@
-//! Registered memory and channels: put, signal, wait, flush and abort, between two who know each other.
+//! Registered memory and channels: put, signal, wait, flush and abort, between two endpoints.
 //!
-//! A put writes bytes of ours into a segment of the other end's. Everything on a connection happens in the order
-//! in which it was asked for: when a signal has come, so have all puts before it. Nothing outside of registered
-//! memory is ever written; whoever tries is aborted, and told why.
+//! A put writes local bytes into a segment of the other end. Everything on a connection happens in order: when a signal
+//! arrives, all puts before it have arrived. Nothing outside of registered memory is ever written; an attempt aborts the
+//! connection, with the reason.
 //!
 //! ```
 //! use ringfold_fabric::channel::{ChannelId, Endpoint};
@@ -18,7 +18,7 @@
 //!
 //! let hers = ann.register(Memory::from(b"hello".to_vec()))?;
 //! let his = bob.register(Memory::zeroed(100))?;
-//! // The handle gets to her somehow.
+//! // The handle is sent to her by other means.
 //! to_bob.put_with_signal(hers.part(0..5)?, his.handle().at(10))?;
 //! to_ann.wait(Instant::now() + Duration::from_secs(10))?;
 //! let mut got = [0; 5];
@@ -27,10 +27,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod connection_state;
 mod endpoint;
 mod error;
 mod incoming;
-mod line;
 mod outbox;
 mod segment;
 mod wire;
@@ -39,12 +39,13 @@ pub use endpoint::Endpoint;
 pub use error::ChannelError;
 pub use segment::{Handle, Part, Place, Segment, SegmentId, Sink};
 
+use connection_state::{ConnectionState, FailureCallback};
 use core::sync::atomic::{AtomicBool, Ordering};
-use endpoint::{LineId, Shared};
+use endpoint::{ConnectionId, Shared};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Signals are counted by channel; the two ends of one have the same number.
+/// The number of a channel, the same at both ends. Each has its own count of signals.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChannelId(pub u32);
 
@@ -59,29 +60,28 @@ pub struct Channel {
     id: ChannelId,
 }
 
-/// What connects two endpoints. It ends, and what is queued still goes out, when it and its channels are gone.
+/// Connects two endpoints. When it and its channels are dropped it ends, after what is queued was sent.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    held: Arc<HeldLine>,
+    handle: Arc<ConnectionHandle>,
 }
 
-/// A connection is kept until this is dropped.
+/// Keeps a connection until it is dropped.
 #[derive(Debug)]
-struct HeldLine {
+struct ConnectionHandle {
     shared: Arc<Shared>,
-    id: LineId,
+    id: ConnectionId,
     peer: String,
     has_failed: Arc<AtomicBool>,
 }
 
 impl Channel {
-    /// Who is at the other end.
+    /// The name of the other end.
     pub fn peer(&self) -> &str {
         self.connection.peer()
     }
 
-    /// Puts bytes of ours there. They are read until the put is flushed: what is written to them before may be
-    /// sent, or not.
+    /// Puts local bytes there. They are read until the put is flushed; changes before that may be sent, or not.
     pub fn put(&self, from: Part, to: Place) -> Result<(), ChannelError> {
         self.send(Some((from, to)), None)
     }
@@ -97,95 +97,100 @@ impl Channel {
     }
 
     fn send(&self, put: Option<(Part, Place)>, signal: Option<u32>) -> Result<(), ChannelError> {
-        if let Some((from, to)) = &put
-            && !to.holds(from.range.len())
-        {
-            return Err(ChannelError::Misuse(format!(
-                "{} bytes at {} do not fit into a segment of {} bytes",
-                from.range.len(),
-                to.offset,
-                to.handle.bytes()
-            )));
+        if let Some((from, to)) = &put {
+            check_fits(to, from.range.len())?;
         }
-        self.connection.held.shared.act(self.connection.held.id, |line| line.send(put, signal))?
+        self.connection.act(|state| state.send(put, signal))?
     }
 
-    /// Sets an aligned word of the other end's, behind all puts so far. Whoever reads it there sees the old value or the
-    /// new one, and with the new one all that was put before.
+    /// Sets an aligned word of the other end, behind all puts so far. A reader there sees the old value or the new one,
+    /// and with the new one all that was put before.
     pub fn set_word(&self, to: Place, value: u64) -> Result<(), ChannelError> {
-        if !to.holds(size_of::<u64>()) {
-            let (at, bytes) = (to.offset, to.handle.bytes());
-            let words = format!("a word at {at} does not fit into a segment of {bytes} bytes");
-            return Err(ChannelError::Misuse(words));
-        }
-        self.connection.held.shared.act(self.connection.held.id, |line| line.send_word(to, value))?
+        check_fits(&to, size_of::<u64>())?;
+        self.connection.act(|state| state.send_word(to, value))?
     }
 
-    /// Waits until all so far is where it belongs: the other end tells, without anyone calling anything there.
+    /// Waits until everything so far is in place. The other end answers without a call of its user.
     pub fn confirm(&self, deadline: Instant) -> Result<(), ChannelError> {
-        let HeldLine { shared, id, .. } = &*self.connection.held;
-        let number = shared.act(*id, line::Line::ask)??;
-        shared.wait(*id, deadline, "take what was put", |line| line.answered(number))
+        let number = self.connection.act(ConnectionState::ask)??;
+        self.connection.wait(deadline, "take what was put", |state| state.answered(number))
     }
 
     /// Waits for the other end's next signal, and takes it.
     pub fn wait(&self, deadline: Instant) -> Result<(), ChannelError> {
-        let HeldLine { shared, id, .. } = &*self.connection.held;
-        shared.wait(*id, deadline, "signal", |line| line.take_signal(self.id.0))
+        self.connection.wait(deadline, "signal", |state| state.take_signal(self.id.0))
     }
 
-    /// Takes the other end's next signal, if it is here.
+    /// Takes the other end's next signal, if it has arrived.
     pub fn poll(&self) -> Result<bool, ChannelError> {
-        let HeldLine { shared, id, .. } = &*self.connection.held;
-        Ok(shared.poll(*id, |line| line.take_signal(self.id.0))?.is_some())
+        let ConnectionHandle { shared, id, .. } = &*self.connection.handle;
+        Ok(shared.poll(*id, |state| state.take_signal(self.id.0))?.is_some())
     }
 
-    /// Forgets the other end's signals that nobody has waited for.
+    /// Drops signals of the other end that were not waited for.
     pub fn forget_signals(&self) {
         // After the end there are none.
-        let _ =
-            self.connection.held.shared.act(self.connection.held.id, |line| line.forget_signals(self.id.0));
+        let _ = self.connection.act(|state| state.forget_signals(self.id.0));
     }
 
-    /// Waits until the puts so far no longer read our memory. They may not have arrived yet; whether they have
-    /// is the other end's to signal.
+    /// Waits until the puts so far no longer read local memory. They may not have arrived; the other end can signal that.
     pub fn flush(&self, deadline: Instant) -> Result<(), ChannelError> {
         self.flush_to(self.mark(), deadline)
     }
 
     /// A mark behind the puts so far.
     pub fn mark(&self) -> Mark {
-        let HeldLine { shared, id, .. } = &*self.connection.held;
-        Mark(shared.act(*id, |line| line.last_put()).unwrap_or_default())
+        Mark(self.connection.act(|state| state.last_put()).unwrap_or_default())
     }
 
     /// As [`Channel::flush`], for the puts before a mark.
     pub fn flush_to(&self, mark: Mark, deadline: Instant) -> Result<(), ChannelError> {
-        let HeldLine { shared, id, .. } = &*self.connection.held;
-        shared.wait(*id, deadline, "take what was put", |line| line.flushed(mark.0))
+        self.connection.wait(deadline, "take what was put", |state| state.flushed(mark.0))
     }
 
-    /// Whether the puts before a mark no longer read our memory.
+    /// Whether the puts before a mark no longer read local memory.
     pub fn is_flushed(&self, mark: Mark) -> Result<bool, ChannelError> {
-        let HeldLine { shared, id, .. } = &*self.connection.held;
-        Ok(shared.poll(*id, |line| line.flushed(mark.0))?.is_some())
+        let ConnectionHandle { shared, id, .. } = &*self.connection.handle;
+        Ok(shared.poll(*id, |state| state.flushed(mark.0))?.is_some())
     }
 
-    /// Gives up the connection and all its channels. Everyone who waits on it, here and at the other end, is
-    /// told at once by whom and why; what is queued is not sent any more.
+    /// Aborts the connection and all its channels. All waits on it, here and at the other end, fail at once with the
+    /// name of this end and the reason. What is queued is not sent any more.
     pub fn abort(&self, why: &str) {
         self.connection.abort(why);
     }
 }
 
+/// Whether so many bytes fit into the segment.
+fn check_fits(to: &Place, bytes: usize) -> Result<(), ChannelError> {
+    if to.holds(bytes) {
+        return Ok(());
+    }
+    let (at, of) = (to.offset, to.handle.bytes());
+    Err(ChannelError::Misuse(format!("{bytes} bytes at {at} do not fit into a segment of {of} bytes")))
+}
+
 impl Connection {
-    fn new(shared: Arc<Shared>, id: LineId, peer: String, has_failed: Arc<AtomicBool>) -> Self {
-        Self { held: Arc::new(HeldLine { shared, id, peer, has_failed }) }
+    fn new(shared: Arc<Shared>, id: ConnectionId, peer: String, has_failed: Arc<AtomicBool>) -> Self {
+        Self { handle: Arc::new(ConnectionHandle { shared, id, peer, has_failed }) }
     }
 
-    /// Who is at the other end.
+    fn act<T>(&self, action: impl FnOnce(&mut ConnectionState) -> T) -> Result<T, ChannelError> {
+        self.handle.shared.act(self.handle.id, action)
+    }
+
+    fn wait<T>(
+        &self,
+        deadline: Instant,
+        awaited: &'static str,
+        ready: impl FnMut(&mut ConnectionState) -> Option<Result<T, ChannelError>>,
+    ) -> Result<T, ChannelError> {
+        self.handle.shared.wait(self.handle.id, deadline, awaited, ready)
+    }
+
+    /// The name of the other end.
     pub fn peer(&self) -> &str {
-        &self.held.peer
+        &self.handle.peer
     }
 
     /// The channel of that number.
@@ -193,62 +198,61 @@ impl Connection {
         Channel { connection: self.clone(), id }
     }
 
-    /// Whether it was lost or given up.
+    /// Whether it was lost or aborted.
     pub fn is_over(&self) -> bool {
-        self.held.shared.act(self.held.id, |line| line.is_over()).unwrap_or(true)
+        self.act(|state| state.is_over()).unwrap_or(true)
     }
 
-    /// How it was lost or given up, if it was.
+    /// Why it was lost or aborted, if it was.
     pub fn failure(&self) -> Option<ChannelError> {
-        // Asked before everything that is sent, so it costs nothing as long as all is well.
-        if !self.held.has_failed.load(Ordering::Acquire) {
+        // Called before everything that is sent, so it must be cheap.
+        if !self.handle.has_failed.load(Ordering::Acquire) {
             return None;
         }
-        self.held.shared.act(self.held.id, |line| line.failure().cloned()).unwrap_or_else(Some)
+        self.act(|state| state.failure().cloned()).unwrap_or_else(Some)
     }
 
-    /// Waits until something is there that the other end puts, or the connection is lost or given up: then what is there
-    /// still counts. Whoever waits moves the sockets meanwhile, as with [`Channel::wait`].
+    /// Waits until something that the other end puts is there, or the connection is lost or aborted: what is there then
+    /// still counts. The waiting thread drives the sockets meanwhile, as with [`Channel::wait`].
     pub fn wait_for(
         &self,
         deadline: Instant,
         mut is_there: impl FnMut() -> bool,
     ) -> Result<(), ChannelError> {
-        let HeldLine { shared, id, .. } = &*self.held;
-        shared.wait(*id, deadline, "put", |line| match line.failure() {
+        self.wait(deadline, "put", |state| match state.failure() {
             _ if is_there() => Some(Ok(())),
             Some(failure) => Some(Err(failure.clone())),
             None => None,
         })
     }
 
-    /// Has something done once when it is lost or the other end gives it up, by the thread that finds out, without a lock. It
-    /// should return soon: that thread is not available for anything else meanwhile.
-    pub fn when_over(&self, alarm: impl FnOnce(&ChannelError) + Send + 'static) {
-        let mut alarm: Option<line::Alarm> = Some(Box::new(alarm));
-        let failed = self.held.shared.act(self.held.id, |line| line.set_alarm(&mut alarm));
-        if let (Some(alarm), Some(failure)) = (alarm, failed.unwrap_or_else(Some)) {
-            alarm(&failure);
+    /// Calls back once when it is lost or the other end aborts it, from the thread that detects it, without a lock. That
+    /// thread does nothing else meanwhile, so the callback should return soon.
+    pub fn when_over(&self, callback: impl FnOnce(&ChannelError) + Send + 'static) {
+        let mut callback: Option<FailureCallback> = Some(Box::new(callback));
+        let failed = self.act(|state| state.set_callback(&mut callback));
+        if let (Some(callback), Some(failure)) = (callback, failed.unwrap_or_else(Some)) {
+            callback(&failure);
         }
     }
 
-    /// Whether nothing is under way any more: all has gone out that will, and both ends are done with it.
+    /// Whether everything was sent, and both ends are done with it.
     pub fn is_closed(&self) -> bool {
-        self.held.shared.act(self.held.id, |line| line.is_closed()).unwrap_or(true)
+        self.act(|state| state.is_closed()).unwrap_or(true)
     }
 
-    /// Takes leave of the other end, as if everyone here had let go of it. What is queued still goes out.
+    /// Ends it as if all handles were dropped. What is queued is still sent.
     pub fn leave(&self) {
-        let _ = self.held.shared.act(self.held.id, line::Line::leave);
+        let _ = self.act(ConnectionState::leave);
     }
 
-    /// Gives it up; see [`Channel::abort`].
+    /// Aborts it; see [`Channel::abort`].
     pub fn abort(&self, why: &str) {
-        let _ = self.held.shared.act(self.held.id, |line| line.abort(why));
+        let _ = self.act(|state| state.abort(why));
     }
 }
 
-impl Drop for HeldLine {
+impl Drop for ConnectionHandle {
     fn drop(&mut self) {
         self.shared.forget(self.id);
     }

@@ -1,7 +1,4 @@
-//! A connection that never blocks, with the input that was not taken and the output that waits to be sent.
-//!
-//! It is the seam between the streams of bytes that all of Ringfold uses and what carries them, which only the module
-//! `transport` knows.
+//! A connection that never blocks, with buffered input and queued output. Only `transport` below it knows sockets.
 
 mod blocking;
 
@@ -21,7 +18,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-/// What is sent in place of the bytes of a put that was cancelled.
+/// Sent instead of the bytes of a cancelled put.
 pub(crate) static NOTHING: LazyLock<View> = LazyLock::new(|| View::from(vec![0; PAYLOAD_BYTES_MAX]));
 
 /// A connection, registered with a poller.
@@ -30,17 +27,17 @@ pub struct Connection {
     transport: Arc<Transport>,
     poller: Arc<Poller>,
     token: Token,
-    /// Whether the poller tells of room to write.
+    /// Whether the poller reports room to write.
     awaits_room: bool,
-    /// Whether it tells of input.
+    /// Whether it reports input.
     awaits_input: bool,
-    /// Whether the last read took all that there was.
+    /// Whether the last read took everything.
     is_drained: bool,
     input: Box<[u8]>,
-    /// The part of the input that was not taken.
+    /// The part of `input` that was not taken.
     unread: core::ops::Range<usize>,
     output: VecDeque<Piece>,
-    /// Bytes of the first piece that are sent.
+    /// Bytes of the first piece that were sent.
     sent: usize,
     queued_bytes: usize,
 }
@@ -49,7 +46,7 @@ pub struct Connection {
 #[derive(Debug)]
 enum Piece {
     Bytes(Vec<u8>),
-    /// A put's payload, and the ticket that is due when it has left.
+    /// The payload of a put, and its ticket.
     Leased(Lease, Option<Ticket>),
 }
 
@@ -69,12 +66,12 @@ impl Piece {
     }
 }
 
-/// How much of what arrives is taken in at once.
+/// The size of the input buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum Intake {
-    /// Messages: as much as there is.
+    /// Large, for messages.
     Messages,
-    /// Frames whose payloads are read straight to where they belong: little more than their headers.
+    /// Small, for headers of frames whose payloads are read directly into their slots.
     Frames,
 }
 
@@ -88,7 +85,7 @@ impl Intake {
 }
 
 impl Connection {
-    /// Takes over a connection that blocks, or a TCP stream, and registers it.
+    /// Registers a blocking connection, or a TCP stream.
     pub fn new(
         from: impl Into<BlockingConnection>,
         poller: &Arc<Poller>,
@@ -97,7 +94,7 @@ impl Connection {
         Self::over(from.into().into_transport(), poller, intake)
     }
 
-    /// The same for a transport that is connected or about to be.
+    /// The same for a transport, connected or not.
     pub(crate) fn over(transport: Arc<Transport>, poller: &Arc<Poller>, intake: Intake) -> io::Result<Self> {
         transport.set_blocking(false)?;
         let token = poller.token();
@@ -117,37 +114,37 @@ impl Connection {
         })
     }
 
-    /// Its name in the poller.
+    /// Its token in the poller.
     pub fn token(&self) -> Token {
         self.token
     }
 
-    /// Where the other end is.
+    /// The address of the other end.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
         self.transport.peer_address()
     }
 
-    /// Whether both ends have the same address, so that nothing leaves this host.
+    /// Whether both ends are on this host, as far as their addresses show.
     pub fn is_local(&self) -> bool {
         self.transport.is_local()
     }
 
-    /// How long the way to the other end takes, there and back, as far as the system knows.
+    /// The round-trip time, as the kernel measured it.
     pub fn round_trip(&self) -> io::Result<Duration> {
         self.transport.round_trip()
     }
 
-    /// Has the system hold few bytes that are not under way, so that what is urgent does not wait behind megabytes.
+    /// Limits what the kernel buffers before it is sent, so that urgent data does not wait behind megabytes.
     pub fn limit_unsent(&self, bytes: u32) {
         self.transport.limit_unsent(bytes);
     }
 
-    /// The error that the connection has come to, if it has.
+    /// The pending error of the connection, if there is one.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.transport.take_error()
     }
 
-    /// Takes in more, or less, at once from now on.
+    /// Changes the size of the input buffer.
     pub fn set_intake(&mut self, intake: Intake) {
         let unread = self.input[self.unread.clone()].to_vec();
         self.input = vec![0; intake.bytes().max(unread.len())].into_boxed_slice();
@@ -155,7 +152,7 @@ impl Connection {
         self.unread = 0..unread.len();
     }
 
-    /// Queues bytes. Small messages travel together.
+    /// Queues bytes. Small messages are sent together.
     pub fn send(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -167,7 +164,7 @@ impl Connection {
         }
     }
 
-    /// Sends bytes ahead of all frames that have not begun to leave. A frame is some bytes, or some bytes and a put.
+    /// Queues bytes ahead of all frames that have not begun to leave. A frame is some bytes, or some bytes and a put.
     pub fn send_urgently(&mut self, bytes: Vec<u8>) {
         self.queued_bytes += bytes.len();
         let begins = self.sent == 0 && matches!(self.output.front(), Some(Piece::Bytes(_)));
@@ -176,15 +173,14 @@ impl Connection {
         self.output.insert(at, Piece::Bytes(bytes));
     }
 
-    /// Queues a put; its ticket comes back from [`Connection::flush`] when the last byte has left.
+    /// Queues a put. [`Connection::flush`] returns its ticket when the last byte has left.
     pub fn send_put(&mut self, head: &[u8], payload: Lease, ticket: Ticket) {
         self.send(head);
         self.queued_bytes += payload.len();
         self.output.push_back(Piece::Leased(payload, Some(ticket)));
     }
 
-    /// The memory of a put is no longer to be read: something else of the same length goes out in its place.
-    /// Says whether the put was still queued.
+    /// Stops reading the memory of a put, and sends zeros instead. Returns whether it was still queued.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         for piece in &mut self.output {
             if let Piece::Leased(lease, of) = piece
@@ -197,12 +193,12 @@ impl Connection {
         false
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes that are queued.
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes - self.sent
     }
 
-    /// Sends what the connection takes, and collects the tickets of puts that have left.
+    /// Sends what can be sent now, and collects the tickets of puts that have left.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
         if self.queued_bytes > limits::QUEUED_BYTES_MAX {
             return Err(CloseReason::Backlogged.into());
@@ -226,7 +222,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Has the poller tell of input, or not as long as nobody would take it.
+    /// Sets whether the poller reports input.
     pub fn set_awaits_input(&mut self, awaits_input: bool) -> io::Result<()> {
         if awaits_input != self.awaits_input {
             self.awaits_input = awaits_input;
@@ -239,7 +235,7 @@ impl Connection {
         self.transport.rewatch(&self.poller, self.token, self.awaits_input, self.awaits_room)
     }
 
-    /// Nothing more will be sent; what was goes out, and the other end sees an end behind it.
+    /// Ends the output. What was sent before still arrives.
     pub fn finish(&self) -> io::Result<()> {
         self.transport.shutdown(Shutdown::Write)
     }
@@ -251,14 +247,14 @@ impl Connection {
         let mut skip = self.sent;
         for (slot, piece) in pieces.iter_mut().zip(&self.output) {
             *slot = libc::iovec {
-                // The sum stays within the piece: `sent` is less than the first piece's length here.
+                // `sent` is less than the length of the first piece here.
                 iov_base: piece.start().wrapping_add(skip).cast_mut().cast(),
                 iov_len: piece.len() - skip,
             };
             skip = 0;
             count += 1;
         }
-        // SAFETY: the pieces lie in memory that their leases keep valid for reads.
+        // SAFETY: the leases keep the memory of the pieces valid for reads.
         unsafe { self.transport.write(&mut pieces[..count]) }
     }
 
@@ -277,7 +273,7 @@ impl Connection {
         self.fill_within(usize::MAX)
     }
 
-    /// The same, for so many bytes at most: what follows them is left to another reader.
+    /// The same, for so many bytes at most. What follows stays in the socket.
     pub(crate) fn fill_within(&mut self, bytes: usize) -> io::Result<bool> {
         self.make_room();
         let room = bytes.min(self.input.len() - self.unread.end);
@@ -288,10 +284,10 @@ impl Connection {
         Ok(read > 0)
     }
 
-    /// Reads once to where the bytes belong, and what lies behind them into the input. Only while nothing that
-    /// came before them waits to be taken. Says how many bytes went to their place.
+    /// Reads once into `place`, and what follows into the input buffer, which must be empty. Returns the number of bytes
+    /// in `place`.
     pub fn read_into(&mut self, place: &mut [u8]) -> io::Result<usize> {
-        debug_assert!(self.unread.is_empty(), "bytes would overtake others");
+        debug_assert!(self.unread.is_empty(), "buffered input must be taken first");
         self.make_room();
         let wanted = place.len();
         let room = wanted + self.input.len();
@@ -302,12 +298,12 @@ impl Connection {
         Ok(read.min(wanted))
     }
 
-    /// Whether the last read took all that there was at that time.
+    /// Whether the last read took everything that had arrived.
     pub fn is_drained(&self) -> bool {
         self.is_drained
     }
 
-    /// Shows what arrived to a decoder, which takes some of it off the front.
+    /// Passes the buffered input to a decoder, which takes some of it off the front.
     pub fn take<T>(&mut self, decode: impl FnOnce(&mut &[u8]) -> T) -> T {
         let mut rest = &self.input[self.unread.clone()];
         let decoded = decode(&mut rest);
@@ -315,12 +311,12 @@ impl Connection {
         decoded
     }
 
-    /// Whether something arrived that was not taken.
+    /// Whether there is buffered input.
     pub fn has_input(&self) -> bool {
         !self.unread.is_empty()
     }
 
-    /// Puts that will never be sent, when the connection is given up.
+    /// Drops the queued output. Returns the tickets of its puts.
     pub fn unsent(&mut self) -> impl Iterator<Item = Ticket> + '_ {
         (self.queued_bytes, self.sent) = (0, 0);
         self.output.drain(..).filter_map(|piece| match piece {
@@ -329,7 +325,7 @@ impl Connection {
         })
     }
 
-    /// Sends what is left, and then ends the output. Returns true when that is done, or the connection is broken.
+    /// Sends what is queued, then ends the output. Returns true when that is done, or the connection is broken.
     pub fn poll_finish(&mut self) -> bool {
         if self.flush(&mut Vec::new()).is_err() {
             return true;
@@ -343,25 +339,26 @@ impl Connection {
     }
 
     /// As [`Connection::poll_finish`], but returns true only when the peer's system has acknowledged everything. Input is
-    /// discarded: a connection that is closed with unread input is reset, and that discards what is still in flight.
+    /// discarded: closing a connection with unread input resets it, and that discards what is still in flight.
     pub fn poll_acknowledged(&mut self) -> bool {
-        if !self.poll_finish() {
-            return false;
-        }
-        // A peer that never stops sending must not hold up the others that close.
+        let is_sent = self.poll_finish();
+        // A peer that never stops sending must not delay others that close.
         for _ in 0..limits::READS_PER_CLOSE {
             match self.transport.read(&mut [IoSliceMut::new(&mut self.input)]) {
-                Ok(0) => return !self.transport.unacknowledged_bytes().is_ok_and(|bytes| bytes > 0),
+                Ok(0) => {
+                    return is_sent && !self.transport.unacknowledged_bytes().is_ok_and(|bytes| bytes > 0);
+                }
                 Ok(_) => {}
-                Err(_) => return true,
+                // Its end must not be reported again and again while something is left to be sent.
+                Err(_) => return is_sent || self.set_awaits_input(false).is_err(),
             }
         }
         false
     }
 
-    /// No longer watched; it stays open.
+    /// Removes it from the poller; it stays open.
     pub fn unwatch(&self) {
-        // A socket that the poller does not know is not watched either.
+        // One that is not registered needs no removal.
         let _ = self.transport.unwatch(&self.poller);
     }
 
@@ -409,7 +406,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn what_is_urgent_goes_ahead_of_all_frames_that_have_not_begun() {
+    fn urgent_bytes_overtake_frames_that_have_not_begun() {
         const FRAME: usize = 256 * 1024;
         const FRAMES: usize = 64;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -13,7 +13,7 @@ use core::fmt;
 use ringfold_proto::handshake::{DialTarget, DialerHandshake, Established, HandshakeError, Identity, Secret};
 use ringfold_proto::time::Time;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -273,41 +273,20 @@ pub fn dial_blocking(
     let timing = DialTiming { answer_max: timeout, ..DialTiming::default() };
     let mut backoff = Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE);
     loop {
-        let dialed = dial_while(addresses, credentials, timing, &poller, |_| {
+        let dialed: io::Result<Dialed> = dial_while(addresses, credentials, timing, &poller, |_| {
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() { Err(Attempt::TimedOut) } else { Ok(left) }
+            let timed_out = || io::Error::new(ErrorKind::TimedOut, format!("no answer within {timeout:?}"));
+            if left.is_zero() { Err(timed_out()) } else { Ok(left) }
         });
-        let pause = backoff.next_pause();
-        match dialed {
+        let error = match dialed {
             Ok(dialed) => return dialed.connection.into_blocking()?.check_health_in(owner),
-            Err(Attempt::Failed(error)) if error.is_early() && Instant::now() + pause < end => {
-                std::thread::sleep(pause);
-            }
-            Err(Attempt::Failed(error)) => return Err(error.into()),
-            Err(Attempt::System(error)) => return Err(error),
-            Err(Attempt::TimedOut) => {
-                let why = format!("no answer within {timeout:?}");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
-            }
+            Err(error) => error,
+        };
+        let pause = backoff.next_pause();
+        let dial_error = error.get_ref().and_then(|error| error.downcast_ref::<DialError>());
+        if !dial_error.is_some_and(DialError::is_early) || Instant::now() + pause >= end {
+            return Err(error);
         }
-    }
-}
-
-/// Why an attempt of [`dial_blocking`] failed.
-enum Attempt {
-    Failed(DialError),
-    System(io::Error),
-    TimedOut,
-}
-
-impl From<DialError> for Attempt {
-    fn from(error: DialError) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl From<io::Error> for Attempt {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
+        std::thread::sleep(pause);
     }
 }

@@ -13,16 +13,16 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A handshake under way.
+/// A handshake in progress.
 pub struct Handshake {
     connection: Connection,
     side: Side,
     deadline: Time,
-    /// When the other end must have sent its first byte, if its system has accepted the connection.
+    /// When the first byte of the other end must have arrived, once its system has accepted the connection.
     answer_by: Time,
     /// Whether the other end has sent anything.
     has_answered: bool,
-    /// Bytes that may still be read. A side that dials knows how many there are; what follows them is not for it.
+    /// Bytes that may still be read. A dialer reads nothing beyond the verdict.
     left: usize,
     /// The dialler's proof, until [`Handshake::send_proof`].
     held_proof: Vec<u8>,
@@ -39,16 +39,16 @@ enum Side {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Rejection {
-    /// In words.
+    /// The reason.
     pub reason: String,
     /// Whether dialling again may succeed.
     pub retryable: bool,
-    /// What the two ends found out about each other, if they came so far.
+    /// The error of the protocol, if there is one.
     pub error: Option<HandshakeError>,
 }
 
 impl Rejection {
-    /// It may succeed later.
+    /// A failure that may not happen again.
     pub fn retryable(reason: impl ToString) -> Self {
         Self { reason: reason.to_string(), retryable: true, error: None }
     }
@@ -74,7 +74,7 @@ impl From<HandshakeError> for Rejection {
     }
 }
 
-/// For a side that dials: it is never asked.
+/// For dialers, which never ask.
 fn no_secret(_: &Hello) -> Result<Secret, ConnectionRejection> {
     Err(ConnectionRejection::WrongPurpose)
 }
@@ -86,8 +86,8 @@ impl core::fmt::Debug for Handshake {
 }
 
 impl Handshake {
-    /// Begins to connect. Once the other end's system has accepted the connection, the other end has until `answer_by`
-    /// to send its first byte: it listens, but may not look yet.
+    /// Begins to connect. Once the other end's system has accepted the connection, the other end has until `answer_by` to
+    /// send its first byte: its process may not accept yet.
     pub(crate) fn dial(
         now: Time,
         to: SocketAddr,
@@ -103,7 +103,7 @@ impl Handshake {
         Ok(handshake)
     }
 
-    /// Of a connection that the other end dialled.
+    /// For an incoming connection.
     pub(crate) fn accept(
         now: Time,
         transport: Transport,
@@ -134,7 +134,7 @@ impl Handshake {
         self.connection.token()
     }
 
-    /// When it will have taken too long.
+    /// When it times out.
     pub fn deadline(&self) -> Time {
         self.deadline
     }
@@ -197,17 +197,12 @@ impl Handshake {
         }
     }
 
-    /// What it means that the deadline has passed.
+    /// The reason after the deadline.
     pub(crate) fn timed_out(&self) -> Rejection {
-        Rejection::retryable(if self.has_answered {
-            "the handshake took too long"
-        } else {
-            "it does not answer"
-        })
+        Rejection::retryable(if self.has_answered { "timed out during the handshake" } else { "no answer" })
     }
 
-    /// The connection, once it is established, with the input that followed the handshake. After a failure it holds
-    /// what the other end is to be told of it.
+    /// The connection. After a failure, the reason for the other end is queued on it.
     pub fn into_connection(self) -> Connection {
         self.connection
     }

@@ -1,4 +1,4 @@
-//! What connects two members: streams, or memory that both have mapped.
+//! The data path between two members: TCP streams, or shared memory.
 
 mod streams;
 
@@ -10,19 +10,29 @@ use crate::memory::Lease;
 use crate::poller::Token;
 use crate::shared_link::SharedLink;
 use crate::slots::SlotPool;
-use ringfold_plan::executor::Verdict;
+use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::link_message::LinkMessage;
 use std::io;
 
-/// A link. Everything arrives in the order in which it was handed over.
+/// A link. Everything arrives in the order in which it was sent.
 #[derive(Debug)]
 pub enum Link {
-    /// Through the network.
+    /// Over TCP.
     Streams(StreamLink),
-    /// Through memory.
+    /// Through shared memory.
     Shared(Box<SharedLink>),
+}
+
+/// Calls the method of either kind of link.
+macro_rules! dispatch {
+    ($link:expr, $name:ident => $call:expr) => {
+        match $link {
+            Link::Streams($name) => $call,
+            Link::Shared($name) => $call,
+        }
+    };
 }
 
 impl Link {
@@ -31,7 +41,7 @@ impl Link {
         Self::Streams(StreamLink::new(sockets))
     }
 
-    /// Whether it goes through memory.
+    /// Whether it uses shared memory.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
@@ -44,7 +54,7 @@ impl Link {
         }
     }
 
-    /// The names of its sockets in the poller.
+    /// The tokens of its sockets.
     pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
         let (streams, shared) = match self {
             Self::Streams(link) => (Some(link.tokens()), None),
@@ -53,87 +63,60 @@ impl Link {
         streams.into_iter().flatten().chain(shared)
     }
 
-    /// Queues a frame, or hands it over at once; its ticket comes back from [`Link::flush`].
+    /// Queues a frame, or sends it at once. [`Link::flush`] returns its ticket.
     pub fn put(&mut self, header: &DataHeader, payload: Lease, ticket: Ticket) {
-        match self {
-            Self::Streams(link) => link.put(header, payload, ticket),
-            Self::Shared(link) => link.put(header, payload, ticket),
-        }
+        dispatch!(self, link => link.put(header, payload, ticket));
     }
 
     /// Queues a message.
     pub fn say(&mut self, message: &LinkMessage) {
-        match self {
-            Self::Streams(link) => link.say(message),
-            Self::Shared(link) => link.say(message),
-        }
+        dispatch!(self, link => link.say(message));
     }
 
-    /// Sends a message ahead of all frames that have not begun to leave.
+    /// Queues a message ahead of all frames that have not begun to leave.
     pub fn say_urgently(&mut self, message: &LinkMessage) {
-        match self {
-            Self::Streams(link) => link.say_urgently(message),
-            Self::Shared(link) => link.say_urgently(message),
-        }
+        dispatch!(self, link => link.say_urgently(message));
     }
 
-    /// The memory of a put is no longer to be read. Says whether it was still queued.
+    /// Stops reading the memory of a put. Returns whether it was still queued.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        match self {
-            Self::Streams(link) => link.cancel(ticket),
-            Self::Shared(link) => link.cancel(ticket),
-        }
+        dispatch!(self, link => link.cancel(ticket))
     }
 
-    /// What could wait leaves with the next flush, too.
+    /// Has the next flush send messages that can wait, too.
     pub fn hurry(&mut self) {
-        match self {
-            Self::Streams(link) => link.hurry(),
-            Self::Shared(link) => link.hurry(),
-        }
+        dispatch!(self, link => link.hurry());
     }
 
-    /// Sends what can be sent now, but for messages that can wait if there is nothing else.
+    /// Sends what can be sent now, but not messages that can wait if there is nothing else.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
-        match self {
-            Self::Streams(link) => link.flush(flushed),
-            Self::Shared(link) => link.flush(flushed),
-        }
+        dispatch!(self, link => link.flush(flushed))
     }
 
-    /// Puts that will never be sent, when the link is given up, are added to `tickets`.
+    /// Adds the puts that will never be sent to `tickets`, when the link is closed.
     pub fn drain_unsent(&mut self, tickets: &mut Vec<Ticket>) {
-        match self {
-            Self::Streams(link) => tickets.extend(link.unsent()),
-            Self::Shared(link) => tickets.extend(link.unsent()),
-        }
+        dispatch!(self, link => tickets.extend(link.unsent()));
     }
 
     /// Sends what is left and ends the link. Returns true when that is done, or the link is broken.
     pub fn poll_closed(&mut self) -> bool {
-        match self {
-            Self::Streams(link) => link.poll_closed(),
-            Self::Shared(link) => link.poll_closed(),
-        }
+        dispatch!(self, link => link.poll_closed())
     }
 
-    /// The poller tells that something can be done with one of its sockets.
+    /// One of its sockets is ready.
     pub fn handle_ready(&mut self) {
         if let Self::Shared(link) = self {
             link.handle_ready();
         }
     }
 
-    /// The next arrival in the order of the link, if it is complete. Frames are judged by their headers, before
-    /// their payload is read; payloads are read straight to where they stay, or stay where they lie.
+    /// The next arrival in the order of the link, if it is complete. `judge` decides by the header of a frame, before its
+    /// payload is read. Payloads are read directly into their slot, or stay in shared memory.
     pub fn next(
         &mut self,
         pool: &mut SlotPool,
-        judge: impl Fn(&DataHeader) -> Verdict,
+        judge: impl Fn(&DataHeader) -> FrameDecision,
     ) -> io::Result<Option<Arrival>> {
-        match self {
-            Self::Streams(link) => link.next(pool, judge),
-            Self::Shared(link) => link.next(pool, judge),
-        }
+        dispatch!(self, link => link.next(pool, judge))
     }
 }

@@ -1,7 +1,7 @@
-//! Accepting connections: the ports that are listened on, and the handshakes of all who dial them.
+//! Accepting connections: listening sockets, and the handshakes of incoming connections.
 //!
-//! Sockets that listen are level-triggered, so one whose pending connection accept refuses would wake the poller for
-//! ever. While the process has no descriptors left, or too many handshakes are under way, they are not registered.
+//! Listening sockets are level-triggered: a connection that can't be accepted would wake the poller for ever. So they are
+//! not registered while the process has no descriptors left, or too many handshakes are in progress.
 
 use crate::closing::ClosingConnections;
 use crate::connection::Connection;
@@ -19,28 +19,28 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Listens on some addresses and runs the handshake of each connection that is made to them.
+/// Listens on some addresses, and runs the handshakes of incoming connections.
 #[derive(Debug)]
 pub struct Listener {
     poller: Arc<Poller>,
     ports: Vec<Port>,
     is_registered: bool,
-    /// Nothing is accepted before this: the system had no room for a connection.
+    /// Nothing is accepted before this, because descriptors ran out.
     paused_until: Option<Time>,
-    /// A shortage is logged once, until a connection was accepted again.
+    /// Whether a shortage was logged since the last connection was accepted.
     is_shortage_logged: bool,
     handshakes: HashMap<Token, Incoming>,
     closing: ClosingConnections,
     outcomes: VecDeque<Outcome>,
 }
 
-/// One address that is listened on.
+/// A listening socket.
 #[derive(Debug)]
 struct Port {
     socket: TcpListener,
     address: SocketAddr,
     token: Token,
-    /// Where the caller named it.
+    /// Its position in the list of the caller.
     position: usize,
 }
 
@@ -50,7 +50,7 @@ struct Incoming {
     handshake: Handshake,
     from: SocketAddr,
     begun: Time,
-    /// What it claims, once it has.
+    /// Its hello, once it has arrived.
     hello: Option<Hello>,
 }
 
@@ -59,16 +59,16 @@ struct Incoming {
 pub struct ListenAddress {
     /// The address.
     pub address: SocketAddr,
-    /// Whether to continue if the machine does not have this address.
+    /// Whether the machine may lack this address.
     pub optional: bool,
 }
 
-/// What became of a connection that was accepted.
+/// The outcome of a handshake.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Both ends are authenticated. The connection holds the input that followed the handshake.
+    /// Both ends are authenticated. Input behind the handshake is in the connection's buffer.
     Established(Established, Connection, SocketAddr),
-    /// The handshake failed, and the other end was told why.
+    /// The handshake failed, and the other end gets the reason.
     Rejected(SocketAddr, Rejection),
 }
 
@@ -92,17 +92,16 @@ fn explain(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::AddrInUse => "another program listens there already".into(),
         ErrorKind::AddrNotAvailable => "this machine has no such address".into(),
-        ErrorKind::PermissionDenied => "that is not permitted".into(),
+        ErrorKind::PermissionDenied => "permission denied".into(),
         _ => error.to_string(),
     }
 }
 
 impl Listener {
-    /// Listens on all of these addresses. One that another of them covers needs no socket of its own.
+    /// Listens on all of these addresses. One that another of them includes needs no socket of its own.
     pub fn bind(addresses: &[ListenAddress], poller: &Arc<Poller>) -> Result<Self, BindError> {
         let mut sorted: Vec<_> = addresses.iter().copied().enumerate().collect();
-        // A socket for all of IPv6 may be one for all of IPv4 too, and then it has to come first. An address
-        // that comes after the one that covers it is busy by ourselves.
+        // Unspecified addresses come first, IPv6 before IPv4, because they may include others. Those are then in use.
         sorted.sort_by_key(|(_, of)| (!of.address.ip().is_unspecified(), of.address.is_ipv4()));
         let mut listener = Self {
             poller: poller.clone(),
@@ -138,8 +137,7 @@ impl Listener {
         Ok(Self::bind(&[ListenAddress { address, optional: false }], poller)?)
     }
 
-    /// Listens on the first free port of a range, at this address or at all of both families, or of IPv4 where
-    /// there is no IPv6.
+    /// Listens on the first free port of a range, at one address or at all; of IPv4 alone if there is no IPv6.
     pub fn bind_in(at: Option<IpAddr>, ports: RangeInclusive<u16>, poller: &Arc<Poller>) -> io::Result<Self> {
         let everywhere = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
         let addresses = at.map_or(everywhere.to_vec(), |at| vec![at]);
@@ -155,17 +153,17 @@ impl Listener {
         Err(last)
     }
 
-    /// Where it listens, in the order of the caller.
+    /// Its addresses, in the order of the caller.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.ports.iter().map(|port| port.address)
     }
 
-    /// Where it listens first.
+    /// Its first address.
     pub fn address(&self) -> SocketAddr {
         self.addresses().next().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
-    /// What became of those that were accepted.
+    /// The next outcome.
     pub fn poll_outcome(&mut self) -> Option<Outcome> {
         self.outcomes.pop_front()
     }
@@ -173,7 +171,7 @@ impl Listener {
     /// When to call [`Listener::handle_timeout`] at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
         let deadlines = self.handshakes.values().map(|incoming| incoming.handshake.deadline());
-        // Nothing wakes a listener that is not registered but time.
+        // Only time wakes a listener that is not registered.
         let resumes = match (self.is_registered, self.paused_until) {
             (true, _) => None,
             (false, Some(until)) => Some(until),
@@ -194,7 +192,7 @@ impl Listener {
         self.update_registration(now);
     }
 
-    /// Something can be done with a socket. Says whether it is one of this listener.
+    /// A socket is ready. Returns whether it belongs to this listener.
     pub fn handle_ready(
         &mut self,
         now: Time,
@@ -213,12 +211,12 @@ impl Listener {
         true
     }
 
-    /// Closes a connection once what is queued was sent, within bounds of time.
+    /// Closes a connection once what is queued was sent, for a limited time.
     pub fn close(&mut self, now: Time, connection: Connection) {
         self.closing.close(now, connection);
     }
 
-    /// Drops connections in their handshake by what they claim to be. Those that have not said it stay.
+    /// Drops connections in their handshake by their hello, if it has arrived.
     pub fn drop_claiming(&mut self, is_unwanted: impl Fn(&Hello) -> bool) {
         self.handshakes.retain(|_, incoming| !incoming.hello.as_ref().is_some_and(&is_unwanted));
     }
@@ -241,7 +239,7 @@ impl Listener {
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return,
-                    // It went away while it waited.
+                    // The other end has closed it already.
                     ErrorKind::ConnectionAborted | ErrorKind::Interrupted => {}
                     _ => return self.pause(now, &error),
                 },
@@ -264,7 +262,7 @@ impl Listener {
             Ok(handshake) => {
                 let token = handshake.token();
                 self.handshakes.insert(token, Incoming { handshake, from, begun: now, hello: None });
-                // Its first bytes are mostly here already.
+                // Its first bytes have mostly arrived.
                 self.advance(now, token, secrets);
             }
             Err(error) => self.outcomes.push_back(Outcome::Rejected(from, Rejection::retryable(error))),
@@ -322,21 +320,21 @@ impl Listener {
             return false;
         }
         if let Some(incoming) = self.handshakes.remove(&token) {
-            let rejection = Rejection::retryable("too many handshakes are under way");
+            let rejection = Rejection::retryable("too many handshakes are in progress");
             self.outcomes.push_back(Outcome::Rejected(incoming.from, rejection));
         }
         true
     }
 
-    /// Most likely there are no descriptors left. The sockets stay ready, so trying on would spin.
+    /// Most likely there are no descriptors left. Retrying at once would spin, because the sockets stay ready.
     fn pause(&mut self, now: Time, error: &io::Error) {
         self.paused_until = Some(now + limits::ACCEPT_PAUSE);
         if !core::mem::replace(&mut self.is_shortage_logged, true) {
-            tracing::warn!(%error, "no connection can be accepted for now; trying again every {:?}", limits::ACCEPT_PAUSE);
+            tracing::warn!(%error, "failed to accept a connection; trying again every {:?}", limits::ACCEPT_PAUSE);
         }
     }
 
-    /// Has the poller tell of new connections only while there is room for them.
+    /// Registers the sockets while there is room for connections.
     fn update_registration(&mut self, now: Time) {
         self.paused_until.take_if(|until| *until <= now);
         let has_room =
@@ -350,10 +348,10 @@ impl Listener {
         if register != self.is_registered {
             for port in &self.ports {
                 let changed = match register {
-                    true => self.poller.add(&port.socket, port.token, false),
+                    true => self.poller.add(&port.socket, port.token),
                     false => self.poller.remove(&port.socket),
                 };
-                // What failed half-way is tried again.
+                // After a partial failure some are registered already.
                 changed.or_else(|error| match error.kind() {
                     ErrorKind::AlreadyExists | ErrorKind::NotFound => Ok(()),
                     _ => Err(error),
@@ -366,7 +364,6 @@ impl Listener {
 
     fn add(&mut self, address: SocketAddr, position: usize) -> io::Result<()> {
         let socket = TcpListener::bind(address)?;
-        // Many may come before anyone looks.
         rustix::net::listen(&socket, limits::BACKLOG)?;
         socket.set_nonblocking(true)?;
         let (address, token) = (socket.local_addr()?, self.poller.token());
@@ -374,7 +371,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Whether one of the sockets accepts what is dialled at this address too.
+    /// Whether one of the sockets accepts connections to this address too.
     fn covers(&self, address: SocketAddr) -> bool {
         self.addresses().any(|of| {
             let all = of.ip().is_unspecified() && (of.is_ipv6() || address.is_ipv4());
@@ -399,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_another_one_covers_is_no_error() {
+    fn an_address_that_another_one_includes_is_accepted() {
         let port = listen(&["0.0.0.0:0"]).unwrap().address().port();
         let all = [format!("127.0.0.1:{port}"), format!("0.0.0.0:{port}"), format!("127.0.0.1:{port}")];
         let all: Vec<_> = all.iter().map(String::as_str).collect();

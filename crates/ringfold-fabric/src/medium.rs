@@ -1,4 +1,4 @@
-//! Frames and messages over links, through the network or through memory: the executor's medium.
+//! The links of a peer, as the executor's medium.
 
 use crate::connection::close_all;
 use crate::link::{Arrival, Link};
@@ -22,12 +22,12 @@ use std::time::Instant;
 pub struct LinkMedium<W> {
     links: BTreeMap<PeerId, Link>,
     by_token: HashMap<Token, PeerId>,
-    /// Those whose link goes through memory.
+    /// Peers whose link goes through shared memory.
     shared: Vec<PeerId>,
     slots: HashMap<SlotId, SlotBuffer>,
     pool: SlotPool,
     tickets: u64,
-    /// Puts that have left, and that the executor has not been told of.
+    /// Puts that have left, and were not reported to the executor.
     flushed: Vec<Ticket>,
     workspace: PhantomData<fn(W)>,
 }
@@ -48,7 +48,7 @@ impl<W> Default for LinkMedium<W> {
 }
 
 impl<W> LinkMedium<W> {
-    /// A link with a peer. The one that there was is given up.
+    /// Adds the link with a peer. It replaces the one that there was.
     pub fn add(&mut self, peer: PeerId, link: Link) {
         self.remove(peer);
         self.by_token.extend(link.tokens().map(|token| (token, peer)));
@@ -68,7 +68,7 @@ impl<W> LinkMedium<W> {
         self.by_token.get(&token).copied()
     }
 
-    /// How many links go through memory.
+    /// How many links go through shared memory.
     pub fn shared_count(&self) -> usize {
         self.shared.len()
     }
@@ -78,33 +78,33 @@ impl<W> LinkMedium<W> {
         self.shared.len() == self.links.len()
     }
 
-    /// How many links stay on this host, in whichever way.
+    /// How many links stay on this host, through shared memory or sockets.
     pub fn local_count(&self) -> usize {
         self.links.values().filter(|link| link.is_local()).count()
     }
 
-    /// The poller tells that something can be done with a socket of a link.
+    /// The poller reports a socket of a link.
     pub fn handle_ready(&mut self, peer: PeerId) {
         if let Some(link) = self.links.get_mut(&peer) {
             link.handle_ready();
         }
     }
 
-    /// The links through memory on which something has happened that the poller does not tell.
-    pub fn stirring(&self) -> impl Iterator<Item = PeerId> + '_ {
-        self.shared_links().filter(|(_, link)| link.is_stirring()).map(|(peer, _)| peer)
+    /// The links through shared memory on which something has happened. The poller does not report that.
+    pub fn ready_shared(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.shared_links().filter(|(_, link)| link.is_ready()).map(|(peer, _)| peer)
     }
 
-    /// From now on whatever happens on a link through memory is told by the poller. Says whether something has
-    /// happened already: then nobody may sleep.
+    /// From now on the poller reports what happens on links through shared memory. True if something has happened
+    /// already: then no thread may sleep.
     pub fn prepare_sleep(&self) -> bool {
-        // All are asked, even if one stirs: a thread that is in the poller meanwhile relies on it.
-        self.shared_links().fold(false, |stirs, (_, link)| link.prepare_sleep() | stirs)
+        // All are prepared, even if one is ready: a thread that is in the poller relies on it.
+        self.shared_links().fold(false, |is_ready, (_, link)| link.prepare_sleep() | is_ready)
     }
 
-    /// Somebody looks at the links again; the poller need not tell of them.
-    pub fn awaken(&self) {
-        self.shared_links().for_each(|(_, link)| link.awaken());
+    /// This thread polls the links again; the poller need not report them.
+    pub fn cancel_sleep(&self) {
+        self.shared_links().for_each(|(_, link)| link.cancel_sleep());
     }
 
     fn shared_links(&self) -> impl Iterator<Item = (PeerId, &SharedLink)> {
@@ -114,26 +114,24 @@ impl<W> LinkMedium<W> {
         })
     }
 
-    /// A link is given up, and with it its slots and what was not sent. Says whether there was one.
+    /// Drops a link, its slots and what was not sent. Returns whether there was one.
     pub fn remove(&mut self, peer: PeerId) -> bool {
+        let was_there = self.detach(peer);
+        if was_there {
+            self.drop_slots(|slot| slot.from == peer);
+        }
+        was_there
+    }
+
+    /// As [`LinkMedium::remove`], but its slots stay: they hold what was sent before its end.
+    pub fn detach(&mut self, peer: PeerId) -> bool {
         let Some(mut link) = self.links.remove(&peer) else { return false };
         for token in link.tokens() {
             self.by_token.remove(&token);
         }
         self.shared.retain(|other| *other != peer);
         link.drain_unsent(&mut self.flushed);
-        self.drop_slots(|slot| slot.from == peer);
         true
-    }
-
-    /// A link has come to its end, but its slots hold what was sent before.
-    pub fn detach(&mut self, peer: PeerId) {
-        let Some(mut link) = self.links.remove(&peer) else { return };
-        for token in link.tokens() {
-            self.by_token.remove(&token);
-        }
-        self.shared.retain(|other| *other != peer);
-        link.drain_unsent(&mut self.flushed);
     }
 
     /// Sends the rest on all links and closes them, by the deadline at the latest.
@@ -143,7 +141,7 @@ impl<W> LinkMedium<W> {
         close_all(core::mem::take(&mut self.links).into_values(), deadline, Link::poll_closed);
     }
 
-    /// An epoch is over: nobody will read its slots.
+    /// Drops the slots of an epoch that is over.
     pub fn retire(&mut self, epoch: EpochId) {
         self.drop_slots(|slot| slot.epoch == epoch);
     }
@@ -154,12 +152,12 @@ impl<W> LinkMedium<W> {
         }
     }
 
-    /// The next arrival on a link, if one is complete. A frame is in its slot when it is told.
+    /// The next arrival on a link, if one is complete. A frame is then in its slot.
     pub fn next(
         &mut self,
         from: PeerId,
         judge: impl Fn(&DataHeader) -> FrameDecision,
-    ) -> io::Result<Option<Heard>> {
+    ) -> io::Result<Option<Received>> {
         let Some(link) = self.links.get_mut(&from) else { return Ok(None) };
         Ok(link.next(&mut self.pool, judge)?.map(|arrival| match arrival {
             Arrival::Frame(header, payload) => {
@@ -167,34 +165,34 @@ impl<W> LinkMedium<W> {
                 if let Some(replaced) = self.slots.insert(slot, payload) {
                     self.pool.give_back(replaced);
                 }
-                Heard::Frame(header)
+                Received::Frame(header)
             }
             Arrival::Discarded(header, payload) => {
                 self.pool.give_back(payload);
-                Heard::Discarded(header)
+                Received::Discarded(header)
             }
-            Arrival::Message(message) => Heard::Message(message),
+            Arrival::Message(message) => Received::Message(message),
         }))
     }
 
-    /// Messages that could wait leave with the next flush, too.
+    /// The next flush also sends messages that could wait.
     pub fn hurry(&mut self) {
         self.links.values_mut().for_each(Link::hurry);
     }
 
-    /// Sends what the connections take; the links that broke in doing so.
+    /// Sends what the connections take. Returns the links that broke.
     pub fn flush(&mut self) -> Vec<PeerId> {
         let flushed = &mut self.flushed;
         let broken = |(peer, link): (&PeerId, &mut Link)| link.flush(flushed).is_err().then_some(*peer);
         self.links.iter_mut().filter_map(broken).collect()
     }
 
-    /// Whether there is a put that has left, and that was not told of yet.
+    /// Whether a put has left and was not reported.
     pub fn has_flushed(&self) -> bool {
         !self.flushed.is_empty()
     }
 
-    /// A put that has left, and that was not told of yet.
+    /// A put that has left and was not reported.
     pub fn next_flushed(&mut self) -> Option<Ticket> {
         self.flushed.pop()
     }
@@ -202,10 +200,10 @@ impl<W> LinkMedium<W> {
 
 /// What arrived on a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Heard {
+pub enum Received {
     /// A frame is in its slot.
     Frame(DataHeader),
-    /// A frame was thrown away.
+    /// A frame was discarded.
     Discarded(DataHeader),
     /// A message.
     Message(LinkMessage),
@@ -233,7 +231,7 @@ impl<W: Workspace<Payload = Lease, Frame = [u8]>> Medium for LinkMedium<W> {
     fn send(&mut self, to: PeerId, message: LinkMessage) {
         if let Some(link) = self.links.get_mut(&to) {
             match message {
-                // An abort never waits behind data.
+                // An abort does not wait behind data.
                 LinkMessage::Abort { .. } => link.say_urgently(&message),
                 _ => link.say(&message),
             }
@@ -293,7 +291,7 @@ mod tests {
         let began = Instant::now();
         medium.close(began + limits::FAREWELL_MAX);
         let took = began.elapsed();
-        assert!(took >= limits::FAREWELL_MAX, "the peers do read: {took:?}");
+        assert!(took >= limits::FAREWELL_MAX, "the peers read: {took:?}");
         assert!(took < limits::FAREWELL_MAX * LINKS as u32, "one after the other: {took:?}");
         assert!(medium.links.is_empty());
     }

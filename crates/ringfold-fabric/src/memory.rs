@@ -1,9 +1,8 @@
-//! The memory that collectives work on: unsafe to make from what is not ours, safe to use.
+//! The memory that collectives work on: unsafe to create from a pointer, safe to use.
 //!
-//! [`Memory`] is exclusive, may be written and split; [`View`] is shared and only read; a [`Lease`] is what a
-//! socket holds while it sends. All keep owned memory alive. Borrowed memory is kept alive by whoever made it,
-//! until the last of them is gone: [`lend`] and [`lend_mut`] see to that by waiting. Or it comes with a keeper of
-//! any kind, such as another language's object, which is dropped when the last of them is gone.
+//! [`Memory`] is exclusive: it may be written and split. [`View`] is shared and only read. [`RawMemory`] may be
+//! written by other processes as well. A [`Lease`] is what a socket holds while it sends. All of them keep the owner of
+//! the bytes alive. Borrowed bytes have none: [`lend`] and [`lend_mut`] wait until the last value is gone.
 
 use crate::shared_bytes::SharedBytes;
 use core::any::Any;
@@ -19,46 +18,51 @@ pub struct Memory {
     span: Span,
 }
 
-/// Bytes that anyone who holds a view may read, and nobody writes.
+/// Bytes that every holder of a view may read, and nobody writes.
 #[derive(Clone)]
 pub struct View {
     span: Span,
 }
 
-/// Bytes on their way out. They can't be looked at, only sent.
+/// Bytes that other processes may write at any time. They are only copied, so there is never a reference to them.
+pub struct RawMemory {
+    span: Span,
+}
+
+/// Bytes to be sent. They are only copied or passed to the system, so they may be written meanwhile.
 pub struct Lease {
     span: Span,
 }
 
-/// Where bytes lie, and what keeps them there.
+/// An address range, and what keeps it valid.
 #[derive(Clone)]
 struct Span {
     start: NonNull<u8>,
     bytes: usize,
-    keeper: Arc<Keeper>,
+    owner: Arc<Owner>,
 }
 
-/// What keeps bytes alive: nothing but a promise, or their owner.
-struct Keeper(Option<Box<dyn Any + Send + Sync>>);
+/// What keeps bytes valid. None: somebody waits until there is only one reference to this.
+struct Owner(Option<Box<dyn Any + Send + Sync>>);
 
 /// Elements that any bytes are, and that are nothing but bytes.
 pub trait Plain: FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
 
 impl<T: FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
 
-// SAFETY: a span is an address. Who may read and write it when is ruled by the types around it: a `Memory` is
-// not cloned and hands out `&mut` by `&mut self`, views are never written.
+// SAFETY: a span is an address. The types around it rule who reads and writes it when: a `Memory` is not cloned and
+// hands out `&mut` by `&mut self`, views are never written.
 unsafe impl Send for Span {}
 // SAFETY: as above; nothing is changed through a shared span.
 unsafe impl Sync for Span {}
 
 impl Memory {
-    /// Memory of our own, zeroed.
+    /// Zeroed memory of this process.
     pub fn zeroed(bytes: usize) -> Self {
-        Self { span: Span::owned(vec![0_u8; bytes]) }
+        Self::from_vec(vec![0_u8; bytes])
     }
 
-    /// Memory of a vector, which is not copied; [`Memory::into_vec`] returns it.
+    /// The memory of a vector, which is not copied; [`Memory::into_vec`] returns it.
     pub fn from_vec<T: Plain>(data: Vec<T>) -> Self {
         Self { span: Span::owned(data) }
     }
@@ -75,7 +79,7 @@ impl Memory {
     /// ```
     pub fn into_vec<T: Plain>(mut self) -> Vec<T> {
         let (start, bytes) = (self.span.start.as_ptr(), self.span.bytes);
-        if let Some(Keeper(Some(owner))) = Arc::get_mut(&mut self.span.keeper)
+        if let Some(Owner(Some(owner))) = Arc::get_mut(&mut self.span.owner)
             && let Some(data) = owner.downcast_mut::<Vec<T>>()
             && data.as_mut_ptr().cast() == start
             && size_of_val(&data[..]) == bytes
@@ -87,33 +91,13 @@ impl Memory {
         elements.filter_map(|element| T::read_from_bytes(element).ok()).collect()
     }
 
-    /// Memory of someone else's.
+    /// Memory that stays valid while `owner` lives. The owner is dropped when this value, all that it is split into,
+    /// and all leases on it are gone, by the thread that holds the last of them.
     ///
     /// # Safety
-    /// Until this value, all that it is split into, and all leases on it are gone: the bytes are valid for
-    /// reads and writes, and nobody else reads or writes them.
-    pub unsafe fn borrowed(start: *mut u8, bytes: usize) -> Self {
-        Self { span: Span::borrowed(start, bytes) }
-    }
-
-    /// Memory of someone else's that stays valid while `keeper` is held. The keeper is dropped when this value, all
-    /// that it is split into, and all leases on it are gone, by whichever thread holds the last of them.
-    ///
-    /// # Safety
-    /// Until the keeper is dropped: the bytes are valid for reads and writes, and nobody else reads or writes
-    /// them.
-    pub unsafe fn kept(start: *mut u8, bytes: usize, keeper: Box<dyn Any + Send + Sync>) -> Self {
-        Self { span: Span::kept(start, bytes, Some(keeper)) }
-    }
-
-    /// How many bytes.
-    pub fn len(&self) -> usize {
-        self.span.bytes
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.span.bytes == 0
+    /// Until the owner is dropped, the bytes are valid for reads and writes, and nobody else reads or writes them.
+    pub unsafe fn kept(start: *mut u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
+        Self { span: Span::kept(start, bytes, owner) }
     }
 
     /// The bytes.
@@ -123,17 +107,11 @@ impl Memory {
 
     /// The bytes, to be written.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the span is valid by its maker's promise, and exclusively ours.
+        // SAFETY: the span is valid, and exclusive to this value.
         unsafe { core::slice::from_raw_parts_mut(self.span.start.as_ptr(), self.span.bytes) }
     }
 
-    /// The bytes as ones that another process may write, too, if they lie in memory that it has mapped.
-    pub(crate) fn shared(&mut self) -> SharedBytes<'_> {
-        // SAFETY: the span is valid by its maker's promise, and within this process it is exclusively ours.
-        unsafe { SharedBytes::new(self.span.start, self.span.bytes) }
-    }
-
-    /// Two memories of one.
+    /// Splits it into two.
     ///
     /// # Panics
     /// If there are fewer bytes than `at`.
@@ -150,39 +128,19 @@ impl Memory {
         Lease { span: self.span.part(range) }
     }
 
-    /// No more writing.
+    /// Ends writing.
     pub fn into_view(self) -> View {
         View { span: self.span }
     }
 }
 
 impl View {
-    /// Memory of someone else's.
+    /// As [`Memory::kept`], for bytes that are only read.
     ///
     /// # Safety
-    /// Until this value, its clones and all leases on it are gone: the bytes are valid for reads, and nobody
-    /// writes them.
-    pub unsafe fn borrowed(start: *const u8, bytes: usize) -> Self {
-        Self { span: Span::borrowed(start.cast_mut(), bytes) }
-    }
-
-    /// Memory of someone else's that stays valid while `keeper` is held. The keeper is dropped when this value, its
-    /// clones and all leases on it are gone, by whichever thread holds the last of them.
-    ///
-    /// # Safety
-    /// Until the keeper is dropped: the bytes are valid for reads, and nobody writes them.
-    pub unsafe fn kept(start: *const u8, bytes: usize, keeper: Box<dyn Any + Send + Sync>) -> Self {
-        Self { span: Span::kept(start.cast_mut(), bytes, Some(keeper)) }
-    }
-
-    /// How many bytes.
-    pub fn len(&self) -> usize {
-        self.span.bytes
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.span.bytes == 0
+    /// Until the owner is dropped, the bytes are valid for reads, and nobody writes them.
+    pub unsafe fn kept(start: *const u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
+        Self { span: Span::kept(start.cast_mut(), bytes, owner) }
     }
 
     /// The bytes.
@@ -199,54 +157,83 @@ impl View {
     }
 }
 
+impl RawMemory {
+    /// As [`Memory::kept`], for bytes that other processes may write.
+    ///
+    /// # Safety
+    /// Until the owner is dropped, the bytes are valid for reads and writes, and nothing else in this process refers to
+    /// them.
+    pub(crate) unsafe fn kept(start: *mut u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
+        Self { span: Span::kept(start, bytes, owner) }
+    }
+
+    /// Where it begins, for users of the address. It is valid as long as this value lives.
+    pub fn start(&self) -> *mut u8 {
+        self.span.start.as_ptr()
+    }
+
+    /// Copies from it.
+    ///
+    /// # Panics
+    /// If there are not so many bytes.
+    pub fn read(&mut self, at: usize, into: &mut [u8]) {
+        self.shared().part(at..at.saturating_add(into.len())).copy_to(into);
+    }
+
+    /// Copies to it.
+    ///
+    /// # Panics
+    /// If there are not so many bytes.
+    pub fn write(&mut self, at: usize, from: &[u8]) {
+        self.shared().part(at..at.saturating_add(from.len())).copy_from(from);
+    }
+
+    /// The bytes, for copies and atomics.
+    pub(crate) fn shared(&mut self) -> SharedBytes<'_> {
+        // SAFETY: the span is valid, and within this process exclusive to this value.
+        unsafe { SharedBytes::new(self.span.start, self.span.bytes) }
+    }
+
+    /// As [`Memory::lease`].
+    ///
+    /// # Panics
+    /// If the range is not within the memory.
+    pub fn lease(&self, range: Range<usize>) -> Lease {
+        Lease { span: self.span.part(range) }
+    }
+}
+
+impl From<Memory> for RawMemory {
+    fn from(memory: Memory) -> Self {
+        Self { span: memory.span }
+    }
+}
+
 impl Lease {
-    /// How many bytes.
-    pub fn len(&self) -> usize {
-        self.span.bytes
+    /// Copies them to where the other end reads them.
+    pub(crate) fn copy_to(&self, target: SharedBytes<'_>) {
+        assert_eq!(target.len(), self.span.bytes);
+        // SAFETY: both are valid. Nothing refers to the target, and the span lies elsewhere.
+        unsafe { core::ptr::copy_nonoverlapping(self.start(), target.as_ptr(), target.len()) };
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.span.bytes == 0
-    }
-
-    /// Copies them to where others can read them, as sending would.
+    /// As [`Lease::copy_to`], to memory of this process.
     pub(crate) fn read(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.span.bytes);
-        // SAFETY: the span is valid by its maker's promise; nothing is borrowed from it, and `into` is elsewhere,
-        // since it is borrowed.
+        // SAFETY: the span is valid. Nothing is borrowed from it, and `into` is elsewhere, since it is borrowed.
         unsafe { core::ptr::copy_nonoverlapping(self.start(), into.as_mut_ptr(), into.len()) };
     }
 
-    /// Where they lie; for system calls only, since their memory may be written meanwhile.
+    /// Where they begin; for system calls only, since they may be written meanwhile.
     pub(crate) fn start(&self) -> *const u8 {
         self.span.start.as_ptr()
     }
 }
 
-impl From<Vec<u8>> for Memory {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self { span: Span::owned(bytes) }
-    }
-}
-
-impl From<Vec<u8>> for View {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self { span: Span::owned(bytes) }
-    }
-}
-
-impl From<Vec<u8>> for Lease {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self { span: Span::owned(bytes) }
-    }
-}
-
 /// Lends bytes to be read to `user`, and returns when it and all that it made of them are gone.
 pub fn lend<R>(bytes: &[u8], user: impl FnOnce(View) -> R) -> R {
-    let span = Span::borrowed(bytes.as_ptr().cast_mut(), bytes.len());
-    let _wait = Return(span.keeper.clone());
-    user(View { span })
+    let lent = Lent::default();
+    user(View { span: lent.span(NonNull::from(bytes)) })
 }
 
 /// Lends bytes to be read and written to `user`, and returns when it and all that it made of them are gone.
@@ -259,23 +246,14 @@ pub fn lend<R>(bytes: &[u8], user: impl FnOnce(View) -> R) -> R {
 /// assert_eq!(bytes, [1, 7, 3]);
 /// ```
 pub fn lend_mut<R>(bytes: &mut [u8], user: impl FnOnce(Memory) -> R) -> R {
-    let span = Span::borrowed(bytes.as_mut_ptr(), bytes.len());
-    let _wait = Return(span.keeper.clone());
-    user(Memory { span })
+    let lent = Lent::default();
+    user(Memory { span: lent.span(NonNull::from(bytes)) })
 }
 
 /// As [`lend`], for many at once.
 pub fn lend_all<'a, R>(bytes: impl Iterator<Item = &'a [u8]>, user: impl FnOnce(Vec<View>) -> R) -> R {
-    // All lie under one keeper, so that one wait is for them all.
-    let keeper = Arc::new(Keeper(None));
-    let span = |bytes: &[u8]| Span {
-        start: NonNull::from(bytes).cast(),
-        bytes: bytes.len(),
-        keeper: keeper.clone(),
-    };
-    let views = bytes.map(|bytes| View { span: span(bytes) }).collect();
-    let _wait = Return(keeper);
-    user(views)
+    let lent = Lent::default();
+    user(bytes.map(|bytes| View { span: lent.span(NonNull::from(bytes)) }).collect())
 }
 
 /// As [`lend_mut`], for many at once.
@@ -288,27 +266,31 @@ pub fn lend_all<'a, R>(bytes: impl Iterator<Item = &'a [u8]>, user: impl FnOnce(
 /// assert_eq!((a, b), ([1, 2], [7]));
 /// ```
 pub fn lend_all_mut<R>(bytes: Vec<&mut [u8]>, user: impl FnOnce(Vec<Memory>) -> R) -> R {
-    let keeper = Arc::new(Keeper(None));
-    let span = |bytes: &mut [u8]| Span {
-        start: NonNull::from(&mut *bytes).cast(),
-        bytes: bytes.len(),
-        keeper: keeper.clone(),
-    };
-    let memories = bytes.into_iter().map(|bytes| Memory { span: span(bytes) }).collect();
-    let _wait = Return(keeper);
-    user(memories)
+    let lent = Lent::default();
+    user(bytes.into_iter().map(|bytes| Memory { span: lent.span(NonNull::from(bytes)) }).collect())
 }
 
-/// Waits, when it is dropped, until nobody else holds the keeper. That is what makes lending safe, so it also
-/// waits while a panic unwinds.
-struct Return(Arc<Keeper>);
+/// Bytes that are lent. Its drop waits until all spans are gone. That makes lending safe, also while a panic unwinds.
+struct Lent(Arc<Owner>);
 
-impl Drop for Return {
+impl Default for Lent {
+    fn default() -> Self {
+        Self(Arc::new(Owner(None)))
+    }
+}
+
+impl Lent {
+    fn span(&self, bytes: NonNull<[u8]>) -> Span {
+        Span { start: bytes.cast(), bytes: bytes.len(), owner: self.0.clone() }
+    }
+}
+
+impl Drop for Lent {
     fn drop(&mut self) {
         while Arc::strong_count(&self.0) > 1 {
             std::thread::sleep(Duration::from_micros(50));
         }
-        // What others wrote before they let go is seen from here on.
+        // What others wrote before they dropped their spans is seen from here on.
         core::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
     }
 }
@@ -316,29 +298,25 @@ impl Drop for Return {
 impl Span {
     fn owned<T: Plain>(mut data: Vec<T>) -> Self {
         let (start, bytes) = (data.as_mut_ptr().cast(), size_of_val(&data[..]));
-        Self::kept(start, bytes, Some(Box::new(data)))
+        Self::kept(start, bytes, Box::new(data))
     }
 
-    fn borrowed(start: *mut u8, bytes: usize) -> Self {
-        Self::kept(start, bytes, None)
-    }
-
-    fn kept(start: *mut u8, bytes: usize, keeper: Option<Box<dyn Any + Send + Sync>>) -> Self {
+    fn kept(start: *mut u8, bytes: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
         let bytes = if start.is_null() { 0 } else { bytes };
         let start = NonNull::new(start).unwrap_or(NonNull::dangling());
-        Self { start, bytes, keeper: Arc::new(Keeper(keeper)) }
+        Self { start, bytes, owner: Arc::new(Owner(Some(owner))) }
     }
 
     fn as_slice(&self) -> &[u8] {
-        // SAFETY: the span is valid by its maker's promise; nobody writes it while we can be borrowed.
+        // SAFETY: the span is valid, and nobody writes it while the value around it is borrowed.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
     fn part(&self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} is not in {self:?}");
+        assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} is not within {self:?}");
         // SAFETY: the start of the range lies within the span, or at its end.
         let start = unsafe { self.start.add(range.start) };
-        Self { start, bytes: range.end - range.start, keeper: self.keeper.clone() }
+        Self { start, bytes: range.end - range.start, owner: self.owner.clone() }
     }
 }
 
@@ -348,8 +326,20 @@ impl fmt::Debug for Span {
     }
 }
 
-macro_rules! debug {
+macro_rules! implement_for_all {
     ($($name:ident),*) => {$(
+        impl $name {
+            /// The number of bytes.
+            pub fn len(&self) -> usize {
+                self.span.bytes
+            }
+
+            /// Whether there are none.
+            pub fn is_empty(&self) -> bool {
+                self.span.bytes == 0
+            }
+        }
+
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, concat!(stringify!($name), "({:?})"), self.span)
@@ -357,7 +347,18 @@ macro_rules! debug {
         }
     )*};
 }
-debug!(Memory, View, Lease);
+implement_for_all!(Memory, View, RawMemory, Lease);
+
+macro_rules! implement_from_bytes {
+    ($($name:ident),*) => {$(
+        impl From<Vec<u8>> for $name {
+            fn from(bytes: Vec<u8>) -> Self {
+                Self { span: Span::owned(bytes) }
+            }
+        }
+    )*};
+}
+implement_from_bytes!(Memory, View, Lease);
 
 #[cfg(test)]
 mod tests {
@@ -403,9 +404,9 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_is_held_until_the_last_part_is_gone() {
+    fn an_owner_is_kept_until_the_last_part_is_gone() {
         let owner = Arc::new(vec![7_u8; 8]);
-        // SAFETY: the keeper owns the bytes, and nobody writes them.
+        // SAFETY: the owner has the bytes, and nobody writes them.
         let view = unsafe { View::kept(owner.as_ptr(), 8, Box::new(owner.clone())) };
         let lease = view.lease(3..5);
         drop(view);
@@ -416,7 +417,7 @@ mod tests {
         let mut bytes = Box::new([1_u8; 8]);
         let start = bytes.as_mut_ptr();
         let told = Arc::new(());
-        // SAFETY: nobody but the memory uses the bytes, which the keeper owns.
+        // SAFETY: nobody but the memory uses the bytes, which the owner has.
         let memory = unsafe { Memory::kept(start, 8, Box::new((bytes, told.clone()))) };
         let (left, mut right) = memory.split_at(4);
         drop(left);

@@ -1,44 +1,44 @@
-//! The order of frames that travel on several streams, of a link or of a channel's connection.
+//! The order of frames that arrive on several streams, of a link or of a channel's connection.
 //!
-//! On one stream places only rise. So a stream that has brought a frame which is ahead of its turn can't bring
-//! the one that is due, and may be left alone for a while; one that has not is always read. Nothing else is
-//! needed to bound what is held, however far the streams drift apart.
+//! Each frame has a sequence number, and on one stream the numbers rise. So a stream that has brought an early frame
+//! cannot bring the next one in order, and need not be read for a while; all others are read. That bounds what is held.
 
 use crate::connection::Connection;
 use crate::limits;
 use std::collections::VecDeque;
 use std::io;
 
-/// Frames that came before their turn.
+/// Frames that arrived early.
 #[derive(Debug)]
 pub struct Order<T> {
-    /// The place that is due.
+    /// The sequence number of the next frame.
     next: u64,
-    lanes: Vec<Lane<T>>,
+    streams: Vec<EarlyFrames<T>>,
 }
 
-/// What one stream brought.
+/// Early frames of one stream.
 #[derive(Debug)]
-struct Lane<T> {
-    /// A place that its next frame has at least.
+struct EarlyFrames<T> {
+    /// The lowest number that its next frame may have.
     least: u64,
     early: VecDeque<(u64, T)>,
 }
 
 impl<T> Order<T> {
-    /// Nothing has come yet.
+    /// The order of a connection with so many streams.
     pub fn new(streams: usize) -> Self {
-        let lanes = (0..streams).map(|_| Lane { least: 0, early: VecDeque::new() }).collect();
-        Self { next: 0, lanes }
+        Self {
+            next: 0,
+            streams: (0..streams).map(|_| EarlyFrames { least: 0, early: VecDeque::new() }).collect(),
+        }
     }
 
-    /// Whether it is this frame's turn.
-    pub fn is_due(&self, place: u64) -> bool {
-        place == self.next
+    /// Whether a frame is the next one.
+    pub fn is_due(&self, number: u64) -> bool {
+        number == self.next
     }
 
-    /// Whether a stream may be read. One that is far ahead waits until the others have caught up; the poller does not
-    /// report its input meanwhile.
+    /// Whether a stream may be read. If it is far ahead, it is not, and the poller does not report its input.
     pub fn may_read(&self, stream: usize, connection: &mut Connection) -> io::Result<bool> {
         let has_room = self.has_room(stream);
         if !has_room {
@@ -48,28 +48,28 @@ impl<T> Order<T> {
     }
 
     fn has_room(&self, stream: usize) -> bool {
-        self.lanes[stream].early.len() < limits::EARLY_FRAMES_PER_STREAM_MAX
+        self.streams[stream].early.len() < limits::EARLY_FRAMES_PER_STREAM_MAX
     }
 
-    /// Takes a frame in.
-    pub fn insert(&mut self, stream: usize, place: u64, frame: T) -> io::Result<()> {
-        self.check(stream, place)?;
-        self.lanes[stream].early.push_back((place, frame));
+    /// Holds a frame until it is next.
+    pub fn insert(&mut self, stream: usize, number: u64, frame: T) -> io::Result<()> {
+        self.check(stream, number)?;
+        self.streams[stream].early.push_back((number, frame));
         Ok(())
     }
 
-    /// A frame was handed over as it came, in its turn.
-    pub fn pass(&mut self, stream: usize, place: u64) -> io::Result<()> {
-        self.check(stream, place)?;
-        if place != self.next {
-            return Err(violation("a frame came twice"));
+    /// Notes a frame that was delivered at once, because it was next.
+    pub fn pass(&mut self, stream: usize, number: u64) -> io::Result<()> {
+        self.check(stream, number)?;
+        if number != self.next {
+            return Err(violation("a frame was sent twice"));
         }
         self.next += 1;
         Ok(())
     }
 
-    /// The frame whose turn it is, and the stream that brought it, which may be read again. It is an error if the frame
-    /// can no longer come.
+    /// The next frame, if it was held, and its stream, which may be read again. An error if that frame is missing on all
+    /// streams.
     pub fn next<'s>(
         &mut self,
         socket: impl FnOnce(usize) -> &'s mut Connection,
@@ -86,8 +86,8 @@ impl<T> Order<T> {
 
     fn pop(&mut self) -> Option<(usize, T)> {
         let due = self.next;
-        for (stream, lane) in self.lanes.iter_mut().enumerate() {
-            if let Some((_, frame)) = lane.early.pop_front_if(|(place, _)| *place == due) {
+        for (stream, early) in self.streams.iter_mut().enumerate() {
+            if let Some((_, frame)) = early.early.pop_front_if(|(number, _)| *number == due) {
                 self.next += 1;
                 return Some((stream, frame));
             }
@@ -95,22 +95,22 @@ impl<T> Order<T> {
         None
     }
 
-    /// Whether the frame that is due can no longer come.
+    /// Whether no stream can bring the next frame any more.
     fn has_gap(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.early.front().is_some_and(|(place, _)| *place != self.next))
+        self.streams.iter().all(|stream| stream.early.front().is_some_and(|(number, _)| *number != self.next))
     }
 
-    fn check(&mut self, stream: usize, place: u64) -> io::Result<()> {
-        let lane = &mut self.lanes[stream];
-        if place < self.next || place < lane.least {
-            return Err(violation("a frame came twice, or out of order"));
+    fn check(&mut self, stream: usize, number: u64) -> io::Result<()> {
+        let early = &mut self.streams[stream];
+        if number < self.next || number < early.least {
+            return Err(violation("a frame was sent twice, or out of order"));
         }
-        lane.least = place.checked_add(1).ok_or_else(|| violation("a frame has an absurd place"))?;
+        early.least = number.checked_add(1).ok_or_else(|| violation("invalid sequence number of a frame"))?;
         Ok(())
     }
 }
 
-/// The other end did what it may not do.
+/// The other end broke the protocol.
 fn violation(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
@@ -120,10 +120,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_out_by_their_places() {
+    fn frames_are_delivered_by_their_numbers() {
         let mut order = Order::new(3);
-        for (stream, place) in [(0, 1), (0, 2), (1, 0), (2, 4), (1, 3)] {
-            order.insert(stream, place, place).unwrap();
+        for (stream, number) in [(0, 1), (0, 2), (1, 0), (2, 4), (1, 3)] {
+            order.insert(stream, number, number).unwrap();
         }
         let popped: Vec<_> = core::iter::from_fn(|| order.pop()).collect();
         assert_eq!(popped, [(1, 0), (0, 1), (0, 2), (1, 3), (2, 4)]);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_and_missing_frames_are_told() {
+    fn repeated_and_missing_frames_are_errors() {
         let mut order = Order::new(2);
         order.pass(0, 0).unwrap();
         assert!(order.insert(1, 0, ()).is_err());
@@ -144,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn the_stream_that_must_bring_the_next_frame_always_has_room() {
+    fn the_stream_with_the_next_frame_is_always_read() {
         let mut order = Order::new(2);
-        let mut place = 1;
+        let mut number = 1;
         while order.has_room(0) {
-            order.insert(0, place, ()).unwrap();
-            place += 1;
+            order.insert(0, number, ()).unwrap();
+            number += 1;
         }
         assert!(order.has_room(1) && !order.has_gap());
     }

@@ -74,6 +74,11 @@ impl Readiness {
         self.events.is_empty()
     }
 
+    /// Whether the wait took a [kick](Poller::kick).
+    pub fn has_kick(&self) -> bool {
+        self.events.iter().any(|event| event.data.u64() == KICK.0)
+    }
+
     /// The sockets that something can be done with.
     pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
         self.events.iter().map(|event| Token(event.data.u64())).filter(|token| *token != KICK)
@@ -147,23 +152,20 @@ impl Poller {
         Token(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Watches a socket for input, and for room to write if `write` is set.
-    pub fn add(&self, socket: impl AsFd, token: Token, write: bool) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token.0), flags(write))?)
+    /// Registers a socket for input.
+    pub fn add(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token.0), epoll::EventFlags::IN)?)
     }
 
-    /// Watches, or no longer watches, a socket for room to write.
-    pub fn modify(&self, socket: impl AsFd, token: Token, write: bool) -> io::Result<()> {
-        Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token.0), flags(write))?)
-    }
-
-    /// Watches a socket for room to write alone, or for nothing but its end.
-    pub fn ignore_input(&self, socket: impl AsFd, token: Token, write: bool) -> io::Result<()> {
-        let flags = if write { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+    /// Changes whether input and room to write are reported. The end of a connection always is.
+    pub fn modify(&self, socket: impl AsFd, token: Token, input: bool, room: bool) -> io::Result<()> {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, input);
+        flags.set(epoll::EventFlags::OUT, room);
         Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token.0), flags)?)
     }
 
-    /// Forgets a socket. One that is closed is forgotten by itself.
+    /// Removes a socket. A closed one is removed by itself.
     pub fn remove(&self, socket: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, socket)?)
     }
@@ -194,7 +196,7 @@ impl Poller {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if ready.events.iter().any(|event| event.data.u64() == KICK.0) {
+        if ready.has_kick() {
             // One read takes the kick for all threads.
             let _ = rustix::io::read(&self.kick, &mut [0; 8]);
         }
@@ -206,8 +208,4 @@ impl Poller {
         // It can only fail because it has been kicked 2^64 times.
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
-}
-
-fn flags(write: bool) -> epoll::EventFlags {
-    if write { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
 }

@@ -1,8 +1,8 @@
 //! Poller, progress role and background thread around a driver that never waits.
 //!
-//! Progress is a role, not a thread. A caller that waits takes the role and moves the driver on itself, so that no
-//! result costs a hand-over between threads. While no caller waits, a background thread holds the role, so that
-//! operations advance while the user computes, and peers see that this one is alive.
+//! Progress is a role, not a thread. A caller that waits takes the role and drives by itself, so that no result costs
+//! a hand-over between threads. While no caller waits, the background thread drives, so that operations advance while
+//! the user computes, and peers see that this one is alive.
 //!
 //! A panic in the driver stops the reactor: the driver is dropped, and every call fails from then on. User callbacks
 //! run without the lock and without the role, so they may call the reactor.
@@ -11,7 +11,7 @@ mod drive;
 #[cfg(test)]
 mod tests;
 
-pub use drive::{Callback, Drive, Outcomes, Outlook, Stopped};
+pub use drive::{Callback, Drive, Expected, Outcomes, Stopped};
 
 use crate::limits;
 use crate::poller::{Poller, Readiness};
@@ -26,11 +26,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// A driver, and the threads that move it on.
+/// A driver, and the threads that drive it.
 pub struct Reactor<D: Drive> {
     shared: Arc<Shared<D>>,
     background: Mutex<Option<JoinHandle<()>>>,
-    /// The process that it works in. A child that was forked off has its memory and sockets, but not its threads.
+    /// The process that started it. A forked child has its memory and sockets, but not its threads.
     process: u32,
 }
 
@@ -54,48 +54,57 @@ struct State<D: Drive> {
     /// A caller has the role.
     is_held: bool,
     last_wait: Instant,
-    /// Threads that sleep in the poller.
-    sleeping: usize,
-    /// How long it pays to spin, for each outlook.
+    /// When the threads that sleep in the poller wake up by themselves, by role.
+    wakes_at: [Option<Instant>; 2],
+    /// How long it pays to spin, by what is expected.
     waiters: [Waiter; 4],
-    /// Until when the last one of them sleeps, if nothing wakes it.
-    asleep_until: Instant,
     is_closing: bool,
     /// Kept between waits, so that nothing is allocated.
     readiness: Readiness,
 }
 
+/// In which role a thread drives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Caller,
+    Background,
+}
+
 impl<D: Drive> Reactor<D> {
     /// Starts the background thread, under this name.
     pub fn start(driver: D, poller: Arc<Poller>, thread: &str) -> io::Result<Self> {
-        let now = Instant::now();
+        let reactor = Self::without_thread(driver, poller);
+        let shared = reactor.shared.clone();
+        let thread =
+            std::thread::Builder::new().name(thread.into()).spawn(move || shared.run_in_background())?;
+        *reactor.background.lock() = Some(thread);
+        Ok(reactor)
+    }
+
+    fn without_thread(driver: D, poller: Arc<Poller>) -> Self {
         let state = State {
             driver: Some(driver),
             stopped: None,
             outcomes: Outcomes::default(),
             waiting: 0,
             is_held: false,
-            last_wait: now,
-            sleeping: 0,
+            last_wait: Instant::now(),
+            wakes_at: [None; 2],
             waiters: core::array::from_fn(|_| Waiter::new(Policy::DRIVER)),
-            asleep_until: now,
             is_closing: false,
             readiness: Readiness::default(),
         };
         let (changed, needed) = (Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { poller, state: Mutex::new(state), changed, needed });
-        let for_thread = shared.clone();
-        let thread =
-            std::thread::Builder::new().name(thread.into()).spawn(move || for_thread.run_in_background())?;
-        Ok(Self { shared, background: Mutex::new(Some(thread)), process: std::process::id() })
+        Self { shared, background: Mutex::new(None), process: std::process::id() }
     }
 
-    /// Does something with the driver, and sees to it that what it began goes on.
+    /// Uses the driver, and sees to it that what was begun goes on.
     pub fn with<R>(&self, work: impl FnOnce(&mut D) -> R) -> Result<R, D::Error> {
         self.visit(true, work)
     }
 
-    /// As [`Reactor::with`], for a call that will be waited for at once: the waiter moves it on.
+    /// As [`Reactor::with`], for a call that is waited for at once: the waiting thread drives it.
     pub fn with_waiter<R>(&self, work: impl FnOnce(&mut D) -> R) -> Result<R, D::Error> {
         self.visit(false, work)
     }
@@ -105,12 +114,8 @@ impl<D: Drive> Reactor<D> {
         let mut state = shared.state.lock();
         let result = state.call(work);
         shared.wake(&mut state);
-        if state.sleeping > 0 && (needs_thread || state.is_held) {
-            // What was begun may be due before those who sleep wake up.
-            let patience = state.call(|driver| patience(driver)).unwrap_or_default();
-            if Instant::now() + patience < state.asleep_until {
-                shared.poller.kick();
-            }
+        if needs_thread || state.is_held {
+            shared.wake_if_due(&mut state, |_| false);
         }
         if needs_thread && state.waiting == 0 {
             shared.needed.notify_one();
@@ -141,7 +146,7 @@ impl<D: Drive> Reactor<D> {
         self.wait_on(Some(deadline), |state| state.call(&mut answer).transpose()).transpose()
     }
 
-    /// Asks the driver for an answer; if it has none, moves it on once, unless another caller does.
+    /// Asks the driver for an answer; if it has none, drives once, unless another caller drives.
     pub fn poll<R>(&self, mut answer: impl FnMut(&mut D) -> Option<R>) -> Result<Option<R>, D::Error> {
         let shared = &*self.shared;
         let mut state = shared.state.lock();
@@ -156,6 +161,7 @@ impl<D: Drive> Reactor<D> {
                 answer(driver)
             });
             state.readiness = ready;
+            shared.wake_if_due(&mut state, D::prepare_sleep);
         }
         shared.wake(&mut state);
         run_callbacks(&mut state);
@@ -187,17 +193,18 @@ impl<D: Drive> Reactor<D> {
                 continue;
             }
             state.is_held = true;
-            shared.advance(&mut state, &mut ready, left, true, |state| {
+            shared.advance(&mut state, &mut ready, until, Role::Caller, |state| {
                 result = answer(state);
                 result.is_some()
             });
             state.is_held = false;
             shared.wake(&mut state);
+            shared.wake_if_due(&mut state, D::prepare_sleep);
             if state.waiting > 1 {
                 // Another caller has to take the role.
                 shared.changed.notify_all();
             }
-            // A callback may take its time, and others move on meanwhile.
+            // A callback may take its time, and others drive meanwhile.
             state.waiting -= 1;
             run_callbacks(&mut state);
             state.waiting += 1;
@@ -230,12 +237,12 @@ impl<D: Drive> Reactor<D> {
         drop(ended);
     }
 
-    /// Whether this is a child that was forked off the process that made the reactor.
+    /// Whether this is a forked child of the process that started the reactor.
     pub fn is_of_parent(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// Says goodbye and ends the background thread. What has not ended fails. In a forked child nothing is done: the
+    /// Says goodbye and ends the background thread. What has not ended fails. A forked child does nothing: the
     /// connections are the parent's.
     pub fn close(&self) {
         self.close_by(Instant::now() + limits::FAREWELL_MAX);
@@ -260,7 +267,7 @@ impl<D: Drive> Reactor<D> {
         drop(state);
         shared.poller.kick();
         if let Some(driver) = driver {
-            guard("closing", || driver.finish(deadline));
+            run_guarded("closing", || driver.finish(deadline));
         }
         let thread = self.background.lock().take();
         if let Some(thread) = thread
@@ -282,85 +289,56 @@ impl<D: Drive> Drop for Reactor<D> {
 }
 
 impl<D: Drive> Shared<D> {
-    /// Moves the driver on until it is done, it breaks, the time is over, or callbacks wait. A thread that spins looks
-    /// for a while at what is about to arrive before it sleeps.
+    /// Drives until it is done, the driver is gone, the time is over, or callbacks have to run.
     fn advance(
         &self,
         state: &mut MutexGuard<'_, State<D>>,
         ready: &mut Readiness,
-        left: Option<Duration>,
-        spins: bool,
+        until: Option<Instant>,
+        role: Role,
         mut is_done: impl FnMut(&mut State<D>) -> bool,
     ) {
-        let until = left.map(|left| Instant::now() + left);
-        while !is_done(state) {
-            if state.call(|driver| driver.turn(ready)).is_err() {
-                return;
-            }
+        while !is_done(state) && state.call(|driver| driver.turn(ready)).is_ok() {
             self.notify(state);
+            ready.clear();
             if is_done(state) || !state.outcomes.callbacks.is_empty() {
-                break;
+                return;
             }
             let begun = Instant::now();
-            let plan = |driver: &mut D| (patience(driver), spins.then(|| driver.outlook()));
-            let Ok((mut patience, outlook)) = state.call(plan) else { return };
-            if let Some(until) = until {
-                let left = until.saturating_duration_since(begun);
-                if left.is_zero() {
-                    break;
-                }
-                patience = patience.min(left);
-            }
-            let outlook = outlook.unwrap_or(Outlook::Nothing);
-            ready.clear();
-            if self.look_out(state, ready, outlook, begun, patience) {
-                state.waiters[outlook as usize].learn(begun.elapsed());
-                continue;
-            }
-            match state.call(D::prepare_sleep) {
-                Ok(true) => patience = Duration::ZERO,
-                Ok(false) => {}
-                Err(_) => return,
-            }
-            state.asleep_until = Instant::now() + patience;
-            state.sleeping += 1;
-            let waited = MutexGuard::unlocked_fair(state, || self.poller.wait(ready, patience));
-            state.sleeping -= 1;
-            if state.driver.is_none() && state.sleeping > 0 {
-                // One kick wakes one thread, and all have to leave.
-                self.poller.kick();
-            }
-            state.waiters[outlook as usize].learn(begun.elapsed());
-            if let Err(error) = waited {
-                state.stop(Stopped::Poller(error.to_string()));
+            let expected = match role {
+                Role::Caller => state.call(|driver| driver.expects()),
+                Role::Background => Ok(Expected::Nothing),
+            };
+            let Ok(expected) = expected else { return };
+            // Another thread may have ended what this one waits for while it spun.
+            if !self.spin(state, ready, expected, begun)
+                && (is_done(state) || !self.sleep(state, ready, until, role))
+            {
                 return;
             }
-        }
-        // Threads that still sleep have to be woken for what arrives from now on.
-        if state.sleeping > 0 && state.call(D::prepare_sleep).unwrap_or(false) {
-            self.poller.kick();
+            state.waiters[expected as usize].learn(begun.elapsed());
         }
     }
 
-    /// Looks for a while at what is about to arrive. Returns true if it has.
-    fn look_out(
+    /// Checks for a while whether what is expected has arrived. True if it has.
+    fn spin(
         &self,
         state: &mut MutexGuard<'_, State<D>>,
         ready: &mut Readiness,
-        outlook: Outlook,
+        expected: Expected,
         begun: Instant,
-        patience: Duration,
     ) -> bool {
-        if outlook == Outlook::Nothing {
+        if expected == Expected::Nothing {
             return false;
         }
-        let wait = Wait::until(begun + patience);
-        let mut waiter = state.waiters[outlook as usize].clone();
+        // A spin is too short to be late for a timer.
+        let wait = Wait::default();
+        let mut waiter = state.waiters[expected as usize].clone();
         waiter.begin_at(begun);
         loop {
             let step = state.call(|driver| {
                 loop {
-                    match driver.stirs() {
+                    match driver.has_input() {
                         true => break None,
                         false => match waiter.step(&wait) {
                             Step::Check => {}
@@ -374,7 +352,7 @@ impl<D: Drive> Shared<D> {
                 Ok(Some(_)) => return false,
                 Ok(None) | Err(_) => return true,
             }
-            if outlook != Outlook::Memory {
+            if expected != Expected::SharedMemory {
                 // An error shows again when the thread sleeps.
                 let _ = self.poller.wait(ready, Duration::ZERO);
                 if !ready.is_empty() {
@@ -384,6 +362,41 @@ impl<D: Drive> Shared<D> {
             // A thread that wants to start something is not kept waiting.
             MutexGuard::bump(state);
         }
+    }
+
+    /// Sleeps in the poller until something arrives or is due. False if there is nothing left to wait for.
+    fn sleep(
+        &self,
+        state: &mut MutexGuard<'_, State<D>>,
+        ready: &mut Readiness,
+        until: Option<Instant>,
+        role: Role,
+    ) -> bool {
+        let now = Instant::now();
+        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+        if left.is_zero() {
+            return false;
+        }
+        let timeout =
+            state.call(
+                |driver| {
+                    if driver.prepare_sleep() { Duration::ZERO } else { next_timeout(driver).min(left) }
+                },
+            );
+        let Ok(timeout) = timeout else { return false };
+        state.wakes_at[role as usize] = Some(now + timeout);
+        let waited = MutexGuard::unlocked_fair(state, || self.poller.wait(ready, timeout));
+        state.wakes_at[role as usize] = None;
+        // A kick wakes one thread. It was for the caller that drives, or, at the end, for all.
+        let is_for_caller = role == Role::Background && state.is_held && ready.has_kick();
+        if state.is_any_asleep() && (is_for_caller || state.driver.is_none()) {
+            self.poller.kick();
+        }
+        if let Err(error) = waited {
+            state.stop(Stopped::Poller(error.to_string()));
+            return false;
+        }
+        true
     }
 
     fn run_in_background(&self) {
@@ -396,7 +409,7 @@ impl<D: Drive> Shared<D> {
             } else if !is_busy && state.last_wait.elapsed() < D::LINGER {
                 self.needed.wait_for(&mut state, D::LINGER);
             } else {
-                self.advance(&mut state, &mut ready, None, false, |state| {
+                self.advance(&mut state, &mut ready, None, Role::Background, |state| {
                     state.waiting > 0 || state.is_closing
                 });
             }
@@ -405,7 +418,7 @@ impl<D: Drive> Shared<D> {
         self.wake(&mut state);
     }
 
-    /// Has callers that wait look at what was reported.
+    /// Has callers that wait check what was reported.
     fn notify(&self, state: &mut State<D>) -> bool {
         let has_news = core::mem::take(&mut state.outcomes.has_news) || state.stopped.is_some();
         if has_news && state.waiting > 0 {
@@ -416,7 +429,18 @@ impl<D: Drive> Shared<D> {
 
     /// As [`Shared::notify`], for a thread without the role: the one that has it may sleep in the poller.
     fn wake(&self, state: &mut State<D>) {
-        if self.notify(state) && state.sleeping > 0 && (state.is_held || state.stopped.is_some()) {
+        if self.notify(state) && state.is_any_asleep() && (state.is_held || state.stopped.is_some()) {
+            self.poller.kick();
+        }
+    }
+
+    /// Wakes the thread that drives from now on, if it sleeps and would be late. After a turn, `has_input` is
+    /// [`Drive::prepare_sleep`]: a turn ends what the sleeping thread had prepared.
+    fn wake_if_due(&self, state: &mut State<D>, has_input: impl FnOnce(&mut D) -> bool) {
+        let role = if state.is_held { Role::Caller } else { Role::Background };
+        let Some(wakes_at) = state.wakes_at[role as usize] else { return };
+        let is_due = |driver: &mut D| has_input(driver) || Instant::now() + next_timeout(driver) < wakes_at;
+        if state.call(is_due).unwrap_or(false) {
             self.poller.kick();
         }
     }
@@ -447,24 +471,29 @@ impl<D: Drive> State<D> {
         self.outcomes.callbacks.push(Box::new(move || drop(driver)));
         error
     }
+
+    fn is_any_asleep(&self) -> bool {
+        self.wakes_at.iter().any(Option::is_some)
+    }
 }
 
 /// After which time something has to be done.
-fn patience(driver: &impl Drive) -> Duration {
-    driver.patience().unwrap_or(limits::IDLE_MAX).min(limits::IDLE_MAX)
+fn next_timeout(driver: &impl Drive) -> Duration {
+    driver.next_timeout().unwrap_or(limits::IDLE_MAX).min(limits::IDLE_MAX)
 }
 
-/// Runs what waits to be run without the lock.
+/// Runs what has to run without the lock.
 fn run_callbacks<D: Drive>(state: &mut MutexGuard<'_, State<D>>) {
     if state.outcomes.callbacks.is_empty() {
         return;
     }
     let callbacks = core::mem::take(&mut state.outcomes.callbacks);
-    MutexGuard::unlocked(state, || callbacks.into_iter().for_each(|callback| guard("a callback", callback)));
+    let run = |callback| run_guarded("a callback", callback);
+    MutexGuard::unlocked(state, || callbacks.into_iter().for_each(run));
 }
 
-/// Runs user code. If it panics, that is logged, and nothing else happens.
-fn guard(what: &str, work: impl FnOnce()) {
+/// Runs user code. A panic in it is logged, and nothing else happens.
+pub fn run_guarded(what: &str, work: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
         let text = panic_text(&*panic);
         // The log may have been what panicked.
@@ -472,7 +501,7 @@ fn guard(what: &str, work: impl FnOnce()) {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref().cloned()).unwrap_or_else(|| "a panic without a message".into())

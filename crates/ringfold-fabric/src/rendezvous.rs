@@ -1,8 +1,7 @@
-//! Two that have told each other an invitation, and connect at each other's door.
+//! Connecting two endpoints that have exchanged invitations.
 //!
-//! Whoever wants the connection first dials; the other one need not do anything, since its door is opened by a thread. If
-//! both dial at once, the one with the lower invitation goes on. A stranger who comes to the door has to prove that it
-//! knows the key of an invitation, and has a few seconds for that.
+//! The end that needs the connection first dials. A thread at the other end accepts it, without a call there. If both dial
+//! at once, the dialer with the lower invitation wins. A dialer has to prove that it knows the key of an invitation.
 
 use crate::channel::{Connection, Endpoint};
 use crate::clock::Clock;
@@ -12,8 +11,8 @@ use crate::listener::{Listener, Outcome};
 use crate::poller::{Poller, Readiness};
 use crate::{host, limits, random};
 use parking_lot::{Condvar, Mutex};
-use ringfold_proto::handshake::{Established, Identity, Secret, DialTarget};
-use ringfold_proto::hello::{Hello, Purpose, ConnectionRejection};
+use ringfold_proto::handshake::{DialTarget, Established, Identity, Secret};
+use ringfold_proto::hello::{ConnectionRejection, Hello, Purpose};
 use ringfold_proto::id::{EpochId, PeerId, RunId};
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -23,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A door where an endpoint's connections are made.
+/// Makes the connections of an endpoint.
 #[derive(Debug)]
 pub struct Rendezvous {
     shared: Arc<Shared>,
@@ -31,7 +30,7 @@ pub struct Rendezvous {
     thread: Option<JoinHandle<()>>,
 }
 
-/// One connection to be. Whoever is told its number and its key may connect for as long as this lives.
+/// Permits one connection. A peer that knows its number and its key may connect until this is dropped.
 #[derive(Debug)]
 pub struct Invitation {
     shared: Arc<Shared>,
@@ -39,14 +38,14 @@ pub struct Invitation {
     key: [u8; 32],
 }
 
-/// What the other side has told of its invitation.
+/// The invitation of the other end.
 #[derive(Clone)]
-pub struct Invited {
-    /// Whose door it is.
+pub struct RemoteInvitation {
+    /// The id of its rendezvous.
     pub host: u128,
-    /// Where the door is.
+    /// The addresses of its rendezvous.
     pub addresses: Vec<SocketAddr>,
-    /// The invitation's number.
+    /// Its number.
     pub id: u64,
     /// Its key.
     pub key: [u8; 32],
@@ -57,37 +56,37 @@ struct Shared {
     endpoint: Arc<Endpoint>,
     poller: Arc<Poller>,
     is_closing: AtomicBool,
-    invitations: Mutex<HashMap<u64, Known>>,
+    invitations: Mutex<HashMap<u64, LocalInvitation>>,
     changed: Condvar,
 }
 
-/// An invitation of ours.
-struct Known {
+/// A local invitation.
+struct LocalInvitation {
     key: [u8; 32],
     state: State,
 }
 
 enum State {
-    /// Nobody has come, and nobody has asked.
+    /// Unused.
     Open,
-    /// Someone here dials.
-    Dialling,
-    /// Someone has come, with an invitation of that number.
-    Arrived(u64, Connection),
-    /// There is a connection, and there will be no other.
-    Met,
+    /// This end dials.
+    Dialing,
+    /// The other end, with an invitation of that number, has dialled.
+    Accepted(u64, Connection),
+    /// It was used.
+    Used,
 }
 
 /// What whoever was dialled says: the connection is taken.
-const TAKEN: u8 = 1;
+const ACCEPTED: u8 = 1;
 /// Or it has dialled itself, and that one is to be taken.
 const CROSSED: u8 = 0;
 
-/// How long someone who can't be dialled has to dial us.
-const ARRIVAL_GRACE: Duration = Duration::from_secs(1);
+/// How long a peer that can't be dialled has to dial this end.
+const DIAL_GRACE: Duration = Duration::from_secs(1);
 
 impl Rendezvous {
-    /// Opens a door at one address of this host, or at all, on a port that is free.
+    /// Listens on a free port, at one address of this host or at all.
     pub fn open(endpoint: Arc<Endpoint>, at: Option<IpAddr>) -> io::Result<Self> {
         let poller = Arc::new(Poller::new()?);
         let listener = Listener::bind_in(at, 0..=0, &poller)?;
@@ -111,50 +110,52 @@ impl Rendezvous {
         Ok(Self { shared, addresses, thread: Some(thread) })
     }
 
-    /// A number that no other one has.
+    /// A unique number.
     pub fn id(&self) -> u128 {
         self.shared.id
     }
 
-    /// Where the door is, this host's own way first.
+    /// Its addresses, loopback first.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// A new invitation. The door is open for it from now on.
+    /// A new invitation.
     pub fn invite(&self) -> io::Result<Invitation> {
         let (id, key) = (u64::from_le_bytes(random::bytes()?), random::bytes()?);
-        self.shared.invitations.lock().insert(id, Known { key, state: State::Open });
+        self.shared.invitations.lock().insert(id, LocalInvitation { key, state: State::Open });
         Ok(Invitation { shared: self.shared.clone(), id, key })
     }
 
-    /// The connection with whoever has told of its invitation and was told ours.
-    pub fn meet(
+    /// Connects with the end that has `mine` and made `theirs`.
+    pub fn connect(
         &self,
         mine: &Invitation,
-        theirs: &Invited,
+        theirs: &RemoteInvitation,
         name: &str,
         deadline: Instant,
     ) -> io::Result<Connection> {
-        if let Some(met) = self.shared.begin(mine.id, theirs.id)? {
-            return Ok(met);
+        if let Some(connection) = self.shared.begin(mine.id, theirs.id)? {
+            return Ok(connection);
         }
         let dialled = self.shared.dial(mine, theirs, deadline);
-        let patience = match dialled {
+        let deadline = match dialled {
             Ok(Some(stream)) => {
                 let connection = self.shared.endpoint.connect(name, vec![stream])?;
-                self.shared.set(mine.id, State::Met);
+                self.shared.set(mine.id, State::Used);
                 return Ok(connection);
             }
-            // It has dialled, or is about to.
+            // The other end has dialled, or is about to.
             Ok(None) => deadline,
-            Err(_) => deadline.min(Instant::now() + ARRIVAL_GRACE),
+            Err(_) => deadline.min(Instant::now() + DIAL_GRACE),
         };
-        let arrived = self.shared.await_arrival(mine.id, theirs.id, patience);
-        match (arrived, dialled) {
+        let accepted = self.shared.await_dial(mine.id, theirs.id, deadline);
+        match (accepted, dialled) {
             (Some(connection), _) => Ok(connection),
             (None, Err(error)) => Err(error),
-            (None, Ok(_)) => Err(io::Error::new(io::ErrorKind::TimedOut, "it did not come")),
+            (None, Ok(_)) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for the other end to dial"))
+            }
         }
     }
 }
@@ -164,7 +165,7 @@ impl Drop for Rendezvous {
         self.shared.is_closing.store(true, Ordering::SeqCst);
         self.shared.poller.kick();
         if let Some(thread) = self.thread.take() {
-            // If it panicked, that has been told.
+            // A panic was reported by its hook.
             let _ = thread.join();
         }
     }
@@ -184,44 +185,45 @@ impl Invitation {
 
 impl Drop for Invitation {
     fn drop(&mut self) {
-        let known = self.shared.invitations.lock().remove(&self.id);
-        // Whoever has come and was not taken is let go of without the lock.
-        drop(known);
+        let invitation = self.shared.invitations.lock().remove(&self.id);
+        // An unused connection is dropped without the lock.
+        drop(invitation);
     }
 }
 
 impl Shared {
-    /// Takes whoever has come, or begins to dial.
+    /// Takes the connection that the other end has dialled, or begins to dial.
     fn begin(&self, mine: u64, theirs: u64) -> io::Result<Option<Connection>> {
         let mut invitations = self.invitations.lock();
-        let gone = || io::Error::new(io::ErrorKind::InvalidInput, "the invitation is not of this door");
-        let known = invitations.get_mut(&mine).ok_or_else(gone)?;
-        match core::mem::replace(&mut known.state, State::Met) {
+        let gone = || io::Error::new(io::ErrorKind::InvalidInput, "unknown invitation");
+        let invitation = invitations.get_mut(&mine).ok_or_else(gone)?;
+        match core::mem::replace(&mut invitation.state, State::Used) {
             State::Open => {
-                known.state = State::Dialling;
+                invitation.state = State::Dialing;
                 Ok(None)
             }
-            State::Arrived(from, connection) if from == theirs => Ok(Some(connection)),
-            State::Arrived(..) => Err(io::Error::other("somebody else has come with its invitation")),
-            state @ (State::Dialling | State::Met) => {
-                known.state = state;
-                Err(io::Error::new(io::ErrorKind::InvalidInput, "an invitation is for one connection"))
+            State::Accepted(from, connection) if from == theirs => Ok(Some(connection)),
+            State::Accepted(..) => Err(io::Error::other("another peer has used the invitation")),
+            state @ (State::Dialing | State::Used) => {
+                invitation.state = state;
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "the invitation was used before"))
             }
         }
     }
 
     fn set(&self, mine: u64, state: State) {
         let mut invitations = self.invitations.lock();
-        let old = invitations.get_mut(&mine).map(|known| core::mem::replace(&mut known.state, state));
+        let old =
+            invitations.get_mut(&mine).map(|invitation| core::mem::replace(&mut invitation.state, state));
         drop(invitations);
         drop(old);
     }
 
-    /// Dials. None if the other side has dialled, too, and that is to be taken.
+    /// Dials. None if the other end has dialled too, and its connection wins.
     fn dial(
         &self,
         mine: &Invitation,
-        theirs: &Invited,
+        theirs: &RemoteInvitation,
         deadline: Instant,
     ) -> io::Result<Option<BlockingConnection>> {
         let credentials = Credentials {
@@ -235,63 +237,65 @@ impl Shared {
         let mut answer = [0];
         connection.read_exact(&mut answer)?;
         connection.set_read_timeout(None)?;
-        Ok((answer == [TAKEN]).then_some(connection))
+        Ok((answer == [ACCEPTED]).then_some(connection))
     }
 
-    /// Waits until somebody has come.
-    fn await_arrival(&self, mine: u64, theirs: u64, deadline: Instant) -> Option<Connection> {
+    /// Waits for a connection that the other end dials.
+    fn await_dial(&self, mine: u64, theirs: u64, deadline: Instant) -> Option<Connection> {
         let mut invitations = self.invitations.lock();
         loop {
-            let known = invitations.get_mut(&mine)?;
-            match &known.state {
-                State::Arrived(from, _) if *from == theirs => {
-                    let State::Arrived(_, connection) = core::mem::replace(&mut known.state, State::Met)
+            let invitation = invitations.get_mut(&mine)?;
+            match &invitation.state {
+                State::Accepted(from, _) if *from == theirs => {
+                    let State::Accepted(_, connection) =
+                        core::mem::replace(&mut invitation.state, State::Used)
                     else {
                         return None;
                     };
                     return Some(connection);
                 }
-                State::Dialling => {}
+                State::Dialing => {}
                 _ => return None,
             }
             if self.changed.wait_until(&mut invitations, deadline).timed_out()
-                && let Some(known) = invitations.get_mut(&mine)
-                && matches!(known.state, State::Dialling)
+                && let Some(invitation) = invitations.get_mut(&mine)
+                && matches!(invitation.state, State::Dialing)
             {
-                // It may be tried again.
-                known.state = State::Open;
+                // Another call may try again.
+                invitation.state = State::Open;
                 return None;
             }
         }
     }
 
-    /// What somebody who comes has to know.
+    /// The key that an incoming connection has to know.
     fn secret_for(&self, hello: &Hello) -> Result<Secret, ConnectionRejection> {
         if hello.purpose != Purpose::Window {
             return Err(ConnectionRejection::WrongPurpose);
         }
         let invitations = self.invitations.lock();
-        let known =
+        let invitation =
             invitations.get(&hello.epoch.counter).filter(|_| hello.epoch == epoch_of(hello.epoch.counter));
-        known.map(|known| Secret::epoch_key(&known.key)).ok_or(ConnectionRejection::NotAMember)
+        invitation.map(|invitation| Secret::epoch_key(&invitation.key)).ok_or(ConnectionRejection::NotAMember)
     }
 
-    /// Somebody has come who knows the key of an invitation.
+    /// A peer has proven that it knows the key of an invitation.
     fn receive(&self, who: &Established, mut stream: connection::Connection) -> io::Result<()> {
         let (mine, theirs) = (who.epoch.counter, u64::try_from(who.peer.0).map_err(io::Error::other)?);
         let mut invitations = self.invitations.lock();
-        let known = invitations.get_mut(&mine).ok_or_else(|| io::Error::other("it has come too late"))?;
-        let is_taken = match known.state {
+        let invitation =
+            invitations.get_mut(&mine).ok_or_else(|| io::Error::other("its invitation was dropped"))?;
+        let is_taken = match invitation.state {
             State::Open => true,
-            State::Dialling => theirs < mine,
-            State::Arrived(..) | State::Met => false,
+            State::Dialing => theirs < mine,
+            State::Accepted(..) | State::Used => false,
         };
-        // One byte always has room.
-        stream.send(&[if is_taken { TAKEN } else { CROSSED }]);
+        // One byte always fits.
+        stream.send(&[if is_taken { ACCEPTED } else { CROSSED }]);
         stream.flush(&mut Vec::new())?;
         if is_taken {
-            let connection = self.endpoint.connect("the other side", vec![stream.into_blocking()?])?;
-            known.state = State::Arrived(theirs, connection);
+            let connection = self.endpoint.connect("the other end", vec![stream.into_blocking()?])?;
+            invitation.state = State::Accepted(theirs, connection);
             self.changed.notify_all();
         }
         Ok(())
@@ -304,7 +308,7 @@ impl Shared {
         while !self.is_closing.load(Ordering::SeqCst) {
             let timeout = listener.poll_timeout().map_or(Duration::from_secs(60), |at| at.since(clock.now()));
             if self.poller.wait(&mut ready, timeout.max(Duration::from_millis(1))).is_err() {
-                // If it fails once, it fails again at once.
+                // It would fail again at once.
                 std::thread::sleep(limits::REDIAL_PAUSE);
             }
             let now = clock.now();
@@ -316,11 +320,11 @@ impl Shared {
                 match outcome {
                     Outcome::Established(who, connection, from) => {
                         if let Err(error) = self.receive(&who, connection) {
-                            tracing::debug!(%from, %error, "lost an incoming connection");
+                            tracing::debug!("lost connection from {from}: {error}");
                         }
                     }
                     Outcome::Rejected(from, rejection) => {
-                        tracing::debug!(%from, %rejection, "rejected an incoming connection");
+                        tracing::debug!("rejected connection from {from}: {rejection}");
                     }
                 }
             }
@@ -328,7 +332,7 @@ impl Shared {
     }
 }
 
-/// The epoch that an invitation stands for: knocks know no other name.
+/// The epoch that stands for an invitation in handshakes.
 fn epoch_of(invitation: u64) -> EpochId {
     EpochId { counter: invitation, ..EpochId::default() }
 }
@@ -339,10 +343,13 @@ impl core::fmt::Debug for Shared {
     }
 }
 
-impl core::fmt::Debug for Invited {
+impl core::fmt::Debug for RemoteInvitation {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         // Without the key.
-        f.debug_struct("Invited").field("id", &self.id).field("at", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("RemoteInvitation")
+            .field("id", &self.id)
+            .field("at", &self.addresses)
+            .finish_non_exhaustive()
     }
 }
 
@@ -360,8 +367,8 @@ mod tests {
         Rendezvous::open(endpoint, Some(Ipv4Addr::LOCALHOST.into())).unwrap()
     }
 
-    fn told(of: &Rendezvous, invitation: &Invitation) -> Invited {
-        Invited {
+    fn remote(of: &Rendezvous, invitation: &Invitation) -> RemoteInvitation {
+        RemoteInvitation {
             host: of.id(),
             addresses: of.addresses().to_vec(),
             id: invitation.id(),
@@ -378,44 +385,44 @@ mod tests {
     }
 
     #[test]
-    fn the_other_side_need_not_do_anything() {
+    fn the_other_end_needs_no_call() {
         let (ann, bob) = (open("ann"), open("bob"));
         for _ in 0..20 {
             let (hers, his) = (ann.invite().unwrap(), bob.invite().unwrap());
-            let (to_her, to_him) = (told(&ann, &hers), told(&bob, &his));
-            let one = ann.meet(&hers, &to_him, "bob", Instant::now() + LONG).unwrap();
-            let other = bob.meet(&his, &to_her, "ann", Instant::now() + LONG).unwrap();
+            let (to_her, to_him) = (remote(&ann, &hers), remote(&bob, &his));
+            let one = ann.connect(&hers, &to_him, "bob", Instant::now() + LONG).unwrap();
+            let other = bob.connect(&his, &to_her, "ann", Instant::now() + LONG).unwrap();
             talk(&one, &other);
-            assert!(ann.meet(&hers, &to_him, "bob", Instant::now() + LONG).is_err(), "it was used");
+            assert!(ann.connect(&hers, &to_him, "bob", Instant::now() + LONG).is_err(), "it was used");
         }
     }
 
     #[test]
-    fn when_both_dial_at_once_there_is_one_connection() {
+    fn two_that_dial_at_once_get_one_connection() {
         let (ann, bob) = (open("ann"), open("bob"));
         for _ in 0..200 {
             let (hers, his) = (ann.invite().unwrap(), bob.invite().unwrap());
-            let (to_her, to_him) = (told(&ann, &hers), told(&bob, &his));
+            let (to_her, to_him) = (remote(&ann, &hers), remote(&bob, &his));
             std::thread::scope(|scope| {
-                let one = scope.spawn(|| ann.meet(&hers, &to_him, "bob", Instant::now() + LONG).unwrap());
-                let other = bob.meet(&his, &to_her, "ann", Instant::now() + LONG).unwrap();
+                let one = scope.spawn(|| ann.connect(&hers, &to_him, "bob", Instant::now() + LONG).unwrap());
+                let other = bob.connect(&his, &to_her, "ann", Instant::now() + LONG).unwrap();
                 talk(&one.join().unwrap(), &other);
             });
         }
     }
 
     #[test]
-    fn a_door_may_meet_itself() {
+    fn a_rendezvous_may_connect_to_itself() {
         let ann = open("ann");
         let (one, other) = (ann.invite().unwrap(), ann.invite().unwrap());
-        let (to_one, to_other) = (told(&ann, &one), told(&ann, &other));
-        let here = ann.meet(&one, &to_other, "there", Instant::now() + LONG).unwrap();
-        let there = ann.meet(&other, &to_one, "here", Instant::now() + LONG).unwrap();
+        let (to_one, to_other) = (remote(&ann, &one), remote(&ann, &other));
+        let here = ann.connect(&one, &to_other, "there", Instant::now() + LONG).unwrap();
+        let there = ann.connect(&other, &to_one, "here", Instant::now() + LONG).unwrap();
         talk(&here, &there);
     }
 
     #[test]
-    fn strangers_get_nothing_and_keep_nobody_from_meeting() {
+    fn strangers_are_rejected_and_disturb_nobody() {
         let (ann, bob) = (open("ann"), open("bob"));
         let (hers, his) = (ann.invite().unwrap(), bob.invite().unwrap());
         let silent: Vec<_> = (0..50).map(|_| TcpStream::connect(bob.addresses()[0]).unwrap()).collect();
@@ -424,30 +431,30 @@ mod tests {
         let mut said = Vec::new();
         loud.set_read_timeout(Some(LONG)).unwrap();
         let _ = loud.read_to_end(&mut said);
-        let mut forged = told(&bob, &his);
+        let mut forged = remote(&bob, &his);
         forged.key[0] ^= 1;
         let mallory = open("mallory");
         let lie = mallory.invite().unwrap();
         let begun = Instant::now();
-        let error = mallory.meet(&lie, &forged, "bob", Instant::now() + LONG).unwrap_err();
+        let error = mallory.connect(&lie, &forged, "bob", Instant::now() + LONG).unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
-        let one = ann.meet(&hers, &told(&bob, &his), "bob", Instant::now() + LONG).unwrap();
-        talk(&one, &bob.meet(&his, &told(&ann, &hers), "ann", Instant::now() + LONG).unwrap());
+        let one = ann.connect(&hers, &remote(&bob, &his), "bob", Instant::now() + LONG).unwrap();
+        talk(&one, &bob.connect(&his, &remote(&ann, &hers), "ann", Instant::now() + LONG).unwrap());
         drop(silent);
     }
 
     #[test]
-    fn a_door_that_is_gone_is_found_out_soon() {
+    fn a_closed_rendezvous_is_detected_soon() {
         let (ann, bob) = (open("ann"), open("bob"));
         let (hers, his) = (ann.invite().unwrap(), bob.invite().unwrap());
-        let to_him = told(&bob, &his);
+        let to_him = remote(&bob, &his);
         drop((his, bob));
         let begun = Instant::now();
-        assert!(ann.meet(&hers, &to_him, "bob", begun + LONG).is_err());
+        assert!(ann.connect(&hers, &to_him, "bob", begun + LONG).is_err());
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         let late = ann.invite().unwrap();
-        let gone = told(&ann, &late);
+        let gone = remote(&ann, &late);
         drop(late);
-        assert!(ann.meet(&hers, &gone, "nobody", Instant::now() + LONG).is_err());
+        assert!(ann.connect(&hers, &gone, "nobody", Instant::now() + LONG).is_err());
     }
 }

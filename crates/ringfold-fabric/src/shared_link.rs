@@ -1,8 +1,8 @@
 //! A link through memory that both ends have mapped.
 //!
-//! Payloads are copied once, into cells of the sender's direction, and are read where they lie; a cell goes back when
-//! the slot that it stands for is released. The TCP connection on which the two agreed stays: it is the bell that wakes
-//! the other end, and its end is the sign of the other's death. Nothing else travels on it.
+//! Payloads are copied once, into cells, and are read there; a cell is free again when the receiver's slot is released.
+//! The TCP connection of the handshake stays open: a byte on it wakes the other end, and its end shows that the other
+//! process is gone.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +14,8 @@ use crate::memory::Lease;
 use crate::poller::Token;
 use crate::segment::Segment;
 use crate::shared_ring::{
-    BODY_BYTES_MAX, Cells, Inlet, Outlet, Record, SEGMENT_BYTES, Source, Tenancy, Way, Word, find, lay_out,
+    BODY_BYTES_MAX, CellTracker, Cells, LinkDirection, Record, RingReader, RingWriter, SEGMENT_BYTES, Word,
+    format_segment, open_segment,
 };
 use crate::slots::{SlotBuffer, SlotPool};
 use crate::waiter::sleep;
@@ -30,24 +31,24 @@ use std::sync::Arc;
 /// A link through memory.
 #[derive(Debug)]
 pub struct SharedLink {
-    bell: Connection,
-    outlet: Outlet,
-    inlet: Inlet,
-    tenancy: Arc<Tenancy>,
-    /// What found no room, and all that came after it.
+    socket: Connection,
+    writer: RingWriter,
+    reader: RingReader,
+    tracker: Arc<CellTracker>,
+    /// What found no room, and all that was sent after it.
     backlog: VecDeque<Waiting>,
     backlog_bytes: usize,
-    /// Puts that have left, and that nobody was told of.
+    /// Puts that have left, and were not reported.
     left: Vec<Ticket>,
     body: Box<[u8; BODY_BYTES_MAX]>,
     encoded: Vec<u8>,
-    /// Something was sent since the other end's bell was last looked at.
+    /// Something was sent since the other end's sleep marks were last checked.
     has_sent: bool,
-    /// Something was sent that nobody needs to be woken for.
-    has_whispered: bool,
-    /// Something was taken out of the ring since.
+    /// Something was sent that the other end need not be woken for.
+    has_sent_lazily: bool,
+    /// Something was taken out of the ring since then.
     has_taken: bool,
-    /// Why the link can't go on. What arrived before is handed over first.
+    /// Why the link is over. What arrived before is delivered first.
     end: Option<io::Error>,
 }
 
@@ -67,75 +68,72 @@ impl Waiting {
     }
 }
 
-/// A reader that sleeps is to be woken when there is something to read.
+/// A sleep mark: the end is woken when there is something to read.
 const FOR_RECORDS: u64 = 1;
 
-/// It is also to be woken when it can go on writing.
+/// A sleep mark: the end is woken when there is room to write.
 const FOR_ROOM: u64 = 2;
 
-/// Memory for a new link, as its dialler offers it.
+/// Memory of a new link that the dialler offers.
 #[derive(Debug)]
 pub struct Offer {
     ticket: crate::segment::Ticket,
-    ways: (Way, Way),
+    directions: (LinkDirection, LinkDirection),
 }
 
 impl Offer {
-    /// Makes the memory.
+    /// Creates the memory.
     pub fn new() -> io::Result<Self> {
-        // Most pairs of a large group never use more than a few cells, so memory is taken as it is used.
+        // Most pairs of a large group use few cells, so memory is allocated when it is used.
         let segment = Segment::create(SEGMENT_BYTES, false)?;
-        Ok(Self { ticket: segment.ticket(), ways: lay_out(segment)? })
+        Ok(Self { ticket: segment.ticket(), directions: format_segment(segment)? })
     }
 
-    /// What the other end opens it with.
+    /// What the other end needs to open it.
     pub fn ticket(&self) -> crate::segment::Ticket {
         self.ticket
     }
 
     /// The other end has opened it.
-    pub fn accepted(self, bell: Connection) -> SharedLink {
-        let (out, inward) = self.ways;
-        SharedLink::new(bell, out, inward)
+    pub fn accepted(self, socket: Connection) -> SharedLink {
+        let (out, inward) = self.directions;
+        SharedLink::new(socket, out, inward)
     }
 }
 
-/// Memory for a new link, as its acceptor has opened it.
+/// Memory of a new link that the acceptor has opened.
 #[derive(Debug)]
 pub struct Opened {
-    ways: (Way, Way),
+    directions: (LinkDirection, LinkDirection),
 }
 
 impl Opened {
-    /// Opens what was offered, if it can be had and is what we would have made.
+    /// Opens what was offered, if this process can and it has the layout of this version.
     pub fn new(ticket: &crate::segment::Ticket) -> io::Result<Self> {
-        if ticket.bytes != SEGMENT_BYTES as u64 {
-            return Err(io::Error::other("its memory has another size"));
-        }
-        Ok(Self { ways: find(Segment::open(ticket)?)? })
+        Ok(Self { directions: open_segment(Segment::open(ticket)?)? })
     }
 
     /// The link.
-    pub fn link(self, bell: Connection) -> SharedLink {
-        let (inward, out) = self.ways;
-        SharedLink::new(bell, out, inward)
+    pub fn link(self, socket: Connection) -> SharedLink {
+        let (inward, out) = self.directions;
+        SharedLink::new(socket, out, inward)
     }
 }
 
 impl SharedLink {
-    fn new(bell: Connection, out: Way, inward: Way) -> Self {
+    fn new(socket: Connection, out: LinkDirection, inward: LinkDirection) -> Self {
         Self {
-            bell,
-            outlet: Outlet::new(out),
-            tenancy: Arc::new(Tenancy::new(inward.clone())),
-            inlet: Inlet::new(inward),
+            socket,
+            writer: RingWriter::new(out),
+            tracker: Arc::new(CellTracker::new(inward.clone())),
+            reader: RingReader::new(inward),
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             left: Vec::new(),
             body: Box::new([0; BODY_BYTES_MAX]),
             encoded: Vec::new(),
             has_sent: false,
-            has_whispered: false,
+            has_sent_lazily: false,
             has_taken: false,
             end: None,
         }
@@ -143,22 +141,22 @@ impl SharedLink {
 
     /// The name of its socket in the poller.
     pub fn token(&self) -> Token {
-        self.bell.token()
+        self.socket.token()
     }
 
-    /// Copies a frame to where the other end reads it, or has it wait until there is room.
+    /// Copies a frame to the other end, or queues it until there is room.
     pub fn put(&mut self, header: &DataHeader, payload: Lease, ticket: Ticket) {
         let head = encode_data_head(header).expect("the executor's frames are within the bounds");
         if self.backlog.is_empty() && self.end.is_none() && self.send_frame(&head, &payload) {
             self.left.push(ticket);
-            // Whoever sleeps can begin with this frame while we copy the next one.
+            // The other end can begin with this frame while the next one is copied.
             self.wake_reader();
         } else {
             self.wait(Waiting::Frame(head, payload, Some(ticket)));
         }
     }
 
-    /// Sends a message, or has it wait until there is room.
+    /// Sends a message, or queues it until there is room.
     pub fn say(&mut self, message: &LinkMessage) {
         let mut encoded = core::mem::take(&mut self.encoded);
         encoded.clear();
@@ -167,17 +165,17 @@ impl SharedLink {
         if !(self.backlog.is_empty() && self.end.is_none() && self.send_message(&encoded)) {
             self.wait(Waiting::Message(encoded.clone()));
         } else if can_wait(message) {
-            (self.has_sent, self.has_whispered) = (had_sent, true);
+            (self.has_sent, self.has_sent_lazily) = (had_sent, true);
         }
         self.encoded = encoded;
     }
 
-    /// What could wait is told with the next flush, too.
+    /// The next flush wakes the other end for messages that could wait, too.
     pub fn hurry(&mut self) {
-        self.has_sent |= core::mem::take(&mut self.has_whispered);
+        self.has_sent |= core::mem::take(&mut self.has_sent_lazily);
     }
 
-    /// Sends a message ahead of all that waits for room.
+    /// Sends a message ahead of all that is queued.
     pub fn say_urgently(&mut self, message: &LinkMessage) {
         let mut encoded = Vec::new();
         encode_link_into(message, &mut encoded).expect("the group's messages are within the bounds");
@@ -193,25 +191,25 @@ impl SharedLink {
         self.backlog.push_back(waiting);
     }
 
-    /// Says whether it was sent.
+    /// Returns whether there was room.
     fn send_frame(&mut self, head: &[u8; DATA_HEAD_BYTES], payload: &Lease) -> bool {
         let sent = if payload.len() <= limits::SHARED_INLINE_BYTES_MAX {
             let mut body = [0; BODY_BYTES_MAX];
             body[..DATA_HEAD_BYTES].copy_from_slice(head);
             payload.read(&mut body[DATA_HEAD_BYTES..][..payload.len()]);
-            self.outlet.put(&body[..DATA_HEAD_BYTES + payload.len()], Source::from(&[][..]))
+            self.writer.put(&body[..DATA_HEAD_BYTES + payload.len()], None)
         } else {
-            self.outlet.put(head, Source::from(payload))
+            self.writer.put(head, Some(payload))
         };
         self.note_sent(sent)
     }
 
-    /// Says whether it was sent. A long message goes into cells.
+    /// Returns whether there was room. A long message goes into cells.
     fn send_message(&mut self, encoded: &[u8]) -> bool {
         let sent = if encoded.len() <= BODY_BYTES_MAX {
-            self.outlet.put(encoded, Source::from(&[][..]))
+            self.writer.put(encoded, None)
         } else {
-            self.outlet.put(&[], Source::from(encoded))
+            self.writer.put(&[], Some(&Lease::from(encoded.to_vec())))
         };
         self.note_sent(sent)
     }
@@ -225,8 +223,7 @@ impl SharedLink {
         is_sent
     }
 
-    /// The memory of a put is no longer to be read. Says whether it was still waiting; the frame goes out all the
-    /// same, with other bytes.
+    /// Ends reading the memory of a put. Returns whether it was still queued; its frame is sent with zeros.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         for waiting in &mut self.backlog {
             if let Waiting::Frame(_, payload, of) = waiting
@@ -240,7 +237,7 @@ impl SharedLink {
         false
     }
 
-    /// Sends what there is room for, and wakes the other end if it waits for what we did.
+    /// Sends what there is room for, and wakes the other end if it sleeps.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
         if !self.backlog.is_empty() {
             self.send_backlog()?;
@@ -249,7 +246,7 @@ impl SharedLink {
         if self.has_sent {
             self.wake_reader();
         }
-        if self.has_taken | self.tenancy.take_returned() {
+        if self.has_taken | self.tracker.take_returned() {
             self.has_taken = false;
             self.wake(FOR_ROOM);
         }
@@ -258,9 +255,9 @@ impl SharedLink {
 
     fn send_backlog(&mut self) -> io::Result<()> {
         if self.backlog_bytes > limits::QUEUED_BYTES_MAX {
-            return Err(io::Error::other("the other end reads too slowly"));
+            return Err(io::Error::other("the other end reads too slowly: too many bytes are queued"));
         }
-        self.outlet.refresh()?;
+        self.writer.refresh()?;
         while self.end.is_none()
             && let Some(waiting) = self.backlog.pop_front()
         {
@@ -290,74 +287,73 @@ impl SharedLink {
         self.left.drain(..).chain(waiting)
     }
 
-    /// Sends the rest and ends the output. Returns true when that is done, or the link is broken. What is in the memory
-    /// can be read after that.
+    /// Sends the rest and ends the output. True when that is done, or the link is broken. The other end can still read
+    /// what is in the memory.
     pub fn poll_closed(&mut self) -> bool {
         let is_sending =
             self.flush(&mut Vec::new()).is_ok() && !self.backlog.is_empty() && self.end.is_none();
-        !is_sending && self.bell.poll_finish()
+        !is_sending && self.socket.poll_finish()
     }
 
-    /// The poller tells of the bell: it rang, or the other end is gone.
+    /// The poller reports the socket: this end was woken, or the other end is gone.
     pub fn handle_ready(&mut self) {
-        match self.bell.fill() {
-            Ok(_) => self.bell.take(|input| *input = &[]),
+        match self.socket.fill() {
+            Ok(_) => self.socket.take(|input| *input = &[]),
             Err(error) => {
                 self.end.get_or_insert(error);
             }
         }
     }
 
-    /// Whether a turn would find something to do.
-    pub fn is_stirring(&self) -> bool {
-        self.inlet.has_records() || self.end.is_some() || !self.backlog.is_empty() && self.outlet.has_news()
+    /// Whether something has arrived, or can be sent.
+    pub fn is_ready(&self) -> bool {
+        self.reader.has_records() || self.end.is_some() || !self.backlog.is_empty() && self.writer.has_news()
     }
 
-    /// From now on the other end rings for what it does. Says whether it has done something before it could know: then
-    /// there is nothing to sleep for.
+    /// From now on the other end wakes this one. True if something has arrived already: then the thread must not sleep.
     pub fn prepare_sleep(&self) -> bool {
         let wake_for = FOR_RECORDS | if self.backlog.is_empty() { 0 } else { FOR_ROOM };
-        sleep::prepare(self.inlet.way().word(Word::Bell), wake_for);
-        let is_stirring = self.is_stirring();
-        if is_stirring {
-            self.awaken();
+        sleep::prepare(self.reader.direction().word(Word::SleepMarks), wake_for);
+        let is_ready = self.is_ready();
+        if is_ready {
+            self.cancel_sleep();
         }
-        is_stirring
+        is_ready
     }
 
-    /// We are awake, and look at the ring by ourselves.
-    pub fn awaken(&self) {
-        sleep::cancel(self.inlet.way().word(Word::Bell), u64::MAX);
+    /// This end is awake and polls the ring: it need not be woken.
+    pub fn cancel_sleep(&self) {
+        sleep::cancel(self.reader.direction().word(Word::SleepMarks), u64::MAX);
     }
 
     fn wake_reader(&mut self) {
-        (self.has_sent, self.has_whispered) = (false, false);
+        (self.has_sent, self.has_sent_lazily) = (false, false);
         self.wake(FOR_RECORDS);
     }
 
-    /// Rings if the other end sleeps and waits for this.
+    /// Wakes the other end if it sleeps and waits for this.
     fn wake(&mut self, cause: u64) {
-        let marks = self.outlet.way().word(Word::Bell);
-        // All of them are taken, even if the wish has become another one in between: nobody else would ring.
+        let marks = self.writer.direction().word(Word::SleepMarks);
+        // All marks are taken, even if they have changed in between: no other thread would wake it.
         if sleep::sleepers(marks) & cause == 0 || !sleep::claim(marks, u64::MAX) {
             return;
         }
-        // One that has not left yet is enough.
-        if self.bell.queued_bytes() == 0 {
-            self.bell.send(&[1]);
+        // A byte that has not left yet is enough.
+        if self.socket.queued_bytes() == 0 {
+            self.socket.send(&[1]);
         }
-        // If the connection is broken, reading it shows that, behind what the other end sent before.
-        let _ = self.bell.flush(&mut Vec::new());
+        // If the connection is broken, reading shows that, after what the other end sent before.
+        let _ = self.socket.flush(&mut Vec::new());
     }
 
-    /// The next arrival, if there is one. Frames are judged by their headers; payloads stay where they lie, unless
-    /// they are small or lie in the cells that must not be held.
+    /// The next arrival, if there is one. Frames are accepted by their headers. Payloads stay in their cells, unless they
+    /// are small or the cells must not be held.
     pub fn next(
         &mut self,
         pool: &mut SlotPool,
         judge: impl Fn(&DataHeader) -> FrameDecision,
     ) -> io::Result<Option<Arrival>> {
-        let Some(record) = self.inlet.pop(&mut self.body)? else {
+        let Some(record) = self.reader.pop(&mut self.body)? else {
             return self.end.take().map_or(Ok(None), Err);
         };
         self.has_taken = true;
@@ -371,7 +367,7 @@ impl SharedLink {
         judge: impl Fn(&DataHeader) -> FrameDecision,
     ) -> io::Result<Arrival> {
         let cells = match record.cells {
-            Some((run, bytes)) => Some(self.tenancy.take(run, bytes)?),
+            Some((run, bytes)) => Some(self.tracker.take(run, bytes)?),
             None => None,
         };
         let mut input = &self.body[..record.body_bytes];
@@ -383,9 +379,9 @@ impl SharedLink {
         }
         let mut decoder = LinkDecoder::default();
         let item = decoder.next_item(&mut input).map_err(io::Error::other)?;
-        match item.ok_or_else(|| io::Error::other("a record holds no whole frame"))? {
+        match item.ok_or_else(|| io::Error::other("invalid record: no whole frame"))? {
             LinkItem::Message(message) if input.is_empty() => Ok(Arrival::Message(message)),
-            LinkItem::Message(_) => Err(io::Error::other("something follows a message in its record")),
+            LinkItem::Message(_) => Err(io::Error::other("invalid record: bytes after a message")),
             LinkItem::Data(header) => {
                 let length = header.length as usize;
                 let is_whole = match &cells {
@@ -393,7 +389,9 @@ impl SharedLink {
                     None => input.len() == length,
                 };
                 if !is_whole {
-                    return Err(io::Error::other("a record and its payload differ in length"));
+                    return Err(io::Error::other(
+                        "invalid record: a header and a payload of different lengths",
+                    ));
                 }
                 match judge(&header) {
                     FrameDecision::Violation(why) => Err(io::Error::other(why)),
@@ -405,7 +403,7 @@ impl SharedLink {
     }
 }
 
-/// Where a payload stays until it is used.
+/// The buffer that holds a payload until it is used.
 fn place(cells: Option<Cells>, inline: &[u8], pool: &mut SlotPool) -> SlotBuffer {
     match cells {
         Some(cells) if cells.end() <= limits::SHARED_CELLS_HELD_MAX => cells.into(),

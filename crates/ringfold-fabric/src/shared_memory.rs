@@ -3,7 +3,7 @@
 //! Unlike a [segment](crate::segment), it belongs to the user, who may have made the file with other means. So nothing
 //! is written into it to know it by: it is known by its device and number, which no other file has while it is open.
 
-use crate::memory::Memory;
+use crate::memory::{Memory, RawMemory};
 use crate::shared_bytes::SharedBytes;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// Memory of this process that lies in a file, so that others of the host can map it.
 #[derive(Debug)]
 pub struct SharedMemory {
-    memory: Memory,
+    memory: RawMemory,
     file: OwnedFd,
     offset: u64,
 }
@@ -66,16 +66,15 @@ impl SharedMemory {
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mapping = Mapping::new(&file, 0, mapped)?;
         let start = mapping.base.as_ptr();
-        // SAFETY: the mapping lives as long as the memory. Other processes may write it, as they may with any window;
-        // within this process nobody else has it.
-        let memory = unsafe { Memory::kept(start, bytes, Box::new(mapping)) };
+        // SAFETY: the mapping lives as long as the memory, and nothing else in this process refers to it.
+        let memory = unsafe { RawMemory::kept(start, bytes, Box::new(mapping)) };
         Ok(Self { memory, file, offset: 0 })
     }
 
     /// Memory that is the file's, from `offset` on. That it is, is the caller's word: if it is not, others write elsewhere
     /// in the file. Others map it only if the file has the seal `F_SEAL_SHRINK`.
     pub fn of(memory: Memory, file: OwnedFd, offset: u64) -> Self {
-        Self { memory, file, offset }
+        Self { memory: memory.into(), file, offset }
     }
 
     /// How many bytes.
@@ -109,7 +108,7 @@ impl SharedMemory {
     }
 
     /// The memory, and the file that has to be kept open for others to map it.
-    pub fn into_parts(self) -> (Memory, OwnedFd) {
+    pub fn into_parts(self) -> (RawMemory, OwnedFd) {
         (self.memory, self.file)
     }
 }
@@ -276,10 +275,13 @@ mod tests {
         let made = SharedMemory::create(10_000).unwrap();
         let mapped = MappedMemory::open(&made.ticket().unwrap()).unwrap();
         mapped.write(9_990, b"ten bytes!");
-        let (memory, _file) = made.into_parts();
-        assert_eq!(&memory.as_slice()[9_990..], b"ten bytes!");
+        let (mut memory, _file) = made.into_parts();
+        let mut bytes = [0; 10_000];
+        memory.read(0, &mut bytes);
+        assert_eq!(&bytes[9_990..], b"ten bytes!");
         mapped.set_word(8, 77);
-        assert_eq!(memory.as_slice()[8..16], 77_u64.to_ne_bytes());
+        memory.read(8, &mut bytes[..8]);
+        assert_eq!(bytes[..8], 77_u64.to_ne_bytes());
         drop(memory);
         let mut again = [0; 3];
         mapped.read(9_990, &mut again);
@@ -288,13 +290,15 @@ mod tests {
 
     #[test]
     fn memory_may_begin_anywhere_in_a_file() {
-        let made = SharedMemory::create(20_000).unwrap();
+        let mut made = SharedMemory::create(20_000).unwrap();
         let whole = made.ticket().unwrap();
         let part = FileTicket { offset: 5_003, bytes: 100, ..whole };
         let mapped = MappedMemory::open(&part).unwrap();
         assert_eq!((mapped.len(), mapped.offset()), (100, 5_003));
         mapped.write(99, &[7]);
-        assert_eq!(made.memory.as_slice()[5_102], 7);
+        let mut byte = [0];
+        made.memory.read(5_102, &mut byte);
+        assert_eq!(byte, [7]);
         let none = MappedMemory::open(&FileTicket { offset: 20_000, bytes: 0, ..whole }).unwrap();
         none.write(0, &[]);
     }

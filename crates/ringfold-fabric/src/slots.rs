@@ -1,10 +1,10 @@
-//! The memory of slots: frames that arrived and were not read.
+//! The memory of slots: payloads that have arrived.
 
 use crate::limits;
 use crate::shared_ring::Cells;
 use ringfold_proto::limits::PAYLOAD_BYTES_MAX;
 
-/// A frame's payload: in memory of ours, or where its sender has put it.
+/// A frame's payload, in memory of this process or in the cells of its sender.
 #[derive(Debug)]
 pub struct SlotBuffer {
     memory: SlotMemory,
@@ -14,7 +14,7 @@ pub struct SlotBuffer {
 #[derive(Debug)]
 enum SlotMemory {
     Block(Box<[u8]>),
-    /// Goes back to its sender when it is dropped.
+    /// Released when dropped.
     Cells(Cells),
 }
 
@@ -32,7 +32,7 @@ impl SlotBuffer {
         }
     }
 
-    /// The payload, to be filled. What lies in the sender's memory is full, and there is nothing to fill.
+    /// The payload, to be filled. Empty for cells, which are full.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match &mut self.memory {
             SlotMemory::Block(block) => &mut block[..self.bytes],
@@ -47,7 +47,7 @@ impl From<Cells> for SlotBuffer {
     }
 }
 
-/// Blocks that are not in use, by size. Steady state allocates nothing.
+/// Blocks that are not in use, by size, so that a steady state allocates nothing.
 #[derive(Debug)]
 pub struct SlotPool {
     spare: [Vec<Box<[u8]>>; SIZES.len()],
@@ -64,7 +64,7 @@ impl Default for SlotPool {
 }
 
 impl SlotPool {
-    /// Memory for a payload of so many bytes, which a header's check has bounded.
+    /// Memory for a payload, whose size the check of its header has bounded.
     pub fn take(&mut self, bytes: usize) -> SlotBuffer {
         let size = SIZES.iter().position(|size| bytes <= *size).expect("payloads are bounded");
         let block = self.spare[size].pop();
@@ -75,7 +75,7 @@ impl SlotPool {
         SlotBuffer { memory: SlotMemory::Block(block), bytes }
     }
 
-    /// Memory that is no longer needed.
+    /// Keeps memory that is no longer needed.
     pub fn give_back(&mut self, buffer: SlotBuffer) {
         let SlotMemory::Block(block) = buffer.memory else { return };
         let bytes = block.len();

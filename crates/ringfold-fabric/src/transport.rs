@@ -96,7 +96,7 @@ impl Transport {
     pub(crate) fn watch(self: &Arc<Self>, poller: &Poller, token: Token) -> io::Result<()> {
         self.stream.set_nodelay(true)?;
         self.check_health_in(poller)?;
-        poller.add(&self.stream, token, false)
+        poller.add(&self.stream, token)
     }
 
     /// Has a poller check whether the other host answers.
@@ -125,12 +125,9 @@ impl Transport {
         Ok(())
     }
 
-    /// Changes what a poller tells of.
+    /// Changes what the poller reports.
     pub(crate) fn rewatch(&self, poller: &Poller, token: Token, input: bool, room: bool) -> io::Result<()> {
-        match input {
-            true => poller.modify(&self.stream, token, room),
-            false => poller.ignore_input(&self.stream, token, room),
-        }
+        poller.modify(&self.stream, token, input, room)
     }
 
     pub(crate) fn unwatch(&self, poller: &Poller) -> io::Result<()> {

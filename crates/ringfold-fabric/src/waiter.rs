@@ -1,11 +1,11 @@
 //! Waiting: spin while it pays, then yield, then block.
 //!
-//! All waits of Ringfold go through one [`Waiter`]. How long each stage lasts is data, a [`Policy`]. What ends a wait
-//! besides success is a [`Wait`]: a [`Deadline`], a [`CancelToken`], a number of checks. How a thread that blocks is
-//! woken without a lost wake-up is [`sleep`].
+//! All waits of Ringfold go through one [`Waiter`]. A [`Policy`] says how long each stage lasts. A [`Wait`] says what
+//! ends the wait besides success: a [`Deadline`], a [`CancelToken`], a number of checks. [`sleep`] wakes threads that
+//! block, and loses no wake-up.
 //!
-//! A waiter does not call back: its user checks, asks for the next [`Step`], and does what the step says. So what is
-//! checked may borrow whatever it needs, and blocks on what suits it: a futex, a poller, or time alone.
+//! A waiter does not call back: its user checks, asks for the next [`Step`], and does it. So a check may borrow what it
+//! needs, and the thread may block on a futex, in a poller, or for a time.
 //!
 //! ```
 //! use ringfold_fabric::waiter::Wait;
@@ -34,13 +34,13 @@ pub use policy::Policy;
 use core::time::Duration;
 use std::time::Instant;
 
-/// What ends a wait besides success: whichever of these comes first.
+/// What ends a wait besides success, whichever comes first.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Wait<'a> {
     /// The time at which it ends.
     pub deadline: Deadline,
-    /// After how many checks it ends. Such a wait spins and never blocks: ten million checks take seconds, but hours
-    /// if the thread blocks between them.
+    /// After how many checks it ends. Such a wait never blocks: ten million checks take seconds, or hours if the
+    /// thread blocks between them.
     pub checks_max: Option<u64>,
     /// Asked once per interval of the token, by the thread that waits.
     pub cancel: Option<&'a CancelToken>,
@@ -63,7 +63,7 @@ impl<'a> Wait<'a> {
         Self { cancel, ..self }
     }
 
-    /// Checks until there is an answer that nobody wakes this thread for. None if the wait is over before.
+    /// Checks until there is an answer, where nobody wakes this thread. None if the wait is over before.
     pub fn poll<T>(self, mut check: impl FnMut() -> Option<T>) -> Option<T> {
         let mut waiter = Waiter::start(Policy::POLLED, &self);
         loop {
@@ -105,6 +105,8 @@ pub struct Waiter {
     policy: Policy,
     /// How long the next wait spins.
     spin: Duration,
+    /// Waits in a row that took much longer than any spin.
+    slow_waits: u32,
     /// So many waits to come do not yield.
     waits_without_yield: u32,
     /// How many those will be the next time.
@@ -112,7 +114,7 @@ pub struct Waiter {
     current: Current,
 }
 
-/// The state of the wait that goes on.
+/// The state of one wait.
 #[derive(Clone, Copy, Default, Debug)]
 struct Current {
     /// Checks before the clock is read.
@@ -121,7 +123,7 @@ struct Current {
     counted: u64,
     /// When the clock was first read.
     began: Option<Instant>,
-    /// When this thread last yielded, if that was its last step.
+    /// When the thread yielded, if that was its last step.
     yielded: Option<Instant>,
     yields: u32,
     has_blocked: bool,
@@ -132,12 +134,17 @@ struct Current {
 /// How many waits do not yield after one in which that took too long: at first, and at most.
 const WITHOUT_YIELD: core::ops::Range<u32> = 64..8192;
 
+/// One of so many slow waits spins for the longest time. Otherwise a phase of slow waits would have no end where each
+/// wake-up takes longer than the spin that avoids it.
+const FULL_SPIN_EVERY: u32 = 32;
+
 impl Waiter {
     /// A waiter that has learnt nothing yet.
     pub fn new(policy: Policy) -> Self {
         let mut waiter = Self {
             policy,
             spin: policy.spin_max,
+            slow_waits: 0,
             waits_without_yield: 0,
             next_without_yield: WITHOUT_YIELD.start,
             current: Current::default(),
@@ -161,7 +168,7 @@ impl Waiter {
         self.current = Current { checks: self.first_checks(), ..Current::default() };
     }
 
-    /// Begins another wait at a time that the caller has read from the clock. The first checks count as made.
+    /// Begins another wait at a time that the caller has just read. The first checks count as made.
     #[inline]
     pub fn begin_at(&mut self, now: Instant) {
         let checks = if self.spin.is_zero() { 0 } else { self.policy.checks_per_clock };
@@ -173,11 +180,6 @@ impl Waiter {
     pub fn first_checks(&self) -> u32 {
         let Policy { checks, checks_per_clock, spin_max, .. } = self.policy;
         if self.spin == spin_max { checks } else { checks.min(checks_per_clock) }
-    }
-
-    /// How long the next wait spins.
-    pub fn spin(&self) -> Duration {
-        self.spin
     }
 
     /// Changes the policy of the waits to come.
@@ -264,9 +266,9 @@ impl Waiter {
         Step::Block((waited / block_divisor).clamp(block_min, longest).min(block_max))
     }
 
-    /// Whether to let others run. If all ranks share the cores, the one that is waited for often is next in line, and
-    /// nobody has to be put to sleep and woken. If another program is next, it may keep the core for milliseconds,
-    /// and a thread that blocks gets it back sooner.
+    /// Whether to let other threads run. Where ranks share cores, the awaited one often runs next, and no thread has to
+    /// be woken. If another program runs next it may keep the core for milliseconds; a thread that blocks gets it back
+    /// sooner.
     fn yields(&mut self, waited: Duration) -> bool {
         let current = &mut self.current;
         if current.yields == 0 && self.waits_without_yield > 0 {
@@ -280,12 +282,12 @@ impl Waiter {
         true
     }
 
-    /// What was waited for has come: learns from the time that it took, and begins another wait.
+    /// The wait has succeeded: learns from the time that it took, and begins another one.
     #[inline]
     pub fn finish(&mut self) {
         match self.current.began {
             Some(began) if self.current.yields > 0 || self.current.has_blocked => self.learn(began.elapsed()),
-            Some(_) => self.spin = self.policy.spin_max,
+            Some(_) => (self.spin, self.slow_waits) = (self.policy.spin_max, 0),
             None => {}
         }
         self.begin();
@@ -294,13 +296,19 @@ impl Waiter {
     /// A wait has taken so long in all, its blocking included.
     pub fn learn(&mut self, waited: Duration) {
         let Policy { spin_min, spin_max, .. } = self.policy;
-        self.spin = if waited <= self.spin {
-            spin_max
-        } else if waited <= spin_max.saturating_mul(2) {
-            // To block was a mistake: most of the time was the waking.
-            self.spin.saturating_mul(2).min(spin_max)
-        } else {
-            (self.spin / 2).max(spin_min)
-        };
+        if waited > spin_max.saturating_mul(2) {
+            self.slow_waits = self.slow_waits.wrapping_add(1);
+            self.spin = match self.slow_waits {
+                slow if slow.is_multiple_of(FULL_SPIN_EVERY) => spin_max,
+                // The full spin was a trial.
+                slow if slow > FULL_SPIN_EVERY => spin_min,
+                _ => (self.spin / 2).max(spin_min),
+            };
+            return;
+        }
+        self.slow_waits = 0;
+        // A wait that was longer than its spin and is not slow was mostly the waking.
+        let paid = waited <= self.spin;
+        self.spin = if paid { spin_max } else { self.spin.saturating_mul(2).min(spin_max) };
     }
 }

@@ -4,7 +4,7 @@ use crate::node::{KEY, LONG, Node, dial, epoch};
 use ringfold_fabric::channel::Endpoint;
 use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::poller::Readiness;
-use ringfold_fabric::rendezvous::{Invited, Rendezvous};
+use ringfold_fabric::rendezvous::{RemoteInvitation, Rendezvous};
 use ringfold_proto::handshake::{Identity, Secret, DialTarget};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{PeerId, RunId};
@@ -125,7 +125,7 @@ fn a_rendezvous_waits_for_descriptors() {
     let at: SocketAddr = other.says("listens at ").parse().unwrap();
     let (host, id) = (other.says("host: ").parse().unwrap(), other.says("invitation: ").parse().unwrap());
     let key: Vec<u8> = other.says("key: ").split(' ').map(|byte| byte.parse().unwrap()).collect();
-    let invited = Invited { host, addresses: vec![at], id, key: key.try_into().unwrap() };
+    let invited = RemoteInvitation { host, addresses: vec![at], id, key: key.try_into().unwrap() };
     let crowd = crowd(at);
     other.tell();
     let busy: u64 = other.says("busy: ").parse().unwrap();
@@ -133,7 +133,7 @@ fn a_rendezvous_waits_for_descriptors() {
     drop(crowd);
     let here = rendezvous("here");
     let mine = here.invite().unwrap();
-    here.meet(&mine, &invited, "there", Instant::now() + LONG).unwrap();
+    here.connect(&mine, &invited, "there", Instant::now() + LONG).unwrap();
 }
 
 fn rendezvous(name: &str) -> Rendezvous {

@@ -1,8 +1,8 @@
-//! Checks every plan under as many orders of events as there is patience for.
+//! Checks all plans under many orders of events.
 //!
 //! `cargo run --release --example check -- --seeds 100 --worlds 1-17 --first 0`
 
-use ringfold_plan::checker::{Sweep, Swept};
+use ringfold_plan::checker::{Sweep, SweepResult};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -18,12 +18,12 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     let mut rows = BTreeMap::new();
     let mut world = 0;
-    let result = sweep.run(|swept| {
-        if swept.world != world {
-            world = swept.world;
+    let result = sweep.run(|result| {
+        if result.world != world {
+            world = result.world;
             eprintln!("world {world:2} after {:6.1} s", begin.elapsed().as_secs_f64());
         }
-        add(&mut rows, swept);
+        add(&mut rows, result);
     });
     println!("{:<16}{:<10}{:>8}{:>12}{:>14}", "collective", "algorithm", "cases", "runs", "events");
     let mut total = (0, 0, 0);
@@ -44,11 +44,11 @@ fn main() -> ExitCode {
 
 type Row = (u64, u64, u64);
 
-fn add(rows: &mut BTreeMap<(&'static str, String), Row>, swept: &Swept) {
-    let row = rows.entry((swept.collective, format!("{:?}", swept.algorithm))).or_default();
-    row.0 += swept.cases;
-    row.1 += swept.proof.runs;
-    row.2 += swept.proof.events;
+fn add(rows: &mut BTreeMap<(&'static str, String), Row>, result: &SweepResult) {
+    let row = rows.entry((result.collective, format!("{:?}", result.algorithm))).or_default();
+    row.0 += result.cases;
+    row.1 += result.proof.runs;
+    row.2 += result.proof.events;
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Sweep, String> {
@@ -64,7 +64,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Sweep, String> {
                 (sweep.world_min, sweep.world_max) = (number(min)? as usize, number(max)? as usize);
                 let sound = 1 <= sweep.world_min && sweep.world_max <= ringfold_plan::checker::WORLD_MAX;
                 if !sound {
-                    return Err(format!("worlds {value} are not between 1 and 63"));
+                    return Err(format!("invalid worlds {value}: must be between 1 and 63"));
                 }
             }
             _ => return Err(format!("unknown option {name}")),

@@ -1,33 +1,31 @@
-//! Proves plans right, as far as running them can: executes all ranks' plans through the real executor,
-//! over an in-memory medium, with symbols for elements, under many orders of events.
+//! Checks plans by running them: all ranks, through the real executor, over an in-memory medium, with symbolic elements,
+//! under many orders of events.
 //!
-//! A case is run with the tightest windows. In each run every rank must end with the right result, all
-//! with the same bits; each rank's data must be in each element exactly once, with the lowest rank on the
-//! left wherever two operands meet; averages must be settled exactly once; nothing may be overwritten
-//! while it is being sent; the source must stay as it was unless the operation is in place; the traffic
-//! must be what the method says; and it must end. In place and out of place must give the same bits.
-//!
-//! New methods are checked by calling [`check`] with what they claim to do.
+//! A case is run with minimal windows. In each run every rank must end with the right result and the same bits. Each
+//! rank's data must be in each element exactly once, with the lowest rank on the left in each reduction. Averages must be
+//! settled exactly once. Nothing may be overwritten while it is being sent. The source must not change unless the
+//! operation is in place. The traffic must be what the method states, and the run must end. In place and out of place
+//! must give the same bits.
 
+mod checker_medium;
 mod memory;
-mod port;
 mod run;
 mod schedule;
 mod shares;
 mod sweep;
 mod symbol;
 
-pub use schedule::{Policy, Schedule};
+pub use schedule::{Schedule, SchedulePolicy};
 pub use shares::Shares;
-pub use sweep::{Sweep, Swept, shuffled};
-pub use symbol::Trouble;
+pub use sweep::{Sweep, SweepResult, shuffled};
+pub use symbol::ElementFault;
 
 use crate::choice;
 use crate::layout::Layout;
 use crate::method::Task;
 use crate::plan::Plan;
 use crate::shape::GroupShape;
-use crate::step::Place;
+use crate::step::OpBuffer;
 use crate::structure::{self, Flaw, extent};
 use core::fmt;
 use memory::Memory;
@@ -36,185 +34,117 @@ use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Tuning;
 use symbol::Symbol;
 
-/// The largest world that symbols can stand for.
+/// The largest world that symbols support.
 pub const WORLD_MAX: usize = 63;
 
-/// All ranks' plans of one collective, and what to hold them to.
+/// The plans of all ranks for one collective, and their expected traffic.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What is asked for.
+    /// The operation.
     pub descriptor: Descriptor,
-    /// How the whole is shared out.
+    /// The sizes of all parts.
     pub shares: Shares,
-    /// What each rank knows of that.
+    /// The layout that each rank knows.
     pub layouts: Vec<Layout>,
-    /// The group.
+    /// The shape of the group.
     pub shape: GroupShape,
-    /// What the group agreed on; also the executors' windows.
+    /// The tuning of the group, including the windows.
     pub tuning: Tuning,
-    /// Whether source and target are the same memory. For a reduce-scatter, and at the root of a scatter, the
-    /// target is then the own part of the source; for an all-gather, and at the root of a gather, the source is
-    /// the own part of the target.
+    /// Whether source and target share memory. For a reduce-scatter, and at the root of a scatter, the target is then a
+    /// part of the source; for an all-gather, and at the root of a gather, the source is a part of the target.
     pub in_place: bool,
     /// One plan per rank.
     pub plans: Vec<Plan>,
-    /// Elements that all ranks together shall send.
+    /// The elements that all ranks must send together.
     pub traffic: u64,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Outcome {
-    /// For each rank, what stands for the bits of its target.
+pub struct CaseResult {
+    /// For each rank, the symbolic bits of its target.
     pub bits: Vec<Vec<u64>>,
-    /// How many events there were.
+    /// The number of events.
     pub events: u64,
 }
 
-/// What was proved.
+/// The amount of successful checks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Proof {
-    /// Runs that were made.
+    /// The number of runs.
     pub runs: u64,
-    /// Events in them.
+    /// The number of events in them.
     pub events: u64,
 }
 
-/// A rank that waits, when nothing more can happen.
+/// A wait of a rank in a deadlock.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// For a frame, or for being allowed to take it.
-    Receive {
-        /// Who waits.
-        rank: Rank,
-        /// The step that would take it.
-        step: u32,
-        /// From whom it is.
-        from: Rank,
-        /// Whether it is there.
-        arrived: bool,
-    },
+    /// For a frame, or until its step may take it.
+    Receive { rank: Rank, step: u32, from: Rank, arrived: bool },
     /// For a slot, or for something to send.
-    Send {
-        /// Who waits.
-        rank: Rank,
-        /// The step that would send it.
-        step: u32,
-        /// To whom.
-        to: Rank,
-    },
+    Send { rank: Rank, step: u32, to: Rank },
 }
 
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Receive { rank, step, from, arrived: true } => {
-                write!(f, "{rank} cannot take what came from {from} for step {step}")
+                write!(f, "{rank} cannot take the frame of {from} in step {step}")
             }
             Self::Receive { rank, step, from, arrived: false } => {
                 write!(f, "{rank} waits for {from} in step {step}")
             }
-            Self::Send { rank, step, to } => write!(f, "{rank} has yet to send step {step} to {to}"),
+            Self::Send { rank, step, to } => write!(f, "{rank} has not sent step {step} to {to}"),
         }
     }
 }
 
-/// What is wrong.
+/// An error of a case.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Problem {
-    /// It does not even look right.
+    /// A static check failed.
     #[error(transparent)]
     Structure(#[from] Flaw),
     /// A step did something wrong to an element.
-    #[error("{rank}, step {step:?}: element {element} of its {place:?} {trouble}")]
-    Step {
-        /// Whose step.
-        rank: Rank,
-        /// Which, if it can be told.
-        step: Option<u32>,
-        /// Where.
-        place: Place,
-        /// Which element of that place.
-        element: u64,
-        /// What.
-        trouble: Trouble,
-    },
+    #[error("{rank}, step {step:?}: element {element} of its {buffer:?} {fault_kind}")]
+    Step { rank: Rank, step: Option<u32>, buffer: OpBuffer, element: u64, fault_kind: ElementFault },
     /// Memory was overwritten while a frame was still to be read from it.
-    #[error("{rank}: element {element} of its {place:?} is overwritten while it is being sent to {to}")]
-    Overwritten {
-        /// Whose memory.
-        rank: Rank,
-        /// Who should have got it.
-        to: Rank,
-        /// Where.
-        place: Place,
-        /// Which element of that place.
-        element: u64,
-    },
+    #[error("{rank}: element {element} of its {buffer:?} is overwritten while it is being sent to {to}")]
+    Overwritten { rank: Rank, to: Rank, buffer: OpBuffer, element: u64 },
     /// A rank ended with a wrong result.
     #[error("{rank} ends with a wrong element {element}")]
-    Result {
-        /// Who.
-        rank: Rank,
-        /// Which element of its target.
-        element: u64,
-    },
+    Result { rank: Rank, element: u64 },
     /// Two ranks, or two runs, ended with different bits.
     #[error("{rank} ends with other bits than {other}")]
-    Bits {
-        /// Who.
-        rank: Rank,
-        /// Who, or what, it differs from.
-        other: &'static str,
-    },
+    Bits { rank: Rank, other: &'static str },
     /// The source was written out of place.
     #[error("{rank}: element {element} of the source was overwritten")]
-    Source {
-        /// Whose.
-        rank: Rank,
-        /// Which element.
-        element: u64,
-    },
+    Source { rank: Rank, element: u64 },
     /// More or less was sent than the method says.
     #[error("{sent} elements were sent, not {expected}")]
-    Traffic {
-        /// Elements sent.
-        sent: u64,
-        /// What they should have been.
-        expected: u64,
-    },
-    /// Nothing more can happen, and not all are done.
-    #[error("nothing more can happen: {}", list(waits))]
-    Stuck {
-        /// Who waits for what.
-        waits: Vec<Wait>,
-    },
-    /// A rank left a barrier before all had come.
-    #[error("{rank} leaves the barrier before {missing} has come")]
-    LeftEarly {
-        /// Who left.
-        rank: Rank,
-        /// Who had not come.
-        missing: Rank,
-    },
-    /// An executor complained, or broke a rule of the medium.
+    Traffic { sent: u64, expected: u64 },
+    /// The ranks are deadlocked.
+    #[error("deadlock: {}", list(waits))]
+    Stuck { waits: Vec<Wait> },
+    /// A rank left a barrier before all had entered it.
+    #[error("{rank} leaves the barrier before {missing} has entered it")]
+    LeftEarly { rank: Rank, missing: Rank },
+    /// An executor reported an error, or violated the medium's contract.
     #[error("{rank}: {what}")]
-    Executor {
-        /// Where.
-        rank: Rank,
-        /// What.
-        what: String,
-    },
+    Executor { rank: Rank, what: String },
 }
 
-/// What is wrong, with what, and when.
+/// An error, its case and schedule.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct Failure {
     /// The case, in words.
     pub case: String,
-    /// The order of events, where it needed one.
+    /// The order of events, if it was run.
     pub schedule: Option<Schedule>,
-    /// What is wrong.
+    /// The error.
     pub problem: Problem,
 }
 
@@ -226,7 +156,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Checks what is asked for, in place and out of place, under the schedules of these numbers.
+/// Checks an operation, in place and out of place, under the schedules with these numbers.
 pub fn check(
     descriptor: &Descriptor,
     shares: &Shares,
@@ -238,11 +168,10 @@ pub fn check(
     let mut case = Case::new(descriptor, shares, shape, tuning);
     case.check_structure()?;
     let mut first = None;
-    // What goes straight from all to all cannot be put where it came from.
-    let is_apart = matches!(descriptor.collective, Collective::AllToAll | Collective::Transfer { .. });
-    let places: &[bool] = if is_apart { &[false] } else { &[false, true] };
+    let never_in_place = matches!(descriptor.collective, Collective::AllToAll | Collective::Transfer { .. });
+    let forms: &[bool] = if never_in_place { &[false] } else { &[false, true] };
     for n in schedules {
-        for &in_place in places {
+        for &in_place in forms {
             case.in_place = in_place;
             let outcome = case.run(Schedule::numbered(n))?;
             proof.runs += 1;
@@ -259,13 +188,13 @@ pub fn check(
 }
 
 impl Case {
-    /// The plans that would be made for this, out of place.
+    /// The plans for an operation, out of place.
     ///
     /// # Panics
-    /// If the world is larger than [`WORLD_MAX`], or if there is no plan.
+    /// If the world is larger than [`WORLD_MAX`], or there is no plan.
     pub fn new(descriptor: &Descriptor, shares: &Shares, shape: &GroupShape, tuning: &Tuning) -> Self {
         let world = shape.world();
-        assert!(world <= WORLD_MAX, "symbols keep a bit for each rank");
+        assert!(world <= WORLD_MAX, "symbols have a bit for each rank");
         let ranks = || (0..world).map(Rank::from_index);
         let layouts: Vec<_> = ranks().map(|rank| shares.layout(rank)).collect();
         let plan = |rank: Rank| choice::plan(descriptor, &layouts[rank.index()], rank, shape, tuning);
@@ -282,41 +211,41 @@ impl Case {
         Self { descriptor, shares, layouts, shape, tuning, in_place: false, plans, traffic }
     }
 
-    /// Checks what can be seen without running.
+    /// Runs the static checks.
     pub fn check_structure(&self) -> Result<(), Box<Failure>> {
         structure::check(&self.descriptor, &self.layouts, &self.shape, &self.plans)
             .map_err(|flaw| self.fail(None, Problem::Structure(flaw)))
     }
 
     /// Runs all ranks by one schedule.
-    pub fn run(&self, schedule: Schedule) -> Result<Outcome, Box<Failure>> {
-        let finished = run::Run::new(self, schedule).and_then(run::Run::finish);
+    pub fn run(&self, schedule: Schedule) -> Result<CaseResult, Box<Failure>> {
+        let finished = run::CaseRun::new(self, schedule).and_then(run::CaseRun::finish);
         finished.map_err(|problem| self.fail(Some(schedule), problem))
     }
 
-    /// How many ticks it takes if each link carries one frame per tick, and all else takes no time: the
-    /// hops of a short message, and whether a long one keeps its links busy.
+    /// The number of ticks if each link carries one frame per tick and everything else takes no time: the hops of a
+    /// short message, and the utilisation of links by a long one.
     pub fn ticks(&self) -> Result<u64, Box<Failure>> {
-        let finished = run::Run::new(self, Schedule::numbered(0)).and_then(run::Run::in_step);
+        let finished = run::CaseRun::new(self, Schedule::numbered(0)).and_then(run::CaseRun::in_step);
         finished.map_err(|problem| self.fail(None, problem))
     }
 
     fn fail(&self, schedule: Option<Schedule>, problem: Problem) -> Box<Failure> {
         let algorithm =
             self.plans.first().map_or("no plan".to_owned(), |plan| format!("{:?}", plan.algorithm));
-        let place = if self.in_place { "in place" } else { "out of place" };
+        let form = if self.in_place { "in place" } else { "out of place" };
         let world = self.shape.world();
-        let mut case = format!("{} by {algorithm} in a world of {world}, {place}", self.descriptor);
+        let mut case = format!("{} by {algorithm} in a world of {world}, {form}", self.descriptor);
         if self.shares != Shares::Even {
             case += &format!(", {:?}", self.shares);
         }
         Box::new(Failure { case, schedule, problem })
     }
 
-    /// Compares what a rank ended with to what it should have, and returns what stands for its bits.
-    fn judge(&self, rank: Rank, memory: &Memory) -> Result<Vec<u64>, Problem> {
+    /// Checks the result of a rank, and returns its symbolic bits.
+    fn check_result(&self, rank: Rank, memory: &Memory) -> Result<Vec<u64>, Problem> {
         let world = self.shape.world();
-        let length = |place| extent(&self.descriptor, &self.layouts[rank.index()], world, rank, place);
+        let length = |buffer| extent(&self.descriptor, &self.layouts[rank.index()], world, rank, buffer);
         if !self.in_place {
             let first = match self.descriptor.collective {
                 Collective::AllGather => self.start_of(rank),
@@ -324,32 +253,32 @@ impl Case {
             };
             let own = |i| Symbol::own(rank.index(), first + i);
             let touched =
-                (0..length(Place::Source)).find(|i| memory.cell(Place::Source, *i) != Some(own(*i)));
+                (0..length(OpBuffer::Source)).find(|i| memory.cell(OpBuffer::Source, *i) != Some(own(*i)));
             if let Some(element) = touched {
                 return Err(Problem::Source { rank, element });
             }
         }
-        let mut bits = Vec::with_capacity(length(Place::Target) as usize);
-        for element in 0..length(Place::Target) {
-            let symbol = memory.cell(Place::Target, element);
+        let mut bits = Vec::with_capacity(length(OpBuffer::Target) as usize);
+        for element in 0..length(OpBuffer::Target) {
+            let symbol = memory.cell(OpBuffer::Target, element);
             match symbol.filter(|symbol| self.is_right(rank, element, symbol)) {
                 Some(symbol) => bits.push(symbol.bits),
                 None => return Err(Problem::Result { rank, element }),
             }
         }
-        match self.expected(rank, length(Place::Target)) {
-            Some(_) => Err(Problem::Result { rank, element: length(Place::Target) }),
+        match self.expected(rank, length(OpBuffer::Target)) {
+            Some(_) => Err(Problem::Result { rank, element: length(OpBuffer::Target) }),
             None => Ok(bits),
         }
     }
 
-    /// Whether an element of a rank's target is what was asked for.
+    /// Whether an element of a rank's target is right.
     fn is_right(&self, rank: Rank, index: u64, symbol: &Symbol) -> bool {
         let found = (symbol.element, symbol.ranks, symbol.settled);
         !symbol.raw && self.expected(rank, index) == Some(found)
     }
 
-    /// What should be at an index of a rank's target: which element, of which ranks, and whether it is settled.
+    /// The expected content of a rank's target at an index: the element, the ranks in it, and whether it is settled.
     fn expected(&self, rank: Rank, index: u64) -> Option<(u64, u64, bool)> {
         let (world, count) = (self.shape.world(), self.descriptor.count);
         let sizes = self.shares.sizes(count, world);
@@ -379,7 +308,7 @@ impl Case {
         }
     }
 
-    /// Where a rank's part begins.
+    /// The start of a rank's part.
     fn start_of(&self, rank: Rank) -> u64 {
         let sizes = self.shares.sizes(self.descriptor.count, self.shape.world());
         sizes[..rank.index()].iter().sum()

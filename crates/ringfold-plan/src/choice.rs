@@ -1,5 +1,6 @@
-//! Which way a collective is carried out, and why: the one that should take the least time. A function of what
-//! all ranks share, never of the rank: all of them must choose alike.
+//! Chooses the method of a collective: the one with the least estimated time.
+//!
+//! The choice depends only on what all ranks know, so that all ranks make the same one.
 
 use crate::cost::Cost;
 use crate::layout::Layout;
@@ -13,8 +14,8 @@ use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 
-/// All ways to carry out a collective. A new one is a file with a [`Method`] and its line here. Of two that cost
-/// the same, the first is taken.
+/// The methods of a collective. A new method is a file with a [`Method`] and a line here. Of two with the same cost,
+/// the first is chosen.
 pub fn methods(collective: Collective) -> &'static [Method] {
     match collective {
         Collective::AllReduce => {
@@ -32,39 +33,39 @@ pub fn methods(collective: Collective) -> &'static [Method] {
     }
 }
 
-/// What was chosen, and why.
+/// The chosen method, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// What was chosen. Meaningless where nobody else takes part.
+    /// The algorithm; meaningless in a world of one.
     pub algorithm: Algorithm,
-    /// Why.
+    /// Why it was chosen.
     pub reason: Reason,
-    /// What was asked for and could not be had.
-    pub concession: Option<Concession>,
-    /// All that was possible.
+    /// A request that could not be met.
+    pub limitation: Option<Limitation>,
+    /// All possible methods.
     pub candidates: Vec<Candidate>,
 }
 
-/// A way that is possible.
+/// A possible method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
-    /// Which.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// What it takes.
+    /// Its cost.
     pub cost: Cost,
-    /// The time that this should be, by the tuning's prices.
+    /// The estimated time with the costs in the tuning.
     pub estimate_ns: u64,
 }
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.algorithm, self.reason)?;
-        self.concession.map_or(Ok(()), |concession| write!(f, "; {concession}"))
+        self.limitation.map_or(Ok(()), |limitation| write!(f, "; {limitation}"))
     }
 }
 
 impl Choice {
-    /// All that was possible, with the estimates.
+    /// All candidates with their estimated times.
     ///
     /// ```
     /// # use ringfold_plan::{choice::choose, layout::Layout, shape::GroupShape};
@@ -97,72 +98,71 @@ impl fmt::Display for Nanoseconds {
     }
 }
 
-/// Why a way was chosen.
+/// Why a method was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// Nobody else is there.
+    /// The world is one rank.
     Alone,
-    /// The tuning says so.
+    /// The tuning forces it.
     Forced,
-    /// No other way is possible.
+    /// No other method is possible.
     NoOther,
-    /// It should take the least time.
+    /// It has the least estimated time.
     Cheapest,
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Alone => "nobody else takes part",
+            Self::Alone => "no other rank takes part",
             Self::Forced => "forced by the group's tuning",
-            Self::NoOther => "no other plan is possible here",
-            Self::Cheapest => "it should take the least time",
+            Self::NoOther => "no other plan is possible",
+            Self::Cheapest => "least estimated time",
         })
     }
 }
 
-/// What was asked for and could not be had.
+/// A request that could not be met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Concession {
+pub enum Limitation {
     /// The forced algorithm is not possible for this collective, shape or quantisation.
-    NotAsForced(Algorithm),
-    /// The result depends on the ring's order: without links beside the ring's edges operands can only
-    /// meet in that order. The same ring still gives the same bits.
-    OrderOfTheRing,
+    ForcedNotPossible(Algorithm),
+    /// The operand order is the ring's, because there are no links besides its edges. The same ring gives the same bits.
+    RingOrder,
 }
 
-impl fmt::Display for Concession {
+impl fmt::Display for Limitation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotAsForced(algorithm) => write!(f, "the forced {algorithm} plan is not possible here"),
-            Self::OrderOfTheRing => f.write_str("operands meet in the ring's order, for want of other links"),
+            Self::ForcedNotPossible(algorithm) => {
+                write!(f, "the forced {algorithm} plan is not possible")
+            }
+            Self::RingOrder => {
+                f.write_str("reduces in the ring's order, because the group lacks other links")
+            }
         }
     }
 }
 
 /// Why there is no plan.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoPlan {
-    /// The rank itself, the root, or an end of a transfer does not exist.
-    #[error("{rank} is not in a world of {world}")]
-    NoSuchRank {
-        /// Who.
-        rank: Rank,
-        /// How many there are.
-        world: usize,
-    },
-    /// Nothing can be sent to oneself by a transfer.
-    #[error("{0} transfers to itself")]
+    /// The rank, the root, or an end of a transfer is not in the world.
+    #[error("invalid rank {rank}: the world has {world} ranks")]
+    NoSuchRank { rank: Rank, world: usize },
+    /// The sender of a transfer is its receiver.
+    #[error("invalid transfer of {0} to itself")]
     ToOneself(Rank),
-    /// The layout does not fit the collective, or the world.
-    #[error("the layout does not fit: {0}")]
+    /// The layout does not match the collective or the world.
+    #[error("invalid layout: {0}")]
     Layout(&'static str),
-    /// Not all ranks are linked with each other, and nothing is relayed.
-    #[error("it needs a link between every two ranks that exchange data, and this group lacks some")]
+    /// A link is missing; data is not relayed.
+    #[error("the group lacks a link between two ranks that exchange data")]
     NoLink,
 }
 
-/// A rank's plan.
+/// Plans a rank's part of a collective.
 pub fn plan(
     descriptor: &Descriptor,
     layout: &Layout,
@@ -173,12 +173,12 @@ pub fn plan(
     let task = Task { descriptor, layout, me: rank, shape, tuning };
     let (method, _) = decide(&task)?;
     let draft = if task.world() == 1 { alone::draft(&task) } else { (method.draft)(&task) };
-    let fingerprint = layout.stamp(descriptor.fingerprint(method.algorithm, tuning.chunk_bytes));
+    let fingerprint = layout.add_to_fingerprint(descriptor.fingerprint(method.algorithm, tuning.chunk_bytes));
     let plan = Plan::new(method.algorithm, fingerprint, draft.scratch, draft.steps);
     Ok(Plan { is_pairwise: layout.is_pairwise(), ..plan })
 }
 
-/// Which plan all ranks make, and why, as one of them sees it.
+/// Chooses the method of all ranks, as one of them sees it.
 pub fn choose(
     descriptor: &Descriptor,
     layout: &Layout,
@@ -189,12 +189,12 @@ pub fn choose(
     decide(&Task { descriptor, layout, me: rank, shape, tuning }).map(|(_, choice)| choice)
 }
 
-/// The method of that choice.
+/// The chosen method.
 pub(crate) fn method(task: &Task) -> Result<&'static Method, NoPlan> {
     decide(task).map(|(method, _)| method)
 }
 
-/// Whether a method can be used for what was asked.
+/// Whether a method supports the request.
 fn is_possible(method: &Method, descriptor: &Descriptor, shape: &GroupShape) -> bool {
     let is_linked = match descriptor.collective {
         Collective::Transfer { from, to } => shape.is_linked(from, to),
@@ -235,19 +235,19 @@ fn decide(task: &Task) -> Result<(&'static Method, Choice), NoPlan> {
     let all = methods(descriptor.collective);
     if shape.world() == 1 {
         let (algorithm, reason) = (all[0].algorithm, Reason::Alone);
-        return Ok((&all[0], Choice { algorithm, reason, concession: None, candidates: Vec::new() }));
+        return Ok((&all[0], Choice { algorithm, reason, limitation: None, candidates: Vec::new() }));
     }
     let mut possible: Vec<_> = all.iter().filter(|method| is_possible(method, descriptor, shape)).collect();
-    let mut concession = None;
+    let mut limitation = None;
     if descriptor.reproducible {
         match possible.iter().any(|method| method.member_order) {
             true => possible.retain(|method| method.member_order),
-            false => concession = Some(Concession::OrderOfTheRing),
+            false => limitation = Some(Limitation::RingOrder),
         }
     }
     let forced = possible.iter().find(|method| Some(method.algorithm) == tuning.forced);
-    if let (None, Some(wish)) = (forced, tuning.forced) {
-        concession = concession.or(Some(Concession::NotAsForced(wish)));
+    if let (None, Some(algorithm)) = (forced, tuning.forced) {
+        limitation = limitation.or(Some(Limitation::ForcedNotPossible(algorithm)));
     }
     let candidates: Vec<_> = possible.iter().map(|method| candidate(method, task)).collect();
     let rated = possible.iter().zip(&candidates);
@@ -258,14 +258,14 @@ fn decide(task: &Task) -> Result<(&'static Method, Choice), NoPlan> {
         (None, _) => Reason::Cheapest,
     };
     let method = *forced.or(cheapest).ok_or(NoPlan::NoLink)?;
-    Ok((method, Choice { algorithm: method.algorithm, reason, concession, candidates }))
+    Ok((method, Choice { algorithm: method.algorithm, reason, limitation, candidates }))
 }
 
 /// A method and its estimate.
 fn candidate(method: &Method, task: &Task) -> Candidate {
     let tuning = task.tuning;
     let prices = if task.shape.is_on_one_host() { &tuning.shared } else { &tuning.tcp };
-    // Of all the others, two are neighbours on the ring.
+    // Two of the other ranks are neighbours on the ring.
     let others = task.world() as u64 - 1;
     let moved_percent = match others.checked_sub(2) {
         Some(beside) if method.needs_mesh && beside > 0 => {
@@ -294,12 +294,12 @@ mod tests {
 
     fn chosen(descriptor: &Descriptor, shape: &GroupShape) -> (Algorithm, Reason) {
         let choice = look(descriptor, shape, &Tuning::default());
-        assert_eq!(choice.concession, None, "{choice}");
+        assert_eq!(choice.limitation, None, "{choice}");
         (choice.algorithm, choice.reason)
     }
 
     #[test]
-    fn size_world_and_medium_decide_between_the_plans_of_an_all_reduce() {
+    fn the_plan_of_an_all_reduce_depends_on_size_world_and_transport() {
         let hosts = |world| GroupShape::uniform(world);
         let host = |world| GroupShape { hosts: vec![7; world], ..hosts(world) };
         for (bytes, shape, best) in [
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_choose_alike() {
+    fn all_ranks_choose_the_same_method() {
         let parts: Vec<u64> = (0..9).map(|rank| 100 * (rank % 4)).collect();
         let count = parts.iter().sum();
         let root = Rank(4);
@@ -345,8 +345,8 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_is_what_was_done_at_its_price() {
-        let prices = ringfold_proto::tuning::Prices {
+    fn the_estimate_is_the_sum_of_costs() {
+        let prices = ringfold_proto::tuning::TransportCosts {
             hop_ns: 1_000_000,
             frame_ns: 10_000,
             sent_ns_per_kib: 1024 * 10,
@@ -361,7 +361,7 @@ mod tests {
             found.map(|candidate| candidate.estimate_ns)
         };
         assert_eq!(of(Algorithm::Ring), Some(8 * 1_000_000 + 40 * 10_000 + 640 * 10 + 320));
-        // Half of its traffic is beside the ring.
+        // Half of its traffic is not on the ring.
         assert_eq!(of(Algorithm::Direct), Some(2 * 1_000_000 + 40 * 10_000 + 640 * 15 + 320));
         assert_eq!(of(Algorithm::OneShot), Some(1_000_000 + 100 * 10_000 + 1600 * 15 + 1600));
     }
@@ -393,34 +393,31 @@ mod tests {
     }
 
     #[test]
-    fn reproducible_reductions_follow_the_member_order_or_say_that_they_cannot() {
+    fn reproducible_reductions_use_the_member_order_or_report_a_limitation() {
         let descriptor = Descriptor { reproducible: true, ..all_reduce(1 << 30) };
         let mesh = GroupShape::uniform(8);
         assert_ne!(chosen(&descriptor, &mesh).0, Algorithm::Ring);
         let ring = GroupShape { mesh: false, ..mesh.clone() };
         let choice = look(&descriptor, &ring, &Tuning::default());
-        assert_eq!(
-            (choice.algorithm, choice.concession),
-            (Algorithm::Ring, Some(Concession::OrderOfTheRing))
-        );
+        assert_eq!((choice.algorithm, choice.limitation), (Algorithm::Ring, Some(Limitation::RingOrder)));
         assert!(choice.to_string().contains("ring's order"), "{choice}");
         let gather = descriptor.with_collective(Collective::AllGather);
         assert_eq!(chosen(&gather, &ring).0, Algorithm::Ring);
     }
 
     #[test]
-    fn the_forced_algorithm_is_taken_where_it_is_possible_and_refused_by_name_elsewhere() {
+    fn the_forced_algorithm_is_used_if_possible_and_reported_otherwise() {
         let tuning = Tuning { forced: Some(Algorithm::OneShot), ..Tuning::default() };
         let choice = look(&all_reduce(1 << 30), &GroupShape::uniform(8), &tuning);
         assert_eq!((choice.algorithm, choice.reason), (Algorithm::OneShot, Reason::Forced));
         let bare = GroupShape { mesh: false, ..GroupShape::uniform(8) };
         let choice = look(&all_reduce(4), &bare, &tuning);
-        assert_eq!(choice.concession, Some(Concession::NotAsForced(Algorithm::OneShot)));
+        assert_eq!(choice.limitation, Some(Limitation::ForcedNotPossible(Algorithm::OneShot)));
         assert_eq!(choice.algorithm, Algorithm::Ring);
     }
 
     #[test]
-    fn what_cannot_be_planned_is_refused_with_a_reason() {
+    fn invalid_requests_are_rejected_with_a_reason() {
         let of = |collective, layout: &Layout, shape: &GroupShape| {
             let count = if layout.is_pairwise() { 0 } else { 12 };
             let descriptor = Descriptor::all_reduce(count, DType::F32, ReduceOp::Sum);
@@ -463,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_cut_differently_have_different_fingerprints() {
+    fn different_layouts_have_different_fingerprints() {
         let descriptor = all_reduce(48).with_collective(Collective::AllGather);
         let print = |layout: &Layout| {
             plan(&descriptor, layout, Rank(0), &GroupShape::uniform(3), &Tuning::default())

@@ -1,33 +1,32 @@
-//! What a method costs, so that the cheapest can be taken. Whole numbers of what all ranks share: all of them
-//! must come to the same sum.
+//! The cost of a method. All numbers are integers, so that all ranks compute the same cost.
 
 use crate::method::Task;
 use crate::parts::Span;
-use ringfold_proto::tuning::Prices;
+use ringfold_proto::tuning::TransportCosts;
 
-/// What the busiest rank does, and how often ranks wait for each other.
+/// The work of the busiest rank.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Cost {
-    /// How often one rank waits for what another must have got first, one after the other.
+    /// The length of the longest chain of dependent transfers.
     pub hops: u64,
-    /// Frames that the busiest rank sends, or takes if those are more.
+    /// The maximum of the frames that it sends and receives.
     pub frames: u64,
     /// Bytes that it sends.
     pub sent_bytes: u64,
-    /// Bytes that it gets.
+    /// Bytes that it receives.
     pub received_bytes: u64,
-    /// Bytes that it combines with others.
+    /// Bytes that it reduces.
     pub reduced_bytes: u64,
 }
 
 impl Cost {
-    /// Hops and frames without bytes.
+    /// The cost of empty frames.
     pub fn empty(hops: u64, frames: u64) -> Self {
         Self { hops, frames, ..Self::default() }
     }
 
-    /// The time that it should take, in nanoseconds, where moving costs so many percent of its price.
-    pub fn estimate_ns(&self, prices: &Prices, moved_percent: u64) -> u64 {
+    /// The estimated time in nanoseconds; transfers cost `moved_percent` of their price.
+    pub fn estimate_ns(&self, prices: &TransportCosts, moved_percent: u64) -> u64 {
         let times = |amount: u64, price: u32| amount.saturating_mul(u64::from(price));
         let kib = |bytes: u64, price: u32| (u128::from(bytes) * u128::from(price) / 1024) as u64;
         let moved = kib(self.sent_bytes.max(self.received_bytes), prices.sent_ns_per_kib);
@@ -38,36 +37,36 @@ impl Cost {
     }
 }
 
-/// The sizes from which costs are made.
+/// The sizes that determine the cost of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
-    /// Ranks beside oneself.
+    /// The number of other ranks.
     pub others: u64,
-    /// The whole.
+    /// The whole tensor.
     pub whole: Amount,
-    /// The longest of its parts.
+    /// The longest part.
     pub longest: Amount,
-    /// The shortest one.
+    /// The shortest part.
     pub shortest: Amount,
-    /// All parts, each cut on its own.
+    /// The sum of all parts.
     pub parts: Amount,
-    /// What one frame holds at most: a chunk, or the whole if that is shorter.
+    /// The largest frame: a chunk, or the whole tensor if that is shorter.
     pub chunk: Amount,
 }
 
-/// Some elements, and the frames that they travel in.
+/// The size of some elements.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Amount {
-    /// On the wire.
+    /// Bytes on the wire.
     pub bytes: u64,
-    /// In memory.
+    /// Bytes in memory.
     pub memory_bytes: u64,
-    /// How many.
+    /// The number of frames.
     pub frames: u64,
 }
 
 impl Amount {
-    /// So many times.
+    /// The product with a number.
     pub fn times(self, n: u64) -> Self {
         Self {
             bytes: self.bytes.saturating_mul(n),
@@ -76,7 +75,7 @@ impl Amount {
         }
     }
 
-    /// Both.
+    /// The sum.
     pub fn and(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_add(other.bytes),
@@ -85,7 +84,7 @@ impl Amount {
         }
     }
 
-    /// All but what is in the other.
+    /// The difference.
     pub fn without(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_sub(other.bytes),
@@ -94,7 +93,7 @@ impl Amount {
         }
     }
 
-    /// What it costs to send this, to get that, and to combine a third.
+    /// The cost of sending this amount, receiving another, and reducing a third.
     pub fn sent(self, hops: u64, received: Self, reduced: Self) -> Cost {
         Cost {
             hops,
@@ -107,7 +106,7 @@ impl Amount {
 }
 
 impl Sizes {
-    /// Those of a task.
+    /// The sizes of a task.
     pub fn of(task: &Task) -> Self {
         let amount = |span: Span| task.amount(span.count);
         let parts = task.parts();
@@ -124,8 +123,8 @@ impl Sizes {
         }
     }
 
-    /// What passes each edge while everyone's part travels around the ring, all of them at once: everything but
-    /// one part, or the longest part's way if the others are too short to hide it.
+    /// The amount over each edge while all parts travel around the ring: all parts but one, or the longest part with its
+    /// pipeline if the others are too short to hide it.
     pub fn around(&self) -> Amount {
         let first = Amount { frames: self.longest.frames.min(1), ..self.longest };
         let fill = if self.longest.frames > 1 { self.chunk } else { first };
@@ -134,7 +133,7 @@ impl Sizes {
         if alone.bytes > together.bytes { alone } else { together }
     }
 
-    /// What passes each edge while the whole travels along a chain through all ranks, chunk after chunk.
+    /// The amount over each edge while the whole tensor travels along a chain through all ranks, in chunks.
     pub fn along(&self) -> Amount {
         self.whole.and(self.chunk.times(self.others.saturating_sub(1)))
     }

@@ -1,136 +1,87 @@
-//! Every decision of the executor, typed. The driver acts on them; log, metrics and flight recorder read
-//! the same stream.
+//! The events of the executor. The driver acts on them; log and metrics read the same stream.
 
 use core::fmt;
 use ringfold_proto::id::{OpId, PeerId};
 use ringfold_proto::message::Direction;
 
-/// Something happened to an operation or on a link.
+/// An event of an operation or a link.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ExecutorEvent<W> {
-    /// The result is here, and nothing reads our memory any more. Undecided yet: the workspace keeps what
-    /// it overwrote.
-    Done {
-        /// Which operation.
-        op: OpId,
-        /// Payload bytes that were sent.
-        tx_bytes: u64,
-        /// Payload bytes that arrived.
-        rx_bytes: u64,
-    },
-    /// It was committed; the workspace has forgotten what it overwrote.
-    Committed {
-        /// Which operation.
-        op: OpId,
-        /// Its memory, handed back.
-        workspace: W,
-    },
-    /// It was aborted, no put can read its memory any more, and what it overwrote is put back.
-    Quiesced {
-        /// Which operation.
-        op: OpId,
-        /// Its memory, handed back.
-        workspace: W,
-    },
-    /// A peer runs something else under the same name. Nothing of it was written.
-    Mismatch {
-        /// Which operation.
-        op: OpId,
-        /// Who differs.
-        peer: PeerId,
-    },
-    /// The link to a peer was lost while this operation depended on it: frames may be missing, here or
-    /// there.
-    LinkLost {
-        /// Which operation.
-        op: OpId,
-        /// The other end.
-        peer: PeerId,
-        /// Whether the operation can no longer finish here. If it can, the other end may still lack
-        /// something that was on its way.
-        unfinished: bool,
-    },
-    /// Operations wait on this link, and nothing moves: not even a sign of life.
-    Stalled {
-        /// The other end.
-        peer: PeerId,
-        /// Which way nothing moves.
-        direction: Direction,
-    },
-    /// A peer broke the rules of the data plane. What it sends on this link is ignored from now on.
-    Violation {
-        /// Who.
-        peer: PeerId,
-        /// How.
-        why: Violation,
-    },
+    /// The result is complete and all puts are flushed. It is not decided yet: the workspace keeps its backup. The
+    /// numbers are payload bytes sent and received.
+    Done { op: OpId, tx_bytes: u64, rx_bytes: u64 },
+    /// The operation was committed; the workspace has dropped its backup.
+    Committed { op: OpId, workspace: W },
+    /// The operation was aborted, all puts are flushed, and in-place memory is restored.
+    Quiesced { op: OpId, workspace: W },
+    /// A peer runs another operation under this id. Nothing of it was written.
+    Mismatch { op: OpId, peer: PeerId },
+    /// The link to a peer was lost while this operation used it, so frames may be lost in either direction. If it is
+    /// not `unfinished` here, it may still be at the other end.
+    LinkLost { op: OpId, peer: PeerId, unfinished: bool },
+    /// Operations wait on this link, and nothing has arrived, not even a ping.
+    Stalled { peer: PeerId, direction: Direction },
+    /// A peer violated the protocol. Its input on this link is ignored from now on.
+    Violation { peer: PeerId, why: Violation },
 }
 
 impl<W> fmt::Display for ExecutorEvent<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done { op, tx_bytes, rx_bytes } => {
-                write!(f, "{op} is done here ({tx_bytes} bytes out, {rx_bytes} bytes in)")
+                write!(f, "{op} is done ({tx_bytes} bytes sent, {rx_bytes} bytes received)")
             }
-            Self::Committed { op, .. } => write!(f, "{op} is committed here"),
-            Self::Quiesced { op, .. } => write!(f, "{op} is aborted and quiet here"),
-            Self::Mismatch { op, peer } => write!(f, "{op} is something else at {}", peer.short()),
+            Self::Committed { op, .. } => write!(f, "{op} is committed"),
+            Self::Quiesced { op, .. } => write!(f, "{op} is aborted and all its puts are flushed"),
+            Self::Mismatch { op, peer } => write!(f, "{op} is another operation on {}", peer.short()),
             Self::LinkLost { op, peer, unfinished } => {
                 let state = if *unfinished { "unfinished" } else { "done" };
-                write!(f, "{op}, {state} here, lost its link to {}", peer.short())
+                write!(f, "{op} ({state}) lost its link to {}", peer.short())
             }
             Self::Stalled { peer, direction } => {
-                write!(f, "the link to {} stalls ({direction:?})", peer.short())
+                write!(f, "the link to {} is stalled ({direction:?})", peer.short())
             }
-            Self::Violation { peer, why } => write!(f, "{} broke the rules: {why}", peer.short()),
+            Self::Violation { peer, why } => write!(f, "protocol violation by {}: {why}", peer.short()),
         }
     }
 }
 
-/// What a peer may not do.
+/// A violation of the protocol by a peer.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Violation {
-    /// It speaks of an epoch that it is not a member of.
-    #[error("it is no member of that epoch")]
+    /// A frame or message of an epoch that the peer is not a member of.
+    #[error("not a member of the epoch")]
     NotAMember,
-    /// More epochs than there may be before they open.
-    #[error("it speaks of too many epochs that are not open")]
+    /// More unopened epochs than the limit.
+    #[error("too many epochs that are not open")]
     PendingEpochs,
-    /// A slot number that does not exist, or an eager flag that does not fit it.
-    #[error("slot {0} is none that it may use so")]
+    /// An invalid slot number, or one that does not match the eager flag.
+    #[error("invalid slot {0}")]
     NoSuchSlot(u16),
-    /// A slot that was not lent to that operation.
-    #[error("slot {0} was not lent to that operation")]
+    /// A slot that was not granted to the operation.
+    #[error("slot {0} was not granted to the operation")]
     NotLent(u16),
     /// A slot that holds a frame.
     #[error("slot {0} was filled twice")]
     SlotFull(u16),
-    /// A frame that the plan has no place for.
-    #[error("frame {0} has no place in the plan")]
+    /// A frame that is not in the plan.
+    #[error("frame {0} is not in the plan")]
     NoSuchFrame(u32),
     /// A frame out of order.
-    #[error("frame {got} came where frame {expected} was due")]
-    OutOfOrder {
-        /// What came.
-        got: u32,
-        /// What was due.
-        expected: u32,
-    },
-    /// A frame of another length than the plan says.
-    #[error("a frame has {got} bytes, and not {expected}")]
-    BadLength {
-        /// What came.
-        got: u32,
-        /// What was due.
-        expected: u32,
-    },
-    /// More requests for slots than operations may be in flight.
-    #[error("it wants slots for too many operations")]
+    #[error("frame {got} out of order: expected {expected}")]
+    OutOfOrder { got: u32, expected: u32 },
+    /// A frame whose length differs from the plan.
+    #[error("invalid frame length {got}: expected {expected}")]
+    BadLength { got: u32, expected: u32 },
+    /// Requests for slots for more operations than may be in flight.
+    #[error("slots requested for too many operations")]
     TooManyWants,
-    /// More slots lent than a window has, or for more operations than may be in flight.
-    #[error("it grants too many slots")]
+    /// More slots granted than a window has, or for more operations than may be in flight.
+    #[error("too many slots granted")]
     TooManyGrants,
-    /// It gave back a slot that was never filled.
-    #[error("it returned slot {0}, which was not in use")]
+    /// A returned slot that was not filled.
+    #[error("slot {0} was returned, but not in use")]
     BadReturn(u16),
 }

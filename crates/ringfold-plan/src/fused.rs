@@ -1,98 +1,87 @@
-//! Plans of all ranks, collapsed into folds: who computes which elements, from whose data in which order, and who gets
-//! the result.
+//! The plans of all ranks as a list of reductions: which rank computes which elements, from which operands in which
+//! order, and for which targets.
 //!
-//! Where every rank can reach every other rank's memory (a GPU, or several with peer access) frames, slots and scratch
-//! are only in the way: what is left of a plan is what it computes. [`fuse`] finds that out by running the very plans
-//! that the executor would run, with names in the place of numbers. [`share`] deals what all ranks would compute alike
-//! out among them, which changes neither operands nor their order, and so no bit of the result.
+//! If every rank can access the memory of all ranks (GPUs with peer access), frames, slots and scratch are not needed.
+//! [`fuse`] derives the reductions by running the plans symbolically. [`share`] divides reductions that all ranks would
+//! compute among them, which changes neither operands nor order, and so no bit of the result.
 
 mod memory;
 
 use crate::parts::Parts;
 use crate::plan::Plan;
-use crate::step::{Action, Left, Place, Region, Step};
-use core::fmt;
+use crate::step::{Action, Left, OpBuffer, Region, Step};
 use memory::{Memory, Piece};
 use ringfold_proto::id::Rank;
 use std::collections::VecDeque;
 
-/// Elements of one rank's source or target.
+/// A position in one rank's source or target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Stretch {
-    /// Whose.
+pub struct RankOffset {
+    /// The rank.
     pub rank: Rank,
     /// The first element.
     pub offset: u64,
 }
 
-impl Stretch {
+impl RankOffset {
     fn moved(self, elements: u64) -> Self {
         Self { offset: self.offset + elements, ..self }
     }
 }
 
-/// Elements that one rank computes at one go.
+/// A reduction of contiguous elements by one rank.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Fold {
-    /// What is combined: the first with the second, the result with the third, and so on. One alone is a copy.
-    pub sources: Vec<Stretch>,
-    /// Where the result goes, by rank.
-    pub targets: Vec<Stretch>,
-    /// How many elements.
+    /// The operands, reduced from left to right. A single one is a copy.
+    pub sources: Vec<RankOffset>,
+    /// The targets of the result, by rank.
+    pub targets: Vec<RankOffset>,
+    /// The number of elements.
     pub count: u64,
     /// Whether the result is final: averages are divided.
     pub settle: bool,
 }
 
 impl Fold {
-    /// So many of its elements, from one on.
+    /// `count` of its elements from `start` on.
     fn part(&self, start: u64, count: u64) -> Self {
-        let moved = |all: &[Stretch]| all.iter().map(|one| one.moved(start)).collect();
+        let moved = |all: &[RankOffset]| all.iter().map(|one| one.moved(start)).collect();
         Self { sources: moved(&self.sources), targets: moved(&self.targets), count, settle: self.settle }
     }
 
-    /// Whether another one goes on where this one ends, everywhere.
-    fn goes_on_in(&self, next: &Self) -> bool {
-        let meet = |all: &[Stretch], others: &[Stretch]| {
+    /// Whether another fold continues this one in all sources and targets.
+    fn is_continued_by(&self, next: &Self) -> bool {
+        let meet = |all: &[RankOffset], others: &[RankOffset]| {
             all.len() == others.len() && all.iter().zip(others).all(|(a, b)| a.moved(self.count) == *b)
         };
         self.settle == next.settle && meet(&self.sources, &next.sources) && meet(&self.targets, &next.targets)
     }
 }
 
-/// Why plans can't be collapsed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Why plans cannot be fused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotFusible {
-    /// Two partial results are combined, where a fold takes one operand after the other.
+    /// The plans reduce two partial results.
+    #[error("the plans reduce two partial results")]
     NotAChain,
-    /// Something is computed on after it was settled.
+    /// The plans compute with settled results.
+    #[error("the plans compute with settled results")]
     Settled,
-    /// Something is read that nobody has written.
+    /// The plans read unwritten memory.
+    #[error("the plans read unwritten memory")]
     Unwritten,
-    /// The ranks wait for each other.
+    /// The plans deadlock.
+    #[error("the plans deadlock")]
     Stuck,
 }
 
-impl fmt::Display for NotFusible {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotAChain => {
-                "the plans combine partial results, where a fold takes one operand after the other"
-            }
-            Self::Settled => "the plans compute with settled results",
-            Self::Unwritten => "the plans read what nobody has written",
-            Self::Stuck => "the plans wait for each other",
-        })
-    }
-}
-
-/// What each rank computes if the ranks carry out these plans. Each element of a target is in exactly one fold.
+/// The reductions of each rank in these plans. Each element of a target is in exactly one fold.
 pub fn fuse(plans: &[Plan]) -> Result<Vec<Vec<Fold>>, NotFusible> {
     let mut ranks: Vec<_> = plans.iter().map(|plan| Runner::new(plan, plans.len())).collect();
     loop {
         let mut is_moving = false;
         for me in 0..ranks.len() {
-            while let Some((to, pieces)) = ranks[me].turn(Rank::from_index(me), &mut is_moving)? {
+            while let Some((to, pieces)) = ranks[me].advance(Rank::from_index(me), &mut is_moving)? {
                 ranks[to.index()].inbox[me].push_back(pieces);
             }
         }
@@ -105,7 +94,7 @@ pub fn fuse(plans: &[Plan]) -> Result<Vec<Vec<Fold>>, NotFusible> {
     }
 }
 
-/// Where all ranks compute the same from the same, each for itself, each computes a part of it for all.
+/// Divides folds that all ranks compute alike: each rank computes a part for all.
 pub fn share(folds: &[Vec<Fold>]) -> Vec<Vec<Fold>> {
     let world = folds.len();
     let alike = |mine: &[Fold], me: usize| {
@@ -122,7 +111,8 @@ pub fn share(folds: &[Vec<Fold>]) -> Vec<Vec<Fold>> {
     let mut shared = vec![Vec::new(); world];
     for fold in &folds[0] {
         let at = fold.targets[0].offset;
-        let targets = (0..world).map(|rank| Stretch { rank: Rank::from_index(rank), offset: at }).collect();
+        let targets =
+            (0..world).map(|rank| RankOffset { rank: Rank::from_index(rank), offset: at }).collect();
         let for_all = Fold { targets, ..fold.clone() };
         let parts = Parts::even(fold.count, world as u16);
         for (rank, mine) in shared.iter_mut().enumerate() {
@@ -135,12 +125,12 @@ pub fn share(folds: &[Vec<Fold>]) -> Vec<Vec<Fold>> {
     shared
 }
 
-/// One rank on its way through its plan.
+/// The symbolic run of one rank's plan.
 struct Runner<'a> {
     plan: &'a Plan,
     is_done: Vec<bool>,
     memory: Memory,
-    /// What has come from each rank.
+    /// The frames from each rank.
     inbox: Vec<VecDeque<Vec<Piece>>>,
 }
 
@@ -154,14 +144,14 @@ impl<'a> Runner<'a> {
         self.is_done.iter().all(|done| *done)
     }
 
-    /// Does all steps that can be done, up to the first that sends something.
-    fn turn(&mut self, me: Rank, is_moving: &mut bool) -> Result<Option<(Rank, Vec<Piece>)>, NotFusible> {
+    /// Runs all ready steps up to the first that sends, and returns its frame.
+    fn advance(&mut self, me: Rank, is_moving: &mut bool) -> Result<Option<(Rank, Vec<Piece>)>, NotFusible> {
         for index in 0..self.plan.steps.len() {
             if self.is_done[index] || !self.is_ready(index) {
                 continue;
             }
             let step = self.plan.steps[index];
-            self.carry_out(&step, me)?;
+            self.execute(&step, me)?;
             self.is_done[index] = true;
             *is_moving = true;
             if let Some(to) = step.send {
@@ -184,7 +174,7 @@ impl<'a> Runner<'a> {
             })
     }
 
-    fn carry_out(&mut self, step: &Step, me: Rank) -> Result<(), NotFusible> {
+    fn execute(&mut self, step: &Step, me: Rank) -> Result<(), NotFusible> {
         let mut take = |from: Rank| self.inbox[from.index()].pop_front().ok_or(NotFusible::Stuck);
         let pieces = match step.action {
             Action::None if !step.settle => return Ok(()),
@@ -208,12 +198,12 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// What stands in the targets, by who made it.
+/// The contents of the targets, by the rank that computed them.
 fn collect(ranks: &[Runner<'_>]) -> Vec<Vec<Fold>> {
     let mut folds: Vec<Vec<Fold>> = vec![Vec::new(); ranks.len()];
     for (rank, runner) in ranks.iter().enumerate() {
-        for (offset, piece) in runner.memory.all(Place::Target) {
-            let target = Stretch { rank: Rank::from_index(rank), offset };
+        for (offset, piece) in runner.memory.all(OpBuffer::Target) {
+            let target = RankOffset { rank: Rank::from_index(rank), offset };
             let mine = &mut folds[piece.maker.index()];
             let same = mine.iter_mut().find(|fold| {
                 fold.sources == piece.operands && fold.count == piece.count && fold.settle == piece.is_settled
@@ -232,17 +222,17 @@ fn collect(ranks: &[Runner<'_>]) -> Vec<Vec<Fold>> {
     for mine in &mut folds {
         mine.sort_by_key(|fold| fold.targets[0].offset);
         mine.dedup_by(|next, fold| {
-            let goes_on = fold.goes_on_in(next);
-            if goes_on {
+            let is_continued = fold.is_continued_by(next);
+            if is_continued {
                 fold.count += next.count;
             }
-            goes_on
+            is_continued
         });
     }
     folds
 }
 
-/// A region without its place: where it is within that.
+/// The elements of a region.
 fn span(region: Region) -> core::ops::Range<u64> {
     region.offset..region.offset + u64::from(region.count)
 }

@@ -1,4 +1,4 @@
-//! How much goes from whom to whom, where a collective's parts are not all equal.
+//! The sizes of the parts of a collective.
 
 use crate::parts::{Parts, Span};
 use ringfold_proto::descriptor::{Collective, Descriptor, mix};
@@ -6,26 +6,21 @@ use ringfold_proto::id::Rank;
 use std::sync::Arc;
 
 /// The sizes of parts, in elements.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Layout {
-    /// The whole is cut into one part per rank, as equal as can be.
+    /// One part per rank, as equal as possible.
     #[default]
     Even,
-    /// Each rank's part has its own size, which all ranks know. They add up to the descriptor's count.
+    /// One size per rank, known to all ranks. The sum is the descriptor's count.
     Parts(Arc<[u64]>),
-    /// Each pair of ranks has its own size, which only those two know: what this rank sends to each, and what it
-    /// gets from each. The descriptor's count is 0, since it must be equal on all ranks. Parts lie behind each
-    /// other in the order of ranks.
-    Pairs {
-        /// To each rank, oneself included.
-        send: Arc<[u64]>,
-        /// From each rank, oneself included.
-        receive: Arc<[u64]>,
-    },
+    /// One size per pair of ranks, known only to the two. `send` and `receive` have an entry for each rank, including
+    /// this one. The descriptor's count is 0, because it must be equal on all ranks. Parts are contiguous in rank order.
+    Pairs { send: Arc<[u64]>, receive: Arc<[u64]> },
 }
 
 impl Layout {
-    /// Elements that this rank sends to another, if the sizes of pairs are its own affair.
+    /// Elements that this rank sends to another; none unless sizes are per pair.
     pub fn sends(&self, to: Rank) -> Option<u64> {
         match self {
             Self::Pairs { send, .. } => send.get(to.index()).copied(),
@@ -33,7 +28,7 @@ impl Layout {
         }
     }
 
-    /// Elements that this rank gets from another, likewise.
+    /// Elements that this rank receives from another; none unless sizes are per pair.
     pub fn receives(&self, from: Rank) -> Option<u64> {
         match self {
             Self::Pairs { receive, .. } => receive.get(from.index()).copied(),
@@ -41,12 +36,12 @@ impl Layout {
         }
     }
 
-    /// Whether only the two ranks of a pair know how much goes between them.
+    /// Whether sizes are per pair.
     pub fn is_pairwise(&self) -> bool {
         matches!(self, Self::Pairs { .. })
     }
 
-    /// The whole of an operation, cut into one part per rank.
+    /// The parts of an operation, one per rank.
     pub fn parts(&self, descriptor: &Descriptor, world: usize) -> Parts {
         match self {
             Self::Parts(sizes) => Parts::sized(sizes),
@@ -54,8 +49,8 @@ impl Layout {
         }
     }
 
-    /// A fingerprint that covers the layout too, as far as all ranks know it.
-    pub(crate) fn stamp(&self, fingerprint: u64) -> u64 {
+    /// A fingerprint that covers the layout, as far as all ranks know it.
+    pub(crate) fn add_to_fingerprint(&self, fingerprint: u64) -> u64 {
         match self {
             Self::Even => fingerprint,
             Self::Parts(sizes) => sizes.iter().copied().fold(mix(fingerprint, 1), mix),
@@ -63,7 +58,7 @@ impl Layout {
         }
     }
 
-    /// What is wrong with it, for a rank's part in an operation; both the rank and the roots are in the world.
+    /// Why the layout is invalid for a rank in an operation. The rank and the roots are in the world.
     pub(crate) fn flaw(&self, descriptor: &Descriptor, world: usize, me: Rank) -> Option<&'static str> {
         let total = |sizes: &[u64]| sizes.iter().try_fold(0u64, |sum, size| sum.checked_add(*size));
         match (self, descriptor.collective) {
@@ -71,10 +66,10 @@ impl Layout {
             (
                 Self::Parts(_),
                 Collective::Broadcast { .. } | Collective::Barrier | Collective::Transfer { .. },
-            ) => Some("this collective has no parts"),
-            (Self::Parts(sizes), _) if sizes.len() != world => Some("there is not one part per rank"),
+            ) => Some("this collective does not support parts"),
+            (Self::Parts(sizes), _) if sizes.len() != world => Some("must have one part per rank"),
             (Self::Parts(sizes), _) if total(sizes) != Some(descriptor.count) => {
-                Some("the parts are not as long as the whole")
+                Some("the sum of the parts must be the count")
             }
             (Self::Parts(_), _) => None,
             (
@@ -84,29 +79,29 @@ impl Layout {
                 | Collective::AllToAll
                 | Collective::Transfer { .. }),
             ) => {
-                let is_idle = |from: Rank, to: Rank| !goes(collective, from, to);
+                let is_idle = |from: Rank, to: Rank| !transfers(collective, from, to);
                 let ranks = || (0..world).map(Rank::from_index);
                 if send.len() != world || receive.len() != world {
-                    Some("there is not one size per rank")
+                    Some("must have one size per rank")
                 } else if total(send).is_none() || total(receive).is_none() {
-                    Some("the sizes are beyond all memory")
+                    Some("the sum of the sizes overflows")
                 } else if send[me.index()] != receive[me.index()] {
-                    Some("this rank does not send itself what it gets from itself")
+                    Some("the sizes that this rank sends to and receives from itself differ")
                 } else if ranks().any(|to| is_idle(me, to) && send[to.index()] != 0)
                     || ranks().any(|from| is_idle(from, me) && receive[from.index()] != 0)
                 {
-                    Some("it has sizes where this collective moves nothing")
+                    Some("it has sizes for pairs between which this collective transfers nothing")
                 } else {
-                    (descriptor.count != 0).then_some("sizes of pairs have no common count")
+                    (descriptor.count != 0).then_some("the count must be 0 if sizes are per pair")
                 }
             }
-            (Self::Pairs { .. }, _) => Some("this collective has no sizes of pairs"),
+            (Self::Pairs { .. }, _) => Some("this collective does not support sizes per pair"),
         }
     }
 }
 
-/// Whether a collective moves something straight from one rank to another, or from a rank to itself.
-fn goes(collective: Collective, from: Rank, to: Rank) -> bool {
+/// Whether a collective transfers a piece from one rank to another, or to itself.
+fn transfers(collective: Collective, from: Rank, to: Rank) -> bool {
     match collective {
         Collective::Gather { root } => to == root,
         Collective::Scatter { root } => from == root,
@@ -116,39 +111,38 @@ fn goes(collective: Collective, from: Rank, to: Rank) -> bool {
     }
 }
 
-/// What one rank exchanges in a gather, a scatter, an all-to-all or a transfer: to and from each rank, itself
-/// included. `None` where the collective moves nothing that way.
+/// The pieces of one rank in a gather, scatter, all-to-all or transfer: to and from each rank, including itself. `None`
+/// where the collective transfers nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pieces {
-    /// Where what goes to each rank lies in the source.
+    /// The elements of the source for each rank.
     pub send: Vec<Option<Span>>,
-    /// Where what comes from each rank lies in the target.
+    /// The elements of the target from each rank.
     pub receive: Vec<Option<Span>>,
 }
 
 impl Pieces {
-    /// Those of a rank. Other collectives have none.
+    /// The pieces of a rank; none in other collectives.
     pub fn of(descriptor: &Descriptor, layout: &Layout, world: usize, me: Rank) -> Self {
         let (collective, parts) = (descriptor.collective, layout.parts(descriptor, world));
         let between = |from: Rank, to: Rank| {
-            goes(collective, from, to).then(|| match collective {
+            transfers(collective, from, to).then(|| match collective {
                 Collective::Gather { .. } => parts.of(from).count,
                 Collective::Transfer { .. } => descriptor.count,
                 _ => parts.of(to).count,
             })
         };
-        let line_up = |size_of: &dyn Fn(Rank) -> Option<u64>| {
+        let contiguous = |size_of: &dyn Fn(Rank) -> Option<u64>| {
             let mut start = 0;
-            let place = |count: u64| {
+            let mut append = |count: u64| {
                 start += count;
                 Span { start: start - count, count }
             };
-            let mut place = place;
-            (0..world).map(|rank| size_of(Rank::from_index(rank)).map(&mut place)).collect()
+            (0..world).map(|rank| size_of(Rank::from_index(rank)).map(&mut append)).collect()
         };
         Self {
-            send: line_up(&|to| between(me, to).map(|even| layout.sends(to).unwrap_or(even))),
-            receive: line_up(&|from| between(from, me).map(|even| layout.receives(from).unwrap_or(even))),
+            send: contiguous(&|to| between(me, to).map(|even| layout.sends(to).unwrap_or(even))),
+            receive: contiguous(&|from| between(from, me).map(|even| layout.receives(from).unwrap_or(even))),
         }
     }
 

@@ -1,8 +1,7 @@
-//! What a collective does, step by step, and the poll-driven executor that does it over any medium.
+//! Plans of collectives, and the poll-driven executor that runs them over any transport.
 //!
-//! A [`plan`] is a pure function of what was asked for and of the group's shape. The executor runs one
-//! small state machine per operation over a [`medium`], and never looks at the bytes: arithmetic and
-//! memory belong to the operation's [`workspace`].
+//! A [`plan`] is a pure function of the request and the group's shape. The executor runs one small state machine per
+//! operation over a [`medium`]. It never reads payloads: memory and arithmetic belong to the operation's [`workspace`].
 #![forbid(unsafe_code)]
 
 pub mod checker;

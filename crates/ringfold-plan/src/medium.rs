@@ -1,33 +1,32 @@
-//! What carries frames between peers. One medium serves all of a peer's links.
+//! The transport of the executor. One medium serves all links of a peer.
 
 use crate::workspace::Workspace;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::id::{EpochId, PeerId};
 use ringfold_proto::link_message::LinkMessage;
 
-/// A put that may still read our memory, until the medium tells the executor that it was flushed.
+/// Identifies a put, which may read our memory until the medium reports it as flushed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
-/// A slot of ours, that another peer puts frames into.
+/// One of our slots, which another peer fills.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotId {
     /// The peer that fills it.
     pub from: PeerId,
     /// Slots belong to a pair and an epoch (R5).
     pub epoch: EpochId,
-    /// Its number.
+    /// The slot number.
     pub index: u16,
 }
 
-/// Carries frames and messages. Everything to one peer arrives in the order in which it was handed over,
-/// data and messages alike. Nothing here blocks.
+/// Carries frames and messages, in order for each peer. No method blocks.
 pub trait Medium {
     /// The workspaces whose bytes it carries.
     type Workspace: Workspace;
 
-    /// Puts bytes into the slot of `to` that the header names, and signals it. The executor hands over
-    /// only what the receiver has lent a slot for, so what a medium may have to queue is bounded.
+    /// Puts bytes into the slot of `to` that the header names, and signals it. The receiver has lent a slot for each
+    /// put, so the queue of a medium is bounded.
     fn put(
         &mut self,
         to: PeerId,
@@ -35,21 +34,18 @@ pub trait Medium {
         payload: <Self::Workspace as Workspace>::Payload,
     ) -> Ticket;
 
-    /// The operation of this put was aborted: the medium may stop reading our memory for it, and send
-    /// anything of the same length in its place. The frame itself must still go out, because the receiver
-    /// gives its slot back only when it has come. Each put is still reported as flushed, once it can no
-    /// longer read our memory. Those that were flushed meanwhile are ignored.
+    /// The operation of this put was aborted. The medium may stop reading our memory and send any bytes of the same
+    /// length instead; the frame itself must still be sent, because the receiver returns its slot only then. The put is
+    /// still reported as flushed. Unknown tickets are ignored.
     fn cancel(&mut self, ticket: Ticket);
 
     /// Sends a message.
     fn send(&mut self, to: PeerId, message: LinkMessage);
 
-    /// The bytes in a slot that was filled.
+    /// The bytes in a filled slot.
     fn frame(&self, slot: SlotId) -> &<Self::Workspace as Workspace>::Frame;
 
-    /// The slot has been read; its memory may be filled again once it has been lent again. Slots that are
-    /// full when their epoch is closed or their link is lost are not released one by one: whoever closes
-    /// the epoch or loses the link retires them all. It may be one
-    /// of an epoch that was closed meanwhile; then there is nothing to do.
+    /// Releases a slot that was read. Its epoch may have been closed meanwhile; then this does nothing. Slots that are
+    /// full when their epoch is closed or their link is lost are not released one by one.
     fn release(&mut self, slot: SlotId);
 }

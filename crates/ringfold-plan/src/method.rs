@@ -1,13 +1,13 @@
-//! Ways to carry out a collective. Each file below has some; the choice between them is elsewhere.
+//! The methods of collectives; [`choice`](crate::choice) selects one.
 //!
-//! What all of them keep to:
-//! - Own contributions are read as [`Place::Source`](crate::step::Place::Source) and nothing else is,
-//!   so that a workspace can weigh them as it reads them even where source and target share memory.
-//! - Where two operands meet, the one with the lowest rank in it stands on the left.
-//! - Each element of a reduction is settled by one rank and forwarded verbatim from there, or (in the
-//!   one-hop plan) folded in the same order by all.
-//! - In place, a region is overwritten only by what could not have arrived without our own data having
-//!   arrived elsewhere first; where that does not hold, the step is fenced.
+//! The rules for all methods:
+//! - Own contributions are read as [`OpBuffer::Source`](crate::step::OpBuffer::Source) and nothing else is,
+//!   so that a workspace can weight them when it reads them, even if source and target share memory.
+//! - In each reduction, the operand that contains the lowest rank is on the left.
+//! - Each element of a reduction is settled by one rank and forwarded verbatim, or (in the one-hop plan) reduced in the
+//!   same order by all ranks.
+//! - In place, a region is overwritten only by data that depends on our own data having arrived elsewhere; otherwise the
+//!   step is fenced.
 
 pub mod alone;
 pub mod barrier;
@@ -28,64 +28,62 @@ use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 
-/// One way to carry out one collective, and what it asks for and promises.
+/// A method of a collective, its requirements and properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
-    /// What tuning and fingerprints call it.
+    /// Its name in tunings and fingerprints.
     pub algorithm: Algorithm,
-    /// Whether it uses links beside the ring's edges.
+    /// Whether it uses links besides the ring's edges.
     pub needs_mesh: bool,
-    /// Whether each chunk has one owner that settles it, whose bytes the others take as they are.
+    /// Whether each chunk has one owner that settles it, whose bytes the others store verbatim.
     pub one_owner: bool,
-    /// Whether the operand order depends on the member order alone, not on the ring's.
+    /// Whether the operand order depends only on the member order, not on the ring.
     pub member_order: bool,
-    /// Elements that all ranks together send. Where the sizes of pairs are the ranks' own affair, those that
-    /// this one sends.
+    /// The elements that all ranks send together; if sizes are per pair, those that this rank sends.
     pub traffic: fn(&Task) -> u64,
-    /// What it costs, in worlds of two and more; the same on all ranks, unless the sizes of pairs are the ranks'
-    /// own affair.
+    /// Its cost in worlds of two or more: the same on all ranks, unless sizes are per pair.
     pub cost: fn(&Task) -> Cost,
-    /// Writes a rank's steps, in worlds of two and more.
+    /// Writes a rank's steps, in worlds of two or more.
     pub draft: fn(&Task) -> Draft,
 }
 
-/// What a rank's steps are made from.
+/// The input of a method.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
-    /// What is asked for.
+    /// The operation.
     pub descriptor: &'a Descriptor,
-    /// How the whole is cut.
+    /// The sizes of the parts.
     pub layout: &'a Layout,
-    /// Whose steps.
+    /// The rank to plan for.
     pub me: Rank,
-    /// The group.
+    /// The shape of the group.
     pub shape: &'a GroupShape,
-    /// What the group agreed on.
+    /// The tuning of the group.
     pub tuning: &'a Tuning,
 }
 
 impl Task<'_> {
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world(&self) -> usize {
         self.shape.world()
     }
 
-    /// The whole.
+    /// The whole tensor.
     pub fn whole(&self) -> Span {
         Span { start: 0, count: self.descriptor.count }
     }
 
-    /// The whole, cut into one part per rank.
+    /// The parts, one per rank.
     pub fn parts(&self) -> Parts {
         self.layout.parts(self.descriptor, self.world())
     }
 
-    /// As many elements as bring the whole to everyone but one, once: what most methods send, or twice.
+    /// The elements that bring the whole tensor to all ranks but one.
     pub fn once_to_all(&self) -> u64 {
         self.descriptor.count * (self.world() as u64 - 1)
     }
 
-    /// So many elements that lie behind each other.
+    /// The size of contiguous elements.
     pub fn amount(&self, elements: u64) -> Amount {
         let descriptor = self.descriptor;
         let on_wire = descriptor.quantization.map_or(descriptor.dtype, |q| q.dtype).bytes();
@@ -99,19 +97,19 @@ impl Task<'_> {
         self.chunking().cut(span)
     }
 
-    /// How long chunks are.
+    /// The size of chunks.
     pub fn chunking(&self) -> Chunking {
         Chunking::of(self.descriptor, self.tuning)
     }
 
-    /// All ranks but this one, the next one first: if each starts with another, nobody is flooded.
+    /// All other ranks, from the next one on. Each rank begins with another one, which spreads the load.
     pub fn others(&self) -> impl Iterator<Item = Rank> + use<> {
         let (me, world) = (self.me.index(), self.world());
         (1..world).map(move |d| Rank::from_index((me + d) % world))
     }
 }
 
-/// Goes through several lists of chunks in turns: the first of each, then the second of each.
+/// Interleaves several lists of chunks: the first of each, then the second of each.
 fn in_turns<I: Iterator<Item = Span>>(mut lists: Vec<(Rank, I)>, mut each: impl FnMut(Rank, Span)) {
     while !lists.is_empty() {
         lists.retain_mut(|(rank, chunks)| match chunks.next() {
@@ -124,17 +122,17 @@ fn in_turns<I: Iterator<Item = Span>>(mut lists: Vec<(Rank, I)>, mut each: impl 
     }
 }
 
-/// Steps as they are being written.
+/// A plan under construction.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Draft {
     /// The steps.
     pub steps: Vec<Step>,
-    /// Elements of scratch that they use.
+    /// Elements of scratch memory.
     pub scratch: u64,
 }
 
 impl Draft {
-    /// Adds a step; later ones can wait for the number that it gets.
+    /// Adds a step and returns its number.
     pub fn push(&mut self, step: Step) -> u32 {
         self.steps.push(step);
         (self.steps.len() - 1) as u32

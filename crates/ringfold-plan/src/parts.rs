@@ -1,17 +1,17 @@
-//! How a whole is cut: into one part per rank, and each part into chunks. All ranks cut alike.
+//! Divides a tensor into one part per rank, and each part into chunks, the same on all ranks.
 
-use crate::step::{Place, Region};
+use crate::step::{OpBuffer, Region};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Tuning;
 use std::sync::Arc;
 
-/// Consecutive elements of the whole.
+/// Consecutive elements.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Span {
     /// The first element.
     pub start: u64,
-    /// How many.
+    /// The number of elements.
     pub count: u64,
 }
 
@@ -21,37 +21,35 @@ impl Span {
         self.start + self.count
     }
 
-    /// The same elements, counted from the start of another span: where they are in memory that holds
-    /// that span alone.
+    /// The same elements relative to the start of another span.
     pub fn within(self, base: Self) -> Self {
         Self { start: self.start - base.start, ..self }
     }
 
-    /// The span in a place of an operation.
+    /// The span in a buffer.
     ///
     /// # Panics
-    /// If it is longer than a chunk can be.
-    pub fn at(self, place: Place) -> Region {
-        let count = u32::try_from(self.count).expect("a region is at most a chunk long");
-        Region { place, offset: self.start, count }
+    /// If it is longer than a chunk.
+    pub fn at(self, buffer: OpBuffer) -> Region {
+        let count = u32::try_from(self.count).expect("a region is at most one chunk");
+        Region { buffer, offset: self.start, count }
     }
 }
 
-/// A whole that is cut into as many parts as there are owners.
+/// A tensor divided into parts, even or of given sizes.
 ///
-/// Parts are as equal as can be, or as long as was asked for. If they are equal and the whole is not a
-/// multiple of their number, the first ones have one element more. Part `r` is what rank `r` gets from a
-/// reduce-scatter and gives to an all-gather; in an all-reduce rank `r` settles it.
+/// Even parts differ by at most one element; the first ones are longer. Part `r` is the output of rank `r` in a
+/// reduce-scatter and its input in an all-gather; in an all-reduce rank `r` settles it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parts {
     count: u64,
     parts: u16,
-    /// Where each part begins, and where the last one ends; unless they are even.
+    /// The starts of the parts and the end of the last one; none if they are even.
     bounds: Option<Arc<[u64]>>,
 }
 
 impl Parts {
-    /// Parts that are as equal as can be.
+    /// Even parts.
     pub fn even(count: u64, parts: u16) -> Self {
         Self { count, parts, bounds: None }
     }
@@ -66,7 +64,7 @@ impl Parts {
         Self { count: bounds[sizes.len()], parts: sizes.len() as u16, bounds: Some(bounds) }
     }
 
-    /// The part of this number.
+    /// The part with this index.
     pub fn part(&self, index: usize) -> Span {
         if let Some(bounds) = &self.bounds {
             return Span { start: bounds[index], count: bounds[index + 1] - bounds[index] };
@@ -88,7 +86,7 @@ impl Parts {
         parts.max_by_key(|part| part.count).unwrap_or(Span { start: 0, count: 0 })
     }
 
-    /// Consecutive parts as one span: `len` of them, from `first` on.
+    /// `len` consecutive parts from `first` on, as one span.
     pub fn run(&self, first: usize, len: usize) -> Span {
         let start = self.part(first).start;
         let end = if len == 0 { start } else { self.part(first + len - 1).end() };
@@ -96,22 +94,22 @@ impl Parts {
     }
 }
 
-/// How long a chunk may be.
+/// The size of chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunking {
-    /// Elements of a chunk at most; at least 1.
+    /// The maximum number of elements of a chunk; at least 1.
     pub elements_max: u32,
 }
 
 impl Chunking {
-    /// Whole elements, at most the tuning's chunk in memory and on the wire, but at least one.
+    /// Chunks of at most the tuning's size in memory and on the wire, but at least one element.
     pub fn of(descriptor: &Descriptor, tuning: &Tuning) -> Self {
         let in_memory = descriptor.dtype.bytes();
         let on_wire = descriptor.quantization.map_or(0, |q| q.dtype.bytes());
         Self { elements_max: (tuning.chunk_bytes / in_memory.max(on_wire) as u32).max(1) }
     }
 
-    /// Cuts a span into chunks, in order: all of them full but the last. An empty span has none.
+    /// Divides a span into chunks. All but the last are full; an empty span has none.
     pub fn cut(self, span: Span) -> impl Iterator<Item = Span> {
         let step = u64::from(self.elements_max);
         (0..self.chunks(span)).map(move |i| {
@@ -120,7 +118,7 @@ impl Chunking {
         })
     }
 
-    /// How many chunks a span is cut into.
+    /// The number of chunks of a span.
     pub fn chunks(self, span: Span) -> u64 {
         span.count.div_ceil(u64::from(self.elements_max))
     }
@@ -134,7 +132,7 @@ mod tests {
     use ringfold_proto::reduce_op::ReduceOp;
 
     #[test]
-    fn parts_and_chunks_cover_the_whole_once_and_in_order() {
+    fn parts_and_chunks_cover_everything_once_and_in_order() {
         for count in [0, 1, 2, 7, 16, 31, 101, 1000] {
             for parts in 1..=17 {
                 let all = Parts::even(count, parts);
@@ -156,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_given_sizes_lie_behind_each_other() {
+    fn parts_of_given_sizes_are_contiguous() {
         let parts = Parts::sized(&[3, 0, 5]);
         let spans = [(0, 3), (3, 0), (3, 5)].map(|(start, count)| Span { start, count });
         assert_eq!([0, 1, 2].map(|index| parts.part(index)), spans);
@@ -166,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_fits_a_frame_even_if_its_quantised_form_is_the_larger_one() {
+    fn a_chunk_fits_a_frame_even_if_its_quantised_form_is_larger() {
         let tuning = Tuning { chunk_bytes: 64, ..Tuning::default() };
         let mut descriptor = Descriptor::all_reduce(1, DType::F16, ReduceOp::Sum);
         assert_eq!(Chunking::of(&descriptor, &tuning).elements_max, 32);

@@ -1,29 +1,28 @@
-//! A rank's part of a collective, ready to be executed.
+//! A rank's part of a collective, ready to execute.
 
 use crate::step::Step;
 use ringfold_proto::descriptor::{Descriptor, mix};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
-/// What one rank does, and how much scratch it needs for that.
+/// The steps of one rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// How.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// What every frame carries to show that both ends mean the same.
+    /// Carried by every frame, to check that both ends run the same operation.
     pub fingerprint: u64,
-    /// Whether only the two ends of a pair know how much goes between them: then the fingerprint of a frame
-    /// covers that too.
+    /// Whether only the two ranks of a pair know the size of their transfer. Then the fingerprints of frames cover it.
     pub is_pairwise: bool,
-    /// Elements of scratch.
+    /// Elements of scratch memory.
     pub scratch: u64,
     /// The steps.
     pub steps: Vec<Step>,
-    /// For each peer that frames go to: the steps that send them, in order. By rank.
+    /// For each receiver, sorted by rank: the steps that send frames to it, in order.
     pub sends: Vec<(Rank, Vec<u32>)>,
-    /// For each peer that frames come from: the steps that take them, in order. By rank.
+    /// For each sender, sorted by rank: the steps that receive frames from it, in order.
     pub receives: Vec<(Rank, Vec<u32>)>,
-    /// Pairs of a step and a step that comes after it, sorted: what a finished step may set free.
+    /// Sorted pairs of a step and a step that waits for it.
     pub dependents: Vec<(u32, u32)>,
 }
 
@@ -48,7 +47,7 @@ impl Plan {
         Self { algorithm, fingerprint, is_pairwise, scratch, steps, sends, receives, dependents }
     }
 
-    /// What the frames that these steps send or take carry.
+    /// The fingerprint of the frames of these steps.
     pub fn fingerprint_of(&self, steps: &[u32]) -> u64 {
         if !self.is_pairwise {
             return self.fingerprint;
@@ -64,7 +63,7 @@ impl Plan {
     }
 }
 
-/// The bytes that so many elements take on the wire.
+/// The bytes of `count` elements on the wire.
 pub fn wire_bytes(descriptor: &Descriptor, count: u32) -> u32 {
     let count = count as usize;
     let bytes = match descriptor.quantization {

@@ -1,4 +1,4 @@
-//! What plans may know of a group: its ring, and which pairs are linked how. Equal on all ranks.
+//! The shape of a group, on which plans depend: its ring and its links. The same on all ranks.
 
 use ringfold_proto::epoch::{EpochDescription, MissingPair};
 use ringfold_proto::id::Rank;
@@ -7,20 +7,20 @@ use std::collections::BTreeSet;
 /// The shape of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupShape {
-    /// The ring, as ranks: a permutation of all of them.
+    /// The ranks in ring order.
     pub ring: Vec<Rank>,
     /// The host of each rank; equal numbers share memory.
     pub hosts: Vec<u64>,
     /// The site of each rank.
     pub sites: Vec<u32>,
-    /// Whether pairs beside the ring's edges are linked at all.
+    /// Whether there are links besides the ring's edges.
     pub mesh: bool,
     /// Pairs that have no link.
     pub missing: BTreeSet<MissingPair>,
 }
 
 impl GroupShape {
-    /// A group whose ring is its rank order, every pair linked, every rank on a host of its own.
+    /// A group with all links, in which the ring is the rank order and every rank has its own host.
     pub fn uniform(world: usize) -> Self {
         Self {
             ring: (0..world).map(Rank::from_index).collect(),
@@ -31,7 +31,7 @@ impl GroupShape {
         }
     }
 
-    /// The shape that an epoch's description tells.
+    /// The shape of an epoch.
     pub fn of(epoch: &EpochDescription) -> Self {
         Self {
             ring: epoch.ring.clone(),
@@ -42,12 +42,12 @@ impl GroupShape {
         }
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world(&self) -> usize {
         self.ring.len()
     }
 
-    /// Whether every pair is linked, so that plans need not keep to the ring.
+    /// Whether every pair is linked.
     pub fn is_full_mesh(&self) -> bool {
         self.mesh && self.missing.is_empty()
     }
@@ -69,8 +69,8 @@ impl GroupShape {
         self.ring.iter().position(|r| *r == rank).unwrap_or(0)
     }
 
-    /// The rank so many places further along the ring.
-    pub fn ahead(&self, rank: Rank, places: usize) -> Rank {
-        self.ring[(self.position(rank) + places) % self.world()]
+    /// The rank `distance` positions further along the ring.
+    pub fn ahead(&self, rank: Rank, distance: usize) -> Rank {
+        self.ring[(self.position(rank) + distance) % self.world()]
     }
 }

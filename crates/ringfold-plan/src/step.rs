@@ -1,103 +1,84 @@
-//! One step of a plan: what happens to one chunk on one rank.
+//! One step of a plan: the work on one chunk on one rank.
 //!
-//! A step may wait for a frame, combine it with own data, settle the result and send it on: one pass
-//! over memory per chunk and hop. The common combinations have names: [`Step::send`],
-//! [`Step::receive`], [`Step::receive_reduce`], each with [`Step::then_send`] and [`Step::settled`].
+//! A step may wait for a frame, combine it with own data, settle the result and send it, in one pass over memory. The
+//! common combinations have names: [`Step::send`], [`Step::receive`], [`Step::receive_reduce`], each with
+//! [`Step::then_send`] and [`Step::settled`].
 
 use ringfold_proto::id::Rank;
 
-/// Which memory of an operation.
+/// A buffer of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Place {
-    /// The user's input. Never written, unless the operation is in place and it is the target too.
+pub enum OpBuffer {
+    /// The user's input. It is written only if the operation is in place and it is the target too.
     Source,
     /// The user's output.
     Target,
-    /// Memory of our own, as much as the plan says that it needs.
+    /// Temporary memory of the size in the plan.
     Scratch,
 }
 
-/// Elements of one place: the unit that travels in one frame.
+/// Elements of one buffer: the content of one frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Region {
-    /// Where.
-    pub place: Place,
+    /// The buffer.
+    pub buffer: OpBuffer,
     /// The first element.
     pub offset: u64,
-    /// How many elements; none is legal (a barrier's frames are empty).
+    /// The number of elements; may be 0 (a barrier's frames are empty).
     pub count: u32,
 }
 
 impl Region {
-    /// Nothing: what an empty frame holds.
-    pub const EMPTY: Self = Self { place: Place::Scratch, offset: 0, count: 0 };
+    /// The region of an empty frame.
+    pub const EMPTY: Self = Self { buffer: OpBuffer::Scratch, offset: 0, count: 0 };
 
-    /// The same elements in another place.
-    pub fn at(self, place: Place) -> Self {
-        Self { place, ..self }
+    /// The same elements of another buffer.
+    pub fn at(self, buffer: OpBuffer) -> Self {
+        Self { buffer, ..self }
     }
 }
 
-/// Which operand of a combination stands on the left; the one with the lowest rank in it does.
+/// The left operand of a reduction: the one that contains the lowest rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// What is here.
+    /// The local operand.
     Own,
-    /// What arrived.
+    /// The received operand.
     Frame,
 }
 
-/// What is done before a step's result is sent.
+/// What a step does before it sends its region.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Nothing: the region is sent as it is.
+    /// Nothing.
     None,
-    /// The region becomes a copy of other elements that are here.
-    Copy {
-        /// Those elements.
-        own: Region,
-    },
-    /// The region becomes what arrives.
-    Store {
-        /// From whom.
-        from: Rank,
-    },
-    /// The region becomes the combination of what arrives and what is here.
-    Reduce {
-        /// From whom.
-        from: Rank,
-        /// What is here; may be the region itself.
-        own: Region,
-        /// The order of the operands.
-        left: Left,
-    },
-    /// The region becomes the combination of two others that are here, or of itself and another.
-    Combine {
-        /// The operand with the lowest rank in it.
-        left: Region,
-        /// The other one.
-        right: Region,
-    },
+    /// Copy a local region.
+    Copy { own: Region },
+    /// Store a received frame.
+    Store { from: Rank },
+    /// Reduce a received frame and a local region, which may be the step's region.
+    Reduce { from: Rank, own: Region, left: Left },
+    /// Reduce two local regions; one of them may be the step's region.
+    Combine { left: Region, right: Region },
 }
 
-/// A step. Frames from one rank are taken in the order of the steps that take them; frames to one rank
-/// are sent in the order of the steps that send them. Nothing else is ordered, except by `after` and
-/// `fence`.
+/// A step. Frames from and to a rank are in the order of the steps that receive and send them. Nothing else is ordered,
+/// except by `after` and `fence`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// What is done first.
+    /// The action.
     pub action: Action,
-    /// What is written, and what is sent.
+    /// The region that is written and sent.
     pub region: Region,
-    /// Whether the result is final here: averages are divided, quantised values are rounded once.
-    /// A settled region, and one that was stored from a settled frame, is sent on verbatim.
+    /// Whether the result is final: averages are divided, quantised values are rounded once. A settled region, or one
+    /// stored from a settled frame, is sent verbatim.
     pub settle: bool,
-    /// To whom the region is sent.
+    /// The receiver of the region.
     pub send: Option<Rank>,
-    /// A step that must have been done before this one begins.
+    /// A step that must be done before this one.
     pub after: Option<u32>,
-    /// Whether every frame that the steps before this one send must have left our memory before this
-    /// one begins: it overwrites, in place, what they send.
+    /// Whether all frames of earlier steps must be flushed before this step, which overwrites their memory.
     pub fence: bool,
 }
 
@@ -106,27 +87,27 @@ impl Step {
         Self { action, region, settle: false, send: None, after: None, fence: false }
     }
 
-    /// Sends what is here.
+    /// Sends a region.
     pub fn send(to: Rank, region: Region) -> Self {
         Self::new(Action::None, region).then_send(to)
     }
 
-    /// Copies what is here.
+    /// Copies a local region.
     pub fn copy(own: Region, region: Region) -> Self {
         Self::new(Action::Copy { own }, region)
     }
 
-    /// Takes what arrives.
+    /// Stores a received frame.
     pub fn receive(from: Rank, region: Region) -> Self {
         Self::new(Action::Store { from }, region)
     }
 
-    /// Combines what arrives with what is here.
+    /// Reduces a received frame and a local region.
     pub fn receive_reduce(from: Rank, own: Region, region: Region, left: Left) -> Self {
         Self::new(Action::Reduce { from, own, left }, region)
     }
 
-    /// Combines what is here with what is here.
+    /// Reduces two local regions.
     pub fn combine(left: Region, right: Region, region: Region) -> Self {
         Self::new(Action::Combine { left, right }, region)
     }
@@ -146,12 +127,12 @@ impl Step {
         Self { after: Some(step), ..self }
     }
 
-    /// Waits until all earlier sends have left our memory.
+    /// Waits until all earlier sends are flushed.
     pub fn fenced(self) -> Self {
         Self { fence: true, ..self }
     }
 
-    /// From whom the step takes a frame.
+    /// The sender of the frame that the step receives.
     pub fn receives_from(&self) -> Option<Rank> {
         match self.action {
             Action::Store { from } | Action::Reduce { from, .. } => Some(from),

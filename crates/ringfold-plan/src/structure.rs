@@ -1,144 +1,75 @@
-//! What must hold of a set of plans before anything runs: both ends of every pair list the same frames,
-//! regions lie within their places, and what touches the same memory is ordered.
+//! Static checks of the plans of all ranks: both ends of every pair have the same frames, regions are within their
+//! buffers, and steps on the same memory are ordered.
 //!
-//! The order of two steps of a rank that this sees is local: `after`, the order of frames from one rank,
-//! and fences. That a frame has been taken before its memory is overwritten may also follow from what
-//! other ranks do; that is for the [`checker`](crate::checker) to find out, by running the plans.
+//! Only local order counts: `after`, the order of frames from one rank, and fences. Whether a frame was sent before its
+//! memory is overwritten may depend on other ranks; the [`checker`](crate::checker) finds that by running the plans.
 
 use crate::layout::{Layout, Pieces};
 use crate::plan::Plan;
 use crate::shape::GroupShape;
-use crate::step::{Action, Place, Region, Step};
+use crate::step::{Action, OpBuffer, Region, Step};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::id::Rank;
 
-/// What is wrong with a set of plans.
+/// An error in the plans of a group.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Flaw {
-    /// Not one plan per rank.
+    /// The number of plans is not the number of ranks.
     #[error("{plans} plans for a world of {world}")]
-    World {
-        /// Plans.
-        plans: usize,
-        /// Ranks.
-        world: usize,
-    },
-    /// Ranks do not mean the same.
+    World { plans: usize, world: usize },
+    /// Ranks have different operations.
     #[error("{rank} has another algorithm or fingerprint than rank 0")]
-    Disagreement {
-        /// The first rank that differs.
-        rank: Rank,
-    },
-    /// The two ends of a pair list different frames.
-    #[error("{from} sends {to} {sent:?} elements as frame {ordinal}, which expects {expected:?}")]
-    Frames {
-        /// The sender.
-        from: Rank,
-        /// The receiver.
-        to: Rank,
-        /// The first frame on which they differ.
-        ordinal: usize,
-        /// What the sender lists, if it lists so many frames.
-        sent: Option<u32>,
-        /// What the receiver lists.
-        expected: Option<u32>,
-    },
-    /// A step talks to itself, to nobody, or along a link that the group does not have.
-    #[error("{rank}, step {step}: there is no link with {peer}")]
-    NoLink {
-        /// Whose step.
-        rank: Rank,
-        /// Which.
-        step: u32,
-        /// With whom.
-        peer: Rank,
-    },
-    /// A region is not within its place.
-    #[error("{rank}, step {step}: {region:?} is not within the {extent} elements there")]
-    Outside {
-        /// Whose step.
-        rank: Rank,
-        /// Which.
-        step: u32,
-        /// Where it reaches.
-        region: Region,
-        /// How many elements there are.
-        extent: u64,
-    },
-    /// Operands, or a copy and its original, are of different lengths.
+    Disagreement { rank: Rank },
+    /// The two ends of a pair have different frames.
+    #[error("{from} sends {to} {sent:?} elements in frame {ordinal}, but {to} expects {expected:?}")]
+    Frames { from: Rank, to: Rank, ordinal: usize, sent: Option<u32>, expected: Option<u32> },
+    /// A step uses a link that the group does not have.
+    #[error("{rank}, step {step}: no link with {peer}")]
+    NoLink { rank: Rank, step: u32, peer: Rank },
+    /// A region is not within its buffer.
+    #[error("{rank}, step {step}: {region:?} is not within the {extent} elements of the buffer")]
+    Outside { rank: Rank, step: u32, region: Region, extent: u64 },
+    /// Operands have different lengths.
     #[error("{rank}, step {step}: operands of different lengths")]
-    Lengths {
-        /// Whose step.
-        rank: Rank,
-        /// Which.
-        step: u32,
-    },
-    /// A step writes the source by that name.
+    Lengths { rank: Rank, step: u32 },
+    /// A step writes the source.
     #[error("{rank}, step {step}: writes the source")]
-    WritesSource {
-        /// Whose step.
-        rank: Rank,
-        /// Which.
-        step: u32,
-    },
-    /// A step waits for itself or for one that is listed later.
-    #[error("{rank}, step {step}: waits for step {after}, which is not listed before it")]
-    After {
-        /// Whose step.
-        rank: Rank,
-        /// Which.
-        step: u32,
-        /// For which it waits.
-        after: u32,
-    },
-    /// Two steps touch the same elements, at least one writes them, and nothing orders them.
-    #[error("{rank}: steps {first} and {second} both touch {region:?}, unordered")]
-    Unordered {
-        /// Whose steps.
-        rank: Rank,
-        /// The one listed first.
-        first: u32,
-        /// The other.
-        second: u32,
-        /// What the second touches.
-        region: Region,
-    },
-    /// The plan asks for more scratch than its steps use.
-    #[error("{rank} asks for {asked} elements of scratch and uses {used}")]
-    Scratch {
-        /// Whose plan.
-        rank: Rank,
-        /// What it asks for.
-        asked: u64,
-        /// What it uses.
-        used: u64,
-    },
+    WritesSource { rank: Rank, step: u32 },
+    /// A step waits for itself or a later step.
+    #[error("{rank}, step {step}: waits for step {after}, which is not before it")]
+    After { rank: Rank, step: u32, after: u32 },
+    /// Two steps use the same elements, at least one writes them, and they are not ordered.
+    #[error("{rank}: steps {first} and {second} both use {region:?} and are not ordered")]
+    Unordered { rank: Rank, first: u32, second: u32, region: Region },
+    /// The scratch size of the plan is not what its steps use.
+    #[error("{rank} has {asked} elements of scratch but uses {used}")]
+    Scratch { rank: Rank, asked: u64, used: u64 },
 }
 
-/// How many elements a place of an operation has on a rank; scratch has what the plan asks for.
-pub fn extent(descriptor: &Descriptor, layout: &Layout, world: usize, rank: Rank, place: Place) -> u64 {
-    match (descriptor.collective, place) {
-        (_, Place::Scratch) | (Collective::Barrier, _) => 0,
-        (Collective::ReduceScatter, Place::Target) | (Collective::AllGather, Place::Source) => {
+/// The number of elements of a source or target on a rank; 0 for scratch, whose size is in the plan.
+pub fn extent(descriptor: &Descriptor, layout: &Layout, world: usize, rank: Rank, buffer: OpBuffer) -> u64 {
+    match (descriptor.collective, buffer) {
+        (_, OpBuffer::Scratch) | (Collective::Barrier, _) => 0,
+        (Collective::ReduceScatter, OpBuffer::Target) | (Collective::AllGather, OpBuffer::Source) => {
             layout.parts(descriptor, world).of(rank).count
         }
-        (Collective::Reduce { root }, Place::Target) if rank != root => 0,
+        (Collective::Reduce { root }, OpBuffer::Target) if rank != root => 0,
         (
             Collective::Gather { .. }
             | Collective::Scatter { .. }
             | Collective::AllToAll
             | Collective::Transfer { .. },
-            place,
+            buffer,
         ) => {
             let pieces = Pieces::of(descriptor, layout, world, rank);
-            if place == Place::Source { pieces.sent() } else { pieces.received() }
+            if buffer == OpBuffer::Source { pieces.sent() } else { pieces.received() }
         }
         _ => descriptor.count,
     }
 }
 
-/// Checks the plans of all ranks, in rank order, each with its rank's layout. The time it takes grows with the
-/// square of a plan's length: it is for tests and small counts.
+/// Checks the plans of all ranks, in rank order, with their layouts. The time is quadratic in the length of a plan.
 pub fn check(
     descriptor: &Descriptor,
     layouts: &[Layout],
@@ -154,12 +85,12 @@ pub fn check(
         if (plan.algorithm, plan.fingerprint) != (plans[0].algorithm, plans[0].fingerprint) {
             return Err(Flaw::Disagreement { rank });
         }
-        let [source, target] = [Place::Source, Place::Target]
-            .map(|place| extent(descriptor, &layouts[index], world, rank, place));
-        let extent = |place| match place {
-            Place::Source => source,
-            Place::Target => target,
-            Place::Scratch => plan.scratch,
+        let [source, target] = [OpBuffer::Source, OpBuffer::Target]
+            .map(|buffer| extent(descriptor, &layouts[index], world, rank, buffer));
+        let extent = |buffer| match buffer {
+            OpBuffer::Source => source,
+            OpBuffer::Target => target,
+            OpBuffer::Scratch => plan.scratch,
         };
         for (step, s) in plan.steps.iter().enumerate() {
             Located { rank, step: step as u32, s }.check(shape, &extent)?;
@@ -170,7 +101,7 @@ pub fn check(
     check_frames(plans)
 }
 
-/// A step and where it stands.
+/// A step, its rank and number.
 struct Located<'a> {
     rank: Rank,
     step: u32,
@@ -178,7 +109,7 @@ struct Located<'a> {
 }
 
 impl Located<'_> {
-    fn check(&self, shape: &GroupShape, extent: &dyn Fn(Place) -> u64) -> Result<(), Flaw> {
+    fn check(&self, shape: &GroupShape, extent: &dyn Fn(OpBuffer) -> u64) -> Result<(), Flaw> {
         let &Self { rank, step, s } = self;
         for peer in s.send.into_iter().chain(s.receives_from()) {
             if peer.index() >= shape.world() || !shape.is_linked(rank, peer) {
@@ -189,7 +120,7 @@ impl Located<'_> {
             return Err(Flaw::After { rank, step, after });
         }
         for region in reads(s).into_iter().flatten().chain([s.region]) {
-            let extent = extent(region.place);
+            let extent = extent(region.buffer);
             if region.offset + u64::from(region.count) > extent {
                 return Err(Flaw::Outside { rank, step, region, extent });
             }
@@ -197,14 +128,14 @@ impl Located<'_> {
                 return Err(Flaw::Lengths { rank, step });
             }
         }
-        if written(s).is_some_and(|region| region.place == Place::Source) {
+        if written(s).is_some_and(|region| region.buffer == OpBuffer::Source) {
             return Err(Flaw::WritesSource { rank, step });
         }
         Ok(())
     }
 }
 
-/// What a step's action reads, beside what arrives.
+/// The local regions that a step reads.
 fn reads(step: &Step) -> [Option<Region>; 2] {
     match step.action {
         Action::None | Action::Store { .. } => [None, None],
@@ -213,13 +144,13 @@ fn reads(step: &Step) -> [Option<Region>; 2] {
     }
 }
 
-/// What a step writes.
+/// The region that a step writes.
 fn written(step: &Step) -> Option<Region> {
     (step.action != Action::None || step.settle).then_some(step.region)
 }
 
 fn check_scratch(rank: Rank, plan: &Plan) -> Result<(), Flaw> {
-    let in_scratch = plan.steps.iter().filter(|s| s.region.place == Place::Scratch && s.region.count > 0);
+    let in_scratch = plan.steps.iter().filter(|s| s.region.buffer == OpBuffer::Scratch && s.region.count > 0);
     let used = in_scratch.map(|s| s.region.offset + u64::from(s.region.count)).max().unwrap_or(0);
     if used == plan.scratch { Ok(()) } else { Err(Flaw::Scratch { rank, asked: plan.scratch, used }) }
 }
@@ -246,7 +177,7 @@ fn check_frames(plans: &[Plan]) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// Any two steps that touch the same elements, one of them to write, must be ordered.
+/// Two steps that use the same elements must be ordered if one of them writes.
 fn check_order(rank: Rank, plan: &Plan) -> Result<(), Flaw> {
     let before = predecessors(plan);
     for (second, later) in plan.steps.iter().enumerate() {
@@ -261,12 +192,12 @@ fn check_order(rank: Rank, plan: &Plan) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// What the later of two steps touches, if one of them writes it. That the earlier one has sent what the
-/// later one overwrites is left out: it may follow from what other ranks do.
+/// The region of the later of two steps that conflicts with the earlier one. Sends of the earlier one are left out:
+/// their order may depend on other ranks.
 fn clash(earlier: &Step, later: &Step) -> Option<Region> {
     let overlap = |a: &Region, b: &Region| {
         let before = |a: &Region, b: &Region| a.offset + u64::from(a.count) <= b.offset;
-        a.place == b.place && a.count > 0 && b.count > 0 && !before(a, b) && !before(b, a)
+        a.buffer == b.buffer && a.count > 0 && b.count > 0 && !before(a, b) && !before(b, a)
     };
     let read_later = || reads(later).into_iter().flatten().chain([later.region]);
     let overwritten = written(earlier).and_then(|w| read_later().find(|r| overlap(&w, r)));
@@ -274,7 +205,7 @@ fn clash(earlier: &Step, later: &Step) -> Option<Region> {
     overwritten.or_else(|| written(later).filter(|w| read_earlier().any(|r| overlap(&r, w))))
 }
 
-/// For each step, a set of bits: the steps that are certainly done before it begins.
+/// For each step, the bit set of the steps that are done before it begins.
 fn predecessors(plan: &Plan) -> Vec<Vec<u64>> {
     let words = plan.steps.len().div_ceil(64);
     let mut before: Vec<Vec<u64>> = Vec::with_capacity(plan.steps.len());

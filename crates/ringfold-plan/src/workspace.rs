@@ -1,40 +1,39 @@
-//! The local side of an operation: its memory, and the arithmetic on it.
+//! The memory of an operation, and the arithmetic on it.
 
 use crate::step::{Left, Region};
 
-/// One operation's source, target and scratch. The real one is user memory and kernels; simulated ones
-/// hold symbols.
+/// The source, target and scratch of one operation: user memory and kernels, or symbols in simulations.
 ///
-/// Where source and target are the same memory, the workspace keeps what it overwrites, chunk by chunk,
-/// until it is told to [`restore`](Workspace::restore) or to [`keep`](Workspace::keep).
+/// If source and target are the same memory, the workspace backs up what it overwrites until
+/// [`restore`](Workspace::restore) or [`keep`](Workspace::keep).
 pub trait Workspace {
-    /// Bytes on their way out. They stay valid until the medium says that they have left.
+    /// Bytes to send. They stay valid until the medium reports the put as flushed.
     type Payload;
-    /// A view of bytes that arrived, in a slot.
+    /// A view of received bytes in a slot.
     type Frame: ?Sized;
 
-    /// The region as it travels: encoded if the operation is quantised; verbatim if it was settled here
-    /// or stored from a settled frame.
+    /// The region as it is sent: encoded if the operation is quantised; verbatim if it was settled here or stored from a
+    /// settled frame.
     fn load(&mut self, region: Region) -> Self::Payload;
 
-    /// `into` becomes a copy of `own`.
+    /// Copies `own` to `into`.
     fn copy(&mut self, own: Region, into: Region);
 
-    /// `into` becomes what arrived.
+    /// Stores a frame in `into`.
     fn store(&mut self, frame: &Self::Frame, into: Region);
 
-    /// `into` becomes the combination of `own` and what arrived.
+    /// Reduces a frame and `own` into `into`.
     fn reduce(&mut self, frame: &Self::Frame, own: Region, into: Region, left: Left);
 
-    /// `into` becomes the combination of two regions that are here; it may be either of them.
+    /// Reduces two regions into `into`, which may be either of them.
     fn combine(&mut self, left: Region, right: Region, into: Region);
 
-    /// The region is final: divides averages, rounds quantised values once.
+    /// Makes a region final: divides averages, rounds quantised values once.
     fn settle(&mut self, region: Region);
 
-    /// The operation was aborted: user memory that was both source and target holds again what it held.
+    /// Restores in-place user memory: the operation was aborted.
     fn restore(&mut self);
 
-    /// The operation was committed: what was overwritten is forgotten.
+    /// Drops the backup: the operation was committed.
     fn keep(&mut self);
 }

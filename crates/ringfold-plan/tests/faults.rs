@@ -1,9 +1,9 @@
 //! The checker must be able to fail: each of these plans is broken in one way, and it says how.
 
-use ringfold_plan::checker::{Case, Policy, Problem, Schedule, Shares, Trouble, Wait};
+use ringfold_plan::checker::{Case, ElementFault, Problem, Schedule, SchedulePolicy, Shares, Wait};
 use ringfold_plan::plan::Plan;
 use ringfold_plan::shape::GroupShape;
-use ringfold_plan::step::{Action, Left, Place, Region, Step};
+use ringfold_plan::step::{Action, Left, OpBuffer, Region, Step};
 use ringfold_plan::structure::Flaw;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::dtype::DType;
@@ -80,10 +80,10 @@ fn swapped_frames_are_data_of_other_elements() {
     let mut case = all_reduce(Algorithm::Ring, 2, 8);
     edit(&mut case, 0, |steps| steps.swap(0, 1));
     assert_eq!(case.check_structure(), Ok(()));
-    let Problem::Step { rank: Rank(1), step: Some(_), element: 4, trouble, .. } = problem(&case) else {
+    let Problem::Step { rank: Rank(1), step: Some(_), element: 4, fault_kind, .. } = problem(&case) else {
         panic!("rank 1 gets something else")
     };
-    assert!(matches!(trouble, Trouble::Misplaced { left: 6, right: 4 }));
+    assert!(matches!(fault_kind, ElementFault::Misplaced { left: 6, right: 4 }));
 }
 
 #[test]
@@ -93,19 +93,22 @@ fn data_that_counts_twice_is_named() {
         let last = steps.iter().position(|step| step.settle).unwrap();
         steps[last].settle = false;
         let region = steps[last].region;
-        let again = Step::combine(region, region.at(Place::Source), region).settled().after(last as u32);
+        let again = Step::combine(region, region.at(OpBuffer::Source), region).settled().after(last as u32);
         steps.push(again);
     });
     let problem = problem(&case);
-    let twice = |trouble: &Trouble| *trouble == Trouble::Twice(1);
-    assert!(matches!(&problem, Problem::Step { rank: Rank(1), trouble, .. } if twice(trouble)), "{problem}");
+    let twice = |fault_kind: &ElementFault| *fault_kind == ElementFault::Twice(1);
+    assert!(
+        matches!(&problem, Problem::Step { rank: Rank(1), fault_kind, .. } if twice(fault_kind)),
+        "{problem}"
+    );
 }
 
 #[test]
 fn an_unfenced_overwrite_in_place_is_seen_when_flushes_are_late() {
-    for (collective, algorithm, world, count, place) in [
-        (Collective::AllReduce, Algorithm::OneShot, 3, 5, Place::Source),
-        (Collective::ReduceScatter, Algorithm::Ring, 6, 12, Place::Scratch),
+    for (collective, algorithm, world, count, buffer) in [
+        (Collective::AllReduce, Algorithm::OneShot, 3, 5, OpBuffer::Source),
+        (Collective::ReduceScatter, Algorithm::Ring, 6, 12, OpBuffer::Scratch),
     ] {
         let mut case = case(collective, algorithm, world, count);
         case.in_place = true;
@@ -115,10 +118,10 @@ fn an_unfenced_overwrite_in_place_is_seen_when_flushes_are_late() {
             edit(&mut case, rank, |steps| steps.iter_mut().for_each(|step| step.fence = false));
         }
         let problem = problem(&case);
-        let overwritten = matches!(&problem, Problem::Overwritten { place: p, .. } if *p == place);
+        let overwritten = matches!(&problem, Problem::Overwritten { buffer: b, .. } if *b == buffer);
         // What was overwritten before it was even put arrives as data of another element.
-        let misplaced = matches!(&problem, Problem::Step { trouble: Trouble::Misplaced { .. }, .. });
-        assert!(overwritten || misplaced && place == Place::Scratch, "{problem}");
+        let misplaced = matches!(&problem, Problem::Step { fault_kind: ElementFault::Misplaced { .. }, .. });
+        assert!(overwritten || misplaced && buffer == OpBuffer::Scratch, "{problem}");
     }
 }
 
@@ -144,9 +147,9 @@ fn an_operand_on_the_wrong_side_is_named() {
         }
     });
     let problem = problem(&case);
-    let is_side = |trouble: &Trouble| matches!(trouble, Trouble::WrongSide(0 | 1));
+    let is_side = |fault_kind: &ElementFault| matches!(fault_kind, ElementFault::WrongSide(0 | 1));
     assert!(
-        matches!(&problem, Problem::Step { rank: Rank(2), trouble, .. } if is_side(trouble)),
+        matches!(&problem, Problem::Step { rank: Rank(2), fault_kind, .. } if is_side(fault_kind)),
         "{problem}"
     );
 }
@@ -176,11 +179,11 @@ fn averages_that_are_settled_twice_never_or_too_early_are_named() {
         problem(&case)
     };
     let twice = of(0, |step| step.settle |= matches!(step.action, Action::Store { .. }));
-    assert!(matches!(twice, Problem::Step { rank: Rank(0), trouble: Trouble::Settled, .. }));
+    assert!(matches!(twice, Problem::Step { rank: Rank(0), fault_kind: ElementFault::Settled, .. }));
     let never = of(0, |step| step.settle = false);
     assert!(matches!(never, Problem::Result { .. }));
     let early = of(0, |step| step.settle |= matches!(step.action, Action::Reduce { .. }));
-    assert!(matches!(early, Problem::Step { rank: Rank(0), trouble: Trouble::Incomplete(_), .. }));
+    assert!(matches!(early, Problem::Step { rank: Rank(0), fault_kind: ElementFault::Incomplete(_), .. }));
 }
 
 #[test]
@@ -190,7 +193,7 @@ fn a_barrier_that_lets_go_too_early_is_named() {
         edit(&mut case, rank, |steps| steps.truncate(2));
     }
     assert_eq!(case.check_structure(), Ok(()));
-    let late = Schedule { policy: Policy::SlowRank, seed: 5 };
+    let late = Schedule { policy: SchedulePolicy::SlowRank, seed: 5 };
     let failure = case.run(late).expect_err("somebody leaves early");
     assert!(matches!(failure.problem, Problem::LeftEarly { .. }), "{failure}");
 }
@@ -212,7 +215,7 @@ fn ranks_that_associate_differently_end_with_different_bits() {
 #[test]
 fn traffic_beyond_the_methods_own_claim_is_counted() {
     let mut case = all_reduce(Algorithm::Direct, 2, 2);
-    let region = Region { place: Place::Target, offset: 0, count: 1 };
+    let region = Region { buffer: OpBuffer::Target, offset: 0, count: 1 };
     edit(&mut case, 0, |steps| {
         let settled = steps.iter().position(|step| step.settle).unwrap() as u32;
         steps.push(Step::send(Rank(1), region).after(settled));
@@ -228,10 +231,13 @@ fn traffic_beyond_the_methods_own_claim_is_counted() {
 fn own_data_and_partial_results_are_not_mistaken_for_each_other() {
     let mut case = all_reduce(Algorithm::Ring, 3, 3);
     case.in_place = true;
-    edit(&mut case, 1, |steps| steps[0].region.place = Place::Target);
-    assert!(matches!(problem(&case), Problem::Step { rank: Rank(1), trouble: Trouble::Own, .. }));
+    edit(&mut case, 1, |steps| steps[0].region.buffer = OpBuffer::Target);
+    assert!(matches!(problem(&case), Problem::Step { rank: Rank(1), fault_kind: ElementFault::Own, .. }));
     case.in_place = false;
-    assert!(matches!(problem(&case), Problem::Step { rank: Rank(1), trouble: Trouble::Unwritten, .. }));
+    assert!(matches!(
+        problem(&case),
+        Problem::Step { rank: Rank(1), fault_kind: ElementFault::Unwritten, .. }
+    ));
 }
 
 #[test]
@@ -246,8 +252,8 @@ fn flaws_that_show_without_running_are_named() {
     assert!(matches!(of(|s| s[0].region.offset = 15), Flaw::Outside { step: 0, extent: 16, .. }));
     assert!(matches!(of(|s| s[0].settle = true), Flaw::WritesSource { step: 0, .. }));
     let lengths = of(|s| {
-        let copy = Region { place: Place::Source, offset: 0, count: 1 };
-        s.push(Step::copy(copy, Region { place: Place::Target, count: 2, ..copy }));
+        let copy = Region { buffer: OpBuffer::Source, offset: 0, count: 1 };
+        s.push(Step::copy(copy, Region { buffer: OpBuffer::Target, count: 2, ..copy }));
     });
     assert!(matches!(lengths, Flaw::Lengths { .. }));
     let unordered = of(|s| s.iter_mut().for_each(|step| step.after = None));
@@ -272,8 +278,8 @@ fn a_reduction_that_ends_elsewhere_than_at_the_root_is_named() {
     let root = Rank(2);
     let mut case = case(Collective::Reduce { root }, Algorithm::Direct, 3, 6);
     edit(&mut case, 1, |steps| {
-        for step in steps.iter_mut().filter(|step| step.region.place == Place::Scratch) {
-            step.region.place = Place::Target;
+        for step in steps.iter_mut().filter(|step| step.region.buffer == OpBuffer::Scratch) {
+            step.region.buffer = OpBuffer::Target;
         }
     });
     assert!(matches!(flaw(&case), Flaw::Outside { rank: Rank(1), extent: 0, .. }));

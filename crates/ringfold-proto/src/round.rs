@@ -70,7 +70,7 @@ impl<V> Round<V> {
         due
     }
 
-    /// Whether nobody has voted.
+    /// Whether there are no votes.
     pub fn is_empty(&self) -> bool {
         self.votes.is_empty()
     }

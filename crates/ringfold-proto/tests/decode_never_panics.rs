@@ -1,7 +1,6 @@
-//! Whatever bytes a remote sends: decoding them neither panics nor takes more memory than the bounds
-//! allow. Arbitrary bytes, valid messages with bytes changed, and kept cases: the golden bytes, and
-//! whatever lies in `tests/corpus`. A case that ever failed is put there (`# why`, then hex); seeds of
-//! failed random cases land in `tests/corpus/proptest-regressions.txt` by themselves.
+//! Decoding of arbitrary bytes neither panics nor exceeds its memory limit. Inputs are random bytes, valid messages with
+//! changed bytes, the golden bytes, and the recorded cases in `tests/corpus` (`# why`, then hex). Failed random cases are
+//! recorded in `tests/corpus/proptest-regressions.txt`.
 
 use crate::message_generator::MessageGenerator;
 use proptest::prelude::*;
@@ -24,7 +23,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::Path;
 
-/// Counts what each thread holds, so that tests that run side by side do not count each other.
+/// Counts the allocated bytes of each thread, so that parallel tests do not count each other.
 struct Counting;
 
 #[global_allocator]
@@ -36,7 +35,7 @@ thread_local! {
 }
 
 fn count(change: isize) {
-    // A thread that is about to end has no counters any more, and nothing to decode either.
+    // A thread that ends has no counters any more.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + change);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
@@ -45,7 +44,7 @@ fn count(change: isize) {
 
 // SAFETY: all memory comes from the system's allocator, under its own contract; counting touches only
 // thread-local cells, which neither allocate nor have destructors. `realloc` is the default one, which
-// holds the old and the new place at once, as a bad day's would.
+// holds the old and the new memory at once: the worst case.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -68,8 +67,8 @@ fn peak_bytes(work: impl FnOnce()) -> usize {
     (PEAK.get() - before) as usize
 }
 
-/// What decoding a stream of `len` bytes may take: a multiple of it, and never more than the bounds
-/// say. Lists begin with room for a mebibyte at most, nested ones thrice.
+/// The memory that decoding a stream of `len` bytes may use. Lists start with a capacity of 1 MiB at most, nested ones
+/// three times.
 fn allowed_bytes<T: Bounded>(len: usize) -> usize {
     let room = 3 << 20;
     (1024 * len + 4096).min(3 * T::DECODED_BYTES_MAX + 2 * T::BYTES_MAX + room)
@@ -117,7 +116,7 @@ fn link(bytes: &[u8], piece: usize) -> (Vec<LinkItem>, usize, Option<FrameError>
     (items, payload, None)
 }
 
-/// Lets every decoder have the bytes.
+/// Passes the bytes to every decoder.
 fn try_everything(bytes: &[u8]) {
     for piece in [1, 5, bytes.len().max(1)] {
         let peak = peak_bytes(|| _ = control::<Numbered<ToMaster>>(bytes, piece));
@@ -132,7 +131,7 @@ fn try_everything(bytes: &[u8]) {
     let _ = (Hello::decode(bytes), Welcome::decode(bytes), Verdict::decode(bytes), DataHeader::decode(bytes));
 }
 
-/// Lets both sides of a handshake have the bytes. Nobody is established by bytes out of the blue.
+/// Passes the bytes to both ends of a handshake. Neither must be established.
 fn handshakes(bytes: &[u8], piece: usize) {
     let secret = || Secret::epoch_key(&[0x6b; 32]);
     let target = DialTarget { purpose: Purpose::Data, epoch: EpochId::default(), peer: None };
@@ -151,7 +150,7 @@ fn handshakes(bytes: &[u8], piece: usize) {
     let _ = (dialler.handle_end(), acceptor.handle_end());
 }
 
-/// A stream of valid frames out of arbitrary bytes.
+/// Generates a stream of valid frames from arbitrary bytes.
 fn valid_stream(bytes: &[u8]) -> Vec<u8> {
     let mut generator = MessageGenerator(bytes);
     let mut stream = Vec::new();
@@ -211,7 +210,7 @@ proptest! {
         let stream = valid_stream(&seed);
         let cut = &stream[..end.index(stream.len())];
         try_everything(cut);
-        // The same, with a length that fits what is left: the cut is then inside of the message.
+        // The same with a correct length: the message itself is truncated.
         if let Some(body) = cut.get(4..) {
             try_everything(&[&(body.len() as u32).to_le_bytes(), body].concat());
         }
@@ -294,7 +293,7 @@ fn recorded_hostile_frames_are_rejected() {
             control::<Numbered<ToMaster>>(&bytes, usize::MAX).1,
             control::<Numbered<ToPeer>>(&bytes, usize::MAX).1,
         ];
-        // What is nonsense to one side may by chance make sense to the other.
+        // A frame that is invalid for one end may be valid for the other.
         assert!(errors.iter().any(Option::is_some), "{name}: {errors:?}");
     }
     for (name, bytes) in kept("corpus/link") {
@@ -313,7 +312,7 @@ fn stuffed(front: &[u8], element: &[u8], count: usize) -> Vec<u8> {
 fn the_largest_frames_decode_within_the_bound() {
     let room = limits::CONTROL_BYTES_MAX - 64;
     let cases = [
-        // Heartbeats: a byte becomes a peer's id of 16. The second is as much as the budget lets in.
+        // Heartbeats: one byte becomes a peer id of 16 bytes. The second is the most that the budget allows.
         stuffed(&[1, 0, 9], &[0], room),
         stuffed(&[1, 0, 9], &[0], limits::CONTROL_DECODED_BYTES_MAX / 16),
         // A sync: five bytes become an entry.

@@ -1,6 +1,5 @@
-//! The bytes of everything that travels, kept in files. A change of bytes is a change of protocol:
-//! where it is meant, raise the version, and bless it with `RINGFOLD_BLESS=1 cargo test -p
-//! ringfold-proto --test golden_bytes`.
+//! The bytes of all messages, compared with files. A change of bytes changes the protocol: raise the version, and record
+//! the new bytes with `RINGFOLD_BLESS=1 cargo test -p ringfold-proto golden_bytes`.
 
 use crate::examples;
 use ringfold_proto::bounded::Bounded;
@@ -54,7 +53,7 @@ fn enum_variants_keep_their_numbers() {
     keep("vocabulary.hex", examples::vocabulary());
 }
 
-/// The messages as frames, each of which decodes to its message again.
+/// The messages as frames; checks that each decodes to its message.
 fn frames<M>(messages: Vec<(&'static str, Numbered<M>)>) -> Vec<(String, Vec<u8>)>
 where
     Numbered<M>: Bounded + Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
@@ -68,7 +67,7 @@ where
     messages.into_iter().map(frame).collect()
 }
 
-/// Compares with the file, or writes it if asked to.
+/// Compares with the file, or writes it with `RINGFOLD_BLESS`.
 fn keep(file: &str, examples: Vec<(String, Vec<u8>)>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
     let now = examples.iter().fold(String::new(), |mut text, (name, bytes)| {

@@ -1,4 +1,4 @@
-//! Two ends of a connection, and whoever stands between them.
+//! Handshakes, also with attackers on the path.
 
 use ringfold_proto::handshake::{
     AcceptorHandshake, DialTarget, DialerHandshake, Established, HandshakeError, Identity, Secret,
@@ -14,16 +14,16 @@ const RUN: RunId = RunId(42);
 const EPOCH: EpochId = EpochId { group: GroupId(1), incarnation: Incarnation(7), counter: 3 };
 const KEY: [u8; 32] = [9; 32];
 
-type Side = Result<Option<Established>, HandshakeError>;
+type EndResult = Result<Option<Established>, HandshakeError>;
 
-/// What the two sides of a handshake came to.
+/// The results of both ends.
 #[derive(Debug, PartialEq)]
 struct Ends {
-    dialler: Side,
-    acceptor: Side,
+    dialler: EndResult,
+    acceptor: EndResult,
 }
 
-/// Carries bytes between the two, `piece` at a time, until neither has more to say.
+/// Carries bytes between the ends, `piece` at a time, until neither has output.
 fn carry(
     mut dialler: DialerHandshake,
     mut acceptor: AcceptorHandshake,
@@ -159,7 +159,7 @@ fn a_recorded_proof_opens_no_second_connection() {
 
 #[test]
 fn a_reflected_proof_is_invalid() {
-    // The impostor knows no token. It says what an acceptor says, and hands the dialler's proof back.
+    // The impostor does not know the token. It returns the dialler's own proof.
     let mut dialler = peer_dialer("sesame");
     let hello = Hello::decode(&dialler.poll_output()).unwrap();
     let welcome = Welcome {
@@ -180,7 +180,7 @@ fn a_reflected_proof_is_invalid() {
 
 #[test]
 fn a_member_rejects_a_connection_to_itself() {
-    // Alice's hello is handed to Alice's own listener.
+    // Alice's hello is sent to Alice's own listener.
     let own = AcceptorHandshake::new(Identity::new(ALICE, RUN), Nonce([4; 32]));
     let ends = carry(member_dials(&KEY), own, Ok(Secret::epoch_key(&KEY)), usize::MAX);
     assert_eq!(ends, both(HandshakeError::Rejected(ConnectionRejection::Itself)));
@@ -216,7 +216,7 @@ fn no_bit_of_hello_welcome_or_proof_can_be_changed_on_the_way() {
                     break;
                 }
             }
-            // A changed verdict comes too late for the acceptor, which has had its proof.
+            // The acceptor has accepted before a changed verdict.
             let intact = matches!(reached, Ok(Some(_))) || (block < 3 && matches!(accepted, Ok(Some(_))));
             assert!(!intact, "bit {bit} of block {block}: {reached:?} {accepted:?}");
         }

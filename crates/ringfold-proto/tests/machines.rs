@@ -1,6 +1,4 @@
-//! What users of a run rely on, one promise per test: a master and a few peers are stepped through
-//! virtual time by hand. Where the simulator draws its schedules at random, these read like the
-//! specification.
+//! The guarantees of the machines, one per test, with a master and a few peers in virtual time.
 
 mod deadlines;
 mod joining;

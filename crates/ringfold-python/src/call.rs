@@ -1,77 +1,75 @@
-//! Calls that wait: without the interpreter's lock, and open to signals.
+//! Calls without the interpreter's lock, which signals can interrupt.
 
-use crate::error::raised;
+use crate::exception::{ToException, invalid_group_argument};
 use pyo3::prelude::*;
-use ringfold_bindings::result::Failure;
 use std::cell::RefCell;
 use std::sync::OnceLock;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// How often a thread that waits looks whether a signal has arrived.
+/// How often a waiting thread checks for signals.
 pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a thread whose call has ended while the interpreter ends waits for that; far longer than it takes.
-const END_OF_INTERPRETER_MAX: Duration = Duration::from_secs(10);
+/// How long a thread whose call ends during interpreter exit sleeps: far longer than the exit takes.
+const INTERPRETER_EXIT_MAX: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// What a signal's handler raised while this thread waited.
+    /// The exception that a signal handler raised while this thread waited.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// The thread that ends the interpreter, once it does.
-static ENDER: OnceLock<ThreadId> = OnceLock::new();
+/// The thread that runs the interpreter's exit, once it has begun.
+static EXIT_THREAD: OnceLock<ThreadId> = OnceLock::new();
 
-/// The interpreter ends soon, by this thread: no other one comes back to Python from a call of ours.
+/// Announces that this thread begins the interpreter's exit: no other thread returns to Python from a call here.
 #[pyfunction]
-pub(crate) fn interpreter_ends() {
-    let _ = ENDER.set(std::thread::current().id());
+pub(crate) fn begin_interpreter_exit() {
+    let _ = EXIT_THREAD.set(std::thread::current().id());
 }
 
-/// The call that this thread waits in is to end with this exception.
-pub(crate) fn keep_raised(error: PyErr) {
+/// Stores the exception that the current call of this thread raises when it returns.
+pub(crate) fn store_exception(error: PyErr) {
     RAISED.with_borrow_mut(|raised| *raised = Some(error));
 }
 
-/// Runs the handlers of signals that have arrived. Whether one of them raised an exception, which the call that waits
-/// is to end with.
+/// Runs the handlers of pending signals. True if one of them raised an exception: the waiting call ends with it.
 pub(crate) fn is_interrupted() -> bool {
     if RAISED.with_borrow(Option::is_some) {
         return true;
     }
-    // Python runs handlers on the main thread alone. Other threads do not ask: an interpreter that ends meanwhile would
-    // end a thread that asks for its lock, in the midst of our frames.
+    // Python runs handlers only on the main thread. Other threads do not ask for the interpreter's lock, because an
+    // interpreter that exits meanwhile would end them inside our frames.
     if rustix::thread::gettid() != rustix::process::getpid() {
         return false;
     }
-    // An interpreter that ends can't be asked; whoever waits then waits on.
-    let outcome = Python::try_attach(|py| py.check_signals());
-    match outcome {
+    // While the interpreter exits there is none to attach to, and the wait goes on.
+    match Python::try_attach(|py| py.check_signals()) {
         Some(Err(error)) => {
-            keep_raised(error);
+            store_exception(error);
             true
         }
         _ => false,
     }
 }
 
-/// Makes a call that may wait. Other Python threads run meanwhile.
-pub(crate) fn blocking<T: Send>(
+/// Makes a call without the interpreter's lock, and raises its error.
+#[inline]
+pub(crate) fn try_detached<T: Send, E: ToException + Send>(
     py: Python<'_>,
-    call: impl FnOnce() -> Result<T, Failure> + Send,
+    call: impl FnOnce() -> Result<T, E> + Send,
 ) -> PyResult<T> {
-    released(py, call)?.map_err(|failure| raised(py, &failure))
+    detached(py, call)?.map_err(|error| error.to_exception(py))
 }
 
-/// Makes a call without the interpreter's lock. What a signal's handler raised meanwhile is what it ends with.
+/// Makes a call without the interpreter's lock. Raises what a signal handler raised meanwhile.
 #[inline]
-pub(crate) fn released<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
+pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
     let outcome = py.detach(|| {
         let outcome = call();
-        // A daemon thread's call ends when the communicator leaves at the end of the program. Nobody wants to hear
-        // of that, and soon there will be no interpreter to come back to.
-        if ENDER.get().is_some_and(|ender| *ender != std::thread::current().id()) {
-            std::thread::sleep(END_OF_INTERPRETER_MAX);
+        // The call of a daemon thread ends when the program's communicators leave at exit. Its result is not needed,
+        // and there may be no interpreter to return to.
+        if EXIT_THREAD.get().is_some_and(|thread| *thread != std::thread::current().id()) {
+            std::thread::sleep(INTERPRETER_EXIT_MAX);
         }
         outcome
     });
@@ -81,11 +79,28 @@ pub(crate) fn released<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send)
     }
 }
 
-/// Waits by turns until something has come, until a time, or until a signal's handler has something to say. It may be
-/// asked for again: nothing is lost by leaving off.
-pub(crate) fn wait_until<T>(until: Option<Instant>, wait_for: impl Fn(Duration) -> Option<T>) -> Option<T> {
+/// Makes a call without the interpreter's lock from a destructor, which may run while the interpreter exits.
+pub(crate) fn finish_detached(call: impl FnOnce() + Send) {
+    let mut call = Some(call);
+    let _ = Python::try_attach(|py| py.detach(|| call.take().map(|call| call())));
+    // An interpreter that exits has no other threads to keep waiting.
+    if let Some(call) = call {
+        call();
+    }
+}
+
+/// Drops a value without the interpreter's lock.
+pub(crate) fn drop_detached<T: Send>(value: T) {
+    finish_detached(|| drop(value));
+}
+
+/// Waits in short steps until `wait_for` returns a value, the deadline has passed, or a signal handler raises.
+pub(crate) fn wait_interruptible<T>(
+    deadline: Option<Instant>,
+    wait_for: impl Fn(Duration) -> Option<T>,
+) -> Option<T> {
     loop {
-        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+        let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
         if let Some(end) = wait_for(left.min(SIGNALS_EVERY)) {
             return Some(end);
         }
@@ -93,4 +108,18 @@ pub(crate) fn wait_until<T>(until: Option<Instant>, wait_for: impl Fn(Duration) 
             return None;
         }
     }
+}
+
+/// A timeout in seconds. Negative is 0; what a `Duration` cannot hold is for ever.
+pub(crate) fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    if seconds.is_nan() {
+        return Err(invalid_group_argument(py, "invalid timeout nan: must be a number of seconds"));
+    }
+    Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
+}
+
+/// The end of a timeout in seconds that begins now; None without one, or for ever.
+pub(crate) fn deadline(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Instant>> {
+    let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
+    Ok(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
 }

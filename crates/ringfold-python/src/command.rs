@@ -1,4 +1,4 @@
-//! The commands, which the wheel installs as scripts.
+//! The commands that the wheel installs as scripts.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -6,7 +6,7 @@ use ringfold_cli::command::named;
 use ringfold_cli::invocation::Invocation;
 use std::ffi::OsString;
 
-/// Runs the command of this name to its end, and returns its exit code. `again` is how to start `ringfold` once more.
+/// Runs a command to its end, and returns its exit code. `again` is the command line that starts `ringfold`.
 #[pyfunction]
 pub(crate) fn command(
     py: Python<'_>,
@@ -16,5 +16,5 @@ pub(crate) fn command(
 ) -> PyResult<i32> {
     let again = Invocation::of(again);
     py.detach(|| named(name, arguments, &again))
-        .ok_or_else(|| PyValueError::new_err(format!("{name} is no command")))
+        .ok_or_else(|| PyValueError::new_err(format!("unknown command {name:?}")))
 }

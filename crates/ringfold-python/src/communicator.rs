@@ -1,39 +1,40 @@
-//! A peer's part in a run, for Python.
+//! Communicators of an elastic run, for Python.
 
-use crate::call::{SIGNALS_EVERY, blocking, is_interrupted};
-use crate::error::raised;
-use crate::owned::Owned;
+use crate::call::{SIGNALS_EVERY, finish_detached, is_interrupted, try_detached};
+use crate::exception::ToException;
+use crate::fork_guard::ForkGuard;
 use crate::tensor::{Device, Tensor};
 use crate::work::Work;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use ringfold::{AllReduce, Buffers, Memory, Reduction, StateTensor};
-use ringfold_bindings::alias::aliases;
-use ringfold_bindings::operands::{Operands, require_apart};
-use ringfold_bindings::result::{During, Failure};
-use ringfold_bindings::session::Session;
-use ringfold_bindings::{join_token, number};
+use ringfold_bindings::alias::find_aliases;
+use ringfold_bindings::all_reduce_args::{AllReduceArgs, require_disjoint};
+use ringfold_bindings::communicator_handle::CommunicatorHandle;
+use ringfold_bindings::result::{ApiCall, CallError};
+use ringfold_bindings::{enum_values, join_token};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A communicator.
+/// A peer's membership in a run.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct Communicator {
-    session: Owned<Arc<Session>>,
+    handle: ForkGuard<Arc<CommunicatorHandle>>,
+    #[pyo3(get)]
     name: String,
 }
 
-/// What an all-reduce is asked to do, as numbers of `pccl.h`.
+/// The arguments of an all-reduce. Numbers are those of `pccl.h`.
 #[derive(FromPyObject)]
-struct Order<'py> {
+struct AllReduceRequest<'py> {
     send: Bound<'py, PyAny>,
     recv: Bound<'py, PyAny>,
     op: i32,
     tag: u64,
-    /// None for the tensor's own.
+    /// None is the tensor's own.
     dtype: Option<i32>,
-    /// How many, where the user says so.
+    /// The expected number of elements, if the user gave one.
     elements: Option<usize>,
     algorithm: i32,
     quantized: i32,
@@ -41,12 +42,12 @@ struct Order<'py> {
     deadline: Option<f64>,
 }
 
-/// The world that took part, and the bytes sent and received.
+/// World size, bytes sent, bytes received.
 type Reduced = (u32, u64, u64);
 
 #[pymethods]
 impl Communicator {
-    /// Nothing is dialled yet.
+    /// A communicator that is not connected yet.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords; only one caller")]
     fn new(
@@ -60,13 +61,13 @@ impl Communicator {
         bind: Option<String>,
         advertise: Vec<String>,
         site: u32,
-        patience: Option<f64>,
+        connect_timeout: Option<f64>,
     ) -> PyResult<Self> {
         let mut builder = ringfold::Communicator::builder(address)
             .peer_group(peer_group)
             .streams(streams)
             .site(site)
-            .watch(SIGNALS_EVERY, is_interrupted);
+            .cancel_when(SIGNALS_EVERY, is_interrupted);
         if let Some(name) = name {
             builder = builder.name(name);
         }
@@ -82,90 +83,86 @@ impl Communicator {
                 Err(_) => builder.advertise(address_of(&text)?),
             };
         }
-        if let Some(patience) = patience {
-            builder = builder.connect_patience(duration(patience, "connect_timeout")?);
+        if let Some(seconds) = connect_timeout {
+            builder = builder.connect_timeout(duration(seconds, "connect_timeout")?);
         }
-        blocking(py, || {
-            let token = token.map_or_else(join_token::from_environment, |token| Ok(Some(token)))?;
+        try_detached(py, || -> Result<_, CallError> {
+            let token = token.map_or_else(join_token::read_environment, |token| Ok(Some(token)))?;
             let builder = match token {
                 Some(token) => builder.token(token),
                 None => builder,
             };
-            let communicator = builder.build().map_err(|e| Failure::of(&e, During::Creation))?;
+            let communicator = builder.build().map_err(|e| CallError::from_error(&e, ApiCall::Creation))?;
             let name = communicator.name().to_owned();
-            Ok(Self { session: Owned::new(Arc::new(Session::new(communicator))), name })
+            Ok(Self { handle: ForkGuard::new(Arc::new(CommunicatorHandle::new(communicator))), name })
         })
-    }
-
-    #[getter]
-    fn name(&self) -> &str {
-        &self.name
     }
 
     fn connect(&self, py: Python<'_>) -> PyResult<()> {
-        blocking(py, || self.session.require()?.connect())
+        try_detached(py, || self.handle.require()?.connect())
     }
 
     fn update_topology(&self, py: Python<'_>) -> PyResult<()> {
-        blocking(py, || self.session.require()?.update_topology())
+        try_detached(py, || self.handle.require()?.update_topology())
     }
 
     fn optimize_topology(&self, py: Python<'_>) -> PyResult<()> {
-        blocking(py, || self.session.require()?.optimize_topology())
+        try_detached(py, || self.handle.require()?.optimize_topology())
     }
 
     fn are_peers_pending(&self, py: Python<'_>) -> PyResult<bool> {
-        blocking(py, || self.session.require()?.are_peers_pending())
+        try_detached(py, || self.handle.require()?.are_peers_pending())
     }
 
     fn attribute(&self, py: Python<'_>, number: i32) -> PyResult<u32> {
-        blocking(py, || self.session.require()?.attribute(number))
+        try_detached(py, || self.handle.require()?.attribute(number))
     }
 
-    /// Reduces, and returns when that has ended.
-    fn all_reduce(&self, py: Python<'_>, order: Order<'_>) -> PyResult<Reduced> {
-        let (operands, reduction) = order.understood()?;
-        let reduced = blocking(py, || {
-            let session = self.session.require()?;
-            let _taken = session.in_flight.take([operands.tag])?;
-            session.communicator.reduce(reduction).map_err(|e| session.failed(&e, During::Reduce))
+    /// Runs an all-reduce to its end.
+    fn all_reduce(&self, py: Python<'_>, request: AllReduceRequest<'_>) -> PyResult<Reduced> {
+        let (args, reduction) = request.parse()?;
+        let reduced = try_detached(py, || {
+            let handle = self.handle.require()?;
+            let _reservation = handle.in_flight.reserve([args.tag])?;
+            handle.communicator.reduce(reduction).map_err(|e| handle.record_error(&e, ApiCall::Reduce))
         })?;
         Ok((reduced.world, reduced.tx_bytes, reduced.rx_bytes))
     }
 
-    /// Starts to reduce.
-    fn all_reduce_async(&self, py: Python<'_>, order: Order<'_>) -> PyResult<Work> {
-        let (operands, Reduction { dtype, buffers, options }) = order.understood()?;
-        blocking(py, || {
-            let session = self.session.require()?;
-            let taken = session.in_flight.take([operands.tag])?;
-            let work = session.communicator.all_reduce_memory(dtype, buffers, options);
-            taken.launched(work.map_err(|e| session.failed(&e, During::Reduce))?);
-            Ok(Work::new(session.clone(), operands.tag))
+    /// Starts an all-reduce.
+    fn all_reduce_async(&self, py: Python<'_>, request: AllReduceRequest<'_>) -> PyResult<Work> {
+        let (args, reduction) = request.parse()?;
+        try_detached(py, || -> Result<_, CallError> {
+            let handle = self.handle.require()?;
+            let reservation = handle.in_flight.reserve([args.tag])?;
+            let work = handle.communicator.reduce_async(reduction);
+            reservation.keep(work.map_err(|e| handle.record_error(&e, ApiCall::Reduce))?);
+            Ok(Work::new(handle.clone(), args.tag))
         })
     }
 
-    /// Reduces all, and again what was aborted, until all are done.
+    /// Runs several all-reduces, and repeats aborted ones, until all are done.
     fn all_reduce_many(
         &self,
         py: Python<'_>,
-        orders: Vec<Order<'_>>,
+        requests: Vec<AllReduceRequest<'_>>,
         in_flight_max: usize,
     ) -> PyResult<Reduced> {
-        let understood = orders.iter().map(Order::understood).collect::<PyResult<Vec<_>>>()?;
-        let (operands, reductions): (Vec<_>, Vec<_>) = understood.into_iter().unzip();
-        let reduced = blocking(py, || {
-            let session = self.session.require()?;
-            require_apart(&operands)?;
-            let _taken = session.in_flight.take(operands.iter().map(|o| o.tag))?;
-            let done = session.communicator.all_reduce_many(reductions, in_flight_max);
-            done.map_err(|e| session.failed(&e, During::Reduce))
+        let parsed = requests.iter().map(AllReduceRequest::parse).collect::<PyResult<Vec<_>>>()?;
+        let (args, reductions): (Vec<_>, Vec<_>) = parsed.into_iter().unzip();
+        let reduced = try_detached(py, || {
+            let handle = self.handle.require()?;
+            require_disjoint(&args)?;
+            let _reservation = handle.in_flight.reserve(args.iter().map(|args| args.tag))?;
+            let done = handle.communicator.all_reduce_many(reductions, in_flight_max);
+            done.map_err(|e| handle.record_error(&e, ApiCall::Reduce))
         })?;
         Ok((reduced.world, reduced.tx_bytes, reduced.rx_bytes))
     }
 
-    /// Makes the entries (key, tensor, whether contents may differ) equal on all peers. Returns the revision, and the
-    /// bytes sent and received.
+    /// Makes the entries (key, tensor, whether contents may differ) equal on all peers.
+    ///
+    /// Returns the revision, the bytes sent and the bytes received.
     fn sync_shared_state(
         &self,
         py: Python<'_>,
@@ -173,14 +170,14 @@ impl Communicator {
         entries: Vec<(String, Bound<'_, Tensor>, bool)>,
         strategy: i32,
     ) -> PyResult<(u64, u64, u64)> {
-        let strategy = number::strategy(strategy).map_err(|f| raised(py, &f))?;
-        let spans: Vec<_> =
-            entries.iter().map(|(key, t, allow)| (key.as_str(), t.get().span(), *allow)).collect();
-        let aliases = aliases(&spans).map_err(|f| PyValueError::new_err(f.text))?;
+        let strategy = enum_values::parse_strategy(strategy).map_err(|e| e.to_exception(py))?;
+        let ranges: Vec<_> =
+            entries.iter().map(|(key, t, allow)| (key.as_str(), t.get().range(), *allow)).collect();
+        let aliases = find_aliases(&ranges).map_err(|e| PyValueError::new_err(e.text))?;
         let tensor = |((key, tensor, allow), alias): (&(String, Bound<'_, Tensor>, bool), bool)| {
-            let memory = match tensor.get().place() {
+            let memory = match tensor.get().device_kind() {
                 Device::Cuda => tensor.get().device_memory(py, key)?.into(),
-                // Memory has one holder; see `alias`.
+                // Memory has one owner; see `alias`.
                 Device::Cpu if alias => Memory::from(tensor.get().memory(py).as_slice().to_vec()).into(),
                 Device::Cpu => tensor.get().memory(py).into(),
             };
@@ -188,71 +185,64 @@ impl Communicator {
             Ok(StateTensor { key, dtype, memory, allow_content_inequality })
         };
         let tensors = entries.iter().zip(aliases).map(tensor).collect::<PyResult<Vec<_>>>()?;
-        let info = blocking(py, || {
-            let session = self.session.require()?;
-            session.require_awaited()?;
-            let synced = session.communicator.sync_memory(revision, tensors, strategy);
-            synced.map_err(|e| session.failed(&e, During::Sync))
+        let info = try_detached(py, || {
+            let handle = self.handle.require()?;
+            handle.require_awaited()?;
+            let synced = handle.communicator.sync_memory(revision, tensors, strategy);
+            synced.map_err(|e| handle.record_error(&e, ApiCall::Sync))
         })?;
         Ok((info.revision, info.tx_bytes, info.rx_bytes))
     }
 
-    /// Says goodbye. A forked child can't do that for its parent.
+    /// Leaves the run. Does nothing in a forked child.
     fn leave(&self, py: Python<'_>) {
-        if let Some(session) = self.session.here() {
-            py.detach(|| session.leave());
+        if let Some(handle) = self.handle.get() {
+            py.detach(|| handle.leave());
         }
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        let Some(session) = self.session.here() else { return };
-        // Other Python threads run while we say goodbye; at the very end there are none.
-        let left = Python::try_attach(|py| py.detach(|| session.leave()));
-        if left.is_none() {
-            session.leave();
+        if let Some(handle) = self.handle.get() {
+            finish_detached(|| handle.leave());
         }
     }
 }
 
-impl Order<'_> {
-    fn understood(&self) -> PyResult<(Operands, Reduction)> {
+impl AllReduceRequest<'_> {
+    /// Checks the arguments.
+    fn parse(&self) -> PyResult<(AllReduceArgs, Reduction)> {
         let py = self.send.py();
-        let argument = |failure: Failure| raised(py, &failure);
+        let argument = |error: CallError| error.to_exception(py);
         let mut send = Tensor::of(&self.send, "send")?;
         let recv =
-            if self.send.is(&self.recv) { Ok(send.another(py)) } else { Tensor::of(&self.recv, "recv") };
+            if self.send.is(&self.recv) { Ok(send.clone_ref(py)) } else { Tensor::of(&self.recv, "recv") };
         let mut recv = recv?.writable("recv")?;
         if let Some(dtype) = self.dtype {
-            let dtype = number::dtype(dtype).map_err(argument)?;
-            send = send.seen_as(dtype, "send")?;
-            recv = recv.seen_as(dtype, "recv")?;
+            let dtype = enum_values::parse_dtype(dtype).map_err(argument)?;
+            send = send.reinterpret(dtype, "send")?;
+            recv = recv.reinterpret(dtype, "recv")?;
         }
         if send.elements() != recv.elements() {
-            return Err(PyTypeError::new_err(format!(
-                "send has elements of {}, but recv of {}",
-                send.elements(),
-                recv.elements()
-            )));
+            let (send, recv) = (send.elements(), recv.elements());
+            let text = format!("element types differ: send has {send}, recv has {recv}");
+            return Err(PyTypeError::new_err(text));
         }
         if send.len() != recv.len() {
-            return Err(PyValueError::new_err(format!(
-                "send has {} elements, but recv {}",
-                send.len(),
-                recv.len()
-            )));
+            let text = format!("lengths differ: send has {} elements, recv has {}", send.len(), recv.len());
+            return Err(PyValueError::new_err(text));
         }
         if let Some(count) = self.elements
             && count != send.len()
         {
-            return Err(PyValueError::new_err(format!(
-                "the descriptor says {count} elements, but send has {}",
-                send.len()
-            )));
+            let text = format!("the descriptor says {count} elements, but send has {}", send.len());
+            return Err(PyValueError::new_err(text));
         }
-        let mut options = AllReduce::new(number::operation(self.op).map_err(argument)?);
-        if let Some(quantization) = number::quantization(self.algorithm, self.quantized).map_err(argument)? {
+        let mut options = AllReduce::new(enum_values::parse_reduce_op(self.op).map_err(argument)?);
+        if let Some(quantization) =
+            enum_values::parse_quantization(self.algorithm, self.quantized).map_err(argument)?
+        {
             options = options.quantized(quantization);
         }
         if let Some(weight) = self.weight {
@@ -262,10 +252,10 @@ impl Order<'_> {
             options = options.deadline(duration(deadline, "deadline")?);
         }
         let dtype = send.elements();
-        let operands =
-            Operands::checked(send.span(), recv.span(), dtype, self.tag, options).map_err(argument)?;
-        let buffers = match (send.place(), recv.place()) {
-            (Device::Cpu, Device::Cpu) if operands.is_in_place() => Buffers::InPlace(recv.memory(py)),
+        let args =
+            AllReduceArgs::new(send.range(), recv.range(), dtype, self.tag, options).map_err(argument)?;
+        let buffers = match (send.device_kind(), recv.device_kind()) {
+            (Device::Cpu, Device::Cpu) if args.is_in_place() => Buffers::InPlace(recv.memory(py)),
             (Device::Cpu, Device::Cpu) => {
                 Buffers::OutOfPlace { source: send.view(py), target: recv.memory(py) }
             }
@@ -275,15 +265,15 @@ impl Order<'_> {
             },
             _ => return Err(PyValueError::new_err("send and recv are not on the same kind of device")),
         };
-        Ok((operands, Reduction { dtype, buffers, options: operands.options }))
+        Ok((args, Reduction { dtype, buffers, options: args.options }))
     }
 }
 
 fn address_of(text: &str) -> PyResult<IpAddr> {
-    text.parse().map_err(|_| PyValueError::new_err(format!("{text:?} is no IP address")))
+    text.parse().map_err(|_| PyValueError::new_err(format!("invalid IP address {text:?}")))
 }
 
 fn duration(seconds: f64, name: &str) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| PyValueError::new_err(format!("{name} is a number of seconds, and not {seconds}")))
+        .map_err(|_| PyValueError::new_err(format!("invalid {name} {seconds}: must be seconds >= 0")))
 }

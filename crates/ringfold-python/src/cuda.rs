@@ -1,51 +1,56 @@
 //! CUDA devices, for Python.
 
-use crate::call::released;
-use crate::port_error::of_cuda;
+use crate::call::{detached, try_detached};
 use pyo3::prelude::*;
-use ringfold::cuda::{Gpu, headers};
+use pyo3::types::PyDict;
+use ringfold::cuda::{Driver, Gpu, headers};
 
-/// Why no CUDA device can be used here; None if one can.
+/// Whether there are a CUDA driver and a device.
 #[pyfunction]
-pub(crate) fn cuda_why_not(py: Python<'_>) -> PyResult<Option<String>> {
-    released(py, || Gpu::why_not().map(|error| error.to_string()))
+pub(crate) fn has_cuda(py: Python<'_>) -> bool {
+    py.detach(Driver::is_usable)
 }
 
-/// How many CUDA devices there are; 0 without a driver.
+/// Why no CUDA device can be used; None if one can.
+#[pyfunction]
+pub(crate) fn cuda_unavailable_reason(py: Python<'_>) -> PyResult<Option<String>> {
+    detached(py, || Gpu::unavailable_reason().map(|error| error.to_string()))
+}
+
+/// The number of CUDA devices; 0 without a driver.
 #[pyfunction]
 pub(crate) fn cuda_count(py: Python<'_>) -> PyResult<usize> {
-    released(py, || Gpu::count().unwrap_or(0))
+    detached(py, || Gpu::count().unwrap_or(0))
 }
 
-/// The number of the device that this thread has turned to, or 0.
+/// The number of this thread's current device, or 0.
 #[pyfunction]
 pub(crate) fn cuda_current(py: Python<'_>) -> PyResult<i32> {
-    released(py, Gpu::current_ordinal)?.map_err(|error| of_cuda(py, &error))
+    try_detached(py, Gpu::current_ordinal)
 }
 
-/// What code for a device is compiled for: `sm_90`, say.
+/// The architecture of a device for the compiler, such as `sm_90`.
 #[pyfunction]
 pub(crate) fn cuda_arch(py: Python<'_>, ordinal: i32) -> PyResult<String> {
-    released(py, || Gpu::open(ordinal).map(|gpu| gpu.arch()))?.map_err(|error| of_cuda(py, &error))
+    try_detached(py, || Gpu::open(ordinal).map(|gpu| gpu.arch()))
 }
 
-/// How many multiprocessors a device has.
+/// The number of multiprocessors of a device.
 #[pyfunction]
 pub(crate) fn cuda_multiprocessors(py: Python<'_>, ordinal: i32) -> PyResult<u32> {
-    released(py, || Gpu::open(ordinal).map(|gpu| gpu.sms()))?.map_err(|error| of_cuda(py, &error))
+    try_detached(py, || Gpu::open(ordinal).map(|gpu| gpu.sms()))
 }
 
-/// The number of the device whose memory an address is in; None if it is the host's, or nobody's.
+/// The number of the device whose memory an address is in; None for host memory and unknown addresses.
 #[pyfunction]
 pub(crate) fn cuda_device_of(py: Python<'_>, address: u64) -> PyResult<Option<i32>> {
-    let gpu = released(py, || Gpu::of_address(address))?.map_err(|error| of_cuda(py, &error))?;
-    Ok(gpu.map(|gpu| gpu.ordinal()))
+    try_detached(py, || Gpu::of_address(address).map(|gpu| gpu.map(|gpu| gpu.ordinal())))
 }
 
-/// The device headers: the names that they are included by, and their texts.
+/// The device headers: include names and texts.
 #[pyfunction]
-pub(crate) fn cuda_headers(py: Python<'_>) -> PyResult<Bound<'_, pyo3::types::PyDict>> {
-    let dict = pyo3::types::PyDict::new(py);
+pub(crate) fn cuda_headers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
     for (name, text) in headers::HEADERS {
         dict.set_item(name, text)?;
     }

@@ -1,17 +1,17 @@
-//! The compiler for kernels, for Python.
+//! The compiler for CUDA kernels, for Python.
 
-use crate::call::released;
-use crate::port_error::of_kind;
+use crate::call::try_detached;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use ringfold::cuda::nvrtc::{self, CompileError, Compiler, Job};
+use ringfold::cuda::nvrtc::{self, CompileRequest, Compiler};
 use std::path::PathBuf;
 
-/// Where Python packages keep the library, from a directory of packages on.
+/// Folders of NVRTC in a directory of Python packages.
 const PACKAGED: [&str; 3] = ["nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "nvidia/cu12/lib"];
 
-/// Compiles a source: a cubin for `sm_90` and the like, PTX for `compute_90` and the like. `nvrtc` is the library, if it is
-/// not to be looked for.
+/// Compiles a source: to a cubin for `sm_90` and the like, to PTX for `compute_90` and the like.
+///
+/// `nvrtc` is the path of the library; None searches for it.
 #[pyfunction]
 #[pyo3(signature = (source, name, arch, defines, include_dirs, options, nvrtc=None))]
 #[expect(clippy::too_many_arguments, reason = "callers name what they mean")]
@@ -25,45 +25,31 @@ pub(crate) fn cuda_compile<'py>(
     options: Vec<String>,
     nvrtc: Option<PathBuf>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    hint(py)?;
+    add_search_dirs(py)?;
     let defines = defines.iter().map(|(name, value)| Ok((name.extract()?, value.extract()?)));
     let defines = defines.collect::<PyResult<Vec<(String, String)>>>()?;
-    let image = released(py, || {
+    let image = try_detached(py, || {
         let (defines, include_dirs, options) = (&defines, &include_dirs, &options);
-        let job = Job { source, name, arch, defines, include_dirs, headers: &[], options };
-        Compiler::load(nvrtc.as_deref())?.compile(&job)
+        let request = CompileRequest { source, name, arch, defines, include_dirs, headers: &[], options };
+        Compiler::load(nvrtc.as_deref())?.compile(&request)
     })?;
-    match image {
-        Ok(image) => Ok(PyBytes::new(py, &image)),
-        Err(error) => Err(raised(py, &error)),
-    }
+    Ok(PyBytes::new(py, &image))
 }
 
-/// The library that compiles, and its version; PortError if there is none.
+/// The path and version of the compiler library; PortError if there is none.
 #[pyfunction]
 #[pyo3(signature = (nvrtc=None))]
 pub(crate) fn cuda_compiler(py: Python<'_>, nvrtc: Option<PathBuf>) -> PyResult<(PathBuf, (i32, i32))> {
-    hint(py)?;
-    let compiler = released(py, || Compiler::load(nvrtc.as_deref()))?.map_err(|error| raised(py, &error))?;
+    add_search_dirs(py)?;
+    let compiler = try_detached(py, || Compiler::load(nvrtc.as_deref()))?;
     Ok((compiler.path().to_owned(), compiler.version()))
 }
 
-/// Tells the search for the compiler where this interpreter's packages are.
-pub(crate) fn hint(py: Python<'_>) -> PyResult<()> {
+/// Adds this interpreter's package folders to the search for the compiler.
+pub(crate) fn add_search_dirs(py: Python<'_>) -> PyResult<()> {
     let path = py.import("sys")?.getattr("path")?;
     let dirs = path.try_iter()?.filter_map(|item| item.ok()?.extract::<PathBuf>().ok());
     let dirs = dirs.flat_map(|dir| PACKAGED.map(|packaged| dir.join(packaged)));
-    nvrtc::hint(dirs.filter(|dir| dir.is_dir()));
+    nvrtc::add_search_dirs(dirs.filter(|dir| dir.is_dir()));
     Ok(())
-}
-
-/// The exception that a failure to compile is.
-#[cold]
-pub(crate) fn raised(py: Python<'_>, error: &CompileError) -> PyErr {
-    let kind = match error {
-        CompileError::NoCompiler(_) => "unsupported",
-        CompileError::Rejected { .. } => "argument",
-        _ => "system",
-    };
-    of_kind(py, kind, 0, &error.to_string())
 }

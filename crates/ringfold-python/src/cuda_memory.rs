@@ -1,8 +1,8 @@
-//! Memory of CUDA devices, for Python: other libraries take it by DLPack, or by the CUDA array interface.
+//! Memory of CUDA devices, for Python. Other libraries use it through DLPack or the CUDA array interface.
 
-use crate::call::released;
-use crate::owned::Owned;
-use crate::port_error::{of_cuda, refused};
+use crate::call::{drop_detached, try_detached};
+use crate::exception::invalid_port_argument;
+use crate::fork_guard::{DetachedGuard, ForkGuard};
 use core::ffi::{CStr, c_void};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -10,18 +10,20 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use ringfold::cuda::{Gpu, GpuMemory};
 
-/// DLPack's number of CUDA.
+/// DLPack's device type for CUDA.
 const CUDA: i32 = 2;
-/// The name of a capsule that nobody has taken the tensor out of.
+/// The name of a capsule that still owns its tensor.
 const CAPSULE: &CStr = c"dltensor";
 
-/// Zeroed memory of a device. It is freed when this object and all arrays that were made of it are gone.
+/// Zeroed memory of a device. It is freed with this object and the last array that uses it.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct CudaMemory {
-    /// None only while it is dropped.
-    memory: Option<Owned<GpuMemory>>,
+    memory: DetachedGuard<GpuMemory>,
+    #[pyo3(get)]
     address: u64,
-    bytes: usize,
+    #[pyo3(get)]
+    nbytes: usize,
+    #[pyo3(get)]
     ordinal: i32,
 }
 
@@ -30,38 +32,19 @@ impl CudaMemory {
     #[new]
     fn new(py: Python<'_>, nbytes: usize, ordinal: i32) -> PyResult<Self> {
         if nbytes == 0 {
-            return Err(refused(py, "no memory has no bytes"));
+            return Err(invalid_port_argument(py, "invalid size 0 of CUDA memory: must be at least 1 byte"));
         }
-        let memory = released(py, || GpuMemory::zeroed(&Gpu::open(ordinal)?, nbytes))?;
-        let memory = memory.map_err(|error| of_cuda(py, &error))?;
+        let memory = try_detached(py, || GpuMemory::zeroed(&Gpu::open(ordinal)?, nbytes))?;
         let address = memory.address();
-        Ok(Self { memory: Some(Owned::new(memory)), address, bytes: nbytes, ordinal })
+        Ok(Self { memory: DetachedGuard::new(memory), address, nbytes, ordinal })
     }
 
-    /// Where it begins.
-    #[getter]
-    fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// How many bytes it has.
-    #[getter]
-    fn nbytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// The number of its device.
-    #[getter]
-    fn ordinal(&self) -> i32 {
-        self.ordinal
-    }
-
-    /// DLPack's numbers of its device.
+    /// The device as DLPack's type and number.
     fn __dlpack_device__(&self) -> (i32, i32) {
         (CUDA, self.ordinal)
     }
 
-    /// Its bytes as a DLPack capsule. Nothing of ours is queued that a stream had to wait for.
+    /// The bytes as a DLPack capsule. No stream has to wait: nothing is queued on the memory.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -71,16 +54,16 @@ impl CudaMemory {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // Every version understands what the first one gave, and there is no work to be waited for.
+        // All versions accept the structure of the first one.
         let _ = (stream, max_version);
         if copy == Some(true) || dl_device.is_some_and(|device| device != self.__dlpack_device__()) {
             return Err(PyBufferError::new_err(
-                "memory of a CUDA device is given where it is, and never copied",
+                "unsupported copy: CUDA memory is exported in place, on its own device",
             ));
         }
-        let memory = self.here(py)?.clone();
-        let tensor = Managed::new(memory, self.bytes, self.ordinal);
-        // SAFETY: the name lives for ever, and the destructor takes what the capsule holds.
+        let memory = self.memory.get(py)?.clone();
+        let tensor = ManagedTensor::new(memory, self.nbytes, self.ordinal);
+        // SAFETY: the name is static, and the destructor deletes what the capsule holds.
         let capsule = unsafe { ffi::PyCapsule_New(tensor.cast(), CAPSULE.as_ptr(), Some(drop_capsule)) };
         // SAFETY: it is a new object, or null with an exception set.
         let capsule = unsafe { Bound::from_owned_ptr_or_err(py, capsule) };
@@ -88,11 +71,11 @@ impl CudaMemory {
         capsule.inspect_err(|_| unsafe { delete(tensor) })
     }
 
-    /// Its bytes, as numba, cupy and torch understand them.
+    /// The bytes in the form that numba, cupy and torch read.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
-        dict.set_item("shape", PyTuple::new(py, [self.bytes])?)?;
+        dict.set_item("shape", PyTuple::new(py, [self.nbytes])?)?;
         dict.set_item("typestr", "|u1")?;
         dict.set_item("data", (self.address, false))?;
         dict.set_item("strides", py.None())?;
@@ -101,34 +84,13 @@ impl CudaMemory {
     }
 
     fn __repr__(&self) -> String {
-        format!("CudaMemory({} bytes at {:#x} of device {})", self.bytes, self.address, self.ordinal)
+        format!("CudaMemory({} bytes at {:#x} of device {})", self.nbytes, self.address, self.ordinal)
     }
 }
 
-impl CudaMemory {
-    fn here(&self, py: Python<'_>) -> PyResult<&GpuMemory> {
-        let memory = self.memory.as_ref().and_then(Owned::here);
-        memory.ok_or_else(|| refused(py, "memory of a CUDA device can't be used after a fork"))
-    }
-}
-
-impl Drop for CudaMemory {
-    fn drop(&mut self) {
-        let_go(self.memory.take());
-    }
-}
-
-/// Lets go of something of a device. That may wait for a kernel, which may wait for another Python thread.
-pub(crate) fn let_go<T: Send>(thing: T) {
-    let mut thing = Some(thing);
-    let _ = Python::try_attach(|py| py.detach(|| drop(thing.take())));
-    // An interpreter that ends has no threads that could be kept waiting.
-    drop(thing);
-}
-
-/// `DLManagedTensor`, and what its pointers point to.
+/// `DLManagedTensor`, with the shape that it points to and the memory that it keeps.
 #[repr(C)]
-struct Managed {
+struct ManagedTensor {
     data: *mut c_void,
     device_type: i32,
     device_id: i32,
@@ -140,17 +102,17 @@ struct Managed {
     strides: *mut i64,
     byte_offset: u64,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
-    // The rest is ours.
+    deleter: Option<unsafe extern "C" fn(*mut ManagedTensor)>,
+    // Not part of DLPack's structure.
     length: i64,
-    memory: Owned<GpuMemory>,
+    memory: ForkGuard<GpuMemory>,
 }
 
-// SAFETY: its pointers point to memory of a device and into itself.
-unsafe impl Send for Managed {}
+// SAFETY: its pointers refer to device memory and into itself.
+unsafe impl Send for ManagedTensor {}
 
-impl Managed {
-    /// On the heap, until its deleter is called.
+impl ManagedTensor {
+    /// Allocates one; its deleter frees it.
     fn new(memory: GpuMemory, bytes: usize, ordinal: i32) -> *mut Self {
         let address = usize::try_from(memory.address()).unwrap_or(0);
         let tensor = Box::into_raw(Box::new(Self {
@@ -168,24 +130,24 @@ impl Managed {
             context: core::ptr::null_mut(),
             deleter: Some(delete),
             length: i64::try_from(bytes).unwrap_or(i64::MAX),
-            memory: Owned::new(memory),
+            memory: ForkGuard::new(memory),
         }));
-        // SAFETY: it was made above, and nobody else knows of it.
+        // SAFETY: it was made above, and nothing else refers to it.
         unsafe { (*tensor).shape = &raw mut (*tensor).length };
         tensor
     }
 }
 
-/// Lets go of a tensor that was given away. May be called without the interpreter's lock.
-unsafe extern "C" fn delete(tensor: *mut Managed) {
-    // SAFETY: DLPack's promise: it is one of ours, and this is called once for it.
+/// Frees an exported tensor. May be called without the interpreter's lock.
+unsafe extern "C" fn delete(tensor: *mut ManagedTensor) {
+    // SAFETY: DLPack calls this once, for a tensor that was made here.
     let tensor = unsafe { Box::from_raw(tensor) };
-    let_go(tensor);
+    drop_detached(tensor);
 }
 
-/// A capsule is gone. If nobody has taken the tensor out of it, that goes, too.
+/// Destroys a capsule, and the tensor if no consumer took it.
 unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
-    // SAFETY: it is a capsule of ours; takers rename it.
+    // SAFETY: the capsule was made here; a consumer that takes the tensor renames it.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, CAPSULE.as_ptr()) == 1 {
             let tensor = ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr());

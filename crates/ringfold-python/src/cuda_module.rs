@@ -1,54 +1,43 @@
 //! Code for CUDA devices, for Python.
 
-use crate::call::released;
-use crate::cuda_memory::let_go;
-use crate::owned::Owned;
-use crate::port_error::{of_cuda, refused};
+use crate::call::try_detached;
+use crate::fork_guard::DetachedGuard;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use ringfold::cuda::{Block, Function, Gpu, Grid, Module};
+use ringfold::cuda::{Dim3, Function, Gpu, Module};
 
-/// Code that is loaded into a device.
+/// Code that is loaded on a device.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct CudaModule {
-    /// None only while it is dropped.
-    module: Option<Owned<Module>>,
+    module: DetachedGuard<Module>,
 }
 
 #[pymethods]
 impl CudaModule {
-    /// Loads a cubin, a fatbin, or PTX.
+    /// Loads a cubin, a fatbin or PTX.
     #[new]
     fn new(py: Python<'_>, image: &[u8], ordinal: i32) -> PyResult<Self> {
-        let module = released(py, || Module::load(&Gpu::open(ordinal)?, image))?;
-        let module = module.map_err(|error| of_cuda(py, &error))?;
-        Ok(Self { module: Some(Owned::new(module)) })
+        let module = try_detached(py, || Module::load(&Gpu::open(ordinal)?, image))?;
+        Ok(Self { module: DetachedGuard::new(module) })
     }
 
-    /// A kernel, by the name that it has in the code.
+    /// A kernel, by its name in the code.
     fn function(&self, py: Python<'_>, name: &str) -> PyResult<CudaFunction> {
-        let module = here(py, self.module.as_ref())?;
-        let function = released(py, || module.function(name))?.map_err(|error| of_cuda(py, &error))?;
-        Ok(CudaFunction { function: Some(Owned::new(function)) })
-    }
-}
-
-impl Drop for CudaModule {
-    fn drop(&mut self) {
-        let_go(self.module.take());
+        let module = self.module.get(py)?;
+        let function = try_detached(py, || module.function(name))?;
+        Ok(CudaFunction { function: DetachedGuard::new(function) })
     }
 }
 
 /// A kernel.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct CudaFunction {
-    /// None only while it is dropped.
-    function: Option<Owned<Function>>,
+    function: DetachedGuard<Function>,
 }
 
 #[pymethods]
 impl CudaFunction {
-    /// Launches it on a stream, by the driver's handle of that; 0 is the default stream.
+    /// Launches it on a stream. `stream` is the driver's handle; 0 is the default stream.
     fn launch(
         &self,
         py: Python<'_>,
@@ -58,25 +47,23 @@ impl CudaFunction {
         shared: u32,
         stream: usize,
     ) -> PyResult<()> {
-        let function = here(py, self.function.as_ref())?;
-        let grid = Grid { x: grid.0, y: grid.1, z: grid.2 };
-        let block = Block { x: block.0, y: block.1, z: block.2 };
-        // SAFETY: that parameters, memory and stream are what the kernel expects is what a kernel's caller promises, in
-        // Python as in any language: nothing here can know.
-        let launched = released(py, || unsafe { function.launch(params, grid, block, shared, stream) })?;
-        launched.map_err(|error| of_cuda(py, &error))
+        let function = self.function.get(py)?;
+        let [grid, block] = [grid, block].map(|(x, y, z)| Dim3 { x, y, z });
+        // SAFETY: the caller promises that parameters, memory and stream are what the kernel expects, as in any language:
+        // nothing here can check it.
+        try_detached(py, || unsafe { function.launch(params, grid, block, shared, stream) })
     }
 
     /// How many blocks of so many threads run on one multiprocessor at a time.
     fn max_active_blocks(&self, py: Python<'_>, threads: u32, shared: u32) -> PyResult<u32> {
-        let function = here(py, self.function.as_ref())?;
-        released(py, || function.max_active_blocks(threads, shared))?.map_err(|error| of_cuda(py, &error))
+        let function = self.function.get(py)?;
+        try_detached(py, || function.max_active_blocks(threads, shared))
     }
 
-    /// What it needs of a device, and how many bytes its parameters have (-1 if the driver does not tell).
+    /// Its resource needs, and the size of its parameters in bytes (-1 if the driver does not report it).
     #[getter]
     fn attributes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let function = here(py, self.function.as_ref())?;
+        let function = self.function.get(py)?;
         let (needs, dict) = (function.attributes(), PyDict::new(py));
         dict.set_item("registers", needs.registers)?;
         dict.set_item("shared_bytes", needs.shared_bytes)?;
@@ -88,19 +75,9 @@ impl CudaFunction {
         Ok(dict)
     }
 
-    /// Its name.
+    /// Its name in the code.
     #[getter]
     fn name(&self, py: Python<'_>) -> PyResult<String> {
-        here(py, self.function.as_ref()).map(|function| function.name().to_owned())
+        self.function.get(py).map(|function| function.name().to_owned())
     }
-}
-
-impl Drop for CudaFunction {
-    fn drop(&mut self) {
-        let_go(self.function.take());
-    }
-}
-
-fn here<'a, T>(py: Python<'_>, owned: Option<&'a Owned<T>>) -> PyResult<&'a T> {
-    owned.and_then(Owned::here).ok_or_else(|| refused(py, "code of a CUDA device can't be used after a fork"))
 }

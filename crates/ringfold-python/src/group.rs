@@ -1,29 +1,31 @@
 //! Groups of fixed ranks, for Python.
 
-use crate::call::{SIGNALS_EVERY, is_interrupted, released};
-use crate::group_error::{not_formed, raised, refused};
+use crate::bootstrap::bootstrap;
+use crate::call::{SIGNALS_EVERY, detached, duration, finish_detached, is_interrupted, try_detached};
+use crate::exception::{ToException, connect_error, invalid_group_argument};
+use crate::fork_guard::ForkGuard;
 use crate::group_work::GroupWork;
 use crate::operands::Operands;
-use crate::owned::Owned;
-use crate::place::bootstrap;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use ringfold::{DType, GroupOp, Media, OPERATIONS, OpArguments, Operation, ReduceOp, TransferTag};
 use std::time::Duration;
 
-/// A group.
+/// A rank's membership in a group of fixed ranks.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct Group {
-    group: Owned<ringfold::Group>,
+    pub(crate) group: ForkGuard<ringfold::Group>,
+    #[pyo3(get)]
     rank: usize,
+    #[pyo3(get)]
     world: usize,
 }
 
 #[pymethods]
 impl Group {
-    /// Meets the other ranks.
+    /// Connects to the other ranks.
     #[staticmethod]
-    #[pyo3(signature = (*, rank, world, name, at, timeout, patience, restores=false, media="auto"))]
+    #[pyo3(signature = (*, rank, world, name, at, timeout, connect_timeout, restores=false, media="auto"))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords; only one caller")]
     fn connect(
         py: Python<'_>,
@@ -32,7 +34,7 @@ impl Group {
         name: String,
         at: Option<&Bound<'_, PyAny>>,
         timeout: f64,
-        patience: f64,
+        connect_timeout: f64,
         restores: bool,
         media: &str,
     ) -> PyResult<Self> {
@@ -40,60 +42,48 @@ impl Group {
             "auto" => Media::Auto,
             "tcp" => Media::Tcp,
             "shared" => Media::Shared,
-            other => return Err(refused(py, &format!("{other:?} is no medium: auto, tcp and shared are"))),
+            other => {
+                let text = format!("unknown medium {other:?}: must be auto, tcp or shared");
+                return Err(invalid_group_argument(py, &text));
+            }
         };
         let mut builder = ringfold::Group::builder()
             .rank(rank)
             .world(world)
             .name(name)
             .media(media)
-            .watch(SIGNALS_EVERY, is_interrupted)
-            .restoring(restores)
+            .cancel_when(SIGNALS_EVERY, is_interrupted)
+            .restore_on_failure(restores)
             .timeout(duration(py, timeout)?)
-            .connect_patience(duration(py, patience)?);
+            .connect_timeout(duration(py, connect_timeout)?);
         if let Some(at) = at {
             builder = builder.bootstrap(bootstrap(at)?);
         }
-        let group = released(py, || builder.connect())?.map_err(|error| not_formed(py, &error))?;
+        let group = detached(py, || builder.connect())?.map_err(|error| connect_error(py, &error))?;
         Ok(Self::of(group))
     }
 
-    /// This process's number.
-    #[getter]
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// How many ranks there are.
-    #[getter]
-    fn world(&self) -> usize {
-        self.world
-    }
-
-    /// What it is called.
+    /// The name that was given to `connect` or `split`.
     #[getter]
     fn name(&self, py: Python<'_>) -> PyResult<String> {
-        self.here(py).map(|group| group.name().to_owned())
+        self.group.of_group(py).map(|group| group.name().to_owned())
     }
 
-    /// What errors call each rank.
+    /// The name of each rank in errors.
     #[getter]
     fn members(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.here(py).map(|group| group.members().to_vec())
+        self.group.of_group(py).map(|group| group.members().to_vec())
     }
 
-    /// Whether collectives go through memory that all ranks share.
+    /// Whether collectives use memory that all ranks share.
     #[getter]
     fn is_shared(&self, py: Python<'_>) -> PyResult<bool> {
-        self.here(py).map(ringfold::Group::is_shared)
+        self.group.of_group(py).map(ringfold::Group::is_shared)
     }
 
-    /// Carries an operation out.
+    /// Runs an operation to its end.
     #[pyo3(signature = (op, dtype, reduce, peer, counts, others, inputs, outputs, timeout, tag=0))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "this is called for each operation, and an object would cost time"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "called for each operation; an object would cost time")]
     fn run(
         &self,
         py: Python<'_>,
@@ -108,17 +98,14 @@ impl Group {
         timeout: Option<f64>,
         tag: u64,
     ) -> PyResult<()> {
-        let group = self.here(py)?;
-        let dtype = element(py, dtype)?;
-        let (reduce, tag) = (reduction(py, reduce)?, self::tag(py, tag)?);
-        let op = named(py, op, OpArguments { reduce, peer, counts, others, tag })?;
+        let group = self.group.of_group(py)?;
+        let (dtype, timeout) = (element_type(py, dtype)?, optional_duration(py, timeout)?);
+        let op = operation(py, op, reduce, peer, counts, others, tag)?;
         let operands = Operands::of(inputs, outputs, op.may_be_in_place())?;
-        let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
-        let call = || operands.lend(|slices| group.run_slices(op, dtype, slices, timeout));
-        released(py, call)?.map_err(|error| raised(py, &error))
+        try_detached(py, || operands.lend(|slices| group.run_slices(op, dtype, slices, timeout)))
     }
 
-    /// Begins an operation.
+    /// Starts an operation. `keep` keeps its buffers alive.
     #[expect(clippy::too_many_arguments, reason = "as for run")]
     fn submit(
         &self,
@@ -135,99 +122,90 @@ impl Group {
         tag: u64,
         keep: Py<PyAny>,
     ) -> PyResult<GroupWork> {
-        let group = self.here(py)?;
-        let dtype = element(py, dtype)?;
-        let (reduce, tag) = (reduction(py, reduce)?, self::tag(py, tag)?);
-        let op = named(py, op, OpArguments { reduce, peer, counts, others, tag })?;
+        let group = self.group.of_group(py)?;
+        let (dtype, timeout) = (element_type(py, dtype)?, optional_duration(py, timeout)?);
+        let op = operation(py, op, reduce, peer, counts, others, tag)?;
         let operands = Operands::of(inputs, outputs, op.may_be_in_place())?;
-        let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
-        let (buffers, then) = operands.keep(keep);
+        let (buffers, copy_back) = operands.keep(keep);
         let operation = Operation { op, dtype, buffers, timeout };
-        let begin = || match then {
+        let work = try_detached(py, || match copy_back {
             None => group.submit(operation),
-            Some(then) => group.submit_then(operation, then),
-        };
-        released(py, begin)?.map(GroupWork::new).map_err(|error| raised(py, &error))
+            Some(copy_back) => group.submit_then(operation, copy_back),
+        })?;
+        Ok(GroupWork::new(work))
     }
 
-    /// A group of some of the ranks, which alone call this; a rank's new number is its place among them.
+    /// A group of some of the ranks; only they call this. A rank's new number is its index in `ranks`.
     fn split(&self, py: Python<'_>, ranks: Vec<usize>, name: &str, timeout: f64) -> PyResult<Self> {
-        let (group, patience) = (self.here(py)?, duration(py, timeout)?);
-        let child = released(py, || group.split_within(&ranks, name, patience))?;
-        child.map(Self::of).map_err(|error| not_formed(py, &error))
+        let (group, timeout) = (self.group.of_group(py)?, duration(py, timeout)?);
+        let child = detached(py, || group.split_within(&ranks, name, timeout))?;
+        child.map(Self::of).map_err(|error| connect_error(py, &error))
     }
 
-    /// Tells ranks something beside all operations.
-    fn tell(&self, py: Python<'_>, ranks: Vec<usize>, topic: u64, text: String) -> PyResult<()> {
-        let group = self.here(py)?;
-        released(py, || group.tell(&ranks, topic, &text))?.map_err(|error| raised(py, &error))
+    /// Sends a note to ranks, beside all operations.
+    fn send_note(&self, py: Python<'_>, ranks: Vec<usize>, topic: u64, text: String) -> PyResult<()> {
+        let group = self.group.of_group(py)?;
+        try_detached(py, || group.send_note(&ranks, topic, &text))
     }
 
-    /// What a rank has told last about a topic, or tells within so many seconds.
-    fn hear(&self, py: Python<'_>, rank: usize, topic: u64, seconds: f64) -> PyResult<Option<String>> {
-        let (group, patience) = (self.here(py)?, duration(py, seconds)?);
-        released(py, || group.hear(rank, topic, patience))?.map_err(|error| raised(py, &error))
+    /// The last note of a rank about a topic; waits for one for so many seconds.
+    fn recv_note(&self, py: Python<'_>, rank: usize, topic: u64, seconds: f64) -> PyResult<Option<String>> {
+        let (group, timeout) = (self.group.of_group(py)?, duration(py, seconds)?);
+        try_detached(py, || group.recv_note(rank, topic, timeout))
     }
 
-    /// A rank that has begun to send something with this tag which is not received here yet.
+    /// A rank that has begun a send with this tag which is not received here yet.
     fn sender(&self, py: Python<'_>, tag: u64) -> PyResult<Option<usize>> {
-        let (group, tag) = (self.here(py)?, self::tag(py, tag)?);
-        released(py, || group.sender(tag))?.map_err(|error| raised(py, &error))
+        let (group, tag) = (self.group.of_group(py)?, transfer_tag(py, tag)?);
+        try_detached(py, || group.sender(tag))
     }
 
-    /// How long an operation may take from now on.
+    /// Sets the timeout of later operations.
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
-        self.here(py)?.set_timeout(duration(py, seconds)?);
+        self.group.of_group(py)?.set_timeout(duration(py, seconds)?);
         Ok(())
     }
 
-    /// Gives the group up, for everyone.
+    /// Aborts the group on all ranks.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        let group = self.here(py)?;
+        let group = self.group.of_group(py)?;
         py.detach(|| group.abort());
         Ok(())
     }
 
-    /// Why the group is over, if it is.
+    /// Why the group failed; None while it works.
     fn failure(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let group = self.here(py)?;
+        let group = self.group.of_group(py)?;
         let failure = py.detach(|| group.failure());
-        Ok(failure.map(|error| raised(py, &error).into_value(py).into_any()))
+        Ok(failure.map(|error| error.to_exception(py).into_value(py).into_any()))
     }
 
-    /// Takes nothing more, and leaves when what was begun has ended. A forked child can't do that for its parent.
+    /// Accepts no more operations, and leaves when those under way have ended. Does nothing in a forked child.
     fn retire(&self, py: Python<'_>) {
-        if let Some(group) = self.group.here() {
+        if let Some(group) = self.group.get() {
             py.detach(|| group.retire());
         }
     }
 }
 
-/// Waits until all groups that were retired have left, for so many seconds; the others are given up.
+/// Waits up to so many seconds until all retired groups have left, then aborts the rest.
 #[pyfunction]
 pub(crate) fn finish_retired(py: Python<'_>, seconds: f64) -> PyResult<usize> {
-    let patience = duration(py, seconds)?;
-    Ok(py.detach(|| ringfold::finish_retired(patience)))
+    let timeout = duration(py, seconds)?;
+    Ok(py.detach(|| ringfold::finish_retired(timeout)))
 }
 
 impl Group {
     fn of(group: ringfold::Group) -> Self {
         let (rank, world) = (group.rank(), group.world());
-        Self { group: Owned::new(group), rank, world }
-    }
-
-    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&ringfold::Group> {
-        self.group.require().map_err(|failure| refused(py, &failure.text))
+        Self { group: ForkGuard::new(group), rank, world }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let Some(group) = self.group.here() else { return };
-        // Other Python threads run meanwhile; at the very end there are none.
-        let left = Python::try_attach(|py| py.detach(|| group.retire()));
-        if left.is_none() {
-            group.retire();
+        if let Some(group) = self.group.get() {
+            finish_detached(|| group.retire());
         }
     }
 }
@@ -241,30 +219,40 @@ pub(crate) fn operations(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(table)
 }
 
-fn named(py: Python<'_>, op: &str, arguments: OpArguments) -> PyResult<GroupOp> {
-    GroupOp::from_name(op, arguments).map_err(|error| raised(py, &error))
+#[inline]
+fn operation(
+    py: Python<'_>,
+    name: &str,
+    reduce: u8,
+    peer: i64,
+    counts: Option<Vec<usize>>,
+    others: Option<Vec<usize>>,
+    tag: u64,
+) -> PyResult<GroupOp> {
+    let (reduce, tag) = (reduce_op(py, reduce)?, transfer_tag(py, tag)?);
+    let arguments = OpArguments { reduce, peer, counts, others, tag };
+    GroupOp::from_name(name, arguments).map_err(|error| error.to_exception(py))
 }
 
-fn tag(py: Python<'_>, number: u64) -> PyResult<TransferTag> {
+fn transfer_tag(py: Python<'_>, number: u64) -> PyResult<TransferTag> {
     u32::try_from(number).ok().and_then(TransferTag::new).ok_or_else(|| {
-        refused(py, &format!("tag {number} is out of range: tags are 0 to {}", TransferTag::MAX))
+        invalid_group_argument(py, &format!("invalid tag {number}: must be 0..={}", TransferTag::MAX))
     })
 }
 
-/// The type of elements that a number stands for.
-pub(crate) fn element(py: Python<'_>, number: u8) -> PyResult<DType> {
-    DType::from_number(number).ok_or_else(|| refused(py, &format!("{number} is no type of elements")))
+/// The element type with this number.
+pub(crate) fn element_type(py: Python<'_>, number: u8) -> PyResult<DType> {
+    DType::from_number(number)
+        .ok_or_else(|| invalid_group_argument(py, &format!("unknown element type {number}")))
 }
 
-/// The operation that a number stands for.
-pub(crate) fn reduction(py: Python<'_>, number: u8) -> PyResult<ReduceOp> {
-    ReduceOp::from_number(number).ok_or_else(|| refused(py, &format!("{number} is no reduce operation")))
+/// The reduce operation with this number.
+pub(crate) fn reduce_op(py: Python<'_>, number: u8) -> PyResult<ReduceOp> {
+    ReduceOp::from_number(number)
+        .ok_or_else(|| invalid_group_argument(py, &format!("unknown reduce operation {number}")))
 }
 
-pub(crate) fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
-    if seconds.is_nan() {
-        return Err(refused(py, "a timeout is a number of seconds"));
-    }
-    // Longer than anyone lives is for ever.
-    Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
+/// A timeout in seconds, if there is one.
+pub(crate) fn optional_duration(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    seconds.map(|seconds| duration(py, seconds)).transpose()
 }

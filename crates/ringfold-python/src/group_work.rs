@@ -1,47 +1,37 @@
-//! An operation of a group that goes on while Python computes.
+//! An operation of a group that runs while Python computes.
 
-use crate::call::{released, wait_until};
-use crate::group_error::{raised, refused};
-use crate::owned::Owned;
+use crate::call::{deadline, detached, wait_interruptible};
+use crate::exception::ToException;
+use crate::fork_guard::ForkGuard;
 use pyo3::prelude::*;
-use std::time::{Duration, Instant};
 
-/// An operation that was begun. Dropping it lets it run on.
+/// A started operation. It goes on if this object is dropped.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct GroupWork {
-    work: Owned<ringfold::GroupWork>,
+    work: ForkGuard<ringfold::GroupWork>,
 }
 
 impl GroupWork {
     pub(crate) fn new(work: ringfold::GroupWork) -> Self {
-        Self { work: Owned::new(work) }
-    }
-
-    fn here(&self, py: Python<'_>) -> PyResult<&ringfold::GroupWork> {
-        self.work.require().map_err(|failure| refused(py, &failure.text))
+        Self { work: ForkGuard::new(work) }
     }
 }
 
 #[pymethods]
 impl GroupWork {
-    /// Waits for the end, for so many seconds if that is said. False if it has not ended by then.
+    /// Waits for the end, up to `timeout` seconds. False if it has not ended by then.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let work = self.here(py)?;
-        let patience = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)));
-        // Longer than anyone lives is for ever.
-        let until = patience.and_then(Result::ok).and_then(|patience| Instant::now().checked_add(patience));
-        let end = released(py, || wait_until(until, |patience| work.wait_for(patience)))?;
-        if end.is_none() {
-            return Ok(false);
-        }
-        // Here the tensors can be let go of at once; elsewhere that would wait for someone with the interpreter's lock.
+        let (work, deadline) = (self.work.of_group(py)?, deadline(py, timeout)?);
+        let end = detached(py, || wait_interruptible(deadline, |timeout| work.wait_for(timeout)))?;
+        let Some(end) = end else { return Ok(false) };
+        // Dropped here, with the interpreter's lock; elsewhere they would wait for a thread that has it.
         drop(work.take_buffers());
-        end.transpose().map(|end| end.is_some()).map_err(|error| raised(py, &error))
+        end.map(|_| true).map_err(|error| error.to_exception(py))
     }
 
     /// Whether it has ended.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
-        self.here(py).map(ringfold::GroupWork::is_done)
+        self.work.of_group(py).map(ringfold::GroupWork::is_done)
     }
 }

@@ -1,27 +1,34 @@
 //! Ports, for Python.
 
-use crate::call::released;
+use crate::call::{SIGNALS_EVERY, detached, is_interrupted, try_detached};
+use crate::exception::invalid_port_argument;
+use crate::fork_guard::DetachedGuard;
 use crate::group::Group;
 use crate::port_connection::PortConnection;
-use crate::port_error::{of_port, refused};
 use crate::port_memory::PortMemory;
-use crate::port_owned::PortOwned;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ringfold::cuda::port::{Offer, Transport, leave_all, wind_up};
+use ringfold::cuda::port::{CancelToken, Deadline, Offer, Transport, Wait, leave_all_ports, stop_proxies};
 use std::net::IpAddr;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+
+/// The longest timeout, in seconds: a year.
+const TIMEOUT_MAX: f64 = 365.0 * 86400.0;
+
+/// Cancels waits when a signal handler has raised an exception.
+static SIGNALS: LazyLock<CancelToken> = LazyLock::new(|| CancelToken::new(SIGNALS_EVERY, is_interrupted));
 
 /// One rank's side of all its connections.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct Port {
-    port: PortOwned<ringfold::cuda::port::Port>,
+    pub(crate) port: DetachedGuard<ringfold::cuda::port::Port>,
 }
 
-/// This side's part of a connection to be.
+/// One side's offer of a connection.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortOffer {
-    offer: PortOwned<Offer>,
+    offer: DetachedGuard<Offer>,
 }
 
 #[pymethods]
@@ -30,14 +37,14 @@ impl Port {
     #[new]
     #[pyo3(signature = (name, host=None))]
     fn new(py: Python<'_>, name: &str, host: Option<&str>) -> PyResult<Self> {
-        let host = host
-            .map(|host| host.parse::<IpAddr>().map_err(|error| refused(py, &format!("{host:?}: {error}"))));
+        let invalid = |host, error| invalid_port_argument(py, &format!("invalid host {host:?}: {error}"));
+        let host = host.map(|host| host.parse::<IpAddr>().map_err(|error| invalid(host, error)));
         let host = host.transpose()?;
-        let port = released(py, || ringfold::cuda::port::Port::open(name, host))?;
-        Ok(Self { port: PortOwned::new(port.map_err(|error| of_port(py, &error))?) })
+        let port = try_detached(py, || ringfold::cuda::port::Port::open(name, host))?;
+        Ok(Self { port: DetachedGuard::new(port) })
     }
 
-    /// Registers memory of the host or of a device by its address. `file` is where in which file it lies, if it does.
+    /// Registers memory of the host or a device by its address. `file` is its descriptor and offset, if it has one.
     #[pyo3(signature = (address, nbytes, transports, file=None, keep=None))]
     fn register(
         &self,
@@ -48,27 +55,26 @@ impl Port {
         file: Option<(i32, u64)>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<PortMemory> {
-        PortMemory::register(py, self.here(py)?, (address, nbytes), transports, file, keep)
+        PortMemory::register(py, self.port.get(py)?, (address, nbytes), transports, file, keep)
     }
 
-    /// The memory that another port has told of.
+    /// The memory of another port, by its record.
     fn remote(&self, py: Python<'_>, record: &[u8]) -> PyResult<PortMemory> {
-        let port = self.here(py)?;
-        let memory = released(py, || port.remote(record))?;
-        memory.map(PortMemory::of).map_err(|error| of_port(py, &error))
+        let port = self.port.get(py)?;
+        try_detached(py, || port.remote(record)).map(PortMemory::of)
     }
 
-    /// Offers a connection; the device is -1 for the host.
+    /// Offers a connection for the memory of a device; -1 is the host.
     #[pyo3(signature = (transport, device=-1))]
     fn offer(&self, py: Python<'_>, transport: u32, device: i32) -> PyResult<PortOffer> {
-        let port = self.here(py)?;
-        let way = Transport::from_bit(transport)
-            .ok_or_else(|| refused(py, &format!("{transport} is not the number of one transport")))?;
-        let offer = released(py, || port.offer(way, (device >= 0).then_some(device)))?;
-        Ok(PortOffer { offer: PortOwned::new(offer.map_err(|error| of_port(py, &error))?) })
+        let port = self.port.get(py)?;
+        let transport = Transport::from_bit(transport)
+            .ok_or_else(|| invalid_port_argument(py, &format!("unknown transport {transport:#x}")))?;
+        let offer = try_detached(py, || port.offer(transport, (device >= 0).then_some(device)))?;
+        Ok(PortOffer { offer: DetachedGuard::new(offer) })
     }
 
-    /// Connects with whoever made the other offer.
+    /// Connects to the port that made the other offer.
     #[pyo3(signature = (offer, theirs, peer, timeout=30.0))]
     fn connect(
         &self,
@@ -78,19 +84,17 @@ impl Port {
         peer: i32,
         timeout: f64,
     ) -> PyResult<PortConnection> {
-        let port = self.here(py)?;
-        let offer = offer.offer.require().map_err(|failure| refused(py, &failure.text))?;
-        let deadline = Instant::now() + patience(py, timeout)?;
-        let connection = released(py, || port.connect(offer, theirs, peer, deadline))?;
-        connection.map(PortConnection::of).map_err(|error| of_port(py, &error))
+        let (port, offer) = (self.port.get(py)?, offer.offer.get(py)?);
+        let deadline = Instant::now() + timeout_of(py, timeout)?;
+        try_detached(py, || port.connect(offer, theirs, peer, deadline)).map(PortConnection::of)
     }
 
-    /// The port is given up when the group fails, with its words.
+    /// Aborts the port when the group fails, with the group's error text.
     fn watch(&self, py: Python<'_>, group: &Group) -> PyResult<()> {
-        let port = self.here(py)?.downgrade();
-        let group = group.here(py)?;
-        released(py, || {
-            group.when_over(move |error| {
+        let port = self.port.get(py)?.downgrade();
+        let group = group.group.of_group(py)?;
+        detached(py, || {
+            group.on_failure(move |error| {
                 if let Some(port) = port.upgrade() {
                     port.abort(&error.to_string());
                 }
@@ -98,65 +102,71 @@ impl Port {
         })
     }
 
-    /// Gives it up: whoever waits on it, here or in a kernel, leaves off.
+    /// Aborts it: all waits on it end, here and in kernels.
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
-        let port = self.here(py)?;
-        released(py, || port.abort(why))
+        let port = self.port.get(py)?;
+        detached(py, || port.abort(why))
     }
 
-    /// Why it is over, if it is.
+    /// Why the port failed; None while it works.
     fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let port = self.here(py)?;
-        released(py, || port.failure())
+        let port = self.port.get(py)?;
+        detached(py, || port.failure())
     }
 
-    /// Takes leave of all others: what was written arrives, and nobody misses this port.
+    /// Leaves all peers: pending writes are delivered, and no peer sees a failure.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        let port = self.here(py)?;
-        released(py, || port.leave())
+        let port = self.port.get(py)?;
+        detached(py, || port.leave())
     }
 
-    /// How long kernels wait before they give up.
+    /// Sets how long waits in kernels may take.
     fn set_spin_seconds(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
-        let spin = patience(py, seconds)?;
-        self.here(py)?.abort_page().set_spin(spin);
+        let spin = timeout_of(py, seconds)?;
+        self.port.get(py)?.abort_page().set_spin_timeout(spin);
         Ok(())
-    }
-}
-
-impl Port {
-    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&ringfold::cuda::port::Port> {
-        self.port.require().map_err(|failure| refused(py, &failure.text))
     }
 }
 
 #[pymethods]
 impl PortOffer {
-    /// What the other side needs. It has a key in it: whoever knows it can connect.
+    /// The record for the other side. It contains a key: any process that has it can connect.
     #[getter]
     fn record<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let offer = self.offer.require().map_err(|failure| refused(py, &failure.text))?;
-        Ok(PyBytes::new(py, &offer.record()))
+        Ok(PyBytes::new(py, &self.offer.get(py)?.record()))
     }
 }
 
-/// At the end of the program all ports take leave, unless it ends by an exception that nobody caught: then others shall
-/// miss this rank.
+/// Leaves all ports at the end of the program, unless an uncaught exception ends it: then peers see a lost rank.
 #[pyfunction]
 pub(crate) fn leave_ports(py: Python<'_>) -> PyResult<()> {
-    let is_well = py.import("sys")?.getattr_opt("last_value")?.is_none_or(|value| value.is_none());
-    released(py, || {
-        wind_up();
-        if is_well {
-            leave_all();
+    let is_regular = py.import("sys")?.getattr_opt("last_value")?.is_none_or(|value| value.is_none());
+    detached(py, || {
+        stop_proxies();
+        if is_regular {
+            leave_all_ports();
         }
     })
 }
 
-/// So many seconds; a year at most, which no clock runs out of.
-pub(crate) fn patience(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+/// A timeout of so many seconds, a year at most.
+pub(crate) fn timeout_of(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     if seconds.is_nan() || seconds < 0.0 {
-        return Err(refused(py, &format!("{seconds} is no number of seconds to wait")));
+        let text = format!("invalid timeout {seconds}: must be a number of seconds >= 0");
+        return Err(invalid_port_argument(py, &text));
     }
-    Ok(Duration::from_secs_f64(seconds.min(365.0 * 86400.0)))
+    Ok(Duration::from_secs_f64(seconds.min(TIMEOUT_MAX)))
+}
+
+/// A wait that signal handlers can end. No timeout, or a negative `checks_max`, is no limit.
+pub(crate) fn wait_of(py: Python<'_>, timeout: Option<f64>, checks_max: i64) -> PyResult<Wait<'static>> {
+    if timeout.is_some_and(f64::is_nan) {
+        return Err(invalid_port_argument(py, "invalid timeout nan: must be a number of seconds"));
+    }
+    let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
+    Ok(Wait {
+        deadline: timeout.map_or(Deadline::NEVER, Deadline::after),
+        checks_max: u64::try_from(checks_max).ok(),
+        cancel: Some(&SIGNALS),
+    })
 }

@@ -1,33 +1,29 @@
 //! Connections of ports, for Python.
 
-use crate::call::{released, wait_until};
-use crate::port::patience;
-use crate::port_error::{of_kind, of_port, refused};
+use crate::call::{detached, try_detached, wait_interruptible};
+use crate::exception::{ToException, port_error};
+use crate::fork_guard::DetachedGuard;
+use crate::port::timeout_of;
 use crate::port_memory::PortMemory;
-use crate::port_owned::PortOwned;
 use pyo3::prelude::*;
 use ringfold::cuda::port::Connection;
 use std::time::Instant;
 
-/// A connection with another rank.
+/// A connection to another rank.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortConnection {
-    connection: PortOwned<Connection>,
+    pub(crate) connection: DetachedGuard<Connection>,
 }
 
 impl PortConnection {
     pub(crate) fn of(connection: Connection) -> Self {
-        Self { connection: PortOwned::new(connection) }
-    }
-
-    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&Connection> {
-        self.connection.require().map_err(|failure| refused(py, &failure.text))
+        Self { connection: DetachedGuard::new(connection) }
     }
 }
 
 #[pymethods]
 impl PortConnection {
-    /// Writes bytes of ours into the other side's memory.
+    /// Writes bytes of this rank into the other rank's memory.
     fn write(
         &self,
         py: Python<'_>,
@@ -37,18 +33,18 @@ impl PortConnection {
         src_offset: u64,
         nbytes: u64,
     ) -> PyResult<()> {
-        let (connection, dst, src) = (self.here(py)?, dst.here(py)?, src.here(py)?);
-        let written = released(py, || connection.write(dst, dst_offset, src, src_offset, nbytes))?;
-        written.map_err(|error| of_port(py, &error))
+        let connection = self.connection.get(py)?;
+        let (dst, src) = (dst.memory.get(py)?, src.memory.get(py)?);
+        try_detached(py, || connection.write(dst, dst_offset, src, src_offset, nbytes))
     }
 
-    /// Sets an aligned word of the other side's memory, behind all writes.
+    /// Sets an aligned 8-byte word of the other rank's memory, after all earlier writes.
     fn update(&self, py: Python<'_>, dst: &PortMemory, dst_offset: u64, value: u64) -> PyResult<()> {
-        let (connection, dst) = (self.here(py)?, dst.here(py)?);
-        released(py, || connection.update(dst, dst_offset, value))?.map_err(|error| of_port(py, &error))
+        let (connection, dst) = (self.connection.get(py)?, dst.memory.get(py)?);
+        try_detached(py, || connection.update(dst, dst_offset, value))
     }
 
-    /// As `update`, and sets the word of the host's memory at an address to the same value.
+    /// As `update`, and also sets the word of host memory at `src_address` to the same value.
     fn update_and_sync(
         &self,
         py: Python<'_>,
@@ -57,56 +53,52 @@ impl PortConnection {
         src_address: u64,
         value: u64,
     ) -> PyResult<()> {
-        let (connection, dst) = (self.here(py)?, dst.here(py)?);
-        // SAFETY: that it is the address of a word which may be written is what the caller says, as with any address that
-        // Python is given.
-        let updated =
-            released(py, || unsafe { connection.update_and_sync(dst, dst_offset, src_address, value) })?;
-        updated.map_err(|error| of_port(py, &error))
+        let (connection, dst) = (self.connection.get(py)?, dst.memory.get(py)?);
+        // SAFETY: the caller promises that it is the address of a word which may be written, as with any address that
+        // Python passes.
+        try_detached(py, || unsafe { connection.update_and_sync(dst, dst_offset, src_address, value) })
     }
 
-    /// Waits until everything so far is where it belongs.
+    /// Waits until all earlier writes are in the other rank's memory.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let connection = self.here(py)?;
-        let until = timeout
-            .map(|seconds| patience(py, seconds))
-            .transpose()?
-            .map(|patience| Instant::now() + patience);
-        let flushed = released(py, || {
-            wait_until(until, |patience| match connection.flush(Instant::now() + patience) {
+        let connection = self.connection.get(py)?;
+        let timeout = timeout.map(|seconds| timeout_of(py, seconds)).transpose()?;
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let flushed = detached(py, || {
+            wait_interruptible(deadline, |timeout| match connection.flush(Instant::now() + timeout) {
                 Err(error) if error.kind() == "timeout" => None,
                 end => Some(end),
             })
         })?;
         match flushed {
-            Some(end) => end.map_err(|error| of_port(py, &error)),
+            Some(end) => end.map_err(|error| error.to_exception(py)),
             None => {
-                let words = format!("waited in vain for rank {} to take what was written", connection.peer());
-                Err(of_kind(py, "timeout", 0, &words))
+                let text = format!("timed out waiting for rank {} to receive the writes", connection.peer());
+                Err(port_error(py, "timeout", 0, &text))
             }
         }
     }
 
-    /// Nothing, or why it is over, as an exception.
+    /// Raises if the connection has failed.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        let connection = self.here(py)?;
-        released(py, || connection.check())?.map_err(|error| of_port(py, &error))
+        let connection = self.connection.get(py)?;
+        try_detached(py, || connection.check())
     }
 
     #[getter]
     fn transport(&self, py: Python<'_>) -> PyResult<u32> {
-        Ok(self.here(py)?.transport().bit())
+        Ok(self.connection.get(py)?.transport().bit())
     }
 
     #[getter]
     fn peer(&self, py: Python<'_>) -> PyResult<i32> {
-        Ok(self.here(py)?.peer())
+        Ok(self.connection.get(py)?.peer())
     }
 
     #[getter]
     fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
-        let connection = self.here(py)?;
-        released(py, || connection.is_over())
+        let connection = self.connection.get(py)?;
+        detached(py, || connection.is_over())
     }
 }

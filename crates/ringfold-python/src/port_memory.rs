@@ -1,31 +1,27 @@
 //! Registered memory of ports, for Python.
 
-use crate::call::released;
-use crate::port_error::{of_cuda, of_port, refused};
-use crate::port_owned::PortOwned;
-use crate::window::again;
+use crate::call::try_detached;
+use crate::exception::{ToException, invalid_port_argument};
+use crate::fork_guard::DetachedGuard;
+use crate::window::reopen;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ringfold::cuda::port::{Port, RegisteredMemory, Registrable, TransportFlags};
 use ringfold::cuda::{DeviceMemory, Gpu};
 use ringfold::{Memory, SharedMemory};
 
-/// Registered memory, of this process or of another one.
+/// Registered memory of this process or another one.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortMemory {
-    memory: PortOwned<RegisteredMemory>,
+    pub(crate) memory: DetachedGuard<RegisteredMemory>,
 }
 
 impl PortMemory {
     pub(crate) fn of(memory: RegisteredMemory) -> Self {
-        Self { memory: PortOwned::new(memory) }
+        Self { memory: DetachedGuard::new(memory) }
     }
 
-    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&RegisteredMemory> {
-        self.memory.require().map_err(|failure| refused(py, &failure.text))
-    }
-
-    /// Registers memory at an address, which `keep` keeps there.
+    /// Registers memory at an address. `keep` keeps it alive.
     pub(crate) fn register(
         py: Python<'_>,
         port: &Port,
@@ -34,30 +30,28 @@ impl PortMemory {
         file: Option<(i32, u64)>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let no_memory =
-            || refused(py, &format!("{nbytes} bytes at address {address:#x} can't be anyone's memory"));
-        let (start, bytes) = (usize::try_from(address), usize::try_from(nbytes));
-        let (Ok(start), Ok(bytes)) = (start, bytes) else { return Err(no_memory()) };
-        if start == 0 || isize::try_from(bytes).is_err() || start.checked_add(bytes).is_none() {
-            return Err(no_memory());
-        }
-        let flags = TransportFlags::from_bits(transports)
-            .ok_or_else(|| refused(py, &format!("{transports:#x} has bits that stand for no transport")))?;
-        let file = file.map(|(fd, offset)| match again(fd) {
-            Ok(file) => Ok((file, offset)),
-            Err(error) => Err(refused(py, &format!("file {fd}: {error}"))),
+        let memory = usize::try_from(address).ok().zip(usize::try_from(nbytes).ok());
+        let memory = memory.filter(|(start, bytes)| {
+            *start > 0 && isize::try_from(*bytes).is_ok() && start.checked_add(*bytes).is_some()
         });
-        let file = file.transpose()?;
-        let gpu = released(py, || Gpu::of_address(address))?.map_err(|error| of_cuda(py, &error))?;
+        let (start, bytes) = memory.ok_or_else(|| {
+            let text = format!("invalid memory: {nbytes} bytes at address {address:#x}");
+            invalid_port_argument(py, &text)
+        })?;
+        let flags = TransportFlags::from_bits(transports)
+            .ok_or_else(|| invalid_port_argument(py, &format!("unknown transports in {transports:#x}")))?;
+        let reopen = |fd| reopen(fd).map_err(|error| invalid_port_argument(py, &error));
+        let file = file.map(|(fd, offset)| reopen(fd).map(|file| (file, offset))).transpose()?;
+        let gpu = try_detached(py, || Gpu::of_address(address))?;
         let keeper = Box::new(keep);
         let memory = if gpu.is_some() {
-            // SAFETY: the keeper, which lives as long as the registration, keeps the bytes allocated; what else uses them
-            // when is for the user to order, as with any memory that others write.
-            let memory = released(py, || unsafe { DeviceMemory::borrowed(address, bytes, keeper) })?;
-            Registrable::Device(memory.map_err(|error| of_cuda(py, &error))?)
+            // SAFETY: the keeper lives as long as the registration, and keeps the bytes allocated. The user orders other
+            // uses of them, as with any memory that others write.
+            let memory = try_detached(py, || unsafe { DeviceMemory::borrowed(address, bytes, keeper) })?;
+            Registrable::Device(memory)
         } else {
             // SAFETY: the keeper keeps the bytes valid and in place. Others write them while Python may read them: that is
-            // what they are registered for, and what is read then is some of both.
+            // what registration is for, and a read during a write may see a part of it.
             let memory =
                 unsafe { Memory::kept(core::ptr::with_exposed_provenance_mut(start), bytes, keeper) };
             match file {
@@ -65,38 +59,37 @@ impl PortMemory {
                 None => Registrable::Host(memory),
             }
         };
-        let registered = released(py, || port.register(memory, flags))?;
-        registered.map(Self::of).map_err(|error| of_port(py, &error))
+        try_detached(py, || port.register(memory, flags)).map(Self::of)
     }
 }
 
 #[pymethods]
 impl PortMemory {
-    /// Where it can be read and written from here; 0 if it can't.
+    /// Its address in this process; 0 if it is not mapped.
     #[getter]
     fn address(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.here(py)?.data())
+        Ok(self.memory.get(py)?.data())
     }
 
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.here(py)?.size())
+        Ok(self.memory.get(py)?.size())
     }
 
     #[getter]
     fn transports(&self, py: Python<'_>) -> PyResult<u32> {
-        Ok(self.here(py)?.transports().bits())
+        Ok(self.memory.get(py)?.transports().bits())
     }
 
     #[getter]
     fn is_device(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.here(py)?.is_device())
+        Ok(self.memory.get(py)?.is_device())
     }
 
-    /// What is told to the other side.
+    /// The record for other ranks.
     fn serialize<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let memory = self.here(py)?;
-        memory.check_sharable().map_err(|error| of_port(py, &error))?;
+        let memory = self.memory.get(py)?;
+        memory.check_sharable().map_err(|error| error.to_exception(py))?;
         Ok(PyBytes::new(py, &memory.serialize()))
     }
 }

@@ -1,28 +1,27 @@
-//! Proxies and the channels through them, for Python.
+//! Proxies and their channels, for Python.
 
-use crate::call::{released, wait_until};
-use crate::port::Port;
-use crate::port_error::{of_kind, of_port, refused};
+use crate::call::{detached, try_detached, wait_interruptible};
+use crate::exception::{ToException, port_error};
+use crate::fork_guard::DetachedGuard;
+use crate::port::{Port, wait_of};
 use crate::port_memory::PortMemory;
-use crate::port_owned::PortOwned;
-use crate::port_semaphore::{PortSemaphore, PortSemaphoreFace};
-use crate::port_wait::watched;
+use crate::port_semaphore::{PortSemaphore, PortSemaphoreCursor};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use ringfold::cuda::port::device_handle::HANDLE_SIZES;
 use ringfold::cuda::port::trigger::{MemoryId, SemaphoreId};
 use ringfold::cuda::port::{PortError, ProxyService, Put, SemaphoreKind, Wait};
 
-/// A proxy. It stops with the object.
+/// A proxy thread. It stops with the object.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortProxy {
-    proxy: PortOwned<ProxyService>,
+    proxy: DetachedGuard<ProxyService>,
 }
 
-/// What a proxy is given: a semaphore, or a face of one.
+/// A semaphore as an argument: with a cursor, or without one.
 #[derive(FromPyObject)]
 enum AnySemaphore<'py> {
-    Face(PyRef<'py, PortSemaphoreFace>),
+    Cursor(PyRef<'py, PortSemaphoreCursor>),
     Semaphore(PyRef<'py, PortSemaphore>),
 }
 
@@ -31,101 +30,94 @@ impl PortProxy {
     #[new]
     #[pyo3(signature = (port=None, fifo_size=512))]
     fn new(py: Python<'_>, port: Option<&Port>, fifo_size: usize) -> PyResult<Self> {
-        let port = port.map(|port| port.here(py)).transpose()?.cloned();
-        let proxy = ProxyService::new(port, fifo_size).map_err(|error| of_port(py, &error))?;
-        Ok(Self { proxy: PortOwned::new(proxy) })
+        let port = port.map(|port| port.port.get(py)).transpose()?.cloned();
+        let proxy = ProxyService::new(port, fifo_size).map_err(|error| error.to_exception(py))?;
+        Ok(Self { proxy: DetachedGuard::new(proxy) })
     }
 
-    /// Makes memory known, and says its number.
+    /// Adds memory; returns its number.
     fn add_memory(&self, py: Python<'_>, memory: &PortMemory) -> PyResult<u16> {
-        let added = self.here(py)?.add_memory(memory.here(py)?.clone());
-        added.map(|id| id.0).map_err(|error| of_port(py, &error))
+        let added = self.proxy.get(py)?.add_memory(memory.memory.get(py)?.clone());
+        added.map(|id| id.0).map_err(|error| error.to_exception(py))
     }
 
-    /// Makes a semaphore known, and says its number.
+    /// Adds a semaphore; returns its number.
     fn add_semaphore(&self, py: Python<'_>, semaphore: AnySemaphore<'_>) -> PyResult<u16> {
-        let face = match semaphore {
-            AnySemaphore::Face(face) => face.here(py)?.clone(),
-            AnySemaphore::Semaphore(semaphore) => {
-                semaphore.face(py, SemaphoreKind::HostToDevice)?.here(py)?.clone()
-            }
+        let cursor = match semaphore {
+            AnySemaphore::Cursor(cursor) => cursor.cursor.get(py)?.clone(),
+            AnySemaphore::Semaphore(semaphore) => semaphore.cursor(py, SemaphoreKind::HostToDevice)?,
         };
-        self.here(py)?.add_semaphore(face).map(|id| id.0).map_err(|error| of_port(py, &error))
+        let added = self.proxy.get(py)?.add_semaphore(cursor);
+        added.map(|id| id.0).map_err(|error| error.to_exception(py))
     }
 
     /// A channel between two memories.
     fn channel(&self, py: Python<'_>, semaphore_id: u16, dst: u16, src: u16) -> PyResult<PortChannel> {
-        let channel = self.here(py)?.channel(SemaphoreId(semaphore_id), MemoryId(dst), MemoryId(src));
+        let channel = self.proxy.get(py)?.channel(SemaphoreId(semaphore_id), MemoryId(dst), MemoryId(src));
         PortChannel::of(py, channel)
     }
 
-    /// A channel whose kernels tell the memories with each put.
+    /// A channel whose kernels name the memories with each put.
     fn base_channel(&self, py: Python<'_>, semaphore_id: u16) -> PyResult<PortChannel> {
-        let channel = self.here(py)?.base_channel(SemaphoreId(semaphore_id));
+        let channel = self.proxy.get(py)?.base_channel(SemaphoreId(semaphore_id));
         PortChannel::of(py, channel)
     }
 
     /// Starts the thread.
     fn start(&self, py: Python<'_>) -> PyResult<()> {
-        let proxy = self.here(py)?;
-        released(py, || proxy.start())?.map_err(|error| of_port(py, &error))
+        let proxy = self.proxy.get(py)?;
+        try_detached(py, || proxy.start())
     }
 
-    /// Has the thread do what was pushed, and ends it.
+    /// Ends the thread when it has done what was pushed.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let proxy = self.here(py)?;
-        match released(py, || wait_until(None, |patience| proxy.stop_within(patience)))? {
-            Some(end) => end.map_err(|error| of_port(py, &error)),
-            None => Err(of_kind(py, "aborted", 0, "the proxy was stopped, but not waited for")),
+        let proxy = self.proxy.get(py)?;
+        match detached(py, || wait_interruptible(None, |timeout| proxy.stop_within(timeout)))? {
+            Some(end) => end.map_err(|error| error.to_exception(py)),
+            None => Err(port_error(py, "aborted", 0, "interrupted while the proxy stopped")),
         }
     }
 
-    /// What has failed, in words.
+    /// Why the proxy failed; None while it works.
     fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        Ok(self.here(py)?.failure().map(|error| error.to_string()))
+        Ok(self.proxy.get(py)?.failure().map(|error| error.to_string()))
     }
 }
 
-impl PortProxy {
-    fn here(&self, py: Python<'_>) -> PyResult<&ProxyService> {
-        self.proxy.require().map_err(|failure| refused(py, &failure.text))
-    }
-}
-
-/// A channel through a proxy: what the host puts with, and what kernels are given.
+/// A channel through a proxy, for the host and, by its handle, for kernels.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortChannel {
-    channel: PortOwned<ringfold::cuda::port::PortChannel>,
+    channel: DetachedGuard<ringfold::cuda::port::PortChannel>,
 }
 
 #[pymethods]
 impl PortChannel {
-    /// What kernels are given: 96 bytes, or 88.
+    /// The device handle: 96 bytes, or 88 of a base channel.
     #[getter]
     fn handle<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let channel = self.here(py)?;
-        let handle = released(py, || channel.device_handle())?;
-        Ok(PyBytes::new(py, &handle.map_err(|error| of_port(py, &error))?))
+        let channel = self.channel.get(py)?;
+        let handle = try_detached(py, || channel.device_handle())?;
+        Ok(PyBytes::new(py, &handle))
     }
 
-    /// Has bytes copied to the other side.
+    /// Copies bytes to the other side.
     fn put(&self, py: Python<'_>, dst_offset: u64, src_offset: u64, nbytes: u64) -> PyResult<()> {
         let put = Put { target_offset: dst_offset, source_offset: src_offset, bytes: nbytes };
-        self.call(py, None, |channel, wait| channel.put(put, wait))
+        self.call(py, None, -1, |channel, wait| channel.put(put, wait))
     }
 
-    /// Signals to the other side, behind what was put before.
+    /// Signals the other side, after all earlier puts.
     fn signal(&self, py: Python<'_>) -> PyResult<()> {
-        self.call(py, None, |channel, wait| channel.signal(wait))
+        self.call(py, None, -1, |channel, wait| channel.signal(wait))
     }
 
-    /// Has bytes copied, and signals behind them.
+    /// Copies bytes, then signals.
     fn put_with_signal(&self, py: Python<'_>, dst_offset: u64, src_offset: u64, nbytes: u64) -> PyResult<()> {
         let put = Put { target_offset: dst_offset, source_offset: src_offset, bytes: nbytes };
-        self.call(py, None, |channel, wait| channel.put_with_signal(put, wait))
+        self.call(py, None, -1, |channel, wait| channel.put_with_signal(put, wait))
     }
 
-    /// Has bytes copied, signals behind them, and waits until the bytes may be changed.
+    /// Copies bytes, signals, and waits until the bytes may be changed.
     #[pyo3(signature = (dst_offset, src_offset, nbytes, timeout=None))]
     fn put_with_signal_and_flush(
         &self,
@@ -136,51 +128,47 @@ impl PortChannel {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let put = Put { target_offset: dst_offset, source_offset: src_offset, bytes: nbytes };
-        self.call(py, timeout, |channel, wait| channel.put_with_signal_and_flush(put, wait))
+        self.call(py, timeout, -1, |channel, wait| channel.put_with_signal_and_flush(put, wait))
     }
 
-    /// Waits until all that was put has left.
+    /// Waits until all puts are done.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        self.call(py, timeout, |channel, wait| channel.flush(wait))
+        self.call(py, timeout, -1, |channel, wait| channel.flush(wait))
     }
 
-    /// Waits for the next signal of the other side.
+    /// Waits for the next signal of the other side, for at most `spins` checks.
     #[pyo3(signature = (timeout=None, spins=-1))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>, spins: i64) -> PyResult<()> {
-        let checks_max = u64::try_from(spins).ok();
-        self.call(py, timeout, |channel, wait| channel.wait(Wait { checks_max, ..wait }))
+        self.call(py, timeout, spins, |channel, wait| channel.wait(wait))
     }
 
-    /// Whether the other side has signalled once more.
+    /// Takes a signal of the other side, if there is one.
     fn poll(&self, py: Python<'_>) -> PyResult<bool> {
-        let channel = self.here(py)?;
-        released(py, || channel.poll())?.map_err(|error| of_port(py, &error))
+        let channel = self.channel.get(py)?;
+        try_detached(py, || channel.poll())
     }
 }
 
 impl PortChannel {
     fn of(py: Python<'_>, channel: Result<ringfold::cuda::port::PortChannel, PortError>) -> PyResult<Self> {
-        let channel = channel.map_err(|error| of_port(py, &error))?;
-        Ok(Self { channel: PortOwned::new(channel) })
-    }
-
-    fn here(&self, py: Python<'_>) -> PyResult<&ringfold::cuda::port::PortChannel> {
-        self.channel.require().map_err(|failure| refused(py, &failure.text))
+        let channel = channel.map_err(|error| error.to_exception(py))?;
+        Ok(Self { channel: DetachedGuard::new(channel) })
     }
 
     fn call(
         &self,
         py: Python<'_>,
         timeout: Option<f64>,
+        checks_max: i64,
         call: impl FnOnce(&ringfold::cuda::port::PortChannel, Wait<'_>) -> Result<(), PortError> + Send,
     ) -> PyResult<()> {
-        let (channel, wait) = (self.here(py)?, watched(py, timeout, None)?);
-        released(py, || call(channel, wait))?.map_err(|error| of_port(py, &error))
+        let (channel, wait) = (self.channel.get(py)?, wait_of(py, timeout, checks_max)?);
+        try_detached(py, || call(channel, wait))
     }
 }
 
-/// The sizes of what kernels are given, by their names in the device headers.
+/// The sizes of device handles, by their names in the device headers.
 #[pyfunction]
 pub(crate) fn port_handle_sizes(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let sizes = PyDict::new(py);

@@ -1,40 +1,41 @@
 //! Semaphores of ports, for Python.
 
-use crate::call::released;
-use crate::port::Port;
+use crate::call::try_detached;
+use crate::fork_guard::DetachedGuard;
+use crate::port::{Port, wait_of};
 use crate::port_connection::PortConnection;
-use crate::port_error::{of_port, refused};
 use crate::port_memory::PortMemory;
-use crate::port_owned::PortOwned;
-use crate::port_wait::watched;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use ringfold::cuda::port::{Semaphore, SemaphoreFace, SemaphoreKind, SemaphoreOffer, Transport, WordPlace};
+use ringfold::cuda::port::device_handle::HandleBytes;
+use ringfold::cuda::port::{
+    Semaphore, SemaphoreCursor, SemaphoreKind, SemaphoreOffer, Transport, WordLocation,
+};
 
-/// This side's part of a semaphore to be.
+/// One side's offer of a semaphore.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortSemaphoreOffer {
-    offer: PortOwned<SemaphoreOffer>,
+    offer: DetachedGuard<SemaphoreOffer>,
     connection: Py<PortConnection>,
 }
 
-/// A semaphore.
+/// A semaphore between two ranks.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct PortSemaphore {
-    semaphore: PortOwned<Semaphore>,
+    semaphore: DetachedGuard<Semaphore>,
     #[pyo3(get)]
     connection: Py<PortConnection>,
 }
 
-/// One who waits for a semaphore.
+/// One user of a semaphore, with its own count of the signals it has waited for.
 #[pyclass(frozen, module = "ringfold._native")]
-pub(crate) struct PortSemaphoreFace {
-    face: PortOwned<SemaphoreFace>,
+pub(crate) struct PortSemaphoreCursor {
+    pub(crate) cursor: DetachedGuard<SemaphoreCursor>,
 }
 
 #[pymethods]
 impl PortSemaphoreOffer {
-    /// Makes this side's word: where kernels see it, or not, or where it lies best for the connection.
+    /// Allocates this side's word: on the device or not, or, with None, where it is fastest for the connection.
     #[new]
     #[pyo3(signature = (port, connection, on_device=None))]
     fn new(
@@ -43,115 +44,108 @@ impl PortSemaphoreOffer {
         connection: &Bound<'_, PortConnection>,
         on_device: Option<bool>,
     ) -> PyResult<Self> {
-        port.here(py)?;
-        let way = connection.get().here(py)?;
-        let place = match (on_device, way.transport()) {
-            (None, transport) => WordPlace::of(transport),
-            (Some(true), Transport::CudaIpc) => WordPlace::Device,
-            (Some(true), _) => WordPlace::Mapped,
-            (Some(false), _) => WordPlace::Host,
+        port.port.get(py)?;
+        let link = connection.get().connection.get(py)?;
+        let location = match (on_device, link.transport()) {
+            (None, transport) => WordLocation::of(transport),
+            (Some(true), Transport::CudaIpc) => WordLocation::Device,
+            (Some(true), _) => WordLocation::Mapped,
+            (Some(false), _) => WordLocation::Host,
         };
-        let offer = released(py, || SemaphoreOffer::new(way, place))?.map_err(|error| of_port(py, &error))?;
-        Ok(Self { offer: PortOwned::new(offer), connection: connection.clone().unbind() })
+        let offer = try_detached(py, || SemaphoreOffer::new(link, location))?;
+        Ok(Self { offer: DetachedGuard::new(offer), connection: connection.clone().unbind() })
     }
 
-    /// What the other side has to know.
+    /// The record for the other side.
     #[getter]
     fn record<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.here(py)?.record()))
+        Ok(PyBytes::new(py, &self.offer.get(py)?.record()))
     }
 
-    /// The semaphore, once the other side has told of its word.
+    /// The semaphore, made with the other side's record.
     fn join(&self, py: Python<'_>, theirs: &[u8]) -> PyResult<PortSemaphore> {
-        let offer = self.here(py)?;
-        let semaphore = released(py, || offer.join(theirs))?.map_err(|error| of_port(py, &error))?;
-        Ok(PortSemaphore { semaphore: PortOwned::new(semaphore), connection: self.connection.clone_ref(py) })
-    }
-}
-
-impl PortSemaphoreOffer {
-    fn here(&self, py: Python<'_>) -> PyResult<&SemaphoreOffer> {
-        self.offer.require().map_err(|failure| refused(py, &failure.text))
+        let offer = self.offer.get(py)?;
+        let semaphore = DetachedGuard::new(try_detached(py, || offer.join(theirs))?);
+        Ok(PortSemaphore { semaphore, connection: self.connection.clone_ref(py) })
     }
 }
 
 #[pymethods]
 impl PortSemaphore {
     /// For kernels that wait for hosts.
-    fn host_to_device(&self, py: Python<'_>) -> PyResult<PortSemaphoreFace> {
-        self.face(py, SemaphoreKind::HostToDevice)
+    fn host_to_device(&self, py: Python<'_>) -> PyResult<PortSemaphoreCursor> {
+        self.cursor(py, SemaphoreKind::HostToDevice).map(PortSemaphoreCursor::of)
     }
 
     /// For hosts that wait for hosts.
-    fn host_to_host(&self, py: Python<'_>) -> PyResult<PortSemaphoreFace> {
-        self.face(py, SemaphoreKind::HostToHost)
+    fn host_to_host(&self, py: Python<'_>) -> PyResult<PortSemaphoreCursor> {
+        self.cursor(py, SemaphoreKind::HostToHost).map(PortSemaphoreCursor::of)
     }
 
     /// For kernels that wait for kernels.
-    fn memory(&self, py: Python<'_>) -> PyResult<PortSemaphoreFace> {
-        self.face(py, SemaphoreKind::Memory)
+    fn memory(&self, py: Python<'_>) -> PyResult<PortSemaphoreCursor> {
+        self.cursor(py, SemaphoreKind::Memory).map(PortSemaphoreCursor::of)
     }
 }
 
 impl PortSemaphore {
-    pub(crate) fn face(&self, py: Python<'_>, kind: SemaphoreKind) -> PyResult<PortSemaphoreFace> {
-        let semaphore = self.semaphore.require().map_err(|failure| refused(py, &failure.text))?;
-        Ok(PortSemaphoreFace { face: PortOwned::new(SemaphoreFace::new(semaphore, kind)) })
+    pub(crate) fn cursor(&self, py: Python<'_>, kind: SemaphoreKind) -> PyResult<SemaphoreCursor> {
+        self.semaphore.get(py).map(|semaphore| SemaphoreCursor::new(semaphore, kind))
+    }
+}
+
+impl PortSemaphoreCursor {
+    fn of(cursor: SemaphoreCursor) -> Self {
+        Self { cursor: DetachedGuard::new(cursor) }
     }
 }
 
 #[pymethods]
-impl PortSemaphoreFace {
-    /// Signals to the other side.
+impl PortSemaphoreCursor {
+    /// Signals the other side.
     fn signal(&self, py: Python<'_>) -> PyResult<()> {
-        let face = self.here(py)?;
-        released(py, || face.signal())?.map_err(|error| of_port(py, &error))
+        let cursor = self.cursor.get(py)?;
+        try_detached(py, || cursor.signal())
     }
 
-    /// Whether there is a signal that was not waited for; then it is now.
+    /// Takes a signal of the other side, if there is one.
     fn poll(&self, py: Python<'_>) -> PyResult<bool> {
-        let face = self.here(py)?;
-        released(py, || face.poll())?.map_err(|error| of_port(py, &error))
+        let cursor = self.cursor.get(py)?;
+        try_detached(py, || cursor.poll())
     }
 
-    /// Waits for the next signal.
+    /// Waits for the next signal, for at most `spins` checks.
     #[pyo3(signature = (timeout=None, spins=-1))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>, spins: i64) -> PyResult<()> {
-        let (face, wait) = (self.here(py)?, watched(py, timeout, Some(spins))?);
-        released(py, || face.wait(wait))?.map_err(|error| of_port(py, &error))
+        let (cursor, wait) = (self.cursor.get(py)?, wait_of(py, timeout, spins)?);
+        try_detached(py, || cursor.wait(wait))
     }
 
-    /// What kernels are given.
+    /// The device handle.
     #[getter]
     fn handle<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let face = self.here(py)?;
-        let handle = released(py, || match face.kind() {
-            SemaphoreKind::Memory => face.memory_handle().map(|handle| handle.bytes().to_vec()),
-            _ => face.host_handle().map(|handle| handle.bytes().to_vec()),
+        let cursor = self.cursor.get(py)?;
+        let handle = try_detached(py, || match cursor.kind() {
+            SemaphoreKind::Memory => cursor.memory_handle().map(|handle| handle.bytes().to_vec()),
+            _ => cursor.host_handle().map(|handle| handle.bytes().to_vec()),
         })?;
-        Ok(PyBytes::new(py, &handle.map_err(|error| of_port(py, &error))?))
+        Ok(PyBytes::new(py, &handle))
     }
 }
 
-impl PortSemaphoreFace {
-    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&SemaphoreFace> {
-        self.face.require().map_err(|failure| refused(py, &failure.text))
-    }
-}
-
-/// What kernels write into mapped memory of another rank with.
+/// The device handle of a memory channel, with which kernels write mapped memory of another rank.
 #[pyfunction]
 #[pyo3(signature = (semaphore, dst, src, packet_buffer=None))]
 pub(crate) fn memory_channel_handle<'py>(
     py: Python<'py>,
-    semaphore: &PortSemaphoreFace,
+    semaphore: &PortSemaphoreCursor,
     dst: &PortMemory,
     src: &PortMemory,
     packet_buffer: Option<&PortMemory>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let face = semaphore.here(py)?;
-    let (dst, src) = (dst.here(py)?, src.here(py)?);
-    let packet_buffer = packet_buffer.map(|memory| memory.here(py)).transpose()?;
-    let handle = released(py, || face.memory_channel(dst, src, packet_buffer))?;
-    Ok(PyBytes::new(py, handle.map_err(|error| of_port(py, &error))?.bytes()))
+    let cursor = semaphore.cursor.get(py)?;
+    let (dst, src) = (dst.memory.get(py)?, src.memory.get(py)?);
+    let packet_buffer = packet_buffer.map(|memory| memory.memory.get(py)).transpose()?;
+    let handle = try_detached(py, || cursor.memory_channel(dst, src, packet_buffer))?;
+    Ok(PyBytes::new(py, handle.bytes()))
 }

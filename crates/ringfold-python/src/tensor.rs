@@ -1,7 +1,7 @@
-//! Where the bytes of a Python tensor lie, what they are, and what keeps them there.
+//! The memory of a Python tensor: address, element type, and the object that keeps it alive.
 //!
-//! Objects with the buffer protocol (numpy arrays, `array.array`, `bytearray`) and with DLPack (torch, cupy, jax) are
-//! understood; nothing is copied. What keeps the bytes is a Python object: the memoryview or the DLPack capsule.
+//! Accepts objects with the buffer protocol (numpy arrays, `array.array`, `bytearray`) or DLPack (torch, cupy, jax).
+//! Nothing is copied. A memoryview or a DLPack capsule keeps the bytes alive.
 
 use core::ffi::{CStr, c_void};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -12,22 +12,24 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict, PyMemoryView};
 use ringfold::cuda::DeviceMemory;
 use ringfold::{DType, Memory, View};
-use ringfold_bindings::number;
-use ringfold_bindings::span::Span;
+use ringfold_bindings::address_range::AddressRange;
+use ringfold_bindings::enum_values;
 
 /// A tensor's memory.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct Tensor {
+    #[pyo3(get, name = "address")]
     start: usize,
+    #[pyo3(get)]
     count: usize,
     dtype: DType,
     device: Device,
     is_readonly: bool,
-    /// None if the user keeps the bytes.
+    /// Keeps the bytes alive; None if the user does.
     keeper: Option<Py<PyAny>>,
 }
 
-/// Where a tensor lies. The numbers are those of `pcclDeviceType_t`.
+/// The kind of device of a tensor. The numbers are those of `pcclDeviceType_t`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Device {
     Cpu = 0,
@@ -36,13 +38,13 @@ pub(crate) enum Device {
 
 #[pymethods]
 impl Tensor {
-    /// The memory of an object with the buffer protocol or DLPack, which may be written; `name` is what errors call it.
+    /// The writable memory of an object with the buffer protocol or DLPack; errors call it `name`.
     #[new]
     fn new(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         Self::of(object, name)?.writable(name)
     }
 
-    /// So many elements at an address. Whoever makes it keeps them there.
+    /// `count` elements at an address. `keeper`, or the caller, keeps them alive.
     #[staticmethod]
     fn at(
         address: usize,
@@ -51,39 +53,27 @@ impl Tensor {
         device: i32,
         keeper: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let dtype = number::dtype(dtype).map_err(|f| PyValueError::new_err(f.text))?;
+        let dtype = enum_values::parse_dtype(dtype).map_err(|f| PyValueError::new_err(f.text))?;
         let device = match device {
             0 => Device::Cpu,
             1 => Device::Cuda,
-            other => return Err(PyValueError::new_err(format!("{other} is no device type"))),
+            other => return Err(PyValueError::new_err(format!("unknown device type {other}"))),
         };
         let start: *const c_void = core::ptr::without_provenance(address);
-        Span::of("the tensor", start, count, dtype).map_err(|f| PyValueError::new_err(f.text))?;
+        AddressRange::of("the tensor", start, count, dtype).map_err(|f| PyValueError::new_err(f.text))?;
         Ok(Self { start: address, count, dtype, device, is_readonly: false, keeper })
     }
 
-    /// The number of the type of its elements.
+    /// The number of its element type.
     #[getter]
     fn dtype(&self) -> u8 {
         self.dtype as u8
     }
 
-    /// How many elements it has.
-    #[getter]
-    fn count(&self) -> usize {
-        self.count
-    }
-
-    /// The number of the kind of device that it lies on.
+    /// The number of its kind of device.
     #[getter]
     fn device(&self) -> u8 {
         self.device as u8
-    }
-
-    /// Where it begins.
-    #[getter]
-    fn address(&self) -> usize {
-        self.start
     }
 
     fn __repr__(&self) -> String {
@@ -92,38 +82,37 @@ impl Tensor {
 }
 
 impl Tensor {
-    /// The memory of an object; `name` is what errors call it.
+    /// The memory of an object; errors call it `name`.
     pub(crate) fn of(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         if let Ok(tensor) = object.cast::<Self>() {
-            return Ok(tensor.get().another(object.py()));
+            return Ok(tensor.get().clone_ref(object.py()));
         }
-        // SAFETY: the object is one, and we are attached.
+        // SAFETY: it is a Python object, and the interpreter is attached.
         if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 1 {
             match PyMemoryView::from(object) {
                 Ok(view) => return Self::of_buffer(view, name),
-                // Arrays of GPUs have the protocol too, and refuse.
+                // GPU arrays have the protocol too, but raise.
                 Err(_) if has_dlpack(object)? => {}
-                Err(error) => return Err(unfit(object.py(), name, &error)),
+                Err(error) => return Err(invalid_tensor(object.py(), name, &error)),
             }
         }
         if has_dlpack(object)? {
             return Self::of_dlpack(object, name);
         }
         Err(PyTypeError::new_err(format!(
-            "{name} is a {}, and no array: a numpy array, a torch tensor, or anything with the buffer protocol or \
-             DLPack is expected",
+            "invalid {name} of type {}: must be a numpy array, a torch tensor, or an object with the buffer protocol or \
+             DLPack",
             object.get_type().name()?
         )))
     }
 
-    /// The same memory, seen as elements of this type. Only 16 bits may be taken for something else: numpy has no name
-    /// for bfloat16.
-    pub(crate) fn seen_as(mut self, dtype: DType, name: &str) -> PyResult<Self> {
-        let may_be_seen = matches!(self.dtype, DType::U16 | DType::I16)
+    /// The same memory as elements of another type. Only 16-bit integers may change: numpy has no bfloat16.
+    pub(crate) fn reinterpret(mut self, dtype: DType, name: &str) -> PyResult<Self> {
+        let is_allowed = matches!(self.dtype, DType::U16 | DType::I16)
             && matches!(dtype, DType::BF16 | DType::F16 | DType::U16 | DType::I16);
-        if dtype != self.dtype && !may_be_seen {
+        if dtype != self.dtype && !is_allowed {
             return Err(PyTypeError::new_err(format!(
-                "{name} has elements of {}, but {dtype} is asked for",
+                "invalid element type of {name}: it has {}, but {dtype} is requested",
                 self.dtype
             )));
         }
@@ -131,16 +120,16 @@ impl Tensor {
         Ok(self)
     }
 
-    /// It is to be written.
+    /// Rejects read-only memory.
     pub(crate) fn writable(self, name: &str) -> PyResult<Self> {
         if self.is_readonly {
-            return Err(PyValueError::new_err(format!("{name} is read-only, and has to be written")));
+            return Err(PyValueError::new_err(format!("{name} is read-only: it must be writable")));
         }
         Ok(self)
     }
 
-    pub(crate) fn span(&self) -> Span {
-        Span { start: self.start, bytes: self.bytes() }
+    pub(crate) fn range(&self) -> AddressRange {
+        AddressRange { start: self.start, bytes: self.bytes() }
     }
 
     pub(crate) fn elements(&self) -> DType {
@@ -151,7 +140,7 @@ impl Tensor {
         self.count
     }
 
-    pub(crate) fn place(&self) -> Device {
+    pub(crate) fn device_kind(&self) -> Device {
         self.device
     }
 
@@ -163,19 +152,19 @@ impl Tensor {
     pub(crate) fn memory(&self, py: Python<'_>) -> Memory {
         let start: *mut u8 = core::ptr::with_exposed_provenance_mut(self.start);
         let keeper = Box::new(self.keeper.as_ref().map(|keeper| keeper.clone_ref(py)));
-        // SAFETY: the keeper keeps the bytes valid and in place. That nobody else uses them before the operation has
-        // ended is what the documentation asks of users; a Python thread that does so anyway sees, or makes, values
-        // that are half old and half new, as with any other library that works beside the interpreter.
+        // SAFETY: the keeper keeps the bytes valid and in place. The documentation forbids other uses of them before the
+        // operation has ended; a Python thread that uses them anyway mixes old and new values, as with any library that
+        // runs beside the interpreter.
         unsafe { Memory::kept(start, self.bytes(), keeper) }
     }
 
-    /// Memory of a device, which is found by the address.
+    /// Memory of a device. The address tells which one.
     pub(crate) fn device_memory(&self, py: Python<'_>, name: &str) -> PyResult<DeviceMemory> {
         let keeper = Box::new(self.keeper.as_ref().map(|keeper| keeper.clone_ref(py)));
-        // SAFETY: the keeper keeps the allocation. What torch has queued on the tensor's stream was joined to the default
-        // stream when the tensor was exported, and what it queues later is the user's to order, as for `memory`.
+        // SAFETY: the keeper keeps the allocation. What torch had queued on the tensor's stream was joined to the default
+        // stream when the tensor was exported; the user orders what is queued later, as for `memory`.
         let memory = unsafe { DeviceMemory::borrowed(self.start as u64, self.bytes(), keeper) };
-        memory.map_err(|error| PyValueError::new_err(format!("{name} can't be used: {error}")))
+        memory.map_err(|error| PyValueError::new_err(format!("invalid {name}: {error}")))
     }
 
     /// Memory that the engine reads.
@@ -186,8 +175,8 @@ impl Tensor {
         unsafe { View::kept(start, self.bytes(), keeper) }
     }
 
-    /// The same memory once more.
-    pub(crate) fn another(&self, py: Python<'_>) -> Self {
+    /// Another reference to the same memory.
+    pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
         let keeper = self.keeper.as_ref().map(|keeper| keeper.clone_ref(py));
         Self { keeper, ..*self }
     }
@@ -197,7 +186,7 @@ impl Tensor {
         let mut view = ffi::Py_buffer::new();
         // SAFETY: the view is ours, and the memoryview lives.
         if unsafe { ffi::PyObject_GetBuffer(keeper.as_ptr(), &raw mut view, ffi::PyBUF_FULL_RO) } != 0 {
-            return Err(unfit(py, name, &PyErr::fetch(py)));
+            return Err(invalid_tensor(py, name, &PyErr::fetch(py)));
         }
         let tensor = Self::of_view(&view, name);
         // SAFETY: it was filled above. The memoryview still holds the buffer.
@@ -205,7 +194,7 @@ impl Tensor {
         Ok(Self { keeper: Some(keeper.into_any().unbind()), ..tensor? })
     }
 
-    /// What a filled view says; without a keeper.
+    /// The tensor of a filled view, without a keeper.
     fn of_view(view: &ffi::Py_buffer, name: &str) -> PyResult<Self> {
         let format = if view.format.is_null() {
             c"B"
@@ -220,9 +209,7 @@ impl Tensor {
             } else {
                 ""
             };
-            PyTypeError::new_err(format!(
-                "{name} has elements of format {format:?}{order}, which can't be reduced or shared"
-            ))
+            PyTypeError::new_err(format!("unsupported element format {format:?} of {name}{order}"))
         })?;
         // SAFETY: the view is filled.
         if unsafe { ffi::PyBuffer_IsContiguous(view, b'C' as core::ffi::c_char) } == 0 {
@@ -235,9 +222,9 @@ impl Tensor {
 
     fn of_dlpack(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         let py = object.py();
-        let unfit = |error: PyErr| unfit(py, name, &error);
-        let capsule = exported(object).map_err(unfit)?.cast_into::<PyCapsule>()?;
-        let managed = capsule.pointer_checked(Some(c"dltensor")).map_err(unfit)?;
+        let invalid_tensor = |error: PyErr| invalid_tensor(py, name, &error);
+        let capsule = export_dlpack(object).map_err(invalid_tensor)?.cast_into::<PyCapsule>()?;
+        let managed = capsule.pointer_checked(Some(c"dltensor")).map_err(invalid_tensor)?;
         // SAFETY: a capsule of this name holds this struct, by DLPack's promise, and we hold the capsule. A capsule that
         // is never renamed calls the deleter when it is dropped.
         let tensor = unsafe { managed.cast::<dlpack::Tensor>().as_ref() };
@@ -246,24 +233,22 @@ impl Tensor {
             dlpack::CUDA => Device::Cuda,
             other => {
                 return Err(PyTypeError::new_err(format!(
-                    "{name} is on a device of DLPack's kind {other}; main memory and CUDA can be used"
+                    "unsupported device of {name}: DLPack type {other}; must be main memory or CUDA"
                 )));
             }
         };
-        let dtype = dtype_of_dlpack(tensor.dtype).ok_or_else(|| {
-            PyTypeError::new_err(format!("{name} has elements of a type that can't be reduced or shared"))
-        })?;
+        let dtype = dtype_of_dlpack(tensor.dtype)
+            .ok_or_else(|| PyTypeError::new_err(format!("unsupported element type of {name}")))?;
         let dimensions = usize::try_from(tensor.ndim).unwrap_or(0);
         let shape = slice(tensor.shape, dimensions);
         if !tensor.strides.is_null() && !is_contiguous(shape, slice(tensor.strides, dimensions)) {
             return Err(not_contiguous(name));
         }
-        let count = elements_of(shape).ok_or_else(|| {
-            PyValueError::new_err(format!("{name} has a shape that no memory holds: {shape:?}"))
-        })?;
+        let count = elements_of(shape)
+            .ok_or_else(|| PyValueError::new_err(format!("invalid shape {shape:?} of {name}")))?;
         let offset = usize::try_from(tensor.byte_offset).unwrap_or(0);
-        // Tensors that only wrap others have no memory of their own.
-        Span::of(name, tensor.data, count, dtype).map_err(|failure| {
+        // Tensors that only wrap others have null here.
+        AddressRange::of(name, tensor.data, count, dtype).map_err(|failure| {
             PyValueError::new_err(format!("{}: it has no plain memory of its own", failure.text))
         })?;
         let start = tensor.data.expose_provenance().wrapping_add(offset);
@@ -273,17 +258,17 @@ impl Tensor {
 }
 
 /// The DLPack capsule of an object.
-fn exported<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+fn export_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     static TO_DLPACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
-    // Torch's method is slow and refuses what takes part in autograd, whose values are the same without; for tensors in
-    // main memory its function does neither.
+    // Torch's method is slow and rejects tensors that require grad. For tensors in main memory its function is fast and
+    // accepts them.
     if object.getattr_opt(intern!(py, "is_cpu"))?.is_some_and(|is_cpu| is_cpu.is_truthy().unwrap_or(false))
         && let Ok(to_dlpack) = TO_DLPACK.import(py, "torch.utils.dlpack", "to_dlpack")
     {
-        // Its memory holds the values with the other sign, and the function does not look.
+        // Its memory holds the values with the other sign, which the function does not check.
         if object.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
-            return Err(PyValueError::new_err("it is a negated view: use .resolve_neg() or a copy of it"));
+            return Err(PyValueError::new_err("it is a negated view: use .resolve_neg() or a copy"));
         }
         return to_dlpack.call1((object,));
     }
@@ -295,7 +280,7 @@ fn exported<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     if kind != dlpack::CUDA {
         return plain.call_method0(intern!(py, "__dlpack__"));
     }
-    // What is queued on the tensor's stream is to be seen by the legacy default stream, where we look.
+    // Orders what is queued on the tensor's stream before the legacy default stream, which we use.
     let stream = PyDict::new(py);
     stream.set_item(intern!(py, "stream"), 1)?;
     plain.call_method(intern!(py, "__dlpack__"), (), Some(&stream))
@@ -305,8 +290,8 @@ fn has_dlpack(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.hasattr(intern!(object.py(), "__dlpack__"))
 }
 
-fn unfit(py: Python<'_>, name: &str, why: &PyErr) -> PyErr {
-    PyTypeError::new_err(format!("{name} can't be used: {}", why.value(py)))
+fn invalid_tensor(py: Python<'_>, name: &str, why: &PyErr) -> PyErr {
+    PyTypeError::new_err(format!("invalid {name}: {}", why.value(py)))
 }
 
 fn not_contiguous(name: &str) -> PyErr {
@@ -320,11 +305,11 @@ fn slice<'a>(numbers: *const i64, dimensions: usize) -> &'a [i64] {
     if numbers.is_null() || dimensions == 0 {
         return &[];
     }
-    // SAFETY: there are as many as dimensions, by DLPack's promise; callers hold the capsule while they look.
+    // SAFETY: DLPack promises one per dimension; callers hold the capsule while they use them.
     unsafe { core::slice::from_raw_parts(numbers, dimensions) }
 }
 
-/// How many elements a shape has, if that can be.
+/// The number of elements of a shape, if it is valid.
 fn elements_of(shape: &[i64]) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);
@@ -332,7 +317,7 @@ fn elements_of(shape: &[i64]) -> Option<usize> {
     shape.iter().try_fold(1_usize, |count, size| count.checked_mul(usize::try_from(*size).ok()?))
 }
 
-/// Whether elements lie one after the other, the last dimension's nearest to each other.
+/// Whether elements are adjacent in row-major order.
 fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     if shape.contains(&0) {
         return true;
@@ -345,7 +330,7 @@ fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     })
 }
 
-/// Whether a format of Python's `struct` module has its bytes the other way round.
+/// Whether a format of Python's `struct` module has the other byte order.
 fn is_foreign(format: &[u8]) -> bool {
     let foreign: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
     format.first().is_some_and(|first| foreign.contains(first))

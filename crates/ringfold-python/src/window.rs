@@ -1,27 +1,26 @@
 //! Windows of groups, for Python.
 
-use crate::call::{released, wait_until};
-use crate::group::{Group, duration};
-use crate::group_error::{raised, refused};
-use crate::operands::Span;
-use crate::owned::Owned;
+use crate::call::{deadline, detached, try_detached, wait_interruptible};
+use crate::exception::{ToException, invalid_group_argument};
+use crate::fork_guard::ForkGuard;
+use crate::group::{Group, optional_duration};
+use crate::operands::BufferSpan;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ringfold::{SharedMemory, WindowMemory};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
-/// A window.
+/// Memory that each rank of a group lets the others write.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct Window {
-    window: Owned<ringfold::Window>,
+    window: ForkGuard<ringfold::Window>,
 }
 
 #[pymethods]
 impl Window {
-    /// Opens a window, together with all other ranks. `file` is where in which file the memory lies, if it lies in one.
+    /// Opens a window; all ranks call this. `file` is the descriptor and offset of the memory, if it lies in a file.
     #[staticmethod]
     fn open(
         py: Python<'_>,
@@ -31,42 +30,42 @@ impl Window {
         about: &[u8],
         keep: Py<PyAny>,
     ) -> PyResult<Self> {
-        let group = group.here(py)?;
-        let memory = Span::of(memory)?.memory(&Arc::new(keep));
+        let group = group.group.of_group(py)?;
+        let memory = BufferSpan::of(memory)?.memory(&Arc::new(keep));
         let memory = match file {
             None => WindowMemory::Private(memory),
             Some((fd, offset)) => {
-                let file = again(fd).map_err(|error| refused(py, &format!("file {fd}: {error}")))?;
+                let file = reopen(fd).map_err(|error| invalid_group_argument(py, &error))?;
                 WindowMemory::Shared(SharedMemory::of(memory, file, offset))
             }
         };
-        let window = released(py, || group.window(memory, about))?;
-        window.map(|window| Self { window: Owned::new(window) }).map_err(|error| raised(py, &error))
+        let window = try_detached(py, || group.window(memory, about))?;
+        Ok(Self { window: ForkGuard::new(window) })
     }
 
-    /// How many bytes a rank has laid open.
+    /// The size of a rank's memory in bytes.
     fn size(&self, py: Python<'_>, rank: usize) -> PyResult<usize> {
-        self.here(py)?.bytes(rank).map_err(|error| raised(py, &error))
+        self.window.of_group(py)?.bytes(rank).map_err(|error| error.to_exception(py))
     }
 
-    /// What a rank has told about its memory.
+    /// The bytes that a rank passed as `about`.
     fn about<'py>(&self, py: Python<'py>, rank: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let about = self.here(py)?.about(rank).map_err(|error| raised(py, &error))?;
+        let about = self.window.of_group(py)?.about(rank).map_err(|error| error.to_exception(py))?;
         Ok(PyBytes::new(py, about))
     }
 
-    /// Whether a rank's memory can be read and written as if it were this rank's own.
+    /// Whether a rank's memory is mapped into this process.
     fn is_mapped(&self, py: Python<'_>, rank: usize) -> PyResult<bool> {
-        self.here(py)?.is_mapped(rank).map_err(|error| raised(py, &error))
+        self.window.of_group(py)?.is_mapped(rank).map_err(|error| error.to_exception(py))
     }
 
-    /// The file that another rank's memory lies in, and where; open for as long as the window is.
+    /// The descriptor and offset of another rank's memory; open as long as the window is.
     fn file(&self, py: Python<'_>, rank: usize) -> PyResult<Option<(i32, u64)>> {
-        let file = self.here(py)?.file(rank).map_err(|error| raised(py, &error))?;
+        let file = self.window.of_group(py)?.file(rank).map_err(|error| error.to_exception(py))?;
         Ok(file.map(|(file, offset)| (file.as_raw_fd(), offset)))
     }
 
-    /// Begins to put.
+    /// Starts a put.
     fn put(
         &self,
         py: Python<'_>,
@@ -76,78 +75,59 @@ impl Window {
         timeout: Option<f64>,
         keep: Py<PyAny>,
     ) -> PyResult<WindowWork> {
-        let window = self.here(py)?;
-        let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
-        let source = Span::of(source)?.view(&Arc::new(keep));
-        let begun = released(py, || window.begin_put(source, rank, offset, timeout))?;
-        begun.map(WindowWork::new).map_err(|error| raised(py, &error))
+        let (window, timeout) = (self.window.of_group(py)?, optional_duration(py, timeout)?);
+        let source = BufferSpan::of(source)?.view(&Arc::new(keep));
+        let work = try_detached(py, || window.begin_put(source, rank, offset, timeout))?;
+        Ok(WindowWork { work: ForkGuard::new(work) })
     }
 
-    /// Signals.
+    /// Signals a rank.
     fn signal(&self, py: Python<'_>, rank: usize) -> PyResult<()> {
-        let window = self.here(py)?;
-        released(py, || window.signal(rank))?.map_err(|error| raised(py, &error))
+        let window = self.window.of_group(py)?;
+        try_detached(py, || window.signal(rank))
     }
 
-    /// Begins to wait for a signal.
+    /// Starts to wait for a signal of a rank.
     fn wait_signal(&self, py: Python<'_>, rank: usize, timeout: Option<f64>) -> PyResult<WindowWork> {
-        let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
-        let begun = self.here(py)?.begin_wait_signal(rank, timeout);
-        begun.map(WindowWork::new).map_err(|error| raised(py, &error))
+        let (window, timeout) = (self.window.of_group(py)?, optional_duration(py, timeout)?);
+        let work = window.begin_wait_signal(rank, timeout).map_err(|error| error.to_exception(py))?;
+        Ok(WindowWork { work: ForkGuard::new(work) })
     }
 
-    /// Ends the window, together with all other ranks.
+    /// Closes the window; all ranks call this.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let window = self.here(py)?;
-        released(py, || window.close())?.map_err(|error| raised(py, &error))
+        let window = self.window.of_group(py)?;
+        try_detached(py, || window.close())
     }
 }
 
-impl Window {
-    fn here(&self, py: Python<'_>) -> PyResult<&ringfold::Window> {
-        self.window.require().map_err(|failure| refused(py, &failure.text))
-    }
-}
-
-/// A put, or a wait for a signal, that was begun. Dropping it lets it go on.
+/// A started put or wait for a signal. It goes on if this object is dropped.
 #[pyclass(frozen, module = "ringfold._native")]
 pub(crate) struct WindowWork {
-    work: Owned<ringfold::WindowWork>,
+    work: ForkGuard<ringfold::WindowWork>,
 }
 
 #[pymethods]
 impl WindowWork {
-    /// Waits for the end, for so many seconds if that is said. False if it has not ended by then.
+    /// Waits for the end, up to `timeout` seconds. False if it has not ended by then.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let work = self.here(py)?;
-        let patience = timeout.map(|seconds| duration(py, seconds)).transpose()?;
-        let until = patience.and_then(|patience| Instant::now().checked_add(patience));
-        match released(py, || wait_until(until, |patience| work.wait_for(patience)))? {
+        let (work, deadline) = (self.work.of_group(py)?, deadline(py, timeout)?);
+        match detached(py, || wait_interruptible(deadline, |timeout| work.wait_for(timeout)))? {
             None => Ok(false),
-            Some(end) => end.map(|()| true).map_err(|error| raised(py, &error)),
+            Some(end) => end.map(|()| true).map_err(|error| error.to_exception(py)),
         }
     }
 
     /// Whether it has ended.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
-        let work = self.here(py)?;
-        released(py, || work.is_done())
+        let work = self.work.of_group(py)?;
+        detached(py, || work.is_done())
     }
 }
 
-impl WindowWork {
-    fn new(work: ringfold::WindowWork) -> Self {
-        Self { work: Owned::new(work) }
-    }
-
-    fn here(&self, py: Python<'_>) -> PyResult<&ringfold::WindowWork> {
-        self.work.require().map_err(|failure| refused(py, &failure.text))
-    }
-}
-
-/// The file that an open one is, opened once more.
-pub(crate) fn again(fd: i32) -> std::io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{fd}");
-    File::options().read(true).write(true).open(path).map(OwnedFd::from)
+/// Opens the file of an open descriptor once more. The error is the text of an exception.
+pub(crate) fn reopen(fd: i32) -> Result<OwnedFd, String> {
+    let file = File::options().read(true).write(true).open(format!("/proc/self/fd/{fd}"));
+    file.map(OwnedFd::from).map_err(|error| format!("opening file descriptor {fd} failed: {error}"))
 }

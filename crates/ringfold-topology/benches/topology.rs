@@ -1,4 +1,4 @@
-//! How long the parts take: `cargo bench -p ringfold-topology`.
+//! Benchmarks: `cargo bench -p ringfold-topology`.
 
 #[path = "../tests/matrices/mod.rs"]
 mod matrices;

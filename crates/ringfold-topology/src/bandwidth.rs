@@ -1,8 +1,8 @@
-//! One bandwidth, checked, and what is known about one directed link.
+//! The bandwidth and state of a directed link.
 
 use crate::limits::{BANDWIDTH_BYTES_PER_SECOND_MAX, BANDWIDTH_BYTES_PER_SECOND_MIN};
 
-/// A bandwidth in bytes per second: a positive, finite number within the crate's limits.
+/// A bandwidth in bytes per second, within the limits of this crate.
 ///
 /// ```
 /// # use ringfold_topology::Bandwidth;
@@ -16,14 +16,14 @@ use crate::limits::{BANDWIDTH_BYTES_PER_SECOND_MAX, BANDWIDTH_BYTES_PER_SECOND_M
 pub struct Bandwidth(f64);
 
 impl Bandwidth {
-    /// The least bandwidth there is.
+    /// The least valid bandwidth.
     pub const MIN: Self = Self(BANDWIDTH_BYTES_PER_SECOND_MIN);
 
-    /// Checks a measured number. Zero is not a bandwidth: say [`Link::Unreachable`] instead.
+    /// Checks a number. Zero is invalid: use [`Link::Unreachable`] instead.
     pub fn new(bytes_per_second: f64) -> Result<Self, BandwidthError> {
-        // The comparison is written so that NaN, which is in no range, is refused too.
-        let believable = BANDWIDTH_BYTES_PER_SECOND_MIN..=BANDWIDTH_BYTES_PER_SECOND_MAX;
-        if believable.contains(&bytes_per_second) {
+        // NaN is in no range.
+        let valid = BANDWIDTH_BYTES_PER_SECOND_MIN..=BANDWIDTH_BYTES_PER_SECOND_MAX;
+        if valid.contains(&bytes_per_second) {
             Ok(Self(bytes_per_second))
         } else {
             Err(BandwidthError { bytes_per_second })
@@ -35,21 +35,21 @@ impl Bandwidth {
         self.0
     }
 
-    /// What one byte costs on this link: the quantity whose sum the objectives keep small.
+    /// The cost of one byte, whose sum the objectives minimise.
     pub fn seconds_per_byte(self) -> f64 {
         1.0 / self.0
     }
 }
 
-/// A number that is no bandwidth: zero, negative, not a number, infinite, or beyond belief.
+/// An invalid bandwidth: zero, negative, NaN or out of range.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("{bytes_per_second} bytes per second is not a usable bandwidth")]
+#[error("invalid bandwidth: {bytes_per_second} bytes per second")]
 pub struct BandwidthError {
-    /// What was given.
+    /// The invalid number.
     pub bytes_per_second: f64,
 }
 
-/// What is known about one directed link.
+/// The state of a directed link.
 ///
 /// ```
 /// # use ringfold_topology::{Bandwidth, Link};
@@ -58,9 +58,9 @@ pub struct BandwidthError {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Link {
-    /// Nothing gets through; no ring may use this edge.
+    /// Unreachable: no ring may use this edge.
     Unreachable,
-    /// Not measured yet, but not known to be broken either: usable, at an estimated bandwidth.
+    /// Not measured: usable, with an estimated bandwidth.
     Unknown,
     /// Measured.
     Measured(Bandwidth),

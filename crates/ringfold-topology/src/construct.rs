@@ -1,11 +1,11 @@
-//! First tours, from which the local search starts.
+//! Constructs the first tours for the local search.
 
-use crate::chance::Chance;
-use crate::near::Near;
+use crate::near_neighbours::NearNeighbours;
 use crate::price::Prices;
+use crate::seeded_rng::SeededRng;
 
-/// Starts at a node and goes on to the cheapest node not visited yet. Where only missing edges are
-/// left it takes one; the local search mends that.
+/// Starts at a node and continues with the cheapest unvisited node. It takes a missing edge if there is no other; the
+/// local search repairs that.
 pub(crate) fn nearest_neighbour(prices: &Prices, start: usize) -> Vec<u16> {
     let nodes = prices.nodes();
     let mut unvisited: Vec<usize> = (0..nodes).filter(|&node| node != start).collect();
@@ -18,8 +18,8 @@ pub(crate) fn nearest_neighbour(prices: &Prices, start: usize) -> Vec<u16> {
     order
 }
 
-/// Takes the near edges cheapest first wherever they extend a path, then joins the paths.
-pub(crate) fn greedy(prices: &Prices, near: &Near, chance: &mut Chance) -> Vec<u16> {
+/// Adds near edges in order of price where they extend a path, then joins the paths.
+pub(crate) fn greedy(prices: &Prices, near: &NearNeighbours, rng: &mut SeededRng) -> Vec<u16> {
     let nodes = prices.nodes();
     let mut edges: Vec<(f64, usize, usize)> = (0..nodes)
         .flat_map(|from| near.successors(from).iter().map(move |&to| (from, usize::from(to))))
@@ -27,11 +27,11 @@ pub(crate) fn greedy(prices: &Prices, near: &Near, chance: &mut Chance) -> Vec<u
         .collect();
     edges.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut next: Vec<Option<usize>> = vec![None; nodes];
-    // For the first node of a path its last one, and the other way round; stale within a path.
+    // For the first node of a path the last one, and vice versa; stale for inner nodes.
     let mut other_end: Vec<usize> = (0..nodes).collect();
     let mut entered = vec![false; nodes];
     for (_, from, to) in edges {
-        // Joining the two ends of one path would close it before all nodes are in.
+        // Joining the two ends of one path would close a ring too early.
         if next[from].is_some() || entered[to] || other_end[from] == to {
             continue;
         }
@@ -43,7 +43,7 @@ pub(crate) fn greedy(prices: &Prices, near: &Near, chance: &mut Chance) -> Vec<u
     }
     let mut heads: Vec<usize> = (0..nodes).filter(|&node| !entered[node]).collect();
     let mut order = Vec::with_capacity(nodes);
-    let mut at = chance.below(heads.len().max(1));
+    let mut at = rng.below(heads.len().max(1));
     while !heads.is_empty() {
         let mut node = heads.swap_remove(at);
         order.push(node as u16);
@@ -63,16 +63,16 @@ fn cheapest<T>(choices: &[T], price: impl Fn(&T) -> f64) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chance::Seed;
     use crate::matrix::BandwidthMatrix;
     use crate::node::NodeCount;
+    use crate::seeded_rng::Seed;
 
     #[test]
-    fn every_construction_names_every_node_once_even_where_all_prices_are_equal() {
+    fn constructed_tours_visit_every_node_once_even_if_all_prices_are_equal() {
         for nodes in 1..40 {
             let prices = Prices::of(&BandwidthMatrix::new(NodeCount::new(nodes).unwrap()));
-            let near = Near::of(&prices);
-            let mut greedy = greedy(&prices, &near, &mut Chance::of(Seed(1)));
+            let near = NearNeighbours::of(&prices);
+            let mut greedy = greedy(&prices, &near, &mut SeededRng::of(Seed(1)));
             let mut nearest = nearest_neighbour(&prices, nodes / 2);
             greedy.sort_unstable();
             nearest.sort_unstable();

@@ -1,16 +1,16 @@
-//! The best tour of a small matrix, by dynamic programming over sets of nodes.
+//! Finds the best tour of a small matrix by dynamic programming over sets of nodes.
 
+use crate::exclusion::largest_ring;
 use crate::graph::Graph;
-use crate::left_out::largest_ring;
 use crate::limits::EXACT_NODES_MAX;
 use crate::matrix::BandwidthMatrix;
-use crate::no_tour::{NoTour, Proof, quick_proof};
+use crate::no_tour::{NoTour, NoTourProof, quick_proof};
 use crate::node::NodeIndex;
 use crate::objective::Objective;
 use crate::price::Prices;
 use crate::tour::Tour;
 
-/// The best tour there is, for up to [`EXACT_NODES_MAX`] nodes.
+/// The optimal tour, for up to [`EXACT_NODES_MAX`] nodes.
 ///
 /// ```
 /// use ringfold_topology::{BandwidthMatrix, NodeCount, Objective, exact_tour};
@@ -29,50 +29,48 @@ pub fn exact_tour(matrix: &BandwidthMatrix, objective: Objective) -> Result<Tour
     best_tour(&Prices::of(matrix), objective).map_err(ExactError::NoTour)
 }
 
-/// Why there is no exact answer.
+/// Why there is no exact tour.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExactError {
     /// The tables would be too large.
-    #[error("an exact tour is found for up to {EXACT_NODES_MAX} nodes, not {nodes}")]
-    TooManyNodes {
-        /// How many there are.
-        nodes: usize,
-    },
+    #[error("too many nodes for an exact tour: {nodes}, must be at most {EXACT_NODES_MAX}")]
+    TooManyNodes { nodes: usize },
     /// No ring exists.
     #[error(transparent)]
     NoTour(NoTour),
 }
 
-/// The caller has checked that there are at most [`EXACT_NODES_MAX`] nodes.
+/// The optimal tour. There must be at most [`EXACT_NODES_MAX`] nodes.
 pub(crate) fn best_tour(prices: &Prices, objective: Objective) -> Result<Tour, NoTour> {
     let reachable = Graph::reachable(prices);
-    if let Some(refusal) = quick_proof(&reachable) {
-        return Err(refusal);
+    if let Some(no_tour) = quick_proof(&reachable) {
+        return Err(no_tour);
     }
     if !has_ring(&reachable) {
         return Err(exhausted(&reachable));
     }
     let cap = if objective.slowest_comes_first() { least_cap(prices) } else { f64::INFINITY };
     let order = least_sum_order(prices, cap);
-    // The order consists of edges that `has_ring` has found, so this can't refuse it.
+    // The order consists of edges that `has_ring` has found, so this does not fail.
     Tour::priced(prices, &order).map_err(|_| exhausted(&reachable))
 }
 
 fn exhausted(reachable: &Graph) -> NoTour {
     let kept = largest_ring(reachable);
     let nodes = (0..reachable.nodes()).filter(|node| !kept.contains(node)).map(NodeIndex::of).collect();
-    NoTour::Proved { proof: Proof::Exhausted, nodes }
+    NoTour::Proved { proof: NoTourProof::Exhausted, nodes }
 }
 
-/// The price of the slowest edge in a ring whose slowest edge is fastest, by bisection. A ring exists.
+/// The least price of the slowest edge of a ring, by bisection. A ring must exist.
 fn least_cap(prices: &Prices) -> f64 {
     let levels = prices.levels();
     let enough = levels.partition_point(|&cap| !has_ring(&Graph::capped(prices, cap)));
     levels.get(enough).copied().unwrap_or(f64::INFINITY)
 }
 
-/// Whether the graph has a ring through all nodes. For each set of nodes without the last node, the
-/// table holds the nodes at which a path from the last node through exactly that set can end.
+/// Whether the graph has a ring through all nodes. For each set of nodes without the last one, the table has the possible
+/// ends of a path from the last node through exactly that set.
 fn has_ring(graph: &Graph) -> bool {
     let inner = graph.nodes() - 1;
     let predecessors: Vec<usize> = (0..=inner)
@@ -91,7 +89,7 @@ fn has_ring(graph: &Graph) -> bool {
     inner == 0 || ends[ends.len() - 1] & predecessors[inner] != 0
 }
 
-/// The order of least sum over edges that cost no more than the cap (Held and Karp).
+/// The order with the least sum, with edges up to the cap (Held and Karp).
 fn least_sum_order(prices: &Prices, cap: f64) -> Vec<NodeIndex> {
     let inner = prices.nodes() - 1;
     let price = |from: usize, to: usize| {
@@ -113,7 +111,7 @@ fn least_sum_order(prices: &Prices, cap: f64) -> Vec<NodeIndex> {
             };
         }
     }
-    // The way back repeats the choices, cheaper than a table of all of them.
+    // Backtracking recomputes the choices, which is cheaper than a table of them.
     let mut order = vec![NodeIndex::of(inner)];
     let (mut set, mut next) = ((1usize << inner) - 1, inner);
     while set != 0 {

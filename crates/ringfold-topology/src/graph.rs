@@ -1,9 +1,9 @@
-//! Which edges a ring may use, and quick proofs that it can't exist.
+//! The graph of usable edges, and quick proofs that it has no ring.
 
 use crate::node::NodeIndex;
 use crate::price::Prices;
 
-/// The edges up to some price, as a set of successors and of predecessors for each node.
+/// The edges up to a price: the successors and predecessors of each node.
 #[derive(Clone, Debug)]
 pub(crate) struct Graph {
     successors: Vec<NodeSet>,
@@ -11,7 +11,7 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// All edges that cost no more than the cap.
+    /// All edges up to the cap.
     pub(crate) fn capped(prices: &Prices, cap: f64) -> Self {
         let nodes = prices.nodes();
         let mut graph = Self {
@@ -27,12 +27,12 @@ impl Graph {
         graph
     }
 
-    /// All edges over which anything gets through.
+    /// All reachable edges.
     pub(crate) fn reachable(prices: &Prices) -> Self {
         Self::capped(prices, f64::INFINITY)
     }
 
-    /// The graph of some of the nodes, in the order given.
+    /// The subgraph of some nodes, in the given order.
     pub(crate) fn restricted_to(&self, kept: &[usize]) -> Self {
         let pick = |edges: &[NodeSet]| {
             let row = |&node: &usize| {
@@ -54,8 +54,8 @@ impl Graph {
         self.successors[from].contains(to)
     }
 
-    /// Whether the two conditions hold without which there is no ring: every node reaches every other,
-    /// and every node can be given a successor of its own. They are not sufficient.
+    /// Whether the necessary conditions for a ring hold: the graph is strongly connected, and each node can have its own
+    /// successor. They are not sufficient.
     pub(crate) fn may_have_ring(&self) -> bool {
         let all = NodeSet::full(self.nodes());
         let spans = |edges: &[NodeSet]| reached(edges, 0, &all).len() == self.nodes();
@@ -79,28 +79,27 @@ impl Graph {
         components
     }
 
-    /// The nodes that [`Graph::matching`] leaves without a predecessor of their own.
+    /// The nodes without a predecessor in the maximum matching.
     pub(crate) fn unmatched(&self) -> Vec<NodeIndex> {
         let matched = self.matching(&NodeSet::full(self.nodes()));
         (0..self.nodes()).filter(|&node| matched[node].is_none()).map(NodeIndex::of).collect()
     }
 
-    /// More nodes than this can't lie on one ring within the set: each of them needs a successor that
-    /// is no other's, and a node alone is a ring of one.
+    /// An upper bound on the nodes of a ring within the set: each needs its own successor. A single node is a ring of
+    /// one.
     pub(crate) fn ring_nodes_max(&self, within: &NodeSet) -> usize {
         let matched = self.matching(within).iter().flatten().count();
         if matched < 2 { 1 } else { matched }
     }
 
-    /// A largest choice of edges of which no two leave or enter the same node, found by augmenting
-    /// paths: for each node the predecessor that was chosen.
+    /// A maximum matching of predecessors and successors, by augmenting paths: for each node its predecessor.
     fn matching(&self, within: &NodeSet) -> Vec<Option<usize>> {
         let mut predecessor: Vec<Option<usize>> = vec![None; self.nodes()];
         let mut successor: Vec<Option<usize>> = vec![None; self.nodes()];
         let mut asked_by = vec![0; self.nodes()];
         for start in within.iter() {
             let Some(end) = self.free_end(start, within, &predecessor, &mut asked_by) else { continue };
-            // Every node along the path hands its successor on to the one that asked for it.
+            // Flip the matching along the path.
             let mut given = Some(end);
             while let Some(to) = given {
                 let taker = asked_by[to];
@@ -111,7 +110,7 @@ impl Graph {
         predecessor
     }
 
-    /// A node without a predecessor that `start` reaches by asking owners to give theirs up in turn.
+    /// The end of an augmenting path from `start`: a node without a predecessor.
     fn free_end(
         &self,
         start: usize,
@@ -135,7 +134,7 @@ impl Graph {
     }
 }
 
-/// A set of nodes as bits: a thousand nodes are searched sixteen words at a time.
+/// A set of nodes as bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeSet {
     words: Vec<u64>,

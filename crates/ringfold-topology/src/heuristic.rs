@@ -1,62 +1,61 @@
-//! Good tours of large matrices: an anytime search whose every step is short.
+//! Anytime search for good tours of large matrices.
 
-use crate::chance::{Chance, Seed};
 use crate::construct::{greedy, nearest_neighbour};
 use crate::graph::Graph;
 use crate::limits::CONSTRUCTION_STARTS_MAX;
-use crate::local_search::{Below, LocalSearch};
-use crate::near::Near;
+use crate::local_search::{AllowedPrices, LocalSearch};
+use crate::near_neighbours::NearNeighbours;
 use crate::no_tour::NoTour;
 use crate::node::NodeIndex;
 use crate::objective::Objective;
 use crate::price::Prices;
+use crate::seeded_rng::{Seed, SeededRng};
 use crate::tour::Tour;
 use std::sync::Arc;
 
-/// The search for a tour, one short step at a time.
+/// The search for a tour in short steps.
 ///
-/// It builds several first tours and improves each of them. For an objective in which the slowest edge
-/// comes first it then lowers the cap on prices by bisection between what it has reached and what it
-/// has proved unreachable, each attempt being a search for a ring without edges above the cap. What
-/// remains of its time it spends on the sum under the lowest cap reached. Failing at a cap proves
-/// nothing, so it returns to the caps round after round, with growing patience.
+/// It constructs several tours and improves each. If the objective puts the slowest edge first, it then lowers the cap on
+/// prices by bisection between the reached and the impossible: each attempt searches for a ring without edges above the
+/// cap. Then it minimises the sum under the lowest cap reached. A failed attempt proves nothing, so it repeats the
+/// rounds with more trials per attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Heuristic {
     prices: Arc<Prices>,
     objective: Objective,
-    chance: Chance,
-    near: Near,
+    rng: SeededRng,
+    near: NearNeighbours,
     search: LocalSearch,
     best: Option<Tour>,
-    /// While no tour is known: the missing edges of the nearest attempt that was given up.
+    /// While no tour is known: the missing edges of the best abandoned attempt.
     nearest: Vec<(usize, usize)>,
-    /// Prices that occur, cheapest first: the caps to choose from.
+    /// All prices in ascending order: the possible caps.
     levels: Vec<f64>,
-    /// The first cap that is not proved to be too low for any ring.
+    /// The lowest cap that may allow a ring.
     floor: usize,
-    stage: Stage,
+    stage: SearchStage,
     round: u32,
     cap: f64,
-    /// The least cost that the search has met from its present start; infinite before it has looked.
+    /// The least cost since the current start; infinite before the first trial.
     lowest: f64,
 }
 
 #[derive(Clone, Debug)]
-enum Stage {
-    /// Building first tours; `kept` is the best so far with its cost.
+enum SearchStage {
+    /// Constructs tours; `kept` is the best so far with its cost.
     Construct { starts: usize, kept: Option<(f64, Vec<u16>)> },
-    /// Looking for any ring at all, in vain for so many trials from this start.
+    /// Searches for any ring; `trials` have failed since this start.
     Seek { trials: u64 },
-    /// Looking for a ring under the cap `target`, knowing one at `high` and having failed below `low`.
+    /// Searches for a ring under the cap `target`, with one known at `high` and failures below `low`.
     Lower { low: usize, target: usize, high: usize, trials: u64 },
-    /// Lessening the sum under the cap that has been reached.
+    /// Minimises the sum under the reached cap.
     Polish { trials: u64 },
 }
 
 impl Heuristic {
-    /// For four nodes or more. The caller has looked for a quick proof that no ring exists.
+    /// For four nodes or more. The caller has checked for a quick proof that there is no ring.
     pub(crate) fn new(prices: Arc<Prices>, objective: Objective, seed: Seed) -> Self {
-        let near = Near::of(&prices);
+        let near = NearNeighbours::of(&prices);
         let (mut levels, mut floor) = (Vec::new(), 0);
         if objective.slowest_comes_first() {
             levels = prices.levels();
@@ -64,8 +63,8 @@ impl Heuristic {
         }
         Self {
             search: LocalSearch::new(&prices, near.clone()),
-            stage: Stage::Construct { starts: 0, kept: None },
-            chance: Chance::of(seed),
+            stage: SearchStage::Construct { starts: 0, kept: None },
+            rng: SeededRng::of(seed),
             best: None,
             nearest: Vec::new(),
             round: 0,
@@ -87,7 +86,7 @@ impl Heuristic {
         self.search.spent()
     }
 
-    /// Takes a tour that is known already, if it is the best.
+    /// Adopts a known tour if it is the best.
     pub(crate) fn offer(&mut self, tour: Tour) -> bool {
         let cost = |tour: &Tour| tour.cost(self.objective);
         let better = self.best.as_ref().is_none_or(|best| cost(&tour) < cost(best));
@@ -97,8 +96,8 @@ impl Heuristic {
         better
     }
 
-    /// What is known while no tour is.
-    pub(crate) fn refusal(&self) -> NoTour {
+    /// Why there is no tour yet.
+    pub(crate) fn no_tour(&self) -> NoTour {
         let ends = self.nearest_attempt().into_iter().flat_map(|(from, to)| [from, to]);
         let mut nodes: Vec<NodeIndex> = ends.map(NodeIndex::of).collect();
         nodes.sort_unstable();
@@ -109,23 +108,23 @@ impl Heuristic {
     /// Does one step. Returns whether it found a better tour.
     pub(crate) fn step(&mut self) -> bool {
         match self.stage {
-            Stage::Construct { starts, .. } if starts < CONSTRUCTION_STARTS_MAX => self.construct(),
-            Stage::Construct { .. } => {
+            SearchStage::Construct { starts, .. } if starts < CONSTRUCTION_STARTS_MAX => self.construct(),
+            SearchStage::Construct { .. } => {
                 self.end_construction();
                 false
             }
-            Stage::Seek { trials } => self.seek(trials),
-            Stage::Lower { .. } => self.lower(),
-            Stage::Polish { .. } => self.polish(),
+            SearchStage::Seek { trials } => self.seek(trials),
+            SearchStage::Lower { .. } => self.lower(),
+            SearchStage::Polish { .. } => self.polish(),
         }
     }
 
     fn construct(&mut self) -> bool {
-        let Stage::Construct { starts, kept } = &mut self.stage else { return false };
+        let SearchStage::Construct { starts, kept } = &mut self.stage else { return false };
         let order = if *starts == 0 {
-            greedy(&self.prices, &self.near, &mut self.chance)
+            greedy(&self.prices, &self.near, &mut self.rng)
         } else {
-            nearest_neighbour(&self.prices, self.chance.below(self.prices.nodes()))
+            nearest_neighbour(&self.prices, self.rng.below(self.prices.nodes()))
         };
         *starts += 1;
         self.search.start_from(order);
@@ -139,11 +138,11 @@ impl Heuristic {
         if self.best.is_some() {
             return self.begin_round();
         }
-        if let Stage::Construct { kept: Some((_, order)), .. } = &self.stage {
+        if let SearchStage::Construct { kept: Some((_, order)), .. } = &self.stage {
             self.search.start_from(order.clone());
         }
         self.lowest = self.search.cost();
-        self.stage = Stage::Seek { trials: 0 };
+        self.stage = SearchStage::Seek { trials: 0 };
     }
 
     fn seek(&mut self, trials: u64) -> bool {
@@ -156,17 +155,17 @@ impl Heuristic {
             self.begin_round();
             return found;
         }
-        self.stage = Stage::Seek { trials: trials + 1 };
-        if trials >= self.patience() {
+        self.stage = SearchStage::Seek { trials: trials + 1 };
+        if trials >= self.trials_per_attempt() {
             self.nearest = self.nearest_attempt();
-            self.begin_stretch(1 + u64::from(self.round) % (STRETCHES - 1));
+            self.begin_start(1 + u64::from(self.round) % (START_KINDS - 1));
             self.round = self.round.saturating_add(1);
-            self.stage = Stage::Seek { trials: 0 };
+            self.stage = SearchStage::Seek { trials: 0 };
         }
         false
     }
 
-    /// The missing edges of the nearest attempt, be it given up or not.
+    /// The missing edges of the best attempt, abandoned or current.
     fn nearest_attempt(&self) -> Vec<(usize, usize)> {
         let broken: Vec<_> = self.search.broken().collect();
         let nearer = !self.nearest.is_empty() && self.nearest.len() < broken.len();
@@ -177,7 +176,7 @@ impl Heuristic {
         if !self.search.is_clean() {
             self.trial();
         }
-        let Stage::Lower { low, target, high, trials } = self.stage else { return false };
+        let SearchStage::Lower { low, target, high, trials } = self.stage else { return false };
         if self.search.is_clean() {
             let found = self.consider();
             self.begin_lowering(low, self.reached_level().min(target));
@@ -187,41 +186,40 @@ impl Heuristic {
             self.begin_lowering(target + 1, high);
             return false;
         }
-        self.stage = Stage::Lower { low, target, high, trials: trials - 1 };
-        let stretch = self.patience() / STRETCHES;
-        if trials % stretch == 1 {
-            self.begin_stretch(STRETCHES - trials / stretch);
+        self.stage = SearchStage::Lower { low, target, high, trials: trials - 1 };
+        let trials_per_start = self.trials_per_attempt() / START_KINDS;
+        if trials % trials_per_start == 1 {
+            self.begin_start(START_KINDS - trials / trials_per_start);
         }
         false
     }
 
-    /// An attempt goes on from the best tour as long as its first stretch. When that leads nowhere,
-    /// prices under the cap stop counting, lest they lead to the same place again, and then chance
-    /// chooses where to start.
-    fn begin_stretch(&mut self, stretch: u64) {
-        let below = if stretch == STRETCHES - 1 { Below::Priced } else { Below::Free };
-        self.search.set_cap(&self.prices, self.cap, below);
+    /// Restarts an attempt. It begins at the best tour; later starts ignore prices under the cap, to avoid the same local
+    /// optimum, and then begin at a random order.
+    fn begin_start(&mut self, start: u64) {
+        let allowed = if start == START_KINDS - 1 { AllowedPrices::Priced } else { AllowedPrices::Free };
+        self.search.set_cap(&self.prices, self.cap, allowed);
         let order = match &self.best {
-            Some(best) if stretch == 1 => best.order().iter().map(|node| node.0).collect(),
-            _ => self.chance.order(self.prices.nodes()),
+            Some(best) if start == 1 => best.order().iter().map(|node| node.0).collect(),
+            _ => self.rng.order(self.prices.nodes()),
         };
         self.search.start_from(order);
         self.lowest = self.search.cost();
     }
 
     fn polish(&mut self) -> bool {
-        let Stage::Polish { trials } = self.stage else { return false };
+        let SearchStage::Polish { trials } = self.stage else { return false };
         let known = self.lowest;
         if known.is_finite() {
             self.trial();
         } else {
-            // The start itself may be better than what it started from.
+            // The start itself may be an improvement.
             self.lowest = self.search.cost();
         }
         let found = self.lowest < known && self.consider();
-        self.stage = Stage::Polish { trials: trials.saturating_sub(1) };
+        self.stage = SearchStage::Polish { trials: trials.saturating_sub(1) };
         if found && self.objective.slowest_comes_first() && self.reached_price() < self.cap {
-            // The slowest edge got faster by the way, and what is slower is of no use any more.
+            // The slowest edge got faster, so the cap can be lowered.
             self.begin_polishing(self.reached_price());
         } else if trials <= 1 {
             self.round += 1;
@@ -238,52 +236,52 @@ impl Heuristic {
         }
     }
 
-    /// Chooses the next cap between two levels, or goes on to the sum when there is none between.
+    /// Chooses the next cap between two levels, or starts to minimise the sum if there is none.
     fn begin_lowering(&mut self, low: usize, high: usize) {
         if low >= high {
             return self.begin_polishing(self.levels.get(high).copied().unwrap_or(f64::INFINITY));
         }
-        // The bound is often the truth, so it is tried before the middle.
+        // The lower bound is often reachable, so it is tried first.
         let target = if low == self.floor { low } else { low.midpoint(high) };
         self.restart(self.levels[target]);
-        self.stage = Stage::Lower { low, target, high, trials: self.patience() };
+        self.stage = SearchStage::Lower { low, target, high, trials: self.trials_per_attempt() };
     }
 
     fn begin_polishing(&mut self, cap: f64) {
         self.restart(cap);
         if self.round % 3 == 2 {
-            // What the best tour does not lead to, another start may.
-            let start = self.chance.below(self.prices.nodes());
+            // Sometimes start from another tour than the best.
+            let start = self.rng.below(self.prices.nodes());
             self.search.start_from(nearest_neighbour(&self.prices, start));
         }
         self.lowest = f64::INFINITY;
-        self.stage = Stage::Polish { trials: POLISH_SHARE * self.patience() };
+        self.stage = SearchStage::Polish { trials: POLISH_SHARE * self.trials_per_attempt() };
     }
 
-    /// Goes on from the best tour under another cap.
+    /// Restarts from the best tour under another cap.
     fn restart(&mut self, cap: f64) {
         self.cap = cap;
-        self.search.set_cap(&self.prices, cap, Below::Priced);
+        self.search.set_cap(&self.prices, cap, AllowedPrices::Priced);
         if let Some(best) = &self.best {
             self.search.start_from(best.order().iter().map(|node| node.0).collect());
         }
         self.lowest = self.search.cost();
     }
 
-    /// Under a cap that the ring does not keep to yet, any ring that breaks it no more often than the
-    /// best one will do; for the rest, any that is hardly worse.
+    /// Makes a trial. While the ring has forbidden edges, it accepts any ring with no more of them; otherwise any that is
+    /// slightly worse.
     fn trial(&mut self) {
         let slack = if self.search.is_clean() { self.lowest * SLACK } else { self.prices.nodes() as f64 };
-        self.search.trial(&mut self.chance, self.lowest + slack);
+        self.search.trial(&mut self.rng, self.lowest + slack);
         self.lowest = self.lowest.min(self.search.cost());
     }
 
-    /// Trials of one attempt in this round: twice as many every third round.
-    fn patience(&self) -> u64 {
-        (STRETCHES * 2 * self.prices.nodes() as u64) << (self.round / 3).min(DOUBLINGS_MAX)
+    /// The trials of one attempt in this round; they double every third round.
+    fn trials_per_attempt(&self) -> u64 {
+        (START_KINDS * 2 * self.prices.nodes() as u64) << (self.round / 3).min(DOUBLINGS_MAX)
     }
 
-    /// Takes the ring of the search, if it is one and the best.
+    /// Adopts the ring of the search if it is valid and the best.
     fn consider(&mut self) -> bool {
         if !self.search.is_clean() {
             return false;
@@ -292,25 +290,25 @@ impl Heuristic {
         Tour::priced(&self.prices, &order).is_ok_and(|tour| self.offer(tour))
     }
 
-    /// The lowest cap that the best tour keeps to.
+    /// The lowest cap of the best tour.
     fn reached_level(&self) -> usize {
         let slowest = self.reached_price();
         self.levels.partition_point(|&level| level < slowest)
     }
 
     fn reached_price(&self) -> f64 {
-        self.best.as_ref().map_or(f64::INFINITY, |best| best.tally().slowest)
+        self.best.as_ref().map_or(f64::INFINITY, |best| best.totals().slowest)
     }
 }
 
-/// Starts of different kinds that one attempt at a cap is made from.
-const STRETCHES: u64 = 4;
+/// The number of starts of one attempt.
+const START_KINDS: u64 = 4;
 
-/// Polishing takes this many times the trials of one attempt at a cap.
+/// The trials of polishing relative to those of one attempt.
 const POLISH_SHARE: u64 = 4;
 
-/// By what part a ring may be worse than the best of its stage and still be worked on.
+/// The fraction by which an accepted ring may be worse than the best of its stage.
 const SLACK: f64 = 0.002;
 
-/// Patience doubles no more often than this, lest it overflow.
+/// The maximum number of doublings, to avoid overflow.
 const DOUBLINGS_MAX: u32 = 24;

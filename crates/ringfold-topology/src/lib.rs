@@ -1,12 +1,11 @@
-//! The ring through a bandwidth matrix whose slowest edge is fastest.
+//! Finds the ring with the fastest slowest edge in a bandwidth matrix.
 //!
-//! A ring collective moves at the speed of its slowest edge, so a good ring is one whose slowest edge is
-//! as fast as can be and, among those, the one with the least sum of 1/bandwidth. That is an asymmetric
-//! travelling-salesman problem: [`solve`] answers it exactly for small worlds and by an anytime search
-//! for large ones; a driver with a clock uses a [`Solver`]. Links may be unreachable, in one direction or
-//! both, and where no ring is left [`fewest_left_out`] says whom to do without.
+//! A ring collective is as fast as its slowest edge. So the best ring has the fastest slowest edge and, among those, the
+//! least sum of 1/bandwidth. This is an asymmetric travelling-salesman problem. [`solve`] solves it exactly for small
+//! worlds and by an anytime search for large ones; a driver with a clock uses a [`Solver`]. Links may be unreachable in
+//! one or both directions. If there is no ring, [`exclude_fewest`] finds the nodes to leave out.
 //!
-//! Everything here is pure: no clock, no threads, no randomness but what a [`Seed`] decides.
+//! The crate is pure: no clock, no threads, and randomness only from a [`Seed`].
 //!
 //! ```
 //! use ringfold_topology::{BandwidthMatrix, Edge, Effort, Link, NodeCount, Objective, Seed, solve};
@@ -24,31 +23,31 @@
 #![forbid(unsafe_code)]
 
 mod bandwidth;
-mod chance;
 mod construct;
 mod exact;
+mod exclusion;
 mod graph;
 mod heuristic;
-mod left_out;
 pub mod limits;
 mod local_search;
 mod matrix;
-mod near;
+mod near_neighbours;
 mod no_tour;
 mod node;
 mod objective;
 mod price;
 mod ring;
+mod seeded_rng;
 mod solver;
 mod tour;
 
 pub use bandwidth::{Bandwidth, BandwidthError, Link};
-pub use chance::Seed;
 pub use exact::{ExactError, exact_tour};
-pub use left_out::{LeftOut, fewest_left_out};
+pub use exclusion::{ExcludedNodes, exclude_fewest};
 pub use matrix::{BandwidthMatrix, MatrixError, UnknownLinks};
-pub use no_tour::{NoTour, Proof};
+pub use no_tour::{NoTour, NoTourProof};
 pub use node::{Edge, NodeCount, NodeIndex};
-pub use objective::{Cost, Margin, MarginError, Objective};
+pub use objective::{Objective, TourCost};
+pub use seeded_rng::Seed;
 pub use solver::{Effort, Progress, Solver, solve};
-pub use tour::{SlowestEdge, Tour, TourError, improves};
+pub use tour::{SlowestEdge, Tour, TourError};

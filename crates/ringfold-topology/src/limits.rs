@@ -1,22 +1,22 @@
-//! Every bound of this crate in one place.
+//! All limits of this crate.
 
-/// Nodes of one matrix. The same number as the world of one run.
+/// Nodes of a matrix: the maximum world of a run.
 pub const NODES_MAX: usize = 1024;
 
-/// Nodes up to which a tour is found by dynamic programming, and is therefore proved best.
+/// Nodes up to which tours are found by dynamic programming and are optimal.
 pub const EXACT_NODES_MAX: usize = 13;
 
-/// Nodes up to which the fewest to leave out are found by looking at every subset.
-pub const LEFT_OUT_EXACT_NODES_MAX: usize = 18;
+/// Nodes up to which the fewest excluded nodes are found by checking every subset.
+pub const EXCLUSION_EXACT_NODES_MAX: usize = 18;
 
-/// Least bandwidth that counts as a link. What is slower than this can't carry a collective.
+/// The least valid bandwidth.
 pub const BANDWIDTH_BYTES_PER_SECOND_MIN: f64 = 1.0;
 
-/// Greatest bandwidth that is believed. The bounds keep every sum of prices far from overflow.
+/// The greatest valid bandwidth. The limits prevent overflow of sums of prices.
 pub const BANDWIDTH_BYTES_PER_SECOND_MAX: f64 = 1e18;
 
-/// Successors (and as many predecessors) of a node that the local search looks at.
+/// Successors, and predecessors, of a node that the local search tries.
 pub(crate) const NEAR_NODES_MAX: usize = 8;
 
-/// Starts from which the heuristic builds a first tour before it goes on with the best of them.
+/// Constructed tours of which the heuristic uses the best.
 pub(crate) const CONSTRUCTION_STARTS_MAX: usize = 8;

@@ -1,19 +1,18 @@
-//! A ring that gets better by small changes, and by kicks that are kept when they pay.
+//! Local search: small improvements of a ring, and random kicks that are kept if they help.
 
-use crate::chance::Chance;
-use crate::near::Near;
+use crate::near_neighbours::NearNeighbours;
 use crate::price::Prices;
 use crate::ring::Ring;
+use crate::seeded_rng::SeededRng;
 
-/// A ring, the prices it is judged by, and the nodes around which it may still get better.
+/// A ring, its prices, and the nodes that may still allow improvements.
 ///
-/// Prices are scaled so that every allowed edge costs at most 1, and an edge that is missing or above
-/// the cap costs more than all allowed edges of a ring together. So the search gets rid of forbidden
-/// edges before all else, without a second set of rules.
+/// Prices are scaled so that an allowed edge costs at most 1, and a missing edge or one above the cap costs more than all
+/// allowed edges of a ring together. So the search removes forbidden edges first.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalSearch {
     prices: Vec<f64>,
-    near: Near,
+    near: NearNeighbours,
     ring: Ring,
     before_kick: Ring,
     cost: f64,
@@ -24,7 +23,7 @@ pub(crate) struct LocalSearch {
 
 impl LocalSearch {
     /// For four nodes or more, without a cap.
-    pub(crate) fn new(prices: &Prices, near: Near) -> Self {
+    pub(crate) fn new(prices: &Prices, near: NearNeighbours) -> Self {
         let nodes = prices.nodes();
         let ring = Ring::of((0..nodes as u16).collect());
         let mut search = Self {
@@ -37,14 +36,14 @@ impl LocalSearch {
             is_open: vec![false; nodes],
             spent: 0,
         };
-        search.set_cap(prices, f64::INFINITY, Below::Priced);
+        search.set_cap(prices, f64::INFINITY, AllowedPrices::Priced);
         search
     }
 
     /// Forbids all edges above the cap.
-    pub(crate) fn set_cap(&mut self, prices: &Prices, cap: f64, below: Below) {
+    pub(crate) fn set_cap(&mut self, prices: &Prices, cap: f64, below: AllowedPrices) {
         let dearest = prices.cells().filter(|&price| price <= cap && price.is_finite()).fold(0.0, f64::max);
-        let scale = if dearest > 0.0 && below == Below::Priced { 1.0 / dearest } else { 0.0 };
+        let scale = if dearest > 0.0 && below == AllowedPrices::Priced { 1.0 / dearest } else { 0.0 };
         let forbidden = self.forbidden();
         let allowed = |price: f64| price <= cap && price.is_finite();
         self.prices.clear();
@@ -54,7 +53,7 @@ impl LocalSearch {
         self.recount();
     }
 
-    /// Starts over from an order and improves it until no small change does.
+    /// Restarts from an order and improves it to a local optimum.
     pub(crate) fn start_from(&mut self, order: Vec<u16>) {
         self.ring = Ring::of(order);
         self.recount();
@@ -68,12 +67,12 @@ impl LocalSearch {
         self.ring.order()
     }
 
-    /// The scaled sum of prices. Comparable while the cap stays the same.
+    /// The scaled sum of prices; comparable for the same cap.
     pub(crate) fn cost(&self) -> f64 {
         self.cost
     }
 
-    /// What has been done so far, in changes looked at and nodes moved.
+    /// The effort so far: changes evaluated and nodes moved.
     pub(crate) fn spent(&self) -> u64 {
         self.spent
     }
@@ -91,12 +90,11 @@ impl LocalSearch {
         edges.filter(move |&(from, to)| self.price(from, to) >= forbidden)
     }
 
-    /// Kicks the ring, improves it, and takes all of that back unless the cost stays within the
-    /// ceiling.
-    pub(crate) fn trial(&mut self, chance: &mut Chance, ceiling: f64) {
+    /// Kicks and improves the ring, and reverts that if the cost exceeds the ceiling.
+    pub(crate) fn trial(&mut self, rng: &mut SeededRng, ceiling: f64) {
         self.before_kick.copy_from(&self.ring);
         self.spent += self.ring.len() as u64 / 8;
-        let gain = self.kick(chance) + self.settle();
+        let gain = self.kick(rng) + self.settle();
         if self.cost - gain <= ceiling {
             self.cost -= gain;
         } else {
@@ -104,7 +102,7 @@ impl LocalSearch {
         }
     }
 
-    /// Two orders of the same ring may add up to sums that differ in the last bits.
+    /// Recomputes the cost, since the sum depends on the order of additions.
     fn recount(&mut self) {
         self.cost = (0..self.ring.len())
             .map(|place| self.price(self.ring.node_at(place), self.ring.node_at(place + 1)))
@@ -127,15 +125,15 @@ impl LocalSearch {
         }
     }
 
-    /// A double bridge of short stretches, beside a forbidden edge where there is one. Short stretches
-    /// leave the rest of the ring as good as it was. Returns what it gained, mostly a loss.
-    fn kick(&mut self, chance: &mut Chance) -> f64 {
+    /// Makes a double bridge of short segments, next to a forbidden edge if there is one. Returns the gain, mostly
+    /// negative.
+    fn kick(&mut self, rng: &mut SeededRng) -> f64 {
         let nodes = self.ring.len();
-        let longest = ((nodes - 1) / 3).min(STRETCH_NODES_MAX);
-        let lengths = [(); 3].map(|()| 1 + chance.below(longest));
-        let mut start = chance.below(nodes);
+        let longest = ((nodes - 1) / 3).min(SEGMENT_NODES_MAX);
+        let lengths = [(); 3].map(|()| 1 + rng.below(longest));
+        let mut start = rng.below(nodes);
         if !self.is_clean() {
-            start = self.forbidden_place(start) + 1 + nodes - chance.below(lengths[0] + 1);
+            start = self.forbidden_place(start) + 1 + nodes - rng.below(lengths[0] + 1);
         }
         let cuts = [0, lengths[0], lengths[0] + lengths[1], lengths.iter().sum()].map(|after| start + after);
         let [s0, s1, s2, s3] = cuts.map(|cut| (self.ring.node_at(cut + nodes - 1), self.ring.node_at(cut)));
@@ -157,7 +155,7 @@ impl LocalSearch {
             .unwrap_or(start)
     }
 
-    /// Improves around the open nodes until none is left. Returns what was gained.
+    /// Improves the ring at the open nodes until none is left. Returns the gain.
     fn settle(&mut self) -> f64 {
         let mut gained = 0.0;
         while let Some(node) = self.open.pop() {
@@ -171,8 +169,8 @@ impl LocalSearch {
         gained
     }
 
-    fn apply(&mut self, exchange: Exchange) {
-        let Exchange { a, b, c, .. } = exchange;
+    fn apply(&mut self, exchange: SegmentSwap) {
+        let SegmentSwap { a, b, c, .. } = exchange;
         for node in [a, b, c] {
             self.reopen(node);
             self.reopen(self.ring.next(node));
@@ -181,11 +179,10 @@ impl LocalSearch {
         self.spent += self.ring.len() as u64 / 8;
     }
 
-    /// The best directed 3-opt move that replaces the edge out of a node by a near one: of the ring
-    /// `a a'…b b'…c c'…` it makes `a b'…c a'…b c'…`. No stretch is reversed, since a directed edge
-    /// costs something else the other way.
-    fn three_opt(&mut self, a: usize) -> Option<Exchange> {
-        let mut best: Option<Exchange> = None;
+    /// The best directed 3-opt move that replaces the edge out of a node by a near one: the ring `a a'…b b'…c c'…`
+    /// becomes `a b'…c a'…b c'…`. No segment is reversed, because edges are directed.
+    fn three_opt(&mut self, a: usize) -> Option<SegmentSwap> {
+        let mut best: Option<SegmentSwap> = None;
         let mut looked_at = 0;
         let a_next = self.ring.next(a);
         let removed = self.price(a, a_next);
@@ -212,7 +209,7 @@ impl LocalSearch {
                 }
                 let gain = open_gain - added + self.price(c, c_next) - self.price(c, a_next);
                 if gain > best.map_or(GAIN_MIN, |best| best.gain) {
-                    best = Some(Exchange { a, b, c, gain });
+                    best = Some(SegmentSwap { a, b, c, gain });
                 }
             }
         }
@@ -220,11 +217,11 @@ impl LocalSearch {
         best
     }
 
-    /// The best move of one to three nodes, from this one on, to any other place.
-    fn or_opt(&mut self, first: usize) -> Option<Exchange> {
+    /// The best move of one to three nodes, from this one on, to another position.
+    fn or_opt(&mut self, first: usize) -> Option<SegmentSwap> {
         let nodes = self.ring.len();
         let a = self.ring.previous(first);
-        let mut best: Option<Exchange> = None;
+        let mut best: Option<SegmentSwap> = None;
         let mut b = first;
         for length in 1..=OR_OPT_NODES_MAX.min(nodes - 2) {
             if length > 1 {
@@ -241,7 +238,7 @@ impl LocalSearch {
                 let c_next = self.ring.next(c);
                 let gain = open_gain + self.price(c, c_next) - self.price(c, first) - self.price(b, c_next);
                 if gain > best.map_or(GAIN_MIN, |best| best.gain) {
-                    best = Some(Exchange { a, b, c, gain });
+                    best = Some(SegmentSwap { a, b, c, gain });
                 }
                 c = c_next;
             }
@@ -250,27 +247,27 @@ impl LocalSearch {
     }
 }
 
-/// What the allowed edges cost.
+/// The prices of allowed edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Below {
-    /// What the matrix says.
+pub(crate) enum AllowedPrices {
+    /// Those of the matrix.
     Priced,
-    /// Nothing: to get rid of forbidden edges is all that counts.
+    /// Zero: only forbidden edges count.
     Free,
 }
 
-/// Less than this is noise of the additions, and following it could go on for ever.
+/// Smaller gains are rounding errors, and could repeat for ever.
 const GAIN_MIN: f64 = 1e-10;
 
-/// Nodes that one or-opt move takes along.
+/// The maximum number of nodes that an or-opt move takes along.
 const OR_OPT_NODES_MAX: usize = 3;
 
-/// Nodes in each of the three stretches of a kick.
-const STRETCH_NODES_MAX: usize = 12;
+/// The maximum number of nodes in each segment of a kick.
+const SEGMENT_NODES_MAX: usize = 12;
 
-/// The exchange of the stretches after `a` up to `b`, and after `b` up to `c`.
+/// The swap of the segments after `a` up to `b`, and after `b` up to `c`.
 #[derive(Clone, Copy, Debug)]
-struct Exchange {
+struct SegmentSwap {
     a: usize,
     b: usize,
     c: usize,

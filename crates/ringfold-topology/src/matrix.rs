@@ -4,10 +4,9 @@ use crate::bandwidth::{Bandwidth, BandwidthError, Link};
 use crate::limits::NODES_MAX;
 use crate::node::{Edge, NodeCount, NodeIndex};
 
-/// What is known about every directed link between the nodes of one ring.
+/// The state of every directed link between the nodes of a ring.
 ///
-/// A ring that goes from `i` to `j` uses the bandwidth of `i→j` alone, so the two directions of a pair
-/// are separate entries. A new matrix knows nothing: every link is [`Link::Unknown`].
+/// The two directions of a pair are separate entries. In a new matrix every link is [`Link::Unknown`].
 ///
 /// ```
 /// use ringfold_topology::{BandwidthMatrix, Edge, Link, NodeCount, NodeIndex};
@@ -24,7 +23,7 @@ use crate::node::{Edge, NodeCount, NodeIndex};
 pub struct BandwidthMatrix {
     nodes: NodeCount,
     unknown: UnknownLinks,
-    /// Row by row; see [`encode`] for what the numbers mean. A [`Link`] would take twice the memory.
+    /// Row by row, encoded by [`encode`]. A [`Link`] would take twice the memory.
     cells: Vec<f64>,
 }
 
@@ -35,7 +34,7 @@ impl BandwidthMatrix {
         Self { nodes, unknown: UnknownLinks::default(), cells }
     }
 
-    /// A matrix whose links come from a function of the edge.
+    /// A matrix whose links are computed by a function.
     ///
     /// ```
     /// # use ringfold_topology::{BandwidthMatrix, Link, NodeCount};
@@ -55,8 +54,7 @@ impl BandwidthMatrix {
         matrix
     }
 
-    /// A matrix from rows of bytes per second; zero says that nothing gets through. The diagonal is
-    /// not looked at.
+    /// A matrix from rows of bytes per second; zero means unreachable. The diagonal is ignored.
     ///
     /// ```
     /// # use ringfold_topology::{BandwidthMatrix, MatrixError};
@@ -87,35 +85,35 @@ impl BandwidthMatrix {
         Ok(matrix)
     }
 
-    /// The same matrix with another estimate for its unknown links.
+    /// Sets the estimate for unknown links.
     pub fn with_unknown(mut self, unknown: UnknownLinks) -> Self {
         self.unknown = unknown;
         self
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn nodes(&self) -> NodeCount {
         self.nodes
     }
 
-    /// What is known about a link.
+    /// The state of a link.
     pub fn link(&self, edge: Edge) -> Result<Link, MatrixError> {
         Ok(decode(self.cells[self.cell(edge)?]))
     }
 
-    /// Notes what is known about a link, in this direction only.
+    /// Sets the state of a link in this direction only.
     pub fn set(&mut self, edge: Edge, link: Link) -> Result<(), MatrixError> {
         let cell = self.cell(edge)?;
         self.cells[cell] = encode(link);
         Ok(())
     }
 
-    /// Notes that nothing gets through in this direction.
+    /// Makes a link unreachable in this direction.
     pub fn cut(&mut self, edge: Edge) -> Result<(), MatrixError> {
         self.set(edge, Link::Unreachable)
     }
 
-    /// Notes that nothing gets through between the two nodes, in either direction.
+    /// Makes a link unreachable in both directions.
     ///
     /// ```
     /// # use ringfold_topology::{BandwidthMatrix, Edge, Link, NodeCount, NodeIndex};
@@ -131,8 +129,8 @@ impl BandwidthMatrix {
         self.cut(edge.reversed())
     }
 
-    /// Cuts every link whose way back is unreachable: data flows one way around a ring, but credit and
-    /// acknowledgements come back over the same pair.
+    /// Makes every link unreachable whose opposite direction is: data flows one way around a ring, but credit and
+    /// acknowledgements flow back.
     ///
     /// ```
     /// # use ringfold_topology::{BandwidthMatrix, Edge, Link, NodeCount, NodeIndex};
@@ -157,7 +155,7 @@ impl BandwidthMatrix {
         }
     }
 
-    /// The links that nobody has measured yet.
+    /// The links that are not measured.
     ///
     /// ```
     /// # use ringfold_topology::{BandwidthMatrix, NodeCount};
@@ -168,8 +166,7 @@ impl BandwidthMatrix {
         self.edges().filter(|&(_, link)| link == Link::Unknown).map(|(edge, _)| edge)
     }
 
-    /// The bandwidth that unknown links are taken to have. Where nothing at all has been measured, any
-    /// number is as good as another, and the least one is given.
+    /// The estimated bandwidth of unknown links. If no link is measured, it is the least bandwidth.
     ///
     /// ```
     /// # use ringfold_topology::{Bandwidth, BandwidthMatrix, Edge, Link, NodeCount, NodeIndex, UnknownLinks};
@@ -202,7 +199,7 @@ impl BandwidthMatrix {
         *measured.select_nth_unstable_by(rank, |a, b| a.bytes_per_second().total_cmp(&b.bytes_per_second())).1
     }
 
-    /// The matrix of some of the nodes, in the order given.
+    /// The matrix of some nodes, in the given order.
     ///
     /// ```
     /// # use ringfold_topology::{BandwidthMatrix, Edge, Link, NodeCount, NodeIndex};
@@ -252,68 +249,43 @@ impl BandwidthMatrix {
     }
 }
 
-/// The bandwidth that a link is taken to have while nobody has measured it.
+/// The estimate for links that are not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum UnknownLinks {
-    /// As slow as the slowest link measured, so that a ring uses known links where it can.
+    /// The slowest measured link, so that a ring prefers measured links.
     Slowest,
-    /// The median of what was measured: neither shunned nor sought.
+    /// The median of the measured links.
     #[default]
     Median,
     /// This bandwidth.
     Assume(Bandwidth),
 }
 
-/// Why something is no matrix, or no part of one.
+/// Why a matrix, or an index into it, is invalid.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum MatrixError {
     /// No nodes at all, or more than the limit.
-    #[error("a matrix has 1 to {NODES_MAX} nodes, not {nodes}")]
-    NodeCount {
-        /// What was asked for.
-        nodes: usize,
-    },
-    /// A row that is shorter or longer than there are nodes.
-    #[error("row {row} has {entries} entries, but there are {nodes} nodes")]
-    RowLength {
-        /// Which row.
-        row: NodeIndex,
-        /// How long it is.
-        entries: usize,
-        /// How long it should be.
-        nodes: usize,
-    },
-    /// A number that is no bandwidth.
-    #[error("the link {edge}: {cause}")]
-    Bandwidth {
-        /// Which link.
-        edge: Edge,
-        /// What is wrong with it.
-        cause: BandwidthError,
-    },
+    #[error("invalid number of nodes {nodes}: must be 1 to {NODES_MAX}")]
+    NodeCount { nodes: usize },
+    /// A row of the wrong length.
+    #[error("invalid row {row}: it has {entries} entries, must have {nodes}")]
+    RowLength { row: NodeIndex, entries: usize, nodes: usize },
+    /// An invalid bandwidth.
+    #[error("link {edge}: {cause}")]
+    Bandwidth { edge: Edge, cause: BandwidthError },
     /// A node outside the matrix.
-    #[error("node {node} is not among the {nodes} nodes")]
-    NoSuchNode {
-        /// Which node.
-        node: NodeIndex,
-        /// How many there are.
-        nodes: usize,
-    },
-    /// A node named twice where each may be named once.
-    #[error("node {node} is named twice")]
-    NodeTwice {
-        /// Which node.
-        node: NodeIndex,
-    },
-    /// A link from a node to itself, which no ring uses.
-    #[error("node {node} has no link to itself")]
-    SelfLink {
-        /// Which node.
-        node: NodeIndex,
-    },
+    #[error("unknown node {node}: the matrix has {nodes} nodes")]
+    NoSuchNode { node: NodeIndex, nodes: usize },
+    /// A duplicate node.
+    #[error("duplicate node {node}")]
+    NodeTwice { node: NodeIndex },
+    /// A link from a node to itself.
+    #[error("invalid link from node {node} to itself")]
+    SelfLink { node: NodeIndex },
 }
 
-/// Both special states lie outside the range of a [`Bandwidth`], so no measurement is mistaken for one.
+/// The special states are outside the range of a [`Bandwidth`].
 fn encode(link: Link) -> f64 {
     match link {
         Link::Unreachable => 0.0,

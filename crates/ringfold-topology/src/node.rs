@@ -1,10 +1,10 @@
-//! Nodes of a ring, how many there are, and the directed edges between them.
+//! Nodes and directed edges.
 
 use crate::limits::NODES_MAX;
 use crate::matrix::MatrixError;
 use std::fmt;
 
-/// The row and column of one peer in a [`BandwidthMatrix`](crate::BandwidthMatrix).
+/// The row and column of a peer in a [`BandwidthMatrix`](crate::BandwidthMatrix).
 ///
 /// ```
 /// # use ringfold_topology::NodeIndex;
@@ -15,14 +15,14 @@ use std::fmt;
 pub struct NodeIndex(pub u16);
 
 impl NodeIndex {
-    /// The same number, for indexing slices.
+    /// The index in slices.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// Every position inside this crate is below [`NODES_MAX`], so nothing is ever cut off here.
+    /// The node at a position, which is below [`NODES_MAX`].
     pub(crate) fn of(position: usize) -> Self {
-        debug_assert!(position < NODES_MAX, "position {position} is no node");
+        debug_assert!(position < NODES_MAX, "invalid node {position}");
         Self(position as u16)
     }
 }
@@ -33,7 +33,7 @@ impl fmt::Display for NodeIndex {
     }
 }
 
-/// How many nodes a matrix has: at least one, at most [`NODES_MAX`].
+/// The number of nodes of a matrix: 1 to [`NODES_MAX`].
 ///
 /// ```
 /// # use ringfold_topology::NodeCount;
@@ -70,7 +70,7 @@ impl NodeCount {
     }
 }
 
-/// A directed edge: bytes flow from one node to the other.
+/// A directed edge.
 ///
 /// ```
 /// # use ringfold_topology::{Edge, NodeIndex};
@@ -86,7 +86,7 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// The edge back.
+    /// The edge in the other direction.
     pub fn reversed(self) -> Self {
         Self { from: self.to, to: self.from }
     }

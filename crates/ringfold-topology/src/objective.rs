@@ -1,16 +1,16 @@
-//! What makes one tour better than another.
+//! The objectives by which tours are compared.
 
 use std::cmp::Ordering;
 
-/// What a solver looks for.
+/// The objective of a solver.
 ///
-/// To add an objective, add a variant, say in `Objective::cost` which quantities it compares, and in
-/// `Objective::slowest_comes_first` whether the search is to lower the price of the slowest edge before all else.
+/// A new objective needs a variant, its quantities in `Objective::cost`, and in `Objective::slowest_comes_first` whether
+/// the search minimises the price of the slowest edge first.
 ///
 /// ```
 /// use ringfold_topology::{Effort, Objective, Seed, solve};
 /// # use ringfold_topology::BandwidthMatrix;
-/// // Round one way every edge carries 5; the other way one edge carries 3, but the rest carry 90.
+/// // In one direction every edge has 5; in the other one edge has 3 and the rest 90.
 /// let matrix = BandwidthMatrix::from_rows(&[
 ///     vec![0.0, 5.0, 90.0],
 ///     vec![3.0, 0.0, 5.0],
@@ -24,18 +24,18 @@ use std::cmp::Ordering;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Objective {
-    /// The slowest edge as fast as can be; among those, the least sum of 1/bandwidth.
+    /// The fastest slowest edge; among those, the least sum of 1/bandwidth.
     #[default]
     SlowestThenSum,
-    /// The least sum of 1/bandwidth, however slow the slowest edge is.
+    /// The least sum of 1/bandwidth.
     Sum,
 }
 
 impl Objective {
-    pub(crate) fn cost(self, tally: Tally) -> Cost {
+    pub(crate) fn cost(self, totals: TourTotals) -> TourCost {
         match self {
-            Self::SlowestThenSum => Cost { keys: [tally.slowest, tally.sum] },
-            Self::Sum => Cost { keys: [tally.sum, 0.0] },
+            Self::SlowestThenSum => TourCost { keys: [totals.slowest, totals.sum] },
+            Self::Sum => TourCost { keys: [totals.sum, 0.0] },
         }
     }
 
@@ -47,8 +47,7 @@ impl Objective {
     }
 }
 
-/// What a tour costs under one objective: less is better. Costs of different objectives, or of
-/// different matrices, should not be compared.
+/// The cost of a tour under one objective; less is better. Compare only costs of the same objective and matrix.
 ///
 /// ```
 /// # use ringfold_topology::{BandwidthMatrix, NodeIndex, Objective, Tour};
@@ -59,93 +58,41 @@ impl Objective {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Cost {
+pub struct TourCost {
     keys: [f64; 2],
 }
 
-impl Cost {
-    /// The quantities in the order in which they are compared, in seconds per byte.
+impl TourCost {
+    /// The compared quantities in order, in seconds per byte.
     pub fn keys(self) -> [f64; 2] {
         self.keys
     }
-
-    /// Whether this cost is less than `other` by the margin, in the first quantity that decides.
-    ///
-    /// An earlier quantity that got worse, by however little, is not made up for by a later one; one
-    /// that got better by less than the margin leaves the decision to the next.
-    pub fn improves_on(self, other: Self, margin: Margin) -> bool {
-        for (new, old) in self.keys.into_iter().zip(other.keys) {
-            if new < old * (1.0 - margin.ratio) {
-                return true;
-            }
-            if new > old {
-                return false;
-            }
-        }
-        false
-    }
 }
 
-impl Ord for Cost {
+impl Ord for TourCost {
     fn cmp(&self, other: &Self) -> Ordering {
         let [first, second] = self.keys;
         first.total_cmp(&other.keys[0]).then(second.total_cmp(&other.keys[1]))
     }
 }
 
-impl PartialOrd for Cost {
+impl PartialOrd for TourCost {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Cost {
+impl PartialEq for TourCost {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Cost {}
+impl Eq for TourCost {}
 
-/// By how much a tour must be better before it is worth changing to.
-///
-/// ```
-/// # use ringfold_topology::Margin;
-/// assert!(Margin::new(0.05).is_ok());
-/// assert!(Margin::new(-0.1).is_err());
-/// assert!(Margin::new(f64::NAN).is_err());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Margin {
-    ratio: f64,
-}
-
-impl Margin {
-    /// Better is better.
-    pub const NONE: Self = Self { ratio: 0.0 };
-
-    /// A ratio from 0 up to, but less than, 1.
-    pub fn new(ratio: f64) -> Result<Self, MarginError> {
-        if (0.0..1.0).contains(&ratio) { Ok(Self { ratio }) } else { Err(MarginError { ratio }) }
-    }
-
-    /// The ratio itself.
-    pub fn ratio(self) -> f64 {
-        self.ratio
-    }
-}
-
-/// A number that is no margin.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("a margin lies from 0 up to, but below, 1; {ratio} does not")]
-pub struct MarginError {
-    /// What was given.
-    pub ratio: f64,
-}
-
-/// The quantities of one tour from which every objective makes its cost.
+/// The quantities of a tour from which objectives compute its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Tally {
+pub(crate) struct TourTotals {
     /// Seconds per byte of the slowest edge.
     pub(crate) slowest: f64,
     /// Seconds per byte of all edges together.

@@ -1,18 +1,17 @@
-//! The matrix as the searches see it: what a byte costs on each edge.
+//! The prices of edges: seconds per byte.
 
 use crate::bandwidth::{Bandwidth, Link};
 use crate::graph::Graph;
 use crate::matrix::BandwidthMatrix;
 use crate::node::{Edge, NodeIndex};
 
-/// Seconds per byte of every edge, with the estimates filled in; infinite where no edge is.
+/// Seconds per byte of every edge, with estimates for unknown links; infinite for unreachable ones.
 ///
-/// Prices turn "fastest" into "least", so that the slowest edge is a maximum and all objectives are
-/// minimised.
+/// With prices the slowest edge is a maximum, and all objectives are minimised.
 #[derive(Clone, Debug)]
 pub(crate) struct Prices {
     nodes: usize,
-    /// Bandwidths rather than their inverses, so that what was measured is reported to the last bit.
+    /// Bandwidths instead of their inverses, so that measurements are reported exactly.
     bandwidths: Vec<Option<Bandwidth>>,
 }
 
@@ -25,7 +24,7 @@ impl Prices {
             match matrix.link(edge) {
                 Ok(Link::Measured(bandwidth)) => Some(bandwidth),
                 Ok(Link::Unknown) => Some(estimate),
-                // The only error an edge inside the matrix can have is to lead back to its own node.
+                // The error of an edge from a node to itself.
                 Ok(Link::Unreachable) | Err(_) => None,
             }
         };
@@ -56,7 +55,7 @@ impl Prices {
         self.bandwidths.iter().copied().map(price_of)
     }
 
-    /// Every price that occurs, once, cheapest first.
+    /// All distinct prices in ascending order.
     pub(crate) fn levels(&self) -> Vec<f64> {
         let mut levels: Vec<f64> = self.cells().filter(|price| price.is_finite()).collect();
         levels.sort_unstable_by(f64::total_cmp);

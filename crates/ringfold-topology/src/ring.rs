@@ -1,6 +1,6 @@
-//! A cyclic order that the local search takes apart and puts together again.
+//! The cyclic order that the local search changes.
 
-/// The nodes of a ring in an array, and where each of them is.
+/// The nodes of a ring in an array, and the position of each.
 #[derive(Clone, Debug)]
 pub(crate) struct Ring {
     order: Vec<u16>,
@@ -9,7 +9,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// The order names every node below its length once.
+    /// The order must contain every node once.
     pub(crate) fn of(order: Vec<u16>) -> Self {
         let mut place = vec![0; order.len()];
         for (at, &node) in order.iter().enumerate() {
@@ -44,19 +44,17 @@ impl Ring {
         self.node_at(usize::from(self.place[node]) + self.len() - 1)
     }
 
-    /// How many steps after `origin` a node comes.
+    /// The distance of a node from `origin`.
     pub(crate) fn steps(&self, origin: usize, node: usize) -> usize {
         self.wrapped(usize::from(self.place[node]) + self.len() - usize::from(self.place[origin]))
     }
 
-    /// Exchanges two neighbouring stretches: the one after `a` up to `b`, and the one after `b` up to
-    /// `c`. The three nodes follow each other in this order around the ring.
+    /// Swaps two adjacent segments: after `a` up to `b`, and after `b` up to `c`. The nodes must be in this order.
     pub(crate) fn exchange(&mut self, a: usize, b: usize, c: usize) {
         let first = self.steps(a, b);
         let second = self.steps(b, c);
         let third = self.len() - first - second;
-        // Around a ring, exchanging any two of the three stretches gives the same order, so the
-        // longest may stay where it is.
+        // On a ring, swapping any two of the three segments gives the same order, so the longest stays.
         if third >= first && third >= second {
             self.rewrite(usize::from(self.place[a]) + 1, [first, second]);
         } else if first >= second {
@@ -66,14 +64,14 @@ impl Ring {
         }
     }
 
-    /// Reverses the order of three stretches that follow each other from a place on, without reversing
-    /// any of them. This double bridge changes four edges, and no exchange of two stretches undoes it.
+    /// Reverses the order of three adjacent segments without reversing any of them. This double bridge changes four
+    /// edges, and no swap of two segments undoes it.
     pub(crate) fn double_bridge(&mut self, start: usize, lengths: [usize; 3]) {
         self.rewrite(start, lengths);
     }
 
-    /// Writes the stretches that follow each other from a place on in reverse order.
-    fn rewrite<const STRETCHES: usize>(&mut self, start: usize, lengths: [usize; STRETCHES]) {
+    /// Reverses the order of adjacent segments from `start` on.
+    fn rewrite<const SEGMENTS: usize>(&mut self, start: usize, lengths: [usize; SEGMENTS]) {
         self.scratch.clear();
         let mut end: usize = start + lengths.iter().sum::<usize>();
         for length in lengths.into_iter().rev() {
@@ -90,7 +88,7 @@ impl Ring {
         }
     }
 
-    /// Places are never further than two lengths of the ring from its start.
+    /// A position modulo the length; most are below twice the length.
     fn wrapped(&self, place: usize) -> usize {
         let len = self.order.len();
         if place < len {
@@ -108,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exchanging_two_stretches_gives_the_same_ring_whichever_is_longest() {
+    fn swapping_two_segments_gives_the_same_ring_whichever_is_longest() {
         for turn in 0..9 {
             for (first, second) in [(1, 1), (1, 6), (6, 1), (2, 5), (3, 3), (5, 2)] {
                 let mut order: Vec<u16> = (0..9).collect();

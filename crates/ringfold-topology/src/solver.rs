@@ -1,6 +1,5 @@
-//! The way in: a solver that a driver gives as much effort as it has time for.
+//! The solver, which a driver gives as much effort as it has time for.
 
-use crate::chance::Seed;
 use crate::exact::best_tour;
 use crate::graph::Graph;
 use crate::heuristic::Heuristic;
@@ -10,14 +9,14 @@ use crate::no_tour::{NoTour, quick_proof};
 use crate::node::NodeIndex;
 use crate::objective::Objective;
 use crate::price::Prices;
+use crate::seeded_rng::Seed;
 use crate::tour::{Tour, TourError};
 use std::sync::Arc;
 
-/// Looks for the best tour of a matrix for as long as it is asked to.
+/// Searches for the best tour of a matrix.
 ///
-/// It knows no clock: a driver that has a second calls [`Solver::improve`] with a modest effort until
-/// the second is over. The tour depends on the matrix, the objective, the seed and the effort spent in
-/// all, and on nothing else; in how many calls the effort was given makes no difference.
+/// It has no clock: a driver calls [`Solver::improve`] with a small effort until its time is over. The tour depends only
+/// on the matrix, the objective, the seed and the total effort, not on the number of calls.
 ///
 /// ```
 /// use ringfold_topology::{BandwidthMatrix, Effort, NodeCount, Objective, Progress, Seed, Solver};
@@ -27,7 +26,7 @@ use std::sync::Arc;
 /// assert!(solver.best().is_none());
 /// for _ in 0..10 {
 ///     match solver.improve(Effort(10_000)) {
-///         Progress::Better | Progress::Same => {} // Look at the clock, and go on.
+///         Progress::Better | Progress::Same => {} // Check the clock and continue.
 ///         Progress::Optimal | Progress::Impossible => break,
 ///     }
 /// }
@@ -38,27 +37,26 @@ use std::sync::Arc;
 pub struct Solver {
     prices: Arc<Prices>,
     objective: Objective,
-    method: Method,
-    /// Effort that was allowed and not spent yet. A step that overdraws it is paid for by later calls.
+    method: SolverState,
+    /// Unspent effort. A step may exceed it; later calls pay for that.
     allowance: i128,
 }
 
 #[derive(Clone, Debug)]
-enum Method {
+enum SolverState {
     Exact,
     Done(Result<Tour, NoTour>),
     Heuristic(Box<Heuristic>),
 }
 
 impl Solver {
-    /// A solver that is exact up to [`EXACT_NODES_MAX`] nodes, and heuristic beyond. Nothing of note
-    /// is computed before the first call of [`Solver::improve`], save for proofs that no ring exists
-    /// and bounds on the slowest edge, which take about as long as sorting the matrix.
+    /// A solver that is exact up to [`EXACT_NODES_MAX`] nodes and heuristic beyond. It computes only quick proofs and
+    /// bounds, which take about as long as sorting the matrix.
     pub fn new(matrix: &BandwidthMatrix, objective: Objective, seed: Seed) -> Self {
         Self::with_exact_up_to(EXACT_NODES_MAX, matrix, objective, seed)
     }
 
-    /// A solver that is heuristic wherever there is a choice: to compare the two.
+    /// A solver that is heuristic for four or more nodes, for comparison.
     ///
     /// ```
     /// use ringfold_topology::{BandwidthMatrix, Effort, NodeCount, Objective, Progress, Seed, Solver};
@@ -76,23 +74,22 @@ impl Solver {
 
     fn with_exact_up_to(exact: usize, matrix: &BandwidthMatrix, objective: Objective, seed: Seed) -> Self {
         let prices = Arc::new(Prices::of(matrix));
-        let method = if let Some(refusal) = quick_proof(&Graph::reachable(&prices)) {
-            Method::Done(Err(refusal))
+        let method = if let Some(no_tour) = quick_proof(&Graph::reachable(&prices)) {
+            SolverState::Done(Err(no_tour))
         } else if prices.nodes() <= exact {
-            Method::Exact
+            SolverState::Exact
         } else {
-            Method::Heuristic(Box::new(Heuristic::new(prices.clone(), objective, seed)))
+            SolverState::Heuristic(Box::new(Heuristic::new(prices.clone(), objective, seed)))
         };
         Self { prices, objective, method, allowance: 0 }
     }
 
-    /// Works until the effort is spent, or until no more of it can help. An exact solver does all its
-    /// work in one call, however little it is given.
+    /// Works until the effort is spent or the result is final. An exact solver does all its work in one call.
     pub fn improve(&mut self, effort: Effort) -> Progress {
         match &mut self.method {
-            Method::Exact => self.method = Method::Done(best_tour(&self.prices, self.objective)),
-            Method::Done(_) => {}
-            Method::Heuristic(search) => {
+            SolverState::Exact => self.method = SolverState::Done(best_tour(&self.prices, self.objective)),
+            SolverState::Done(_) => {}
+            SolverState::Heuristic(search) => {
                 self.allowance += i128::from(effort.0);
                 let mut progress = Progress::Same;
                 while self.allowance > 0 {
@@ -100,7 +97,7 @@ impl Solver {
                     if search.step() {
                         progress = Progress::Better;
                     }
-                    // Every step costs something, so the loop ends whatever the search does.
+                    // Every step costs at least 1, so the loop ends.
                     self.allowance -= i128::from((search.spent() - before).max(1));
                 }
                 return progress;
@@ -112,23 +109,23 @@ impl Solver {
     /// The best tour so far.
     pub fn best(&self) -> Option<&Tour> {
         match &self.method {
-            Method::Exact => None,
-            Method::Done(outcome) => outcome.as_ref().ok(),
-            Method::Heuristic(search) => search.best(),
+            SolverState::Exact => None,
+            SolverState::Done(outcome) => outcome.as_ref().ok(),
+            SolverState::Heuristic(search) => search.best(),
         }
     }
 
     /// The best tour so far, or why there is none.
     pub fn outcome(&self) -> Result<&Tour, NoTour> {
         match &self.method {
-            Method::Exact => Err(NoTour::NotFound { nodes: Vec::new() }),
-            Method::Done(outcome) => outcome.as_ref().map_err(Clone::clone),
-            Method::Heuristic(search) => search.best().ok_or_else(|| search.refusal()),
+            SolverState::Exact => Err(NoTour::NotFound { nodes: Vec::new() }),
+            SolverState::Done(outcome) => outcome.as_ref().map_err(Clone::clone),
+            SolverState::Heuristic(search) => search.best().ok_or_else(|| search.no_tour()),
         }
     }
 
-    /// Makes a ring known that is in use already, so that the search starts from it and [`Solver::best`]
-    /// is never worse. An exact solver needs no such help.
+    /// Offers the current ring, so that the search starts from it and [`Solver::best`] is never worse. An exact solver
+    /// ignores it.
     ///
     /// ```
     /// # use ringfold_topology::{BandwidthMatrix, NodeCount, Objective, Seed, Solver};
@@ -141,32 +138,31 @@ impl Solver {
     /// ```
     pub fn offer(&mut self, order: &[NodeIndex]) -> Result<(), TourError> {
         let tour = Tour::priced(&self.prices, order)?;
-        if let Method::Heuristic(search) = &mut self.method {
+        if let SolverState::Heuristic(search) = &mut self.method {
             search.offer(tour);
         }
         Ok(())
     }
 }
 
-/// How much a solver may do: changes to a tour looked at, and nodes moved. A core does about a
-/// hundred million of them in a second.
+/// The effort of a solver: changes evaluated and nodes moved. A core does about a hundred million per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Effort(pub u64);
 
-/// What a call of [`Solver::improve`] has brought.
+/// The result of a call of [`Solver::improve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A better tour than before the call.
+    /// A better tour than before.
     Better,
-    /// Nothing new, so far.
+    /// No better tour yet.
     Same,
-    /// The best tour there is; more effort is in vain.
+    /// The optimal tour.
     Optimal,
-    /// The proof that there is no tour; more effort is in vain.
+    /// A proof that there is no tour.
     Impossible,
 }
 
-/// The best tour that an effort can find.
+/// The best tour found with an effort.
 ///
 /// ```
 /// use ringfold_topology::{BandwidthMatrix, Effort, Objective, Seed, solve};
@@ -191,5 +187,5 @@ pub fn solve(
     solver.outcome().cloned()
 }
 
-/// Fewer nodes than these leave the local search nothing to exchange.
+/// The local search needs at least this many nodes.
 const HEURISTIC_NODES_MIN: usize = 4;

@@ -1,15 +1,15 @@
-//! A ring through all nodes, and what it costs.
+//! Tours: rings through all nodes, with their cost.
 
 use crate::bandwidth::Bandwidth;
 use crate::matrix::BandwidthMatrix;
 use crate::node::{Edge, NodeIndex};
-use crate::objective::{Cost, Margin, Objective, Tally};
+use crate::objective::{Objective, TourCost, TourTotals};
 use crate::price::Prices;
 
-/// A ring through all nodes of a matrix, each once, over links that exist.
+/// A ring through all nodes of a matrix over reachable links.
 ///
-/// The order always starts with node 0, so equal rings are equal tours. A world of one is a ring
-/// without edges, and a world of two uses the link in both directions.
+/// The order starts with node 0, so equal rings are equal tours. A world of one is a ring without edges; a world of two
+/// uses the link in both directions.
 ///
 /// ```
 /// use ringfold_topology::{BandwidthMatrix, NodeCount, NodeIndex, Tour, TourError};
@@ -27,29 +27,29 @@ use crate::price::Prices;
 pub struct Tour {
     order: Vec<NodeIndex>,
     slowest: Option<SlowestEdge>,
-    tally: Tally,
+    totals: TourTotals,
 }
 
 impl Tour {
-    /// Checks that an order is a ring of this matrix, and finds what it costs.
+    /// Checks that an order is a ring of this matrix, and computes its cost.
     pub fn new(matrix: &BandwidthMatrix, order: &[NodeIndex]) -> Result<Self, TourError> {
         Self::priced(&Prices::of(matrix), order)
     }
 
     pub(crate) fn priced(prices: &Prices, order: &[NodeIndex]) -> Result<Self, TourError> {
         let order = canonical(prices.nodes(), order)?;
-        let mut tour = Self { order, slowest: None, tally: Tally::default() };
-        let (mut tally, mut slowest) = (Tally::default(), None);
+        let mut tour = Self { order, slowest: None, totals: TourTotals::default() };
+        let (mut totals, mut slowest) = (TourTotals::default(), None);
         for edge in tour.edges() {
             let Some(bandwidth) = prices.bandwidth(edge) else { return Err(TourError::Unreachable { edge }) };
             let price = bandwidth.seconds_per_byte();
-            tally.sum += price;
-            if price > tally.slowest {
-                tally.slowest = price;
+            totals.sum += price;
+            if price > totals.slowest {
+                totals.slowest = price;
                 slowest = Some(SlowestEdge { edge, bandwidth });
             }
         }
-        (tour.tally, tour.slowest) = (tally, slowest);
+        (tour.totals, tour.slowest) = (totals, slowest);
         Ok(tour)
     }
 
@@ -85,13 +85,12 @@ impl Tour {
         self.slowest
     }
 
-    /// What the tour costs: less is better.
-    pub fn cost(&self, objective: Objective) -> Cost {
-        objective.cost(self.tally)
+    /// The cost of the tour; less is better.
+    pub fn cost(&self, objective: Objective) -> TourCost {
+        objective.cost(self.totals)
     }
 
-    /// The same ring at the prices of another matrix, or why it is no ring there: how an old tour is
-    /// compared with a new one after new measurements.
+    /// The same ring in another matrix, to compare an old tour with a new one after new measurements.
     ///
     /// ```
     /// # use ringfold_topology::{BandwidthMatrix, NodeIndex, Tour, TourError};
@@ -105,80 +104,44 @@ impl Tour {
         Self::new(matrix, &self.order)
     }
 
-    /// Whether this is a ring of the matrix, whatever it costs there.
+    /// Whether this is a ring of the matrix.
     pub fn is_valid_for(&self, matrix: &BandwidthMatrix) -> bool {
         self.remeasured(matrix).is_ok()
     }
 
-    pub(crate) fn tally(&self) -> Tally {
-        self.tally
+    pub(crate) fn totals(&self) -> TourTotals {
+        self.totals
     }
 }
 
-/// The edge that a ring waits for.
+/// The slowest edge of a ring.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlowestEdge {
-    /// Which edge.
+    /// The edge.
     pub edge: Edge,
-    /// How fast it is.
+    /// Its bandwidth.
     pub bandwidth: Bandwidth,
 }
 
-/// Whether a tour is better than another by a margin. Both must have been priced by the same matrix;
-/// see [`Tour::remeasured`].
-///
-/// ```
-/// use ringfold_topology::{BandwidthMatrix, Margin, NodeIndex, Objective, Tour, improves};
-///
-/// let matrix = BandwidthMatrix::from_rows(&[
-///     vec![0.0, 10.0, 9.0],
-///     vec![9.0, 0.0, 10.0],
-///     vec![10.0, 9.0, 0.0],
-/// ])?;
-/// let [a, b, c] = [NodeIndex(0), NodeIndex(1), NodeIndex(2)];
-/// let (fast, slow) = (Tour::new(&matrix, &[a, b, c])?, Tour::new(&matrix, &[a, c, b])?);
-/// let objective = Objective::SlowestThenSum;
-/// assert!(improves(&fast, &slow, objective, Margin::new(0.05)?));
-/// assert!(!improves(&fast, &slow, objective, Margin::new(0.5)?));
-/// assert!(!improves(&fast, &fast, objective, Margin::NONE));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn improves(new: &Tour, old: &Tour, objective: Objective, margin: Margin) -> bool {
-    new.cost(objective).improves_on(old.cost(objective), margin)
-}
-
-/// Why an order is no ring of a matrix.
+/// Why an order is not a ring of a matrix.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum TourError {
     /// Too few or too many nodes.
-    #[error("a ring names {nodes} nodes, not {named}")]
-    Length {
-        /// How many it should name.
-        nodes: usize,
-        /// How many it names.
-        named: usize,
-    },
+    #[error("invalid ring of {named} nodes: must have {nodes}")]
+    Length { nodes: usize, named: usize },
     /// A node that is not in the matrix.
-    #[error("node {node} is not in the matrix")]
-    NoSuchNode {
-        /// Which node.
-        node: NodeIndex,
-    },
-    /// A node that comes twice, so that another is missing.
-    #[error("node {node} comes twice")]
-    NodeTwice {
-        /// Which node.
-        node: NodeIndex,
-    },
-    /// An edge over which nothing gets through.
-    #[error("nothing gets through {edge}")]
-    Unreachable {
-        /// Which edge.
-        edge: Edge,
-    },
+    #[error("unknown node {node}")]
+    NoSuchNode { node: NodeIndex },
+    /// A duplicate node.
+    #[error("duplicate node {node}")]
+    NodeTwice { node: NodeIndex },
+    /// An unreachable edge.
+    #[error("unreachable link {edge}")]
+    Unreachable { edge: Edge },
 }
 
-/// Checks that all nodes are there once, and turns the ring so that it starts with node 0.
+/// Checks that each node is in the order once, and rotates the ring to start with node 0.
 pub(crate) fn canonical(nodes: usize, order: &[NodeIndex]) -> Result<Vec<NodeIndex>, TourError> {
     if order.len() != nodes {
         return Err(TourError::Length { nodes, named: order.len() });

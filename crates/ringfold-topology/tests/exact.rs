@@ -1,10 +1,10 @@
-//! What exact tours promise.
+//! Tests of exact tours.
 
 use crate::brute_force::best_keys;
 use crate::matrices::Shape;
 use ringfold_topology::{
-    BandwidthMatrix, Edge, Effort, ExactError, Link, NoTour, NodeCount, NodeIndex, Objective, Progress,
-    Proof, Seed, Solver, Tour, exact_tour, solve,
+    BandwidthMatrix, Edge, Effort, ExactError, Link, NoTour, NoTourProof, NodeCount, NodeIndex, Objective,
+    Progress, Seed, Solver, Tour, exact_tour, solve,
 };
 
 const OBJECTIVES: [Objective; 2] = [Objective::SlowestThenSum, Objective::Sum];
@@ -80,11 +80,11 @@ fn a_world_of_one_is_a_ring_without_edges_and_a_world_of_two_uses_both_direction
 
     let one_way = BandwidthMatrix::from_rows(&[vec![0.0, 3e9], vec![0.0, 0.0]]).unwrap();
     let refusal = solve(&one_way, Objective::SlowestThenSum, Effort(0), Seed(0)).unwrap_err();
-    assert!(matches!(refusal, NoTour::Proved { proof: Proof::NotConnected, .. }), "{refusal:?}");
+    assert!(matches!(refusal, NoTour::Proved { proof: NoTourProof::NotConnected, .. }), "{refusal:?}");
 }
 
 #[test]
-fn a_ring_that_only_trying_every_order_rules_out_is_refused_with_proof() {
+fn a_ring_ruled_out_only_by_exhaustive_search_is_rejected_with_proof() {
     // Two squares share a node: everyone reaches everyone and has neighbours, but the shared node would
     // have to be passed twice.
     let mut matrix = matrix_of(7);
@@ -99,7 +99,7 @@ fn a_ring_that_only_trying_every_order_rules_out_is_refused_with_proof() {
     assert_eq!(solver.improve(Effort(1)), Progress::Impossible);
     let NoTour::Proved { proof, nodes } = solver.outcome().unwrap_err() else { panic!("proved") };
     assert_eq!(nodes, [4, 5, 6].map(NodeIndex));
-    assert_eq!(proof, Proof::Exhausted);
+    assert_eq!(proof, NoTourProof::Exhausted);
 }
 
 #[test]
@@ -110,13 +110,15 @@ fn nodes_that_share_too_few_neighbours_are_named() {
         matrix.cut(edge).unwrap();
     }
     let refusal = solve(&matrix, Objective::Sum, Effort(1), Seed(0)).unwrap_err();
-    let NoTour::Proved { proof: Proof::TooFewNeighbours, nodes } = &refusal else { panic!("{refusal:?}") };
+    let NoTour::Proved { proof: NoTourProof::TooFewNeighbours, nodes } = &refusal else {
+        panic!("{refusal:?}")
+    };
     assert_eq!(nodes.len(), 1);
     assert!(refusal.is_proved() && refusal.nodes() == nodes);
 }
 
 #[test]
-fn an_old_tour_is_judged_by_new_measurements() {
+fn an_old_tour_is_compared_by_new_measurements() {
     let before = BandwidthMatrix::from_rows(&[vec![0.0, 4e9], vec![4e9, 0.0]]).unwrap();
     let after = BandwidthMatrix::from_rows(&[vec![0.0, 1e9], vec![4e9, 0.0]]).unwrap();
     let tour = Tour::new(&before, &[NodeIndex(1), NodeIndex(0)]).unwrap();

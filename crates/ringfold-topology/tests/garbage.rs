@@ -1,15 +1,15 @@
-//! What is promised to whoever feeds this crate nonsense.
+//! Invalid and extreme input.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use ringfold_topology::limits::{BANDWIDTH_BYTES_PER_SECOND_MAX, NODES_MAX};
 use ringfold_topology::{
     Bandwidth, BandwidthMatrix, Edge, Effort, Link, MatrixError, NodeCount, NodeIndex, Objective, Seed,
-    Solver, Tour, UnknownLinks, fewest_left_out, solve,
+    Solver, Tour, UnknownLinks, exclude_fewest, solve,
 };
 
 #[test]
-fn numbers_that_are_no_bandwidth_are_refused() {
+fn invalid_bandwidths_are_rejected() {
     for garbage in [0.0, -0.0, -1.0, 0.5, 1e19, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MIN_POSITIVE]
     {
         let error = Bandwidth::new(garbage).unwrap_err();
@@ -27,7 +27,7 @@ fn numbers_that_are_no_bandwidth_are_refused() {
 }
 
 #[test]
-fn sizes_and_nodes_out_of_bounds_are_refused() {
+fn sizes_and_nodes_out_of_bounds_are_rejected() {
     assert_eq!(NodeCount::new(0), Err(MatrixError::NodeCount { nodes: 0 }));
     assert_eq!(NodeCount::new(NODES_MAX + 1), Err(MatrixError::NodeCount { nodes: NODES_MAX + 1 }));
     assert!(BandwidthMatrix::from_rows(&[]).is_err());
@@ -69,7 +69,7 @@ fn estimates_are_the_slowest_the_median_or_what_was_assumed() {
 }
 
 #[test]
-fn no_matrix_whatsoever_makes_a_solver_panic_or_lie() {
+fn no_matrix_makes_a_solver_panic_or_return_an_invalid_tour() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     for round in 0..400 {
         let nodes = 1 + rng.next_u32() as usize % 40;
@@ -94,7 +94,7 @@ fn no_matrix_whatsoever_makes_a_solver_panic_or_lie() {
             }
         }
         let everyone: Vec<_> = matrix.nodes().nodes().collect();
-        let found = fewest_left_out(&matrix, &everyone, Effort(20_000), Seed(round)).unwrap();
+        let found = exclude_fewest(&matrix, &everyone, Effort(20_000), Seed(round)).unwrap();
         let kept = matrix.restricted_to(&found.ring).unwrap();
         assert!(Tour::new(&kept, &kept.nodes().nodes().collect::<Vec<_>>()).is_ok());
     }

@@ -1,9 +1,9 @@
-//! What the anytime search promises.
+//! Tests of the anytime search.
 
 use crate::matrices::Shape;
 use ringfold_topology::{
-    BandwidthMatrix, Edge, Effort, Link, Margin, NoTour, NodeCount, NodeIndex, Objective, Progress, Seed,
-    Solver, Tour, exact_tour, improves, solve,
+    BandwidthMatrix, Edge, Effort, Link, NoTour, NodeCount, NodeIndex, Objective, Progress, Seed, Solver,
+    Tour, exact_tour, solve,
 };
 
 const OBJECTIVES: [Objective; 2] = [Objective::SlowestThenSum, Objective::Sum];
@@ -11,6 +11,12 @@ const OBJECTIVES: [Objective; 2] = [Objective::SlowestThenSum, Objective::Sum];
 fn within(found: &Tour, reference: &Tour, objective: Objective, ratio: f64) -> bool {
     let (found, reference) = (found.cost(objective).keys(), reference.cost(objective).keys());
     found.into_iter().zip(reference).all(|(found, reference)| found <= reference * ratio)
+}
+
+/// Whether a tour is better by more than rounding errors.
+fn improves(new: &Tour, old: &Tour, objective: Objective) -> bool {
+    let keys = new.cost(objective).keys().into_iter().zip(old.cost(objective).keys());
+    { keys }.find(|(new, old)| new != old).is_some_and(|(new, old)| new < old * (1.0 - 1e-9))
 }
 
 #[test]
@@ -24,10 +30,7 @@ fn heuristic_tours_of_twelve_nodes_are_within_two_percent_of_exact() {
                 solver.improve(Effort(300_000));
                 let found = solver.best().unwrap();
                 assert!(within(found, &exact, objective, 1.02), "{shape:?} #{seed} {objective:?}");
-                assert!(
-                    !improves(found, &exact, objective, Margin::new(1e-9).unwrap()),
-                    "exact is not exact"
-                );
+                assert!(!improves(found, &exact, objective), "the exact tour is not optimal");
             }
         }
     }
@@ -65,7 +68,7 @@ fn a_short_search_at_64_nodes_is_within_five_percent_of_a_long_one() {
 }
 
 #[test]
-fn a_one_way_circle_gives_the_only_ring_that_goes_round_once() {
+fn a_one_way_ring_is_found() {
     // A byte costs the way clockwise. Whatever the ring, it goes round a whole number of times, so the
     // best tour of this large matrix is known without a search: once, in the order of the circle.
     for nodes in [64, 200] {
@@ -106,7 +109,7 @@ fn the_largest_world_gets_a_valid_tour() {
 }
 
 #[test]
-fn the_same_seed_and_effort_give_the_same_tour_however_the_effort_is_cut() {
+fn the_same_seed_and_total_effort_give_the_same_tour() {
     for shape in Shape::ALL {
         let matrix = shape.matrix(40, 3);
         let whole = solve(&matrix, Objective::SlowestThenSum, Effort(1_000_000), Seed(5)).unwrap();
@@ -121,7 +124,7 @@ fn the_same_seed_and_effort_give_the_same_tour_however_the_effort_is_cut() {
 }
 
 #[test]
-fn a_tour_never_gets_worse_and_an_offered_one_is_never_lost() {
+fn a_tour_never_gets_worse_than_the_best_or_the_offered_one() {
     let matrix = Shape::Random.matrix(50, 4);
     let good = solve(&matrix, Objective::SlowestThenSum, Effort(3_000_000), Seed(1)).unwrap();
     let mut solver = Solver::new(&matrix, Objective::SlowestThenSum, Seed(2));
@@ -158,7 +161,7 @@ fn a_ring_hidden_among_cut_links_is_found() {
 }
 
 #[test]
-fn a_ring_that_is_not_found_says_where_it_breaks() {
+fn a_failed_search_names_the_nodes_with_missing_links() {
     // Two worlds of twenty that share one node: no quick proof, and too many nodes to try all orders.
     let mut matrix = BandwidthMatrix::new(NodeCount::new(39).unwrap());
     for from in 0..19 {

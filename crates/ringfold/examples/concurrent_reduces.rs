@@ -1,6 +1,6 @@
-//! Several all-reduces at a time, told apart by their tags, while this thread computes on.
+//! Several all-reduces at a time, with different tags, while this thread computes.
 //!
-//! Run a master (`cargo run --release -- master`) and then this two times or more:
+//! Start a master (`cargo run --release -- master`) and then this program at least twice:
 //! `cargo run --release -p ringfold --example concurrent_reduces [MASTER]`
 
 use ringfold::{AllReduce, Communicator, Error};
@@ -16,14 +16,14 @@ fn main() -> Result<(), Error> {
     let begin = Instant::now();
     while peer.attributes().group_world < 2 {
         if begin.elapsed() > Duration::from_secs(60) {
-            println!("nobody else came: start a second one");
+            println!("no other peer joined: start a second one");
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(100));
         peer.update_topology()?;
     }
 
-    // Each layer's gradients travel while the next ones are computed.
+    // The gradients of a layer are reduced while the next ones are computed.
     let begin = Instant::now();
     let mut pending = Vec::new();
     for layer in 0..LAYERS {
@@ -32,9 +32,9 @@ fn main() -> Result<(), Error> {
     }
     for (layer, reduce) in pending {
         let (mut gradients, mut result) = reduce.wait();
-        // What was aborted comes back as it was.
+        // After an abort the vector is restored.
         while result.as_ref().is_err_and(|e| e.is_retryable() && !e.is_alone()) {
-            println!("layer {layer} is tried again");
+            println!("retrying layer {layer}");
             result = peer.all_reduce(&mut gradients, AllReduce::avg().tag(layer));
         }
         let info = result?;

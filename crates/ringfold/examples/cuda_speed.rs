@@ -1,4 +1,4 @@
-//! How fast tensors on a CUDA device are reduced between two peers of this process, and what staging costs.
+//! Measures reduces of CUDA tensors between two peers of this process, and the cost of staging.
 //!
 //! `cargo run --release -p ringfold --example cuda_speed -- [largest MiB]` prints, for sizes up to that, the speed of
 //! the copies, and the median times of a reduce of host memory, of a reduce of device memory, and of four reduces of
@@ -37,7 +37,7 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// Down and up again, the first time and later: the first one has to lock pages.
+/// Measures downloads and uploads. The first download also pins pages.
 fn copies(bytes: usize) -> Outcome {
     let buffer = DeviceBuffer::new(0, &vec![1; bytes])?;
     let memory = buffer.memory();

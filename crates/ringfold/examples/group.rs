@@ -1,4 +1,4 @@
-//! A group of fixed ranks: some collectives, a transfer, and work that goes on in the background.
+//! A group of fixed ranks: collectives, a transfer, and asynchronous work.
 //!
 //! Run it once per rank:
 //! `cargo run --release -p ringfold --example group -- --rank 0 --world 2 --at 127.0.0.1:29500`
@@ -11,17 +11,17 @@ use std::time::Duration;
 const HELP: &str = "\
 One rank of a group. Start as many as the group has ranks.
 
-  group --rank R --world N --at PLACE [--media auto|tcp|shared] [--timeout SECONDS] [--token SECRET]
+  group --rank R --world N --at ADDRESS [--media auto|tcp|shared] [--timeout SECONDS] [--token SECRET]
   group --environment [...]
 
-  --rank R          this process's number, from 0 on
-  --world N         how many ranks there are
-  --at PLACE        where they meet: HOST:PORT, at which rank 0 listens, or file:PATH
-  --environment     rank, size and place as torchrun, mpirun and srun tell them:
-                    RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the like
-  --media MEDIA     auto: memory within a host, TCP elsewhere (the default)
-  --timeout SECONDS what an operation may take, and what the ranks may take to meet (60)
-  --token SECRET    all ranks know it, strangers don't
+  --rank R          the rank of this process, from 0
+  --world N         the number of ranks
+  --at ADDRESS      bootstrap: HOST:PORT, at which rank 0 listens, or file:PATH
+  --environment     rank, world size and address from torchrun, mpirun or srun:
+                    RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and similar
+  --media MEDIA     auto (default): shared memory within a host, TCP between hosts
+  --timeout SECONDS time limit of an operation, and of forming the group (default: 60)
+  --token SECRET    the same secret on all ranks; other processes cannot join
 ";
 
 fn main() {
@@ -30,7 +30,7 @@ fn main() {
         print!("{HELP}");
         return;
     }
-    let done = described(&arguments).and_then(|builder| run(&builder.connect()?));
+    let done = configure(&arguments).and_then(|builder| run(&builder.connect()?));
     if let Err(error) = done {
         eprintln!("{error}");
         std::process::exit(1);
@@ -48,22 +48,22 @@ fn run(group: &Group) -> Result<(), Error> {
 
     let mut all = vec![0; world];
     group.all_gather(&[me as i32 * 10], &mut all)?;
-    println!("rank {me}: all have {all:?}");
+    println!("rank {me}: gathered {all:?}");
 
-    // Each sends to the next, and does something else meanwhile: whatever is sent, nobody waits for nobody.
+    // Each rank sends to the next one, and receives meanwhile, so that no rank waits for a cycle.
     if world > 1 {
         let (next, previous) = ((me + 1) % world, (me + world - 1) % world);
-        let letter = vec![me as u8; 1 << 20];
+        let data = vec![me as u8; 1 << 20];
         let work = group.submit(Operation {
             op: GroupOp::Send { to: next, tag: TransferTag::default() },
             dtype: DType::U8,
-            buffers: GroupBuffers::OutOfPlace { input: vec![View::from(letter)], output: vec![] },
+            buffers: GroupBuffers::OutOfPlace { input: vec![View::from(data)], output: vec![] },
             timeout: None,
         })?;
-        let mut heard = vec![0_u8; 1 << 20];
-        group.recv(&mut heard, previous)?;
+        let mut received = vec![0_u8; 1 << 20];
+        group.recv(&mut received, previous)?;
         work.wait()?;
-        println!("rank {me}: rank {} wrote to me, {} bytes", heard[0], heard.len());
+        println!("rank {me}: received {} bytes from rank {}", received.len(), received[0]);
     }
 
     group.barrier()?;
@@ -71,8 +71,8 @@ fn run(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-fn described(arguments: &[String]) -> Result<GroupBuilder, Error> {
-    let bad = |what: String| Error::BadArgument(format!("{what}; --help tells more"));
+fn configure(arguments: &[String]) -> Result<GroupBuilder, Error> {
+    let bad = |what: String| Error::BadArgument(format!("{what}; see --help"));
     let mut builder = Group::builder();
     let mut words = arguments.iter();
     let mut seconds = 60;
@@ -81,8 +81,8 @@ fn described(arguments: &[String]) -> Result<GroupBuilder, Error> {
             builder = builder.environment()?;
             continue;
         }
-        let value = words.next().ok_or_else(|| bad(format!("{word} needs a value")))?;
-        let number = || value.parse::<usize>().map_err(|_| bad(format!("{value:?} is no number")));
+        let value = words.next().ok_or_else(|| bad(format!("missing value of {word}")))?;
+        let number = || value.parse::<usize>().map_err(|_| bad(format!("invalid number {value:?}")));
         builder = match word.as_str() {
             "--rank" => builder.rank(number()?),
             "--world" => builder.world(number()?),
@@ -94,14 +94,14 @@ fn described(arguments: &[String]) -> Result<GroupBuilder, Error> {
                 "auto" => Media::Auto,
                 "tcp" => Media::Tcp,
                 "shared" => Media::Shared,
-                _ => return Err(bad(format!("{value:?} is no medium"))),
+                _ => return Err(bad(format!("invalid media {value:?}: expected auto, tcp or shared"))),
             }),
             "--token" => builder.token(value),
             "--timeout" => {
                 seconds = number()?;
                 builder
             }
-            _ => return Err(bad(format!("{word:?} is unknown"))),
+            _ => return Err(bad(format!("unknown option {word:?}"))),
         };
     }
     let limit = Duration::from_secs(seconds as u64);

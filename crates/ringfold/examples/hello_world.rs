@@ -1,6 +1,6 @@
-//! Peers meet and add up numbers, ten times.
+//! Peers sum up numbers, ten times.
 //!
-//! Run a master (`cargo run --release -- master`) and then this two times or more:
+//! Start a master (`cargo run --release -- master`) and then this program at least twice:
 //! `cargo run --release -p ringfold --example hello_world [MASTER]`
 
 use ringfold::{AllReduce, Communicator, Error};
@@ -11,11 +11,11 @@ fn main() -> Result<(), Error> {
     let peer = Communicator::builder(master).build()?;
     peer.connect()?;
 
-    // Newcomers are let in when all who are in vote for it.
+    // New peers are admitted when all peers of the run vote for it.
     let begin = Instant::now();
     while peer.attributes().group_world < 2 {
         if begin.elapsed() > Duration::from_secs(60) {
-            println!("nobody else came: start a second one");
+            println!("no other peer joined: start a second one");
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -30,7 +30,7 @@ fn main() -> Result<(), Error> {
                 println!("the others have left");
                 break;
             }
-            // The numbers are what they were before; whoever is left may just try again.
+            // The numbers are restored: try again with the remaining peers.
             Err(error) if error.is_retryable() => println!("round {round}: {error}"),
             Err(error) => return Err(error),
         }

@@ -1,6 +1,6 @@
-//! A run that takes in whoever comes, and gives newcomers all that it has learnt so far.
+//! A run that admits new peers, which receive the current state.
 //!
-//! Run a master (`cargo run --release -- master`), then this, and this again some seconds later:
+//! Start a master (`cargo run --release -- master`), then this program, and again some seconds later:
 //! `cargo run --release -p ringfold --example joining_late [MASTER]`
 
 use ringfold::{AllReduce, Communicator, Error, SharedState, SyncStrategy};
@@ -17,29 +17,29 @@ fn main() -> Result<(), Error> {
     let mut step = 0;
     let mut is_new = true;
     while step < STEPS {
-        // Who has just come in goes on where the others do after the vote that let it in.
+        // A new peer continues after the vote that admitted it, like the others.
         if !is_new && peer.are_peers_pending()? {
             peer.update_topology()?;
         }
         is_new = false;
 
-        // Whoever is behind receives what the others have, and learns which step it is.
+        // A peer that is behind receives the state and the step of the others.
         let info = peer.sync_shared_state(
             &mut SharedState::new(step).add("weights", &mut weights),
             SyncStrategy::EnforcePopular,
         )?;
         step = info.revision;
         if info.rx_bytes > 0 {
-            println!("received {} bytes: it goes on after step {step}", info.rx_bytes);
+            println!("received {} bytes: continuing after step {step}", info.rx_bytes);
         }
 
-        std::thread::sleep(Duration::from_millis(250)); // so much for computing
+        std::thread::sleep(Duration::from_millis(250)); // stands for the computation
         let mut gradients = vec![1.0_f32; weights.len()];
         loop {
             match peer.all_reduce(&mut gradients, AllReduce::avg()) {
                 Ok(_) => break,
                 Err(error) if error.is_alone() => break,
-                Err(error) if error.is_retryable() => println!("once more: {error}"),
+                Err(error) if error.is_retryable() => println!("retrying: {error}"),
                 Err(error) => return Err(error),
             }
         }

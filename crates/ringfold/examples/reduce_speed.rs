@@ -1,7 +1,7 @@
-//! How fast an all-reduce is between real processes on this machine.
+//! Measures an all-reduce between processes on this machine.
 //!
-//! `cargo run --release -p ringfold --example reduce_speed -- [peers] [bytes] [rounds] [in|out]` starts a master and so
-//! many peer processes, which reduce `f32`s, and prints the median time of a reduce, payload per second, and the
+//! `cargo run --release -p ringfold --example reduce_speed -- [peers] [bytes] [rounds] [in|out]` starts a master and
+//! this many peer processes, which reduce `f32`s, and prints the median time of a reduce, payload per second, and the
 //! largest memory of a peer.
 
 use ringfold::{AllReduce, Communicator, Error, Master};

@@ -1,7 +1,7 @@
-//! How fast shared state is hashed, compared and fetched between real processes on this machine.
+//! Measures hashing, comparing and fetching of shared state between processes on this machine.
 //!
 //! `cargo run --release -p ringfold --example sync_speed -- [MiB]` starts a master and two peers with a state of that size.
-//! Both hash it at the same time, then sync it with nothing to fetch; then a third one joins and fetches it all.
+//! Both hash it at the same time, then sync it without a fetch; then a third peer joins and fetches all of it.
 
 use ringfold::{Communicator, Master, SharedState, SyncStrategy};
 use std::process::{Command, ExitCode, Stdio};
@@ -58,7 +58,7 @@ fn peer(arguments: &[String]) -> Outcome {
         while communicator.attributes().group_world < 2 {
             communicator.update_topology()?;
         }
-        // The first one touches everything; it also makes the two begin together.
+        // The first sync touches all memory, and aligns the two peers.
         sync(&communicator, &mut data, 0)?;
         let mut hashes = median(ROUNDS, || {
             std::hint::black_box(ringfold_kernels::tree_hash(zerocopy::IntoBytes::as_bytes(&data[..])));
@@ -91,7 +91,7 @@ fn peer(arguments: &[String]) -> Outcome {
     if is_new {
         let took = began.elapsed();
         let speed = received as f64 / took.as_secs_f64() / 1e9;
-        println!("a newcomer's sync: {received} bytes fetched and checked in {took:?}, {speed:.2} GB/s");
+        println!("sync of a new peer: {received} bytes fetched and checked in {took:?}, {speed:.2} GB/s");
     }
     Ok(())
 }

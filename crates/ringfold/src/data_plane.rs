@@ -9,10 +9,10 @@ use core::time::Duration;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::link::Link;
-use ringfold_fabric::medium::{Heard, LinkMedium};
+use ringfold_fabric::medium::{LinkMedium, Received};
 use ringfold_fabric::mesh::{Mesh, MeshNews};
 use ringfold_fabric::poller::Token;
-use ringfold_fabric::reactor::Outlook;
+use ringfold_fabric::reactor::Expected;
 use ringfold_plan::choice;
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::executor::{Executor, Membership};
@@ -301,29 +301,29 @@ impl DataPlane {
             let executor = &self.executor;
             match self.medium.next(from, |header| executor.offer(from, header))? {
                 None => return Ok(()),
-                Some(Heard::Frame(header)) => {
+                Some(Received::Frame(header)) => {
                     self.executor.handle_frame(now, from, header);
                     self.executor.poll(now, &mut self.medium);
                     self.flush(now);
                 }
-                Some(Heard::Discarded(header)) => self.executor.handle_discarded(now, from, header),
-                Some(Heard::Message(LinkMessage::Abort { epoch, cause })) => {
+                Some(Received::Discarded(header)) => self.executor.handle_discarded(now, from, header),
+                Some(Received::Message(LinkMessage::Abort { epoch, cause })) => {
                     if self.executor.membership(epoch).is_some() {
                         self.said.push_back(PlaneEvent::Aborted { cause });
                     }
                 }
-                Some(Heard::Message(LinkMessage::Goodbye { epoch })) => {
+                Some(Received::Message(LinkMessage::Goodbye { epoch })) => {
                     if self.executor.membership(epoch).is_some() {
                         self.leavers.insert(from);
                         self.said.push_back(PlaneEvent::Goodbye { peer: from });
                     }
                 }
-                Some(Heard::Message(LinkMessage::Note { epoch, topic, text })) => {
+                Some(Received::Message(LinkMessage::Note { epoch, topic, text })) => {
                     if self.executor.membership(epoch).is_some() {
                         self.said.push_back(PlaneEvent::Note { peer: from, topic, text });
                     }
                 }
-                Some(Heard::Message(message)) => {
+                Some(Received::Message(message)) => {
                     if message == LinkMessage::Ping {
                         self.pinged.insert(from, now);
                     }
@@ -337,15 +337,15 @@ impl DataPlane {
 
     /// A turn begins. The links that are to be read, of which the poller tells nothing.
     pub(crate) fn begin_turn(&mut self) -> Vec<PeerId> {
-        self.medium.awaken();
+        self.medium.cancel_sleep();
         let Self { medium, unread, .. } = self;
-        unread.extend(medium.stirring());
+        unread.extend(medium.ready_shared());
         unread.iter().copied().collect()
     }
 
     /// Whether something has come of which the poller tells nothing.
-    pub(crate) fn stirs(&self) -> bool {
-        self.has_unread() || self.medium.stirring().next().is_some()
+    pub(crate) fn has_input(&self) -> bool {
+        self.has_unread() || self.medium.ready_shared().next().is_some()
     }
 
     /// From now on the poller tells of all that comes. Says whether something has come already: then nobody may sleep.
@@ -358,14 +358,14 @@ impl DataPlane {
     }
 
     /// What is about to come, and worth looking for.
-    pub(crate) fn outlook(&self) -> Outlook {
+    pub(crate) fn expects(&self) -> Expected {
         let ranks = self.neighbours.max(self.medium.local_count() + 1);
         if self.running.is_empty() || ranks > cores() {
-            Outlook::Nothing
+            Expected::Nothing
         } else if self.medium.is_all_shared() {
-            Outlook::Memory
+            Expected::SharedMemory
         } else {
-            Outlook::Sockets
+            Expected::Sockets
         }
     }
 
@@ -453,7 +453,11 @@ impl DataPlane {
     }
 
     /// After which time something is due, here or at one of these times.
-    pub(crate) fn patience<const N: usize>(&self, clock: &Clock, due: [Option<Time>; N]) -> Option<Duration> {
+    pub(crate) fn next_timeout<const N: usize>(
+        &self,
+        clock: &Clock,
+        due: [Option<Time>; N],
+    ) -> Option<Duration> {
         if self.has_unread() {
             return Some(Duration::ZERO);
         }

@@ -19,11 +19,11 @@ use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::probe;
-use ringfold_fabric::reactor::{Drive, Outcomes, Outlook};
+use ringfold_fabric::reactor::{Drive, Expected, Outcomes};
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::epoch::Attributes;
-use ringfold_proto::handshake::{Identity, Secret, DialTarget};
+use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{CallId, EpochId, OpId, PeerId, Tag};
 use ringfold_proto::peer::{Completion, Failure, Peer, PeerAction, PeerConfig};
@@ -467,19 +467,21 @@ impl Drive for Driver {
         self.ended.drain(..).for_each(|(call, ended)| outcomes.end(call, ended));
     }
 
-    fn stirs(&self) -> bool {
-        self.plane.stirs()
+    fn has_input(&self) -> bool {
+        self.plane.has_input()
     }
 
     fn prepare_sleep(&mut self) -> bool {
         self.plane.prepare_sleep()
     }
 
-    fn outlook(&self) -> Outlook {
-        match self.plane.outlook() {
+    fn expects(&self) -> Expected {
+        match self.plane.expects() {
             // The master may need a core too.
-            Outlook::Nothing if self.plane.in_flight() > 0 && self.plane.has_spare_core() => Outlook::Word,
-            outlook => outlook,
+            Expected::Nothing if self.plane.in_flight() > 0 && self.plane.has_spare_core() => {
+                Expected::Master
+            }
+            expected => expected,
         }
     }
 
@@ -487,8 +489,8 @@ impl Drive for Driver {
         self.plane.in_flight() > 0
     }
 
-    fn patience(&self) -> Option<Duration> {
-        self.plane.patience(&self.clock, [self.machine.poll_timeout(), self.uplink.poll_timeout()])
+    fn next_timeout(&self) -> Option<Duration> {
+        self.plane.next_timeout(&self.clock, [self.machine.poll_timeout(), self.uplink.poll_timeout()])
     }
 
     fn turn(&mut self, ready: &Readiness) {

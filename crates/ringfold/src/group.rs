@@ -9,17 +9,16 @@ mod builder;
 mod core;
 mod driver;
 mod environment;
-mod lane;
 mod link_path;
-mod lobby;
 mod notes;
 mod operation;
+mod queue;
 mod retired;
 mod split;
 mod vocabulary;
+mod window_hub;
 mod work;
 
-pub(crate) use lobby::{Connections, Lobby};
 
 pub use address_exchange::AddressExchange;
 pub use bootstrap::Bootstrap;
@@ -28,6 +27,7 @@ pub use builder::{GroupBuilder, Media};
 pub use operation::{GroupBuffers, GroupOp, GroupSlices, Operation, TransferTag};
 pub use retired::finish_retired;
 pub use vocabulary::{OPERATIONS, OpArguments};
+pub(crate) use window_hub::{Connections, WindowHub};
 pub use work::GroupWork;
 
 use self::core::Core;
@@ -311,12 +311,12 @@ impl Group {
     }
 
     /// The description of the group, and what its windows share with the driver.
-    pub(crate) fn window_context(&self) -> Result<(EpochDescription, Arc<Lobby>), Error> {
-        self.core().engine.with(|driver| (driver.description().clone(), driver.lobby().clone()))
+    pub(crate) fn window_context(&self) -> Result<(EpochDescription, Arc<WindowHub>), Error> {
+        self.core().engine.with(|driver| (driver.description().clone(), driver.windows().clone()))
     }
 
     pub(crate) fn is_retired(&self) -> bool {
-        self.core().lane.is_retired()
+        self.core().queue.is_retired()
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -343,8 +343,8 @@ impl Group {
     /// The thread that detects the failure calls it, without holding a lock: it may call the group. It should return
     /// soon.
     pub fn on_failure(&self, callback: impl FnOnce(&Error) + Send + 'static) {
-        match self.core().engine.with(|driver| driver.lobby().clone()) {
-            Ok(lobby) => lobby.on_failure(Box::new(callback)),
+        match self.core().engine.with(|driver| driver.windows().clone()) {
+            Ok(windows) => windows.on_failure(Box::new(callback)),
             Err(Error::Left) => {}
             Err(error) => callback(&error),
         }

@@ -7,13 +7,13 @@ mod work;
 pub use work::WindowWork;
 
 use crate::error::{invalid, wait_for_cause};
-use crate::group::Lobby;
+use crate::group::WindowHub;
 use crate::{Error, Group, limits};
 use opening::{Opened, Opening};
 use parking_lot::Mutex;
 use ringfold_fabric::bells::Bells;
 use ringfold_fabric::channel::{Channel, ChannelError, Handle, Mark, Segment};
-use ringfold_fabric::memory::{Memory, View, lend};
+use ringfold_fabric::memory::{Memory, RawMemory, View, lend};
 use ringfold_fabric::shared_memory::{FileTicket, MappedMemory, SharedMemory};
 use ringfold_fabric::waiter::{Deadline, Policy};
 use ringfold_proto::cause::{Cause, PeerName};
@@ -81,9 +81,9 @@ impl From<SharedMemory> for WindowMemory {
 }
 
 impl WindowMemory {
-    fn into_parts(self) -> (Memory, Option<(OwnedFd, FileTicket)>) {
+    fn into_parts(self) -> (RawMemory, Option<(OwnedFd, FileTicket)>) {
         match self {
-            Self::Private(memory) => (memory, None),
+            Self::Private(memory) => (memory.into(), None),
             Self::Shared(shared) => {
                 let ticket = shared.ticket();
                 let (memory, file) = shared.into_parts();
@@ -102,7 +102,7 @@ impl WindowMemory {
 /// The state of a window, shared with its works.
 struct WindowInner {
     group: Group,
-    lobby: Arc<Lobby>,
+    hub: Arc<WindowHub>,
     description: EpochDescription,
     own: ExposedMemory,
     /// Where this rank receives signals through memory.
@@ -121,7 +121,7 @@ struct ExposedMemory {
 
 enum OwnMemory {
     /// Not written by channels.
-    Held(Mutex<Memory>),
+    Held(Mutex<RawMemory>),
     Registered(Segment),
 }
 
@@ -171,18 +171,18 @@ impl Window {
                 limits::WINDOW_ABOUT_BYTES_MAX
             ));
         }
-        let (description, lobby) = group.window_context()?;
-        let mut opened = lobby.open();
+        let (description, hub) = group.window_context()?;
+        let mut opened = hub.open();
         let number = *opened;
         *opened = opened.wrapping_add(1);
-        let opening = Opening { group, lobby: lobby.clone(), description: description.clone(), number };
+        let opening = Opening { group, hub: hub.clone(), description: description.clone(), number };
         let Opened { own, bells, peers, about } = opening.run(memory, about)?;
         drop(opened);
-        lobby.watch(&bells);
+        hub.watch(&bells);
         let policy = Policy::SIGNAL.for_ranks(group.world());
         let group = group.clone();
         Ok(Self {
-            inner: Arc::new(WindowInner { group, lobby, description, own, bells, peers, about, policy }),
+            inner: Arc::new(WindowInner { group, hub, description, own, bells, peers, about, policy }),
         })
     }
 
@@ -302,9 +302,7 @@ impl core::fmt::Debug for Window {
 impl ExposedMemory {
     fn read(&self, offset: usize, into: &mut [u8]) {
         match &self.memory {
-            OwnMemory::Held(memory) => {
-                into.copy_from_slice(&memory.lock().as_slice()[offset..offset + into.len()]);
-            }
+            OwnMemory::Held(memory) => memory.lock().read(offset, into),
             // The caller has checked the range.
             OwnMemory::Registered(segment) => drop(segment.read(offset, into)),
         }
@@ -312,9 +310,7 @@ impl ExposedMemory {
 
     fn write(&self, offset: usize, from: &[u8]) {
         match &self.memory {
-            OwnMemory::Held(memory) => {
-                memory.lock().as_mut_slice()[offset..offset + from.len()].copy_from_slice(from);
-            }
+            OwnMemory::Held(memory) => memory.lock().write(offset, from),
             OwnMemory::Registered(segment) => drop(segment.write(offset, from)),
         }
     }
@@ -425,7 +421,7 @@ impl WindowInner {
         until: Instant,
     ) -> Result<bool, Error> {
         loop {
-            if let Some(error) = self.lobby.ended() {
+            if let Some(error) = self.hub.ended() {
                 return Err(error);
             }
             let signalled =
@@ -453,12 +449,12 @@ impl WindowInner {
         let rank = Rank::from_index(from);
         let rings = |consumed: &ConsumedSignals| self.bells.rung(rank).wrapping_sub(consumed.rings) as i32;
         loop {
-            let events = self.lobby.events();
-            if let Some(error) = self.lobby.ended() {
+            let events = self.hub.events();
+            if let Some(error) = self.hub.ended() {
                 return Err(error);
             }
             // Checked before the signals: those of a rank that has left still count.
-            let departed = self.lobby.departed(rank, || self.peer_name(from));
+            let departed = self.hub.departed(rank, || self.peer_name(from));
             {
                 let mut consumed = consumed.lock();
                 if rings(&consumed) > 0 {
@@ -472,7 +468,7 @@ impl WindowInner {
             if Deadline::from(until).is_over() {
                 return Ok(false);
             }
-            let is_enough = || rings(&consumed.lock()) > 0 || self.lobby.events() != events;
+            let is_enough = || rings(&consumed.lock()) > 0 || self.hub.events() != events;
             self.bells.wait(rank, self.policy, until.into(), is_enough);
         }
     }
@@ -492,13 +488,13 @@ impl WindowInner {
     /// Fails if the group has failed or was left, or the rank has left.
     fn check_peer(&self, to: usize) -> Result<(), Error> {
         if self.group.is_retired() {
-            return Err(self.lobby.ended().unwrap_or(Error::Left));
+            return Err(self.hub.ended().unwrap_or(Error::Left));
         }
-        if self.lobby.events() == 0 {
+        if self.hub.events() == 0 {
             return Ok(());
         }
-        let ended = self.lobby.ended();
-        let ended = ended.or_else(|| self.lobby.departed(Rank::from_index(to), || self.peer_name(to)));
+        let ended = self.hub.ended();
+        let ended = ended.or_else(|| self.hub.departed(Rank::from_index(to), || self.peer_name(to)));
         ended.map_or(Ok(()), Err)
     }
 
@@ -514,7 +510,7 @@ impl WindowInner {
 
     fn fail_group(&self, rank: usize) -> Error {
         self.group.give_up(Cause::Timeout { waited_for: vec![self.peer_name(rank)] });
-        self.lobby.ended().unwrap_or(Error::Left)
+        self.hub.ended().unwrap_or(Error::Left)
     }
 
     fn timed_out(&self, from: usize) -> Error {

@@ -1,4 +1,4 @@
-//! A communicator does what it promises: in one process, over real sockets.
+//! The elastic API: several peers in one process, over real sockets.
 
 use ringfold::{
     AllReduce, Buffers, Communicator, DType, Error, Failure, FailureKind, Master, Memory, Quantization,
@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 
 fn master() -> (Master, String) {
     let master = Master::builder().listen("127.0.0.1:0").build();
-    master.run().expect("a free port can be listened on");
+    master.run().expect("listening on a free port");
     let address = master.addresses()[0].to_string();
     (master, address)
 }
 
-/// A peer that has joined a run of so many.
+/// A peer that has joined a run of `world` peers.
 fn join(address: &str, name: &str, world: u32) -> Communicator {
-    let communicator = Communicator::builder(address).name(name).build().expect("it can be made");
-    communicator.connect().expect("it is let in");
+    let communicator = Communicator::builder(address).name(name).build().expect("building");
+    communicator.connect().expect("connecting");
     let end = Instant::now() + Duration::from_secs(60);
     while communicator.attributes().group_world < world {
-        assert!(Instant::now() < end, "{name} waits for the others in vain");
-        communicator.update_topology().expect("the topology is updated");
+        assert!(Instant::now() < end, "{name}: timed out waiting for the other peers");
+        communicator.update_topology().expect("updating the topology");
     }
     communicator
 }
 
-/// Runs so many peers, each on a thread, and collects what they return, in their order.
+/// Runs peers, each on a thread, and returns their results in order.
 fn with_peers<R: Send + 'static>(
     world: u32,
     run: impl Fn(Communicator, u32) -> R + Clone + Send + 'static,
@@ -39,7 +39,7 @@ fn with_peers<R: Send + 'static>(
         thread::spawn(move || run(join(&address, &format!("peer-{number}"), world), number))
     };
     let threads: Vec<_> = (0..world).map(peer).collect();
-    threads.into_iter().map(|thread| thread.join().expect("the peer did not panic")).collect()
+    threads.into_iter().map(|thread| thread.join().expect("the peer panicked")).collect()
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn state_is_the_same_after_a_sync() {
         let info = peer.sync_shared_state(&mut state, SyncStrategy::EnforcePopular).expect("it succeeds");
         (info.rx_bytes, a)
     });
-    // Two hold zeros, so the third has to fetch one entry.
+    // Two peers have zeros, so the third fetches one entry.
     assert!(results.iter().all(|(_, a)| a.iter().all(|x| *x == 0.0)));
     assert_eq!(results.iter().map(|(rx, _)| *rx).collect::<Vec<_>>(), [0, 0, 1_200_000]);
 }
@@ -160,8 +160,8 @@ fn the_topology_is_optimised() {
     });
 }
 
-/// The loop that README shows: a failed call is made again while that may help.
-fn persist<T>(mut call: impl FnMut() -> Result<T, Error>) -> (u32, Result<T, Error>) {
+/// The retry loop of the README.
+fn retry<T>(mut call: impl FnMut() -> Result<T, Error>) -> (u32, Result<T, Error>) {
     let mut rounds = 0;
     loop {
         rounds += 1;
@@ -177,10 +177,10 @@ fn persist<T>(mut call: impl FnMut() -> Result<T, Error>) -> (u32, Result<T, Err
 fn a_loop_that_retries_ends_when_peers_disagree() {
     with_peers(2, |peer, number| {
         let mut data = vec![1.0_f32; 4 + number as usize];
-        let (rounds, outcome) = persist(|| peer.all_reduce(&mut data, AllReduce::sum()));
+        let (rounds, outcome) = retry(|| peer.all_reduce(&mut data, AllReduce::sum()));
         assert_eq!((rounds, outcome.unwrap_err().kind()), (1, Some(FailureKind::Mismatch)));
         let mut weights = [number as f32; 4];
-        let (rounds, outcome) = persist(|| {
+        let (rounds, outcome) = retry(|| {
             let mut state = SharedState::new(0).add(&format!("w{number}"), &mut weights);
             peer.sync_shared_state(&mut state, SyncStrategy::EnforcePopular)
         });
@@ -203,14 +203,14 @@ fn a_lone_peer_gets_too_few_peers() {
 fn without_a_master_connect_fails_and_can_be_retried() {
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let peer = Communicator::builder(address.to_string()).build().unwrap();
-    let error = peer.connect().expect_err("nobody listens there");
-    let words = error.to_string();
-    assert!(words.starts_with(&format!("could not reach the master at {address}: ")), "{words}");
-    assert!(words.contains("refused"), "{words}");
+    let error = peer.connect().expect_err("no master listens there");
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("could not reach the master at {address}: ")), "{text}");
+    assert!(text.contains("refused"), "{text}");
     assert!(matches!(peer.update_topology(), Err(Error::Misuse(_))));
     let master = Master::builder().listen(address.to_string()).build();
     master.run().unwrap();
-    peer.connect().expect("now it is there");
+    peer.connect().expect("the master listens now");
 }
 
 #[test]
@@ -218,30 +218,30 @@ fn a_cancelled_wait_leaves_the_run_and_the_others_continue() {
     let (_master, address) = master();
     let waiting = Arc::new(AtomicBool::new(false));
     let must_end = waiting.clone();
-    let watched = Communicator::builder(&address)
-        .name("watched")
+    let cancelled = Communicator::builder(&address)
+        .name("cancelled")
         .cancel_when(Duration::from_millis(20), move || must_end.load(Ordering::Acquire))
         .build()
-        .expect("it can be made");
-    watched.connect().expect("it is let in");
+        .expect("building");
+    cancelled.connect().expect("connecting");
     let other = {
         let address = address.clone();
         thread::spawn(move || join(&address, "other", 2))
     };
-    while watched.attributes().group_world < 2 {
-        watched.update_topology().expect("the topology is updated");
+    while cancelled.attributes().group_world < 2 {
+        cancelled.update_topology().expect("updating the topology");
     }
-    let other = other.join().expect("the peer did not panic");
+    let other = other.join().expect("the peer panicked");
 
-    // Nobody answers this one.
+    // The other peer does not call.
     let mut data = [1.0_f32; 1000];
     waiting.store(true, Ordering::Release);
     let began = Instant::now();
-    assert_eq!(watched.all_reduce(&mut data, AllReduce::sum()), Err(Error::Interrupted));
+    assert_eq!(cancelled.all_reduce(&mut data, AllReduce::sum()), Err(Error::Interrupted));
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!(data, [1.0; 1000]);
-    assert_eq!(watched.update_topology(), Err(Error::Left));
-    // It has left: the other one is not kept waiting.
-    other.update_topology().expect("the topology is updated");
+    assert_eq!(cancelled.update_topology(), Err(Error::Left));
+    // It has left, so the other peer does not wait for it.
+    other.update_topology().expect("updating the topology");
     assert_eq!(other.attributes().group_world, 1);
 }

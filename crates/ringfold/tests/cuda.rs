@@ -1,7 +1,6 @@
-//! Tensors on a CUDA device: reduced and kept in common as those on the host are, with the same bits.
+//! Tensors on a CUDA device: reduced and synchronized with the same bits as those on the host.
 //!
-//! They need a driver and a device; without, each tells that it was skipped. The memory is allocated by
-//! `ringfold-cuda`, so that no toolkit is needed.
+//! The tests are skipped without a driver and a device. They need no CUDA toolkit.
 
 use half::bf16;
 use ringfold::cuda::{CudaError, DefaultStreamMark, DeviceBuffer, DeviceMemory, Download, Driver, Gpu};
@@ -15,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// Whether there is a device. If not, the test's name was told.
+/// Whether there is a device. If not, reports that the test is skipped.
 fn has_device(test: &str) -> bool {
     let driver = Driver::loaded().map_err(|why| why.to_string());
     let device = driver.and_then(|driver| match driver.device_count() {
@@ -30,11 +29,11 @@ struct Tensor(DeviceBuffer);
 
 impl Tensor {
     fn new<T: Element>(values: &[T]) -> Self {
-        Self(DeviceBuffer::new(0, values.as_bytes()).expect("the device has memory"))
+        Self(DeviceBuffer::new(0, values.as_bytes()).expect("allocating on the device"))
     }
 
     fn values<T: Element>(&self) -> Vec<T> {
-        let bytes = self.0.read().expect("it can be read");
+        let bytes = self.0.read().expect("reading from the device");
         bytes.chunks_exact(size_of::<T>()).map(|chunk| T::read_from_bytes(chunk).unwrap()).collect()
     }
 
@@ -57,31 +56,31 @@ fn reduction<T: Element>(buffers: Buffers, options: AllReduce) -> Reduction {
 
 fn master() -> (Master, String) {
     let master = Master::builder().listen("127.0.0.1:0").build();
-    master.run().expect("a free port can be listened on");
+    master.run().expect("listening on a free port");
     let address = master.addresses()[0].to_string();
     (master, address)
 }
 
-/// A peer that has joined a run of so many.
+/// A peer that has joined a run of `world` peers.
 fn join(address: &str, name: &str, world: u32) -> Communicator {
-    let communicator = Communicator::builder(address).name(name).build().expect("it can be made");
-    communicator.connect().expect("it is let in");
+    let communicator = Communicator::builder(address).name(name).build().expect("building");
+    communicator.connect().expect("connecting");
     let end = Instant::now() + Duration::from_secs(60);
     while communicator.attributes().group_world < world {
-        assert!(Instant::now() < end, "{name} waits for the others in vain");
-        communicator.update_topology().expect("the topology is updated");
+        assert!(Instant::now() < end, "{name}: timed out waiting for the other peers");
+        communicator.update_topology().expect("updating the topology");
     }
     communicator
 }
 
-/// Two peers, each on a thread, and what they return.
+/// Runs two peers, each on a thread, and returns their results.
 fn two_peers<R: Send>(run: impl Fn(Communicator, usize) -> R + Sync) -> [R; 2] {
     let (_master, address) = master();
     thread::scope(|scope| {
         let (run, address) = (&run, &address);
         let peers = [0, 1]
             .map(|number| scope.spawn(move || run(join(address, &format!("peer-{number}"), 2), number)));
-        peers.map(|peer| peer.join().expect("the peer did not panic"))
+        peers.map(|peer| peer.join().expect("the peer panicked"))
     })
 }
 
@@ -134,7 +133,7 @@ fn host_addresses_are_rejected_also_of_pinned_memory() {
     assert_eq!((part.ordinal(), part.len()), (Some(0), 32));
 }
 
-/// What two peers get for these inputs if all is on the host.
+/// The result of two peers with these inputs in host memory.
 fn on_the_host<T: Element>(inputs: &[Vec<T>; 2], options: AllReduce) -> Vec<T> {
     let [one, other] = two_peers(|peer, number| {
         let mut data = inputs[number].clone();
@@ -294,11 +293,11 @@ fn many_are_reduced_with_few_in_flight_and_dropped_work_runs_on() {
         }
         let dropped = Tensor::new(&[1.0_f32; 100]);
         drop(peer.reduce_async(reduction::<f32>(dropped.in_place(), AllReduce::sum().tag(99))));
-        // By the time that this is through on both, the other one is, or can still be.
+        // Both peers have launched the dropped reduce before this one ends.
         peer.reduce(reduction::<f32>(tensors[0].in_place(), AllReduce::sum())).expect("it succeeds");
         let end = Instant::now() + Duration::from_secs(30);
         while dropped.values::<f32>() != [2.0; 100] {
-            assert!(Instant::now() < end, "what was dropped does not end");
+            assert!(Instant::now() < end, "the dropped reduce does not end");
             thread::sleep(Duration::from_millis(5));
         }
     });
@@ -319,7 +318,7 @@ fn sync(peer: &Communicator, revision: u64, weights: &Tensor, host_too: &[f32], 
         entry("host", DType::F32, host(host_too)),
         entry("small", DType::BF16, small.memory()),
     ];
-    peer.sync_memory(revision, state, SyncStrategy::EnforcePopular).expect("the states are made equal")
+    peer.sync_memory(revision, state, SyncStrategy::EnforcePopular).expect("syncing")
 }
 
 #[test]
@@ -327,7 +326,7 @@ fn host_and_device_states_are_equal_and_a_late_joiner_fetches_them() {
     if !has_device("host_and_device_states_are_equal_and_a_late_joiner_fetches_them") {
         return;
     }
-    // More than one piece, and no whole number of leaves.
+    // Several pieces, and not a multiple of the leaf size.
     let weights = floats(5_000_003, 3);
     let small = [bf16::from_f32(1.5); 7];
     let bytes = (weights.len() * 4) as u64;
@@ -342,7 +341,7 @@ fn host_and_device_states_are_equal_and_a_late_joiner_fetches_them() {
             assert_eq!((info.tx_bytes, info.rx_bytes, info.revision), (0, 0, 1));
             joined.send(()).unwrap();
             while peer.attributes().group_world < 3 {
-                peer.update_topology().expect("the topology is updated");
+                peer.update_topology().expect("updating the topology");
             }
             let info = sync(&peer, 2, &mine.0, &[4.0; 10], &mine.1);
             assert_eq!(info.rx_bytes, 0);
@@ -362,7 +361,7 @@ fn host_and_device_states_are_equal_and_a_late_joiner_fetches_them() {
             let info = peer.sync_memory(1, state(), SyncStrategy::EnforcePopular).unwrap();
             assert_eq!((info.tx_bytes, info.rx_bytes), (0, 0), "the hashes are the same");
             while peer.attributes().group_world < 3 {
-                peer.update_topology().expect("the topology is updated");
+                peer.update_topology().expect("updating the topology");
             }
             peer.sync_memory(2, state(), SyncStrategy::EnforcePopular).unwrap();
         });

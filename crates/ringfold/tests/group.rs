@@ -1,4 +1,4 @@
-//! What a group of fixed ranks promises, over TCP and through shared memory.
+//! Groups of fixed ranks, over TCP and through shared memory.
 
 use crate::rank_threads::{bootstrap_file, run_ranks};
 use ringfold::{Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag, View};
@@ -22,13 +22,13 @@ fn everywhere(run: impl Fn(Group) + Sync) {
     }
 }
 
-/// What a rank brings: small numbers, so that sums are exact.
-fn brought(rank: usize, count: usize) -> Vec<f32> {
+/// The input of a rank: small numbers, so that sums are exact.
+fn input_of(rank: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7 + rank * 13) % 101) as f32).collect()
 }
 
-fn summed(world: usize, count: usize) -> Vec<f32> {
-    let all: Vec<_> = (0..world).map(|rank| brought(rank, count)).collect();
+fn sum_of(world: usize, count: usize) -> Vec<f32> {
+    let all: Vec<_> = (0..world).map(|rank| input_of(rank, count)).collect();
     (0..count).map(|i| all.iter().map(|data| data[i]).sum()).collect()
 }
 
@@ -39,21 +39,21 @@ fn reductions_combine_the_data_of_all_ranks() {
     everywhere(|group| {
         let (me, world) = (group.rank(), group.world());
         for count in COUNTS {
-            let mut data = brought(me, count);
+            let mut data = input_of(me, count);
             group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
-            assert_eq!(data, summed(world, count));
+            assert_eq!(data, sum_of(world, count));
             let mut apart = vec![0.0; count];
-            group.all_reduce_into(&brought(me, count), &mut apart, ReduceOp::Sum).unwrap();
-            assert_eq!(apart, summed(world, count));
+            group.all_reduce_into(&input_of(me, count), &mut apart, ReduceOp::Sum).unwrap();
+            assert_eq!(apart, sum_of(world, count));
             for root in 0..world {
-                let mut data = brought(me, count);
+                let mut data = input_of(me, count);
                 group.reduce(&mut data, root, ReduceOp::Sum).unwrap();
-                let expected = if root == me { summed(world, count) } else { brought(me, count) };
+                let expected = if root == me { sum_of(world, count) } else { input_of(me, count) };
                 assert_eq!(data, expected);
             }
             let mut part = vec![0.0; count];
-            group.reduce_scatter(&brought(me, count * world), &mut part, ReduceOp::Sum).unwrap();
-            assert_eq!(part, summed(world, count * world)[me * count..][..count]);
+            group.reduce_scatter(&input_of(me, count * world), &mut part, ReduceOp::Sum).unwrap();
+            assert_eq!(part, sum_of(world, count * world)[me * count..][..count]);
         }
         let mut mean = [me as i32 * 10];
         group.all_reduce(&mut mean, ReduceOp::Avg).unwrap();
@@ -66,26 +66,26 @@ fn data_movement_collectives_deliver_the_right_data() {
     everywhere(|group| {
         let (me, world) = (group.rank(), group.world());
         for count in COUNTS {
-            let all: Vec<f32> = (0..world).flat_map(|rank| brought(rank, count)).collect();
+            let all: Vec<f32> = (0..world).flat_map(|rank| input_of(rank, count)).collect();
             let mut gathered = vec![0.0; count * world];
-            group.all_gather(&brought(me, count), &mut gathered).unwrap();
+            group.all_gather(&input_of(me, count), &mut gathered).unwrap();
             assert_eq!(gathered, all);
             for root in 0..world {
-                let mut data = if root == me { brought(root, count) } else { vec![0.0; count] };
+                let mut data = if root == me { input_of(root, count) } else { vec![0.0; count] };
                 group.broadcast(&mut data, root).unwrap();
-                assert_eq!(data, brought(root, count));
+                assert_eq!(data, input_of(root, count));
                 let mut gathered = vec![0.0; if root == me { count * world } else { 0 }];
-                group.gather(&brought(me, count), &mut gathered, root).unwrap();
+                group.gather(&input_of(me, count), &mut gathered, root).unwrap();
                 assert_eq!(gathered, if root == me { all.clone() } else { vec![] });
                 let mut part = vec![0.0; count];
-                let whole = if root == me { brought(root, count * world) } else { vec![] };
+                let whole = if root == me { input_of(root, count * world) } else { vec![] };
                 group.scatter(&whole, &mut part, root).unwrap();
-                assert_eq!(part, brought(root, count * world)[me * count..][..count]);
+                assert_eq!(part, input_of(root, count * world)[me * count..][..count]);
             }
             let mut swapped = vec![0.0; count * world];
-            group.all_to_all(&brought(me, count * world), &mut swapped).unwrap();
+            group.all_to_all(&input_of(me, count * world), &mut swapped).unwrap();
             for (rank, piece) in swapped.chunks(count.max(1)).enumerate() {
-                assert_eq!(piece, &brought(rank, count * world)[me * count..][..count]);
+                assert_eq!(piece, &input_of(rank, count * world)[me * count..][..count]);
             }
         }
         group.barrier().unwrap();
@@ -97,33 +97,33 @@ fn parts_may_differ_in_size() {
     everywhere(|group| {
         let (me, world) = (group.rank(), group.world());
         for scale in [1, 1000, 40_000] {
-            // The first rank has nothing.
+            // The part of rank 0 is empty.
             let counts: Vec<usize> = (0..world).map(|rank| rank * scale).collect();
             let (mine, total) = (counts[me], counts.iter().sum::<usize>());
             let start = |rank: usize| counts[..rank].iter().sum::<usize>();
-            let all: Vec<f32> = (0..world).flat_map(|rank| brought(rank, counts[rank])).collect();
+            let all: Vec<f32> = (0..world).flat_map(|rank| input_of(rank, counts[rank])).collect();
             let mut gathered = vec![0.0; total];
-            group.all_gather_v(&brought(me, mine), &mut gathered, &counts).unwrap();
+            group.all_gather_v(&input_of(me, mine), &mut gathered, &counts).unwrap();
             assert_eq!(gathered, all);
             let mut part = vec![0.0; mine];
-            group.reduce_scatter_v(&brought(me, total), &mut part, &counts, ReduceOp::Sum).unwrap();
-            assert_eq!(part, summed(world, total)[start(me)..][..mine]);
+            group.reduce_scatter_v(&input_of(me, total), &mut part, &counts, ReduceOp::Sum).unwrap();
+            assert_eq!(part, sum_of(world, total)[start(me)..][..mine]);
             for root in 0..world {
                 let mut gathered = vec![0.0; if root == me { total } else { 0 }];
                 let known = if root == me { counts.clone() } else { vec![] };
-                group.gather_v(&brought(me, mine), &mut gathered, &known, root).unwrap();
+                group.gather_v(&input_of(me, mine), &mut gathered, &known, root).unwrap();
                 assert_eq!(gathered, if root == me { all.clone() } else { vec![] });
-                let whole = if root == me { brought(root, total) } else { vec![] };
+                let whole = if root == me { input_of(root, total) } else { vec![] };
                 group.scatter_v(&whole, &mut part, &known, root).unwrap();
-                assert_eq!(part, brought(root, total)[start(me)..][..mine]);
+                assert_eq!(part, input_of(root, total)[start(me)..][..mine]);
             }
             // Rank a sends b elements times the scale to rank b.
             let send: Vec<usize> = (0..world).map(|to| to * scale).collect();
             let receive = vec![me * scale; world];
             let mut swapped = vec![0.0; me * scale * world];
-            group.all_to_all_v(&brought(me, total), &send, &mut swapped, &receive).unwrap();
+            group.all_to_all_v(&input_of(me, total), &send, &mut swapped, &receive).unwrap();
             let expected: Vec<f32> =
-                (0..world).flat_map(|from| brought(from, total)[start(me)..][..mine].to_vec()).collect();
+                (0..world).flat_map(|from| input_of(from, total)[start(me)..][..mine].to_vec()).collect();
             assert_eq!(swapped, expected);
         }
     });
@@ -142,20 +142,20 @@ fn transfers_keep_their_order_and_disturb_no_collective() {
                 op: GroupOp::Send { to: next, tag: TransferTag::default() },
                 dtype: ringfold::DType::F32,
                 buffers: GroupBuffers::OutOfPlace {
-                    input: vec![View::from(bytes(&brought(me + tag, count)))],
+                    input: vec![View::from(bytes(&input_of(me + tag, count)))],
                     output: vec![],
                 },
                 timeout: None,
             };
             let first = group.submit(send(1)).unwrap();
             let second = group.submit(send(2)).unwrap();
-            let mut sum = brought(me, count);
+            let mut sum = input_of(me, count);
             group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-            assert_eq!(sum, summed(world, count));
+            assert_eq!(sum, sum_of(world, count));
             let mut data = vec![0.0; count];
             for tag in [1, 2] {
                 group.recv(&mut data, previous).unwrap();
-                assert_eq!(data, brought(previous + tag, count));
+                assert_eq!(data, input_of(previous + tag, count));
             }
             first.wait().unwrap();
             second.wait().unwrap();
@@ -173,23 +173,21 @@ fn asynchronous_work_is_executed_in_order() {
         let world = group.world();
         let works: Vec<_> = (0..20)
             .map(|_| {
-                let buffers = GroupBuffers::InPlace(Memory::from(bytes(&brought(group.rank(), 5000))));
+                let buffers = GroupBuffers::InPlace(Memory::from(bytes(&input_of(group.rank(), 5000))));
                 let op = GroupOp::AllReduce(ReduceOp::Sum);
                 let dtype = ringfold::DType::F32;
                 group.submit(Operation { op, dtype, buffers, timeout: None }).unwrap()
             })
             .collect();
-        let mut data = brought(group.rank(), 10);
+        let mut data = input_of(group.rank(), 10);
         group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
-        assert_eq!(data, summed(world, 10));
-        assert!(works.iter().all(|work| work.is_done()), "what was begun earlier ends earlier");
+        assert_eq!(data, sum_of(world, 10));
+        assert!(works.iter().all(|work| work.is_done()), "earlier work ends earlier");
         for work in works {
             let (result, buffers) = work.finish();
             result.unwrap();
-            let Some(GroupBuffers::InPlace(memory)) = buffers else {
-                panic!("the memory does not come back")
-            };
-            assert_eq!(memory.as_slice(), bytes(&summed(world, 5000)));
+            let Some(GroupBuffers::InPlace(memory)) = buffers else { panic!("no memory was returned") };
+            assert_eq!(memory.as_slice(), bytes(&sum_of(world, 5000)));
         }
     });
 }
@@ -209,7 +207,7 @@ fn several_groups_live_side_by_side() {
                         for (number, group) in groups.iter().enumerate() {
                             scope.spawn(move || {
                                 for _ in 0..50 {
-                                    let mut data = brought(rank + number, 10_000);
+                                    let mut data = input_of(rank + number, 10_000);
                                     group.all_reduce(&mut data, ReduceOp::Max).unwrap();
                                 }
                             });
@@ -235,7 +233,7 @@ fn invalid_arguments_are_rejected_before_anything_is_sent() {
         assert!(error(group.all_gather(&[1.0_f32], &mut vec![0.0; world + 1])).contains("output"));
         assert!(error(group.all_reduce(&mut [1.0_f32], ReduceOp::BitAnd)).contains("float32"));
         assert!(error(group.all_gather_v(&[1.0_f32], &mut [0.0], &vec![1; world + 1])).contains("counts"));
-        // The group is none the worse for it.
+        // The group still works.
         group.barrier().unwrap();
     });
 }
@@ -259,7 +257,7 @@ fn a_missing_rank_is_named_at_the_timeout() {
         let began = Instant::now();
         let errors = ranks(3, media, |group| {
             if group.rank() == 1 {
-                // It lives, but never calls.
+                // This rank lives, but never calls.
                 let mut failure = None;
                 while failure.is_none() && began.elapsed() < Duration::from_secs(60) {
                     std::thread::sleep(Duration::from_millis(10));
@@ -326,32 +324,32 @@ fn an_aborted_group_fails_on_all_ranks() {
 #[test]
 fn on_failure_is_called_once_and_never_after_leaving() {
     for media in [Media::Tcp, Media::Auto] {
-        let told = AtomicUsize::new(0);
+        let calls = AtomicUsize::new(0);
         ranks(2, media, |group| {
-            let (say, heard) = std::sync::mpsc::channel();
-            let early = say.clone();
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let early = sender.clone();
             group.on_failure(move |error| early.send(error.to_string()).unwrap());
             group.barrier().unwrap();
             if group.rank() == 1 {
                 group.abort();
             }
-            // Nobody waits in a call of the group.
-            let words = heard.recv_timeout(Duration::from_secs(30)).unwrap();
-            assert!(words.contains("rank 1") && words.contains("aborted the group"), "{words}");
-            group.on_failure(move |error| say.send(error.to_string()).unwrap());
-            assert_eq!(heard.try_recv().unwrap(), words, "it has failed already");
-            assert!(heard.recv_timeout(Duration::from_millis(50)).is_err());
-            told.fetch_add(1, Ordering::Relaxed);
+            // No thread waits in a call of the group.
+            let text = receiver.recv_timeout(Duration::from_secs(30)).unwrap();
+            assert!(text.contains("rank 1") && text.contains("aborted the group"), "{text}");
+            group.on_failure(move |error| sender.send(error.to_string()).unwrap());
+            assert_eq!(receiver.try_recv().unwrap(), text, "it has failed already");
+            assert!(receiver.recv_timeout(Duration::from_millis(50)).is_err());
+            calls.fetch_add(1, Ordering::Relaxed);
         });
-        assert_eq!(told.into_inner(), 2);
+        assert_eq!(calls.into_inner(), 2);
         ranks(2, media, |group| {
-            let (say, heard) = std::sync::mpsc::channel();
-            group.on_failure(move |error| say.send(error.to_string()).unwrap());
+            let (sender, receiver) = std::sync::mpsc::channel();
+            group.on_failure(move |error| sender.send(error.to_string()).unwrap());
             group.barrier().unwrap();
             group.close();
             assert!(
-                heard.recv_timeout(Duration::from_secs(30)).is_err(),
-                "it was let go of, or told nothing"
+                receiver.recv_timeout(Duration::from_secs(30)).is_err(),
+                "the callback ran after leaving"
             );
         });
     }
@@ -361,19 +359,19 @@ fn on_failure_is_called_once_and_never_after_leaving() {
 fn an_on_failure_callback_may_call_the_group() {
     for media in [Media::Tcp, Media::Auto] {
         ranks(2, media, |group| {
-            let (say, heard) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             let of_callback = group.clone();
             group.on_failure(move |error| {
                 let barrier = of_callback.barrier();
                 of_callback.abort();
-                say.send((error.clone(), of_callback.failure(), barrier)).unwrap();
+                sender.send((error.clone(), of_callback.failure(), barrier)).unwrap();
             });
             group.barrier().unwrap();
             if group.rank() == 1 {
                 let group = group.clone();
                 std::thread::spawn(move || group.abort());
             }
-            let (error, failure, barrier) = heard.recv_timeout(Duration::from_secs(30)).unwrap();
+            let (error, failure, barrier) = receiver.recv_timeout(Duration::from_secs(30)).unwrap();
             assert_eq!((failure.as_ref(), barrier.as_ref()), (Some(&error), Err(&error)));
         });
     }
@@ -399,5 +397,39 @@ fn a_panic_in_submit_then_fails_only_that_operation() {
             next.wait_for(Duration::from_secs(30)).expect("an end").unwrap();
             group.barrier().unwrap();
         });
+    }
+}
+
+#[test]
+fn a_closure_that_panics_when_it_is_dropped_unused_does_no_harm() {
+    struct PanicsOnDrop;
+    impl Drop for PanicsOnDrop {
+        fn drop(&mut self) {
+            panic!("dropped");
+        }
+    }
+    let group = Group::builder().rank(0).world(1).connect().unwrap();
+    let sum = |buffers| Operation {
+        op: GroupOp::AllReduce(ReduceOp::Sum),
+        dtype: ringfold::DType::U8,
+        buffers: GroupBuffers::InPlace(buffers),
+        timeout: None,
+    };
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let (enter, entered) = std::sync::mpsc::channel();
+    let first = group.submit_then(sum(Memory::from(vec![1])), move |_| {
+        enter.send(()).unwrap();
+        let _ = held.recv_timeout(Duration::from_secs(30));
+    });
+    entered.recv_timeout(Duration::from_secs(30)).unwrap();
+    // The group fails while these wait in the queue, so their closures are dropped unused by its thread.
+    let bombs = [PanicsOnDrop, PanicsOnDrop];
+    let waiting =
+        bombs.map(|bomb| group.submit_then(sum(Memory::from(vec![1])), move |_| drop(bomb)).unwrap());
+    group.abort();
+    drop(hold);
+    first.unwrap().wait_for(Duration::from_secs(30)).expect("an end").unwrap();
+    for work in waiting {
+        work.wait_for(Duration::from_secs(30)).expect("an end").unwrap_err();
     }
 }

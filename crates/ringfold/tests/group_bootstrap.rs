@@ -1,4 +1,4 @@
-//! How groups come about: by notices, at places, and out of other groups.
+//! Forming groups: by address exchanges, listeners and splits.
 
 use ringfold::{AddressExchange, Bootstrap, BootstrapListener, Error, Group, GroupBuilder, Media, ReduceOp};
 use std::io;
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-/// Ten times what anything here takes.
+/// Much longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
 fn builder(rank: usize, world: usize, at: &Bootstrap) -> GroupBuilder {
     Group::builder().rank(rank).world(world).bootstrap(at.clone()).timeout(LONG).connect_timeout(LONG)
 }
 
-/// Runs all ranks as threads, and returns what came of each.
+/// Runs all ranks as threads, and returns their results.
 fn each<R: Send>(world: usize, run: impl Fn(usize) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let run = &run;
@@ -22,13 +22,13 @@ fn each<R: Send>(world: usize, run: impl Fn(usize) -> R + Sync) -> Vec<R> {
     })
 }
 
-/// A group in threads.
+/// Runs the ranks of a group as threads.
 fn ranks<R: Send>(world: usize, media: Media, run: impl Fn(Group) -> R + Sync) -> Vec<R> {
     let at = Bootstrap::Listener(BootstrapListener::open().unwrap());
     each(world, |rank| run(builder(rank, world, &at).media(media).connect().unwrap()))
 }
 
-/// Whether a group works: everyone's number is in the sum.
+/// Checks that a group works: the sum has the numbers of all ranks.
 #[track_caller]
 fn works(group: &Group, numbers: &[usize]) {
     assert_eq!(group.world(), numbers.len());
@@ -37,30 +37,30 @@ fn works(group: &Group, numbers: &[usize]) {
     assert_eq!(data, [numbers.iter().sum::<usize>() as i64; 100]);
 }
 
-/// A notice board in memory.
+/// An address exchange in memory.
 #[derive(Default)]
-struct Pinboard {
+struct MemoryExchange {
     text: Mutex<Option<String>>,
     reads: AtomicUsize,
     is_withdrawn: AtomicBool,
 }
 
-impl Pinboard {
+impl MemoryExchange {
     fn with(text: impl Into<String>) -> Arc<Self> {
         Arc::new(Self { text: Mutex::new(Some(text.into())), ..Self::default() })
     }
 }
 
-impl AddressExchange for Pinboard {
+impl AddressExchange for MemoryExchange {
     fn post(&self, text: &str) -> io::Result<()> {
         *self.text.lock().unwrap() = Some(text.to_owned());
         Ok(())
     }
 
     fn read(&self) -> io::Result<Option<String>> {
-        // Stores may well fail for a moment.
+        // Reads may fail temporarily.
         if self.reads.fetch_add(1, Ordering::Relaxed) == 1 {
-            return Err(io::Error::other("the store hiccups"));
+            return Err(io::Error::other("temporary failure"));
         }
         Ok(self.text.lock().unwrap().clone())
     }
@@ -70,7 +70,7 @@ impl AddressExchange for Pinboard {
     }
 
     fn describe(&self) -> String {
-        "the pinboard".into()
+        "the memory exchange".into()
     }
 }
 
@@ -79,7 +79,7 @@ fn ranks_connect_by_an_address_exchange_with_stale_content() {
     let gone = BootstrapListener::open().unwrap().announcement();
     let silent = BootstrapListener::open().unwrap();
     let silent_text = silent.announcement();
-    // Another secret at a place where someone meets.
+    // A wrong secret for a listener that another group uses.
     let busy = BootstrapListener::open().unwrap();
     let last = busy.announcement();
     let mut parts: Vec<_> = last.splitn(4, ':').collect();
@@ -94,16 +94,16 @@ fn ranks_connect_by_an_address_exchange_with_stale_content() {
         })
     };
     for stale in ["", "something else altogether", &gone, &silent_text, &wrong] {
-        let board = Pinboard::with(stale);
-        let at = Bootstrap::Exchange(board.clone());
+        let exchange = MemoryExchange::with(stale);
+        let at = Bootstrap::Exchange(exchange.clone());
         each(3, |rank| {
             if rank == 0 {
                 std::thread::sleep(Duration::from_millis(100));
             }
             works(&builder(rank, 3, &at).connect().unwrap(), &[1, 2, 4]);
         });
-        assert!(board.is_withdrawn.load(Ordering::Relaxed), "{stale}");
-        assert!(board.reads.load(Ordering::Relaxed) > 1, "{stale}");
+        assert!(exchange.is_withdrawn.load(Ordering::Relaxed), "{stale}");
+        assert!(exchange.reads.load(Ordering::Relaxed) > 1, "{stale}");
     }
     ends.store(true, Ordering::Relaxed);
     assert_eq!(others.join().unwrap().unwrap_err(), Error::Interrupted);
@@ -111,18 +111,18 @@ fn ranks_connect_by_an_address_exchange_with_stale_content() {
 
 #[test]
 fn an_empty_address_exchange_is_named_in_the_error() {
-    let at = Bootstrap::Exchange(Arc::new(Pinboard::default()));
+    let at = Bootstrap::Exchange(Arc::new(MemoryExchange::default()));
     let error = builder(1, 2, &at).connect_timeout(Duration::from_millis(200)).connect().unwrap_err();
-    assert!(error.to_string().contains("the pinboard is empty"), "{error}");
+    assert!(error.to_string().contains("the memory exchange is empty"), "{error}");
 }
 
 #[test]
 fn ranks_with_an_announcement_may_connect_before_rank_0() {
     for media in [Media::Auto, Media::Tcp] {
-        let place = BootstrapListener::open().unwrap();
+        let listener = BootstrapListener::open().unwrap();
         let at = |rank: usize| match rank {
-            0 => Bootstrap::Listener(place.clone()),
-            _ => Bootstrap::Announcement(place.announcement()),
+            0 => Bootstrap::Listener(listener.clone()),
+            _ => Bootstrap::Announcement(listener.announcement()),
         };
         each(4, |rank| {
             if rank == 0 {
@@ -139,22 +139,22 @@ fn invalid_bootstraps_are_rejected_at_once() {
         Err(Error::BadArgument(why)) => why,
         other => panic!("{other:?}"),
     };
-    let told = Bootstrap::Announcement("nonsense".into());
-    assert!(bad(builder(1, 2, &told).connect()).contains("announcement"));
-    let told = Bootstrap::Announcement(BootstrapListener::open().unwrap().announcement());
-    assert!(bad(builder(0, 2, &told).connect()).contains("rank 0"));
-    assert!(!format!("{told:?} {told}").contains(':'), "a secret is shown: {told:?}");
+    let at = Bootstrap::Announcement("nonsense".into());
+    assert!(bad(builder(1, 2, &at).connect()).contains("announcement"));
+    let at = Bootstrap::Announcement(BootstrapListener::open().unwrap().announcement());
+    assert!(bad(builder(0, 2, &at).connect()).contains("rank 0"));
+    assert!(!format!("{at:?} {at}").contains(':'), "a secret is shown: {at:?}");
 }
 
 #[test]
 fn groups_with_different_names_share_one_listener() {
-    let place = BootstrapListener::open().unwrap();
+    let listener = BootstrapListener::open().unwrap();
     each(6, |number| {
         let (name, rank) = (["blue", "green"][number % 2], number / 2);
         let at = if rank == 0 {
-            Bootstrap::Listener(place.clone())
+            Bootstrap::Listener(listener.clone())
         } else {
-            Bootstrap::Announcement(place.announcement())
+            Bootstrap::Announcement(listener.announcement())
         };
         for round in 0..5 {
             let group = builder(rank, 3, &at).name(format!("{name} {round}")).connect().unwrap();
@@ -165,31 +165,32 @@ fn groups_with_different_names_share_one_listener() {
 
 #[test]
 fn a_listener_can_be_used_again_after_a_failed_bootstrap() {
-    let place = BootstrapListener::open().unwrap();
-    let (host, told) = (Bootstrap::Listener(place.clone()), Bootstrap::Announcement(place.announcement()));
+    let listener = BootstrapListener::open().unwrap();
+    let (host, announced) =
+        (Bootstrap::Listener(listener.clone()), Bootstrap::Announcement(listener.announcement()));
     let briefly = Duration::from_millis(300);
-    // Someone comes, and gives up before rank 0 does.
-    builder(1, 2, &told).connect_timeout(briefly).connect().unwrap_err();
-    // Someone comes, and is told that the third one never came.
+    // Rank 1 connects, and times out before rank 0 connects.
+    builder(1, 2, &announced).connect_timeout(briefly).connect().unwrap_err();
+    // Both report that rank 2 is missing.
     let ends = each(2, |rank| {
-        let at = if rank == 0 { &host } else { &told };
-        let patience = if rank == 0 { briefly } else { LONG };
-        builder(rank, 3, at).connect_timeout(patience).connect().unwrap_err().to_string()
+        let at = if rank == 0 { &host } else { &announced };
+        let timeout = if rank == 0 { briefly } else { LONG };
+        builder(rank, 3, at).connect_timeout(timeout).connect().unwrap_err().to_string()
     });
     for error in ends {
         assert!(error.contains("waiting for rank 2"), "{error}");
     }
     each(3, |rank| {
-        let at = if rank == 0 { &host } else { &told };
+        let at = if rank == 0 { &host } else { &announced };
         works(&builder(rank, 3, at).connect().unwrap(), &[1, 2, 4]);
     });
 }
 
 #[test]
 fn connect_can_be_cancelled() {
-    let place = BootstrapListener::open().unwrap();
-    let silent = Bootstrap::Announcement(place.announcement());
-    let nobody = Bootstrap::Exchange(Arc::new(Pinboard::default()));
+    let listener = BootstrapListener::open().unwrap();
+    let silent = Bootstrap::Announcement(listener.announcement());
+    let nobody = Bootstrap::Exchange(Arc::new(MemoryExchange::default()));
     let alone = Bootstrap::Listener(BootstrapListener::open().unwrap());
     for (rank, at) in [(1, silent), (1, nobody), (0, alone)] {
         let begun = Instant::now();
@@ -230,7 +231,7 @@ fn splits_nest_repeat_and_outlive_their_parents() {
             for group in &all {
                 works(group, &[3, 2, 1, 0]);
             }
-            // Ranks of the parent, which counts the other way round.
+            // The ranks of the parent are in reverse order.
             let nested = if me < 3 { Some(all[1].split(&[1, 2, 3], "nested").unwrap()) } else { None };
             drop(all);
             if let Some(nested) = nested {
@@ -250,7 +251,7 @@ fn a_split_does_not_disturb_transfers_and_collectives() {
         ranks(3, media, |group| {
             let me = group.rank();
             if me == 0 {
-                // It is on its way when the split begins.
+                // It is in flight when the split starts.
                 group.send(&[7_i32; 10], 1).unwrap();
             }
             if me < 2 {
@@ -308,7 +309,7 @@ fn a_waiting_split_reports_the_failure_of_its_parent_and_ranks_that_left() {
             let errors = ranks(3, Media::Auto, |group| {
                 let mut error = format!("rank {late}");
                 if group.rank() != late {
-                    error = group.split(&[0, 1, 2], "vain").unwrap_err().to_string();
+                    error = group.split(&[0, 1, 2], "incomplete").unwrap_err().to_string();
                 } else {
                     std::thread::sleep(Duration::from_millis(100));
                     if leaves {
@@ -317,7 +318,7 @@ fn a_waiting_split_reports_the_failure_of_its_parent_and_ranks_that_left() {
                         group.abort();
                     }
                 }
-                // Nobody else leaves before all have heard.
+                // No other rank leaves before all have seen the failure.
                 heard.wait();
                 error
             });
@@ -335,21 +336,21 @@ fn a_rank_that_does_not_split_is_named_and_the_parent_continues() {
     ranks(3, Media::Auto, |group| {
         let me = group.rank();
         let briefly = Duration::from_millis(300);
-        // First the leader does not come, then another one.
+        // First the leader is missing, then another rank.
         for missing in [0, 2] {
             if me != missing {
-                let error = group.split_within(&[0, 1, 2], "vain", briefly).unwrap_err();
+                let error = group.split_within(&[0, 1, 2], "incomplete", briefly).unwrap_err();
                 assert!(matches!(error, Error::BootstrapFailed(_)), "{error}");
             }
             done.wait();
         }
-        works(&group.split(&[0, 1, 2], "vain").unwrap(), &[1, 2, 4]);
+        works(&group.split(&[0, 1, 2], "incomplete").unwrap(), &[1, 2, 4]);
         works(&group, &[1, 2, 4]);
     });
 }
 
-/// Descriptors and threads of this process.
-fn belongings() -> (usize, usize) {
+/// The numbers of descriptors and threads of this process.
+fn usage() -> (usize, usize) {
     let count = |path: &str| std::fs::read_dir(path).unwrap().count();
     (count("/proc/self/fd"), count("/proc/self/task"))
 }
@@ -365,7 +366,7 @@ fn many_splits_leave_nothing_behind() {
             works(&group.split(&[0, 1, 2], "first").unwrap(), &[1, 2, 4]);
             steps.wait();
             std::thread::sleep(Duration::from_millis(200));
-            let before = belongings();
+            let before = usage();
             steps.wait();
             before
         };
@@ -376,7 +377,7 @@ fn many_splits_leave_nothing_behind() {
         steps.wait();
         let until = Instant::now() + Duration::from_secs(10);
         loop {
-            let (descriptors, threads) = belongings();
+            let (descriptors, threads) = usage();
             if descriptors <= before.0 && threads <= before.1 {
                 break;
             }

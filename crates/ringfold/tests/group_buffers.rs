@@ -1,4 +1,4 @@
-//! Memory that a group is given and can't use, or has no use for, harms nobody.
+//! Invalid and unused buffers of a group's operations.
 
 use crate::rank_threads::run_on_both_media;
 use ringfold::{DType, Error, Group, GroupBuffers, GroupOp, Memory, Operation, ReduceOp, TransferTag, View};

@@ -1,4 +1,4 @@
-//! Waits can be watched, and left off.
+//! Cancelling waits of a group.
 
 use crate::rank_threads::run_on_both_media;
 use ringfold::{DType, Error, Group, GroupBuffers, GroupOp, Memory, Operation, ReduceOp};
@@ -8,19 +8,19 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// When this thread has to leave off.
-    static LEAVES_AT: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// When the waits of this thread are cancelled.
+    static CANCELS_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-fn leave_after(patience: Duration) {
-    LEAVES_AT.set(Some(Instant::now() + patience));
+fn cancel_after(delay: Duration) {
+    CANCELS_AT.set(Some(Instant::now() + delay));
 }
 
-/// Once, as a signal would.
+/// Returns true once, like a signal.
 fn must_end() -> bool {
-    let must = LEAVES_AT.get().is_some_and(|at| at <= Instant::now());
+    let must = CANCELS_AT.get().is_some_and(|at| at <= Instant::now());
     if must {
-        LEAVES_AT.set(None);
+        CANCELS_AT.set(None);
     }
     must
 }
@@ -34,7 +34,7 @@ fn pairs(run: impl Fn(Group) + Sync) {
     );
 }
 
-const PATIENCE: Duration = Duration::from_millis(100);
+const CANCEL_DELAY: Duration = Duration::from_millis(100);
 const SOON: Duration = Duration::from_secs(10);
 
 fn reduction(bytes: usize) -> Operation {
@@ -42,22 +42,22 @@ fn reduction(bytes: usize) -> Operation {
     let op = GroupOp::AllReduce(ReduceOp::Sum);
     Operation { op, dtype: DType::U8, buffers, timeout: None }
 }
-/// Rank 0 leaves off a call that rank 1 never makes.
-fn leave_off(call: impl Fn(&Group) -> Result<(), Error> + Sync) {
+/// Rank 0 cancels a call that rank 1 never makes.
+fn cancel(call: impl Fn(&Group) -> Result<(), Error> + Sync) {
     let is_over = Barrier::new(2);
     pairs(|group| {
         if group.rank() == 0 {
             let began = Instant::now();
-            leave_after(PATIENCE);
+            cancel_after(CANCEL_DELAY);
             assert_eq!(call(&group), Err(Error::Interrupted));
-            assert!(began.elapsed() >= PATIENCE && began.elapsed() < SOON, "{:?}", began.elapsed());
+            assert!(began.elapsed() >= CANCEL_DELAY && began.elapsed() < SOON, "{:?}", began.elapsed());
             is_over.wait();
         } else {
-            // A call before the news is here would only find that rank 0 was in another one.
-            let (told, news) = channel();
-            group.on_failure(move |_| told.send(()).unwrap_or_default());
+            // A call before the failure is known would only detect different calls.
+            let (sender, receiver) = channel();
+            group.on_failure(move |_| sender.send(()).unwrap_or_default());
             is_over.wait();
-            news.recv_timeout(SOON).unwrap();
+            receiver.recv_timeout(SOON).unwrap();
             let began = Instant::now();
             let error = group.barrier().unwrap_err().to_string();
             assert!(error.contains("rank 0 (") && error.contains("aborted the group"), "{error}");
@@ -68,19 +68,19 @@ fn leave_off(call: impl Fn(&Group) -> Result<(), Error> + Sync) {
 
 #[test]
 fn a_cancelled_collective_fails_the_group_for_all() {
-    leave_off(Group::barrier);
-    leave_off(|group| group.all_reduce(&mut vec![1_u8; 1 << 20], ReduceOp::Sum));
+    cancel(Group::barrier);
+    cancel(|group| group.all_reduce(&mut vec![1_u8; 1 << 20], ReduceOp::Sum));
 }
 
 #[test]
 fn a_cancelled_transfer_fails_the_group_for_all() {
-    leave_off(|group| group.recv(&mut [0_u8; 5], 1));
-    leave_off(|group| group.send(&vec![0_u8; 64 << 20], 1));
+    cancel(|group| group.recv(&mut [0_u8; 5], 1));
+    cancel(|group| group.send(&vec![0_u8; 64 << 20], 1));
 }
 
 #[test]
 fn a_queued_collective_can_be_cancelled() {
-    leave_off(|group| {
+    cancel(|group| {
         let work = group.submit(reduction(10)).unwrap();
         let result = group.barrier();
         assert!(work.wait().is_err());
@@ -90,20 +90,20 @@ fn a_queued_collective_can_be_cancelled() {
 
 #[test]
 fn a_work_whose_wait_is_cancelled_continues() {
-    let all_saw = Barrier::new(2);
+    let cancelled = Barrier::new(2);
     pairs(|group| {
         if group.rank() == 1 {
-            all_saw.wait();
+            cancelled.wait();
         }
         let work = group.submit(reduction(1000)).unwrap();
         if group.rank() == 0 {
-            leave_after(PATIENCE);
+            cancel_after(CANCEL_DELAY);
             assert_eq!(work.wait(), Err(Error::WaitCancelled));
-            all_saw.wait();
+            cancelled.wait();
         }
         let (result, buffers) = work.finish();
         result.unwrap();
-        let Some(GroupBuffers::InPlace(memory)) = buffers else { panic!("the memory is lost") };
+        let Some(GroupBuffers::InPlace(memory)) = buffers else { panic!("no memory was returned") };
         assert_eq!(memory.as_slice(), [2; 1000]);
         group.barrier().unwrap();
     });

@@ -1,4 +1,4 @@
-//! The end of a program with groups that were retired. Alone in its process: it is about all of them.
+//! `finish_retired` at the end of a program.
 
 use ringfold::{
     Bootstrap, DType, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, finish_retired,
@@ -15,15 +15,15 @@ fn finish_retired_waits_for_groups_until_its_timeout() {
                 let builder = Group::builder().rank(rank).world(2).bootstrap(at.clone()).media(media);
                 scope.spawn(move || {
                     let group = builder.timeout(Duration::from_secs(20)).connect().unwrap();
-                    if rank == 0 { end(&group) } else { see_the_end(&group) }
+                    if rank == 0 { end(&group) } else { wait_for_failure(&group) }
                 });
             }
         });
-        assert_eq!(finish_retired(Duration::from_secs(20)), 0, "all have left");
+        assert_eq!(finish_retired(Duration::from_secs(20)), 0, "all groups have left");
     }
 }
 
-/// The other rank never comes.
+/// The other rank never calls.
 fn end(group: &Group) {
     let buffers = GroupBuffers::InPlace(Memory::from(vec![1; 10]));
     let op = GroupOp::AllReduce(ReduceOp::Sum);
@@ -35,7 +35,7 @@ fn end(group: &Group) {
     assert!(work.wait().is_err());
 }
 
-fn see_the_end(group: &Group) {
+fn wait_for_failure(group: &Group) {
     while group.failure().is_none() {
         std::thread::sleep(Duration::from_millis(5));
     }

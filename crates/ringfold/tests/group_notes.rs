@@ -1,4 +1,4 @@
-//! Transfers with tags, and what ranks learn of each other beside operations.
+//! Tagged transfers, their senders, and notes.
 
 use crate::rank_threads::run_on_both_media;
 use ringfold::{DType, Error, Group, GroupOp, TransferTag};
@@ -47,7 +47,7 @@ fn a_sender_is_visible_before_the_receive() {
     ranks(3, |group| {
         let tag = TransferTag::new(5).expect("a tag");
         if group.rank() > 0 {
-            // Longer than what is sent without being asked for.
+            // Longer than what is sent eagerly.
             return send(group, 5, 0, &vec![group.rank() as u8; 1 << 22]);
         }
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! What a failed operation has overwritten is put back, if that was asked for.
+//! Restoring buffers after a failure.
 
 use crate::rank_threads::run_on_both_media;
 use ringfold::{DType, Error, Group, GroupBuffers, GroupOp, Memory, Operation, ReduceOp, TransferTag, View};
@@ -40,7 +40,7 @@ fn groups_that_restore_compute_the_same_results() {
                 .unwrap();
             let (result, buffers) = work.finish();
             result.unwrap();
-            let Some(GroupBuffers::InPlace(memory)) = buffers else { panic!("the memory is lost") };
+            let Some(GroupBuffers::InPlace(memory)) = buffers else { panic!("no memory was returned") };
             assert!(memory.as_slice().iter().all(|value| *value == 3));
         }
         let next = (me + 1) % world;
@@ -58,7 +58,7 @@ fn groups_that_restore_compute_the_same_results() {
     });
 }
 
-/// One operation that the last rank takes no part in: for the others it fails, and their memory is as it was.
+/// An operation that the last rank does not call: it fails on the others, and their buffers are restored.
 fn fail(op: GroupOp, count: usize, in_background: bool) {
     let all_tried = Barrier::new(3);
     ranks(3, Duration::from_millis(300), |group| {
@@ -73,7 +73,7 @@ fn fail(op: GroupOp, count: usize, in_background: bool) {
                 data = match buffers {
                     Some(GroupBuffers::InPlace(memory)) => memory.as_slice().to_vec(),
                     Some(GroupBuffers::OutOfPlace { input, .. }) => input[0].as_slice().to_vec(),
-                    None => panic!("the memory is lost"),
+                    None => panic!("no memory was returned"),
                 };
                 result.unwrap_err()
             } else {
@@ -95,7 +95,7 @@ fn a_failed_operation_restores_in_place_buffers() {
         for count in [1, 5000, 1 << 20] {
             fail(GroupOp::AllReduce(ReduceOp::Sum), count, in_background);
             fail(GroupOp::Reduce { root: 0, op: ReduceOp::Max }, count, in_background);
-            // Rank 1 gets everything, and has it back: not all have it.
+            // Rank 1 receives everything, but must restore it: not all ranks have the result.
             fail(GroupOp::Broadcast { root: 0 }, count, in_background);
         }
     }
@@ -126,7 +126,7 @@ fn a_failed_gather_does_not_change_a_list_of_outputs() {
         let buffers = GroupBuffers::OutOfPlace { input: vec![View::from(vec![1; 10])], output };
         let (result, buffers) = group.submit(operation(GroupOp::AllGather, buffers)).unwrap().finish();
         result.unwrap_err();
-        let Some(GroupBuffers::OutOfPlace { output, .. }) = buffers else { panic!("the memory is lost") };
+        let Some(GroupBuffers::OutOfPlace { output, .. }) = buffers else { panic!("no memory was returned") };
         assert!(output.iter().all(|memory| memory.as_slice() == [7; 10]));
     });
 }

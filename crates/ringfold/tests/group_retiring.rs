@@ -1,4 +1,4 @@
-//! Groups that are retired take nothing more, and finish what was begun.
+//! Retired groups accept no more operations, and complete those in flight.
 
 use crate::rank_threads::run_on_both_media;
 use ringfold::{
@@ -14,7 +14,7 @@ fn pairs(run: impl Fn(Group) + Sync) {
 fn submit(group: &Group, op: GroupOp, buffers: GroupBuffers) -> GroupWork {
     group.submit(Operation { op, dtype: DType::U8, buffers, timeout: None }).unwrap()
 }
-/// Begins five reductions and a transfer to rank 1, and forgets them.
+/// Starts five reductions and a transfer to rank 1, and drops their handles.
 fn begin(group: &Group) {
     for _ in 0..5 {
         let buffers = GroupBuffers::InPlace(Memory::from(vec![1; 100_000]));
@@ -28,7 +28,7 @@ fn begin(group: &Group) {
     ));
 }
 
-/// What rank 1 does with that, later.
+/// The counterpart of `begin` on rank 1, some time later.
 fn take(group: &Group) {
     std::thread::sleep(Duration::from_millis(300));
     for _ in 0..5 {
@@ -53,7 +53,7 @@ fn retiring_completes_operations_in_flight() {
         let began = Instant::now();
         group.retire();
         group.retire();
-        assert!(began.elapsed() < Duration::from_millis(200), "nobody is waited for");
+        assert!(began.elapsed() < Duration::from_millis(200), "retire does not wait");
         assert!(matches!(group.barrier(), Err(Error::Left)));
         assert!(matches!(group.send(&[1], 1), Err(Error::Left)));
         let buffers = GroupBuffers::InPlace(Memory::from(vec![1]));

@@ -1,4 +1,4 @@
-//! A log whose reader is gone may panic. Here it always does, on the master's thread.
+//! A log may panic, for example if its output is closed. Here it always does, on the master's thread.
 
 use ringfold::{Error, Master};
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ impl Subscriber for Panicking {
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, _: &Event<'_>) {
-        assert_ne!(std::thread::current().name(), Some("ringfold-master"), "nobody reads the log");
+        assert_ne!(std::thread::current().name(), Some("ringfold-master"), "the log panics");
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
@@ -33,8 +33,8 @@ fn a_panicking_log_does_not_block_the_wait_for_a_master() {
     }
     tracing::subscriber::set_global_default(Panicking).expect("the only log");
     let master = Master::builder().listen("127.0.0.1:0").build();
-    master.run().expect("it listens");
-    // It logs that it ends.
+    master.run().expect("listening");
+    // Ending is logged.
     master.interrupt();
     let (sender, outcome) = mpsc::channel();
     std::thread::spawn(move || sender.send(master.wait()));

@@ -1,11 +1,11 @@
-//! Peers of one host talk through memory, and with everyone else as ever.
+//! Peers on one host use shared memory links, others TCP.
 
 use ringfold::{AllReduce, Communicator, Error, Master};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs peers, each in a thread of its own, until every one has done its part in a world of them all.
+/// Runs peers, each on a thread, and calls `part` when all have joined.
 fn run<R: Send>(shares: &[bool], part: impl Fn(&Communicator, usize) -> Result<R, Error> + Sync) -> Vec<R> {
     let master = Master::builder().listen("127.0.0.1:0").build();
     master.run().unwrap();
@@ -23,7 +23,7 @@ fn run<R: Send>(shares: &[bool], part: impl Fn(&Communicator, usize) -> Result<R
                     peer.connect()?;
                     let end = Instant::now() + LONG;
                     while peer.attributes().group_world < world {
-                        assert!(Instant::now() < end, "the others do not come");
+                        assert!(Instant::now() < end, "timed out waiting for the other peers");
                         peer.update_topology()?;
                     }
                     part(&peer, index)
@@ -35,7 +35,7 @@ fn run<R: Send>(shares: &[bool], part: impl Fn(&Communicator, usize) -> Result<R
     results.unwrap()
 }
 
-/// Reduces of all kinds of sizes, with every result looked at.
+/// Reduces many sizes, and checks the results.
 fn reduce(peer: &Communicator, index: usize, world: usize) -> Result<(), Error> {
     for (round, count) in [1, 100, 300, 20_000, 100_001, 1_000_003].into_iter().cycle().take(30).enumerate() {
         let mut data: Vec<i32> = (0..count).map(|at| at * (index as i32 + 1) + round as i32).collect();

@@ -1,4 +1,4 @@
-//! What windows promise, through memory and over TCP.
+//! Windows, through shared memory and over TCP.
 
 use crate::rank_threads::{bootstrap_file, run_ranks};
 use ringfold::{Bootstrap, Error, Group, Media, Memory, SharedMemory, View, Window, WindowMemory};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What a rank may take to hear of another's end. The aim is a tenth of a second.
+/// How long a rank may take to notice the end of another. The goal is a tenth of a second.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Runs all ranks of a group as threads.
@@ -19,16 +19,16 @@ fn ranks<R: Send>(world: usize, media: Media, run: impl Fn(Group) -> R + Sync) -
     run_ranks(world, |builder| builder.media(media).timeout(LONG).connect_timeout(LONG), run)
 }
 
-/// How ranks lay memory open.
+/// Which memory the ranks expose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// All share memory, and all of it can be mapped.
+    /// Shared memory on all ranks, which is mapped.
     Mapped,
-    /// All talk over TCP.
+    /// All ranks use TCP.
     Tcp,
-    /// They could share memory, but what they lay open is private.
+    /// The ranks are on one host, but expose private memory.
     Private,
-    /// Even ranks lay open private memory, odd ones some that can be mapped.
+    /// Even ranks expose private memory, odd ranks shared memory.
     Mixed,
 }
 
@@ -97,7 +97,7 @@ fn data_is_there_when_its_signal_arrives() {
     });
 }
 
-/// Another process could cut the file short, and the signal that follows would end those that have it mapped.
+/// Another process could truncate the file, which would kill the processes that have it mapped by SIGBUS.
 #[test]
 fn memory_in_an_unsealed_file_is_written_over_tcp() {
     ranks(2, Media::Auto, |group| {
@@ -159,10 +159,10 @@ fn each_wait_consumes_one_signal_of_one_window() {
             );
             other.wait_signal(peer, None).unwrap();
             group.barrier().unwrap();
-            // What was late is not lost.
+            // A late signal is not lost.
             one.signal(peer).unwrap();
             one.wait_signal(peer, None).unwrap();
-            // A wait that was dropped has its signal.
+            // A dropped wait consumes its signal.
             drop(one.begin_wait_signal(peer, None).unwrap());
             let second = one.begin_wait_signal(peer, None).unwrap();
             one.signal(peer).unwrap();
@@ -198,9 +198,9 @@ fn sizes_may_differ_and_be_zero() {
             assert_eq!(window.bytes(rank).unwrap(), rank * 10);
             window.put(&vec![7; rank * 10], rank, 0, None).unwrap();
             let error = window.put(&[1], rank, rank * 10, None).unwrap_err();
-            let words = format!("window of rank {rank}");
+            let window_name = format!("window of rank {rank}");
             assert!(
-                error.to_string().contains("past the end") && error.to_string().contains(&words),
+                error.to_string().contains("past the end") && error.to_string().contains(&window_name),
                 "{error}"
             );
             assert!(window.put(&[1], rank, usize::MAX, None).is_err());
@@ -251,7 +251,7 @@ fn closing_a_window_completes_all_puts_and_frees_its_memory() {
                 let window = kind.open(&group, 300_000);
                 for rank in 0..3 {
                     window.put(&[round; 100_000], rank, group.rank() * 100_000, None).unwrap();
-                    // Nobody waits for these.
+                    // No rank waits for these.
                     window.signal(rank).unwrap();
                 }
                 window.close().unwrap();
@@ -317,7 +317,7 @@ fn signals_before_leaving_count_and_later_waits_fail() {
                 assert!(matches!(error, Error::GroupFailed(_)), "{error}");
                 assert!(error.to_string().contains("rank 1"), "{error}");
             }
-            // The others still have each other.
+            // The other ranks can still communicate.
             let other = 2 - group.rank();
             window.put(&[3; 5], other, 5, None).unwrap();
             window.signal(other).unwrap();
@@ -372,13 +372,13 @@ fn invalid_connections_to_the_port_do_no_harm() {
                 let window = Kind::Tcp.open(&group, 1000);
                 let silent: Vec<_> = (0..10).map(|_| dial(ports[1 - rank])).collect();
                 for length in [1, 32, 200, 70_000] {
-                    let mut stranger = dial(ports[1 - rank]);
-                    // A put's head, as far as the stranger knows.
-                    let _ = stranger.write_all(&vec![1; length]);
-                    let _ = stranger.shutdown(std::net::Shutdown::Write);
-                    stranger.set_read_timeout(Some(LONG)).unwrap();
+                    let mut hostile = dial(ports[1 - rank]);
+                    // Looks like the header of a put.
+                    let _ = hostile.write_all(&vec![1; length]);
+                    let _ = hostile.shutdown(std::net::Shutdown::Write);
+                    hostile.set_read_timeout(Some(LONG)).unwrap();
                     let mut answer = Vec::new();
-                    let _ = stranger.read_to_end(&mut answer);
+                    let _ = hostile.read_to_end(&mut answer);
                     assert!(answer.len() < 1000);
                 }
                 group.barrier().unwrap();
@@ -399,10 +399,10 @@ fn dial(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port)).unwrap()
 }
 
-/// Set for processes that are ranks: what they do.
+/// Set for rank processes: what they do.
 const ROLE: &str = "RINGFOLD_TEST_WINDOW_ROLE";
 
-/// Not a promise of its own: the tests below run it in processes of their own, which then are ranks.
+/// Not a test by itself: the tests below run it in the processes of their ranks.
 #[test]
 fn rank_process_main() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -435,7 +435,7 @@ fn now_ns() -> u128 {
     std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos()
 }
 
-/// Three processes that have opened a window; the last one only sleeps.
+/// Three processes that have opened a window; the last one sleeps.
 fn processes(media: &str, do_what: [&str; 2]) -> [Process; 3] {
     let Bootstrap::File(file) = bootstrap_file() else { unreachable!() };
     let start = |rank: usize, does: &str| {
@@ -455,7 +455,7 @@ fn processes(media: &str, do_what: [&str; 2]) -> [Process; 3] {
 fn kill_one(media: &str, stop: bool) {
     let [waiter, putter, mut victim] = processes(media, ["waits", "puts"]);
     if stop {
-        // Its memory, and what the system buffers for it, takes no more.
+        // Then its memory and its socket buffers fill up.
         victim.stop().unwrap();
         std::thread::sleep(Duration::from_millis(200));
     }

@@ -1,4 +1,4 @@
-"""Optimisers of PyTorch as part of a shared state."""
+"""PyTorch optimisers as part of a shared state."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-# What optimisers of PyTorch begin with where that is not what a step without gradient leaves behind.
+# State that a step with zero gradients changes: counters and products.
 _COUNTERS = ("step", "ax")
 _ONES = ("mu_product", "mu")
 
 
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Gives an optimiser the state that it would make in its first step, without changing a parameter.
+    """Creates the state of an optimiser without changing a parameter.
 
-    Momenta and step counters come to be in the first ``step()``. A peer that joins later has made no step, so it would
-    lack what the others share. ``Run`` calls this for every optimiser in its state; an optimiser that has made a step,
-    or was loaded from a checkpoint, is left as it is.
+    An optimiser creates momenta and counters in its first ``step()``. A peer that joins later has made no step, so it would
+    lack tensors that the others share. ``Run`` calls this for every optimiser in its state. An optimiser that has made a
+    step, or was loaded from a checkpoint, is not changed.
 
-    The state is made by a step whose gradients are zero and whose weight decay is switched off; parameters and
-    gradients are put back afterwards, and counters begin at zero again. One thing is different from an optimiser that
-    begins with nothing: with ``dampening``, SGD damps the first gradient too.
+    The state is created by a step with zero gradients and without weight decay; parameters and gradients are restored,
+    and counters are reset. One difference from a new optimiser: with ``dampening``, SGD damps the first gradient too.
     """
     import torch
 
@@ -36,7 +35,7 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> None:
     missing = {id(p) for p in bare}
     try:
         for parameter in everyone:
-            # Those that have a state already make no step: optimisers skip what has no gradient.
+            # Parameters with a state are skipped: they get no gradient.
             parameter.grad = torch.zeros_like(parameter) if id(parameter) in missing else None
         for group in optimizer.param_groups:
             if group.get("weight_decay"):
@@ -58,13 +57,13 @@ def prepare_optimizer(optimizer: torch.optim.Optimizer) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of an optimiser's state, in the order of its parameters: ``"3.exp_avg"`` is of the fourth one."""
+    """The tensors of an optimiser's state, in the order of its parameters: ``"3.exp_avg"`` belongs to the fourth."""
     import torch
 
     number = 0
-    for place, group in enumerate(optimizer.param_groups):
+    for index, group in enumerate(optimizer.param_groups):
         for key in sorted(key for key, value in group.items() if isinstance(value, torch.Tensor)):
-            yield f"group{place}.{key}", group[key]
+            yield f"group{index}.{key}", group[key]
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
             for key in sorted(state, key=str):
@@ -73,14 +72,14 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, t
                     yield f"{number}.{key}", value
                 elif isinstance(value, bool | int | float):
                     raise TypeError(
-                        f"{type(optimizer).__name__} keeps {key!r} as a plain {type(value).__name__}, which can't be "
-                        "shared with others; share its tensors by name instead"
+                        f"unsupported optimiser {type(optimizer).__name__}: its state {key!r} is a "
+                        f"{type(value).__name__}, not a tensor; share its tensors by name instead"
                     )
             number += 1
 
 
 def _begin(state: dict[str, Any], group: dict[str, Any]) -> None:
-    """Undoes what the step without gradient did to counters and products."""
+    """Resets counters and products."""
     import torch
 
     for key, value in state.items():

@@ -1,10 +1,9 @@
-"""What a run shares: tensors by name, gathered from modules, optimisers, arrays and mappings of them."""
+"""The shared state of a run: named tensors of modules, optimisers, arrays and mappings of them."""
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,43 +14,40 @@ from ringfold.elastic.optimizer import optimizer_tensors, prepare_optimizer
 
 @dataclass(frozen=True)
 class Unequal:
-    """Marks a part of the state whose contents may differ between peers: a newcomer receives it once, with its first
-    sync, and from then on everybody keeps its own. Running statistics of batch normalisation are such a case."""
+    """Marks a part of the state whose contents may differ between peers, such as statistics of batch normalisation. A new
+    peer receives it at its first sync; then each peer has its own."""
 
     value: Any
 
 
 class State:
-    """The tensors of a run, found anew at every sync: modules and optimisers may have replaced theirs since."""
+    """The tensors of a run. They are collected at every sync: modules and optimisers may have replaced theirs."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self._places: list[tuple[object, ...]] | None = None
+        self._layouts: list[tuple[object, ...]] | None = None
         self._shared: pccl.SharedState | None = None
         self.members = list(members_of(source))
-        """The parts that want to be told of boundaries."""
+        """The parts that are called at boundaries."""
         for optimizer in optimizers_of(source):
             prepare_optimizer(optimizer)
         self.shared()
 
     def shared(self) -> pccl.SharedState:
-        """The state as it is to be synced now."""
+        """The current state for a sync."""
         parts = list(parts_of("", self._source, False))
         if not parts:
-            raise ValueError("the state of a run holds no tensor")
-        places = [_place(part) for part in parts]
-        if self._shared is None or places != self._places:
-            name, times = Counter(part.name for part in parts).most_common(1)[0]
-            if times > 1:
-                raise ValueError(f"{times} tensors of the state are called {name!r}")
+            raise ValueError("invalid state: it contains no tensor")
+        layouts = [_layout(part) for part in parts]
+        if self._shared is None or layouts != self._layouts:
             self._shared = pccl.SharedState([_info(part) for part in parts])
-            self._places = places
+            self._layouts = layouts
         return self._shared
 
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of the state."""
+    """A tensor of the state."""
 
     name: str
     tensor: Any
@@ -59,7 +55,7 @@ class Part:
 
 
 def parts_of(name: str, value: Any, unequal: bool) -> Iterator[Part]:
-    """The tensors in a value, in an order that depends on the program alone."""
+    """The tensors in a value, in a deterministic order."""
     torch = sys.modules.get("torch")
     if isinstance(value, Unequal):
         yield from parts_of(name, value.value, True)
@@ -71,8 +67,8 @@ def parts_of(name: str, value: Any, unequal: bool) -> Iterator[Part]:
         for key, inner in value.items():
             yield from parts_of(_join(name, str(key)), inner, unequal)
     elif isinstance(value, list | tuple):
-        for place, inner in enumerate(value):
-            yield from parts_of(_join(name, str(place)), inner, unequal)
+        for index, inner in enumerate(value):
+            yield from parts_of(_join(name, str(index)), inner, unequal)
     elif torch is not None and isinstance(value, torch.nn.Module):
         for key, tensor in value.named_parameters():
             yield Part(_join(name, key), _plain(tensor.detach()), unequal)
@@ -89,13 +85,13 @@ def parts_of(name: str, value: Any, unequal: bool) -> Iterator[Part]:
         yield Part(name or "state", value, unequal)
     else:
         raise TypeError(
-            f"{name or 'the state'} is a {type(value).__name__}; a state is made of tensors, arrays, modules, optimisers "
-            "and mappings of them (a number has to live in an array of its own, so that it can be written)"
+            f"unsupported type {type(value).__name__} of {name or 'the state'}: must be a tensor, array, module, optimiser "
+            "or a mapping of them (put a number into an array, so that it can be written)"
         )
 
 
 def members_of(value: Any) -> Iterator[Any]:
-    """The parts that take part in boundaries, DiLoCo for one."""
+    """The parts that are called at boundaries, such as DiLoCo."""
     if callable(getattr(value, "shared_state", None)):
         yield value
     elif isinstance(value, Mapping):
@@ -133,7 +129,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _plain(tensor: Any) -> Any:
-    """The same memory, with a type that can be sent."""
+    """The same memory with a supported type."""
     import torch
 
     if tensor.dtype.is_complex:
@@ -143,8 +139,8 @@ def _plain(tensor: Any) -> Any:
     return tensor
 
 
-def _place(part: Part) -> tuple[object, ...]:
-    """Where a tensor lies and what it looks like; if any of it has changed, it is described to the others anew."""
+def _layout(part: Part) -> tuple[object, ...]:
+    """The address, shape and type of a tensor, to detect changes."""
     tensor = part.tensor
     if isinstance(tensor, pccl.TensorInfo):
         return (part.name, id(tensor))
@@ -159,7 +155,7 @@ def _info(part: Part) -> pccl.TensorInfo:
     if isinstance(part.tensor, pccl.TensorInfo):
         if part.unequal and not part.tensor.allow_content_inequality:
             raise ValueError(
-                f"{part.name!r} is a TensorInfo: give it allow_content_inequality=True instead of Unequal"
+                f"invalid state {part.name!r}: use allow_content_inequality=True instead of Unequal for a TensorInfo"
             )
         return part.tensor
     return pccl.TensorInfo(part.name, data=part.tensor, allow_content_inequality=part.unequal)

@@ -1,9 +1,9 @@
-"""Hooks that watch a communicator: a flight recorder, a log of its operations, a search for NaN.
+"""Hooks that observe a communicator: a flight recorder, a log of its operations, a check for NaN.
 
     recorder = torchcomms.hooks.FlightRecorderHook()
     recorder.register_with_comm(comm)
 
-A hook lives as long as the communicators that it was registered with; it need not be kept.
+A hook lives as long as the communicators that it is registered with.
 """
 
 from __future__ import annotations

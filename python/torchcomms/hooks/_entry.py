@@ -1,4 +1,4 @@
-"""What a flight recorder keeps of one operation."""
+"""The entry of one operation in a flight recorder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torchcomms._work import TorchWork, WorkEvent
 if TYPE_CHECKING:
     import torch
 
-    from torchcomms.hooks._watched import Watched
+    from torchcomms.hooks._recorded_comm import RecordedComm
 
-# As torch's own recorders call them.
+# The names of torch's own recorders.
 _DTYPES = {
     "uint8": "Byte",
     "int8": "Char",
@@ -44,7 +44,7 @@ Dtypes = tuple["torch.dtype", ...]
 
 
 class Transfer(NamedTuple):
-    """One tensor from a rank to another. Both ends count those of this pair and direction, and so agree on the number."""
+    """A tensor sent from rank to rank. Both ends count per pair and direction, so they agree on ``number``."""
 
     src: int
     dst: int
@@ -55,22 +55,22 @@ class Transfer(NamedTuple):
 
 
 class Entry:
-    """One operation. Has what is to be told of its tensors, and neither them nor anything that keeps them."""
+    """One operation. It holds shapes and types of its tensors, but not the tensors."""
 
-    # Most entries never change these, and what a class has costs an object nothing.
+    # Class attributes: most entries never change them.
     started_ns: int | None = None
     completed_ns: int | None = None
     error: str | None = None
-    is_refused = False
+    is_rejected = False
     work: Callable[[], TorchWork | None] | None = None
     input_splits: list[int] | None = None
     output_splits: list[int] | None = None
     ranks: tuple[int, ...] = ()
-    """Of a split: its ranks."""
+    """The ranks of a split."""
     split_number = 0
-    """Of a split: how many of the same ranks went before it."""
+    """The number of earlier splits with the same ranks."""
     transfers: tuple[Transfer, ...] = ()
-    """Of a send, a receive or a batch."""
+    """The transfers of a send, receive or batch."""
 
     record_id: int
     collective_seq: int
@@ -82,28 +82,28 @@ class Entry:
     input_dtypes: Dtypes
     output_dtypes: Dtypes
 
-    def __init__(self, group: Watched, op: OpName, op_id: int, is_async: bool) -> None:
+    def __init__(self, group: RecordedComm, op: OpName, op_id: int, is_async: bool) -> None:
         self.created_ns = time.time_ns()
         self.group = group
         self.op = op
         self.op_id = op_id
         self.is_async = is_async
         self.is_p2p = op in _P2P
-        # Whether all ranks of the communicator have to make this call, so that it has a number among such calls.
+        # Whether all ranks have to make this call, so that it has a collective sequence number.
         self.is_collective = not self.is_p2p and op is not OpName.split
 
     def follow(self, work: TorchWork) -> None:
-        """It was issued."""
+        """Records the end of a work when it comes."""
         self.start()
         if work._pending is None:
             self.end(work._error)
         else:
             self.work = weakref.ref(work)
-            work._listen(self._hear)
+            work._listen(self._on_event)
 
     def start(self) -> None:
         if self.started_ns is None:
-            # One that is waited for has gone straight from the call into the operation.
+            # A synchronous call starts the operation at once.
             self.started_ns = time.time_ns() if self.is_async else self.created_ns
             self.group.note_start(self)
 
@@ -117,28 +117,28 @@ class Entry:
             self.error = f"{type(error).__name__}: {error}"
         self.work = None
 
-    def refuse(self, error: BaseException) -> None:
-        """It was never begun."""
+    def reject(self, error: BaseException) -> None:
+        """Records that it was never started."""
         self.end(error)
-        self.is_refused = True
+        self.is_rejected = True
         self.started_ns = None
 
-    def look(self) -> None:
-        """Notices an end that nobody has asked for yet."""
+    def update(self) -> None:
+        """Checks whether the work has ended."""
         work = self.work and self.work()
         if work is not None:
             work.is_completed()
 
-    def _hear(self, event: WorkEvent) -> None:
+    def _on_event(self, event: WorkEvent) -> None:
         if event != "end":
             return
         work = self.work and self.work()
         self.end(None if work is None else work._error)
 
-    def told(self) -> dict[str, Any]:
-        """As it is dumped."""
+    def to_dict(self) -> dict[str, Any]:
+        """The entry as it is dumped."""
         state = "completed" if self.completed_ns else "started" if self.started_ns else "scheduled"
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "record_id": self.record_id,
             "pg_id": self.group.pg_id,
             "process_group": [self.group.name, self.group.backend],
@@ -161,20 +161,20 @@ class Entry:
             "thread_name": self.thread[1],
         }
         if self.completed_ns is not None:
-            told["duration_ms"] = (self.completed_ns - (self.started_ns or self.created_ns)) / 1e6
+            fields["duration_ms"] = (self.completed_ns - (self.started_ns or self.created_ns)) / 1e6
         if self.error is not None:
-            told["error"] = self.error
+            fields["error"] = self.error
         if self.op is OpName.send or self.op is OpName.recv:
-            told["peer"] = self.transfers[0].dst if self.op is OpName.send else self.transfers[0].src
-        return told
+            fields["peer"] = self.transfers[0].dst if self.op is OpName.send else self.transfers[0].src
+        return fields
 
 
 def sizes(shapes: Shapes) -> list[list[int]]:
-    """Shapes as they are dumped."""
+    """Shapes, as they are dumped."""
     return [list(shape) for shape in shapes]
 
 
 def dtype_name(dtype: torch.dtype | None) -> str:
-    """An element type by the name that torch's recorders use: ``Float``, ``Long``."""
+    """The name of an element type in torch's recorders: ``Float``, ``Long``."""
     name = str(dtype).removeprefix("torch.")
     return _DTYPES.get(name, name)

@@ -1,4 +1,4 @@
-"""Which tensors an operation reads and writes, from what its pre-hooks are told."""
+"""The input and output tensors of an operation, from its pre-hook arguments."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ _IN_PLACE = frozenset({OpName.all_reduce, OpName.broadcast, OpName.reduce})
 
 
 def operands(op: OpName, args: Any, rank: int) -> tuple[Operand, Operand]:
-    """Inputs and outputs: a tensor, a list where the operation takes lists, None where it has none. What is ignored on
-    ranks other than the root is an empty list there.
-    """
+    """Inputs and outputs: a tensor, a list, or None. What is ignored on ranks other than the root is an empty list."""
     if op in _IN_PLACE:
         return args.tensor, args.tensor
     if op is OpName.send:
@@ -40,6 +38,6 @@ def operands(op: OpName, args: Any, rank: int) -> tuple[Operand, Operand]:
 
 
 def tensors(operand: Operand) -> list[torch.Tensor]:
-    """The tensors of one side. What is no tensor is left out: the backend, which comes after the hooks, says so."""
+    """The tensors of inputs or outputs. Other objects are left out; the backend rejects them later."""
     every: Sequence[torch.Tensor | None] = operand if isinstance(operand, (list, tuple)) else (operand,)
     return [tensor for tensor in every if tensor is not None and hasattr(tensor, "dtype")]

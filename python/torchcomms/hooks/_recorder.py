@@ -1,4 +1,4 @@
-"""The last operations of the communicators of a process."""
+"""The memory of a flight recorder."""
 
 from __future__ import annotations
 
@@ -13,104 +13,106 @@ from torchcomms._hook_args import NewWindowPostHookArgs, SplitPostHookArgs
 from torchcomms._op_name import OpName
 from torchcomms.hooks import _trace_file
 from torchcomms.hooks._entry import Entry
-from torchcomms.hooks._watched import Watched
+from torchcomms.hooks._recorded_comm import RecordedComm
 
 if TYPE_CHECKING:
     from torchcomms._comm import TorchComm
 
 VERSION = "2.10"
-# Communicators that are remembered though they are gone; entries that speak of them keep them in any case.
-_GONE_MAX = 256
-# What is not recorded: it neither moves data nor waits for others.
+# The number of dropped communicators that are kept. Those with entries are always kept.
+_DROPPED_MAX = 256
+# Not recorded: these move no data and wait for no rank.
 _LOCAL = frozenset({OpName.finalize, OpName.all_gather_p_init, OpName.all_gather_p_free})
 
 
 class Recorder:
-    """A ring of entries, the newest in place of the oldest."""
+    """A ring buffer of entries."""
 
     def __init__(self, entries_max: int) -> None:
         self._entries_max = max(entries_max, 0)
-        # Reentrant: a signal's handler may dump while this thread records.
+        # Reentrant: a signal handler may dump while this thread records.
         self._lock = threading.RLock()
         self._ring: deque[Entry] = deque()
-        # Those between their two hooks.
-        self._begun: dict[int, Entry] = {}
+        # Operations between their two hooks.
+        self._open: dict[int, Entry] = {}
         self._next_record = 0
         self._next_group = 0
-        self._groups: list[Watched] = []
+        self._groups: list[RecordedComm] = []
         self._names: Counter[str] = Counter()
-        self._listening: weakref.WeakSet[TorchComm] = weakref.WeakSet()
+        self._hooked: weakref.WeakSet[TorchComm] = weakref.WeakSet()
 
     @property
     def is_enabled(self) -> bool:
         return self._entries_max > 0
 
-    def watch(self, comm: TorchComm, records: bool = True, ranks: list[int] | None = None) -> None:
-        """Lists a communicator, and records its operations if asked to; doing so again changes nothing. ``ranks`` are the
-        global ones, if they are known."""
+    def add_comm(self, comm: TorchComm, records: bool = True, ranks: list[int] | None = None) -> None:
+        """Adds a communicator, and records its operations if ``records`` is set. ``ranks`` are the global ones, if known.
+
+        Adding it again does nothing.
+        """
         with self._lock:
             group = next((group for group in self._groups if group.comm() is comm), None)
             if group is None:
-                self._forget_gone()
+                self._forget_dropped()
                 name = comm.get_name()
-                group = Watched(comm, self._next_group, self._names[name], ranks)
+                group = RecordedComm(comm, self._next_group, self._names[name], ranks)
                 self._next_group += 1
                 self._names[name] += 1
                 self._groups.append(group)
-            if not records or not self.is_enabled or comm in self._listening:
+            if not records or not self.is_enabled or comm in self._hooked:
                 return
-            self._listening.add(comm)
-        watch = _Watch(self, group)
-        comm.register_pre_hook(watch.before)
-        comm.register_post_hook(watch.after)
-        comm.register_abort_hook(watch.on_abort)
+            self._hooked.add(comm)
+        hooks = _CommHooks(self, group)
+        comm.register_pre_hook(hooks.before)
+        comm.register_post_hook(hooks.after)
+        comm.register_abort_hook(hooks.on_abort)
 
-    def begin(self, group: Watched, op: OpName, op_id: int, args: Any) -> None:
-        """An operation was called."""
+    def begin(self, group: RecordedComm, op: OpName, op_id: int, args: Any) -> None:
+        """Adds the entry of a new operation."""
         entry = Entry(group, op, op_id, args.async_op)
-        entry.thread = _this_thread.told
-        # What reads the tensors needs no lock.
+        entry.thread = _this_thread.id_and_name
+        # Reading the tensors needs no lock.
         group.describe(entry, args)
         with self._lock:
             group.number(entry, args)
             entry.record_id = self._next_record
             self._next_record += 1
             if len(self._ring) >= self._entries_max:
-                self._begun.pop(self._ring.popleft().op_id, None)
+                self._open.pop(self._ring.popleft().op_id, None)
             self._ring.append(entry)
-            self._begun[op_id] = entry
+            self._open[op_id] = entry
         if not entry.is_async:
             entry.start()
 
-    def take_begun(self, op_id: int) -> Entry | None:
-        """The entry of an operation that comes to its second hook."""
-        return self._begun.pop(op_id, None)
+    def take_open(self, op_id: int) -> Entry | None:
+        """Removes and returns the open entry of an operation."""
+        return self._open.pop(op_id, None)
 
-    def take_back(self, entry: Entry, error: BaseException) -> None:
-        """The operation was refused: it stays here for its user to see, but others will never have seen it."""
+    def reject(self, entry: Entry, error: BaseException) -> None:
+        """Marks an operation as rejected: it stays in dumps for people, but other ranks have never seen it."""
         with self._lock:
-            entry.refuse(error)
-            entry.group.take_back(entry)
+            entry.reject(error)
+            entry.group.withdraw(entry)
 
     def reset(self) -> None:
-        """Forgets all operations. Numbers go on."""
+        """Removes all entries. Sequence numbers go on."""
         with self._lock:
             self._ring.clear()
-            self._begun.clear()
+            self._open.clear()
 
     def __len__(self) -> int:
         return len(self._ring)
 
     def json(self, include_completed: bool) -> str:
-        """What a person reads."""
+        """The dump for people."""
         with self._lock:
-            entries = self._looked_at(include_completed)
-            return json.dumps({**self._heading(), "entries": [entry.told() for entry in entries]})
+            entries = self._updated(include_completed)
+            return json.dumps({**self._heading(), "entries": [entry.to_dict() for entry in entries]})
 
     def write(self, rank: int, include_completed: bool) -> str:
-        """Writes the file that torch's analyser reads; its path."""
+        """Writes the file for torch's analyser; returns its path."""
         with self._lock:
-            entries = self._looked_at(include_completed)
+            entries = self._updated(include_completed)
             return _trace_file.write(rank, self._heading(), entries)
 
     def _heading(self) -> dict[str, Any]:
@@ -121,30 +123,30 @@ class Recorder:
             "pg_status": {str(group.pg_id): group.status() for group in self._groups},
         }
 
-    def _looked_at(self, include_completed: bool) -> list[Entry]:
+    def _updated(self, include_completed: bool) -> list[Entry]:
         for group in self._groups:
-            group.learn()
+            group.update_ranks()
         entries = list(self._ring)
         for entry in entries:
-            entry.look()
+            entry.update()
         _infer_ends(entries)
         return entries if include_completed else [entry for entry in entries if entry.completed_ns is None]
 
-    def _forget_gone(self) -> None:
-        gone = [group for group in self._groups if group.comm() is None]
-        if len(gone) > _GONE_MAX:
-            spoken_of = {id(entry.group) for entry in self._ring}
+    def _forget_dropped(self) -> None:
+        dropped = [group for group in self._groups if group.comm() is None]
+        if len(dropped) > _DROPPED_MAX:
+            referenced = {id(entry.group) for entry in self._ring}
             self._groups = [
-                group for group in self._groups if group.comm() is not None or id(group) in spoken_of
+                group for group in self._groups if group.comm() is not None or id(group) in referenced
             ]
             kept = {group.name for group in self._groups}
             self._names = Counter({name: count for name, count in self._names.items() if name in kept})
 
 
-class _Watch:
+class _CommHooks:
     """The hooks of one communicator."""
 
-    def __init__(self, recorder: Recorder, group: Watched) -> None:
+    def __init__(self, recorder: Recorder, group: RecordedComm) -> None:
         self.recorder = recorder
         self.group = group
 
@@ -153,16 +155,16 @@ class _Watch:
             self.recorder.begin(self.group, op, op_id, args)
 
     def after(self, op_id: int, args: Any) -> None:
-        entry = self.recorder.take_begun(op_id)
+        entry = self.recorder.take_open(op_id)
         if entry is None:
             return
         if args.error is not None:
-            self.recorder.take_back(entry, args.error)
+            self.recorder.reject(entry, args.error)
         elif isinstance(args, SplitPostHookArgs):
             entry.end(None)
             if args.new_comm is not None:
                 ranks = [self.group.global_rank(rank) for rank in entry.ranks]
-                self.recorder.watch(args.new_comm, ranks=ranks)
+                self.recorder.add_comm(args.new_comm, ranks=ranks)
         elif isinstance(args, NewWindowPostHookArgs):
             entry.end(None)
         else:
@@ -175,25 +177,25 @@ class _Watch:
         log = logging.getLogger("torchcomms")
         try:
             path = self.recorder.write(self.group.global_rank(comm.get_rank()), True)
-        except OSError as error:  # the failure that brought us here is what the user has to hear of
-            log.warning("the flight recorder can't write its trace: %s", error)
+        except OSError as error:  # the caller gets the failure of the communicator
+            log.warning("writing the trace of the flight recorder failed: %s", error)
         else:
             log.warning("communicator %r failed; the flight recorder wrote %s", self.group.name, path)
 
 
 class _ThisThread(threading.local):
-    """The number and the name of the thread that asks."""
+    """The number and name of the current thread."""
 
     def __init__(self) -> None:
         thread = threading.current_thread()
-        self.told = (thread.native_id or 0, thread.name)
+        self.id_and_name = (thread.native_id or 0, thread.name)
 
 
 _this_thread = _ThisThread()
 
 
 def _infer_ends(entries: list[Entry]) -> None:
-    """Collectives end in order. So one whose work was dropped before anyone looked has ended if a later one has."""
+    """Marks collectives whose work was dropped as ended if a later one has ended: they end in order."""
     ended: dict[int, int] = {}
     for entry in reversed(entries):
         if not entry.is_collective:

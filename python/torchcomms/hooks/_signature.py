@@ -1,4 +1,4 @@
-"""An operation in a line of text, without what changes from call to call."""
+"""The signature of an operation: one line, without what changes from call to call."""
 
 from __future__ import annotations
 
@@ -27,21 +27,10 @@ _DTYPES = {
     "torch.float8_e4m3fn": "fp8e4m3",
     "torch.float8_e5m2": "fp8e5m2",
 }
-_REDUCTIONS = {
-    RedOpType.SUM: "sum",
-    RedOpType.PRODUCT: "prod",
-    RedOpType.MIN: "min",
-    RedOpType.MAX: "max",
-    RedOpType.BAND: "band",
-    RedOpType.BOR: "bor",
-    RedOpType.BXOR: "bxor",
-    RedOpType.PREMUL_SUM: "premul_sum",
-    RedOpType.AVG: "avg",
-}
 
 
 def signature(op: OpName, args: Any, rank: int) -> str:
-    """What is asked for: ``all_reduce|in_count=1024|out_count=1024|dtype=f32|red_op=sum``."""
+    """For example ``all_reduce|in_count=1024|out_count=1024|dtype=f32|red_op=sum``."""
     if op is OpName.batch_op_issue:
         return f"{op.name}|num_ops={args.num_ops}"
     fields = [op.name]
@@ -56,7 +45,8 @@ def signature(op: OpName, args: Any, rank: int) -> str:
         fields.append(f"dtype={_DTYPES.get(str(some[0].dtype), 'other')}")
     reduction = getattr(args, "op", None)
     if isinstance(reduction, ReduceOp):
-        fields.append(f"red_op={_REDUCTIONS[reduction.type]}")
+        name = "prod" if reduction.type is RedOpType.PRODUCT else reduction.type.name.lower()
+        fields.append(f"red_op={name}")
     for name in ("root", "peer"):
         if hasattr(args, name):
             fields.append(f"{name}={getattr(args, name)}")
@@ -64,7 +54,7 @@ def signature(op: OpName, args: Any, rank: int) -> str:
 
 
 def addresses(op: OpName, args: Any, rank: int) -> str:
-    """Where its tensors lie: ``in_buf=0x7f…|out_buf=0x7f…``, more than one between commas."""
+    """The addresses of its tensors: ``in_buf=0x7f…|out_buf=0x7f…``, separated by commas."""
     fields = []
     for side, operand in zip(("in", "out"), operands(op, args, rank)):
         if operand is not None:

@@ -1,13 +1,13 @@
-"""The file that torch's own analyser (``torch.distributed.flight_recorder``) reads.
+"""The trace file for torch's analyser (``torch.distributed.flight_recorder``).
 
-It differs from what a person is shown, so that the analyser finds the faults of a program and no others:
+It differs from the dump for people, so that the analyser reports only the faults of a program:
 
-- It expects every rank of a group in each of the group's operations, so a transfer is filed under a group of its two
-  ends, and a split under one of its ranks. Both ends number a pair's transfers alike, and so they are matched.
-- It knows batches only if they have one shape on all ranks, so their transfers are listed one by one.
-- It tells groups apart by their names, so a second communicator of the same name has another one.
-- It takes what only some ranks have called for a fault, so calls that were refused are left out.
-- It knows few operations of uneven sizes, so others are given in terms of those.
+- It expects all ranks of a group in each operation. So a transfer belongs to a group of its two ends, and a split to one of its
+  ranks. Both ends number the transfers of a pair alike, so they match.
+- It supports batches only if they are equal on all ranks. So their transfers are listed one by one.
+- It identifies groups by name. So a second communicator with the same name gets another one.
+- It reports calls that only some ranks made. So rejected calls are left out.
+- It supports few operations with uneven sizes. So others are expressed by those.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from torchcomms._op_name import OpName
 from torchcomms.hooks._entry import Entry, Shapes, Transfer, dtype_name, sizes
-from torchcomms.hooks._watched import Watched, listed
+from torchcomms.hooks._recorded_comm import RecordedComm, listed
 
 _NAMES = {
     OpName.all_gather_p_exec: "all_gather_single",
@@ -33,7 +33,7 @@ _NAMES = {
 
 
 def path_for(rank: int) -> Path:
-    """Where the trace of a rank goes."""
+    """The path of a rank's trace."""
     given = os.environ.get("TORCHCOMM_FR_DUMP_TEMP_FILE")
     if given and os.environ.get("TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME") == "1":
         return Path(given)
@@ -44,13 +44,13 @@ def path_for(rank: int) -> Path:
 
 
 def write(rank: int, heading: dict[str, Any], entries: list[Entry]) -> str:
-    """Writes the trace of a rank, in one step; its path."""
+    """Writes the trace of a rank atomically; returns its path."""
     path = path_for(rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    filing = _Filing([entry for entry in entries if not entry.is_refused])
-    trace = {**heading, "entries": filing.entries}
-    trace["pg_config"] = {**heading["pg_config"], **filing.groups}
-    # The analyser takes all files of the folder with this name's beginning, so a file that is being written has another.
+    converter = _Converter([entry for entry in entries if not entry.is_rejected])
+    trace = {**heading, "entries": converter.entries}
+    trace["pg_config"] = {**heading["pg_config"], **converter.groups}
+    # Another prefix while it is written: the analyser reads all files of the folder with the usual one.
     fd, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:
         with open(fd, "wb") as file:
@@ -62,37 +62,37 @@ def write(rank: int, heading: dict[str, Any], entries: list[Entry]) -> str:
     return str(path)
 
 
-class _Filing:
-    """Entries as the analyser wants them, and the groups that they are filed under."""
+class _Converter:
+    """Entries in the analyser's form, and their groups."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self.groups: dict[str, Any] = {}
         self._labels = _labels({id(entry.group): entry.group for entry in entries}.values())
-        self.entries = [filed for entry in entries for filed in self._filed(entry)]
+        self.entries = [converted for entry in entries for converted in self._convert(entry)]
 
-    def _filed(self, entry: Entry) -> Iterator[dict[str, Any]]:
-        told, group = entry.told(), entry.group
+    def _convert(self, entry: Entry) -> Iterator[dict[str, Any]]:
+        fields, group = entry.to_dict(), entry.group
         if entry.is_p2p:
             for transfer in entry.transfers:
-                yield {**told, **self._transferred(group, transfer)}
+                yield {**fields, **self._transfer(group, transfer)}
             return
         if entry.op is not OpName.split:
-            told["process_group"] = self._group(group, self._labels[id(group)], group.ranks)
+            fields["process_group"] = self._group(group, self._labels[id(group)], group.ranks)
         elif entry.ranks:
             members = sorted(map(group.global_rank, entry.ranks))
-            told["process_group"] = self._part(group, "split", members)
-            told["collective_seq_id"] = entry.split_number
-        else:  # this rank is in no part, and others do not wait for it
+            fields["process_group"] = self._part(group, "split", members)
+            fields["collective_seq_id"] = entry.split_number
+        else:  # this rank is not in the split, and the others do not wait for it
             return
-        told["profiling_name"] = f"{group.backend}:{_NAMES.get(entry.op, entry.op.name)}"
-        told["input_sizes"], told["output_sizes"] = map(sizes, _even(entry))
-        yield told
+        fields["profiling_name"] = f"{group.backend}:{_NAMES.get(entry.op, entry.op.name)}"
+        fields["input_sizes"], fields["output_sizes"] = map(sizes, _even(entry))
+        yield fields
 
-    def _transferred(self, group: Watched, transfer: Transfer) -> dict[str, Any]:
+    def _transfer(self, group: RecordedComm, transfer: Transfer) -> dict[str, Any]:
         ends = [group.global_rank(transfer.src), group.global_rank(transfer.dst)]
         members = sorted(ends)
         src, dst = (members.index(rank) for rank in ends)
-        # Both directions of a pair are one group, and a number occurs once in it.
+        # Both directions of a pair are one group, where numbers must be unique.
         number = 2 * transfer.number + (src > dst)
         moved, kind, nothing = [list(transfer.shape)], [dtype_name(transfer.dtype)], list[Any]()
         is_send = transfer.is_send
@@ -108,18 +108,18 @@ class _Filing:
             "output_dtypes": nothing if is_send else kind,
         }
 
-    def _part(self, group: Watched, kind: str, members: list[int]) -> list[str]:
+    def _part(self, group: RecordedComm, kind: str, members: list[int]) -> list[str]:
         name = f"{self._labels[id(group)]}:{kind}:{'-'.join(map(str, members))}"
         return self._group(group, name, members)
 
-    def _group(self, group: Watched, name: str, members: list[int]) -> list[str]:
+    def _group(self, group: RecordedComm, name: str, members: list[int]) -> list[str]:
         if name not in self.groups:
             self.groups[name] = {"name": name, "desc": group.backend, "ranks": listed(members)}
         return [name, group.backend]
 
 
-def _labels(groups: Iterable[Watched]) -> dict[int, str]:
-    """What communicators are called. Several may have one name; all ranks make them in the same order."""
+def _labels(groups: Iterable[RecordedComm]) -> dict[int, str]:
+    """Unique names of communicators. All ranks make those of one name in the same order."""
     every = list(groups)
     names = Counter(group.name for group in every)
     return {
@@ -131,14 +131,14 @@ def _labels(groups: Iterable[Watched]) -> dict[int, str]:
 
 
 def _even(entry: Entry) -> tuple[Shapes, Shapes]:
-    """The sizes of both sides, as the analyser compares them between ranks."""
+    """Input and output sizes in the form that the analyser compares between ranks."""
     inputs, outputs = entry.input_shapes, entry.output_shapes
     if entry.op is OpName.all_to_all_v_single:
         return _rows(inputs, entry.input_splits), _rows(outputs, entry.output_splits)
     if entry.op is OpName.all_to_all:
-        # It adds up first tensors alone.
+        # It adds up only the first tensors.
         return _total(inputs), _total(outputs)
-    # Each rank has a part of its own size on one side, and all parts on the other, which is what has to be the same.
+    # One side is this rank's part, whose size differs; the other side is all parts, which must be the same on all ranks.
     if entry.op is OpName.all_gather_v:
         return outputs, outputs
     if entry.op is OpName.reduce_scatter_v:

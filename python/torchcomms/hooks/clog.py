@@ -1,4 +1,4 @@
-"""A log of a communicator's operations, one short line each, that machines can read."""
+"""A machine-readable log of a communicator's operations."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 EVENTS = frozenset({"ALL", "LIFECYCLE"})
 DETAILS = frozenset({"buffers"})
 _STREAMS = ("stdout", "stderr")
-# Calls of one communicator that may be between their two hooks; one that another hook forbids never comes to its second.
-_BEGUN_MAX = 1024
+# The most calls between their two hooks. A call that another hook rejects never reaches its second.
+_OPEN_MAX = 1024
 _LETTERS: dict[WorkEvent, str] = {"start": "S", "end": "E", "wait": "W"}
 
 
 class clog:
-    """Writes a line when an operation is called, and, with the events ``LIFECYCLE`` or ``ALL``, when it starts (S), ends
-    (E), and is waited for (W)::
+    """Writes a line when an operation is called (Q), and, with the events ``LIFECYCLE`` or ``ALL``, when it starts (S),
+    ends (E), and is waited for (W)::
 
         V|1|base_timestamp=1730000000.000
         new_comm|comm=main|rank=0|world_size=2
@@ -37,12 +37,12 @@ class clog:
         C0|S|work_id=0|+0.001
         C0|E|work_id=0|+0.002
 
-    What an operation looks like is written once, as a signature with a number, and only the number after that. Times are
-    seconds since the base.
+    The signature of an operation is written once, with a number; later lines have only the number. Times are seconds since
+    the base.
 
-    ``output`` is a path (which is written anew), ``"stdout"``, ``"stderr"``, or anything with ``write`` and ``flush``.
-    ``verbose=["buffers"]`` adds the addresses of tensors to the Q lines. Children of a communicator are logged as well.
-    The end of an asynchronous operation is written when somebody looks for it.
+    ``output`` is a path (the file is overwritten), ``"stdout"``, ``"stderr"``, or an object with ``write`` and ``flush``.
+    ``verbose=["buffers"]`` adds the addresses of tensors to the Q lines. Children of a communicator are logged, too. The end
+    of an asynchronous operation is written when the program checks or waits for it.
     """
 
     def __init__(
@@ -62,33 +62,35 @@ class clog:
             self._out = getattr(sys, output) if isinstance(output, str) else output
         self._lock = threading.RLock()
         self._signatures: dict[str, int] = {}
-        # Those that were registered: True if by the user, False if as a child.
+        # True if the user registered it, False if it is a child.
         self._comms: weakref.WeakKeyDictionary[TorchComm, bool] = weakref.WeakKeyDictionary()
         self._base_ns = time.monotonic_ns()
         self._write(f"V|1|base_timestamp={time.time():.3f}")
 
     def register_with_comm(self, comm: TorchComm) -> None:
-        """Logs all operations of this communicator from now on."""
+        """Logs later operations of this communicator."""
         with self._lock:
             is_users = self._comms.get(comm)
             if is_users:
-                raise RuntimeError(f"communicator {comm.get_name()!r} is registered with this log already")
+                raise RuntimeError(
+                    f"communicator {comm.get_name()!r} is already logged: it was registered before"
+                )
             self._comms[comm] = True
         if is_users is None:
-            self._watch(comm)
+            self._add_hooks(comm)
 
-    def _watch(self, comm: TorchComm) -> None:
-        watch = _Watch(self, comm)
-        self._write(f"new_comm|comm={watch.name}|rank={comm.get_rank()}|world_size={comm.get_size()}")
-        comm.register_pre_hook(watch.before)
-        comm.register_post_hook(watch.after)
+    def _add_hooks(self, comm: TorchComm) -> None:
+        hooks = _CommHooks(self, comm)
+        self._write(f"new_comm|comm={hooks.name}|rank={comm.get_rank()}|world_size={comm.get_size()}")
+        comm.register_pre_hook(hooks.before)
+        comm.register_post_hook(hooks.after)
 
-    def _watch_child(self, comm: TorchComm) -> None:
+    def _add_child(self, comm: TorchComm) -> None:
         with self._lock:
             if comm in self._comms:
                 return
             self._comms[comm] = False
-        self._watch(comm)
+        self._add_hooks(comm)
 
     def _number(self, text: str) -> int:
         with self._lock:
@@ -110,16 +112,16 @@ class clog:
             self._out.flush()
 
 
-class _Watch:
-    """One communicator's part of a log."""
+class _CommHooks:
+    """The hooks of one communicator."""
 
     def __init__(self, log: clog, comm: TorchComm) -> None:
         self.log = log
         self.name = comm.get_name()
-        # The communicator keeps this; if this kept the communicator, neither would go when it is dropped.
+        # Weak: the communicator refers to the hooks, and a cycle would delay its end.
         self.comm = weakref.ref(comm)
-        # Calls between their two hooks: the number of the signature and whether it is asynchronous, or a split's ranks.
-        self.begun: dict[int, tuple[int, bool]] = {}
+        # Calls between their two hooks: (signature number, is_async), or the ranks of a split.
+        self.open_calls: dict[int, tuple[int, bool]] = {}
         self.splits: dict[int, list[int]] = {}
 
     def before(self, op: OpName, op_id: int, args: Any) -> None:
@@ -136,11 +138,11 @@ class _Watch:
         self.log._event(number, "Q", op_id, f"|{where}" if where else "")
         if not self.log._has_lifecycle:
             return
-        if len(self.begun) >= _BEGUN_MAX:
-            self.begun.clear()
-        self.begun[op_id] = (number, args.async_op)
+        if len(self.open_calls) >= _OPEN_MAX:
+            self.open_calls.clear()
+        self.open_calls[op_id] = (number, args.async_op)
         if not args.async_op:
-            # The caller goes straight into the operation; if it never comes back, the log shall tell.
+            # A synchronous call starts at once; if it hangs, the log shows the start.
             self.log._event(number, "S", op_id)
 
     def after(self, op_id: int, args: Any) -> None:
@@ -150,12 +152,12 @@ class _Watch:
                 child = args.new_comm.get_name()
                 listed = ",".join(map(str, ranks))
                 self.log._write(f"split|parent={self.name}|child={child}|ranks={listed}")
-                self.log._watch_child(args.new_comm)
+                self.log._add_child(args.new_comm)
             return
-        begun = self.begun.pop(op_id, None)
-        if begun is None:
+        call = self.open_calls.pop(op_id, None)
+        if call is None:
             return
-        number, is_async = begun
+        number, is_async = call
         if isinstance(args, NewWindowPostHookArgs):
             self.log._event(number, "E", op_id)
         else:
@@ -163,23 +165,23 @@ class _Watch:
 
 
 def _follow(log: clog, number: int, op_id: int, work: TorchWork, has_started: bool) -> None:
-    told: set[WorkEvent] = {"start"} if has_started else set()
+    written: set[WorkEvent] = {"start"} if has_started else set()
 
-    def hear(event: WorkEvent) -> None:
-        # Waiting again is legal, and nothing new; two threads may both be the first to see the end.
+    def on_event(event: WorkEvent) -> None:
+        # Each event once: waiting again is legal, and two threads may see the end at once.
         with log._lock:
-            if event not in told:
-                told.add(event)
+            if event not in written:
+                written.add(event)
                 log._event(number, _LETTERS[event], op_id)
 
-    work._listen(hear)
+    work._listen(on_event)
 
 
-def _chosen(given: Iterable[str] | str, legal: frozenset[str], noun: str) -> set[str]:
-    names = {name.lower(): name for name in legal}
+def _chosen(given: Iterable[str] | str, valid: frozenset[str], noun: str) -> set[str]:
+    names = {name.lower(): name for name in valid}
     chosen = set()
     for one in [given] if isinstance(given, str) else given:
         if one.lower() not in names:
-            raise ValueError(f"{one!r} is no {noun} of the log; there are {', '.join(sorted(legal))}")
+            raise ValueError(f"unknown {noun} {one!r} of the log: must be {' or '.join(sorted(valid))}")
         chosen.add(names[one.lower()])
     return chosen

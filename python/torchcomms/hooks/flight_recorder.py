@@ -1,4 +1,4 @@
-"""A recorder of what a process's communicators did last."""
+"""A recorder of the last operations of a process's communicators."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _shared_lock = threading.Lock()
 
 
 class FlightRecorderHook:
-    """Keeps the last operations of communicators: what was called, with which sizes, when, by which thread, and how far it
-    came. It costs some microseconds per operation and keeps no tensors.
+    """Records the last operations of communicators: call, sizes, times, thread, and state.
+
+    It costs some microseconds per operation and keeps no tensors.
 
         recorder = FlightRecorderHook()
         recorder.register_with_comm(comm)
@@ -27,14 +28,13 @@ class FlightRecorderHook:
         print(recorder.dump_json())             # to read
         recorder.dump_file(comm.get_rank())     # for ``python -m torch.distributed.flight_recorder.fr_trace``
 
-    All recorders of a process share one memory of as many operations as ``TORCHCOMM_FR_BUFFER_SIZE`` says (2000). One with
-    ``isolated=True`` has its own, of ``max_entries``. One with ``max_entries=0`` records nothing. Children of a
-    communicator are recorded as well. When a communicator fails, the trace is written to a file before the error is
-    raised.
+    All recorders of a process share a memory of ``TORCHCOMM_FR_BUFFER_SIZE`` operations (2000). With ``isolated=True`` a
+    recorder has its own, of ``max_entries``. With ``max_entries=0`` it records nothing. Children of a communicator are
+    recorded, too. When a communicator fails, the trace is written to a file before the error is raised.
 
-    The file's name is ``TORCHCOMM_FR_DUMP_TEMP_FILE`` and the rank; by default ``comm_lib_trace_rank_0`` and so on, in the
-    folder ``torch`` of ``$XDG_CACHE_HOME`` or ``~/.cache``. With ``TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME=1`` the variable
-    has the whole name.
+    The file's name is ``TORCHCOMM_FR_DUMP_TEMP_FILE`` followed by the rank; by default ``comm_lib_trace_rank_0`` and so on, in the
+    folder ``torch`` of ``$XDG_CACHE_HOME`` or ``~/.cache``. With ``TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME=1`` the variable is the
+    whole name.
     """
 
     def __init__(self, max_entries: int = 2048, isolated: bool = False) -> None:
@@ -42,19 +42,19 @@ class FlightRecorderHook:
         self._recorder = Recorder(max_entries) if isolated else _shared_recorder()
 
     def register_with_comm(self, comm: TorchComm) -> None:
-        """Records the operations of this communicator from now on. Doing so twice changes nothing."""
-        self._recorder.watch(comm, self._records)
+        """Records later operations of this communicator. Calling it again does nothing."""
+        self._recorder.add_comm(comm, self._records)
 
     def dump_json(self, include_completed: bool = True) -> str:
-        """All that is recorded, oldest first, as JSON; or only what has not been seen to end."""
+        """The entries as JSON, oldest first; without ``include_completed`` only those that have not ended."""
         return self._recorder.json(include_completed)
 
     def dump_file(self, rank: int, include_completed: bool = True) -> str:
-        """Writes it for torch's analyser, as the trace of this rank; the file's path."""
+        """Writes the trace of this rank for torch's analyser; returns the path."""
         return self._recorder.write(rank, include_completed)
 
     def reset(self) -> None:
-        """Forgets all operations so far."""
+        """Removes all entries."""
         self._recorder.reset()
 
     def is_enabled(self) -> bool:
@@ -62,7 +62,7 @@ class FlightRecorderHook:
         return self._records and self._recorder.is_enabled
 
     def size(self) -> int:
-        """How many operations it has."""
+        """The number of entries."""
         return len(self._recorder)
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class FlightRecorderHook:
 
 
 def _shared_recorder() -> Recorder:
-    global _shared  # noqa: PLW0603  (one for the process is what it is)
+    global _shared  # noqa: PLW0603
     with _shared_lock:
         if _shared is None:
             _shared = Recorder(_entries_shared())
@@ -84,4 +84,4 @@ def _entries_shared() -> int:
     try:
         return int(given)
     except ValueError:
-        raise RuntimeError(f"TORCHCOMM_FR_BUFFER_SIZE is a number of entries, not {given!r}") from None
+        raise RuntimeError(f"invalid TORCHCOMM_FR_BUFFER_SIZE={given!r}: must be a number") from None

@@ -1,4 +1,4 @@
-"""Finds values that are not a number before they spread to all ranks."""
+"""A hook that finds NaN before it spreads to all ranks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class NanCheckHook:
-    """Looks for NaN in the tensors of each operation before it runs, and raises RuntimeError if there is one: the
-    operation does not run on this rank. Tensors of integers are not looked at; infinities are fine.
+    """Raises RuntimeError if a tensor of an operation has a NaN; the operation then does not run on this rank.
 
-    ``check_inputs``: in what is sent. ``check_outputs``: in the memory that results will be written to, before that.
+    ``check_inputs``: checks what is sent. ``check_outputs``: checks the memory of the results before they are written. Infinities
+    and integers pass.
     """
 
     def __init__(self, check_inputs: bool = True, check_outputs: bool = False) -> None:
@@ -28,26 +28,26 @@ class NanCheckHook:
         self._comms: weakref.WeakSet[TorchComm] = weakref.WeakSet()
 
     def is_enabled(self) -> bool:
-        """Whether it looks at anything."""
+        """Whether it checks anything."""
         return self._check_inputs or self._check_outputs
 
     def register_with_comm(self, comm: TorchComm) -> None:
-        """Checks all operations of this communicator from now on."""
+        """Checks later operations of this communicator."""
         if not self.is_enabled() or comm in self._comms:
             return
         self._comms.add(comm)
         comm.register_pre_hook(self._check_of(comm))
 
     def _check_of(self, comm: TorchComm) -> Callable[[OpName, int, Any], None]:
-        # The communicator keeps the hook; if the hook kept the communicator, neither would go when it is dropped.
-        watched = weakref.ref(comm)
+        # Weak: the communicator refers to the hook, and a cycle would delay its end.
+        comm_ref = weakref.ref(comm)
 
         def check(op: OpName, op_id: int, args: Any) -> None:
-            comm = watched()
+            comm = comm_ref()
             if comm is None or op in _WITHOUT_TENSORS:
                 return
             inputs, outputs = operands(op, args, comm.get_rank())
-            # What others hold before a broadcast is overwritten: it is an output alone.
+            # On other ranks the tensor of a broadcast is only an output.
             is_input = op is not OpName.broadcast or args.root == comm.get_rank()
             if self._check_inputs and is_input:
                 _require_numbers(tensors(inputs), "input", op, comm.get_name())
@@ -73,7 +73,7 @@ def _has_nan(tensor: torch.Tensor) -> bool:
     import torch
 
     values = tensor.detach()
-    if values.element_size() == 1:  # nothing is computed with floats of 8 bits
+    if values.element_size() == 1:  # torch does not compute with 8-bit floats
         values = values.to(torch.float32)
-    # A sum with a NaN in it is one, and takes no memory to find. It may be NaN without one: infinities cancel out.
+    # The sum needs no memory. It is NaN with any NaN, but also with infinities of both signs.
     return bool(values.sum().isnan()) and bool(values.isnan().any())

@@ -362,7 +362,7 @@ def long_names() -> list[Any]:
     heard = [
         total(child),
         child.get_options().name == child.get_name(),
-        child._limit,
+        child._timeout,
         comm.get_options().hints,
     ]
     child.finalize()

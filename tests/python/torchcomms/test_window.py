@@ -252,7 +252,7 @@ def argument_errors() -> None:
         window.tensor_deregister,
     ]
     for call in unregistered:
-        assert "no tensor is registered" in refused(call)
+        assert "no registered tensor" in refused(call)
     assert "contiguous" in refused(lambda: window.tensor_register(torch.zeros(4, 4).t()))
     window.tensor_register(torch.zeros(10))
     assert "already" in refused(lambda: window.tensor_register(torch.zeros(10)))
@@ -273,7 +273,7 @@ def argument_errors() -> None:
             text = refused(call)
             assert f"rank {rank} " in text and f"0 to {size - 1}" in text
     window.tensor_deregister()
-    assert "no tensor is registered" in refused(window.tensor_deregister)
+    assert "no registered tensor" in refused(window.tensor_deregister)
 
 
 @pytest.mark.parametrize("world", [1, 2])

@@ -1,7 +1,7 @@
 //! An installed library is found by pkg-config and by CMake.
 
 use crate::compiler::{libraries, root, scratch, succeed};
-use ringfold_lab::skip::tell;
+use ringfold_lab::skip::report;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,7 +24,7 @@ fn is_here(tool: &str) -> bool {
 #[test]
 fn pkg_config_finds_an_installed_library() {
     if !is_here("pkg-config") {
-        tell("pkg_config_finds_an_installed_library", "pkg-config is not installed");
+        report("pkg_config_finds_an_installed_library", "pkg-config is not installed");
         return;
     }
     let prefix = installed("prefix-pkg-config");
@@ -45,7 +45,7 @@ fn pkg_config_finds_an_installed_library() {
 #[test]
 fn cmake_finds_an_installed_library() {
     if !is_here("cmake") {
-        tell("cmake_finds_an_installed_library", "cmake is not installed");
+        report("cmake_finds_an_installed_library", "cmake is not installed");
         return;
     }
     let prefix = installed("prefix-cmake");

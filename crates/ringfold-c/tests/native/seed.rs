@@ -2,7 +2,7 @@
 
 use crate::compiler::{Language, Source};
 use crate::running::{Running, RunningMaster};
-use ringfold_lab::skip::tell;
+use ringfold_lab::skip::report;
 use std::fs::File;
 use std::net::TcpListener;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn peers_finish(count: usize) {
     let lock = File::create(std::env::temp_dir().join("ringfold-port-48148.lock")).unwrap();
     lock.lock().unwrap();
     if let Err(error) = TcpListener::bind(("127.0.0.1", PORT)) {
-        tell("peers_of_the_documented_program_finish", &format!("port {PORT} of 127.0.0.1: {error}"));
+        report("peers_of_the_documented_program_finish", &format!("port {PORT} of 127.0.0.1: {error}"));
         return;
     }
     // It leaves fields out, which is legal and which -Wextra mentions.

@@ -1,11 +1,11 @@
-//! One participant: its registered memory, its connections, and the reactor that moves them.
+//! An endpoint: registered memory, connections, and the reactor that drives them.
 
-use super::line::Line;
+use super::connection_state::ConnectionState;
 use super::segment::{Segment, Segments, Sink};
 use super::{ChannelError, Connection};
 use crate::connection::{self, BlockingConnection, Intake, close_all};
 use crate::limits;
-use crate::memory::Memory;
+use crate::memory::RawMemory;
 use crate::poller::{Poller, Readiness, Token};
 use crate::reactor::{Drive, Outcomes, Reactor, Stopped};
 use std::collections::HashMap;
@@ -13,54 +13,57 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One who has registered memory and connections with others.
+/// Has registered memory, and connections with other endpoints.
 ///
-/// When it is dropped its connections end. What is queued still goes out, for a second at most.
+/// When it is dropped its connections end. What is queued is still sent, for a second at most.
 #[derive(Debug)]
 pub struct Endpoint {
     shared: Arc<Shared>,
 }
 
 impl Endpoint {
-    /// An endpoint with this name, under which others know who aborted.
+    /// An endpoint with this name, for the errors of others.
     pub fn new(name: &str) -> io::Result<Self> {
         let (name, poller) = (Arc::<str>::from(name), Arc::new(Poller::new()?));
-        let lines = Lines { name: name.clone(), ..Lines::default() };
-        let segments = lines.segments.clone();
-        let reactor = Reactor::start(lines, poller.clone(), "ringfold-channel")?;
+        let connections = Connections { name: name.clone(), ..Connections::default() };
+        let segments = connections.segments.clone();
+        let reactor = Reactor::start(connections, poller.clone(), "ringfold-channel")?;
         Ok(Self { shared: Arc::new(Shared { name, poller, segments, reactor }) })
     }
 
-    /// Lets others put something into this memory, if they are given the handle.
-    pub fn register(&self, memory: Memory) -> io::Result<Segment> {
-        self.shared.segments.register(memory)
+    /// Lets other endpoints that have the handle write to this memory.
+    pub fn register(&self, memory: impl Into<RawMemory>) -> io::Result<Segment> {
+        self.shared.segments.register(memory.into())
     }
 
-    /// As [`Endpoint::register`], for so many bytes that are written through someone.
+    /// As [`Endpoint::register`], for so many bytes that are written through a sink.
     pub fn register_sink(&self, bytes: usize, sink: Arc<dyn Sink>) -> io::Result<Segment> {
         self.shared.segments.register_sink(bytes, sink)
     }
 
-    /// A connection with someone, made of streams that connect the two and on which nothing was said. How many
-    /// there are both must know; which is which does not matter.
+    /// Connects to an endpoint, over unused streams between the two. Both ends need the same number of streams, in any
+    /// order.
     pub fn connect(&self, peer: &str, streams: Vec<impl Into<BlockingConnection>>) -> io::Result<Connection> {
         if streams.is_empty() || streams.len() > usize::from(limits::STREAMS_MAX) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such number of streams"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("invalid number of streams {}: must be 1..={}", streams.len(), limits::STREAMS_MAX),
+            ));
         }
         let register = |stream| -> io::Result<_> {
             let stream = connection::Connection::new(stream, &self.shared.poller, Intake::Frames)?;
-            // So that an abort does not wait behind megabytes.
+            // An abort must not wait behind megabytes.
             stream.limit_unsent(limits::UNSENT_BYTES_MAX);
             Ok(stream)
         };
         let sockets = streams.into_iter().map(register).collect::<io::Result<Vec<_>>>()?;
-        let line = Line::new(self.shared.name.clone(), peer.into(), sockets);
-        let has_failed = line.has_failed().clone();
-        let id = self.shared.reactor.with(|lines| lines.add(line)).map_err(io::Error::other)?;
+        let state = ConnectionState::new(self.shared.name.clone(), peer.into(), sockets);
+        let has_failed = state.has_failed().clone();
+        let id = self.shared.reactor.with(|connections| connections.add(state)).map_err(io::Error::other)?;
         Ok(Connection::new(self.shared.clone(), id, peer.into(), has_failed))
     }
 
-    /// Ends its connections. What is queued still goes out, until the deadline at the latest.
+    /// Ends its connections. What is queued is still sent, until the deadline at the latest.
     pub fn close(self, deadline: Instant) {
         self.shared.reactor.close_by(deadline);
     }
@@ -74,14 +77,14 @@ impl Drop for Endpoint {
 
 /// A connection's number in its endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct LineId(u64);
+pub struct ConnectionId(u64);
 
 /// What an endpoint and its connections share.
 pub struct Shared {
     name: Arc<str>,
     poller: Arc<Poller>,
     segments: Arc<Segments>,
-    reactor: Reactor<Lines>,
+    reactor: Reactor<Connections>,
 }
 
 impl core::fmt::Debug for Shared {
@@ -91,60 +94,64 @@ impl core::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Does something with a connection that does not wait.
-    pub fn act<T>(&self, id: LineId, action: impl FnOnce(&mut Line) -> T) -> Result<T, ChannelError> {
-        let acted = self.reactor.with_waiter(|lines| {
-            let line = lines.get(id);
-            let answer = action(line);
-            let (has_news, is_hungry) = (line.take_news(), line.is_hungry());
-            lines.has_news |= has_news;
-            (answer, is_hungry)
+    /// Runs an action on a connection. It must not wait.
+    pub fn act<T>(
+        &self,
+        id: ConnectionId,
+        action: impl FnOnce(&mut ConnectionState) -> T,
+    ) -> Result<T, ChannelError> {
+        let acted = self.reactor.with_waiter(|connections| {
+            let state = connections.get(id);
+            let answer = action(state);
+            let (has_news, needs_turn) = (state.take_news(), state.needs_turn());
+            connections.has_news |= has_news;
+            (answer, needs_turn)
         });
-        let (answer, is_hungry) = acted.map_err(|why| self.over(&why))?;
-        if is_hungry {
+        let (answer, needs_turn) = acted.map_err(|why| self.over(&why))?;
+        if needs_turn {
             self.poller.kick();
         }
         Ok(answer)
     }
 
-    /// Waits until `ready` has an answer.
+    /// Waits until `ready` returns a result.
     pub fn wait<T>(
         &self,
-        id: LineId,
+        id: ConnectionId,
         deadline: Instant,
         awaited: &'static str,
-        mut ready: impl FnMut(&mut Line) -> Option<Result<T, ChannelError>>,
+        mut ready: impl FnMut(&mut ConnectionState) -> Option<Result<T, ChannelError>>,
     ) -> Result<T, ChannelError> {
-        match self.reactor.wait_for(deadline, |lines| ready(lines.get(id))) {
+        match self.reactor.wait_for(deadline, |connections| ready(connections.get(id))) {
             Ok(Some(result)) => result,
             Ok(None) => {
-                let peer = self.act(id, |line| line.peer().to_string())?;
+                let peer = self.act(id, |state| state.peer().to_string())?;
                 Err(ChannelError::Deadline { peer, awaited })
             }
             Err(why) => Err(self.over(&why)),
         }
     }
 
-    /// Looks whether `ready` has an answer, and moves the sockets if no other thread does.
+    /// Asks `ready` for a result, and drives the sockets if no other thread does.
     pub fn poll<T>(
         &self,
-        id: LineId,
-        mut ready: impl FnMut(&mut Line) -> Option<Result<T, ChannelError>>,
+        id: ConnectionId,
+        mut ready: impl FnMut(&mut ConnectionState) -> Option<Result<T, ChannelError>>,
     ) -> Result<Option<T>, ChannelError> {
-        let polled = self.reactor.poll(|lines| ready(lines.get(id)));
+        let polled = self.reactor.poll(|connections| ready(connections.get(id)));
         polled.map_err(|why| self.over(&why))?.transpose()
     }
 
-    /// Nobody has a connection any more.
-    pub fn forget(&self, id: LineId) {
+    /// The last handle of a connection was dropped.
+    pub fn forget(&self, id: ConnectionId) {
         // After the end there is nothing to forget.
-        let _ = self.act(id, |line| {
-            line.end(None);
-            line.abandon();
+        let _ = self.act(id, |state| {
+            state.end(None);
+            state.release();
         });
     }
 
-    /// How connections fail once there is no endpoint.
+    /// The error of connections once the endpoint is closed.
     fn over(&self, why: &Stopped) -> ChannelError {
         let why = if *why == Stopped::Closed { CLOSED.to_owned() } else { why.to_string() };
         ChannelError::Aborted { by: self.name.to_string(), why }
@@ -155,87 +162,88 @@ const CLOSED: &str = "its endpoint was closed";
 
 /// The connections of an endpoint.
 #[derive(Default)]
-pub struct Lines {
+pub struct Connections {
     name: Arc<str>,
     segments: Arc<Segments>,
-    lines: HashMap<LineId, Line>,
-    by_token: HashMap<Token, LineId>,
-    next_line: u64,
-    /// Whether something happened that someone may wait for.
+    connections: HashMap<ConnectionId, ConnectionState>,
+    by_token: HashMap<Token, ConnectionId>,
+    next_id: u64,
+    /// Whether something happened that may end a wait.
     has_news: bool,
-    /// Connections that have failed and have an alarm.
-    alarmed: Vec<LineId>,
-    /// Connections to be dropped without the lock: their alarms are user code.
-    swept: Vec<Line>,
+    /// Connections that have failed and have a callback.
+    failed: Vec<ConnectionId>,
+    /// Connections to be dropped without the lock: their callbacks are user code.
+    swept: Vec<ConnectionState>,
 }
 
-impl Lines {
-    fn add(&mut self, line: Line) -> LineId {
-        let id = LineId(self.next_line);
-        self.next_line += 1;
-        self.by_token.extend(line.tokens().map(|token| (token, id)));
-        self.lines.insert(id, line);
+impl Connections {
+    fn add(&mut self, state: ConnectionState) -> ConnectionId {
+        let id = ConnectionId(self.next_id);
+        self.next_id += 1;
+        self.by_token.extend(state.tokens().map(|token| (token, id)));
+        self.connections.insert(id, state);
         id
     }
 
-    fn get(&mut self, id: LineId) -> &mut Line {
-        self.lines.get_mut(&id).expect("a connection is kept as long as someone has it")
+    fn get(&mut self, id: ConnectionId) -> &mut ConnectionState {
+        self.connections.get_mut(&id).expect("a connection is kept as long as someone has it")
     }
 
-    fn turn_line(&mut self, id: LineId, token: Option<Token>) {
-        let Some(line) = self.lines.get_mut(&id) else { return };
-        line.turn(token, &self.segments);
-        line.take_news();
-        // Bytes that were put are news, too, for those who look at the memory.
+    fn turn_connection(&mut self, id: ConnectionId, token: Option<Token>) {
+        let Some(state) = self.connections.get_mut(&id) else { return };
+        state.turn(token, &self.segments);
+        state.take_news();
+        // A put may end a wait on memory.
         self.has_news = true;
-        if line.failure().is_some() {
-            self.alarmed.push(id);
+        if state.failure().is_some() {
+            self.failed.push(id);
         }
     }
 
-    /// Closes what had time enough to end, and forgets what is closed and nobody has.
+    /// Closes connections whose time to end is over, and drops closed ones without handles.
     fn sweep(&mut self) {
-        if self.lines.values().all(|line| line.ending().is_none()) {
+        if self.connections.values().all(|state| state.ending().is_none()) {
             return;
         }
         let now = Instant::now();
-        for line in self.lines.values_mut() {
-            if line.ending().is_some_and(|end| end <= now) {
-                line.close();
+        for state in self.connections.values_mut() {
+            if state.ending().is_some_and(|end| end <= now) {
+                state.close();
             }
         }
-        let is_over = |line: &Line| line.is_closed() && line.is_abandoned();
-        self.swept.extend(self.lines.extract_if(|_, line| is_over(line)).map(|(_, line)| line));
-        let lines = &self.lines;
-        self.by_token.retain(|_, id| lines.contains_key(id));
+        let is_over = |state: &ConnectionState| state.is_closed() && state.is_released();
+        self.swept.extend(self.connections.extract_if(|_, state| is_over(state)).map(|(_, state)| state));
+        let connections = &self.connections;
+        self.by_token.retain(|_, id| connections.contains_key(id));
     }
 }
 
-impl Drive for Lines {
+impl Drive for Connections {
     type Ended = ();
     type Error = Stopped;
 
     const LINGER: Duration = limits::PROGRESS_GRACE;
 
     fn turn(&mut self, ready: &Readiness) {
-        let hungry: Vec<_> =
-            self.lines.iter().filter(|(_, line)| line.is_hungry()).map(|(id, _)| *id).collect();
+        let due: Vec<_> =
+            self.connections.iter().filter(|(_, state)| state.needs_turn()).map(|(id, _)| *id).collect();
         for token in ready.tokens() {
             if let Some(id) = self.by_token.get(&token) {
-                self.turn_line(*id, Some(token));
+                self.turn_connection(*id, Some(token));
             }
         }
-        for id in hungry {
-            self.turn_line(id, None);
+        for id in due {
+            self.turn_connection(id, None);
         }
         self.sweep();
     }
 
-    fn patience(&self) -> Option<Duration> {
-        if self.lines.values().any(Line::is_hungry) {
+    fn next_timeout(&self) -> Option<Duration> {
+        if self.connections.values().any(ConnectionState::needs_turn) {
             return Some(Duration::ZERO);
         }
-        let ends = self.lines.values().filter(|line| !line.is_closed()).filter_map(Line::ending);
+        let ends =
+            self.connections.values().filter(|state| !state.is_closed()).filter_map(ConnectionState::ending);
         ends.min().map(|end| end.saturating_duration_since(Instant::now()))
     }
 
@@ -247,9 +255,11 @@ impl Drive for Lines {
         if core::mem::take(&mut self.has_news) {
             outcomes.notify();
         }
-        for id in self.alarmed.drain(..) {
-            if let Some((alarm, failure)) = self.lines.get_mut(&id).and_then(Line::take_alarm) {
-                outcomes.call_back(Box::new(move || alarm(&failure)));
+        for id in self.failed.drain(..) {
+            if let Some((callback, failure)) =
+                self.connections.get_mut(&id).and_then(ConnectionState::take_callback)
+            {
+                outcomes.call_back(Box::new(move || callback(&failure)));
             }
         }
         if !self.swept.is_empty() {
@@ -259,16 +269,16 @@ impl Drive for Lines {
     }
 
     fn leave(&mut self) {
-        for (id, line) in &mut self.lines {
-            line.end(Some(ChannelError::Aborted { by: self.name.to_string(), why: CLOSED.into() }));
-            self.alarmed.push(*id);
+        for (id, state) in &mut self.connections {
+            state.end(Some(ChannelError::Aborted { by: self.name.to_string(), why: CLOSED.into() }));
+            self.failed.push(*id);
         }
     }
 
     fn finish(self, deadline: Instant) {
-        close_all(self.lines.into_values(), deadline, |line| {
-            line.turn(None, &self.segments);
-            line.is_closed()
+        close_all(self.connections.into_values(), deadline, |state| {
+            state.turn(None, &self.segments);
+            state.is_closed()
         });
     }
 

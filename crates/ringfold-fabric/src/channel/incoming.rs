@@ -1,26 +1,26 @@
-//! Frames of one stream as they come in. Payloads go straight to where they belong if it is their turn.
+//! Incoming frames of one stream. A payload is read directly into its segment if it is its turn.
 
 use super::segment::{SegmentId, Segments};
-use super::wire::Head;
+use super::wire::{Body, Head};
 use crate::connection::Connection;
 use crate::order::Order;
 use crate::slots::{SlotBuffer, SlotPool};
 use std::io;
 
-/// Why a connection can't go on.
+/// Why a connection ends.
 #[derive(Debug)]
-pub enum Trouble {
-    /// A stream of it has come to its end.
+pub enum ConnectionEnd {
+    /// A stream has ended.
     Ended,
     /// It is broken.
     Lost(String),
-    /// The other end did what it may not do.
+    /// The other end violated the protocol.
     Violation(String),
-    /// The other end gave it up.
+    /// The other end aborted it.
     Aborted(String),
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for ConnectionEnd {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Self::Ended,
@@ -31,24 +31,18 @@ impl From<io::Error> for Trouble {
 }
 
 /// A frame that is complete.
-pub enum Whole {
-    /// A put that is where it belongs.
+pub enum CompleteFrame {
+    /// A put that is in its segment.
     Placed(u64),
-    /// A put that came before its turn.
-    Held(u64, Held),
-    /// Signals.
-    Signal { place: u64, channel: u32, count: u64 },
-    /// A question.
-    Ask { place: u64, number: u64 },
-    /// The answer to one of ours.
-    Answer { number: u64 },
-    /// The other end leaves.
-    Goodbye { place: u64 },
+    /// A put that has to wait for others.
+    HeldPut(u64, HeldPut),
+    /// A frame without payload.
+    Bare(Head),
 }
 
-/// A put that has to wait for others, or that can't be read to its place.
+/// A put that has to wait for others, or can't be read into its segment directly.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldPut {
     pub segment: SegmentId,
     pub offset: u64,
     pub payload: SlotBuffer,
@@ -56,18 +50,18 @@ pub struct Held {
     pub is_word: bool,
 }
 
-/// What is being read.
+/// The state of reading.
 #[derive(Debug)]
 pub enum Incoming {
-    /// The next head.
+    /// Before a head.
     Head,
-    /// A put.
+    /// Within a put.
     Put(IncomingPut),
-    /// The reason of an abort.
+    /// Within the reason of an abort.
     Reason { bytes: usize, text: Vec<u8> },
 }
 
-/// A put of which some bytes are here.
+/// A put that is not complete.
 #[derive(Debug)]
 pub struct IncomingPut {
     place: u64,
@@ -75,34 +69,29 @@ pub struct IncomingPut {
     offset: u64,
     bytes: usize,
     have: usize,
-    /// Where it is kept if it is not its turn, or can't be read to its place.
+    /// Its buffer, if it is not its turn or can't be read into its segment directly.
     held: Option<SlotBuffer>,
     is_word: bool,
 }
 
 impl Incoming {
-    /// Reads what has arrived. The next frame, if it is complete.
+    /// Reads what has arrived. Returns the next frame if it is complete.
     pub fn next<T>(
         &mut self,
         socket: &mut Connection,
         order: &Order<T>,
         segments: &Segments,
         pool: &mut SlotPool,
-    ) -> Result<Option<Whole>, Trouble> {
+    ) -> Result<Option<CompleteFrame>, ConnectionEnd> {
         loop {
             match self {
                 Self::Head => match take_head(socket) {
                     Some(head) => {
-                        let head =
-                            Head::decode(&head).ok_or_else(|| Trouble::Violation("no frame".into()))?;
-                        match head {
-                            Head::Signal { place, channel, count } => {
-                                return Ok(Some(Whole::Signal { place, channel, count }));
-                            }
-                            Head::Ask { place, number } => return Ok(Some(Whole::Ask { place, number })),
-                            Head::Answer { number } => return Ok(Some(Whole::Answer { number })),
-                            Head::Goodbye { place } => return Ok(Some(Whole::Goodbye { place })),
-                            head => *self = Self::begin(head, order, segments, pool)?,
+                        let invalid = || ConnectionEnd::Violation("invalid frame".into());
+                        let head = Head::decode(&head).ok_or_else(invalid)?;
+                        match Self::begin(head, order, segments, pool)? {
+                            Self::Head => return Ok(Some(CompleteFrame::Bare(head))),
+                            begun => *self = begun,
                         }
                     }
                     None if socket.fill()? => {}
@@ -118,7 +107,7 @@ impl Incoming {
                 }
                 Self::Reason { bytes, text } => {
                     if text.len() == *bytes {
-                        return Err(Trouble::Aborted(String::from_utf8_lossy(text).into_owned()));
+                        return Err(ConnectionEnd::Aborted(String::from_utf8_lossy(text).into_owned()));
                     }
                     let have = text.len();
                     text.resize(*bytes, 0);
@@ -137,39 +126,38 @@ impl Incoming {
         order: &Order<T>,
         segments: &Segments,
         pool: &mut SlotPool,
-    ) -> Result<Self, Trouble> {
-        match head {
-            Head::Put { place, segment, offset, bytes } => {
+    ) -> Result<Self, ConnectionEnd> {
+        let place = head.place;
+        match head.body {
+            Body::Put { segment, offset, bytes } => {
                 let bytes = bytes as usize;
-                let is_direct = segments.check(segment, offset, bytes).map_err(Trouble::Violation)?;
+                let is_direct = segments.check(segment, offset, bytes).map_err(ConnectionEnd::Violation)?;
                 let held = (!is_direct || !order.is_due(place)).then(|| pool.take(bytes));
                 Ok(Self::Put(IncomingPut { place, segment, offset, bytes, have: 0, held, is_word: false }))
             }
-            Head::Word { place, segment, offset } => {
+            Body::Word { segment, offset } => {
                 let bytes = Head::WORD_BYTES;
-                segments.check(segment, offset, bytes).map_err(Trouble::Violation)?;
+                segments.check(segment, offset, bytes).map_err(ConnectionEnd::Violation)?;
                 let held = Some(pool.take(bytes));
                 Ok(Self::Put(IncomingPut { place, segment, offset, bytes, have: 0, held, is_word: true }))
             }
-            Head::Abort { bytes } => Ok(Self::Reason { bytes: bytes as usize, text: Vec::new() }),
-            Head::Signal { .. } | Head::Ask { .. } | Head::Answer { .. } | Head::Goodbye { .. } => {
-                Ok(Self::Head)
-            }
+            Body::Abort { bytes } => Ok(Self::Reason { bytes: bytes as usize, text: Vec::new() }),
+            Body::Signal { .. } | Body::Ask { .. } | Body::Answer { .. } | Body::Goodbye => Ok(Self::Head),
         }
     }
 }
 
 impl IncomingPut {
-    /// Reads what has arrived. Says whether it is complete.
-    fn advance(&mut self, socket: &mut Connection, segments: &Segments) -> Result<bool, Trouble> {
+    /// Reads what has arrived. Returns whether the put is complete.
+    fn advance(&mut self, socket: &mut Connection, segments: &Segments) -> Result<bool, ConnectionEnd> {
         while self.have < self.bytes {
             let left = self.bytes - self.have;
             let read = match &mut self.held {
                 Some(held) => receive(socket, &mut held.as_mut_slice()[self.have..])?,
-                // The segment is looked up each time: nothing may hold it while the other end takes its time.
+                // The segment is looked up each time, so that it is not held while the rest is on its way.
                 None => segments
                     .write(self.segment, self.offset + self.have as u64, left, |place| receive(socket, place))
-                    .map_err(Trouble::Violation)??,
+                    .map_err(ConnectionEnd::Violation)??,
             };
             if read == 0 {
                 return Ok(false);
@@ -179,12 +167,12 @@ impl IncomingPut {
         Ok(true)
     }
 
-    fn whole(self) -> Whole {
+    fn whole(self) -> CompleteFrame {
         match self.held {
-            None => Whole::Placed(self.place),
+            None => CompleteFrame::Placed(self.place),
             Some(payload) => {
                 let Self { segment, offset, is_word, .. } = self;
-                Whole::Held(self.place, Held { segment, offset, payload, is_word })
+                CompleteFrame::HeldPut(self.place, HeldPut { segment, offset, payload, is_word })
             }
         }
     }
@@ -198,7 +186,7 @@ fn take_head(socket: &mut Connection) -> Option<[u8; Head::BYTES]> {
     })
 }
 
-/// Takes what was read before, or reads. Says how many bytes there were.
+/// Takes what was read before, or reads. Returns the number of bytes.
 fn receive(socket: &mut Connection, place: &mut [u8]) -> io::Result<usize> {
     if !socket.has_input() {
         return socket.read_into(place);

@@ -1,21 +1,20 @@
-//! What is to be sent on a connection. Sockets get one frame's worth at a time, so that an abort finds little
-//! before it.
+//! Queued output of a connection. Sockets get one frame at a time, so that an abort finds little before it.
 
 use super::segment::{Part, Place};
-use super::wire::Head;
+use super::wire::{Body, Head};
 use crate::limits;
 use crate::memory::Lease;
 use ringfold_plan::medium::Ticket;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Puts and signals in their order.
+/// Puts and signals in order.
 #[derive(Default, Debug)]
 pub struct Outbox {
     jobs: VecDeque<Job>,
     next_place: u64,
     /// The number of the last put.
     last_put: u64,
-    /// Puts some of whose bytes may still be read, and how many frames of theirs have not left.
+    /// Puts whose memory may still be read, and how many of their frames have not left.
     unflushed: BTreeMap<u64, usize>,
 }
 
@@ -27,25 +26,19 @@ enum Job {
         from: Part,
         to: Place,
     },
-    Signal {
-        channel: u32,
-        count: u64,
-    },
+    /// A frame without payload.
+    Bare(Body),
     Word {
         to: Place,
         value: u64,
     },
-    Ask {
-        number: u64,
-    },
-    Goodbye,
 }
 
 /// A frame that goes out.
 pub enum Frame {
     /// Bytes of a put.
     Put(Head, Lease, Ticket),
-    /// Nothing but a head.
+    /// A head alone.
     Bare(Head),
     /// A head, and a word.
     Word(Head, u64),
@@ -57,7 +50,7 @@ impl Outbox {
         self.jobs.len() >= limits::CHANNEL_JOBS_MAX
     }
 
-    /// Whether everything was handed to sockets.
+    /// Whether sockets have everything.
     pub fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
@@ -70,11 +63,11 @@ impl Outbox {
         self.jobs.push_back(Job::Put { number: self.last_put, from, to });
     }
 
-    /// Queues a signal. Those that follow each other travel as one.
+    /// Queues a signal. Consecutive ones are sent as one.
     pub fn signal(&mut self, on: u32) {
         match self.jobs.back_mut() {
-            Some(Job::Signal { channel, count }) if *channel == on => *count += 1,
-            _ => self.jobs.push_back(Job::Signal { channel: on, count: 1 }),
+            Some(Job::Bare(Body::Signal { channel, count })) if *channel == on => *count += 1,
+            _ => self.send(Body::Signal { channel: on, count: 1 }),
         }
     }
 
@@ -83,53 +76,34 @@ impl Outbox {
         self.jobs.push_back(Job::Word { to, value });
     }
 
-    /// Queues a question.
-    pub fn ask(&mut self, number: u64) {
-        self.jobs.push_back(Job::Ask { number });
-    }
-
-    /// Queues the last words.
-    pub fn goodbye(&mut self) {
-        self.jobs.push_back(Job::Goodbye);
+    /// Queues a frame without payload.
+    pub fn send(&mut self, body: Body) {
+        self.jobs.push_back(Job::Bare(body));
     }
 
     /// The next frame.
     pub fn next(&mut self) -> Option<Frame> {
         let place = self.next_place;
+        let mut is_whole = true;
         let frame = match self.jobs.front_mut()? {
-            Job::Signal { channel, count } => {
-                let head = Head::Signal { place, channel: *channel, count: *count };
-                self.jobs.pop_front();
-                Frame::Bare(head)
-            }
+            Job::Bare(body) => Frame::Bare(Head { place, body: *body }),
             Job::Word { to, value } => {
-                let head = Head::Word { place, segment: to.handle.segment(), offset: to.offset };
-                let frame = Frame::Word(head, *value);
-                self.jobs.pop_front();
-                frame
-            }
-            Job::Ask { number } => {
-                let head = Head::Ask { place, number: *number };
-                self.jobs.pop_front();
-                Frame::Bare(head)
-            }
-            Job::Goodbye => {
-                self.jobs.pop_front();
-                Frame::Bare(Head::Goodbye { place })
+                let body = Body::Word { segment: to.handle.segment(), offset: to.offset };
+                Frame::Word(Head { place, body }, *value)
             }
             Job::Put { number, from, to } => {
                 let bytes = from.range.len().min(limits::CHANNEL_FRAME_BYTES_MAX);
                 let lease = from.take(bytes);
                 let segment = to.handle.segment();
-                let head = Head::Put { place, segment, offset: to.offset, bytes: bytes as u32 };
-                let frame = Frame::Put(head, lease, Ticket(*number));
+                let body = Body::Put { segment, offset: to.offset, bytes: bytes as u32 };
                 to.offset += bytes as u64;
-                if from.range.is_empty() {
-                    self.jobs.pop_front();
-                }
-                frame
+                is_whole = from.range.is_empty();
+                Frame::Put(Head { place, body }, lease, Ticket(*number))
             }
         };
+        if is_whole {
+            self.jobs.pop_front();
+        }
         self.next_place += 1;
         Some(frame)
     }
@@ -154,15 +128,13 @@ impl Outbox {
         self.unflushed.first_key_value().is_none_or(|(first, _)| *first > up_to)
     }
 
-    /// Nothing more is to be sent. Puts of which sockets may hold frames.
+    /// Drops everything. Returns the puts of which sockets may hold frames.
     pub fn clear(&mut self) -> Vec<Ticket> {
-        let last_framed = match self.jobs.iter().find_map(|job| match job {
+        let first_left = self.jobs.iter().find_map(|job| match job {
             Job::Put { number, .. } => Some(*number),
             _ => None,
-        }) {
-            Some(first_left) => first_left,
-            None => self.last_put,
-        };
+        });
+        let last_framed = first_left.unwrap_or(self.last_put);
         self.jobs.clear();
         let framed = self.unflushed.range(..=last_framed).map(|(number, _)| Ticket(*number)).collect();
         self.unflushed.clear();

@@ -1,7 +1,7 @@
 //! Registered memory: what a channel may read here, and what the other end may write.
 
 use super::ChannelError;
-use crate::memory::{Lease, Memory, View};
+use crate::memory::{Lease, RawMemory, View};
 use crate::random;
 use crate::shared_bytes::SharedBytes;
 use core::fmt;
@@ -192,7 +192,7 @@ pub(super) struct Block {
 }
 
 enum Ground {
-    Memory(Mutex<Memory>),
+    Memory(Mutex<RawMemory>),
     Sink(Arc<dyn Sink>),
 }
 
@@ -208,7 +208,7 @@ impl Block {
     }
 
     /// Nothing that holds this lock can fail half-way in a way that matters for bytes.
-    fn memory(&self) -> Result<MutexGuard<'_, Memory>, ChannelError> {
+    fn memory(&self) -> Result<MutexGuard<'_, RawMemory>, ChannelError> {
         match &self.ground {
             Ground::Memory(memory) => Ok(memory.lock().unwrap_or_else(PoisonError::into_inner)),
             Ground::Sink(_) => Err(ChannelError::Misuse("the host can't reach this segment's memory".into())),
@@ -224,7 +224,7 @@ pub(super) struct Segments {
 
 impl Segments {
     /// Registers memory.
-    pub fn register(self: &Arc<Self>, memory: Memory) -> io::Result<Segment> {
+    pub fn register(self: &Arc<Self>, memory: RawMemory) -> io::Result<Segment> {
         self.add(memory.len(), Ground::Memory(Mutex::new(memory)))
     }
 

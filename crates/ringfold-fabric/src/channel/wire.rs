@@ -1,4 +1,4 @@
-//! What precedes a frame of a channel: 32 bytes, little-endian.
+//! The head of a frame of a channel: 32 bytes, little-endian.
 //!
 //! ```text
 //!  kind u8 │ reserved 3 │ length u32 │ place u64 │ a u64 │ b u64
@@ -17,20 +17,29 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A frame without its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Head {
+pub struct Head {
+    /// Its position in the order of its direction. Answers and aborts have none: they wait for nothing.
+    pub place: u64,
+    /// The rest.
+    pub body: Body,
+}
+
+/// The kinds of frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Body {
     /// Bytes for a segment.
-    Put { place: u64, segment: SegmentId, offset: u64, bytes: u32 },
+    Put { segment: SegmentId, offset: u64, bytes: u32 },
     /// Signals on a channel.
-    Signal { place: u64, channel: u32, count: u64 },
+    Signal { channel: u32, count: u64 },
     /// An aligned word of a segment; its value follows.
-    Word { place: u64, segment: SegmentId, offset: u64 },
-    /// Whoever reads this tells that everything before it is where it belongs.
-    Ask { place: u64, number: u64 },
-    /// Everything before that question is where it belongs. It has no place in the order of the other direction.
+    Word { segment: SegmentId, offset: u64 },
+    /// Asks for an answer when everything before it is in place.
+    Ask { number: u64 },
+    /// Everything before that question is in place.
     Answer { number: u64 },
     /// Nothing follows, and nothing is wrong.
-    Goodbye { place: u64 },
-    /// The connection is given up. It has no place in the order, because it waits for nothing.
+    Goodbye,
+    /// The connection is aborted; the reason follows.
     Abort { bytes: u32 },
 }
 
@@ -50,40 +59,39 @@ impl Head {
     /// Bytes of a head.
     pub const BYTES: usize = size_of::<Layout>();
 
-    /// As it travels.
+    /// Its bytes on the wire.
     pub fn encode(&self) -> [u8; Self::BYTES] {
-        let (kind, length, numbers) = match *self {
-            Self::Put { place, segment, offset, bytes } => (1, bytes, [place, segment.0, offset]),
-            Self::Signal { place, channel, count } => (2, 0, [place, u64::from(channel), count]),
-            Self::Abort { bytes } => (3, bytes, [0; 3]),
-            Self::Word { place, segment, offset } => (4, Self::WORD_BYTES as u32, [place, segment.0, offset]),
-            Self::Ask { place, number } => (5, 0, [place, number, 0]),
-            Self::Answer { number } => (6, 0, [0, number, 0]),
-            Self::Goodbye { place } => (7, 0, [place, 0, 0]),
+        let (kind, length, a, b) = match self.body {
+            Body::Put { segment, offset, bytes } => (1, bytes, segment.0, offset),
+            Body::Signal { channel, count } => (2, 0, u64::from(channel), count),
+            Body::Abort { bytes } => (3, bytes, 0, 0),
+            Body::Word { segment, offset } => (4, Self::WORD_BYTES as u32, segment.0, offset),
+            Body::Ask { number } => (5, 0, number, 0),
+            Body::Answer { number } => (6, 0, number, 0),
+            Body::Goodbye => (7, 0, 0, 0),
         };
-        zerocopy::transmute!(Layout { kind: [kind, 0, 0, 0], length, numbers })
+        zerocopy::transmute!(Layout { kind: [kind, 0, 0, 0], length, numbers: [self.place, a, b] })
     }
 
-    /// From its bytes, if they are within the bounds.
+    /// From its bytes, if they are valid.
     pub fn decode(head: &[u8; Self::BYTES]) -> Option<Self> {
         let Layout { kind, length, numbers: [place, a, b] } = zerocopy::transmute!(*head);
         let is_within = |max: usize| usize::try_from(length).is_ok_and(|length| length <= max);
-        match kind {
+        let body = match kind {
             [1, 0, 0, 0] if is_within(limits::CHANNEL_FRAME_BYTES_MAX) => {
-                Some(Self::Put { place, segment: SegmentId(a), offset: b, bytes: length })
+                Body::Put { segment: SegmentId(a), offset: b, bytes: length }
             }
-            [2, 0, 0, 0] if length == 0 => {
-                Some(Self::Signal { place, channel: u32::try_from(a).ok()?, count: b })
-            }
-            [3, 0, 0, 0] if is_within(limits::ABORT_REASON_BYTES_MAX) => Some(Self::Abort { bytes: length }),
+            [2, 0, 0, 0] if length == 0 => Body::Signal { channel: u32::try_from(a).ok()?, count: b },
+            [3, 0, 0, 0] if is_within(limits::ABORT_REASON_BYTES_MAX) => Body::Abort { bytes: length },
             [4, 0, 0, 0] if length as usize == Self::WORD_BYTES => {
-                Some(Self::Word { place, segment: SegmentId(a), offset: b })
+                Body::Word { segment: SegmentId(a), offset: b }
             }
-            [5, 0, 0, 0] if length == 0 => Some(Self::Ask { place, number: a }),
-            [6, 0, 0, 0] if length == 0 => Some(Self::Answer { number: a }),
-            [7, 0, 0, 0] if length == 0 => Some(Self::Goodbye { place }),
-            _ => None,
-        }
+            [5, 0, 0, 0] if length == 0 => Body::Ask { number: a },
+            [6, 0, 0, 0] if length == 0 => Body::Answer { number: a },
+            [7, 0, 0, 0] if length == 0 => Body::Goodbye,
+            _ => return None,
+        };
+        Some(Self { place, body })
     }
 }
 
@@ -92,16 +100,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_survive_their_way_and_others_are_no_heads() {
-        let put = Head::Put { place: 7, segment: SegmentId(u64::MAX), offset: 1 << 40, bytes: 262_144 };
-        let word = Head::Word { place: 9, segment: SegmentId(5), offset: 8 };
-        let signal = Head::Signal { place: 8, channel: 3, count: 9 };
-        let talk = [
-            Head::Ask { place: 1, number: 2 },
-            Head::Answer { number: u64::MAX },
-            Head::Goodbye { place: 3 },
+    fn heads_are_decoded_and_invalid_ones_rejected() {
+        let put = Head {
+            place: 7,
+            body: Body::Put { segment: SegmentId(u64::MAX), offset: 1 << 40, bytes: 262_144 },
+        };
+        let word = Head { place: 9, body: Body::Word { segment: SegmentId(5), offset: 8 } };
+        let bare = [
+            Body::Signal { channel: 3, count: 9 },
+            Body::Ask { number: 2 },
+            Body::Answer { number: u64::MAX },
+            Body::Goodbye,
+            Body::Abort { bytes: 100 },
         ];
-        for head in [put, signal, Head::Abort { bytes: 100 }, word].into_iter().chain(talk) {
+        let bare = bare.into_iter().map(|body| Head { place: 8, body });
+        for head in [put, word].into_iter().chain(bare) {
             assert_eq!(Head::decode(&head.encode()), Some(head));
         }
         let mut long = put.encode();

@@ -9,7 +9,7 @@ use crate::memory::Lease;
 use crate::order::Order;
 use crate::poller::Token;
 use crate::slots::{SlotBuffer, SlotPool};
-use ringfold_plan::executor::Verdict;
+use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::frame::{LinkDecoder, LinkItem, encode_data_head, encode_link_into};
@@ -178,7 +178,7 @@ impl StreamLink {
     pub fn next(
         &mut self,
         pool: &mut SlotPool,
-        judge: impl Fn(&DataHeader) -> Verdict,
+        judge: impl Fn(&DataHeader) -> FrameDecision,
     ) -> io::Result<Option<Arrival>> {
         if let [stream] = &mut self.streams[..] {
             return Ok(stream.next(false, pool, &judge)?.map(|(_, arrival)| arrival));
@@ -215,7 +215,7 @@ impl StreamLink {
         &mut self,
         index: usize,
         pool: &mut SlotPool,
-        judge: &impl Fn(&DataHeader) -> Verdict,
+        judge: &impl Fn(&DataHeader) -> FrameDecision,
     ) -> io::Result<Option<(u64, Arrival)>> {
         let stream = &mut self.streams[index];
         if stream.is_over {
@@ -266,7 +266,7 @@ impl Stream {
         &mut self,
         is_placed: bool,
         pool: &mut SlotPool,
-        judge: &impl Fn(&DataHeader) -> Verdict,
+        judge: &impl Fn(&DataHeader) -> FrameDecision,
     ) -> io::Result<Option<(u64, Arrival)>> {
         loop {
             if let Some(incoming) = &mut self.incoming {
@@ -286,9 +286,9 @@ impl Stream {
                 }
                 Some(LinkItem::Data(header)) => {
                     let is_wanted = match judge(&header) {
-                        Verdict::Place => true,
-                        Verdict::Discard => false,
-                        Verdict::Violation(why) => return Err(io::Error::other(why)),
+                        FrameDecision::Place => true,
+                        FrameDecision::Discard => false,
+                        FrameDecision::Violation(why) => return Err(io::Error::other(why)),
                     };
                     let payload = pool.take(header.length as usize);
                     self.incoming = Some(Incoming { header, is_wanted, payload, have: 0 });
@@ -381,14 +381,14 @@ mod tests {
         }
         let mut pool = SlotPool::default();
         let heard = loop {
-            match near.next(&mut pool, |_| Verdict::Place) {
+            match near.next(&mut pool, |_| FrameDecision::Place) {
                 Ok(None) => assert!(began.elapsed() < Duration::from_secs(20), "nothing arrives"),
                 heard => break heard,
             }
         };
         assert!(matches!(heard, Ok(Some(Arrival::Message(message))) if message == goodbye));
         let end = loop {
-            match near.next(&mut pool, |_| Verdict::Place) {
+            match near.next(&mut pool, |_| FrameDecision::Place) {
                 Ok(None) => assert!(began.elapsed() < Duration::from_secs(20), "the end does not arrive"),
                 end => break end,
             }

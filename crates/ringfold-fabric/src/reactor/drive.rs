@@ -1,4 +1,4 @@
-//! What a reactor moves on, and what it reports.
+//! What a reactor drives, and what it reports.
 
 use crate::poller::Readiness;
 use core::time::Duration;
@@ -6,7 +6,7 @@ use ringfold_proto::id::CallId;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-/// What a reactor moves on. No function of it waits, but for [`Drive::finish`].
+/// What a reactor drives. No function of it waits, but for [`Drive::finish`].
 pub trait Drive: Send + Sized + 'static {
     /// How a call ends.
     type Ended: Send + 'static;
@@ -14,30 +14,30 @@ pub trait Drive: Send + Sized + 'static {
     /// Why a call fails.
     type Error: Clone + Send + From<Stopped> + 'static;
 
-    /// After a caller has waited, the background thread leaves the sockets alone for this long: most likely the next
-    /// call comes soon, and two threads that watch the same sockets wake each other for nothing.
+    /// How long the background thread pauses after a caller has waited: most likely the next call comes soon, and two
+    /// threads that poll the same sockets wake each other.
     const LINGER: Duration;
 
     /// Does what can be done now.
     fn turn(&mut self, ready: &Readiness);
 
     /// After which time something has to be done even if nothing arrives.
-    fn patience(&self) -> Option<Duration>;
+    fn next_timeout(&self) -> Option<Duration>;
 
     /// Whether something has arrived that the poller does not report.
-    fn stirs(&self) -> bool {
+    fn has_input(&self) -> bool {
         false
     }
 
-    /// From now on the poller reports everything. Returns true if something has arrived already: then no thread may
-    /// sleep.
+    /// From now on, until the next turn, the poller reports everything. True if something has arrived already: then no
+    /// thread may sleep.
     fn prepare_sleep(&mut self) -> bool {
         false
     }
 
     /// What is about to arrive, and worth spinning for.
-    fn outlook(&self) -> Outlook {
-        Outlook::Nothing
+    fn expects(&self) -> Expected {
+        Expected::Nothing
     }
 
     /// Whether the background thread is needed right after a wait.
@@ -86,7 +86,7 @@ impl<E> Default for Outcomes<E> {
     }
 }
 
-/// Something to be done without the lock.
+/// Work that runs without the lock.
 pub type Callback = Box<dyn FnOnce() + Send>;
 
 impl<E: Send + 'static> Outcomes<E> {
@@ -112,16 +112,15 @@ impl<E: Send + 'static> Outcomes<E> {
     }
 }
 
-/// What is about to arrive, and worth spinning for before the thread sleeps: waking takes tens of microseconds, and what
-/// is awaited often arrives sooner.
+/// What is about to arrive, and worth spinning for: waking a thread takes tens of microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outlook {
+pub enum Expected {
     /// Nothing is about to arrive, or others need the core.
     Nothing,
-    /// Frames, all of which come through memory.
-    Memory,
-    /// Frames that come through sockets too.
+    /// Frames, all of them through shared memory.
+    SharedMemory,
+    /// Frames, some of them through sockets.
     Sockets,
     /// A message from the master.
-    Word,
+    Master,
 }

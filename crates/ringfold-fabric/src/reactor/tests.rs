@@ -1,4 +1,4 @@
-//! A driver that does what a test asks for, and what becomes of the threads that wait for it.
+//! Threads that wait for a driver which does what a test asks for.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// Panics in the call that is named.
 #[derive(Default)]
 struct Fake {
+    /// The call in which it panics.
     panics_in: Arc<Mutex<Option<&'static str>>>,
+    /// When its timer is due; the next turn takes it.
+    due: Option<Instant>,
+    /// Whether the poller reports what arrives.
+    is_armed: bool,
     ended: Vec<CallId>,
     callbacks: Vec<Callback>,
     /// Becomes callbacks in the next turn.
@@ -32,27 +36,30 @@ impl Drive for Fake {
 
     fn turn(&mut self, _: &Readiness) {
         self.enter("turn");
+        self.is_armed = false;
+        self.due.take_if(|due| *due <= Instant::now());
         self.callbacks.append(&mut self.planned.lock());
     }
 
-    fn patience(&self) -> Option<Duration> {
-        self.enter("patience");
-        None
+    fn next_timeout(&self) -> Option<Duration> {
+        self.enter("next_timeout");
+        self.due.map(|due| due.saturating_duration_since(Instant::now()))
     }
 
-    fn stirs(&self) -> bool {
-        self.enter("stirs");
+    fn has_input(&self) -> bool {
+        self.enter("has_input");
         false
     }
 
     fn prepare_sleep(&mut self) -> bool {
         self.enter("prepare_sleep");
+        self.is_armed = true;
         false
     }
 
-    fn outlook(&self) -> Outlook {
-        self.enter("outlook");
-        Outlook::Memory
+    fn expects(&self) -> Expected {
+        self.enter("expects");
+        Expected::SharedMemory
     }
 
     fn is_busy(&self) -> bool {
@@ -95,17 +102,29 @@ fn wait_beside(reactor: &Arc<Reactor<Fake>>, calls: [u64; 2]) -> Receiver<Result
     heard
 }
 
+/// Waits until the background thread sleeps, and nothing else would wake it soon.
+fn await_background_sleep(reactor: &Reactor<Fake>) {
+    until(|| reactor.shared.state.lock().wakes_at[Role::Background as usize].is_some());
+}
+
+/// Whether somebody has kicked and no thread was woken by that yet.
+fn takes_kick(reactor: &Reactor<Fake>) -> bool {
+    let mut ready = Readiness::default();
+    reactor.shared.poller.wait(&mut ready, Duration::ZERO).unwrap();
+    ready.has_kick()
+}
+
 fn until(is_true: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_true() {
-        assert!(began.elapsed() < LONG, "it never came true");
+        assert!(began.elapsed() < LONG, "timed out");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
 fn a_panic_in_any_call_of_the_driver_fails_all_who_wait() {
-    for call in ["turn", "patience", "stirs", "prepare_sleep", "outlook", "is_busy", "report"] {
+    for call in ["turn", "next_timeout", "has_input", "prepare_sleep", "expects", "is_busy", "report"] {
         let fake = Fake::default();
         let panics_in = fake.panics_in.clone();
         let reactor = start(fake);
@@ -148,7 +167,7 @@ fn a_panic_in_the_last_calls_is_no_panic_of_the_caller() {
 fn what_another_thread_ends_wakes_the_one_that_sleeps_in_the_poller() {
     let reactor = start(Fake::default());
     let ends = wait_beside(&reactor, [1, 2]);
-    until(|| reactor.shared.state.lock().sleeping > 0);
+    until(|| reactor.shared.state.lock().is_any_asleep());
     let began = Instant::now();
     reactor.with(|driver| driver.ended.extend([CallId(1), CallId(2)])).unwrap();
     for _ in 0..2 {
@@ -223,4 +242,85 @@ fn nobody_waits_for_the_lock_while_connections_are_closed() {
     assert!(!closing.is_finished(), "the farewell is not over");
     drop(hold);
     closing.join().unwrap();
+}
+
+#[test]
+fn a_timer_is_on_time_after_a_caller_slept_beside_the_background_thread() {
+    let reactor = start(Fake::default());
+    await_background_sleep(&reactor);
+    // The caller sleeps for less than the background thread, and leaves.
+    assert_eq!(reactor.wait_until(CallId(1), Some(Instant::now() + Duration::from_millis(5))), None);
+    await_background_sleep(&reactor);
+    let began = Instant::now();
+    reactor.with(|driver| driver.due = Some(began + Duration::from_millis(30))).unwrap();
+    until(|| reactor.with_waiter(|driver| driver.due).unwrap().is_none());
+    assert!(began.elapsed() < limits::IDLE_MAX / 2, "{:?}", began.elapsed());
+}
+
+#[test]
+fn the_sleeping_thread_that_drives_is_woken_for_an_earlier_timer() {
+    let soon = Duration::from_millis(50);
+    // When each thread wakes up by itself, which of them drives, and whether it has to be kicked.
+    for (caller, background, is_held, is_late) in [
+        (Some(LONG), Some(LONG), true, true),
+        (Some(Duration::ZERO), Some(LONG), true, false),
+        (Some(LONG), Some(Duration::ZERO), true, true),
+        (None, Some(LONG), false, true),
+        (None, Some(Duration::ZERO), false, false),
+        (None, None, true, false),
+    ] {
+        let reactor = Reactor::without_thread(Fake::default(), Arc::new(Poller::new().unwrap()));
+        let now = Instant::now();
+        let mut state = reactor.shared.state.lock();
+        state.wakes_at = [caller, background].map(|after| after.map(|after| now + after));
+        state.is_held = is_held;
+        drop(state);
+        reactor.with(|driver| driver.due = Some(now + soon)).unwrap();
+        assert_eq!(takes_kick(&reactor), is_late, "{caller:?} {background:?} {is_held}");
+    }
+}
+
+#[test]
+fn the_background_thread_passes_a_kick_on_to_the_caller_that_drives() {
+    for is_caller_asleep in [true, false] {
+        let reactor = Reactor::without_thread(Fake::default(), Arc::new(Poller::new().unwrap()));
+        let shared = &reactor.shared;
+        let mut state = shared.state.lock();
+        state.is_held = true;
+        state.wakes_at[Role::Caller as usize] = is_caller_asleep.then(|| Instant::now() + LONG);
+        shared.poller.kick();
+        assert!(shared.sleep(&mut state, &mut Readiness::default(), None, Role::Background));
+        drop(state);
+        assert_eq!(takes_kick(&reactor), is_caller_asleep);
+    }
+}
+
+#[test]
+fn after_a_poll_the_sleeping_thread_is_woken_by_what_arrives_and_by_timers() {
+    let reactor = Reactor::without_thread(Fake::default(), Arc::new(Poller::new().unwrap()));
+    let wakes_at = Instant::now() + limits::IDLE_MAX.mul_f32(0.9);
+    reactor.shared.state.lock().wakes_at[Role::Background as usize] = Some(wakes_at);
+    assert_eq!(reactor.poll(|_| None::<()>), Ok(None));
+    assert!(reactor.with_waiter(|driver| driver.is_armed).unwrap(), "nothing is reported after a poll");
+    let due = Instant::now() + limits::IDLE_MAX / 2;
+    reactor.with_waiter(|driver| driver.due = Some(due)).unwrap();
+    assert!(!takes_kick(&reactor));
+    assert_eq!(reactor.poll(|_| None::<()>), Ok(None));
+    assert!(takes_kick(&reactor), "the sleeping thread would be late");
+}
+
+#[test]
+fn a_call_that_another_thread_ends_during_the_spin_is_noticed() {
+    let reactor = start(Fake::default());
+    for call in (1..400).map(CallId) {
+        let waiter = reactor.clone();
+        let thread = std::thread::spawn(move || waiter.wait(call));
+        while reactor.shared.state.lock().waiting == 0 {
+            core::hint::spin_loop();
+        }
+        let began = Instant::now();
+        reactor.with(|driver| driver.ended.push(call)).unwrap();
+        assert_eq!(thread.join().unwrap(), Ok(()));
+        assert!(began.elapsed() < limits::IDLE_MAX / 2, "the waiter slept on");
+    }
 }

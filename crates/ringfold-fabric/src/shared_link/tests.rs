@@ -12,9 +12,9 @@ use std::time::Instant;
 
 const LONG: Duration = Duration::from_secs(30);
 
-struct Chance(u64);
+struct SmallRng(u64);
 
-impl Chance {
+impl SmallRng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -63,10 +63,10 @@ impl End {
         }
     }
 
-    /// Whether the bell rings within some time.
-    fn is_rung(&self, patience: Duration) -> bool {
+    /// Whether the socket wakes this end within some time.
+    fn is_rung(&self, timeout: Duration) -> bool {
         let mut ready = Readiness::default();
-        self.poller.wait(&mut ready, patience).unwrap();
+        self.poller.wait(&mut ready, timeout).unwrap();
         ready.tokens().count() > 0
     }
 }
@@ -96,30 +96,30 @@ fn two() -> (End, End) {
 #[test]
 fn everything_keeps_its_order_through_full_rings_and_cells_and_around_their_ends() {
     let (mut a, mut b) = two();
-    let mut chance = Chance(7);
+    let mut rng = SmallRng(7);
     let sizes = [0, 1, 4, 1000, 1024, 1025, 8000, 32 * 1024, 32 * 1024 + 1, 128 * 1024, PAYLOAD_BYTES_MAX];
     let (mut sent, mut received, mut flushed) = (Vec::new(), 0, 0);
     let mut held = VecDeque::new();
     while received < 6000 {
-        for _ in 0..chance.below(40) {
+        for _ in 0..rng.below(40) {
             let number = sent.len() as u32;
             if number % 7 == 3 {
                 // Some messages are longer than a record may be.
-                let slots = (0..chance.below(3000) as u16).collect();
+                let slots = (0..rng.below(3000) as u16).collect();
                 a.link.say(&LinkMessage::Grant {
                     op: OpId { seq: Seq(sent.len() as u64), ..OpId::default() },
                     slots,
                 });
                 sent.push(None);
             } else {
-                let bytes = sizes[chance.below(sizes.len())];
+                let bytes = sizes[rng.below(sizes.len())];
                 a.put(number, bytes);
                 sent.push(Some(bytes));
             }
         }
         flushed += a.flush().len();
-        for _ in 0..chance.below(60) {
-            match (sent.get(received), b.link.is_stirring()) {
+        for _ in 0..rng.below(60) {
+            match (sent.get(received), b.link.is_ready()) {
                 (Some(Some(bytes)), true) => held.push_back(b.expect(received as u32, *bytes)),
                 (Some(None), true) => match b.next().unwrap() {
                     Some(Arrival::Message(LinkMessage::Grant { op, .. })) => {
@@ -131,8 +131,8 @@ fn everything_keeps_its_order_through_full_rings_and_cells_and_around_their_ends
             }
             received += 1;
         }
-        while held.len() > chance.below(60) {
-            let payload = held.remove(chance.below(held.len())).unwrap();
+        while held.len() > rng.below(60) {
+            let payload = held.remove(rng.below(held.len())).unwrap();
             b.pool.give_back(payload);
         }
         b.flush();
@@ -147,7 +147,7 @@ fn everything_keeps_its_order_through_full_rings_and_cells_and_around_their_ends
 }
 
 #[test]
-fn however_much_is_held_there_is_always_room_for_the_next_frame() {
+fn there_is_always_room_for_the_next_frame() {
     let (mut a, mut b) = two();
     let mut held = Vec::new();
     for number in 0..300 {
@@ -173,7 +173,7 @@ fn frames_are_read_where_their_sender_put_them() {
 }
 
 #[test]
-fn a_payload_that_nobody_wants_gives_its_cells_back_at_once() {
+fn a_discarded_payload_releases_its_cells_at_once() {
     let (mut a, mut b) = two();
     for number in 0..100 {
         a.put(number, 200_000);
@@ -203,7 +203,7 @@ fn a_cancelled_put_goes_out_without_its_bytes() {
 }
 
 #[test]
-fn the_bell_rings_for_those_who_sleep_and_for_nobody_else() {
+fn the_socket_wakes_only_readers_that_sleep() {
     let (mut a, mut b) = two();
     a.put(0, 4);
     a.flush();
@@ -220,14 +220,14 @@ fn the_bell_rings_for_those_who_sleep_and_for_nobody_else() {
     b.expect(1, 4);
     b.expect(2, 4);
     assert!(!b.link.prepare_sleep());
-    b.link.awaken();
+    b.link.cancel_sleep();
     a.put(3, 4);
     a.flush();
     assert!(!b.is_rung(Duration::from_millis(20)));
 }
 
 #[test]
-fn whoever_waits_for_room_is_woken_when_there_is_some() {
+fn a_writer_that_waits_for_room_is_woken() {
     let (mut a, mut b) = two();
     let mut number = 0;
     while a.link.backlog.is_empty() {
@@ -247,7 +247,7 @@ fn whoever_waits_for_room_is_woken_when_there_is_some() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_comes_before_it() {
+fn what_was_sent_before_the_end_arrives_before_it() {
     let (mut a, mut b) = two();
     assert!(!b.link.prepare_sleep());
     for number in 0..40 {
@@ -276,29 +276,29 @@ fn what_was_sent_before_the_end_comes_before_it() {
 }
 
 #[test]
-fn nobody_sleeps_through_what_another_thread_sends() {
+fn no_wake_up_is_lost_between_two_threads() {
     const ROUNDS: u32 = 30_000;
     let (a, b) = two();
     let play = |mut end: End, begins: bool| {
-        let (mut chance, mut ready, mut number) = (Chance(3 + u64::from(begins)), Readiness::default(), 0);
+        let (mut rng, mut ready, mut number) = (SmallRng(3 + u64::from(begins)), Readiness::default(), 0);
         if begins {
             end.put(0, 8);
             end.flush();
         }
         while number < ROUNDS {
-            if chance.below(3) == 0 && !end.link.prepare_sleep() {
+            if rng.below(3) == 0 && !end.link.prepare_sleep() {
                 let slept = Instant::now();
                 end.poller.wait(&mut ready, LONG).unwrap();
                 assert!(slept.elapsed() < LONG / 2, "it was not woken");
                 end.link.handle_ready();
             }
-            end.link.awaken();
+            end.link.cancel_sleep();
             while let Some(arrival) = end.next().unwrap() {
                 assert!(matches!(arrival, Arrival::Frame(head, _) if head.chunk == number));
                 number += 1;
                 let answer = if begins { number } else { number - 1 };
                 if answer < ROUNDS {
-                    end.put(answer, [8, 2000][chance.below(2)]);
+                    end.put(answer, [8, 2000][rng.below(2)]);
                 }
             }
             end.flush();
@@ -311,68 +311,68 @@ fn nobody_sleeps_through_what_another_thread_sends() {
     other.join().unwrap();
 }
 
-/// What the victim says when the other end has written this into its memory.
-fn misled_by(write: impl FnOnce(&Way)) -> String {
+/// The error of the reader after the other end has written this into its memory.
+fn error_after(write: impl FnOnce(&LinkDirection)) -> String {
     let (mut a, mut b) = two();
     a.put(0, 4);
     a.flush();
     b.expect(0, 4);
-    write(a.link.outlet.way());
+    write(a.link.writer.direction());
     b.next().unwrap_err().to_string()
 }
 
-fn record(body_bytes: u32, cell_bytes: u32, first: u16, count: u16) -> impl FnOnce(&Way) {
-    move |way| {
+fn record(body_bytes: u32, cell_bytes: u32, first: u16, count: u16) -> impl FnOnce(&LinkDirection) {
+    move |direction| {
         let mut prefix = Vec::new();
         prefix.extend(body_bytes.to_le_bytes());
         prefix.extend(cell_bytes.to_le_bytes());
         prefix.extend(first.to_le_bytes());
         prefix.extend(count.to_le_bytes());
-        way.ring(128, prefix.len()).copy_from(&prefix);
-        way.word(Word::Head).store(128 + 2048, Ordering::Release);
+        direction.ring(128, prefix.len()).copy_from(&prefix);
+        direction.word(Word::Head).store(128 + 2048, Ordering::Release);
     }
 }
 
 #[test]
-fn an_end_that_breaks_the_rules_is_found_out() {
+fn invalid_records_are_errors() {
     for head in [u64::MAX, 0, 64, 128 + 1, 128 + limits::SHARED_RING_BYTES as u64 + 64, 1 << 40] {
-        let why = misled_by(|way| way.word(Word::Head).store(head, Ordering::Release));
-        assert!(why.contains("counts make no sense"), "{head}: {why}");
+        let why = error_after(|direction| direction.word(Word::Head).store(head, Ordering::Release));
+        assert!(why.contains("invalid head"), "{head}: {why}");
     }
-    assert!(misled_by(record(5000, 0, 0, 0)).contains("too long"));
-    assert!(misled_by(record(u32::MAX - 1, 0, 0, 0)).contains("too long"));
-    assert!(misled_by(record(0, 0, 0, 0)).contains("no whole frame"));
-    assert!(misled_by(record(u32::MAX, 0, 0, 0)).contains("incomplete"), "it skips what is not there");
+    assert!(error_after(record(5000, 0, 0, 0)).contains("too long"));
+    assert!(error_after(record(u32::MAX - 1, 0, 0, 0)).contains("too long"));
+    assert!(error_after(record(0, 0, 0, 0)).contains("no whole frame"));
+    assert!(error_after(record(u32::MAX, 0, 0, 0)).contains("incomplete"), "it skips what is not there");
     for (first, count) in [(64, 1), (63, 2), (0, 65), (u16::MAX, u16::MAX), (0, 0)] {
-        assert!(misled_by(record(80, 1, first, count)).contains("not there"), "{first} {count}");
+        assert!(error_after(record(80, 1, first, count)).contains("do not exist"), "{first} {count}");
     }
-    assert!(misled_by(record(80, 0, 0, 1)).contains("does not fit"));
-    assert!(misled_by(record(80, 32 * 1024 + 1, 0, 1)).contains("does not fit"));
-    assert!(misled_by(record(80, u32::MAX, 0, 64)).contains("does not fit"));
-    assert!(!misled_by(record(80, 2000, 0, 1)).is_empty(), "zeros are no frame");
+    assert!(error_after(record(80, 0, 0, 1)).contains("does not fit"));
+    assert!(error_after(record(80, 32 * 1024 + 1, 0, 1)).contains("does not fit"));
+    assert!(error_after(record(80, u32::MAX, 0, 64)).contains("does not fit"));
+    assert!(!error_after(record(80, 2000, 0, 1)).is_empty(), "zeros are no frame");
 }
 
 #[test]
-fn cells_that_are_held_cant_be_given_twice() {
+fn cells_that_are_held_cannot_be_sent_again() {
     let (mut a, mut b) = two();
     a.put(0, 40_000);
     let held = b.expect(0, 40_000);
     // The sender gives the cells back to itself.
-    a.link.outlet.way().word(Word::Returned).store(0b11, Ordering::Release);
+    a.link.writer.direction().word(Word::Returned).store(0b11, Ordering::Release);
     a.put(1, 40_000);
-    assert!(b.next().unwrap_err().to_string().contains("had not been given back"));
+    assert!(b.next().unwrap_err().to_string().contains("was not released"));
     drop(held);
 }
 
 #[test]
-fn a_reader_that_gives_back_what_it_was_not_lent_is_found_out() {
+fn a_reader_that_releases_what_it_does_not_hold_is_an_error() {
     let (mut a, b) = two();
-    b.link.inlet.way().word(Word::Returned).store(1 << 9, Ordering::Release);
+    b.link.reader.direction().word(Word::Returned).store(1 << 9, Ordering::Release);
     a.put(0, 40_000);
-    assert!(a.next().unwrap_err().to_string().contains("was not lent"));
+    assert!(a.next().unwrap_err().to_string().contains("was not in use"));
     for tail in [u64::MAX, 1 << 30] {
         let (mut a, b) = two();
-        b.link.inlet.way().word(Word::Tail).store(tail, Ordering::Release);
+        b.link.reader.direction().word(Word::Tail).store(tail, Ordering::Release);
         let mut number = 0;
         while a.link.end.is_none() {
             a.put(number, 1000);
@@ -384,29 +384,29 @@ fn a_reader_that_gives_back_what_it_was_not_lent_is_found_out() {
 }
 
 #[test]
-fn whatever_is_in_the_memory_nothing_worse_happens_than_an_error() {
-    let mut chance = Chance(99);
+fn random_memory_causes_nothing_worse_than_an_error() {
+    let mut rng = SmallRng(99);
     for round in 0..200 {
         let (mut a, mut b) = two();
-        let ways = [a.link.outlet.way().clone(), a.link.inlet.way().clone()];
+        let directions = [a.link.writer.direction().clone(), a.link.reader.direction().clone()];
         let mut held = Vec::new();
         for step in 0..40 {
-            let words = [Word::Head, Word::Tail, Word::Returned, Word::Bell];
-            match chance.below(6) {
+            let words = [Word::Head, Word::Tail, Word::Returned, Word::SleepMarks];
+            match rng.below(6) {
                 0 => {
-                    let (way, word) = (&ways[chance.below(2)], words[chance.below(4)]);
-                    let near = way.word(Word::Head).load(Ordering::Relaxed);
-                    let value = [chance.next(), near + 64 * (chance.next() % 40), chance.next() % 4096];
-                    way.word(word).store(value[chance.below(3)], Ordering::Relaxed);
+                    let (direction, word) = (&directions[rng.below(2)], words[rng.below(4)]);
+                    let near = direction.word(Word::Head).load(Ordering::Relaxed);
+                    let value = [rng.next(), near + 64 * (rng.next() % 40), rng.next() % 4096];
+                    direction.word(word).store(value[rng.below(3)], Ordering::Relaxed);
                 }
                 1 => {
-                    let mut garbage = vec![0; 16 + chance.below(100)];
-                    garbage.iter_mut().for_each(|byte| *byte = [chance.next() as u8, 0][chance.below(2)]);
-                    let at = 64 * chance.below((limits::SHARED_RING_BYTES - 128) / 64);
-                    ways[chance.below(2)].ring(at % 4096, garbage.len()).copy_from(&garbage);
+                    let mut garbage = vec![0; 16 + rng.below(100)];
+                    garbage.iter_mut().for_each(|byte| *byte = [rng.next() as u8, 0][rng.below(2)]);
+                    let at = 64 * rng.below((limits::SHARED_RING_BYTES - 128) / 64);
+                    directions[rng.below(2)].ring(at % 4096, garbage.len()).copy_from(&garbage);
                 }
-                2 => a.put(step, chance.below(PAYLOAD_BYTES_MAX)),
-                3 => b.put(step, chance.below(3000)),
+                2 => a.put(step, rng.below(PAYLOAD_BYTES_MAX)),
+                3 => b.put(step, rng.below(3000)),
                 4 => {
                     let _ = b.link.flush(&mut Vec::new());
                     let _ = a.link.flush(&mut Vec::new());
@@ -417,7 +417,7 @@ fn whatever_is_in_the_memory_nothing_worse_happens_than_an_error() {
                         break;
                     }
                     held.extend([a_came, b_came].into_iter().flatten().flatten());
-                    held.truncate(chance.below(8));
+                    held.truncate(rng.below(8));
                 }
             }
         }

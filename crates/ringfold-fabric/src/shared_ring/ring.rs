@@ -1,10 +1,10 @@
 //! The ring of records: one writer, one reader.
 //!
-//! A record is a prefix and a body: a frame's head with a small payload, or a message; or it says in which cells the
-//! payload lies. Records begin at cache lines and never go around the ring's end: what is left there is skipped.
+//! A record is a prefix and a body: a message, or a frame's header with a small payload. The prefix names the cells of
+//! a larger payload. Records begin at cache lines and do not wrap around: the rest at the ring's end is skipped.
 
-use super::cells::Run;
-use super::way::{Way, Word};
+use super::cells::CellRange;
+use super::direction::{LinkDirection, Word};
 use crate::limits::{SHARED_INLINE_BYTES_MAX, SHARED_RING_BYTES};
 use crate::memory::Lease;
 use core::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use ringfold_proto::frame::DATA_HEAD_BYTES;
 use std::io;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Bytes of a body at most.
+/// The size of the largest body.
 pub(crate) const BODY_BYTES_MAX: usize = DATA_HEAD_BYTES + SHARED_INLINE_BYTES_MAX;
 
 /// Records begin at multiples of this.
@@ -37,92 +37,66 @@ impl Prefix {
     const BYTES: usize = size_of::<Self>();
 }
 
-/// Where bytes lie that are to be sent. They may be someone else's, so they are only ever copied.
-#[derive(Clone, Copy)]
-pub(crate) struct Source<'a> {
-    start: *const u8,
-    bytes: usize,
-    owner: core::marker::PhantomData<&'a u8>,
-}
-
-impl<'a> From<&'a Lease> for Source<'a> {
-    fn from(lease: &'a Lease) -> Self {
-        Self { start: lease.start(), bytes: lease.len(), owner: core::marker::PhantomData }
-    }
-}
-
-impl<'a> From<&'a [u8]> for Source<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        Self { start: bytes.as_ptr(), bytes: bytes.len(), owner: core::marker::PhantomData }
-    }
-}
-
 /// The writer's end.
 #[derive(Debug)]
-pub(crate) struct Outlet {
-    way: Way,
+pub(crate) struct RingWriter {
+    direction: LinkDirection,
     head: u64,
-    /// As far as we know.
+    /// As last read.
     tail: u64,
-    /// Cells that we may fill.
+    /// Cells that may be filled.
     free: u64,
 }
 
-impl Outlet {
-    pub(crate) fn new(way: Way) -> Self {
-        Self { way, head: 0, tail: 0, free: u64::MAX }
+impl RingWriter {
+    pub(crate) fn new(direction: LinkDirection) -> Self {
+        Self { direction, head: 0, tail: 0, free: u64::MAX }
     }
 
-    /// The direction that it writes.
-    pub(crate) fn way(&self) -> &Way {
-        &self.way
+    pub(crate) fn direction(&self) -> &LinkDirection {
+        &self.direction
     }
 
-    /// Sends a body with what belongs to it in cells. Says whether there was room; if not, nothing has happened.
-    pub(crate) fn put(&mut self, body: &[u8], in_cells: Source<'_>) -> io::Result<bool> {
-        if in_cells.bytes == 0 {
-            return self.push(body, None, 0);
-        }
+    /// Sends a record, with a payload in cells if there is one. False if there is no room; then nothing has happened.
+    pub(crate) fn put(&mut self, body: &[u8], payload: Option<&Lease>) -> io::Result<bool> {
+        let Some(payload) = payload else { return self.push(body, None, 0) };
         self.collect()?;
-        let Some(run) = Run::find(self.free, in_cells.bytes) else { return Ok(false) };
+        let Some(range) = CellRange::find(self.free, payload.len()) else { return Ok(false) };
         if !self.has_room(body.len())? {
             return Ok(false);
         }
-        let cells = self.way.cells(run.first, in_cells.bytes);
-        // SAFETY: a source is made of what can be read while it is borrowed, and lies elsewhere. The reader is told of the
-        // cells afterwards, by an atomic.
-        unsafe { core::ptr::copy_nonoverlapping(in_cells.start, cells.as_ptr(), in_cells.bytes) };
-        self.free &= !run.mask();
-        self.push(body, Some(run), in_cells.bytes)
+        payload.copy_to(self.direction.cells(range.first, payload.len()));
+        self.free &= !range.mask();
+        self.push(body, Some(range), payload.len())
     }
 
-    /// Whether the other end has made room since we last looked.
+    /// Whether the other end has made room since the last refresh.
     pub(crate) fn has_news(&self) -> bool {
-        self.way.word(Word::Returned).load(Ordering::Acquire) != 0
-            || self.way.word(Word::Tail).load(Ordering::Acquire) != self.tail
+        self.direction.word(Word::Returned).load(Ordering::Acquire) != 0
+            || self.direction.word(Word::Tail).load(Ordering::Acquire) != self.tail
     }
 
-    /// Takes note of the room that the other end has made.
+    /// Reads how much room the other end has made.
     pub(crate) fn refresh(&mut self) -> io::Result<()> {
         self.collect()?;
-        self.look()
+        self.read_tail()
     }
 
-    /// Takes back the cells that were emptied.
+    /// Takes the cells that were released.
     fn collect(&mut self) -> io::Result<()> {
-        let word = self.way.word(Word::Returned);
+        let word = self.direction.word(Word::Returned);
         if word.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
         let returned = word.swap(0, Ordering::Acquire);
         if returned & self.free != 0 {
-            return Err(broken("a cell was given back that was not lent"));
+            return Err(broken("a cell was released that was not in use"));
         }
         self.free |= returned;
         Ok(())
     }
 
-    fn push(&mut self, body: &[u8], run: Option<Run>, cell_bytes: usize) -> io::Result<bool> {
+    fn push(&mut self, body: &[u8], range: Option<CellRange>, cell_bytes: usize) -> io::Result<bool> {
         assert!(body.len() <= BODY_BYTES_MAX);
         if !self.has_room(body.len())? {
             return Ok(false);
@@ -131,21 +105,21 @@ impl Outlet {
         let skipped = skipped(at, body.len());
         if skipped > 0 {
             let skip = Prefix { body_bytes: SKIP, ..Prefix::default() };
-            self.way.ring(at, Prefix::BYTES).copy_from(skip.as_bytes());
+            self.direction.ring(at, Prefix::BYTES).copy_from(skip.as_bytes());
         }
         let at = (at + skipped) % SHARED_RING_BYTES;
-        let run = run.unwrap_or(Run { first: 0, count: 0 });
+        let range = range.unwrap_or(CellRange { first: 0, count: 0 });
         let prefix = Prefix {
             body_bytes: body.len() as u32,
             cell_bytes: cell_bytes as u32,
-            first: run.first as u16,
-            count: run.count as u16,
+            first: range.first as u16,
+            count: range.count as u16,
             reserved: 0,
         };
-        self.way.ring(at, Prefix::BYTES).copy_from(prefix.as_bytes());
-        self.way.ring(at + Prefix::BYTES, body.len()).copy_from(body);
+        self.direction.ring(at, Prefix::BYTES).copy_from(prefix.as_bytes());
+        self.direction.ring(at + Prefix::BYTES, body.len()).copy_from(body);
         self.head += (skipped + record_bytes(body.len())) as u64;
-        self.way.word(Word::Head).store(self.head, Ordering::Release);
+        self.direction.word(Word::Head).store(self.head, Ordering::Release);
         Ok(true)
     }
 
@@ -156,67 +130,65 @@ impl Outlet {
         if end - self.tail <= SHARED_RING_BYTES as u64 {
             return Ok(true);
         }
-        self.look()?;
+        self.read_tail()?;
         Ok(end - self.tail <= SHARED_RING_BYTES as u64)
     }
 
-    /// Looks how far the reader is.
-    fn look(&mut self) -> io::Result<()> {
-        let tail = self.way.word(Word::Tail).load(Ordering::Acquire);
+    fn read_tail(&mut self) -> io::Result<()> {
+        let tail = self.direction.word(Word::Tail).load(Ordering::Acquire);
         if tail < self.tail || tail > self.head {
-            return Err(broken("more was read than there was to read"));
+            return Err(broken("more was read than was written"));
         }
         self.tail = tail;
         Ok(())
     }
 }
 
-/// What a record brought.
+/// What a record holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     /// Bytes of the body.
     pub(crate) body_bytes: usize,
-    /// Cells that belong to it, and how many bytes are in them.
-    pub(crate) cells: Option<(Run, usize)>,
+    /// The cells of its payload, and the bytes in them.
+    pub(crate) cells: Option<(CellRange, usize)>,
 }
 
 /// The reader's end.
 #[derive(Debug)]
-pub(crate) struct Inlet {
-    way: Way,
-    /// As far as we know.
+pub(crate) struct RingReader {
+    direction: LinkDirection,
+    /// As last read.
     head: u64,
     tail: u64,
 }
 
-impl Inlet {
-    pub(crate) fn new(way: Way) -> Self {
-        Self { way, head: 0, tail: 0 }
+impl RingReader {
+    pub(crate) fn new(direction: LinkDirection) -> Self {
+        Self { direction, head: 0, tail: 0 }
     }
 
-    /// The direction that it reads.
-    pub(crate) fn way(&self) -> &Way {
-        &self.way
+    pub(crate) fn direction(&self) -> &LinkDirection {
+        &self.direction
     }
 
     /// Whether there is a record that was not taken.
     pub(crate) fn has_records(&self) -> bool {
-        self.head != self.tail || self.way.word(Word::Head).load(Ordering::Acquire) != self.tail
+        self.head != self.tail || self.direction.word(Word::Head).load(Ordering::Acquire) != self.tail
     }
 
     /// Copies the next record's body out, if there is one.
     pub(crate) fn pop(&mut self, body: &mut [u8; BODY_BYTES_MAX]) -> io::Result<Option<Record>> {
-        // Skipping leads to the start of the ring, so this goes around twice at most.
+        // A skip leads to the start of the ring, so there are two rounds at most.
         loop {
-            if self.head == self.tail && !self.look()? {
+            if self.head == self.tail && !self.read_head()? {
                 return Ok(None);
             }
             let at = self.tail as usize % SHARED_RING_BYTES;
             let mut prefix = Prefix::default();
-            self.way.ring(at, Prefix::BYTES).copy_to(prefix.as_mut_bytes());
+            self.direction.ring(at, Prefix::BYTES).copy_to(prefix.as_mut_bytes());
             if prefix.body_bytes == SKIP {
                 if at == 0 {
-                    return Err(broken("it skips all of it"));
+                    return Err(broken("a skip of the whole ring"));
                 }
                 self.advance(SHARED_RING_BYTES - at)?;
                 continue;
@@ -225,14 +197,14 @@ impl Inlet {
             if body_bytes > BODY_BYTES_MAX || skipped(at, body_bytes) > 0 {
                 return Err(broken("a record is too long"));
             }
-            self.way.ring(at + Prefix::BYTES, body_bytes).copy_to(&mut body[..body_bytes]);
+            self.direction.ring(at + Prefix::BYTES, body_bytes).copy_to(&mut body[..body_bytes]);
             self.advance(record_bytes(body_bytes))?;
             let cells = match (prefix.cell_bytes, prefix.count) {
                 (0, 0) => None,
                 (bytes, count) => {
-                    let run = Run::named(usize::from(prefix.first), usize::from(count));
+                    let range = CellRange::checked(usize::from(prefix.first), usize::from(count));
                     Some((
-                        run.ok_or_else(|| broken("a record names cells that are not there"))?,
+                        range.ok_or_else(|| broken("a record names cells that do not exist"))?,
                         bytes as usize,
                     ))
                 }
@@ -241,14 +213,14 @@ impl Inlet {
         }
     }
 
-    /// Looks whether the writer is further. Says whether there is anything.
-    fn look(&mut self) -> io::Result<bool> {
-        let head = self.way.word(Word::Head).load(Ordering::Acquire);
+    /// Reads how much was written. Whether there is a record.
+    fn read_head(&mut self) -> io::Result<bool> {
+        let head = self.direction.word(Word::Head).load(Ordering::Acquire);
         let is_sound = head >= self.tail
             && head - self.tail <= SHARED_RING_BYTES as u64
             && head.is_multiple_of(LINE_BYTES as u64);
         if !is_sound {
-            return Err(broken("its counts make no sense"));
+            return Err(broken("invalid head"));
         }
         self.head = head;
         Ok(self.head != self.tail)
@@ -259,22 +231,22 @@ impl Inlet {
             return Err(broken("a record is incomplete"));
         }
         self.tail += bytes as u64;
-        self.way.word(Word::Tail).store(self.tail, Ordering::Release);
+        self.direction.word(Word::Tail).store(self.tail, Ordering::Release);
         Ok(())
     }
 }
 
-/// Bytes that a record takes.
+/// The size of a record.
 fn record_bytes(body_bytes: usize) -> usize {
     (Prefix::BYTES + body_bytes).next_multiple_of(LINE_BYTES)
 }
 
-/// Bytes that are left unused at the end of the ring if a record does not fit there.
+/// Bytes that are skipped at the end of the ring if a record does not fit there.
 fn skipped(at: usize, body_bytes: usize) -> usize {
     let left = SHARED_RING_BYTES - at;
     if record_bytes(body_bytes) > left { left } else { 0 }
 }
 
 fn broken(why: &str) -> io::Error {
-    io::Error::other(format!("the other end has broken the shared ring: {why}"))
+    io::Error::other(format!("invalid shared ring: {why}"))
 }

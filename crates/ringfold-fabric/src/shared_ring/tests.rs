@@ -1,21 +1,22 @@
 use super::*;
 use crate::limits::SHARED_CELL_BYTES;
+use crate::memory::Lease;
 use crate::segment::Segment;
 use std::sync::Arc;
 
 /// Two mappings of one segment; the direction that the first one writes.
-fn ends() -> (Outlet, Inlet, Arc<Tenancy>) {
+fn ends() -> (RingWriter, RingReader, Arc<CellTracker>) {
     let segment = Segment::create(SEGMENT_BYTES, false).unwrap();
     let opened = Segment::open(&segment.ticket()).unwrap();
-    let (out, inward) = (lay_out(segment).unwrap().0, find(opened).unwrap().0);
-    (Outlet::new(out), Inlet::new(inward.clone()), Arc::new(Tenancy::new(inward)))
+    let (out, inward) = (format_segment(segment).unwrap().0, open_segment(opened).unwrap().0);
+    (RingWriter::new(out), RingReader::new(inward.clone()), Arc::new(CellTracker::new(inward)))
 }
 
 #[test]
 fn records_and_payloads_arrive_whole_while_both_ends_work() {
     let records: u32 = if cfg!(miri) { 40 } else { 20_000 };
-    let (mut outlet, mut inlet, tenancy) = ends();
-    // Short records without cells, and payloads of one cell or more, so that the ring and the cells run out.
+    let (mut writer, mut reader, tracker) = ends();
+    // Short records without cells, and payloads of one cell or more, so that the ring and the cells range out.
     let bytes = |number: u32| {
         if number.is_multiple_of(3) { 0 } else { number as usize * 37 % (SHARED_CELL_BYTES / 64) + 1 }
     };
@@ -23,8 +24,9 @@ fn records_and_payloads_arrive_whole_while_both_ends_work() {
         scope.spawn(move || {
             for number in 0..records {
                 let payload = vec![number as u8; bytes(number)];
-                while !outlet.put(&number.to_le_bytes(), Source::from(&payload[..])).unwrap() {
-                    outlet.refresh().unwrap();
+                let payload = (!payload.is_empty()).then(|| Lease::from(payload));
+                while !writer.put(&number.to_le_bytes(), payload.as_ref()).unwrap() {
+                    writer.refresh().unwrap();
                     std::thread::yield_now();
                 }
             }
@@ -33,17 +35,17 @@ fn records_and_payloads_arrive_whole_while_both_ends_work() {
         let mut body = [0; BODY_BYTES_MAX];
         for number in 0..records {
             let record = loop {
-                match inlet.pop(&mut body).unwrap() {
+                match reader.pop(&mut body).unwrap() {
                     Some(record) => break record,
                     None => std::thread::yield_now(),
                 }
             };
             assert_eq!(body[..record.body_bytes], number.to_le_bytes());
-            let Some((run, length)) = record.cells else {
+            let Some((range, length)) = record.cells else {
                 assert_eq!(bytes(number), 0);
                 continue;
             };
-            let cells = tenancy.take(run, length).unwrap();
+            let cells = tracker.take(range, length).unwrap();
             assert_eq!(length, bytes(number));
             let mut copy = vec![0; cells.len()];
             cells.read(&mut copy);

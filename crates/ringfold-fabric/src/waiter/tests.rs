@@ -64,6 +64,28 @@ fn a_spin_that_does_not_pay_becomes_shorter_and_one_that_would_have_paid_longer(
 }
 
 #[test]
+fn a_slow_phase_does_not_end_spinning_for_ever() {
+    for policy in [Policy::BOARD, Policy::DRIVER] {
+        let mut waiter = Waiter::new(policy);
+        let slow = |waiter: &mut Waiter| {
+            waiter.learn(Duration::from_millis(5));
+            waiter.spin
+        };
+        for _ in 0..1000 {
+            slow(&mut waiter);
+        }
+        // Waking takes longer than the longest spin: only a full spin can show that spinning pays again.
+        let spins: Vec<_> = (0..10 * FULL_SPIN_EVERY).map(|_| slow(&mut waiter)).collect();
+        assert_eq!(spins.iter().filter(|spin| **spin == policy.spin_max).count(), 10);
+        assert_eq!(spins.iter().filter(|spin| **spin == policy.spin_min).count(), spins.len() - 10);
+        while slow(&mut waiter) != policy.spin_max {}
+        waiter.begin_at(Instant::now());
+        waiter.finish();
+        assert_eq!((waiter.spin, waiter.slow_waits), (policy.spin_max, 0));
+    }
+}
+
+#[test]
 fn after_a_yield_that_took_long_the_next_waits_do_not_yield() {
     let policy = Policy { yields: 3, yield_max: Duration::ZERO, ..Policy::BOARD.without_spin() };
     let wait = Wait::default();

@@ -1,9 +1,9 @@
-//! A rank's source, target and scratch, full of symbols, and the arithmetic on them.
+//! The symbolic source, target and scratch of a rank.
 
-use super::symbol::{Symbol, Trouble};
+use super::symbol::{ElementFault, Symbol};
 use crate::layout::{Layout, Pieces};
 use crate::parts::Span;
-use crate::step::{Left, Place, Region};
+use crate::step::{Left, OpBuffer, Region};
 use crate::structure::extent;
 use crate::workspace::Workspace;
 use ringfold_proto::descriptor::{Collective, Descriptor};
@@ -11,25 +11,25 @@ use ringfold_proto::id::Rank;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A step that went wrong: into which region, at which element of it, and how.
+/// An error of a step: the region it wrote, the element, and the error.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mishap {
+pub(super) struct StepFault {
     pub(super) region: Region,
     pub(super) stores: bool,
     pub(super) element: u64,
-    pub(super) trouble: Trouble,
+    pub(super) fault_kind: ElementFault,
 }
 
 /// The memory of one operation on one rank.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// Everything, one place after the other; in place, source and target overlap.
+    /// All buffers, one after the other; in place, source and target overlap.
     cells: Vec<Option<Symbol>>,
     source: usize,
     target: usize,
     scratch: usize,
     everyone: u64,
-    pub(super) mishap: Option<Mishap>,
+    pub(super) fault: Option<StepFault>,
 }
 
 impl Memory {
@@ -41,12 +41,12 @@ impl Memory {
         in_place: bool,
         scratch: u64,
     ) -> Self {
-        let length = |place| extent(descriptor, layout, world, rank, place) as usize;
-        let (sources, targets) = (length(Place::Source), length(Place::Target));
+        let length = |buffer| extent(descriptor, layout, world, rank, buffer) as usize;
+        let (sources, targets) = (length(OpBuffer::Source), length(OpBuffer::Target));
         let part = layout.parts(descriptor, world).of(rank).start as usize;
         let start_of = |pieces: &[Option<Span>]| pieces[rank.index()].map_or(0, |own| own.start as usize);
         let pieces = || Pieces::of(descriptor, layout, world, rank);
-        // In place, the smaller one of source and target is where its part of the whole is.
+        // In place, the smaller buffer is a part of the larger one.
         let (source, target) = match (in_place, descriptor.collective) {
             (false, _) => (0, sources),
             (true, Collective::ReduceScatter) => (0, part),
@@ -63,57 +63,62 @@ impl Memory {
             cells[source + i] = Some(Symbol::own(rank.index(), (first + i) as u64));
         }
         let everyone = (1 << world) - 1;
-        Self { cells, source, target, scratch: end, everyone, mishap: None }
+        Self { cells, source, target, scratch: end, everyone, fault: None }
     }
 
-    /// The cell of an element of a place.
-    pub(super) fn cell(&self, place: Place, offset: u64) -> Option<Symbol> {
-        self.cells.get(self.index(place, offset)).copied().flatten()
+    /// The element of a buffer.
+    pub(super) fn cell(&self, buffer: OpBuffer, offset: u64) -> Option<Symbol> {
+        self.cells.get(self.index(buffer, offset)).copied().flatten()
     }
 
-    fn index(&self, place: Place, offset: u64) -> usize {
-        let base = match place {
-            Place::Source => self.source,
-            Place::Target => self.target,
-            Place::Scratch => self.scratch,
+    fn index(&self, buffer: OpBuffer, offset: u64) -> usize {
+        let base = match buffer {
+            OpBuffer::Source => self.source,
+            OpBuffer::Target => self.target,
+            OpBuffer::Scratch => self.scratch,
         };
         base + offset as usize
     }
 
-    /// Reads an element as an operand. Own data is read from the source, and nothing else is.
-    fn operand(&self, region: Region, i: u64) -> Result<Symbol, Trouble> {
-        let symbol = self.cell(region.place, region.offset + i).ok_or(Trouble::Unwritten)?;
-        match (region.place == Place::Source, symbol.raw) {
-            (true, false) => Err(Trouble::NotOwn),
-            (false, true) => Err(Trouble::Own),
+    /// Reads an operand. Own data must be read from the source, and nothing else.
+    fn operand(&self, region: Region, i: u64) -> Result<Symbol, ElementFault> {
+        let symbol = self.cell(region.buffer, region.offset + i).ok_or(ElementFault::Unwritten)?;
+        match (region.buffer == OpBuffer::Source, symbol.raw) {
+            (true, false) => Err(ElementFault::NotOwn),
+            (false, true) => Err(ElementFault::Own),
             _ => Ok(Symbol { raw: false, ..symbol }),
         }
     }
 
-    /// Writes each element of a region, or notes what went wrong first.
-    fn fill(&mut self, into: Region, stores: bool, make: impl Fn(&Self, u64) -> Result<Symbol, Trouble>) {
+    /// Writes a region, or records the first error.
+    fn fill(
+        &mut self,
+        into: Region,
+        stores: bool,
+        make: impl Fn(&Self, u64) -> Result<Symbol, ElementFault>,
+    ) {
         for i in 0..u64::from(into.count) {
             match make(self, i) {
                 Ok(symbol) => {
-                    let index = self.index(into.place, into.offset + i);
+                    let index = self.index(into.buffer, into.offset + i);
                     self.cells[index] = Some(symbol);
                 }
-                Err(trouble) => {
+                Err(fault_kind) => {
                     let element = into.offset + i;
-                    self.mishap.get_or_insert(Mishap { region: into, stores, element, trouble });
+                    self.fault.get_or_insert(StepFault { region: into, stores, element, fault_kind });
                     return;
                 }
             }
         }
     }
 
-    /// What a region holds, as it would travel.
-    pub(super) fn snapshot(&self, region: Region) -> Vec<Result<Symbol, Trouble>> {
+    /// The contents of a region as they would be sent.
+    pub(super) fn snapshot(&self, region: Region) -> Vec<Result<Symbol, ElementFault>> {
         (0..u64::from(region.count)).map(|i| self.operand(region, i)).collect()
     }
 }
 
-/// Bytes on their way out: read as late as possible, so that overwriting them too early shows.
+/// A payload that is read as late as possible, to detect early overwrites.
 #[derive(Debug)]
 pub(super) struct Lazy {
     memory: Rc<RefCell<Memory>>,
@@ -126,7 +131,7 @@ impl Lazy {
         u64::from(self.region.count)
     }
 
-    /// Reads the memory now. `Err` is the first element that is no longer what was to be sent.
+    /// Reads the memory. `Err` is the first element that was overwritten.
     pub(super) fn read(self) -> Result<Vec<Symbol>, (Region, u64)> {
         let now = self.memory.borrow().snapshot(self.region);
         let differs = now.iter().zip(&self.promised).position(|(now, promised)| *now != Ok(*promised));
@@ -153,8 +158,8 @@ impl Workspace for Symbols {
         for (symbol, element) in memory.snapshot(region).into_iter().zip(region.offset..) {
             match symbol {
                 Ok(symbol) => promised.push(symbol),
-                Err(trouble) => {
-                    memory.mishap.get_or_insert(Mishap { region, stores: false, element, trouble });
+                Err(fault_kind) => {
+                    memory.fault.get_or_insert(StepFault { region, stores: false, element, fault_kind });
                     break;
                 }
             }
@@ -167,13 +172,13 @@ impl Workspace for Symbols {
     }
 
     fn store(&mut self, frame: &[Symbol], into: Region) {
-        let at = |i: u64| frame.get(i as usize).copied().ok_or(Trouble::Unwritten);
+        let at = |i: u64| frame.get(i as usize).copied().ok_or(ElementFault::Unwritten);
         self.memory.borrow_mut().fill(into, true, |_, i| at(i));
     }
 
     fn reduce(&mut self, frame: &[Symbol], own: Region, into: Region, left: Left) {
         self.memory.borrow_mut().fill(into, false, |memory, i| {
-            let arrived = frame.get(i as usize).copied().ok_or(Trouble::Unwritten)?;
+            let arrived = frame.get(i as usize).copied().ok_or(ElementFault::Unwritten)?;
             let here = memory.operand(own, i)?;
             match left {
                 Left::Own => Symbol::combine(here, arrived),

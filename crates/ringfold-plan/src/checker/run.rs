@@ -1,14 +1,14 @@
-//! All ranks of a case, run through their executors by one schedule.
+//! Runs all ranks of a case through their executors, by one schedule.
 
-use super::memory::{Memory, Mishap, Symbols};
-use super::port::{Parcel, Port};
-use super::schedule::{Choice, Chooser, Schedule};
-use super::{Case, Outcome, Problem, Wait};
+use super::checker_medium::{CheckerMedium, LinkItem};
+use super::memory::{Memory, StepFault, Symbols};
+use super::schedule::{Chooser, NextEvent, Schedule};
+use super::{Case, CaseResult, Problem, Wait};
 use crate::event::ExecutorEvent;
-use crate::executor::{Executor, Membership, Verdict};
+use crate::executor::{Executor, FrameDecision, Membership};
 use crate::medium::SlotId;
 use crate::plan::Plan;
-use crate::step::{Action, Place};
+use crate::step::{Action, OpBuffer};
 use core::time::Duration;
 use ringfold_proto::data_header::DataHeader;
 use ringfold_proto::descriptor::Collective;
@@ -29,24 +29,24 @@ const OP: OpId = OpId {
 };
 
 /// One rank.
-struct Node {
+struct RankNode {
     executor: Executor<Symbols>,
-    port: Port,
+    port: CheckerMedium,
     memory: Rc<RefCell<Memory>>,
     plan: Arc<Plan>,
     started: bool,
     done: bool,
 }
 
-/// A run.
-pub(super) struct Run<'a> {
+/// A run of a case.
+pub(super) struct CaseRun<'a> {
     case: &'a Case,
-    nodes: Vec<Node>,
+    nodes: Vec<RankNode>,
     chooser: Chooser,
     clock: u64,
 }
 
-impl<'a> Run<'a> {
+impl<'a> CaseRun<'a> {
     pub(super) fn new(case: &'a Case, schedule: Schedule) -> Result<Self, Problem> {
         let world = case.shape.world();
         let mut nodes = Vec::with_capacity(world);
@@ -56,10 +56,10 @@ impl<'a> Run<'a> {
                 Memory::new(&case.descriptor, &case.layouts[index], world, rank, case.in_place, plan.scratch);
             let mut executor = Executor::new(Duration::from_secs(3600));
             for other in (0..world).filter(|other| *other != index) {
-                executor.handle_link_up(Time::ZERO, Port::peer(other));
+                executor.handle_link_up(Time::ZERO, CheckerMedium::peer(other));
             }
             let membership = Membership {
-                members: (0..world).map(Port::peer).collect(),
+                members: (0..world).map(CheckerMedium::peer).collect(),
                 me: rank,
                 shape: case.shape.clone(),
                 tuning: case.tuning,
@@ -68,13 +68,20 @@ impl<'a> Run<'a> {
             opened.map_err(|error| Problem::Executor { rank, what: error.to_string() })?;
             let plan = Arc::new(plan.clone());
             let memory = Rc::new(RefCell::new(memory));
-            nodes.push(Node { executor, port: Port::new(world), memory, plan, started: false, done: false });
+            nodes.push(RankNode {
+                executor,
+                port: CheckerMedium::new(world),
+                memory,
+                plan,
+                started: false,
+                done: false,
+            });
         }
         Ok(Self { case, nodes, chooser: Chooser::new(schedule, world), clock: 0 })
     }
 
-    /// Runs until nothing more can happen, and judges what came of it.
-    pub(super) fn finish(mut self) -> Result<Outcome, Problem> {
+    /// Runs until no event is possible, and checks the results.
+    pub(super) fn finish(mut self) -> Result<CaseResult, Problem> {
         let mut choices = Vec::new();
         loop {
             choices.clear();
@@ -84,81 +91,81 @@ impl<'a> Run<'a> {
             }
             let choice = self.chooser.pick(&choices);
             self.clock += 1;
-            self.happen(choice)?;
+            self.execute(choice)?;
         }
         if self.nodes.iter().any(|node| !node.done) {
             return Err(Problem::Stuck { waits: self.waits() });
         }
-        self.judge()
+        self.check_results()
     }
 
-    /// Runs in step: each link carries one frame per tick, and all else takes no time. Returns how many
-    /// ticks it took.
+    /// Runs in lock step: each link carries one frame per tick, everything else takes no time. Returns the number of
+    /// ticks.
     pub(super) fn in_step(mut self) -> Result<u64, Problem> {
         let mut ticks = 0;
         let mut choices = Vec::new();
         loop {
-            // Whatever is not a frame happens at once, again and again until only frames are left.
+            // All events that take no time happen first.
             loop {
                 choices.clear();
                 self.collect(&mut choices);
                 choices.retain(|choice| !self.takes_time(choice));
                 let Some(choice) = choices.first() else { break };
-                self.happen(*choice)?;
+                self.execute(*choice)?;
             }
             if self.nodes.iter().all(|node| node.done) {
-                return self.judge().map(|_| ticks);
+                return self.check_results().map(|_| ticks);
             }
             choices.clear();
             self.collect(&mut choices);
-            choices.retain(|choice| matches!(choice, Choice::Deliver { .. }));
+            choices.retain(|choice| matches!(choice, NextEvent::Deliver { .. }));
             if choices.is_empty() {
                 return Err(Problem::Stuck { waits: self.waits() });
             }
             ticks += 1;
             for choice in &choices {
-                self.happen(*choice)?;
+                self.execute(*choice)?;
             }
         }
     }
 
-    fn takes_time(&self, choice: &Choice) -> bool {
+    fn takes_time(&self, choice: &NextEvent) -> bool {
         match *choice {
-            Choice::Deliver { from, to, .. } => {
-                matches!(self.nodes[from].port.out[to].front(), Some((_, Parcel::Frame { .. })))
+            NextEvent::Deliver { from, to, .. } => {
+                matches!(self.nodes[from].port.out[to].front(), Some((_, LinkItem::Frame { .. })))
             }
-            Choice::ReadAhead { .. } => true,
-            Choice::Start(_) | Choice::Poll(_) | Choice::Report(_) => false,
+            NextEvent::ReadAhead { .. } => true,
+            NextEvent::Start(_) | NextEvent::Poll(_) | NextEvent::Report(_) => false,
         }
     }
 
-    /// Everything that can happen now.
-    fn collect(&self, choices: &mut Vec<Choice>) {
+    /// All events that are possible now.
+    fn collect(&self, choices: &mut Vec<NextEvent>) {
         for (from, node) in self.nodes.iter().enumerate() {
             if !node.started {
-                choices.push(Choice::Start(from));
+                choices.push(NextEvent::Start(from));
             }
             if node.executor.wants_poll() {
-                choices.push(Choice::Poll(from));
+                choices.push(NextEvent::Poll(from));
             }
             if !node.port.unreported.is_empty() {
-                choices.push(Choice::Report(from));
+                choices.push(NextEvent::Report(from));
             }
             for (to, queue) in node.port.out.iter().enumerate() {
                 if let Some((at, _)) = queue.front() {
-                    choices.push(Choice::Deliver { from, to, at: *at });
+                    choices.push(NextEvent::Deliver { from, to, at: *at });
                     if node.port.has_unread(to) {
-                        choices.push(Choice::ReadAhead { from, to });
+                        choices.push(NextEvent::ReadAhead { from, to });
                     }
                 }
             }
         }
     }
 
-    fn happen(&mut self, choice: Choice) -> Result<(), Problem> {
+    fn execute(&mut self, choice: NextEvent) -> Result<(), Problem> {
         let now = Time(self.clock);
         match choice {
-            Choice::Start(rank) => {
+            NextEvent::Start(rank) => {
                 let node = &mut self.nodes[rank];
                 node.started = true;
                 let (plan, memory) = (Arc::clone(&node.plan), Rc::clone(&node.memory));
@@ -168,18 +175,18 @@ impl<'a> Run<'a> {
                     return Err(Problem::Executor { rank: Rank::from_index(rank), what });
                 }
             }
-            Choice::Poll(rank) => {
+            NextEvent::Poll(rank) => {
                 let node = &mut self.nodes[rank];
                 node.port.tick(self.clock);
                 node.executor.poll(now, &mut node.port);
                 return self.inspect(rank);
             }
-            Choice::Deliver { from, to, .. } => return self.deliver(now, from, to),
-            Choice::ReadAhead { from, to } => {
+            NextEvent::Deliver { from, to, .. } => return self.deliver(now, from, to),
+            NextEvent::ReadAhead { from, to } => {
                 let read = self.nodes[from].port.read_ahead(to);
-                read.map_err(|(region, element)| self.overwritten(from, to, region.place, element))?;
+                read.map_err(|(region, element)| self.overwritten(from, to, region.buffer, element))?;
             }
-            Choice::Report(rank) => {
+            NextEvent::Report(rank) => {
                 let node = &mut self.nodes[rank];
                 let any = self.chooser.below(node.port.unreported.len());
                 let ticket = node.port.unreported.swap_remove(any);
@@ -193,12 +200,12 @@ impl<'a> Run<'a> {
         let sender = &mut self.nodes[from].port;
         match sender.out[to].pop_front() {
             None => {}
-            Some((_, Parcel::Message(message))) => {
-                self.nodes[to].executor.handle_link_message(now, Port::peer(from), message);
+            Some((_, LinkItem::Message(message))) => {
+                self.nodes[to].executor.handle_link_message(now, CheckerMedium::peer(from), message);
             }
-            Some((_, Parcel::Frame { header, body })) => {
+            Some((_, LinkItem::Frame { header, body })) => {
                 let read = body.read(&mut sender.unreported);
-                let frame = read.map_err(|(region, at)| self.overwritten(from, to, region.place, at))?;
+                let frame = read.map_err(|(region, at)| self.overwritten(from, to, region.buffer, at))?;
                 return self.receive(now, from, to, header, frame);
             }
         }
@@ -214,23 +221,23 @@ impl<'a> Run<'a> {
         frame: Vec<super::symbol::Symbol>,
     ) -> Result<(), Problem> {
         let node = &mut self.nodes[to];
-        let verdict = node.executor.offer(Port::peer(from), &header);
-        if verdict != Verdict::Place {
-            let what = format!("frame {} of {}: {verdict:?}", header.chunk, Rank::from_index(from));
+        let decision = node.executor.offer(CheckerMedium::peer(from), &header);
+        if decision != FrameDecision::Place {
+            let what = format!("frame {} of {}: {decision:?}", header.chunk, Rank::from_index(from));
             return Err(Problem::Executor { rank: Rank::from_index(to), what });
         }
-        let slot = SlotId { from: Port::peer(from), epoch: header.op.epoch, index: header.slot };
+        let slot = SlotId { from: CheckerMedium::peer(from), epoch: header.op.epoch, index: header.slot };
         node.port.fill(slot, frame);
-        node.executor.handle_frame(now, Port::peer(from), header);
+        node.executor.handle_frame(now, CheckerMedium::peer(from), header);
         self.inspect(to)
     }
 
-    /// Looks for what went wrong on a rank, and whether it is done.
+    /// Checks a rank for errors, and whether it is done.
     fn inspect(&mut self, index: usize) -> Result<(), Problem> {
         let rank = Rank::from_index(index);
         let node = &mut self.nodes[index];
-        if let Some(mishap) = node.memory.borrow().mishap {
-            return Err(blame(rank, &node.plan, mishap));
+        if let Some(fault) = node.memory.borrow().fault {
+            return Err(find_step(rank, &node.plan, fault));
         }
         if let Some(what) = node.port.misuse.take() {
             return Err(Problem::Executor { rank, what });
@@ -254,8 +261,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn overwritten(&self, from: usize, to: usize, place: Place, element: u64) -> Problem {
-        Problem::Overwritten { rank: Rank::from_index(from), to: Rank::from_index(to), place, element }
+    fn overwritten(&self, from: usize, to: usize, buffer: OpBuffer, element: u64) -> Problem {
+        Problem::Overwritten { rank: Rank::from_index(from), to: Rank::from_index(to), buffer, element }
     }
 
     /// Who waits for what.
@@ -278,21 +285,21 @@ impl<'a> Run<'a> {
         waits
     }
 
-    /// Whether all ranks hold what they should.
-    fn judge(&self) -> Result<Outcome, Problem> {
+    /// Checks the results of all ranks.
+    fn check_results(&self) -> Result<CaseResult, Problem> {
         let sent: u64 = self.nodes.iter().map(|node| node.port.elements).sum();
         if sent != self.case.traffic {
             return Err(Problem::Traffic { sent, expected: self.case.traffic });
         }
         for (index, node) in self.nodes.iter().enumerate() {
             if node.executor.kept() > 0 || node.executor.in_flight() > 0 {
-                let what = "something is left behind after all is done".to_owned();
+                let what = "the executor keeps state after the operation".to_owned();
                 return Err(Problem::Executor { rank: Rank::from_index(index), what });
             }
         }
         let mut bits = Vec::with_capacity(self.nodes.len());
         for (index, node) in self.nodes.iter().enumerate() {
-            bits.push(self.case.judge(Rank::from_index(index), &node.memory.borrow())?);
+            bits.push(self.case.check_result(Rank::from_index(index), &node.memory.borrow())?);
         }
         let whole_everywhere = matches!(
             self.case.descriptor.collective,
@@ -302,18 +309,18 @@ impl<'a> Run<'a> {
         if let Some(rank) = differs.map(Rank::from_index) {
             return Err(Problem::Bits { rank, other: "rank 0" });
         }
-        Ok(Outcome { bits, events: self.clock })
+        Ok(CaseResult { bits, events: self.clock })
     }
 }
 
-/// Finds the step that did it.
-fn blame(rank: Rank, plan: &Plan, mishap: Mishap) -> Problem {
+/// The error with the step that caused it.
+fn find_step(rank: Rank, plan: &Plan, fault: StepFault) -> Problem {
     let stores = |action| matches!(action, Action::Store { .. });
     let is_it = |step: &&(usize, &crate::step::Step)| {
-        step.1.region == mishap.region && stores(step.1.action) == mishap.stores
+        step.1.region == fault.region && stores(step.1.action) == fault.stores
     };
     let found = plan.steps.iter().enumerate().collect::<Vec<_>>();
     let step = found.iter().find(is_it).map(|(index, _)| *index as u32);
-    let Mishap { region, element, trouble, .. } = mishap;
-    Problem::Step { rank, step, place: region.place, element, trouble }
+    let StepFault { region, element, fault_kind, .. } = fault;
+    Problem::Step { rank, step, buffer: region.buffer, element, fault_kind }
 }

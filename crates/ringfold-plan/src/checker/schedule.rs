@@ -1,44 +1,44 @@
-//! In which order things happen: who is polled, which link delivers, when a put is read and reported.
+//! The order of events in a run: polls, deliveries, reads and flush reports of puts.
 
 use super::symbol::mix;
 use core::fmt;
 
-/// An order of events: reproducible from its two parts.
+/// A reproducible order of events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Schedule {
-    /// What it is biased to.
-    pub policy: Policy,
-    /// Where chance begins.
+    /// The bias.
+    pub policy: SchedulePolicy,
+    /// The seed of the random choices.
     pub seed: u64,
 }
 
-/// What a schedule is biased to.
+/// The bias of a schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Policy {
-    /// Nothing.
+pub enum SchedulePolicy {
+    /// None.
     Even,
-    /// One rank does, and gets, something only when nobody else can.
+    /// One rank progresses only when no other can.
     SlowRank,
-    /// What was handed over last is delivered first, as far as links keep their order.
+    /// The newest frame is delivered first, within the order of links.
     NewestFirst,
-    /// Memory is read, and puts are reported as flushed, only when nothing else can happen.
+    /// Puts are read and reported as flushed as late as possible.
     LateFlush,
-    /// Memory is read, and puts are reported as flushed, before they are delivered.
+    /// Puts are read and reported as flushed before they are delivered.
     EarlyFlush,
-    /// Ranks begin only when nothing else can happen.
+    /// Ranks start as late as possible.
     LateStart,
 }
 
 impl Schedule {
-    /// The n-th schedule: policies take turns, so a few numbers in a row have all of them.
+    /// The n-th schedule. Any six consecutive numbers cover all policies.
     pub fn numbered(n: u64) -> Self {
         let policy = match n % 6 {
-            0 => Policy::Even,
-            1 => Policy::LateFlush,
-            2 => Policy::SlowRank,
-            3 => Policy::NewestFirst,
-            4 => Policy::EarlyFlush,
-            _ => Policy::LateStart,
+            0 => SchedulePolicy::Even,
+            1 => SchedulePolicy::LateFlush,
+            2 => SchedulePolicy::SlowRank,
+            3 => SchedulePolicy::NewestFirst,
+            4 => SchedulePolicy::EarlyFlush,
+            _ => SchedulePolicy::LateStart,
         };
         Self { policy, seed: n }
     }
@@ -50,9 +50,9 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// Something that can happen.
+/// A possible next event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Choice {
+pub(super) enum NextEvent {
     Start(usize),
     Poll(usize),
     Deliver { from: usize, to: usize, at: u64 },
@@ -60,10 +60,10 @@ pub(super) enum Choice {
     Report(usize),
 }
 
-/// Chooses by a schedule.
+/// Chooses the next event by a schedule.
 #[derive(Clone, Debug)]
 pub(super) struct Chooser {
-    policy: Policy,
+    policy: SchedulePolicy,
     slow: usize,
     state: u64,
 }
@@ -80,12 +80,12 @@ impl Chooser {
         (self.state >> 16) as usize % end
     }
 
-    /// One of what can happen. Those that the policy puts off come last of all.
-    pub(super) fn pick(&mut self, choices: &[Choice]) -> Choice {
-        let newest = self.policy == Policy::NewestFirst && self.below(4) > 0;
+    /// Chooses an event. Those that the policy delays come last.
+    pub(super) fn pick(&mut self, choices: &[NextEvent]) -> NextEvent {
+        let newest = self.policy == SchedulePolicy::NewestFirst && self.below(4) > 0;
         let n = self.below(usize::MAX);
-        let eager = choices.iter().filter(|choice| !self.puts_off(choice)).count();
-        let candidates = || choices.iter().filter(|choice| eager == 0 || !self.puts_off(choice));
+        let eager = choices.iter().filter(|choice| !self.is_delayed(choice)).count();
+        let candidates = || choices.iter().filter(|choice| eager == 0 || !self.is_delayed(choice));
         if newest && let Some(last) = candidates().max_by_key(|choice| newness(choice)) {
             return *last;
         }
@@ -93,18 +93,20 @@ impl Chooser {
         candidates().nth(n % wanted).copied().unwrap_or(choices[0])
     }
 
-    fn puts_off(&self, choice: &Choice) -> bool {
+    fn is_delayed(&self, choice: &NextEvent) -> bool {
         match (self.policy, *choice) {
-            (Policy::SlowRank, Choice::Start(r) | Choice::Poll(r) | Choice::Report(r)) => r == self.slow,
-            (Policy::SlowRank, Choice::Deliver { to, .. }) => to == self.slow,
-            (Policy::LateFlush, Choice::ReadAhead { .. } | Choice::Report(_)) => true,
-            (Policy::EarlyFlush, Choice::Deliver { .. }) => true,
-            (Policy::LateStart, Choice::Start(_)) => true,
+            (SchedulePolicy::SlowRank, NextEvent::Start(r) | NextEvent::Poll(r) | NextEvent::Report(r)) => {
+                r == self.slow
+            }
+            (SchedulePolicy::SlowRank, NextEvent::Deliver { to, .. }) => to == self.slow,
+            (SchedulePolicy::LateFlush, NextEvent::ReadAhead { .. } | NextEvent::Report(_)) => true,
+            (SchedulePolicy::EarlyFlush, NextEvent::Deliver { .. }) => true,
+            (SchedulePolicy::LateStart, NextEvent::Start(_)) => true,
             _ => false,
         }
     }
 }
 
-fn newness(choice: &Choice) -> Option<u64> {
-    if let Choice::Deliver { at, .. } = choice { Some(*at) } else { None }
+fn newness(choice: &NextEvent) -> Option<u64> {
+    if let NextEvent::Deliver { at, .. } = choice { Some(*at) } else { None }
 }

@@ -1,4 +1,4 @@
-//! How the whole is shared out among all ranks of a case, and what each of them knows of it.
+//! The sizes of the parts of all ranks in a case, and the layout that each rank knows.
 
 use super::symbol::mix;
 use crate::layout::Layout;
@@ -8,33 +8,33 @@ use ringfold_proto::id::Rank;
 /// The sizes of all ranks' parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Shares {
-    /// As equal as can be.
+    /// As equal as possible.
     Even,
-    /// One size per rank, which all know.
+    /// One size per rank, known to all.
     Parts(Vec<u64>),
-    /// One size per pair, by sender and then by receiver, which only those two know.
+    /// One size per pair, by sender and then by receiver, known only to the two.
     Pairs(Vec<Vec<u64>>),
 }
 
 impl Shares {
-    /// Sizes by chance, many of them none.
+    /// Random sizes, many of them 0.
     pub fn parts(world: usize, seed: u64) -> Self {
-        Self::Parts((0..world as u64).map(|rank| by_chance(mix(seed, rank))).collect())
+        Self::Parts((0..world as u64).map(|rank| random_size(mix(seed, rank))).collect())
     }
 
-    /// Sizes of pairs by chance, where a collective moves something.
+    /// Random sizes of the pairs between which a collective transfers data.
     pub fn pairs(collective: Collective, world: usize, seed: u64) -> Self {
         let ranks = || (0..world).map(Rank::from_index);
         let size = |from: Rank, to: Rank| match collective {
             Collective::Gather { root } if to != root => 0,
             Collective::Scatter { root } if from != root => 0,
             Collective::Transfer { from: sender, to: receiver } if (from, to) != (sender, receiver) => 0,
-            _ => by_chance(mix(mix(seed, u64::from(from.0)), u64::from(to.0))),
+            _ => random_size(mix(mix(seed, u64::from(from.0)), u64::from(to.0))),
         };
         Self::Pairs(ranks().map(|from| ranks().map(|to| size(from, to)).collect()).collect())
     }
 
-    /// The elements of the whole, where all ranks know them.
+    /// The number of elements, if all ranks know it.
     pub fn count(&self) -> u64 {
         match self {
             Self::Even | Self::Pairs(_) => 0,
@@ -42,7 +42,7 @@ impl Shares {
         }
     }
 
-    /// What a rank knows.
+    /// The layout that a rank knows.
     pub fn layout(&self, rank: Rank) -> Layout {
         match self {
             Self::Even => Layout::Even,
@@ -65,7 +65,7 @@ impl Shares {
         }
     }
 
-    /// What goes from a rank to another in a collective in which pieces go straight.
+    /// The size of the piece from one rank to another in an exchange.
     fn between(&self, descriptor: &Descriptor, world: usize, from: usize, to: usize) -> u64 {
         if let Self::Pairs(sizes) = self {
             return sizes[from][to];
@@ -84,8 +84,8 @@ impl Shares {
         }
     }
 
-    /// Where an element of a rank's target comes from, in such a collective: whose it is, and which of its
-    /// source. `None` beyond the end of the target.
+    /// The origin of an element of a rank's target in an exchange: the rank and the index in its source. `None` beyond
+    /// the end of the target.
     pub(super) fn origin(
         &self,
         descriptor: &Descriptor,
@@ -105,7 +105,7 @@ impl Shares {
     }
 }
 
-/// None, or a few.
-fn by_chance(chance: u64) -> u64 {
-    (chance % 9).saturating_sub(3)
+/// A small size, often 0.
+fn random_size(bits: u64) -> u64 {
+    (bits % 9).saturating_sub(3)
 }

@@ -1,4 +1,4 @@
-//! Every method of every collective, over many worlds, counts, rings and schedules.
+//! Checks every method of every collective over many worlds, counts, rings and schedules.
 
 use super::symbol::mix;
 use super::{Failure, Proof, Shares, check};
@@ -11,42 +11,42 @@ use ringfold_proto::id::Rank;
 use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 
-/// What to check.
+/// The range of cases to check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sweep {
     /// The smallest world.
     pub world_min: usize,
     /// The largest world.
     pub world_max: usize,
-    /// Schedules for each case; each case is given others.
+    /// The number of schedules per case; each case has its own.
     pub schedules: u64,
     /// The number of the first schedule.
     pub first: u64,
 }
 
-/// One method in one world: all of its cases were right.
+/// The checked cases of one method in one world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Swept {
-    /// Which collective.
+pub struct SweepResult {
+    /// The collective.
     pub collective: &'static str,
-    /// Which method.
+    /// The algorithm.
     pub algorithm: Algorithm,
     /// The world.
     pub world: usize,
-    /// Cases: counts, rings, roots.
+    /// The number of cases: counts, rings, roots.
     pub cases: u64,
-    /// All of their runs.
+    /// All runs of the cases.
     pub proof: Proof,
 }
 
 impl Sweep {
-    /// Checks everything, and tells of each method and world once it is proved.
-    pub fn run(&self, mut tell: impl FnMut(&Swept)) -> Result<(), Box<Failure>> {
+    /// Checks all cases, and reports each method and world.
+    pub fn run(&self, mut report: impl FnMut(&SweepResult)) -> Result<(), Box<Failure>> {
         let mut next = self.first;
         for world in self.world_min..=self.world_max {
             for (collective, name) in collectives(world) {
                 for method in methods(collective) {
-                    tell(&self.method(world, (collective, name), method, &mut next)?);
+                    report(&self.method(world, (collective, name), method, &mut next)?);
                 }
             }
         }
@@ -59,22 +59,23 @@ impl Sweep {
         (collective, name): (Collective, &'static str),
         method: &Method,
         next: &mut u64,
-    ) -> Result<Swept, Box<Failure>> {
+    ) -> Result<SweepResult, Box<Failure>> {
         let algorithm = method.algorithm;
-        let mut swept = Swept { collective: name, algorithm, world, cases: 0, proof: Proof::default() };
+        let mut result =
+            SweepResult { collective: name, algorithm, world, cases: 0, proof: Proof::default() };
         for (count, shares) in wholes(collective, world, *next) {
             for shape in shapes(world, method.needs_mesh, count) {
                 let descriptor = Descriptor::all_reduce(count, DType::F64, ReduceOp::Avg);
                 let descriptor = descriptor.with_collective(collective);
-                let tuning = tuning(swept.cases, algorithm);
+                let tuning = tuning(result.cases, algorithm);
                 let proof = check(&descriptor, &shares, &shape, &tuning, *next..*next + self.schedules)?;
                 *next += self.schedules;
-                swept.cases += 1;
-                swept.proof.runs += proof.runs;
-                swept.proof.events += proof.events;
+                result.cases += 1;
+                result.proof.runs += proof.runs;
+                result.proof.events += proof.events;
             }
         }
-        Ok(swept)
+        Ok(result)
     }
 }
 
@@ -100,8 +101,8 @@ fn collectives(world: usize) -> Vec<(Collective, &'static str)> {
     all
 }
 
-/// How long the whole is: nothing, fewer elements than there are ranks, as many, a few more, and some that
-/// divide badly; and shares by chance where a collective may have them.
+/// Counts to check: none, fewer elements than ranks, as many, a few more, and some that do not divide; and random
+/// shares if the collective supports them.
 fn wholes(collective: Collective, world: usize, seed: u64) -> Vec<(u64, Shares)> {
     let evenly = |counts: &[u64]| -> Vec<(u64, Shares)> {
         let counts = std::collections::BTreeSet::from_iter(counts);
@@ -126,13 +127,13 @@ fn wholes(collective: Collective, world: usize, seed: u64) -> Vec<(u64, Shares)>
     }
 }
 
-/// The windows are as tight as can be, except for every fourth case; chunks have two elements.
+/// Minimal windows, except for every fourth case; chunks of two elements.
 fn tuning(case: u64, algorithm: Algorithm) -> Tuning {
     let (window_slots, eager_slots) = if case % 4 == 3 { (3, 2) } else { (1, 1) };
     Tuning { chunk_bytes: 16, window_slots, eager_slots, forced: Some(algorithm), ..Tuning::default() }
 }
 
-/// Ring plans are checked in rank order with all links, and on a shuffled ring without any others.
+/// Ring plans are checked in rank order with all links, and on a shuffled ring with only its edges.
 fn shapes(world: usize, needs_mesh: bool, seed: u64) -> Vec<GroupShape> {
     let plain = GroupShape::uniform(world);
     let ring = shuffled(world, seed);
@@ -140,7 +141,7 @@ fn shapes(world: usize, needs_mesh: bool, seed: u64) -> Vec<GroupShape> {
     if needs_mesh { vec![shuffled] } else { vec![plain, shuffled] }
 }
 
-/// The ranks of a world in another order.
+/// The ranks of a world in a pseudo-random order.
 pub fn shuffled(world: usize, seed: u64) -> Vec<Rank> {
     let mut ranks: Vec<_> = (0..world).map(Rank::from_index).collect();
     ranks.sort_by_key(|rank| mix(mix(0x5eed, seed), u64::from(rank.0)));

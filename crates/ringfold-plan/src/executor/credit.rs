@@ -1,16 +1,16 @@
-//! The slots of the other end that we may fill: eager ones, and those lent to our operations (R3).
+//! The slots of the other end that we may fill: eager ones, and those granted to our operations (R3).
 
 use crate::event::Violation;
 use crate::limits;
 use ringfold_proto::id::OpId;
 use std::collections::BTreeMap;
 
-/// What one peer lets us send in one epoch.
+/// The free slots of one peer in one epoch.
 #[derive(Debug)]
 pub(super) struct Credit {
     eager: u16,
     eager_free: u64,
-    /// Slots that were lent to operations before those were started here.
+    /// Slots granted to operations that are not started here.
     early: BTreeMap<OpId, Vec<u16>>,
     /// Operations that wait for an eager slot or a grant.
     pub(super) parked: Vec<OpId>,
@@ -31,7 +31,7 @@ impl Credit {
         })
     }
 
-    /// The other end gives eager slots back.
+    /// Handles returned eager slots.
     pub(super) fn give_back(&mut self, slots: &[u16]) -> Result<(), Violation> {
         for &slot in slots {
             if slot >= self.eager || self.eager_free & 1 << slot != 0 {
@@ -42,7 +42,7 @@ impl Credit {
         Ok(())
     }
 
-    /// Whether these may be slots of the other end that are not eager.
+    /// Checks a grant: the slots must be valid and not eager.
     pub(super) fn check_grant(&self, held: usize, slots: &[u16]) -> Result<(), Violation> {
         if held + slots.len() > usize::from(limits::WINDOW_SLOTS_MAX) {
             return Err(Violation::TooManyGrants);
@@ -63,18 +63,18 @@ impl Credit {
         Ok(())
     }
 
-    /// What was granted to an operation before it was started here.
+    /// Takes the early grants of an operation.
     pub(super) fn take_early(&mut self, op: OpId) -> Option<Vec<u16>> {
         self.early.remove(&op)
     }
 
-    /// Operations up to this one, of its tag, that were granted slots and never started here.
+    /// Operations of this tag up to this one that have early grants.
     pub(super) fn early_until(&self, op: OpId) -> Vec<OpId> {
         let first = OpId { seq: Default::default(), ..op };
         self.early.range(first..=op).map(|(op, _)| *op).collect()
     }
 
-    /// Operations that slots are kept for.
+    /// The number of operations with early grants.
     pub(super) fn early_len(&self) -> usize {
         self.early.len()
     }

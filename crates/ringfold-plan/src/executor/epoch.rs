@@ -15,24 +15,24 @@ use std::collections::{BTreeMap, HashMap};
 pub(super) struct Epoch<W> {
     pub(super) membership: Membership,
     ranks: HashMap<PeerId, Rank>,
-    /// By rank; our own entry is never used.
+    /// By rank; our own entry is not used.
     pub(super) pairs: Vec<Pair>,
     pub(super) ops: BTreeMap<OpId, Op<W>>,
-    /// For each tag, the first operation that was not decided.
+    /// For each tag, the first undecided operation.
     undecided: HashMap<Tag, Seq>,
 }
 
-/// What becomes of a frame.
+/// What to do with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
-    /// It waits for its step.
+pub(super) enum FrameAction {
+    /// Deliver it to its operation.
     Deliver { lane: usize },
-    /// It waits for its operation.
+    /// Hold it until its operation is started.
     Hold,
-    /// Nobody needs it any more, but its slot is in use.
+    /// Discard it and empty its slot.
     Discard,
-    /// It belongs to something else of the same name.
-    Differs,
+    /// Discard it and report that the sender runs another operation under this id.
+    Mismatch,
 }
 
 impl<W: Workspace> Epoch<W> {
@@ -53,45 +53,50 @@ impl<W: Workspace> Epoch<W> {
         self.undecided.get(&op.tag).is_some_and(|next| op.seq < *next)
     }
 
-    /// What becomes of a frame from this member.
-    pub(super) fn fate(&self, from: Rank, header: &DataHeader, in_turn: bool) -> Result<Fate, Violation> {
+    /// Checks a frame of a member, and decides what to do with it.
+    pub(super) fn action_for(
+        &self,
+        from: Rank,
+        header: &DataHeader,
+        in_turn: bool,
+    ) -> Result<FrameAction, Violation> {
         let pair = &self.pairs[from.index()];
         pair.slots.check(header.op, header.slot, header.eager)?;
         let Some(op) = self.ops.get(&header.op) else {
             return match (self.is_decided(header.op), header.eager) {
-                (true, _) => Ok(Fate::Discard),
-                (false, true) => Ok(Fate::Hold),
+                (true, _) => Ok(FrameAction::Discard),
+                (false, true) => Ok(FrameAction::Hold),
                 (false, false) => Err(Violation::NotLent(header.slot)),
             };
         };
-        if !op.is_meant(from, header) {
-            return Ok(Fate::Differs);
+        if !op.matches(from, header) {
+            return Ok(FrameAction::Mismatch);
         }
         if op.in_lane(from).is_some_and(|lane| op.ins[lane].broken || op.ins[lane].differs) {
-            return Ok(Fate::Discard);
+            return Ok(FrameAction::Discard);
         }
-        op.check(from, header, in_turn).map(|lane| Fate::Deliver { lane })
+        op.check(from, header, in_turn).map(|lane| FrameAction::Deliver { lane })
     }
 
-    /// A frame is in its slot, and its fate is known. If it was `placed`, its bytes are in the slot.
+    /// Handles a checked frame. If it was `placed`, its bytes are in the slot.
     pub(super) fn accept(
         &mut self,
         from: Rank,
         header: &DataHeader,
-        fate: Fate,
+        action_for: FrameAction,
         placed: bool,
         out: &mut Output<W>,
     ) {
         let pair = &mut self.pairs[from.index()];
-        match fate {
-            Fate::Deliver { lane } => {
+        match action_for {
+            FrameAction::Deliver { lane } => {
                 pair.slots.fill(header.slot);
                 self.deliver(from, lane, header, out);
             }
-            Fate::Hold => pair.hold(*header),
-            Fate::Discard | Fate::Differs => {
-                if fate == Fate::Differs {
-                    self.differ(from, header.op, true, out);
+            FrameAction::Hold => pair.hold(*header),
+            FrameAction::Discard | FrameAction::Mismatch => {
+                if action_for == FrameAction::Mismatch {
+                    self.report_mismatch(from, header.op, true, out);
                 }
                 self.pairs[from.index()].slots.fill(header.slot);
                 self.discard(from, header, placed, out);
@@ -99,7 +104,7 @@ impl<W: Workspace> Epoch<W> {
         }
     }
 
-    /// The frame's slot is full; its operation is started and has a place for it.
+    /// Delivers a frame, whose slot is full, to its operation.
     fn deliver(&mut self, from: Rank, lane: usize, header: &DataHeader, out: &mut Output<W>) {
         if let Some(op) = self.ops.get_mut(&header.op) {
             op.arrive(lane, header, &mut self.pairs[from.index()]);
@@ -107,7 +112,7 @@ impl<W: Workspace> Epoch<W> {
         }
     }
 
-    /// The frame's slot is full; nobody needs it.
+    /// Discards a frame, whose slot is full.
     fn discard(&mut self, from: Rank, header: &DataHeader, placed: bool, out: &mut Output<W>) {
         let pair = &mut self.pairs[from.index()];
         if placed {
@@ -122,20 +127,20 @@ impl<W: Workspace> Epoch<W> {
         }
     }
 
-    /// Reports that a member runs something else under this name, once; tells it, if it does not know.
-    fn differ(&mut self, from: Rank, id: OpId, tell: bool, out: &mut Output<W>) {
+    /// Reports once that a member runs another operation under this id, and informs the member if `tell`.
+    fn report_mismatch(&mut self, from: Rank, id: OpId, tell: bool, out: &mut Output<W>) {
         let peer = self.pairs[from.index()].peer;
         if let Some(op) = self.ops.get_mut(&id)
-            && op.note_difference(from)
+            && op.record_mismatch(from)
         {
-            out.tell(ExecutorEvent::Mismatch { op: id, peer });
+            out.emit(ExecutorEvent::Mismatch { op: id, peer });
             if tell {
-                out.say(peer, LinkMessage::Mismatch { op: id });
+                out.send(peer, LinkMessage::Mismatch { op: id });
             }
         }
     }
 
-    /// Adds an operation: takes what came for it early, and lends slots where lanes are long or asked.
+    /// Adds an operation: handles its early input, and grants slots for lanes that are long or requested.
     pub(super) fn start(&mut self, mut op: Op<W>, out: &mut Output<W>) -> Vec<(PeerId, Violation)> {
         let id = op.id;
         let tuning = self.membership.tuning;
@@ -157,7 +162,7 @@ impl<W: Workspace> Epoch<W> {
             op.ins[lane].lending = is_asked || steps.len() > usize::from(tuning.eager_slots);
             op.lend(lane, pair, &tuning, out);
         }
-        let strangers: Vec<Rank> = self
+        let mismatched: Vec<Rank> = self
             .pairs
             .iter_mut()
             .zip(0..)
@@ -165,20 +170,20 @@ impl<W: Workspace> Epoch<W> {
                 (pair.take_want(id) || pair.credit.take_early(id).is_some()).then_some(Rank(rank))
             })
             .collect();
-        for rank in strangers {
-            self.differ(rank, id, true, out);
+        for rank in mismatched {
+            self.report_mismatch(rank, id, true, out);
         }
         violations
     }
 
-    /// Hands an operation the frames that were held for it.
+    /// Delivers the held frames of an operation.
     fn take_held(&mut self, id: OpId, out: &mut Output<W>) -> Vec<(PeerId, Violation)> {
         let mut violations = Vec::new();
         for from in (0..self.pairs.len()).map(Rank::from_index) {
             while let Some(header) = self.pairs[from.index()].take_held(id) {
                 let Some(op) = self.ops.get(&id) else { break };
-                if !op.is_meant(from, &header) {
-                    self.differ(from, id, true, out);
+                if !op.matches(from, &header) {
+                    self.report_mismatch(from, id, true, out);
                     self.discard(from, &header, true, out);
                     continue;
                 }
@@ -194,8 +199,8 @@ impl<W: Workspace> Epoch<W> {
         violations
     }
 
-    /// Carries out what a member says.
-    pub(super) fn hear(
+    /// Handles a message of a member.
+    pub(super) fn handle_message(
         &mut self,
         from: Rank,
         message: LinkMessage,
@@ -204,12 +209,12 @@ impl<W: Workspace> Epoch<W> {
         let tuning = self.membership.tuning;
         let pair = &mut self.pairs[from.index()];
         match message {
-            LinkMessage::Grant { op: id, slots } => return self.hear_grant(from, id, &slots, out),
+            LinkMessage::Grant { op: id, slots } => return self.handle_grant(from, id, &slots, out),
             LinkMessage::Want { op: id } => {
                 pair.return_emptied(true, out);
                 if let Some(op) = self.ops.get_mut(&id) {
                     let Some(lane) = op.in_lane(from) else {
-                        self.differ(from, id, true, out);
+                        self.report_mismatch(from, id, true, out);
                         return Ok(());
                     };
                     op.ins[lane].lending = true;
@@ -241,7 +246,7 @@ impl<W: Workspace> Epoch<W> {
                     self.lend_again(from, out);
                 }
             }
-            LinkMessage::Mismatch { op } => self.differ(from, op, false, out),
+            LinkMessage::Mismatch { op } => self.report_mismatch(from, op, false, out),
             LinkMessage::Ping
             | LinkMessage::Abort { .. }
             | LinkMessage::Goodbye { .. }
@@ -250,7 +255,7 @@ impl<W: Workspace> Epoch<W> {
         Ok(())
     }
 
-    /// Slots became free: lanes that found none when they needed one are served.
+    /// Grants freed slots to lanes that need some.
     fn lend_again(&mut self, from: Rank, out: &mut Output<W>) {
         let tuning = self.membership.tuning;
         let pair = &mut self.pairs[from.index()];
@@ -261,7 +266,7 @@ impl<W: Workspace> Epoch<W> {
         }
     }
 
-    fn hear_grant(
+    fn handle_grant(
         &mut self,
         from: Rank,
         id: OpId,
@@ -272,19 +277,19 @@ impl<W: Workspace> Epoch<W> {
         let pair = &mut self.pairs[from.index()];
         let Some(op) = self.ops.get_mut(&id) else {
             if is_decided {
-                out.say(pair.peer, LinkMessage::Fenced { op: id });
+                out.send(pair.peer, LinkMessage::Fenced { op: id });
                 return Ok(());
             }
             return pair.credit.keep_early(id, slots);
         };
         let Some(lane) = op.out_lane(from) else {
-            self.differ(from, id, true, out);
+            self.report_mismatch(from, id, true, out);
             return Ok(());
         };
         let state = &mut op.outs[lane];
         pair.credit.check_grant(state.granted.len(), slots)?;
         state.was_granted = true;
-        // What comes after the last frame is void at both ends: that frame was the fence.
+        // A grant after the last frame is void on both ends: that frame was the fence.
         if state.sent < op.plan.sends[lane].1.len() {
             state.granted.extend_from_slice(slots);
             wake(op, out);
@@ -292,15 +297,15 @@ impl<W: Workspace> Epoch<W> {
         Ok(())
     }
 
-    /// Takes an operation out that was aborted. What it held of slots is emptied; slots that are lent to
-    /// it stay so until the other end's fence, and the other ends get ours.
+    /// Removes an aborted operation. Its frames are discarded. Slots that we granted to it are freed by the other end's
+    /// fence; we send ours.
     pub(super) fn abort(&mut self, id: OpId, out: &mut Output<W>) -> Option<Op<W>> {
         let op = self.remove(id, out)?;
         for (lane, (from, _)) in op.ins.iter().zip(&op.plan.receives) {
             let pair = &mut self.pairs[from.index()];
-            for arrival in &lane.waiting {
-                out.release(pair.slot(arrival.slot));
-                pair.empty(arrival.slot, out);
+            for frame in &lane.waiting {
+                out.release(pair.slot(frame.slot));
+                pair.empty(frame.slot, out);
             }
         }
         for (lane, (to, _)) in op.outs.iter().zip(&op.plan.sends) {
@@ -309,13 +314,13 @@ impl<W: Workspace> Epoch<W> {
                 pair.credit.parked.retain(|other| *other != id);
             }
             if lane.was_granted {
-                out.say(pair.peer, LinkMessage::Fenced { op: id });
+                out.send(pair.peer, LinkMessage::Fenced { op: id });
             }
         }
         Some(op)
     }
 
-    /// Takes an operation out that was decided, and forgets what was kept for it and those before it.
+    /// Removes a decided operation, and drops what was kept for it and those before it.
     pub(super) fn remove(&mut self, id: OpId, out: &mut Output<W>) -> Option<Op<W>> {
         let op = self.ops.remove(&id);
         let next = Seq(id.seq.0.saturating_add(1));
@@ -327,8 +332,8 @@ impl<W: Workspace> Epoch<W> {
         op
     }
 
-    /// The link to a member is gone. Operations that had begun to exchange frames with it are reported;
-    /// the others can still do so on the next link.
+    /// Handles the loss of a link. Operations that have exchanged frames over it are reported; the others can use the
+    /// next link.
     pub(super) fn link_lost(&mut self, peer: PeerId, out: &mut Output<W>) {
         let Some(rank) = self.rank(peer) else { return };
         for (id, op) in &mut self.ops {
@@ -344,13 +349,13 @@ impl<W: Workspace> Epoch<W> {
                 op.outs[lane].lose(has_received || has_sent);
             }
             if has_sent || has_received && unfinished {
-                out.tell(ExecutorEvent::LinkLost { op: *id, peer, unfinished });
+                out.emit(ExecutorEvent::LinkLost { op: *id, peer, unfinished });
             }
         }
         self.pairs[rank.index()].reset(false);
     }
 
-    /// There is a new link to a member.
+    /// Handles a new link to a member.
     pub(super) fn link_up(&mut self, peer: PeerId, out: &mut Output<W>) {
         let Some(rank) = self.rank(peer) else { return };
         let tuning = self.membership.tuning;
@@ -366,7 +371,7 @@ impl<W: Workspace> Epoch<W> {
     }
 }
 
-/// The next poll advances this operation.
+/// Lets the next poll run this operation.
 pub(super) fn wake<W>(op: &mut Op<W>, out: &mut Output<W>) {
     if !op.awake {
         op.awake = true;

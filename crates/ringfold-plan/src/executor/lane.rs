@@ -1,4 +1,4 @@
-//! One direction between an operation and one other rank.
+//! The frames between an operation and one other rank, in one direction.
 
 use crate::medium::Ticket;
 use std::collections::VecDeque;
@@ -6,22 +6,21 @@ use std::collections::VecDeque;
 /// Frames of an operation to one rank.
 #[derive(Debug, Default)]
 pub(super) struct OutLane {
-    /// What they carry to show that both ends mean the same.
+    /// The fingerprint of the frames.
     pub(super) fingerprint: u64,
-    /// How many were put.
+    /// The number of frames that were put.
     pub(super) sent: usize,
-    /// How many of them, from the first on, were flushed.
+    /// The number of frames at the start that are flushed.
     pub(super) flushed: usize,
-    /// Those after the flushed ones; empty places were flushed out of turn.
+    /// The puts after those; `None` was flushed out of order.
     in_flight: VecDeque<Option<Ticket>>,
-    /// Slots that were lent and not used yet.
+    /// Granted slots that are not used.
     pub(super) granted: Vec<u16>,
-    /// Whether slots were ever lent: then the other end has started the operation and keeps lending,
-    /// and eager slots are left to others.
+    /// Whether slots were ever granted. Then the other end keeps granting, and eager slots are left to others.
     pub(super) was_granted: bool,
-    /// Whether slots were asked for.
+    /// Whether slots were requested.
     pub(super) asked: bool,
-    /// Whether the operation is among those that wait for slots of this pair.
+    /// Whether the operation waits for slots of this pair.
     pub(super) parked: bool,
     /// Whether frames may have been lost with the link.
     pub(super) broken: bool,
@@ -38,8 +37,8 @@ impl OutLane {
     }
 
     pub(super) fn flush(&mut self, ticket: Ticket) {
-        if let Some(place) = self.in_flight.iter_mut().find(|place| **place == Some(ticket)) {
-            *place = None;
+        if let Some(put) = self.in_flight.iter_mut().find(|put| **put == Some(ticket)) {
+            *put = None;
         }
         while let Some(None) = self.in_flight.front() {
             self.in_flight.pop_front();
@@ -47,7 +46,7 @@ impl OutLane {
         }
     }
 
-    /// The link is gone, and with it what was lent on it.
+    /// Handles the loss of the link and its granted slots.
     pub(super) fn lose(&mut self, in_use: bool) {
         self.granted.clear();
         self.was_granted = false;
@@ -56,15 +55,15 @@ impl OutLane {
         self.broken |= in_use;
     }
 
-    /// Puts that may still read our memory.
+    /// The puts that are not flushed.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = Ticket> + '_ {
         self.in_flight.iter().flatten().copied()
     }
 }
 
-/// A frame that waits in one of our slots for its step.
+/// A frame in one of our slots that waits for its step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Arrival {
+pub(super) struct WaitingFrame {
     pub(super) slot: u16,
     pub(super) eager: bool,
 }
@@ -72,25 +71,25 @@ pub(super) struct Arrival {
 /// Frames of an operation from one rank.
 #[derive(Debug, Default)]
 pub(super) struct InLane {
-    /// What they carry if both ends mean the same.
+    /// The expected fingerprint of the frames.
     pub(super) fingerprint: u64,
-    /// How many came.
+    /// The number of frames that arrived.
     pub(super) arrived: usize,
-    /// How many of them their steps have taken.
+    /// The number of frames that their steps have taken.
     pub(super) taken: usize,
-    /// Those between.
-    pub(super) waiting: VecDeque<Arrival>,
-    /// Slots that are lent and empty.
+    /// The frames that arrived and were not taken.
+    pub(super) waiting: VecDeque<WaitingFrame>,
+    /// Granted slots that are empty.
     pub(super) lent: usize,
-    /// Slots that were lent and hold one of the waiting frames.
+    /// Granted slots that hold a waiting frame.
     pub(super) full: usize,
-    /// Whether slots are lent to this lane: because it is long, or because the other end asked.
+    /// Whether slots are granted to this lane: it is long, or the other end requested them.
     pub(super) lending: bool,
-    /// The other end runs something else under this name.
+    /// The other end runs another operation under this id.
     pub(super) differs: bool,
     /// Whether frames may have been lost with the link.
     pub(super) broken: bool,
-    /// The other end gave the operation up.
+    /// The other end has aborted the operation.
     pub(super) fenced: bool,
 }
 
@@ -99,16 +98,15 @@ impl InLane {
         Self { fingerprint, ..Self::default() }
     }
 
-    /// The link is gone, and with it the slots and what was in them.
+    /// Handles the loss of the link and the slots.
     pub(super) fn lose(&mut self, in_use: bool) {
         self.waiting.clear();
         (self.lent, self.full) = (0, 0);
         self.broken |= in_use;
     }
 
-    /// How many slots to lend now, so that a window is out: no more than frames are still due. Lending
-    /// half a window at a time keeps messages few; the last slots, and those of a writer that has none left,
-    /// are lent at once.
+    /// The number of slots to grant now, up to a window or the frames that are missing. Granting half a window at a time
+    /// saves messages. The last slots, and slots for a sender without any, are granted at once.
     pub(super) fn to_lend(&self, frames: usize, window: usize) -> usize {
         if !self.lending || self.differs || self.broken || self.fenced {
             return 0;

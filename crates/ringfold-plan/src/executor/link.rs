@@ -1,4 +1,4 @@
-//! A connection to another peer, as far as it concerns more than one epoch.
+//! A link to another peer: its activity, and what it sent for epochs that are not open.
 
 use super::pending::Pending;
 use crate::event::Violation;
@@ -12,80 +12,72 @@ use ringfold_proto::time::Time;
 /// One link.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// Which of the links that there ever were: puts on a lost one say nothing about its successor.
-    pub(super) life: u64,
-    /// The peer broke a rule; what it says is ignored until the link is made anew.
-    pub(super) barred: bool,
-    /// Epochs that it speaks of and that are not open here.
+    /// Distinguishes links to one peer: puts on a lost link do not count for its successor.
+    pub(super) number: u64,
+    /// The peer violated the protocol; its input is ignored until there is a new link.
+    pub(super) ignored: bool,
+    /// Input for epochs that are not open.
     pub(super) pending: Vec<Pending>,
-    /// When we last heard anything.
-    heard: Time,
-    /// When we last said anything.
-    said: Time,
-    /// Puts that were not reported flushed.
-    flights: usize,
+    /// The time of the last input.
+    input_at: Time,
+    /// The time of the last output.
+    output_at: Time,
+    /// Puts that are not flushed.
+    puts: usize,
     /// When a put was last flushed, or the first was made.
-    moved: Time,
-    /// The stall that was reported and has not ended.
+    flushed_at: Time,
+    /// The reported stall that has not ended.
     reported: Option<Direction>,
 }
 
 impl Link {
-    pub(super) fn new(life: u64, now: Time) -> Self {
-        Self {
-            life,
-            barred: false,
-            pending: Vec::new(),
-            heard: now,
-            said: now,
-            flights: 0,
-            moved: now,
-            reported: None,
-        }
+    pub(super) fn new(number: u64, now: Time) -> Self {
+        let (input_at, output_at, flushed_at) = (now, now, now);
+        let pending = Vec::new();
+        Self { number, ignored: false, pending, input_at, output_at, puts: 0, flushed_at, reported: None }
     }
 
-    pub(super) fn hear(&mut self, now: Time) {
-        self.heard = now;
+    pub(super) fn record_input(&mut self, now: Time) {
+        self.input_at = now;
         if self.reported == Some(Direction::Incoming) || self.reported == Some(Direction::Both) {
             self.reported = None;
         }
     }
 
-    pub(super) fn said(&mut self, now: Time) {
-        self.said = now;
+    pub(super) fn record_output(&mut self, now: Time) {
+        self.output_at = now;
     }
 
     pub(super) fn put(&mut self, now: Time) {
-        if self.flights == 0 {
-            self.moved = now;
+        if self.puts == 0 {
+            self.flushed_at = now;
         }
-        self.flights += 1;
-        self.said = now;
+        self.puts += 1;
+        self.output_at = now;
     }
 
     pub(super) fn flushed(&mut self, now: Time) {
-        self.flights = self.flights.saturating_sub(1);
-        self.moved = now;
+        self.puts = self.puts.saturating_sub(1);
+        self.flushed_at = now;
         if self.reported == Some(Direction::Outgoing) || self.reported == Some(Direction::Both) {
             self.reported = None;
         }
     }
 
-    /// Whether nothing was said for so long that the other end may wonder.
+    /// Whether there was no output for this long.
     pub(super) fn is_quiet(&self, now: Time, interval: Duration) -> bool {
-        now.since(self.said) >= interval
+        now.since(self.output_at) >= interval
     }
 
-    /// A stall that is to be reported. `waiting_since` is when the oldest operation began to depend on
-    /// the other end, if one does.
+    /// A stall to report. `waiting_since` is the start of the oldest operation that waits for the other end.
     pub(super) fn stall(
         &mut self,
         now: Time,
         waiting_since: Option<Time>,
         stall_after: Duration,
     ) -> Option<Direction> {
-        let incoming = waiting_since.is_some_and(|since| now.since(since.max(self.heard)) >= stall_after);
-        let outgoing = self.flights > 0 && now.since(self.moved) >= stall_after;
+        let incoming = waiting_since.is_some_and(|since| now.since(since.max(self.input_at)) >= stall_after);
+        let outgoing = self.puts > 0 && now.since(self.flushed_at) >= stall_after;
         let direction = match (incoming, outgoing) {
             (true, true) => Direction::Both,
             (true, false) => Direction::Incoming,
@@ -99,7 +91,7 @@ impl Link {
         Some(direction)
     }
 
-    /// Whether a frame of an epoch that is not open may be kept.
+    /// Checks whether a frame of an epoch that is not open can be kept.
     pub(super) fn check_pending(&self, header: &DataHeader) -> Result<(), Violation> {
         match self.pending.iter().find(|pending| pending.epoch == header.op.epoch) {
             Some(pending) => pending.check(header),
@@ -108,7 +100,7 @@ impl Link {
         }
     }
 
-    /// Where things of an epoch that is not open are kept.
+    /// The pending input of an epoch that is not open.
     pub(super) fn pending_for(&mut self, epoch: EpochId) -> Result<&mut Pending, Violation> {
         if let Some(found) = self.pending.iter().position(|pending| pending.epoch == epoch) {
             return Ok(&mut self.pending[found]);

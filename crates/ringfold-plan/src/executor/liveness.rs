@@ -1,7 +1,7 @@
-//! Notices links on which operations wait and nothing moves (R9).
+//! Detects stalled links: operations wait on them, and nothing arrives (R9).
 //!
-//! A peer that waits for others itself, or that has not called yet, is no fault. So whoever waits on a link says from
-//! time to time that it is alive, and drivers say so on all links, whatever happens. Only silence is a stall.
+//! A peer that waits for others, or has not called yet, is not stalled. So a peer that waits on a link sends pings, and
+//! drivers send pings on all links. Only silence is a stall.
 
 use super::Executor;
 use crate::event::ExecutorEvent;
@@ -13,64 +13,58 @@ use ringfold_proto::link_message::LinkMessage;
 use ringfold_proto::time::Time;
 use std::collections::BTreeMap;
 
-/// What operations want of a link.
-#[derive(Clone, Copy, Default)]
-struct Need {
-    /// Since when operations depend on the other end; the oldest of them.
-    since: Option<Time>,
-}
-
 impl<W: Workspace> Executor<W> {
     /// When `handle_timeout` is due.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.next_look
+        self.next_check
     }
 
-    /// Looks after the links that operations wait on.
+    /// Sends pings on the links that operations wait on, and reports stalls.
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.next_look.is_none_or(|at| now < at) {
+        if self.next_check.is_none_or(|at| now < at) {
             return;
         }
-        self.next_look = None;
-        let interval = self.look_interval();
-        let needs = self.needs();
-        for (peer, link) in &mut self.flights.links {
-            let need = needs.get(peer);
-            if need.is_some() && link.is_quiet(now, interval) {
-                link.said(now);
-                self.out.say(*peer, LinkMessage::Ping);
+        self.next_check = None;
+        let interval = self.check_interval();
+        let waiting_since = self.waiting_since();
+        for (peer, link) in &mut self.puts.links {
+            let since = waiting_since.get(peer).copied();
+            if since.is_some() && link.is_quiet(now, interval) {
+                link.record_output(now);
+                self.out.send(*peer, LinkMessage::Ping);
             }
-            if let Some(direction) = link.stall(now, need.and_then(|need| need.since), self.stall_after) {
-                self.out.tell(ExecutorEvent::Stalled { peer: *peer, direction });
+            if let Some(direction) = link.stall(now, since, self.stall_after) {
+                self.out.emit(ExecutorEvent::Stalled { peer: *peer, direction });
             }
         }
         if self.in_flight() > 0 {
-            self.next_look = Some(now + interval);
+            self.next_check = Some(now + interval);
         }
     }
 
-    /// There is something to look after.
-    pub(super) fn look_soon(&mut self, now: Time) {
-        if self.next_look.is_none() {
-            self.next_look = Some(now + self.look_interval());
+    /// Schedules the next check, if there is none.
+    pub(super) fn schedule_check(&mut self, now: Time) {
+        if self.next_check.is_none() {
+            self.next_check = Some(now + self.check_interval());
         }
     }
 
-    fn look_interval(&self) -> Duration {
+    fn check_interval(&self) -> Duration {
         self.stall_after / limits::PINGS_PER_STALL
     }
 
-    /// The peers that unfinished operations still exchange frames with.
-    fn needs(&self) -> BTreeMap<PeerId, Need> {
-        let mut needs = BTreeMap::<PeerId, Need>::new();
+    /// The peers that unfinished operations exchange frames with, and the start of the oldest operation.
+    fn waiting_since(&self) -> BTreeMap<PeerId, Time> {
+        let mut waiting = BTreeMap::<PeerId, Time>::new();
         for epoch in self.epochs.values() {
             for op in epoch.ops.values().filter(|op| !op.finished) {
                 for rank in op.ranks().filter(|rank| op.depends_on(*rank)) {
-                    let need = needs.entry(epoch.membership.members[rank.index()]).or_default();
-                    need.since = Some(need.since.map_or(op.started, |since| since.min(op.started)));
+                    let peer = epoch.membership.members[rank.index()];
+                    let since = waiting.entry(peer).or_insert(op.started);
+                    *since = op.started.min(*since);
                 }
             }
         }
-        needs
+        waiting
     }
 }

@@ -1,32 +1,32 @@
-//! Who is in an epoch, as the executor is told.
+//! The members of an epoch.
 
 use crate::limits;
 use crate::shape::GroupShape;
 use ringfold_proto::id::{PeerId, Rank};
 use ringfold_proto::tuning::Tuning;
 
-/// The members of one epoch, and what they agreed on.
+/// The members of an epoch, its shape and tuning.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
     /// All members, in rank order.
     pub members: Vec<PeerId>,
-    /// Which of them we are.
+    /// The rank of this peer.
     pub me: Rank,
-    /// How they are linked. The executor only keeps it, for whoever makes plans.
+    /// The links. The executor stores it for the planner.
     pub shape: GroupShape,
-    /// What they agreed on.
+    /// The tuning of all members.
     pub tuning: Tuning,
 }
 
 impl Membership {
-    /// Members that are linked pairwise, with the bounded form of a tuning.
+    /// Members with all links; the tuning is clamped to its bounds.
     pub fn uniform(members: Vec<PeerId>, me: Rank, tuning: Tuning) -> Self {
         let shape = GroupShape::uniform(members.len());
         Self { members, me, shape, tuning: tuning.bounded() }
     }
 
-    /// Whether the parts fit together.
-    pub(super) fn is_sound(&self) -> bool {
+    /// Whether the members are distinct, not too many, and include this peer.
+    pub(super) fn is_valid(&self) -> bool {
         let world = self.members.len();
         let mut sorted = self.members.clone();
         sorted.sort_unstable();

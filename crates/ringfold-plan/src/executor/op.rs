@@ -1,7 +1,7 @@
-//! One started operation: which steps are done, and what can be done next.
+//! A started operation: a state machine over the steps of its plan.
 
-use super::flight::Flights;
-use super::lane::{Arrival, InLane, OutLane};
+use super::in_flight_puts::InFlightPuts;
+use super::lane::{InLane, OutLane, WaitingFrame};
 use super::output::Output;
 use super::pair::Pair;
 use crate::event::{ExecutorEvent, Violation};
@@ -18,7 +18,7 @@ use ringfold_proto::tuning::Tuning;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A small machine over the steps of a plan.
+/// A started operation.
 pub(super) struct Op<W> {
     pub(super) id: OpId,
     pub(super) plan: Arc<Plan>,
@@ -26,15 +26,15 @@ pub(super) struct Op<W> {
     pub(super) started: Time,
     descriptor: Descriptor,
     done: Vec<bool>,
-    /// Steps that are not done.
+    /// The number of steps that are not done.
     remaining: usize,
-    /// Frames that were not put.
+    /// The number of frames that are not put.
     unsent: usize,
-    /// Puts that were not flushed.
+    /// The number of puts that are not flushed.
     in_flight: usize,
     /// Steps without a frame whose predecessor is done.
     ready: VecDeque<u32>,
-    /// Those of them that wait for flushes.
+    /// Ready steps that wait for flushes.
     fenced: Vec<u32>,
     /// One lane for each entry of the plan's `sends`.
     pub(super) outs: Vec<OutLane>,
@@ -44,18 +44,18 @@ pub(super) struct Op<W> {
     rx_bytes: u64,
     /// Whether it was reported as done.
     pub(super) finished: bool,
-    /// Whether it is among those that the next poll advances.
+    /// Whether the next poll runs it.
     pub(super) awake: bool,
-    /// Ranks that were reported to run something else.
+    /// Ranks that were reported as mismatched.
     differing: Vec<Rank>,
 }
 
-/// What running an operation needs, beside itself.
-pub(super) struct Surroundings<'a, M: Medium> {
+/// The context for running an operation.
+pub(super) struct RunContext<'a, M: Medium> {
     pub(super) now: Time,
     pub(super) tuning: Tuning,
     pub(super) pairs: &'a mut [Pair],
-    pub(super) flights: &'a mut Flights,
+    pub(super) puts: &'a mut InFlightPuts,
     pub(super) out: &'a mut Output<M::Workspace>,
     pub(super) medium: &'a mut M,
 }
@@ -96,18 +96,18 @@ impl<W: Workspace> Op<W> {
         self.plan.receives.binary_search_by_key(&from, |(rank, _)| *rank).ok()
     }
 
-    /// Whether a frame from a rank belongs to what runs here.
-    pub(super) fn is_meant(&self, from: Rank, header: &DataHeader) -> bool {
+    /// Whether a frame from a rank has the fingerprint of this operation.
+    pub(super) fn matches(&self, from: Rank, header: &DataHeader) -> bool {
         let lane = self.in_lane(from);
         header.fingerprint == lane.map_or(self.plan.fingerprint, |lane| self.ins[lane].fingerprint)
     }
 
-    /// Whether a frame has a place in the plan. Readers of several streams may offer frames before their
-    /// turn, so the order is only checked when they are handed over.
+    /// Checks that a frame is in the plan. Frames of several streams may be offered out of order, so the order is
+    /// checked only `in_turn`.
     pub(super) fn check(&self, from: Rank, header: &DataHeader, in_turn: bool) -> Result<usize, Violation> {
-        let no_place = Violation::NoSuchFrame(header.chunk);
-        let lane = self.in_lane(from).ok_or(no_place)?;
-        let step = self.plan.receives[lane].1.get(header.chunk as usize).ok_or(no_place)?;
+        let unknown = Violation::NoSuchFrame(header.chunk);
+        let lane = self.in_lane(from).ok_or(unknown)?;
+        let step = self.plan.receives[lane].1.get(header.chunk as usize).ok_or(unknown)?;
         let due = self.ins[lane].arrived;
         if header.chunk as usize != due && (in_turn || (header.chunk as usize) < due) {
             return Err(Violation::OutOfOrder { got: header.chunk, expected: due as u32 });
@@ -119,11 +119,11 @@ impl<W: Workspace> Op<W> {
         Ok(lane)
     }
 
-    /// A frame that was checked waits in its slot, which is marked full.
+    /// Records a checked frame, whose slot is marked full.
     pub(super) fn arrive(&mut self, lane: usize, header: &DataHeader, pair: &mut Pair) {
         let frames = self.plan.receives[lane].1.len();
         let lane = &mut self.ins[lane];
-        lane.waiting.push_back(Arrival { slot: header.slot, eager: header.eager });
+        lane.waiting.push_back(WaitingFrame { slot: header.slot, eager: header.eager });
         lane.arrived += 1;
         if !header.eager {
             lane.lent -= 1;
@@ -131,39 +131,38 @@ impl<W: Workspace> Op<W> {
         }
         self.rx_bytes += u64::from(header.length);
         if lane.arrived == frames && lane.lent > 0 {
-            // The sender used eager slots before the grant reached it. It has no frame left for what is
-            // still lent, so the last frame is a fence.
+            // The sender used eager slots before the grant arrived. It has no frame left for the granted slots, so the
+            // last frame is a fence.
             lane.lent -= pair.slots.reclaim(self.id);
         }
     }
 
-    /// A put was flushed.
+    /// Records a flushed put.
     pub(super) fn flush(&mut self, lane: usize, ticket: Ticket) {
         self.outs[lane].flush(ticket);
         self.in_flight -= 1;
     }
 
-    /// Notes that a rank runs something else; says whether that is news.
-    pub(super) fn note_difference(&mut self, rank: Rank) -> bool {
+    /// Records that a rank runs another operation. Returns whether that is new.
+    pub(super) fn record_mismatch(&mut self, rank: Rank) -> bool {
         if let Some(lane) = self.in_lane(rank) {
             self.ins[lane].differs = true;
         }
-        let is_news = !self.differing.contains(&rank);
-        if is_news {
+        let is_new = !self.differing.contains(&rank);
+        if is_new {
             self.differing.push(rank);
         }
-        is_news
+        is_new
     }
 
-    /// Whether frames of this operation to or from a rank are still to come.
+    /// Whether frames to or from a rank are missing.
     pub(super) fn depends_on(&self, rank: Rank) -> bool {
         let sends = |lane: usize| self.outs[lane].sent < self.plan.sends[lane].1.len();
         let receives = |lane: usize| self.ins[lane].arrived < self.plan.receives[lane].1.len();
         self.out_lane(rank).is_some_and(sends) || self.in_lane(rank).is_some_and(receives)
     }
 
-    /// The ranks that frames are still to come from; if there are none, those that owe slots, or have not let
-    /// go of what was put.
+    /// The ranks whose frames are missing; if there are none, those to which frames are not flushed.
     pub(super) fn awaits(&self) -> Vec<Rank> {
         let lanes = self.ins.iter().zip(&self.plan.receives);
         let senders = lanes.filter(|(lane, (_, steps))| lane.arrived < steps.len());
@@ -175,17 +174,17 @@ impl<W: Workspace> Op<W> {
         lanes.filter(|(lane, (_, steps))| lane.flushed < steps.len()).map(|(_, (rank, _))| *rank).collect()
     }
 
-    /// The ranks that frames go to or come from, some of them twice.
+    /// The ranks that the plan sends to or receives from, some of them twice.
     pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
         self.plan.sends.iter().chain(&self.plan.receives).map(|(rank, _)| *rank)
     }
 
-    /// Puts that may still read our memory.
+    /// The puts that are not flushed.
     pub(super) fn tickets(&self) -> impl Iterator<Item = Ticket> + '_ {
         self.outs.iter().flat_map(OutLane::in_flight)
     }
 
-    /// Lends slots to the other end of a lane, as many as it should have.
+    /// Grants slots to the other end of a lane.
     pub(super) fn lend(&mut self, lane: usize, pair: &mut Pair, tuning: &Tuning, out: &mut Output<W>) {
         let frames = self.plan.receives[lane].1.len();
         let lane = &mut self.ins[lane];
@@ -201,21 +200,21 @@ impl<W: Workspace> Op<W> {
         }
         lane.lent += slots.len();
         if !slots.is_empty() {
-            out.say(pair.peer, LinkMessage::Grant { op: self.id, slots });
+            out.send(pair.peer, LinkMessage::Grant { op: self.id, slots });
         }
     }
 
-    /// Does everything that can be done now.
-    pub(super) fn run<M: Medium<Workspace = W>>(&mut self, around: &mut Surroundings<'_, M>) {
+    /// Does all work that is possible now.
+    pub(super) fn run<M: Medium<Workspace = W>>(&mut self, context: &mut RunContext<'_, M>) {
         let plan = Arc::clone(&self.plan);
         for lane in 0..self.outs.len() {
-            self.send(lane, &plan, around);
+            self.send(lane, &plan, context);
         }
         self.ready.extend(self.fenced.drain(..));
         loop {
-            let mut moved = self.begin_ready(&plan, around);
+            let mut moved = self.begin_ready(&plan, context);
             for lane in 0..self.ins.len() {
-                moved |= self.take(lane, &plan, around);
+                moved |= self.take(lane, &plan, context);
             }
             if !moved {
                 break;
@@ -224,19 +223,19 @@ impl<W: Workspace> Op<W> {
         if !self.finished && self.remaining == 0 && self.unsent == 0 && self.in_flight == 0 {
             self.finished = true;
             let (tx_bytes, rx_bytes) = (self.tx_bytes, self.rx_bytes);
-            around.out.tell(ExecutorEvent::Done { op: self.id, tx_bytes, rx_bytes });
+            context.out.emit(ExecutorEvent::Done { op: self.id, tx_bytes, rx_bytes });
         }
     }
 
-    /// Begins steps that take no frame.
-    fn begin_ready<M>(&mut self, plan: &Plan, around: &mut Surroundings<'_, M>) -> bool
+    /// Runs ready steps without a frame.
+    fn begin_ready<M>(&mut self, plan: &Plan, context: &mut RunContext<'_, M>) -> bool
     where
         M: Medium<Workspace = W>,
     {
         let mut moved = false;
         while let Some(index) = self.ready.pop_front() {
             let step = &plan.steps[index as usize];
-            if step.fence && !self.is_fence_held(index, plan) {
+            if step.fence && !self.is_flushed_before(index, plan) {
                 self.fenced.push(index);
                 continue;
             }
@@ -245,14 +244,14 @@ impl<W: Workspace> Op<W> {
                 Action::Combine { left, right } => self.workspace.combine(left, right, step.region),
                 Action::None | Action::Store { .. } | Action::Reduce { .. } => {}
             }
-            self.finish(index, plan, around);
+            self.finish(index, plan, context);
             moved = true;
         }
         moved
     }
 
-    /// Takes frames of one lane, as far as their steps may begin.
-    fn take<M>(&mut self, lane: usize, plan: &Plan, around: &mut Surroundings<'_, M>) -> bool
+    /// Takes the waiting frames of a lane whose steps are ready.
+    fn take<M>(&mut self, lane: usize, plan: &Plan, context: &mut RunContext<'_, M>) -> bool
     where
         M: Medium<Workspace = W>,
     {
@@ -262,33 +261,33 @@ impl<W: Workspace> Op<W> {
             let index = steps[self.ins[lane].taken];
             let step = &plan.steps[index as usize];
             let is_after = step.after.is_none_or(|after| self.done[after as usize]);
-            if !is_after || step.fence && !self.is_fence_held(index, plan) {
+            if !is_after || step.fence && !self.is_flushed_before(index, plan) {
                 break;
             }
-            let pair = &mut around.pairs[from.index()];
+            let pair = &mut context.pairs[from.index()];
             let slot = pair.slot(arrival.slot);
-            let frame = around.medium.frame(slot);
+            let frame = context.medium.frame(slot);
             match step.action {
                 Action::Reduce { own, left, .. } => self.workspace.reduce(frame, own, step.region, left),
                 _ => self.workspace.store(frame, step.region),
             }
-            around.medium.release(slot);
+            context.medium.release(slot);
             let state = &mut self.ins[lane];
             state.waiting.pop_front();
             state.taken += 1;
             if !arrival.eager {
                 state.full -= 1;
             }
-            pair.empty(arrival.slot, around.out);
-            self.lend(lane, pair, &around.tuning, around.out);
-            self.finish(index, plan, around);
+            pair.empty(arrival.slot, context.out);
+            self.lend(lane, pair, &context.tuning, context.out);
+            self.finish(index, plan, context);
             moved = true;
         }
         moved
     }
 
-    /// The step's action ran: settles the result, sends it, and sets free what waited for it.
-    fn finish<M>(&mut self, index: u32, plan: &Plan, around: &mut Surroundings<'_, M>)
+    /// Finishes a step after its action: settles the result, sends it, and readies the steps that wait for it.
+    fn finish<M>(&mut self, index: u32, plan: &Plan, context: &mut RunContext<'_, M>)
     where
         M: Medium<Workspace = W>,
     {
@@ -304,17 +303,17 @@ impl<W: Workspace> Op<W> {
             }
         }
         if let Some(lane) = step.send.and_then(|to| self.out_lane(to)) {
-            self.send(lane, plan, around);
+            self.send(lane, plan, context);
         }
     }
 
-    /// Puts the frames of one lane that are ready, as far as there are slots for them.
-    fn send<M>(&mut self, lane: usize, plan: &Plan, around: &mut Surroundings<'_, M>)
+    /// Puts the ready frames of a lane for which there are slots.
+    fn send<M>(&mut self, lane: usize, plan: &Plan, context: &mut RunContext<'_, M>)
     where
         M: Medium<Workspace = W>,
     {
         let (to, steps) = &plan.sends[lane];
-        let pair = &mut around.pairs[to.index()];
+        let pair = &mut context.pairs[to.index()];
         let state = &mut self.outs[lane];
         if !pair.up || state.broken {
             return;
@@ -323,7 +322,7 @@ impl<W: Workspace> Op<W> {
             let eager = !state.was_granted;
             let slot = if eager { pair.credit.take_eager() } else { state.granted.pop() };
             let Some(slot) = slot else {
-                Self::park(self.id, state, steps.len(), pair, &around.tuning, around.out);
+                Self::park(self.id, state, steps.len(), pair, &context.tuning, context.out);
                 return;
             };
             let region = plan.steps[steps[state.sent] as usize].region;
@@ -338,8 +337,8 @@ impl<W: Workspace> Op<W> {
                 checksum: None,
             };
             let payload = self.workspace.load(region);
-            let ticket = around.medium.put(pair.peer, &header, payload);
-            around.flights.begin(around.now, ticket, self.id, lane, pair.peer);
+            let ticket = context.medium.put(pair.peer, &header, payload);
+            context.puts.begin(context.now, ticket, self.id, lane, pair.peer);
             state.put(ticket);
             self.unsent -= 1;
             self.in_flight += 1;
@@ -347,8 +346,8 @@ impl<W: Workspace> Op<W> {
         }
     }
 
-    /// There is no slot for the next frame: the operation waits, and the other end is asked once. It need
-    /// not be asked for long lanes, since it lends slots to them as soon as it starts the operation.
+    /// Parks the operation until there is a slot, and requests one once. Long lanes need no request: the other end
+    /// grants slots to them as soon as it starts the operation.
     fn park(
         id: OpId,
         lane: &mut OutLane,
@@ -363,12 +362,12 @@ impl<W: Workspace> Op<W> {
         }
         if !lane.asked && !lane.was_granted && frames <= usize::from(tuning.eager_slots) {
             lane.asked = true;
-            out.say(pair.peer, LinkMessage::Want { op: id });
+            out.send(pair.peer, LinkMessage::Want { op: id });
         }
     }
 
-    /// Whether every frame that the steps before this one send has left our memory.
-    fn is_fence_held(&self, index: u32, plan: &Plan) -> bool {
+    /// Whether all frames of earlier steps are flushed.
+    fn is_flushed_before(&self, index: u32, plan: &Plan) -> bool {
         self.outs.iter().zip(&plan.sends).all(|(lane, (_, steps))| {
             steps.get(lane.flushed).is_none_or(|first_unflushed| *first_unflushed >= index)
         })

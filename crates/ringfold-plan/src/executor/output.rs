@@ -1,4 +1,4 @@
-//! What the executor has decided and the next poll carries out.
+//! The output of the executor that the next poll hands to the medium.
 
 use crate::event::ExecutorEvent;
 use crate::medium::{Medium, SlotId, Ticket};
@@ -6,14 +6,14 @@ use ringfold_proto::id::{OpId, PeerId};
 use ringfold_proto::link_message::LinkMessage;
 use std::collections::VecDeque;
 
-/// Inputs have no medium at hand; what they cause waits here.
+/// Output queued by inputs, which have no access to the medium.
 #[derive(Debug)]
 pub(super) struct Output<W> {
     events: VecDeque<ExecutorEvent<W>>,
     messages: VecDeque<(PeerId, LinkMessage)>,
     releases: Vec<SlotId>,
     cancels: Vec<Ticket>,
-    /// Operations that something happened to.
+    /// Operations that can make progress.
     awake: VecDeque<OpId>,
 }
 
@@ -28,7 +28,7 @@ impl<W> Output<W> {
         }
     }
 
-    pub(super) fn tell(&mut self, event: ExecutorEvent<W>) {
+    pub(super) fn emit(&mut self, event: ExecutorEvent<W>) {
         self.events.push_back(event);
     }
 
@@ -36,7 +36,7 @@ impl<W> Output<W> {
         self.events.pop_front()
     }
 
-    pub(super) fn say(&mut self, to: PeerId, message: LinkMessage) {
+    pub(super) fn send(&mut self, to: PeerId, message: LinkMessage) {
         self.messages.push_back((to, message));
     }
 
@@ -56,7 +56,7 @@ impl<W> Output<W> {
         self.awake.pop_front()
     }
 
-    /// Whether a poll has anything to carry out.
+    /// Whether a poll has work.
     pub(super) fn is_pending(&self) -> bool {
         !(self.messages.is_empty()
             && self.releases.is_empty()
@@ -64,14 +64,14 @@ impl<W> Output<W> {
             && self.awake.is_empty())
     }
 
-    /// The link is gone, and with it its slots and what was to be said on it.
+    /// Drops the output for a lost link.
     pub(super) fn forget_link(&mut self, peer: PeerId) {
         self.messages.retain(|(to, _)| *to != peer);
         self.releases.retain(|slot| slot.from != peer);
     }
 
-    /// Hands everything that was decided to the medium. Puts are made only by polls, after this, so a
-    /// fence that is said here follows every put of its operation.
+    /// Hands everything to the medium. Puts are made only by polls, after this, so a fence follows every put of its
+    /// operation.
     pub(super) fn carry_out<M: Medium>(&mut self, medium: &mut M) {
         for ticket in self.cancels.drain(..) {
             medium.cancel(ticket);

@@ -1,4 +1,4 @@
-//! What two members of one epoch owe each other: slots of both, frames and requests that came early.
+//! The state between two members of an epoch: the slots of both, and early frames and requests.
 
 use super::credit::Credit;
 use super::output::Output;
@@ -11,7 +11,7 @@ use ringfold_proto::id::{EpochId, OpId, PeerId};
 use ringfold_proto::link_message::LinkMessage;
 use std::collections::BTreeSet;
 
-/// One other member, in one epoch.
+/// Another member of an epoch.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) peer: PeerId,
@@ -25,7 +25,7 @@ pub(super) struct Pair {
     pub(super) credit: Credit,
     /// Frames of operations that are not started here, in eager slots.
     held: Vec<DataHeader>,
-    /// Operations not started here that it wants slots for.
+    /// Operations not started here for which it requested slots.
     wants: BTreeSet<OpId>,
 }
 
@@ -43,7 +43,7 @@ impl Pair {
         }
     }
 
-    /// The link was lost or is new: both ends begin again, with all slots empty and none lent.
+    /// Starts again on both ends, with empty slots: the link was lost or is new.
     pub(super) fn reset(&mut self, up: bool) {
         *self = Self::new(self.peer, self.epoch, self.eager, up);
     }
@@ -52,24 +52,24 @@ impl Pair {
         SlotId { from: self.peer, epoch: self.epoch, index }
     }
 
-    /// Keeps a frame, whose slot was checked, until its operation is started. Eager slots bound this.
+    /// Holds a checked frame until its operation is started. The number is limited by the eager slots.
     pub(super) fn hold(&mut self, header: DataHeader) {
         self.slots.fill(header.slot);
         self.held.push(header);
     }
 
-    /// The next frame that was held for this operation, in the order of arrival. Its slot stays full.
+    /// Takes the next held frame of an operation, in order of arrival. Its slot stays full.
     pub(super) fn take_held(&mut self, op: OpId) -> Option<DataHeader> {
         let found = self.held.iter().position(|header| header.op == op)?;
         Some(self.held.remove(found))
     }
 
-    /// Whether there is something for an operation that is not started here.
+    /// Whether there are frames or requests for an operation that is not started here.
     pub(super) fn offers(&self, op: OpId) -> bool {
         self.wants.contains(&op) || self.held.iter().any(|header| header.op == op)
     }
 
-    /// Remembers that slots are wanted for an operation that is not started here.
+    /// Records a request for slots for an operation that is not started here.
     pub(super) fn keep_want(&mut self, op: OpId) -> Result<(), Violation> {
         if !self.wants.contains(&op) && self.wants.len() >= limits::OPS_IN_FLIGHT_MAX {
             return Err(Violation::TooManyWants);
@@ -78,15 +78,15 @@ impl Pair {
         Ok(())
     }
 
-    /// Whether slots were wanted for an operation before it was started here.
+    /// Removes an early request for slots. Returns whether there was one.
     pub(super) fn take_want(&mut self, op: OpId) -> bool {
         self.wants.remove(&op)
     }
 
-    /// Empties a slot whose frame was read or discarded, and returns eager ones.
+    /// Empties a slot, and returns eager slots.
     pub(super) fn empty<W>(&mut self, slot: u16, out: &mut Output<W>) {
         self.slots.empty(slot);
-        // A writer that had to ask for slots has none left, so it gets each one as it comes.
+        // A sender that requested slots has none left, so each is returned at once.
         let at_once = !self.wants.is_empty();
         self.return_emptied(at_once, out);
     }
@@ -94,16 +94,16 @@ impl Pair {
     /// Returns emptied eager slots.
     pub(super) fn return_emptied<W>(&mut self, at_once: bool, out: &mut Output<W>) {
         if let Some(slots) = self.slots.returnable(at_once) {
-            out.say(self.peer, LinkMessage::Return { epoch: self.epoch, slots });
+            out.send(self.peer, LinkMessage::Return { epoch: self.epoch, slots });
         }
     }
 
-    /// An operation and all before it, of its tag, were decided: what was kept for them is let go.
+    /// Drops what was kept for an operation and those before it with its tag: they were decided.
     pub(super) fn forget_until<W>(&mut self, op: OpId, out: &mut Output<W>) {
         let decided = |other: OpId| other.tag == op.tag && other.seq <= op.seq;
         for op in self.credit.early_until(op) {
             self.credit.take_early(op);
-            out.say(self.peer, LinkMessage::Fenced { op });
+            out.send(self.peer, LinkMessage::Fenced { op });
         }
         self.wants.retain(|want| !decided(*want));
         while let Some(found) = self.held.iter().position(|header| decided(header.op)) {
@@ -113,7 +113,7 @@ impl Pair {
         }
     }
 
-    /// Frames, requests and grants kept for operations that are not started here.
+    /// The number of frames, requests and grants kept for operations that are not started here.
     pub(super) fn kept(&self) -> usize {
         self.held.len() + self.wants.len() + self.credit.early_len()
     }

@@ -1,5 +1,5 @@
-//! What a peer says about an epoch that is not open here yet. It is kept, within bounds, until the epoch
-//! opens or is overtaken (R2).
+//! The input of a peer for an epoch that is not open yet. It is kept, within limits, until the epoch opens or is past
+//! (R2).
 
 use crate::event::Violation;
 use crate::limits;
@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) epoch: EpochId,
-    /// Frames in eager slots, in the order in which they came.
+    /// Frames in eager slots, in order of arrival.
     pub(super) frames: Vec<DataHeader>,
-    /// Operations that the peer wants slots for.
+    /// Operations for which the peer requested slots.
     pub(super) wants: BTreeSet<OpId>,
-    /// Slots that the peer has lent.
+    /// Slots that the peer has granted.
     pub(super) grants: BTreeMap<OpId, Vec<u16>>,
 }
 
@@ -25,8 +25,7 @@ impl Pending {
         Self { epoch, frames: Vec::new(), wants: BTreeSet::new(), grants: BTreeMap::new() }
     }
 
-    /// Whether a frame may be kept. How many eager slots the epoch has is not known yet, so the largest
-    /// number is the bound.
+    /// Checks whether a frame can be kept. The number of eager slots of the epoch is unknown, so the maximum applies.
     pub(super) fn check(&self, header: &DataHeader) -> Result<(), Violation> {
         if !header.eager || header.slot >= limits::EAGER_SLOTS_MAX {
             return Err(Violation::NoSuchSlot(header.slot));
@@ -37,7 +36,7 @@ impl Pending {
         Ok(())
     }
 
-    /// Keeps a message. Only wants and grants can come before we have said anything in that epoch.
+    /// Keeps a message. Only requests and grants are valid before we have sent anything in that epoch.
     pub(super) fn keep(&mut self, message: LinkMessage) -> Result<(), Violation> {
         match message {
             LinkMessage::Want { op } => {
@@ -69,7 +68,7 @@ impl Pending {
         Ok(())
     }
 
-    /// How much is kept.
+    /// The number of kept items.
     pub(super) fn kept(&self) -> usize {
         self.frames.len() + self.wants.len() + self.grants.len()
     }

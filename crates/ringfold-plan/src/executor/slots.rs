@@ -1,38 +1,38 @@
-//! The slots of one pair and epoch that we own and the other end fills (R3, R5).
+//! Our slots of one pair and epoch, which the other end fills (R3, R5).
 
 use crate::event::Violation;
 use crate::limits;
 use ringfold_proto::id::OpId;
 
-/// Our slots: the first few are eager, the others are lent to one operation at a time.
+/// Our slots: the first are eager, the others are granted to one operation at a time.
 #[derive(Debug)]
 pub(super) struct Slots {
     eager: u16,
     /// Eager slots that hold a frame.
     eager_full: u64,
-    /// Eager slots that were emptied and not yet returned.
+    /// Eager slots that were emptied and not returned.
     emptied: u64,
-    /// What the others are used for; the first of them has number `eager`.
+    /// The state of the other slots; the first has number `eager`.
     uses: Vec<Use>,
-    /// Those of the others that are free; the one emptied last is lent first, since it is warm.
+    /// Free slots among the others. The last emptied one is granted first, because it is in the cache.
     free: Vec<u16>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Use {
     Free,
-    /// The writer may fill it at any time, until it has or until its fence arrives.
+    /// The sender may fill it at any time, until its fence arrives.
     Lent(OpId),
     Full,
 }
 
 impl Slots {
     pub(super) fn new(eager: u16) -> Self {
-        assert!(eager <= limits::EAGER_SLOTS_MAX, "eager slots are kept as bits of one word");
+        assert!(eager <= limits::EAGER_SLOTS_MAX, "eager slots are bits of one word");
         Self { eager, eager_full: 0, emptied: 0, uses: Vec::new(), free: Vec::new() }
     }
 
-    /// Whether the writer may fill this slot for this operation now.
+    /// Checks whether the sender may fill this slot for this operation.
     pub(super) fn check(&self, op: OpId, slot: u16, eager: bool) -> Result<(), Violation> {
         if eager != (slot < self.eager) || slot >= limits::SLOTS_MAX {
             return Err(Violation::NoSuchSlot(slot));
@@ -48,7 +48,7 @@ impl Slots {
         }
     }
 
-    /// A frame is in this slot now; `check` allowed it.
+    /// Marks a checked slot as full.
     pub(super) fn fill(&mut self, slot: u16) {
         if slot < self.eager {
             self.eager_full |= bit(slot);
@@ -57,7 +57,7 @@ impl Slots {
         }
     }
 
-    /// The frame in this slot has been read, or was discarded.
+    /// Marks a slot as empty.
     pub(super) fn empty(&mut self, slot: u16) {
         if slot < self.eager {
             self.eager_full &= !bit(slot);
@@ -68,8 +68,7 @@ impl Slots {
         }
     }
 
-    /// The eager slots to return now. One message for half of them costs less than one for each, and the
-    /// other half is still with the writer.
+    /// The eager slots to return now. Half of them are returned in one message; the sender still has the other half.
     pub(super) fn returnable(&mut self, at_once: bool) -> Option<Vec<u16>> {
         let waiting = self.emptied.count_ones();
         if waiting == 0 || !at_once && waiting * 2 < u32::from(self.eager) {
@@ -80,7 +79,7 @@ impl Slots {
         Some(slots)
     }
 
-    /// Lends a slot. The last ones are kept for operations that have none.
+    /// Grants a slot. The last ones are reserved for operations that have none.
     pub(super) fn lend(&mut self, op: OpId, has_none: bool) -> Option<u16> {
         let end = limits::SLOTS_MAX - if has_none { 0 } else { limits::SLOTS_RESERVED };
         let slot = match self.free.pop() {
@@ -102,7 +101,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// The writer will fill none of the slots that were lent to this operation any more.
+    /// Frees the slots granted to an operation that the sender will not fill any more. Returns their number.
     pub(super) fn reclaim(&mut self, op: OpId) -> usize {
         let before = self.free.len();
         for (slot, usage) in (self.eager..).zip(&mut self.uses) {
@@ -114,7 +113,7 @@ impl Slots {
         self.free.len() - before
     }
 
-    /// Slots that were ever made, eager ones aside.
+    /// The number of slots created, without eager ones.
     pub(super) fn grown(&self) -> usize {
         self.uses.len()
     }
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_can_own_a_slot_however_wide_the_windows_are() {
+    fn every_operation_can_have_a_slot_for_any_window() {
         let mut slots = Slots::new(4);
         let greedy = std::iter::from_fn(|| slots.lend(op(0), false)).count();
         assert_eq!(greedy, usize::from(limits::SLOTS_MAX - limits::SLOTS_RESERVED - 4));
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn eager_slots_come_back_by_halves_or_at_once() {
+    fn eager_slots_are_returned_by_halves_or_at_once() {
         let mut slots = Slots::new(4);
         for slot in 0..3 {
             slots.fill(slot);

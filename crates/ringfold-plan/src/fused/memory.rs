@@ -1,17 +1,17 @@
-//! What stands where in a rank's memory: not numbers, but what they are made of.
+//! The symbolic memory of a rank: for each element, the operands that it was computed from.
 
-use super::{NotFusible, Stretch, span};
-use crate::step::{Place, Region};
+use super::{NotFusible, RankOffset, span};
+use crate::step::{OpBuffer, Region};
 use ringfold_proto::id::Rank;
 
-/// Elements that are made alike.
+/// Contiguous elements with the same operands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
     pub(super) count: u64,
-    /// Who has read the source, or combined the operands.
+    /// The rank that read the source or reduced the operands.
     pub(super) maker: Rank,
-    /// What they are made of, in the order in which it was combined.
-    pub(super) operands: Vec<Stretch>,
+    /// The operands, in the order of reduction.
+    pub(super) operands: Vec<RankOffset>,
     pub(super) is_settled: bool,
 }
 
@@ -22,29 +22,29 @@ impl Piece {
     }
 }
 
-/// Target and scratch of a rank. Its source is what it was.
+/// The target and scratch of a rank. The source does not change.
 #[derive(Default)]
 pub(super) struct Memory {
-    /// Sorted by where they begin; they do not overlap.
-    pieces: Vec<(Place, u64, Piece)>,
+    /// Sorted by offset, without overlap.
+    pieces: Vec<(OpBuffer, u64, Piece)>,
 }
 
 impl Memory {
-    /// What is in a region, from its beginning to its end.
+    /// The pieces of a region.
     pub(super) fn read(&self, me: Rank, region: Region) -> Result<Vec<Piece>, NotFusible> {
         let wanted = span(region);
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
-        if region.place == Place::Source {
-            let operands = vec![Stretch { rank: me, offset: region.offset }];
+        if region.buffer == OpBuffer::Source {
+            let operands = vec![RankOffset { rank: me, offset: region.offset }];
             return Ok(vec![Piece { count: region.count.into(), maker: me, operands, is_settled: false }]);
         }
         let mut found = Vec::new();
         let mut next = wanted.start;
-        for (place, offset, piece) in &self.pieces {
+        for (buffer, offset, piece) in &self.pieces {
             let (begin, end) = (wanted.start.max(*offset), wanted.end.min(offset + piece.count));
-            if *place == region.place && begin < end {
+            if *buffer == region.buffer && begin < end {
                 if begin != next {
                     return Err(NotFusible::Unwritten);
                 }
@@ -55,40 +55,40 @@ impl Memory {
         if next == wanted.end { Ok(found) } else { Err(NotFusible::Unwritten) }
     }
 
-    /// Puts pieces into a region, in the place of what was there.
+    /// Overwrites a region with pieces.
     pub(super) fn write(&mut self, region: Region, pieces: Vec<Piece>) {
         let written = span(region);
         let mut kept = Vec::with_capacity(self.pieces.len() + pieces.len());
-        for (place, offset, piece) in self.pieces.drain(..) {
+        for (buffer, offset, piece) in self.pieces.drain(..) {
             let end = offset + piece.count;
-            if place != region.place || end <= written.start || offset >= written.end {
-                kept.push((place, offset, piece));
+            if buffer != region.buffer || end <= written.start || offset >= written.end {
+                kept.push((buffer, offset, piece));
                 continue;
             }
             if offset < written.start {
-                kept.push((place, offset, piece.part(0, written.start - offset)));
+                kept.push((buffer, offset, piece.part(0, written.start - offset)));
             }
             if end > written.end {
-                kept.push((place, written.end, piece.part(written.end - offset, end - written.end)));
+                kept.push((buffer, written.end, piece.part(written.end - offset, end - written.end)));
             }
         }
         let mut offset = written.start;
         for piece in pieces {
             let count = piece.count;
-            kept.push((region.place, offset, piece));
+            kept.push((region.buffer, offset, piece));
             offset += count;
         }
-        kept.sort_by_key(|(place, offset, _)| (*place, *offset));
+        kept.sort_by_key(|(buffer, offset, _)| (*buffer, *offset));
         self.pieces = kept;
     }
 
-    /// All that is in a place.
-    pub(super) fn all(&self, place: Place) -> impl Iterator<Item = (u64, &Piece)> {
-        self.pieces.iter().filter(move |(at, ..)| *at == place).map(|(_, offset, piece)| (*offset, piece))
+    /// All pieces of a buffer.
+    pub(super) fn all(&self, buffer: OpBuffer) -> impl Iterator<Item = (u64, &Piece)> {
+        self.pieces.iter().filter(move |(at, ..)| *at == buffer).map(|(_, offset, piece)| (*offset, piece))
     }
 }
 
-/// What a rank makes of two operands of one length.
+/// The reduction of two operands of the same length.
 pub(super) fn combine(me: Rank, left: &[Piece], right: &[Piece]) -> Result<Vec<Piece>, NotFusible> {
     let mut made = Vec::new();
     let (mut lefts, mut rights) = (left.iter(), right.iter());
@@ -108,7 +108,7 @@ fn joined(me: Rank, left: &Piece, right: &Piece) -> Result<Piece, NotFusible> {
     if left.is_settled || right.is_settled {
         return Err(NotFusible::Settled);
     }
-    // Operations commute to the bit, so a partial result may stand on either side; two of them may not.
+    // Reductions are commutative to the bit, so one partial result may be on either side.
     let (chain, last) = match (left.operands.len(), right.operands.len()) {
         (_, 1) => (left, right),
         (1, _) => (right, left),
@@ -118,7 +118,7 @@ fn joined(me: Rank, left: &Piece, right: &Piece) -> Result<Piece, NotFusible> {
     Ok(Piece { count: left.count, maker: me, operands, is_settled: false })
 }
 
-/// The same, settled.
+/// Settles pieces.
 pub(super) fn settle(pieces: Vec<Piece>) -> Result<Vec<Piece>, NotFusible> {
     if pieces.iter().any(|piece| piece.is_settled) {
         return Err(NotFusible::Settled);

@@ -97,9 +97,10 @@ fn an_all_gather_copies_each_source_once_to_all_targets() {
             let folds = fuse(&plans(&descriptor, world, Algorithm::Direct, 64)).unwrap();
             for (me, mine) in folds.iter().enumerate() {
                 let rank = Rank::from_index(me);
-                let everywhere = |rank| Stretch { rank: Rank::from_index(rank), offset: me as u64 * count };
+                let everywhere =
+                    |rank| RankOffset { rank: Rank::from_index(rank), offset: me as u64 * count };
                 let expected = Fold {
-                    sources: vec![Stretch { rank, offset: 0 }],
+                    sources: vec![RankOffset { rank, offset: 0 }],
                     targets: (0..world).map(everywhere).collect(),
                     count,
                     settle: false,

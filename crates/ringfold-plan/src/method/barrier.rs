@@ -1,4 +1,4 @@
-//! Nobody leaves before everyone has come. Frames are empty: that they arrive is all they say.
+//! Barriers. Their frames are empty.
 
 use super::{Draft, Method, Task};
 use crate::cost::Cost;
@@ -6,7 +6,7 @@ use crate::step::{Region, Step};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
-/// Two trips around the ring: the first finds everyone there, the second tells them.
+/// Two trips around the ring: the first collects all ranks, the second releases them.
 pub const TWO_TRIPS: Method = Method {
     algorithm: Algorithm::Ring,
     needs_mesh: false,
@@ -17,8 +17,8 @@ pub const TWO_TRIPS: Method = Method {
     draft: two_trips,
 };
 
-/// Dissemination: in round k each rank tells the one 2^k places further that it, and all it has heard
-/// of, have come. log₂(world) hops, rounded up.
+/// Dissemination: in round k each rank signals the rank 2^k further that it, and all that have signalled it, have
+/// arrived. log₂(world) hops, rounded up.
 pub const DISSEMINATION: Method = Method {
     algorithm: Algorithm::Halving,
     needs_mesh: true,
@@ -41,21 +41,21 @@ fn two_trips(task: &Task) -> Draft {
         return draft;
     }
     draft.push(Step::receive(previous, Region::EMPTY).then_send(next));
-    let told = Step::receive(previous, Region::EMPTY);
-    draft.push(if position + 1 < world { told.then_send(next) } else { told });
+    let release = Step::receive(previous, Region::EMPTY);
+    draft.push(if position + 1 < world { release.then_send(next) } else { release });
     draft
 }
 
 fn dissemination(task: &Task) -> Draft {
     let mut draft = Draft::default();
     let (me, world) = (task.me.index(), task.world());
-    let mut heard = None;
+    let mut previous = None;
     for distance in (0..rounds(task)).map(|round| 1 << round) {
-        let mut tell = Step::send(Rank::from_index((me + distance) % world), Region::EMPTY);
-        let mut hear = Step::receive(Rank::from_index((me + world - distance) % world), Region::EMPTY);
-        (tell.after, hear.after) = (heard, heard);
-        draft.push(tell);
-        heard = Some(draft.push(hear));
+        let mut send = Step::send(Rank::from_index((me + distance) % world), Region::EMPTY);
+        let mut receive = Step::receive(Rank::from_index((me + world - distance) % world), Region::EMPTY);
+        (send.after, receive.after) = (previous, previous);
+        draft.push(send);
+        previous = Some(draft.push(receive));
     }
     draft
 }

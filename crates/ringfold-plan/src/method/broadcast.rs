@@ -1,16 +1,14 @@
-//! The root's data to everyone: along the ring, down a tree, or from the root itself. Chunks follow
-//! each other, so that one is passed on while the next arrives. No scratch anywhere.
+//! Broadcasts: along the ring, down a tree, or directly from the root. Chunks are pipelined. No scratch.
 
 use super::{Draft, Method, Task};
 use crate::cost::{Amount, Sizes};
 use crate::parts::Span;
-use crate::step::{Place, Step};
+use crate::step::{OpBuffer, Step};
 use ringfold_proto::descriptor::Collective;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
-/// Along the ring from the root on: every edge carries the data once, which is the fastest for long
-/// messages.
+/// Along the ring from the root: every edge carries the data once, which is best for long messages.
 pub const CHAIN: Method = Method {
     algorithm: Algorithm::Ring,
     needs_mesh: false,
@@ -36,7 +34,7 @@ pub const TREE: Method = Method {
     ..CHAIN
 };
 
-/// From the root to everyone: one hop, for small worlds.
+/// From the root to all ranks: one hop, for small worlds.
 pub const STAR: Method = Method {
     algorithm: Algorithm::Direct,
     needs_mesh: true,
@@ -58,15 +56,15 @@ fn chain(task: &Task) -> Draft {
 
 fn tree(task: &Task) -> Draft {
     let (root, world) = (root(task).index(), task.world());
-    let place = (task.me.index() + world - root) % world;
-    let rank = |place: usize| Rank::from_index((place + root) % world);
-    // In round k the first 2^k places hold the data, and each sends it 2^k places further. So a place
-    // takes part in the rounds after the one that reached it, and its first child has the most below it.
-    let reached_in = place.checked_ilog2();
-    let parent = reached_in.map(|round| rank(place - (1 << round)));
+    let position = (task.me.index() + world - root) % world;
+    let rank = |position: usize| Rank::from_index((position + root) % world);
+    // In round k the first 2^k positions have the data, and each sends it 2^k positions further. A position sends in
+    // the rounds after the one that reached it; its first child has the largest subtree.
+    let reached_in = position.checked_ilog2();
+    let parent = reached_in.map(|round| rank(position - (1 << round)));
     let rounds = reached_in.map_or(0, |round| round + 1)..;
     let children: Vec<_> =
-        rounds.map(|round| place + (1 << round)).take_while(|child| *child < world).map(rank).collect();
+        rounds.map(|round| position + (1 << round)).take_while(|child| *child < world).map(rank).collect();
     relay(task, parent, &children)
 }
 
@@ -78,7 +76,7 @@ fn star(task: &Task) -> Draft {
     }
 }
 
-/// Takes each chunk from `parent`, or from the own source, and passes it on.
+/// Receives each chunk from `parent`, or copies it from the source, and sends it to the children.
 fn relay(task: &Task, parent: Option<Rank>, children: &[Rank]) -> Draft {
     let mut draft = Draft::default();
     for chunk in task.cut(task.whole()) {
@@ -89,7 +87,7 @@ fn relay(task: &Task, parent: Option<Rank>, children: &[Rank]) -> Draft {
         };
         let there = draft.push(step.then_send(*first));
         for child in others {
-            draft.push(Step::send(*child, chunk.at(Place::Target)).after(there));
+            draft.push(Step::send(*child, chunk.at(OpBuffer::Target)).after(there));
         }
     }
     draft
@@ -97,8 +95,8 @@ fn relay(task: &Task, parent: Option<Rank>, children: &[Rank]) -> Draft {
 
 fn take(parent: Option<Rank>, chunk: Span) -> Step {
     match parent {
-        Some(parent) => Step::receive(parent, chunk.at(Place::Target)),
-        None => Step::copy(chunk.at(Place::Source), chunk.at(Place::Target)),
+        Some(parent) => Step::receive(parent, chunk.at(OpBuffer::Target)),
+        None => Step::copy(chunk.at(OpBuffer::Source), chunk.at(OpBuffer::Target)),
     }
 }
 

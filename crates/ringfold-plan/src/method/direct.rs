@@ -1,15 +1,15 @@
-//! Straight to the owner: each rank folds its own part of everyone's data, as it comes from each of
-//! them, and hands the result to all. Two hops, the ring's traffic, every link used. No scratch.
+//! Direct transfers: each rank receives its part from all others, reduces it, and sends the result to all. Two hops, the
+//! traffic of the ring over all links. No scratch.
 
 use super::{Draft, Method, Task, in_turns};
 use crate::cost::{Amount, Sizes};
 use crate::parts::Span;
-use crate::step::{Left, Place, Region, Step};
+use crate::step::{Left, OpBuffer, Region, Step};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
-/// Two hops. In place, the final value of another's part arrives only after the owner had our own, so
-/// nothing needs a fence.
+/// Two hops. In place, the final value of a part arrives only after its owner has received our data, so no fence is
+/// needed.
 pub const ALL_REDUCE: Method = Method {
     traffic: |task| 2 * task.once_to_all(),
     cost: |task| {
@@ -21,7 +21,7 @@ pub const ALL_REDUCE: Method = Method {
     ..STRAIGHT
 };
 
-/// One hop; the fold happens in the target.
+/// One hop; the reduction happens in the target.
 pub const REDUCE_SCATTER: Method = Method {
     cost: |task| {
         let sizes = Sizes::of(task);
@@ -53,9 +53,9 @@ fn all_reduce(task: &Task) -> Draft {
     let mut draft = Draft::default();
     contribute(task, &mut draft);
     for chunk in task.cut(task.parts().of(task.me)) {
-        let settled = fold(task, &mut draft, chunk, chunk.at(Place::Target));
+        let settled = fold(task, &mut draft, chunk, chunk.at(OpBuffer::Target));
         for peer in task.others() {
-            let region = chunk.at(Place::Target);
+            let region = chunk.at(OpBuffer::Target);
             draft.push(Step::send(peer, region).after(settled));
         }
     }
@@ -68,7 +68,7 @@ fn reduce_scatter(task: &Task) -> Draft {
     contribute(task, &mut draft);
     let mine = task.parts().of(task.me);
     for chunk in task.cut(mine) {
-        fold(task, &mut draft, chunk, chunk.within(mine).at(Place::Target));
+        fold(task, &mut draft, chunk, chunk.within(mine).at(OpBuffer::Target));
     }
     draft
 }
@@ -77,28 +77,28 @@ fn all_gather(task: &Task) -> Draft {
     let mut draft = Draft::default();
     let mine = task.parts().of(task.me);
     for chunk in task.cut(mine) {
-        let own = chunk.within(mine).at(Place::Source);
-        let there = draft.push(Step::copy(own, chunk.at(Place::Target)));
+        let own = chunk.within(mine).at(OpBuffer::Source);
+        let there = draft.push(Step::copy(own, chunk.at(OpBuffer::Target)));
         for peer in task.others() {
-            draft.push(Step::send(peer, chunk.at(Place::Target)).after(there));
+            draft.push(Step::send(peer, chunk.at(OpBuffer::Target)).after(there));
         }
     }
     take_parts(task, &mut draft);
     draft
 }
 
-/// Sends everyone the own data of its part: the first chunk of each, then the second of each.
+/// Sends each rank our data of its part, interleaved.
 pub(super) fn contribute(task: &Task, draft: &mut Draft) {
     let parts = task.parts();
     let lists = task.others().map(|peer| (peer, task.cut(parts.of(peer)))).collect();
     in_turns(lists, |peer, chunk| {
-        draft.push(Step::send(peer, chunk.at(Place::Source)));
+        draft.push(Step::send(peer, chunk.at(OpBuffer::Source)));
     });
 }
 
-/// Folds a chunk of the own part, others in rank order, and settles it. Returns the step that does.
+/// Reduces a chunk of our part, the others in rank order, and settles it. Returns the last step.
 pub(super) fn fold(task: &Task, draft: &mut Draft, chunk: Span, region: Region) -> u32 {
-    let mut own = chunk.at(Place::Source);
+    let mut own = chunk.at(OpBuffer::Source);
     let mut lowest = task.me;
     let mut previous = None;
     let peers = (0..task.world()).map(Rank::from_index).filter(|peer| *peer != task.me);
@@ -111,15 +111,15 @@ pub(super) fn fold(task: &Task, draft: &mut Draft, chunk: Span, region: Region) 
         previous = Some(draft.push(step));
         (own, lowest) = (region, lowest.min(peer));
     }
-    previous.expect("a direct plan is for two and more")
+    previous.expect("a direct plan needs two or more ranks")
 }
 
-/// Takes everyone else's final part.
+/// Receives the final parts of all other ranks.
 pub(super) fn take_parts(task: &Task, draft: &mut Draft) {
     let parts = task.parts();
     for peer in task.others() {
         for chunk in task.cut(parts.of(peer)) {
-            draft.push(Step::receive(peer, chunk.at(Place::Target)));
+            draft.push(Step::receive(peer, chunk.at(OpBuffer::Target)));
         }
     }
 }

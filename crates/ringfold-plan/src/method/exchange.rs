@@ -1,17 +1,16 @@
-//! Each pair's piece straight from its source to its target: gathers, scatters, all-to-alls, their forms with
-//! sizes of pairs, and transfers. One hop, no scratch, and nothing travels that is not wanted.
+//! Direct exchange of pieces: gather, scatter, all-to-all, their forms with sizes per pair, and transfers. One hop, no
+//! scratch, minimal traffic.
 
 use super::{Draft, Method, Task, in_turns};
 use crate::cost::{Amount, Cost, Sizes};
 use crate::layout::Pieces;
 use crate::parts::Span;
-use crate::step::{Place, Region, Step};
+use crate::step::{OpBuffer, Region, Step};
 use ringfold_proto::descriptor::Collective;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
-/// One hop. A gather and a scatter may be in place at the root, where the smaller memory is the own part of the
-/// larger one; the others may not.
+/// One hop. Only a gather and a scatter may be in place: at the root the smaller buffer is its part of the larger one.
 pub const EXCHANGE: Method = Method {
     algorithm: Algorithm::Direct,
     needs_mesh: true,
@@ -22,7 +21,7 @@ pub const EXCHANGE: Method = Method {
     draft: exchange,
 };
 
-/// Where the sizes of pairs are the ranks' own affair, it is what this rank costs.
+/// If sizes are per pair, the cost of this rank.
 fn cost(task: &Task) -> Cost {
     let sizes = Sizes::of(task);
     let (others, own) = (sizes.parts.without(sizes.shortest), sizes.longest.times(sizes.others));
@@ -65,31 +64,30 @@ fn exchange(task: &Task) -> Draft {
     };
     let outgoing = of(&pieces.send, &mut task.others());
     in_turns(outgoing, |peer, chunk| {
-        draft.push(Step::send(peer, region(chunk, Place::Source)));
+        draft.push(Step::send(peer, region(chunk, OpBuffer::Source)));
     });
     let me = task.me.index();
     if let (Some(own), Some(into)) = (pieces.send[me], pieces.receive[me]) {
         for (own, into) in task.cut(own).zip(task.cut(into)) {
-            draft.push(Step::copy(own.at(Place::Source), into.at(Place::Target)));
+            draft.push(Step::copy(own.at(OpBuffer::Source), into.at(OpBuffer::Target)));
         }
     }
-    // Everyone begins with the rank after it, so the first frames come from the one before.
+    // Each rank sends to the next one first, so the first frames come from the previous one.
     let before = |d: usize| Rank::from_index((me + task.world() - d) % task.world());
     let incoming = of(&pieces.receive, &mut (1..task.world()).map(before));
     in_turns(incoming, |peer, chunk| {
-        draft.push(Step::receive(peer, region(chunk, Place::Target)));
+        draft.push(Step::receive(peer, region(chunk, OpBuffer::Target)));
     });
     draft
 }
 
-/// The chunks of a piece. Where the other end may think of another size, even an empty piece is a frame, so that
-/// both ends notice; and an empty message is a message.
+/// The chunks of a piece. An empty piece is a frame too if the other end may expect another size, and in a transfer.
 fn frames(task: &Task, piece: Span) -> impl Iterator<Item = Span> + use<> {
-    let is_told =
+    let sends_empty =
         task.layout.is_pairwise() || matches!(task.descriptor.collective, Collective::Transfer { .. });
-    task.cut(piece).chain((is_told && piece.count == 0).then_some(piece))
+    task.cut(piece).chain((sends_empty && piece.count == 0).then_some(piece))
 }
 
-fn region(chunk: Span, place: Place) -> Region {
-    if chunk.count == 0 { Region::EMPTY } else { chunk.at(place) }
+fn region(chunk: Span, buffer: OpBuffer) -> Region {
+    if chunk.count == 0 { Region::EMPTY } else { chunk.at(buffer) }
 }

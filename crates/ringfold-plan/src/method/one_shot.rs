@@ -1,17 +1,16 @@
-//! Everyone sends everything to everyone: one hop, for messages so small that hops are what costs.
+//! All ranks send all data to all others: one hop, for small messages.
 //!
-//! All ranks fold in rank order, so that they agree on every bit although each settles for itself.
+//! All ranks reduce in rank order, so that all have the same bits although each settles its own result.
 
 use super::{Draft, Method, Task};
 use crate::cost::Sizes;
 use crate::parts::Span;
-use crate::step::{Left, Place, Region, Step};
+use crate::step::{Left, OpBuffer, Region, Step};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
-/// One hop and `world` times the traffic of the input. The fold is kept in scratch, a window of chunks
-/// at most; only its last step writes the target, and is fenced, because in place that overwrites what
-/// is still being sent.
+/// One hop and `world` times the traffic of the input. Partial results are in scratch, at most a window of chunks. Only
+/// the last step writes the target; it is fenced, because in place it overwrites data that is being sent.
 pub const ALL_REDUCE: Method = Method {
     algorithm: Algorithm::OneShot,
     needs_mesh: true,
@@ -27,16 +26,16 @@ pub const ALL_REDUCE: Method = Method {
 };
 
 fn all_reduce(task: &Task) -> Draft {
-    // A chunk's sends and its fold are listed before the next chunk's: the fence then waits for nothing
-    // that needs the others to get past their own fences first.
+    // The sends and the reduction of a chunk come before those of the next chunk, so that a fence does not wait for
+    // fences of other ranks.
     folds(task, |draft, chunk| {
         for peer in task.others() {
-            draft.push(Step::send(peer, chunk.at(Place::Source)));
+            draft.push(Step::send(peer, chunk.at(OpBuffer::Source)));
         }
     })
 }
 
-/// Folds all of everyone's data in rank order, with something before each chunk.
+/// Reduces the data of all ranks in rank order. `before` adds steps before each chunk.
 pub(super) fn folds(task: &Task, before: impl Fn(&mut Draft, Span)) -> Draft {
     let mut draft = Draft::default();
     let turns = usize::from(task.tuning.window_slots.max(1));
@@ -44,7 +43,7 @@ pub(super) fn folds(task: &Task, before: impl Fn(&mut Draft, Span)) -> Draft {
     for (i, chunk) in task.cut(task.whole()).enumerate() {
         before(&mut draft, chunk);
         let offset = (i % turns) as u64 * u64::from(task.chunking().elements_max);
-        let scratch = Region { place: Place::Scratch, offset, count: chunk.count as u32 };
+        let scratch = Region { buffer: OpBuffer::Scratch, offset, count: chunk.count as u32 };
         let free = i.checked_sub(turns).map(|earlier| settled[earlier]);
         settled.push(fold(task, &mut draft, chunk, scratch, free));
         if task.world() > 2 {
@@ -54,16 +53,16 @@ pub(super) fn folds(task: &Task, before: impl Fn(&mut Draft, Span)) -> Draft {
     draft
 }
 
-/// Folds a chunk of all ranks' data in rank order. `free` is the step after which the scratch is.
+/// Reduces a chunk of all ranks in rank order. `free` is the step after which the scratch memory is free.
 fn fold(task: &Task, draft: &mut Draft, chunk: Span, scratch: Region, free: Option<u32>) -> u32 {
-    let (source, target) = (chunk.at(Place::Source), chunk.at(Place::Target));
+    let (source, target) = (chunk.at(OpBuffer::Source), chunk.at(OpBuffer::Target));
     let (me, last) = (task.me.index(), task.world() - 1);
     let mut previous = free;
     for index in 0..=last {
         let rank = Rank::from_index(index);
         let into = if index == last || (me == last && me == 1) { target } else { scratch };
         let mut step = match index {
-            // The first of others is either kept as it is, or combined at once with our own data.
+            // The first frame is stored, or reduced at once with our own data.
             0 if me == 0 => continue,
             0 if me == 1 => Step::receive_reduce(rank, source, into, Left::Frame),
             0 => Step::receive(rank, into),
@@ -73,10 +72,10 @@ fn fold(task: &Task, draft: &mut Draft, chunk: Span, scratch: Region, free: Opti
             _ => Step::receive_reduce(rank, scratch, into, Left::Own),
         };
         step.after = previous;
-        if into.place == Place::Target {
+        if into.buffer == OpBuffer::Target {
             step = step.settled().fenced();
         }
         previous = Some(draft.push(step));
     }
-    previous.expect("a one-shot plan is for two and more")
+    previous.expect("a one-shot plan needs two or more ranks")
 }

@@ -1,16 +1,15 @@
-//! The combination of everyone's data at the root. Nobody else has a target: what passes through the others is
-//! in scratch.
+//! Reductions to the root. The other ranks have no target and use scratch.
 
-use super::ring::{Circle, pass_through};
+use super::ring::{RingView, pass_through};
 use super::{Draft, Method, Task, direct, one_shot};
 use crate::cost::Sizes;
-use crate::step::{Place, Step};
+use crate::step::{OpBuffer, Step};
 use ringfold_proto::descriptor::Collective;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
-/// Along the ring from the rank after the root on, growing on the way: every edge carries the data once, each
-/// rank adds to it once. Chunks follow each other through a window of scratch.
+/// Along the ring from the rank after the root: every edge carries the data once, each rank reduces once. Chunks are
+/// pipelined through a window of scratch.
 pub const CHAIN: Method = Method {
     algorithm: Algorithm::Ring,
     needs_mesh: false,
@@ -24,8 +23,8 @@ pub const CHAIN: Method = Method {
     draft: chain,
 };
 
-/// Straight to the owners of parts, and from those to the root: two hops. In place at the root, the final value
-/// of another's part arrives only after its owner had the root's own, so nothing needs a fence.
+/// Directly to the owners of parts, and from those to the root: two hops. In place, the final value of a part arrives
+/// only after its owner has received the root's data, so no fence is needed.
 pub const STRAIGHT: Method = Method {
     algorithm: Algorithm::Direct,
     needs_mesh: true,
@@ -40,7 +39,7 @@ pub const STRAIGHT: Method = Method {
     ..CHAIN
 };
 
-/// Everything to the root, which folds it in rank order: one hop, for small messages.
+/// All data to the root, which reduces it in rank order: one hop, for small messages.
 pub const STAR: Method = Method {
     algorithm: Algorithm::OneShot,
     needs_mesh: true,
@@ -55,29 +54,29 @@ pub const STAR: Method = Method {
 };
 
 fn chain(task: &Task) -> Draft {
-    let (circle, mut draft) = (Circle::new(task), Draft::default());
+    let (ring_view, mut draft) = (RingView::new(task), Draft::default());
     let world = task.world();
-    // The root is the last one that the data comes to.
+    // The root is the last rank of the chain.
     let behind_root = (task.shape.position(task.me) + world - task.shape.position(root(task))) % world;
     let added_by = if behind_root == 0 { world - 1 } else { behind_root - 1 };
     let chunks = task.cut(task.whole());
     if added_by == 0 {
         chunks.for_each(|chunk| {
-            draft.push(Step::send(circle.next(), chunk.at(Place::Source)));
+            draft.push(Step::send(ring_view.next(), chunk.at(OpBuffer::Source)));
         });
         return draft;
     }
-    let left = circle.left(added_by - 1);
+    let left = ring_view.left(added_by - 1);
     if task.me == root(task) {
         for chunk in chunks {
-            let (own, region) = (chunk.at(Place::Source), chunk.at(Place::Target));
-            draft.push(Step::receive_reduce(circle.previous(), own, region, left).settled());
+            let (own, region) = (chunk.at(OpBuffer::Source), chunk.at(OpBuffer::Target));
+            draft.push(Step::receive_reduce(ring_view.previous(), own, region, left).settled());
         }
         return draft;
     }
-    // Nobody waits for those before it on the way, so one chunk beside a window of them is enough.
+    // No rank waits for earlier ranks, so one chunk more than a window is enough.
     let turns = u64::from(task.tuning.window_slots) + 1;
-    pass_through(task, &circle, &mut draft, &chunks.map(|chunk| (chunk, left)).collect::<Vec<_>>(), turns);
+    pass_through(task, &ring_view, &mut draft, &chunks.map(|chunk| (chunk, left)).collect::<Vec<_>>(), turns);
     draft
 }
 
@@ -87,9 +86,9 @@ fn straight(task: &Task) -> Draft {
     let (mine, root) = (task.parts().of(task.me), root(task));
     for chunk in task.cut(mine) {
         if task.me == root {
-            direct::fold(task, &mut draft, chunk, chunk.at(Place::Target));
+            direct::fold(task, &mut draft, chunk, chunk.at(OpBuffer::Target));
         } else {
-            let region = chunk.within(mine).at(Place::Scratch);
+            let region = chunk.within(mine).at(OpBuffer::Scratch);
             let settled = direct::fold(task, &mut draft, chunk, region);
             draft.push(Step::send(root, region).after(settled));
         }
@@ -108,7 +107,7 @@ fn star(task: &Task) -> Draft {
     }
     let mut draft = Draft::default();
     for chunk in task.cut(task.whole()) {
-        draft.push(Step::send(root(task), chunk.at(Place::Source)));
+        draft.push(Step::send(root(task), chunk.at(OpBuffer::Source)));
     }
     draft
 }

@@ -5,7 +5,7 @@ use super::net::{Net, op, tuning};
 use super::plans::{descriptor, exchange, one_way, ring};
 use ringfold_plan::event::ExecutorEvent;
 use ringfold_plan::plan::Plan;
-use ringfold_plan::step::{Place, Region, Step};
+use ringfold_plan::step::{OpBuffer, Region, Step};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 use std::sync::Arc;
@@ -68,12 +68,12 @@ fn frames_without_bytes_are_frames() {
 
 #[test]
 fn a_fenced_step_waits_for_frames_before_it_and_not_for_those_after_it() {
-    let region = |place, offset| Region { place, offset, count: 1 };
-    let source = region(Place::Source, 0);
+    let region = |buffer, offset| Region { buffer, offset, count: 1 };
+    let source = region(OpBuffer::Source, 0);
     let steps = vec![
         Step::send(Rank(1), source),
-        Step::copy(region(Place::Source, 1), source.at(Place::Target)).fenced(),
-        Step::send(Rank(1), region(Place::Source, 2)).after(1),
+        Step::copy(region(OpBuffer::Source, 1), source.at(OpBuffer::Target)).fenced(),
+        Step::send(Rank(1), region(OpBuffer::Source, 2)).after(1),
     ];
     let plan = Arc::new(Plan::new(Algorithm::Direct, super::plans::FINGERPRINT, 0, steps));
     let mut net = Net::open(2, tuning(4, 4), 0);

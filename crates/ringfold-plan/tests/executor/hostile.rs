@@ -6,7 +6,7 @@ use super::net::{Net, epoch, op, peer, tuning};
 use super::plans::{FINGERPRINT, descriptor, exchange, exchange_as, ring};
 use proptest::prelude::*;
 use ringfold_plan::event::{ExecutorEvent, Violation};
-use ringfold_plan::executor::Verdict;
+use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::limits;
 use ringfold_plan::medium::SlotId;
 use ringfold_proto::data_header::DataHeader;
@@ -33,7 +33,7 @@ fn a_mismatch_writes_nothing_and_names_the_peer_on_both_sides() {
             }
             net.settle();
             for (rank, memory) in memories.iter().enumerate() {
-                let named = format!("{} is something else at {}", op(1, 0), peer(1 - rank).short());
+                let named = format!("{} is another operation on {}", op(1, 0), peer(1 - rank).short());
                 assert_eq!(mismatches(&net, rank), [named]);
                 assert_eq!(memory.source(), values(rank, frames));
                 net.abort(rank, op(1, 0));
@@ -135,12 +135,16 @@ fn frames_that_do_not_fit_the_plan_or_the_slots_are_violations() {
         let memory = Memory::in_place(values(0, 2), 0);
         net.start(0, op(1, 0), descriptor(2), exchange(0, 2, 1), &memory);
         let is_early = matches!(why, Violation::OutOfOrder { .. });
-        let expected = if is_early { Verdict::Place } else { Verdict::Violation(why) };
+        let expected = if is_early { FrameDecision::Place } else { FrameDecision::Violation(why) };
         assert_eq!(net.peers[0].executor.offer(peer(1), &header), expected);
         net.peers[0].executor.handle_frame(net.now, peer(1), header);
         net.poll(0);
         assert_eq!(violation(&net), Some(why));
-        assert_eq!(net.peers[0].executor.offer(peer(1), &good), Verdict::Discard, "it is not listened to");
+        assert_eq!(
+            net.peers[0].executor.offer(peer(1), &good),
+            FrameDecision::Discard,
+            "it is not listened to"
+        );
         assert_eq!(memory.source(), values(0, 2));
     }
 }
@@ -168,7 +172,7 @@ fn a_slot_cannot_be_filled_twice_nor_returned_unused() {
     };
     assert_eq!(
         net.peers[0].executor.offer(peer(1), &header),
-        Verdict::Violation(Violation::SlotFull(0)),
+        FrameDecision::Violation(Violation::SlotFull(0)),
         "the frame that is held there stays as it is"
     );
 }
@@ -232,12 +236,14 @@ fn feed(net: &mut Net, input: Input) {
             let victim = &mut net.peers[0];
             let slot = SlotId { from: peer(1), epoch: header.op.epoch, index: header.slot };
             let verdict = victim.executor.offer(peer(1), &header);
-            if verdict == Verdict::Place {
+            if verdict == FrameDecision::Place {
                 victim.wire.place(slot, vec![1; header.length as usize / 8]);
             }
             match verdict {
-                Verdict::Discard if is_offered => victim.executor.handle_discarded(now, peer(1), header),
-                Verdict::Place => victim.executor.handle_frame(now, peer(1), header),
+                FrameDecision::Discard if is_offered => {
+                    victim.executor.handle_discarded(now, peer(1), header)
+                }
+                FrameDecision::Place => victim.executor.handle_frame(now, peer(1), header),
                 _ => {}
             }
         }

@@ -1,6 +1,6 @@
 //! A workspace of integers, whose payloads are read only when they leave.
 
-use ringfold_plan::step::{Left, Place, Region};
+use ringfold_plan::step::{Left, OpBuffer, Region};
 use ringfold_plan::workspace::Workspace;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -69,12 +69,12 @@ impl Memory {
 
     fn read(&self, region: Region) -> Vec<i64> {
         let cells = self.cells.borrow();
-        let place = match region.place {
-            Place::Source => &cells.source,
-            Place::Target => cells.target.as_ref().unwrap_or(&cells.source),
-            Place::Scratch => &cells.scratch,
+        let memory = match region.buffer {
+            OpBuffer::Source => &cells.source,
+            OpBuffer::Target => cells.target.as_ref().unwrap_or(&cells.source),
+            OpBuffer::Scratch => &cells.scratch,
         };
-        place[region.offset as usize..][..region.count as usize].to_vec()
+        memory[region.offset as usize..][..region.count as usize].to_vec()
     }
 
     fn write(&self, region: Region, values: &[i64]) {
@@ -83,8 +83,8 @@ impl Memory {
         assert!(!cells.decided, "written after it was handed back");
         let cells = &mut *cells;
         for (i, value) in (region.offset as usize..).zip(values) {
-            match (region.place, &mut cells.target) {
-                (Place::Scratch, _) => cells.scratch[i] = *value,
+            match (region.buffer, &mut cells.target) {
+                (OpBuffer::Scratch, _) => cells.scratch[i] = *value,
                 (_, Some(target)) => target[i] = *value,
                 (_, None) => {
                     cells.before.push((i, cells.source[i]));

@@ -2,7 +2,7 @@
 
 use super::memory::{Memory, Payload};
 use ringfold_plan::event::ExecutorEvent;
-use ringfold_plan::executor::{Executor, Membership, Verdict};
+use ringfold_plan::executor::{Executor, FrameDecision, Membership};
 use ringfold_plan::medium::{Medium, SlotId, Ticket};
 use ringfold_plan::plan::Plan;
 use ringfold_proto::data_header::DataHeader;
@@ -243,13 +243,13 @@ impl Net {
     fn arrive_frame(&mut self, from: usize, to: usize, header: DataHeader, bytes: Vec<i64>) {
         let who = &mut self.peers[to];
         match who.executor.offer(peer(from), &header) {
-            Verdict::Place => {
+            FrameDecision::Place => {
                 let slot = SlotId { from: peer(from), epoch: header.op.epoch, index: header.slot };
                 who.wire.place(slot, bytes);
                 who.executor.handle_frame(self.now, peer(from), header);
             }
-            Verdict::Discard => who.executor.handle_discarded(self.now, peer(from), header),
-            Verdict::Violation(why) => panic!("{header:?}: {why}"),
+            FrameDecision::Discard => who.executor.handle_discarded(self.now, peer(from), header),
+            FrameDecision::Violation(why) => panic!("{header:?}: {why}"),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Small plans, written by hand.
 
 use ringfold_plan::plan::Plan;
-use ringfold_plan::step::{Left, Place, Region, Step};
+use ringfold_plan::step::{Left, OpBuffer, Region, Step};
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::Rank;
@@ -15,8 +15,8 @@ pub fn descriptor(count: usize) -> Descriptor {
     Descriptor::all_reduce(count as u64, DType::I64, ReduceOp::Sum)
 }
 
-fn region(place: Place, offset: usize, count: usize) -> Region {
-    Region { place, offset: offset as u64, count: count as u32 }
+fn region(buffer: OpBuffer, offset: usize, count: usize) -> Region {
+    Region { buffer, offset: offset as u64, count: count as u32 }
 }
 
 fn plan(fingerprint: u64, steps: Vec<Step>) -> Arc<Plan> {
@@ -32,8 +32,8 @@ pub fn exchange(me: usize, frames: usize, width: usize) -> Arc<Plan> {
 pub fn exchange_as(fingerprint: u64, me: usize, frames: usize, width: usize) -> Arc<Plan> {
     let other = Rank::from_index(1 - me);
     let steps = (0..frames).flat_map(|i| {
-        let own = region(Place::Source, i * width, width);
-        let sum = own.at(Place::Target);
+        let own = region(OpBuffer::Source, i * width, width);
+        let sum = own.at(OpBuffer::Target);
         // In place the sum overwrites what is sent, so it waits until that has left.
         [Step::send(other, own), Step::receive_reduce(other, own, sum, Left::Own).fenced()]
     });
@@ -43,8 +43,8 @@ pub fn exchange_as(fingerprint: u64, me: usize, frames: usize, width: usize) -> 
 /// Rank 0 sends to rank 1.
 pub fn one_way(me: usize, frames: usize, width: usize) -> Arc<Plan> {
     let steps = (0..frames).map(|i| match me {
-        0 => Step::send(Rank(1), region(Place::Source, i * width, width)),
-        _ => Step::receive(Rank(0), region(Place::Target, i * width, width)),
+        0 => Step::send(Rank(1), region(OpBuffer::Source, i * width, width)),
+        _ => Step::receive(Rank(0), region(OpBuffer::Target, i * width, width)),
     });
     plan(FINGERPRINT, steps.collect())
 }
@@ -56,8 +56,8 @@ pub fn ring(me: usize, world: usize, frames: usize, width: usize) -> Arc<Plan> {
     for hop in 0..2 * world - 1 {
         let part = (me + 2 * world - hop) % world;
         for frame in 0..frames {
-            let own = region(Place::Source, (part * frames + frame) * width, width);
-            let into = own.at(Place::Target);
+            let own = region(OpBuffer::Source, (part * frames + frame) * width, width);
+            let into = own.at(OpBuffer::Target);
             let step = match hop {
                 0 => Step::send(next, own),
                 hop if hop < world => Step::receive_reduce(last, own, into, Left::Frame),

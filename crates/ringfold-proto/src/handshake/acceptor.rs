@@ -10,7 +10,7 @@ use hmac::Mac;
 /// Finds the secret that a dialler must know. Closures implement it.
 pub trait SecretLookup {
     /// The token for [`crate::hello::Purpose::Control`]; for all other purposes the key of
-    /// `hello.epoch`, or a refusal if there is no such epoch or `hello.session` is not a member.
+    /// `hello.epoch`, or a rejection if there is no such epoch or `hello.session` is not a member.
     fn secret_for(&self, hello: &Hello) -> Result<Secret, ConnectionRejection>;
 }
 

@@ -1,5 +1,4 @@
-//! An example of every variant of everything that travels. The matches have no wildcard, so a new
-//! variant does not compile until it has an example here.
+//! An example of every variant of every message. A new variant does not compile until it has an example here.
 
 use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
@@ -35,7 +34,7 @@ macro_rules! examples {
             }
             let examples: Vec<(&'static str, $type)> = vec![$(($name, $example)),*];
             for (expected, example) in &examples {
-                assert_eq!(name(example), *expected, "this is no example of its variant");
+                assert_eq!(name(example), *expected, "the example is of another variant");
             }
             examples
         }
@@ -317,7 +316,7 @@ examples! { purposes: Purpose {
     "window", Purpose::Window => Purpose::Window;
 } }
 
-/// The words that messages are made of, as bytes: what each is called, and how it is encoded alone.
+/// The encoding of every enum variant, by name.
 pub fn vocabulary() -> Vec<(String, Vec<u8>)> {
     macro_rules! words {
         ($($list:ident: $examples:expr;)*) => {
@@ -353,7 +352,7 @@ pub fn vocabulary() -> Vec<(String, Vec<u8>)> {
     }
 }
 
-/// Data headers: all fields at work, and none.
+/// Data headers with all fields set, and with none.
 pub fn data_headers() -> Vec<(&'static str, DataHeader)> {
     let full = DataHeader {
         op: OP,
@@ -369,7 +368,7 @@ pub fn data_headers() -> Vec<(&'static str, DataHeader)> {
     vec![("full", full), ("bare", bare)]
 }
 
-/// The blocks of the handshake, each status and purpose among them.
+/// The blocks of the handshake, with every status and purpose.
 pub fn blocks() -> Vec<(String, Vec<u8>)> {
     let hello = Hello {
         versions: VersionRange { min: 1, max: 0x0203 },

@@ -1,4 +1,4 @@
-//! Every wait ends, and says whom it was for.
+//! Every wait has a deadline, and its error names the missing peers.
 
 use super::sharing_state::offer;
 use super::test_run::{OpState, TestRun, ms, secs, sum_of};
@@ -58,7 +58,7 @@ fn a_complete_result_survives_the_deadline_of_its_call() {
     run.hold_down(ann);
     run.done(ann, 1);
     run.done(bob, 1);
-    // The master has committed, and its word is late.
+    // The master has committed, and its message is late.
     run.advance_time(secs(3));
     run.release(ann);
     assert_eq!(run.result(ann, anns), Some(&Ok(Completion::Reduced { world: 2 })));
@@ -116,7 +116,7 @@ fn a_vote_with_a_short_deadline_fails_alone_and_can_be_repeated() {
 fn a_collective_that_never_gets_an_epoch_ends_with_its_deadline() {
     let (mut run, [ann, bob, cid]) = TestRun::with_members();
     run.crash_master();
-    // Without a master there is no new epoch when a member dies; the data just stops.
+    // Without a master there is no new epoch when a member dies.
     let call = run.collective(ann, 1, hasty(2_000)).unwrap();
     run.kill(cid);
     run.advance_time(secs(70));
@@ -170,7 +170,7 @@ fn peers_that_wait_in_different_tags_are_told_of_each_other() {
     }
     let text = run.peers[ann.0].warnings[0].to_string();
     assert_eq!(text, "a collective of tag 1 still waits for bob (which waits in a collective of tag 2)");
-    // It may have been no mistake: the missing calls come from another thread.
+    // The missing calls may still come from another thread.
     assert!(calls.iter().all(|(who, call)| run.is_waiting(*who, *call)));
     run.reduce(ann, 2);
     run.reduce(bob, 1);

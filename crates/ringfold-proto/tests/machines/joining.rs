@@ -1,4 +1,4 @@
-//! PeerIndex comes in, and when.
+//! Joining a run.
 
 use super::test_run::{TestRun, secs};
 use ringfold_proto::cause::MasterLoss;
@@ -39,7 +39,7 @@ fn all_pending_peers_are_admitted_together() {
     run.admit_all();
     assert!(waiting.iter().all(|w| run.is_connected(*w)));
     assert_eq!(run.world(ann), 4);
-    // One new membership for all of them, not one for each.
+    // One new epoch for all of them.
     assert_eq!(run.peers[ann.0].opened.len(), 2);
 }
 
@@ -133,7 +133,7 @@ fn a_pending_peer_that_leaves_is_forgotten() {
 fn a_pending_peer_that_loses_its_connection_joins_again() {
     let (mut run, [_ann]) = TestRun::with_members();
     let bob = run.connect_peer("bob", 0);
-    // The master's end does not notice; the newcomer dials again and is not taken for an intruder.
+    // The master does not notice; the new peer dials again and is accepted.
     run.break_unnoticed(bob);
     run.advance_time(secs(1));
     run.admit_all();
@@ -144,7 +144,7 @@ fn a_pending_peer_that_loses_its_connection_joins_again() {
 fn a_peer_that_missed_its_acceptance_joins_again() {
     let (mut run, [ann]) = TestRun::with_members();
     let bob = run.connect_peer("bob", 0);
-    // It is accepted, and its line breaks before it hears of that.
+    // It is accepted, and its connection breaks before it hears of that.
     run.hold_down(bob);
     let call = run.update_topology(ann);
     run.settle();
@@ -159,7 +159,7 @@ fn a_peer_that_missed_its_acceptance_joins_again() {
 
 #[test]
 fn a_newcomers_first_vote_is_not_counted_in_the_round_that_accepted_it() {
-    // Two groups: the newcomer's opens at once, the other group is still reaching for its members.
+    // Two groups: that of the new peer opens at once, while the members of the other still connect.
     let mut run = TestRun::new();
     let ann = run.connect_peer("ann", 0);
     let (bob, cid) = (run.connect_peer("bob", 0), run.connect_peer("cid", 1));

@@ -1,4 +1,4 @@
-//! PeerIndex is alive, and which links hold.
+//! Liveness of peers and links.
 
 use super::test_run::{PeerIndex, TestRun, ms, secs};
 use ringfold_proto::cause::{Cause, Departure};
@@ -6,7 +6,7 @@ use ringfold_proto::epoch::MissingPair;
 use ringfold_proto::id::Rank;
 use ringfold_proto::message::Direction;
 
-/// Members of a ring of four, so that there is another ring without any one edge.
+/// A ring of four members, so that there is another ring without any single edge.
 fn four() -> (TestRun, [PeerIndex; 4]) {
     TestRun::with_members()
 }
@@ -20,7 +20,7 @@ fn a_silent_peer_is_evicted_and_named() {
     run.advance_time(secs(5));
     assert_eq!(run.departures(), ["bob was silent for too long"]);
     assert_eq!(run.abort_cause(ann, call).to_string(), "bob was silent for too long");
-    // When it wakes up it is told.
+    // It learns that when it wakes up.
     run.release(bob);
     assert_eq!(run.removal(bob), Departure::Silent);
 }
@@ -28,7 +28,7 @@ fn a_silent_peer_is_evicted_and_named() {
 #[test]
 fn a_peer_that_a_neighbour_hears_is_not_silent() {
     let (mut run, [ann, bob]) = TestRun::with_members();
-    // Only the way between bob and the master is cut, and for less time than bob takes to give up.
+    // Only the connection between bob and the master is cut, for less time than bob needs to give up.
     run.peers[bob.0].cut = true;
     run.advance_time(secs(40));
     assert!(run.departures().is_empty(), "{:?}", run.departures());
@@ -46,7 +46,7 @@ fn a_master_whose_network_was_down_evicts_nobody() {
     run.advance_time(secs(5));
     for who in [ann, bob, cid] {
         run.release(who);
-        // They are not all heard again at once.
+        // Their messages do not all arrive at once.
         run.advance_time(ms(200));
     }
     run.advance_time(secs(10));
@@ -78,7 +78,7 @@ fn a_pending_peer_that_falls_silent_is_evicted() {
 #[test]
 fn a_master_that_was_stopped_evicts_nobody() {
     let (mut run, [ann, bob]) = TestRun::with_members();
-    // The machine it runs on sleeps; when it wakes up, the clock speaks before the sockets do.
+    // Its machine sleeps. After that, the timeout comes before the messages.
     run.now = run.now + secs(4);
     let now = run.now;
     run.master().handle_timeout(now);
@@ -109,14 +109,14 @@ fn a_link_that_cannot_be_repaired_leads_to_another_ring_without_evictions() {
 fn a_link_that_stalls_is_used_by_no_plan_of_the_next_epoch() {
     let (mut run, [ann, bob, cid, dan]) = four();
     let bobs = run.id(bob);
-    // The link can be made, and still moves nothing: that it is there again proves nothing.
+    // The link can be made, but makes no progress.
     run.peer(ann).handle_link_stalled(bobs, Direction::Outgoing);
     run.settle();
     assert!(!run.are_neighbours(ann, bob));
     assert_eq!(run.epoch(cid).missing, [MissingPair(Rank(0), Rank(1))]);
     assert!(run.departures().is_empty());
     run.reduce_successfully(&[ann, bob, cid, dan], 1);
-    // In time it is trusted again.
+    // It is used again later.
     run.advance_time(secs(61));
     run.kill(dan);
     assert!(run.epoch(cid).missing.is_empty());
@@ -125,7 +125,7 @@ fn a_link_that_stalls_is_used_by_no_plan_of_the_next_epoch() {
 #[test]
 fn when_no_ring_is_left_the_newest_blocking_member_is_evicted() {
     let (mut run, [ann, bob, cid]) = TestRun::with_members();
-    // Through three there is only one ring.
+    // Three members have only one ring.
     run.cut(bob, cid);
     run.advance_time(secs(1));
     assert!(run.is_accepted(ann) && run.is_accepted(bob) && !run.is_accepted(cid));
@@ -153,7 +153,7 @@ fn a_link_that_stays_broken_silently_is_reported_in_time() {
     run.break_link(ann, bob);
     run.advance_time(secs(4));
     assert!(run.are_neighbours(ann, bob), "it may be mended yet");
-    // Then the two are tried once more for the next epoch, and come up as a pair without a link.
+    // The next epoch tries the pair again, and reports it without a link.
     run.advance_time(secs(20));
     assert!(!run.are_neighbours(ann, bob));
     assert!(run.departures().is_empty());
@@ -202,7 +202,7 @@ fn a_link_lost_between_ready_and_open_is_not_forgotten() {
     run.make_slow(ann, dan);
     [ann, bob, cid].into_iter().for_each(|w| _ = run.update_topology(w));
     run.advance_time(ms(100));
-    // These two have said that they are ready when their link goes for good.
+    // The link of these two breaks for good after both have reported that they are ready.
     run.cut(bob, cid);
     run.complete_link(ann, dan);
     run.advance_time(secs(10));

@@ -1,4 +1,4 @@
-//! Whatever a remote says: nobody panics, and it harms itself alone.
+//! Invalid messages cause no panic, and harm only their sender.
 
 use super::test_run::{PeerIndex, TestRun, secs, sum_of};
 use crate::message_generator::MessageGenerator;
@@ -20,7 +20,7 @@ use ringfold_proto::time::Time;
 use ringfold_proto::timing::Timing;
 use ringfold_proto::tuning::Tuning;
 
-/// The two honest ones are fine, and the third is out for breaking the protocol.
+/// Checks that the two honest members work, and that the third was evicted for a protocol violation.
 fn assert_only_cid_is_out(run: &mut TestRun, [ann, bob, cid]: [PeerIndex; 3]) {
     assert!(!run.is_accepted(cid));
     let departures = run.departures();
@@ -36,7 +36,7 @@ fn join(name: &str) -> Join {
     Join { group: GroupId(0), name: name.into(), host: 1, site: 0, addresses: Vec::new() }
 }
 
-/// A return to an earlier life of the master, in an epoch of its own.
+/// A resume from an earlier incarnation of the master, with its own epoch.
 fn resume(peer: PeerId) -> Resume {
     let member = Member { peer, name: "odd".into(), host: 1, site: 0, addresses: Vec::new() };
     let description = EpochDescription {
@@ -232,7 +232,7 @@ fn the_largest_accepted_counters_do_not_overflow() {
     let vote =
         ToMaster::Vote { call: CallId(1), round: most + 1, deadline_ms: 0, request: Request::UpdateTopology };
     run.forge_on(conn, vote);
-    // It does not reach its neighbour and is put out; whoever is left goes on.
+    // It does not reach its neighbour and is evicted; the others continue.
     run.advance_time(secs(30));
     assert!(run.is_connected(ann));
 }
@@ -287,7 +287,7 @@ fn a_peer_that_lies_about_links_is_evicted_before_the_accused() {
     run.reduce_successfully(&[ann, bob, cid], 1);
 }
 
-/// A small generator: good enough to find what a schedule of nonsense can find.
+/// A small random generator.
 struct Chance(u64);
 
 impl Chance {
@@ -306,7 +306,7 @@ impl Chance {
         (0..count).map(|_| self.next() as u8).collect()
     }
 
-    /// Mostly small, sometimes at the very end.
+    /// Mostly small numbers, sometimes the largest ones.
     fn number(&mut self) -> u64 {
         match self.below(8) {
             0 => u64::MAX,
@@ -316,7 +316,7 @@ impl Chance {
     }
 }
 
-/// Arbitrary messages, half of them with parts that fit the run as it is.
+/// Random messages, half of them with ids of the current run.
 fn nonsense(chance: &mut Chance, epoch: EpochId, ids: &[PeerId]) -> ToMaster {
     let peer = ids[chance.below(ids.len() as u64) as usize];
     let op = OpId { epoch, tag: Tag(chance.below(3)), seq: Seq(chance.number()) };
@@ -381,7 +381,7 @@ fn invalid_messages_of_members_never_stop_the_master() {
     }
 }
 
-/// What an absurd master says to a peer that is a member of this epoch.
+/// Random messages of a master to a member of this epoch.
 fn absurd(chance: &mut Chance, epoch: &EpochDescription) -> ToPeer {
     let attributes = Attributes::default();
     let op = OpId { epoch: epoch.id, tag: Tag(chance.below(3)), seq: Seq(chance.number()) };

@@ -1,4 +1,4 @@
-//! A better ring: measured, sought, adopted.
+//! Optimisation of the topology.
 
 use super::test_run::{PeerIndex, ProbeRequest, TestRun, secs};
 use ringfold_proto::id::CallId;
@@ -11,13 +11,13 @@ fn optimise_everywhere(run: &mut TestRun) -> Vec<(PeerIndex, CallId)> {
     calls
 }
 
-/// The probes under way: who measures, and what it was asked.
+/// The running probes, by prober.
 fn take_probes(run: &mut TestRun) -> Vec<(PeerIndex, ProbeRequest)> {
     let peers = run.peers.iter_mut().enumerate();
     peers.flat_map(|(i, a)| a.probes.drain(..).map(move |p| (PeerIndex(i), p))).collect()
 }
 
-/// Answers every probe that is asked for, until none is; says which pairs were measured.
+/// Answers all probes. Returns the measured pairs.
 fn measure(run: &mut TestRun) -> Vec<BTreeSet<PeerIndex>> {
     let mut pairs = Vec::new();
     loop {
@@ -196,7 +196,7 @@ fn a_probe_that_takes_too_long_does_not_hold_up_the_rest() {
     assert_eq!((prober, run.who(asked.target)), (ann, bob));
     run.advance_time(secs(4));
     run.assert_results(&calls, &Ok(Completion::Topology));
-    // Its late result is nobody's.
+    // Its late result is ignored.
     run.peer(prober).handle_probed(asked.probe, Some(1), Some(1));
     run.settle();
     assert!(run.departures().is_empty());
@@ -214,7 +214,7 @@ fn a_prober_that_dies_does_not_hold_up_the_rest() {
         run.peer(prober).handle_probed(asked.probe, Some(5), Some(5));
     }
     run.settle();
-    // Whoever measures now proves that it is a member of the new epoch.
+    // Probes now use the key of the new epoch.
     let key = run.epoch(bob).key;
     let more = take_probes(&mut run);
     assert!(!more.is_empty() && more.iter().all(|(_, p)| p.key == key));

@@ -147,7 +147,7 @@ fn frames_that_do_not_fit_are_an_error_on_all_that_names_both() {
     let op = run.running(ann, 1).unwrap();
     let bobs = run.id(bob);
     run.peer(ann).handle_op_mismatch(op, bobs);
-    // Until bob has said what he was asked for.
+    // Until bob's arguments are known.
     run.advance_time(secs(1));
     for (who, call) in [ann, bob].into_iter().zip(calls) {
         let Cause::Mismatch { one, other } = run.abort_cause(who, call) else { panic!("mismatch") };
@@ -185,7 +185,7 @@ fn tags_launched_in_any_order_are_decided_each_on_its_own() {
 #[test]
 fn a_collective_called_while_no_epoch_is_open_starts_when_one_is() {
     let (mut run, [ann, bob, cid]) = TestRun::with_members();
-    // The survivors' new epoch takes a while, because the two must reach each other anew.
+    // The new epoch of the survivors takes a while, because the two must connect.
     run.make_slow(ann, bob);
     run.break_link(ann, bob);
     run.kill(cid);

@@ -1,4 +1,4 @@
-//! A master that restarts takes up the run from what its members bring back.
+//! Restarts of the master.
 
 use super::test_run::{OpState, TestRun, ms, secs, sum_of};
 use ringfold_proto::cause::{Cause, Departure, JoinRejection, Removal};
@@ -80,7 +80,7 @@ fn a_missing_member_and_a_lacking_result_abort_and_name_the_missing_one() {
         let Cause::PeerLost { who: lost, how } = run.abort_cause(who, call) else { panic!("lost") };
         assert_eq!((lost.name.as_str(), how), ("cid", &Departure::NotReturned));
     }
-    // What all who returned had done holds.
+    // Operations that all returned members had done are committed.
     assert_eq!(run.result(ann, complete[0]), Some(&Ok(Completion::Reduced { world: 3 })));
     assert_eq!(run.result(bob, complete[1]), Some(&Ok(Completion::Reduced { world: 3 })));
     run.reduce_successfully(&[ann, bob], 1);
@@ -137,7 +137,7 @@ fn a_newcomer_that_was_accepted_before_the_members_returned_waits_again() {
     run.advance_time(secs(1));
     assert!(!run.is_accepted(cid));
     run.reduce_successfully(&[ann, bob], 1);
-    // What it calls waits with it.
+    // Its calls wait too.
     let call = run.reduce(cid, 1);
     let asked = [(ann, run.ask_pending(ann)), (bob, run.ask_pending(bob))];
     run.settle();
@@ -164,7 +164,7 @@ fn the_answer_of_a_vote_that_one_has_seen_is_given_to_the_other() {
     run.release(bob);
     run.start_master();
     run.advance_time(secs(1));
-    // Nobody waits any more, but all get the same answer from one vote.
+    // No peer is pending any more, but all voters get the same answer.
     run.assert_results(&asked, &Ok(Completion::Pending(true)));
     let again = [(ann, run.ask_pending(ann)), (bob, run.ask_pending(bob))];
     run.settle();
@@ -191,7 +191,7 @@ fn a_member_that_returns_too_late_is_rejected() {
     run.peers[bob.0].cut = true;
     run.start_master();
     run.advance_time(secs(15));
-    assert_eq!(run.epoch(ann).members.len(), 1, "the run goes on");
+    assert_eq!(run.epoch(ann).members.len(), 1, "the run continues");
     run.release(bob);
     run.advance_time(secs(1));
     let failure = run.failure(bob, call);
@@ -236,7 +236,7 @@ fn members_of_consecutive_incarnations_belong_together() {
     let epoch = run.epoch(ann).id;
     let calls = run.reduce_all(&[ann, bob], 1);
     run.crash_master();
-    // Only one of them hears that the second life has taken over.
+    // Only one of them hears of the second incarnation.
     run.hold_down(bob);
     run.start_master();
     run.advance_time(secs(1));
@@ -259,7 +259,7 @@ fn a_member_that_reconnects_during_a_restore_gets_all_messages_again() {
     run.hold_down(bob);
     run.start_master();
     run.advance_time(secs(1));
-    // Both have returned and the run goes on, but that word is lost, and the master does not notice.
+    // Both have returned and the run continues, but that message is lost, and the master does not notice.
     run.break_unnoticed(bob);
     run.release(bob);
     run.advance_time(secs(1));
@@ -300,7 +300,7 @@ fn a_connection_that_is_superseded_loses_and_repeats_nothing() {
     let asked = run.ask_pending(ann);
     run.ask_pending(bob);
     run.done(bob, 1);
-    // All that was under way in either direction is lost, and the master does not notice.
+    // All messages in transit are lost, and the master does not notice.
     run.break_unnoticed(ann);
     run.release(ann);
     run.advance_time(secs(1));
@@ -308,7 +308,7 @@ fn a_connection_that_is_superseded_loses_and_repeats_nothing() {
     assert_eq!(run.result(ann, first[0]), Some(&Ok(Completion::Reduced { world: 2 })));
     assert_eq!(run.result(bob, first[1]), Some(&Ok(Completion::Reduced { world: 2 })));
     assert_eq!(run.result(ann, asked), Some(&Ok(Completion::Pending(false))));
-    // And what had arrived, but whose answer was lost, counts once.
+    // A request that arrived, but whose answer was lost, counts once.
     let second = run.reduce_all(&[ann, bob], 1);
     run.hold_down(ann);
     run.done(ann, 1);
@@ -328,7 +328,7 @@ fn a_peer_does_not_give_up_a_master_that_came_back_and_waits_for_others() {
     run.peers[bob.0].cut = true;
     run.start_master();
     run.advance_time(secs(12));
-    assert_eq!(run.epoch(ann).members.len(), 1, "the run goes on without bob");
+    assert_eq!(run.epoch(ann).members.len(), 1, "the run continues without bob");
     run.reduce_alone_fails(ann);
 }
 
@@ -339,7 +339,7 @@ fn operations_are_decided_once_over_a_restart() {
         run.reduce_successfully(&[ann, bob], 1);
     }
     run.restart_master();
-    // The new life knows how far the tag has come; the next one is the sixth.
+    // The new incarnation knows the sequence of the tag; the sixth operation is next.
     run.reduce_successfully(&[ann, bob], 1);
     let states: Vec<_> = run.peers[bob.0].ops.values().copied().collect();
     assert_eq!(states, [OpState::Committed; 6]);
@@ -352,7 +352,7 @@ fn a_member_that_waits_for_others_to_return_is_not_silent() {
     run.crash_master();
     run.kill(bob);
     run.restart_master();
-    // The grace for bob is longer than the silence that a peer is allowed.
+    // The grace time for bob is longer than the silence limit.
     run.advance_time(secs(12));
     assert!(run.is_accepted(ann));
     assert!(run.departures().iter().all(|d| !d.starts_with("ann")), "{:?}", run.departures());

@@ -1,4 +1,4 @@
-//! One content for all, fetched from whoever holds it.
+//! Syncs of shared state.
 
 use super::test_run::{PeerIndex, TestRun, secs};
 use ringfold_proto::cause::{Cause, Departure, StateRejection};
@@ -7,7 +7,7 @@ use ringfold_proto::id::{CallId, Revision};
 use ringfold_proto::peer::{Completion, Failure};
 use ringfold_proto::shared_state::{StateEntry, SyncOffer, SyncStrategy};
 
-/// A state of as many tensors as there are hashes.
+/// An offer with one tensor per hash.
 pub fn offer(revision: u64, hashes: &[u128]) -> SyncOffer {
     let entry = |(i, hash): (usize, &u128)| StateEntry {
         key: format!("w{i}"),
@@ -27,7 +27,7 @@ fn sync(run: &mut TestRun, who: PeerIndex, offer: SyncOffer) -> CallId {
     call
 }
 
-/// The fetches that a peer was last told to make have ended.
+/// The fetches of the last assignment of a peer have ended.
 fn fetched(run: &mut TestRun, who: PeerIndex, complete: bool) {
     let (call, number, _) = run.peers[who.0].assignments.last().expect("something was assigned");
     let (call, number) = (*call, *number);
@@ -86,7 +86,7 @@ fn a_fetcher_that_fails_fails_alone() {
     fetched(&mut run, cid, false);
     run.assert_results(&calls[..2], &synced(0));
     assert_eq!(run.failure(cid, calls[2].1), &Failure::StateRejected(StateRejection::HoldersLost));
-    // It comes back with what it has, and is served.
+    // It offers again, and is served.
     let again = [
         (ann, sync(&mut run, ann, offer(1, &[5]))),
         (bob, sync(&mut run, bob, offer(1, &[5]))),
@@ -173,7 +173,7 @@ fn a_transfer_that_never_ends_fails_the_fetcher_and_not_the_whole_group() {
         (bob, sync(&mut run, bob, offer(0, &[1]))),
         (cid, sync(&mut run, cid, offer(0, &[9]))),
     ];
-    // It is alive and beats, but its fetches come to no end.
+    // It sends heartbeats, but its fetches never end.
     run.advance_time(secs(2 * 60 * 60));
     run.assert_results(&calls[..2], &synced(0));
     assert!(!matches!(run.result(cid, calls[2].1), Some(Ok(_)) | None));
@@ -191,8 +191,7 @@ fn a_restarted_master_does_not_report_a_rejected_peer_as_synced() {
         (dan, sync(&mut run, dan, offer(0, &[7]))),
         (cid, sync(&mut run, cid, offer(0, &[1]))),
     ];
-    // bob knows that its layout does not fit, and dan that it could not fetch; the end of the round
-    // reaches neither of them before the master dies.
+    // bob was rejected and dan could not fetch. The master dies before the end of the round reaches them.
     run.hold_down(bob);
     run.hold_down(dan);
     fetched(&mut run, dan, false);
@@ -242,7 +241,7 @@ fn after_the_death_of_the_last_member_a_new_start_is_never_silent() {
     }
     run.leave(ann);
     run.kill(bob);
-    // Nor does a goodbye of someone who never held the state change that.
+    // A peer that never held the state does not change that by leaving.
     for name in ["cid", "dan"] {
         let late = run.connect_peer(name, 0);
         let call = sync(&mut run, late, offer(0, &[9]));
@@ -261,14 +260,14 @@ fn a_pending_peer_learns_that_the_run_of_the_last_member_is_over() {
     assert!(matches!(run.failure(bob, call), Failure::StateRejected(StateRejection::NoHolder { .. })));
 }
 
-/// A state under other keys than everyone else's.
+/// A state with other keys than those of all other peers.
 fn odd(revision: u64) -> SyncOffer {
     let mut odd = offer(revision, &[1]);
     odd.entries[0].key = "v".into();
     odd
 }
 
-/// A run in which the state of the third was rejected at its first sync.
+/// A run in which the state of the third peer was rejected at its first sync.
 fn with_rejected() -> (TestRun, [PeerIndex; 3]) {
     let (mut run, [ann, bob, cid]) = TestRun::with_members();
     let calls = [(ann, sync(&mut run, ann, offer(0, &[1]))), (bob, sync(&mut run, bob, offer(0, &[1])))];
@@ -307,7 +306,7 @@ fn a_peer_whose_state_was_rejected_takes_part_in_the_next_sync_if_it_offers_soon
 #[test]
 fn a_peer_that_is_silent_after_its_state_was_rejected_is_evicted_when_others_wait_for_it() {
     let (mut run, [ann, bob, cid]) = with_rejected();
-    // Nobody needs it yet.
+    // No peer waits for it yet.
     run.advance_time(secs(60));
     assert_eq!(run.members(), [ann, bob, cid]);
     let calls = run.reduce_all(&[ann, bob], 1);
@@ -332,7 +331,7 @@ fn a_vote_evicts_a_rejected_peer_that_stays_silent() {
 fn a_peer_that_goes_on_calling_after_its_state_was_rejected_stays() {
     let (mut run, [ann, bob, cid]) = with_rejected();
     run.admit_all();
-    // It counts again.
+    // It takes part again.
     let calls = [ann, bob].map(|who| (who, sync(&mut run, who, offer(1, &[1]))));
     run.advance_time(secs(60));
     assert!(run.is_waiting(ann, calls[0].1));

@@ -1,7 +1,6 @@
-//! A small run: one master, some peers, and lines between them that tests hold, cut and break.
+//! A run under the control of a test: one master, some peers, and connections that tests hold, cut and break.
 //!
-//! Nothing takes time unless a test says so: [`TestRun::settle`] carries everything that was said to its
-//! end, [`TestRun::advance_time`] lets time go by from one timeout to the next.
+//! Time passes only in [`TestRun::advance_time`]; [`TestRun::settle`] delivers all messages.
 
 mod delivery;
 mod test_peer;
@@ -25,7 +24,7 @@ use ringfold_proto::tuning::Tuning;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Far from the origin, so that nobody can take "zero" for "now".
+/// Far from the origin, so that zero is not mistaken for the current time.
 const BEGIN: Time = Time(1_000_000_000_000_000);
 
 pub const fn ms(ms: u64) -> Duration {
@@ -36,7 +35,7 @@ pub const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// An all-reduce of so many floats.
+/// An all-reduce of floats.
 pub fn sum_of(count: u64) -> Descriptor {
     Descriptor::all_reduce(count, DType::F32, ReduceOp::Sum)
 }
@@ -47,13 +46,13 @@ pub struct TestRun {
     /// None while it is down.
     pub master: Option<Master>,
     pub peers: Vec<TestPeer>,
-    /// What the masters decided, in all their lives.
+    /// The events of all masters.
     pub events: Vec<Event>,
-    /// Rings that a solver was asked for and that no test has taken out.
+    /// Requests to the solver that no test has taken.
     pub tour_requests: VecDeque<TourRequest>,
-    /// Whether the test run answers for a solver that can avoid edges.
+    /// Whether requests with unreachable pairs are solved automatically.
     pub solves: bool,
-    /// What strangers were told.
+    /// Messages to raw connections.
     pub replies: BTreeMap<ConnId, Vec<ToPeer>>,
     incarnations: u8,
     next_conn: u64,
@@ -64,7 +63,7 @@ pub struct TestRun {
 }
 
 impl TestRun {
-    /// A master and nobody else.
+    /// A master without peers.
     pub fn new() -> Self {
         let mut run = Self {
             now: BEGIN,
@@ -86,7 +85,7 @@ impl TestRun {
         run
     }
 
-    /// A run of so many members of one group, all connected.
+    /// A run of N members of one group.
     pub fn with_members<const N: usize>() -> (Self, [PeerIndex; N]) {
         let mut run = Self::new();
         let who = core::array::from_fn(|i| run.connect_peer(["ann", "bob", "cid", "dan", "eve"][i], 0));
@@ -116,13 +115,13 @@ impl TestRun {
         who
     }
 
-    /// A peer calls connect.
+    /// A new peer calls connect.
     pub fn connect_peer(&mut self, name: &str, group: u32) -> PeerIndex {
         let host = self.peers.len() as u64 + 100;
         self.connect_peer_on(name, group, host)
     }
 
-    /// The same, from a host that others may be on too.
+    /// The same on a host that other peers may share.
     pub fn connect_peer_on(&mut self, name: &str, group: u32, host: u64) -> PeerIndex {
         let who = self.new_peer_on(name, group, host);
         let now = self.now;
@@ -132,7 +131,7 @@ impl TestRun {
         who
     }
 
-    /// All members update the topology until nobody is pending.
+    /// All members update the topology.
     pub fn admit_all(&mut self) {
         let calls = self.update_topology_everywhere();
         for (who, call) in calls {
@@ -147,7 +146,7 @@ impl TestRun {
         calls
     }
 
-    /// Everyone alive who is a member, as far as it knows.
+    /// The living peers that are members, as far as they know.
     pub fn members(&self) -> Vec<PeerIndex> {
         let member = |w: &PeerIndex| self.peers[w.0].alive && self.peers[w.0].peer.is_member();
         (0..self.peers.len()).map(PeerIndex).filter(member).collect()
@@ -168,7 +167,7 @@ impl TestRun {
         self.peer(who).optimize_topology(now, None).expect("optimize_topology may be called")
     }
 
-    /// A peer starts an all-reduce; its executor is given it, but nobody is told of it yet.
+    /// A peer starts an all-reduce. The master does not know of it yet.
     pub fn reduce(&mut self, who: PeerIndex, tag: u64) -> CallId {
         self.collective(who, tag, sum_of(100)).expect("a collective may be called")
     }
@@ -185,7 +184,7 @@ impl TestRun {
         call
     }
 
-    /// All of them start an all-reduce.
+    /// These peers start an all-reduce.
     pub fn reduce_all(&mut self, who: &[PeerIndex], tag: u64) -> Vec<CallId> {
         who.iter().map(|w| self.reduce(*w, tag)).collect()
     }
@@ -197,13 +196,13 @@ impl TestRun {
         self.settle();
     }
 
-    /// The operation of a tag that a peer's executor is at.
+    /// The running operation of a tag on a peer.
     pub fn running(&self, who: PeerIndex, tag: u64) -> Option<OpId> {
         let ops = self.peers[who.0].ops.iter();
         ops.filter(|(op, s)| op.tag == Tag(tag) && **s == OpState::Running).map(|(op, _)| *op).next()
     }
 
-    /// An all-reduce that everyone starts and does; it must succeed everywhere.
+    /// An all-reduce of these peers that must succeed.
     pub fn reduce_successfully(&mut self, who: &[PeerIndex], tag: u64) {
         let calls = self.reduce_all(who, tag);
         who.iter().for_each(|w| self.done(*w, tag));
@@ -213,7 +212,7 @@ impl TestRun {
         }
     }
 
-    /// A member is alone, and learns it from a collective.
+    /// Checks that a collective fails because the member is alone.
     pub fn reduce_alone_fails(&mut self, who: PeerIndex) {
         assert_eq!(self.collective(who, 1, sum_of(1)), Err(Failure::TooFewPeers));
         assert_eq!(self.world(who), 1);
@@ -227,7 +226,7 @@ impl TestRun {
         self.result(who, call).is_none()
     }
 
-    /// The call failed; how.
+    /// The failure of a call.
     #[track_caller]
     pub fn failure(&self, who: PeerIndex, call: CallId) -> &Failure {
         match self.result(who, call) {
@@ -236,7 +235,7 @@ impl TestRun {
         }
     }
 
-    /// The collective was aborted; why.
+    /// The cause of an aborted collective.
     #[track_caller]
     pub fn abort_cause(&self, who: PeerIndex, call: CallId) -> &Cause {
         match self.failure(who, call) {
@@ -245,7 +244,7 @@ impl TestRun {
         }
     }
 
-    /// The vote failed; why.
+    /// The cause of a failed vote.
     #[track_caller]
     pub fn vote_cause(&self, who: PeerIndex, call: CallId) -> &Cause {
         match self.failure(who, call) {
@@ -254,13 +253,13 @@ impl TestRun {
         }
     }
 
-    /// Whether connect has returned well.
+    /// Whether connect has succeeded.
     pub fn is_connected(&self, who: PeerIndex) -> bool {
         let test_peer = &self.peers[who.0];
         test_peer.connecting.and_then(|c| test_peer.results.get(&c)) == Some(&Ok(Completion::Connected))
     }
 
-    /// Why connect, or whatever else was called, says that this peer is not part of the run.
+    /// Why this peer is not part of the run.
     #[track_caller]
     pub fn removal(&mut self, who: PeerIndex) -> Departure {
         let now = self.now;
@@ -275,13 +274,13 @@ impl TestRun {
         epoch.unwrap_or_else(|| panic!("{} has no open epoch", self.name(who)))
     }
 
-    /// The ring of a peer's epoch, as whoever stands in it.
+    /// The ring of a peer's epoch.
     pub fn ring(&self, who: PeerIndex) -> Vec<PeerIndex> {
         let epoch = self.epoch(who);
         epoch.ring.iter().map(|rank| self.who(epoch.members[rank.index()].peer)).collect()
     }
 
-    /// Whether two stand side by side on the ring of the first one's epoch.
+    /// Whether two peers are neighbours on the ring of the first one's epoch.
     pub fn are_neighbours(&self, a: PeerIndex, b: PeerIndex) -> bool {
         let epoch = self.epoch(a);
         let ranks = (epoch.rank_of(self.id(a)), epoch.rank_of(self.id(b)));
@@ -308,7 +307,7 @@ impl TestRun {
         self.find(peer).expect("a peer of this run")
     }
 
-    /// None for a raw_connection.
+    /// `None` for a raw connection.
     pub fn find(&self, peer: PeerId) -> Option<PeerIndex> {
         self.peers.iter().position(|a| a.peer.id() == peer).map(PeerIndex)
     }
@@ -325,7 +324,7 @@ impl TestRun {
         self.master.as_mut().expect("the master is up")
     }
 
-    /// Whether the master still knows a peer as a member.
+    /// Whether a peer is a member at the master.
     pub fn is_accepted(&self, who: PeerIndex) -> bool {
         self.master.as_ref().is_some_and(|m| m.accepted().contains(&self.id(who)))
     }
@@ -338,9 +337,9 @@ impl TestRun {
         self.master = Some(Master::new(config));
     }
 
-    /// Brings the solver's answer to the oldest request.
+    /// Answers the oldest request to the solver.
     pub fn answer_tour(&mut self, order: &[PeerIndex], left_out: &[PeerIndex]) -> u64 {
-        let request = self.tour_requests.pop_front().expect("a ring is sought");
+        let request = self.tour_requests.pop_front().expect("a ring was requested");
         self.pass_tour(request.id, order, left_out);
         request.id
     }

@@ -1,4 +1,4 @@
-//! Votes on the topology and on pending peers, and what world sizes are when.
+//! Votes on the topology and on pending peers, and world sizes.
 
 use super::test_run::{TestRun, secs, sum_of};
 use ringfold_proto::cause::Cause;
@@ -22,7 +22,7 @@ fn all_who_ask_whether_peers_are_pending_get_one_answer() {
     let (mut run, [ann, bob]) = TestRun::with_members();
     let anns = run.ask_pending(ann);
     run.settle();
-    // Someone comes between the two votes: both hear of it, or neither.
+    // A peer joins between the two votes: both learn of it, or neither.
     let cid = run.connect_peer("cid", 0);
     let bobs = run.ask_pending(bob);
     run.settle();
@@ -54,7 +54,7 @@ fn world_sizes_do_not_fall_because_a_peer_left_after_a_success() {
     run.leave(cid);
     run.advance_time(secs(5));
     assert_eq!((run.world(ann), run.global_world(bob)), (3, 3));
-    // A vote on pending peers is none of the calls that refresh them.
+    // A vote on pending peers does not update them.
     let asked = [(ann, run.ask_pending(ann)), (bob, run.ask_pending(bob))];
     run.settle();
     run.assert_results(&asked, &Ok(Completion::Pending(false)));
@@ -77,7 +77,7 @@ fn world_sizes_are_fresh_after_a_failed_collective() {
 #[test]
 fn world_sizes_after_a_success_are_those_of_its_epoch_on_all_peers() {
     let (mut run, [ann, bob, cid, dan]) = TestRun::with_members();
-    // One waits in a collective when a peer dies, and hears of it; the others learn of it from the next success.
+    // One peer waits in a collective when another dies, and learns of it; the others learn of it from the next success.
     let call = run.reduce(ann, 1);
     run.advance_time(secs(1));
     run.kill(dan);
@@ -85,7 +85,7 @@ fn world_sizes_after_a_success_are_those_of_its_epoch_on_all_peers() {
     assert_eq!([ann, bob, cid].map(|w| run.world(w)), [3, 4, 4]);
     run.reduce_successfully(&[ann, bob, cid], 1);
     assert_eq!([ann, bob, cid].map(|w| (run.world(w), run.global_world(w))), [(3, 3); 3]);
-    // A peer that leaves after a success is in the result, and still counts: also where the success is heard of late.
+    // A peer that leaves after a success still counts, also on peers that hear of the success late.
     let calls = run.reduce_all(&[ann, bob, cid], 2);
     run.hold_down(bob);
     [ann, bob, cid].iter().for_each(|w| run.done(*w, 2));
@@ -111,7 +111,7 @@ fn a_failure_in_one_group_needs_no_vote_of_another_and_aborts_nothing_there() {
     let opened = run.peers[dan.0].opened.len();
     run.kill(cid);
     assert!(matches!(run.abort_cause(ann, ours[0]), Cause::PeerLost { .. }));
-    // The survivors go on without anybody's vote.
+    // The survivors continue without a vote.
     run.reduce_successfully(&[ann, bob], 7);
     assert!(run.is_waiting(dan, theirs[0]) && run.is_waiting(eve, theirs[1]));
     assert_eq!(run.peers[dan.0].opened.len(), opened, "their epoch is the same");

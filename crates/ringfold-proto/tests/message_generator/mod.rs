@@ -1,5 +1,5 @@
-//! Valid messages out of arbitrary bytes: the bytes decide which variant, which value, how long a list.
-//! When they are used up, everything is zero and short, so fewer bytes make simpler messages.
+//! Generates valid messages from arbitrary bytes, which choose variants, values and lengths. When the bytes are used up,
+//! all values are zero and all lists empty.
 
 use ringfold_proto::cause::{
     Cause, Departure, JoinRejection, JointCall, MissingPeer, PeerName, ProtocolViolation, Removal,
@@ -22,7 +22,7 @@ use ringfold_proto::shared_state::{Assignment, FetchItem, StateEntry, SyncOffer,
 use ringfold_proto::tuning::{Algorithm, TransportCosts, Tuning};
 use std::net::SocketAddr;
 
-/// The bytes that are left to decide with.
+/// The remaining bytes.
 pub struct MessageGenerator<'b>(pub &'b [u8]);
 
 impl MessageGenerator<'_> {

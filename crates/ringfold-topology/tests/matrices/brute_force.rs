@@ -1,4 +1,4 @@
-//! The oracle: every order there is.
+//! The optimal tour by brute force.
 
 use ringfold_topology::{BandwidthMatrix, Edge, Link, NodeIndex, Objective};
 

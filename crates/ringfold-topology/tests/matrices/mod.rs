@@ -1,4 +1,4 @@
-//! Matrices like those that measurements give: the tests, the figures and the bench share them.
+//! Matrices like measured ones, for tests, examples and benchmarks.
 #![allow(dead_code, reason = "each of them uses a part")]
 
 use rand_chacha::ChaCha8Rng;

@@ -1,4 +1,4 @@
-//! All ranks in one thread under random schedules, then in threads of their own.
+//! All ranks in one thread under random schedules, then in threads.
 
 mod case;
 mod threads;
@@ -14,8 +14,8 @@ fn boards(geometry: Geometry) -> Vec<Board> {
     (0..geometry.world).map(|rank| Board::new(arena.clone(), Rank::from_index(rank)).unwrap()).collect()
 }
 
-/// Lets ranks make their moves in a random order until all have made all, and compares what they have then.
-fn perform(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
+/// Runs the steps of all ranks in random order, and checks the results.
+fn run_randomly(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
     let mut buffers: Vec<RankBuffers> = (0..boards.len()).map(|rank| case.buffers(rank, rng)).collect();
     let inputs: Vec<Vec<u8>> = buffers.iter().map(|rank_buffers| rank_buffers.input.clone()).collect();
     let tuning = Tuning::default();
@@ -32,7 +32,7 @@ fn perform(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
         let mut stuck = 0;
         while runs.iter().any(Option::is_some) {
             let rank = rng.below(boards.len());
-            // Some ranks come late, and some make several moves at once.
+            // Some ranks are late, and some take several steps at once.
             for _ in 0..=rng.below(4) {
                 let Some(run) = &mut runs[rank] else { break };
                 match run.poll(&mut boards[rank].seat).unwrap() {
@@ -46,17 +46,17 @@ fn perform(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
                 stuck = 0;
             }
             stuck += 1;
-            assert!(stuck < 200 * boards.len(), "nobody can go on: {case:?}");
+            assert!(stuck < 200 * boards.len(), "no rank can continue: {case:?}");
         }
     }
     for (rank, rank_buffers) in buffers.iter().enumerate() {
         assert!(
             rank_buffers.is_right(&case.expected(rank, &inputs)),
-            "rank {rank} has a wrong result: {case:?}"
+            "wrong result on rank {rank}: {case:?}"
         );
         assert!(
             rank_buffers.in_place || rank_buffers.input == inputs[rank],
-            "rank {rank} lost its input: {case:?}"
+            "rank {rank} changed its input: {case:?}"
         );
     }
 }
@@ -69,10 +69,10 @@ fn all_collectives_match_the_reference_under_random_schedules() {
             let slot_bytes = (16 * world).next_multiple_of(64) << rng.below(3);
             let depth = [4, 8, 16][rng.below(3)];
             let mut boards = boards(Geometry { world, slot_bytes, depth });
-            // Several collectives on one board, so that slots are used again.
+            // Several collectives on one board reuse the slots.
             for _ in 0..6 {
                 let case = Case::draw(world, slot_bytes, turn, &mut rng);
-                perform(&mut boards, &case, &mut rng);
+                run_randomly(&mut boards, &case, &mut rng);
             }
         }
     }
@@ -89,7 +89,7 @@ fn sizes_around_those_of_slots_are_right() {
         {
             for mut case in Case::all(world, bytes, &mut rng) {
                 case.in_place &= bytes % 2 == 1;
-                perform(&mut boards, &case, &mut rng);
+                run_randomly(&mut boards, &case, &mut rng);
             }
         }
     }
@@ -127,7 +127,7 @@ fn invalid_sizes_of_a_rank_are_detected() {
                 board.begin(&all_to_all, &layout, &Tuning::default(), operands)
             })
             .collect();
-        // Rank 1 lies to rank 0 about what it sends to rank 2.
+        // Rank 1 claims an invalid size for rank 2.
         let fill = Fill { round: 0, bytes: 24 };
         assert!(boards[1].seat.may_fill(0));
         let row = [1, 1, claimed].map(u64::to_le_bytes).concat();
@@ -163,7 +163,7 @@ fn different_sizes_of_a_pair_are_detected() {
     }
     let last = loop {
         match two.poll(&mut boards[1].seat) {
-            Ok(Progress::Blocked(_) | Progress::Done) => panic!("the difference was not noticed"),
+            Ok(Progress::Blocked(_) | Progress::Done) => panic!("the difference was not detected"),
             Ok(Progress::Moved) => {}
             Err(error) => break error,
         }

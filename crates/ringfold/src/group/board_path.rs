@@ -47,7 +47,7 @@ impl Core {
         slices: GroupSlices<'_>,
         deadline: impl FnOnce() -> Instant,
     ) -> Result<(), Error> {
-        if self.lane.is_closed() {
+        if self.queue.is_closed() {
             return Err(Error::Left);
         }
         if self.restores {

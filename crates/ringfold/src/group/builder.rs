@@ -4,8 +4,8 @@ use super::bootstrap::{Bootstrap, CancelCheck, FailureCheck, LocalRank, bootstra
 use super::core::Core;
 use super::driver::{Alarm, GroupDriver};
 use super::environment::Environment;
-use super::lane::Lane;
 use super::operation::RankContext;
+use super::queue::CollectiveQueue;
 use super::{Group, Handle};
 use crate::board::Board;
 use crate::error::invalid;
@@ -281,7 +281,7 @@ impl GroupBuilder {
             restores: self.restores,
             spare: Mutex::default(),
             board: arena.and_then(|arena| self.board(arena, me)).map(Mutex::new),
-            lane: Lane::default(),
+            queue: CollectiveQueue::default(),
             blueprint: self.blueprint(),
         });
         let group = Group { handle: Arc::new(Handle { core: core.clone() }) };

@@ -1,10 +1,10 @@
-//! What a group is made of: it takes operations, puts them in order, and ends.
+//! The parts of a group: accepts operations, runs them in order, and leaves.
 
 use super::buffers::{lengths, on_host};
 use super::builder::GroupBuilder;
 use super::driver::GroupDriver;
-use super::lane::{Job, Lane, Then};
 use super::operation::{GroupBuffers, GroupOp, GroupSlices, Operation, RankContext};
+use super::queue::{CollectiveQueue, QueuedCollective, Then, run_then};
 use super::retired;
 use super::work::GroupWork;
 use crate::board::Board;
@@ -12,7 +12,7 @@ use crate::{Error, limits};
 use core::any::Any;
 use parking_lot::Mutex;
 use ringfold_fabric::memory::{Memory, View, lend, lend_all, lend_all_mut, lend_mut};
-use ringfold_fabric::reactor::{Reactor, panic_text};
+use ringfold_fabric::reactor::{Reactor, panic_text, run_guarded};
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::cause::Cause;
 use ringfold_proto::descriptor::Collective;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A group's parts.
+/// The parts of a group.
 pub(super) struct Core {
     pub(super) context: RankContext,
     pub(super) name: String,
@@ -32,17 +32,17 @@ pub(super) struct Core {
     pub(super) tuning: Tuning,
     pub(super) timeout: Mutex<Duration>,
     pub(super) engine: Reactor<GroupDriver>,
-    /// Whether it has failed. The driver knows why.
+    /// Whether it has failed; the driver has the cause. Not set where there is a board.
     pub(super) is_over: Arc<AtomicBool>,
-    /// What callers that wait look at now and then.
+    /// Cancels waits of callers.
     pub(super) cancel: Option<CancelToken>,
-    /// Whether what a failed operation has overwritten is put back; what keeps it meanwhile.
+    /// Whether buffers that a failed operation has overwritten are restored; the copy of such a buffer.
     pub(super) restores: bool,
     pub(super) spare: Mutex<Vec<u8>>,
     /// None where ranks do not share memory.
     pub(super) board: Option<Mutex<Board>>,
-    pub(super) lane: Lane,
-    /// What groups that split off inherit.
+    pub(super) queue: CollectiveQueue,
+    /// The settings that split groups inherit.
     pub(super) blueprint: GroupBuilder,
 }
 
@@ -51,14 +51,14 @@ impl Core {
         &self.engine
     }
 
-    /// When an operation that begins now has to have ended.
+    /// The deadline of an operation that begins now.
     pub(super) fn deadline(&self, timeout: Option<Duration>) -> Instant {
         let now = Instant::now();
         let timeout = timeout.unwrap_or_else(|| *self.timeout.lock());
         now.checked_add(timeout).unwrap_or(now + limits::OPERATION_MAX)
     }
 
-    /// Carries an operation out, and waits for it.
+    /// Runs an operation, and waits for it.
     pub(super) fn run(
         self: &Arc<Self>,
         op: GroupOp,
@@ -72,34 +72,34 @@ impl Core {
             let output: Vec<_> = output.iter().map(|piece| piece.len()).collect();
             self.context.check_pieces(&op, &request, &input, &output)?;
         }
-        if self.context.world == 1 && self.lane.is_idle() && !self.is_over.load(Ordering::Acquire) {
-            // Whoever is alone has all data already.
+        if self.context.world == 1 && self.queue.is_idle() && !self.is_over.load(Ordering::Acquire) {
+            // A single rank has all data already.
             slices.copy_through();
             return Ok(());
         }
         let is_transfer = matches!(request.descriptor.collective, Collective::Transfer { .. });
         if !is_transfer
-            && self.lane.is_idle()
+            && self.queue.is_idle()
             && let Some(board) = &self.board
         {
             let mut board = self.lock_board(board, timeout)?;
-            if self.lane.is_retired() {
+            if self.queue.is_retired() {
                 return Err(Error::Left);
             }
             board.set_cancellable(true);
             return self.run_on_board(&mut board, &request, slices, || self.deadline(timeout));
         }
-        if self.lane.is_retired() {
+        if self.queue.is_retired() {
             return Err(Error::Left);
         }
         let wait = |buffers: GroupBuffers| {
             let operation = Operation { op, dtype, buffers, timeout };
-            if is_transfer || self.lane.is_idle() {
+            if is_transfer || self.queue.is_idle() {
                 let deadline = self.deadline(timeout);
                 return self.run_on_links(&request, operation.buffers, deadline, self.cancel.as_ref()).0;
             }
-            let job = self.put_in_line(operation, None)?;
-            self.wait_in_line(&job)
+            let queued = self.enqueue(operation, None)?;
+            self.wait_queued(&queued)
         };
         match slices {
             GroupSlices::InPlace(both) => lend_mut(both, |both| wait(GroupBuffers::InPlace(both))),
@@ -115,7 +115,7 @@ impl Core {
         }
     }
 
-    /// Begins an operation. If it is a collective, something may be done when it has succeeded.
+    /// Begins an operation. Where it is a collective, `then` runs when it has succeeded.
     pub(super) fn submit(
         self: &Arc<Self>,
         operation: Operation,
@@ -128,7 +128,7 @@ impl Core {
             self.context.check_pieces(&operation.op, &request, &input, &output)?;
         }
         if let Collective::Transfer { .. } = request.descriptor.collective {
-            if self.lane.is_retired() {
+            if self.queue.is_retired() {
                 return Err(Error::Left);
             }
             let buffers = on_host(operation.buffers, request.buffer_use).0;
@@ -137,50 +137,53 @@ impl Core {
             let call = started.map_err(|failed| failed.0)?;
             return Ok(GroupWork::transfer(self.clone(), call));
         }
-        self.put_in_line(operation, then).map(|job| GroupWork::collective(self.clone(), job))
+        self.enqueue(operation, then).map(|queued| GroupWork::collective(self.clone(), queued))
     }
 
-    fn put_in_line(self: &Arc<Self>, operation: Operation, then: Option<Then>) -> Result<Arc<Job>, Error> {
-        let job = Job::new(self.deadline(operation.timeout), operation, then);
-        self.lane.submit(self, job.clone())?;
-        Ok(job)
+    fn enqueue(
+        self: &Arc<Self>,
+        operation: Operation,
+        then: Option<Then>,
+    ) -> Result<Arc<QueuedCollective>, Error> {
+        let queued = QueuedCollective::new(self.deadline(operation.timeout), operation, then);
+        self.queue.submit(self, queued.clone())?;
+        Ok(queued)
     }
 
-    /// Waits for an operation whose memory is lent: whoever has to leave off gives the group up, which ends it.
-    fn wait_in_line(&self, job: &Job) -> Result<(), Error> {
-        if let Some(watch) = &self.cancel {
-            return watch.wait(|until| job.wait(Some(until))).unwrap_or_else(|| {
+    /// Waits for an operation on borrowed memory. If the wait is cancelled, the group is given up, which ends it.
+    fn wait_queued(&self, queued: &QueuedCollective) -> Result<(), Error> {
+        if let Some(cancel) = &self.cancel {
+            return cancel.wait(|until| queued.wait(Some(until))).unwrap_or_else(|| {
                 self.give_up();
-                job.wait(None);
+                queued.wait(None);
                 Err(Error::Interrupted)
             });
         }
-        job.wait(None).unwrap_or(Err(Error::Left))
+        queued.wait(None).unwrap_or(Err(Error::Left))
     }
 
-    /// The thread that takes operations from the line.
-    pub(super) fn work_off(self: Arc<Self>) {
-        while let Some(job) = self.lane.next() {
-            if let Some(operation) = job.take() {
-                let carry_out = || self.carry_out(operation, job.deadline);
-                let (result, buffers) = catch_unwind(AssertUnwindSafe(carry_out))
-                    .unwrap_or_else(|panic| (Err(self.break_down(&*panic)), None));
-                // Whatever comes next in order may want what is still to be done.
-                let result = job.complete(result, buffers.as_ref());
-                self.lane.passed();
-                job.finish(result, buffers);
-            } else {
-                self.lane.passed();
-            }
+    /// The thread that runs the operations of the queue.
+    pub(super) fn run_queue(self: Arc<Self>) {
+        while let Some(queued) = self.queue.next() {
+            let Some((operation, then)) = queued.take() else { continue };
+            let carry_out = || self.carry_out(operation, queued.deadline);
+            let (result, buffers) = catch_unwind(AssertUnwindSafe(carry_out))
+                .unwrap_or_else(|panic| (Err(self.break_down(&*panic)), None));
+            // The next operation may need what the closure does.
+            let result = run_then(then, result, buffers.as_ref());
+            self.queue.finish_one();
+            queued.finish(result, buffers);
+            // If nobody waits, this drops the user's memory.
+            run_guarded("dropping an operation", || drop(queued));
         }
-        if self.lane.is_retired() && !self.lane.is_closed() {
-            self.take_leave();
+        if self.queue.is_retired() && !self.queue.is_closed() {
+            self.leave();
         }
         retired::remove(&self);
     }
 
-    /// The line is worked off. What else was begun ends by its deadline at the latest.
-    fn take_leave(&self) {
+    /// Leaves once the queue is empty. What else was begun ends by its deadline at the latest.
+    fn leave(&self) {
         if let Ok(call) = self.engine.with_waiter(GroupDriver::when_quiet) {
             self.engine.wait(call);
         }
@@ -188,22 +191,22 @@ impl Core {
         self.close();
     }
 
-    /// Takes nothing more, and leaves when what was begun has ended.
+    /// Accepts nothing more, and leaves when what was begun has ended.
     pub(super) fn retire(self: &Arc<Self>) {
         if self.engine.is_of_parent() {
             return;
         }
         let is_quiet = self.is_quiet();
         retired::add(self);
-        match self.lane.retire(self) {
+        match self.queue.retire(self) {
             // Most often there is nothing to wait for but the goodbye.
             Ok(true) if is_quiet => retired::await_end(self, limits::GOODBYE_MAX),
             Ok(true) => {}
-            // It is under way already, or over.
-            Ok(false) if !self.lane.is_closed() => {}
+            // That has begun already, or is over.
+            Ok(false) if !self.queue.is_closed() => {}
             Ok(false) => retired::remove(self),
             Err(error) => {
-                tracing::warn!(%error, "a group can't be left in the background");
+                tracing::warn!(%error, "cannot leave a group in the background");
                 self.close();
                 retired::remove(self);
             }
@@ -212,15 +215,16 @@ impl Core {
 
     /// Whether nothing waits or runs.
     pub(super) fn is_quiet(&self) -> bool {
-        self.lane.is_idle() && self.engine.with(|driver| driver.is_quiet()).unwrap_or(true)
+        self.queue.is_idle() && self.engine.with(|driver| driver.is_quiet()).unwrap_or(true)
     }
 
     /// This rank gives the group up.
     pub(super) fn give_up(&self) {
-        let _ = self.engine.with(|driver| driver.give_up(Cause::AbortedByUser { who: driver.name(self.rank()) }));
+        let _ =
+            self.engine.with(|driver| driver.give_up(Cause::AbortedByUser { who: driver.name(self.rank()) }));
     }
 
-    /// An operation has panicked. Nobody who waits for it, here or elsewhere, shall wait for ever.
+    /// An operation has panicked. The group is given up, so that no rank waits for it for ever.
     pub(super) fn break_down(&self, panic: &(dyn Any + Send)) -> Error {
         self.give_up();
         Error::Internal(format!("an operation of the group panicked: {}", panic_text(panic)))
@@ -238,7 +242,7 @@ impl Core {
         };
         let Some(board) = &self.board else { return self.run_on_links(&request, buffers, deadline, None) };
         let mut board = board.lock();
-        // Nobody waits in here: those who wait for the work do.
+        // Only callers are cancelled, and they wait for the result.
         board.set_cancellable(false);
         let result = match &mut buffers {
             GroupBuffers::InPlace(both) => {
@@ -259,17 +263,17 @@ impl Core {
         Rank::from_index(self.context.me)
     }
 
-    /// Ends the group on this rank. Nobody is waited for.
+    /// Ends the group on this rank, without waiting for others.
     pub(super) fn close(&self) {
         if self.engine.is_of_parent() {
-            // A forked child that lets go of the group does not end it for its parent.
+            // A forked child that drops the group does not end it for its parent.
             return;
         }
-        self.lane.close();
+        self.queue.close();
         if let Some(board) = &self.board {
             match board.try_lock() {
                 Some(board) => board.leave(),
-                // An operation is under way on the line's thread, and can't end any more.
+                // An operation runs on the queue's thread, and cannot end any more.
                 None => self.give_up(),
             }
         }

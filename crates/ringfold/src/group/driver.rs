@@ -5,11 +5,13 @@
 
 mod deadlines;
 mod decision;
+#[cfg(test)]
+mod tests;
 
 use self::decision::Decisions;
-use super::lobby::Lobby;
 use super::notes::Notes;
 use super::operation::{OperationRequest, TransferTag};
+use super::window_hub::WindowHub;
 use crate::all_reduce::HostBuffers;
 use crate::data_plane::{DataPlane, PlaneEvent};
 use crate::{Error, limits};
@@ -17,7 +19,7 @@ use core::time::Duration;
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::mesh::Mesh;
 use ringfold_fabric::poller::Readiness;
-use ringfold_fabric::reactor::{Callback, Drive, Outcomes, Outlook};
+use ringfold_fabric::reactor::{Callback, Drive, Expected, Outcomes, run_guarded};
 use ringfold_proto::cause::{Cause, Departure, PeerName, WaitingPeer};
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::epoch::EpochDescription;
@@ -54,7 +56,7 @@ pub(crate) struct GroupDriver {
     /// Why the group is over.
     fault: Option<Cause>,
     alarm: Alarm,
-    lobby: Arc<Lobby>,
+    windows: Arc<WindowHub>,
     ended: Vec<(CallId, GroupEnded)>,
     /// What the user wants to be done because the group has failed.
     callbacks: Vec<Callback>,
@@ -107,11 +109,13 @@ impl GroupDriver {
         alarm: Alarm,
         restores: bool,
     ) -> Result<Self, Error> {
-        let lobby = Arc::new(Lobby::new(mesh.poller().clone()));
+        let windows = Arc::new(WindowHub::new(mesh.poller().clone()));
         let mut plane = DataPlane::new(mesh, limits::STALL_AFTER, restores);
         let peers = description.members.iter().map(|member| member.peer).collect();
         plane.mesh().admit(description.id, &description.key, peers);
-        plane.open_epoch(&description, description.members[me.index()].peer).map_err(Error::BootstrapFailed)?;
+        plane
+            .open_epoch(&description, description.members[me.index()].peer)
+            .map_err(Error::BootstrapFailed)?;
         Ok(Self {
             clock: Clock::start(),
             plane,
@@ -127,7 +131,7 @@ impl GroupDriver {
             awaits_quiet: Vec::new(),
             fault: None,
             alarm,
-            lobby,
+            windows,
             ended: Vec::new(),
             callbacks: Vec::new(),
         })
@@ -235,9 +239,9 @@ impl GroupDriver {
         &self.description
     }
 
-    /// Where windows hear of the group.
-    pub(crate) fn lobby(&self) -> &Arc<Lobby> {
-        &self.lobby
+    /// What the group's windows share with it.
+    pub(crate) fn windows(&self) -> &Arc<WindowHub> {
+        &self.windows
     }
 
     /// Tells some ranks something, beside all operations.
@@ -308,7 +312,7 @@ impl GroupDriver {
         }
         tracing::debug!(%cause, "the group has failed");
         (self.alarm)(&cause);
-        self.callbacks.extend(self.lobby.fail(&cause));
+        self.callbacks.extend(self.windows.fail(&cause));
         for rank in self.others() {
             let peer = self.description.members[rank.index()].peer;
             self.plane.tell_abort(peer, self.description.id, cause.clone());
@@ -418,7 +422,7 @@ impl GroupDriver {
                 }
             }
             PlaneEvent::Visitor { peer, purpose: Purpose::Window, connection } => {
-                self.lobby.receive(peer, connection);
+                self.windows.receive(peer, connection);
             }
             // Nobody fetches a state or measures a link here.
             PlaneEvent::Visitor { .. } => {}
@@ -448,7 +452,7 @@ impl GroupDriver {
             PlaneEvent::Goodbye { peer } => {
                 if let Some(rank) = self.description.rank_of(peer) {
                     self.left.insert(rank);
-                    self.lobby.leave(rank);
+                    self.windows.leave(rank);
                     self.check_left(now);
                 }
             }
@@ -457,9 +461,18 @@ impl GroupDriver {
 }
 
 impl Drop for GroupDriver {
-    /// However it ends, nobody waits for it any longer.
+    /// A driver that is dropped before [`Drive::finish`] has panicked: the group has failed, and no window waits on.
     fn drop(&mut self) {
-        self.lobby.close(Instant::now());
+        if self.windows.is_closed() {
+            return;
+        }
+        if self.fault.is_none() {
+            let cause = self.lost(self.me, Departure::Died);
+            (self.alarm)(&cause);
+            self.callbacks.extend(self.windows.fail(&cause));
+        }
+        self.callbacks.drain(..).for_each(|callback| run_guarded("a callback", callback));
+        self.windows.close(Instant::now(), || {});
     }
 }
 
@@ -488,26 +501,26 @@ impl Drive for GroupDriver {
         self.pump(now);
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn next_timeout(&self) -> Option<Duration> {
         // After a failure operations end as soon as nothing reads their memory.
         let working = self.running.values().filter(|running| running.stage == Stage::Working);
         let due = working.map(|running| {
             if running.is_collective() { running.deadline.min(running.next_sign) } else { running.deadline }
         });
         let deadline = due.min().filter(|_| self.fault.is_none());
-        self.plane.patience(&self.clock, [deadline, self.doubts_until()])
+        self.plane.next_timeout(&self.clock, [deadline, self.doubts_until()])
     }
 
-    fn stirs(&self) -> bool {
-        self.plane.stirs()
+    fn has_input(&self) -> bool {
+        self.plane.has_input()
     }
 
     fn prepare_sleep(&mut self) -> bool {
         self.plane.prepare_sleep()
     }
 
-    fn outlook(&self) -> Outlook {
-        self.plane.outlook()
+    fn expects(&self) -> Expected {
+        self.plane.expects()
     }
 
     fn is_busy(&self) -> bool {
@@ -534,8 +547,8 @@ impl Drive for GroupDriver {
     }
 
     fn finish(mut self, deadline: Instant) {
-        self.plane.close_links(deadline);
-        self.lobby.close(deadline);
+        let Self { plane, windows, .. } = &mut self;
+        windows.close(deadline, || plane.close_links(deadline));
     }
 
     fn failed(error: Error) -> GroupEnded {

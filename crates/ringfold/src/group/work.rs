@@ -2,8 +2,8 @@
 
 use super::core::Core;
 use super::driver::GroupEnded;
-use super::lane::Job;
 use super::operation::GroupBuffers;
+use super::queue::QueuedCollective;
 use crate::Error;
 use parking_lot::Mutex;
 use ringfold_proto::id::CallId;
@@ -19,7 +19,7 @@ enum Kind {
     /// A collective, in the queue.
     Collective {
         core: Arc<Core>,
-        job: Arc<Job>,
+        job: Arc<QueuedCollective>,
     },
     Transfer {
         core: Arc<Core>,
@@ -29,7 +29,7 @@ enum Kind {
 }
 
 impl GroupWork {
-    pub(super) fn collective(core: Arc<Core>, job: Arc<Job>) -> Self {
+    pub(super) fn collective(core: Arc<Core>, job: Arc<QueuedCollective>) -> Self {
         Self { kind: Kind::Collective { core, job } }
     }
 

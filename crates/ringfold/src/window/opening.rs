@@ -4,14 +4,14 @@
 
 use super::offer::WindowOffer;
 use super::{ExposedMemory, PeerWindow, PutPath, WindowMemory};
-use crate::group::{Connections, Lobby};
+use crate::group::{Connections, WindowHub};
 use crate::{Error, Group, limits};
 use parking_lot::Mutex;
 use ringfold_fabric::bells::Bells;
 use ringfold_fabric::channel::{ChannelId, Handle};
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::dialer::{Credentials, dial_blocking};
-use ringfold_fabric::memory::Memory;
+use ringfold_fabric::memory::RawMemory;
 use ringfold_fabric::shared_memory::MappedMemory;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 pub(super) struct Opening<'a> {
     pub(super) group: &'a Group,
-    pub(super) lobby: Arc<Lobby>,
+    pub(super) hub: Arc<WindowHub>,
     pub(super) description: EpochDescription,
     pub(super) number: u32,
 }
@@ -76,7 +76,7 @@ impl Opening<'_> {
             (super::OwnMemory::Held(Mutex::new(memory)), Vec::new())
         };
         let peers = offers.iter().enumerate().map(|(rank, offer)| {
-            let connection = self.lobby.connection(Rank::from_index(rank)).filter(|_| by_tcp[rank]);
+            let connection = self.hub.connection(Rank::from_index(rank)).filter(|_| by_tcp[rank]);
             let channels = connection.map(|connection| super::PeerChannels {
                 puts: connection.channel(ChannelId(self.number.wrapping_mul(2))),
                 end: connection.channel(ChannelId(self.number.wrapping_mul(2).wrapping_add(1))),
@@ -152,9 +152,9 @@ impl Opening<'_> {
     }
 
     /// Registers this rank's memory, and connects to the ranks that need TCP. Returns the handle of each rank.
-    fn connect(&self, memory: Memory, by_tcp: &[bool]) -> Result<(super::OwnMemory, Vec<Handle>), Error> {
+    fn connect(&self, memory: RawMemory, by_tcp: &[bool]) -> Result<(super::OwnMemory, Vec<Handle>), Error> {
         let name = self.name(self.group.rank());
-        let segment = self.lobby.with_endpoint(&name, |endpoint, _| endpoint.register(memory))?;
+        let segment = self.hub.with_endpoint(&name, |endpoint, _| endpoint.register(memory))?;
         let mut missing = None;
         for round in 0..2 {
             for rank in (0..by_tcp.len()).filter(|rank| by_tcp[*rank] && !self.is_connected(*rank)) {
@@ -187,14 +187,14 @@ impl Opening<'_> {
         let is_missing = |one: usize, other: usize| rows[one][other] == 0 || rows[other][one] == 0;
         for rank in world.clone().filter(|rank| is_missing(me, *rank)) {
             let forget = |connections: &mut Connections| connections.remove(&Rank::from_index(rank));
-            drop(self.lobby.with_endpoint("", |_, connections| Ok(forget(connections)))?);
+            drop(self.hub.with_endpoint("", |_, connections| Ok(forget(connections)))?);
         }
         let mut pairs = world.clone().flat_map(|one| world.clone().map(move |other| (one, other)));
         Ok(pairs.find(|(one, other)| is_missing(*one, *other)))
     }
 
     fn is_connected(&self, rank: usize) -> bool {
-        self.lobby.connection(Rank::from_index(rank)).is_some_and(|connection| !connection.is_over())
+        self.hub.connection(Rank::from_index(rank)).is_some_and(|connection| !connection.is_over())
     }
 
     /// Connects to a rank. In round 0 the lower rank dials, in round 1 the higher one.
@@ -210,7 +210,7 @@ impl Opening<'_> {
             self.accept(rank, &attempt)?
         };
         let (name, peer) = (self.name(self.group.rank()), self.name(rank));
-        let joined = self.lobby.with_endpoint(&name, |endpoint, connections| {
+        let joined = self.hub.with_endpoint(&name, |endpoint, connections| {
             let connection = endpoint.connect(&peer, vec![stream])?;
             connections.insert(Rank::from_index(rank), connection);
             Ok(())
@@ -225,12 +225,12 @@ impl Opening<'_> {
             target: DialTarget::member(Purpose::Window, *id, members[rank].peer),
             secret: Secret::epoch_key(key),
         };
-        dial_blocking(&members[rank].addresses, limits::WINDOW_DIAL_MAX, &credentials, self.lobby.poller())
+        dial_blocking(&members[rank].addresses, limits::WINDOW_DIAL_MAX, &credentials, self.hub.poller())
     }
 
     fn accept(&self, rank: usize, attempt: &[u8; 8]) -> io::Result<BlockingConnection> {
         let until = Instant::now() + limits::WINDOW_ACCEPT_MAX;
-        while let Some(mut stream) = self.lobby.visitor(self.description.members[rank].peer, until) {
+        while let Some(mut stream) = self.hub.accept(self.description.members[rank].peer, until) {
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             let mut received = [0; 8];
             stream.set_read_timeout(Some(left))?;

@@ -1,4 +1,4 @@
-//! Real plans over real memory, held against what a loop over numbers gives.
+//! Runs plans on memory, and compares with a reference.
 
 mod simulated_group;
 
@@ -23,7 +23,7 @@ fn tuning(algorithm: Algorithm, chunk_bytes: u32) -> Tuning {
     Tuning { forced: Some(algorithm), chunk_bytes, window_slots: 3, eager_slots: 2, ..Tuning::default() }
 }
 
-/// A quotient as an element, rounded as the type's division does.
+/// A quotient as an element, rounded like a division of that type.
 fn element(dtype: DType, numerator: i64, denominator: i64) -> Vec<u8> {
     let whole = numerator / denominator;
     let (single, double) = (numerator as f32 / denominator as f32, numerator as f64 / denominator as f64);
@@ -38,7 +38,7 @@ fn element(dtype: DType, numerator: i64, denominator: i64) -> Vec<u8> {
     }
 }
 
-/// Small numbers, of which no sum or product is rounded or wraps.
+/// Small numbers: sums and products are exact.
 fn number(rank: usize, index: usize) -> i64 {
     1 + ((rank * 7 + index * 3 + index / 5) % 2) as i64
 }
@@ -62,14 +62,14 @@ fn buffers(source: &[u8], in_place: bool) -> HostBuffers {
     if in_place {
         return HostBuffers::InPlace(Memory::from(source.to_vec()));
     }
-    // What the target holds before must not matter.
+    // The initial content of the target must not matter.
     HostBuffers::OutOfPlace {
         source: View::from(source.to_vec()),
         target: Memory::from(vec![0xa5; source.len()]),
     }
 }
 
-/// Runs a case on all ranks and compares with the fold.
+/// Runs a case on all ranks and compares with the reference.
 fn check(dtype: DType, op: ReduceOp, world: usize, count: usize, in_place: bool, tuning: Tuning) {
     let descriptor = Descriptor::all_reduce(count as u64, dtype, op);
     let all = (0..world).map(|rank| buffers(&input(dtype, rank, count), in_place)).collect();
@@ -149,7 +149,7 @@ fn quantizations() -> impl Iterator<Item = Quantization> {
     all.into_iter().map(|(algorithm, dtype)| Quantization { algorithm, dtype })
 }
 
-/// Runs a quantised case over these inputs; all ranks must get the same bits.
+/// Runs a quantized case with these inputs; all ranks must get the same bits.
 fn quantised(q: Quantization, op: ReduceOp, inputs: &[Vec<f32>], in_place: bool, tuning: Tuning) -> Vec<f32> {
     let base = Descriptor::all_reduce(inputs[0].len() as u64, DType::F32, op);
     let descriptor = Descriptor { quantization: Some(q), ..base };
@@ -190,7 +190,7 @@ fn quantised_results_have_the_same_bits_everywhere_and_small_errors() {
                         let inputs: Vec<Vec<f32>> =
                             (0..world).map(|rank| (0..count).map(|i| value(rank, i)).collect()).collect();
                         let result = quantised(q, op, &inputs, in_place, tuning(algorithm, 512));
-                        // Each of `world` roundings is by half a step at most, of a range that grows.
+                        // There are `world` roundings of at most half a step of a growing range.
                         let error_max = (world * (world + 1)) as f32 / 255.0;
                         for (i, got) in result.iter().enumerate() {
                             let column = inputs.iter().map(|input| input[i]);
@@ -217,20 +217,20 @@ fn settled_or_stored_regions_are_sent_unchanged() {
     let mut pool = Pool::default();
     let mut workspace =
         TensorWorkspace::new(buffers(values.as_bytes(), true), descriptor, 0, 2, true, &mut pool);
-    let travels = |workspace: &mut TensorWorkspace, region| match workspace.prepare(region) {
+    let sent_bytes = |workspace: &mut TensorWorkspace, region| match workspace.prepare(region) {
         Outgoing::Encoded(region) => workspace.quantized.as_ref().unwrap().encoded(region).to_vec(),
-        _ => panic!("it is quantised"),
+        _ => panic!("not quantized"),
     };
     let region = Region { buffer: OpBuffer::Target, offset: 2, count: 4 };
-    let mut frame = travels(&mut workspace, region.at(OpBuffer::Source));
-    // Bytes that no encoder makes: some element is the lowest, and some the highest.
+    let mut frame = sent_bytes(&mut workspace, region.at(OpBuffer::Source));
+    // Bytes that no encoder produces: it uses the lowest and the highest value.
     frame[16..].fill(100);
     workspace.store(&frame, region);
-    assert_eq!(travels(&mut workspace, region), frame);
+    assert_eq!(sent_bytes(&mut workspace, region), frame);
     workspace.reduce(&frame, region, region, Left::Own);
-    assert_ne!(travels(&mut workspace, region), frame);
+    assert_ne!(sent_bytes(&mut workspace, region), frame);
     workspace.settle(region);
-    let settled = travels(&mut workspace, region);
+    let settled = sent_bytes(&mut workspace, region);
     let mut value = vec![0; 16];
     ringfold_kernels::dequantize(q, DType::F32, &settled, &mut value);
     assert_eq!(workspace.memory.output()[8..24], value);

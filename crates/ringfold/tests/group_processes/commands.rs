@@ -7,23 +7,23 @@ use std::collections::HashMap;
 use std::io::BufRead;
 use std::time::Duration;
 
-/// What came of a command: something to tell, or an error's words.
-type Told = Result<String, String>;
+/// The result of a command: a reply, or the text of an error.
+type Reply = Result<String, String>;
 
-/// Does what it is told until there is nothing more, or an endless operation has failed.
-pub fn play() {
+/// Executes commands until standard input ends, or an endless operation has failed.
+pub fn run() {
     ringfold_lab::log::start();
     let mut group = None;
-    // The test's harness has begun a line of its own.
+    // The test harness has printed an incomplete line.
     println!();
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("a command");
         let mut words = line.split_whitespace();
         let command = words.next().unwrap_or_default();
         let words: Vec<&str> = words.collect();
-        let told = obey(&mut group, command, &words);
-        let outcome = if told.is_ok() { "ok" } else { "failed" };
-        let text = told.unwrap_or_else(|why| why);
+        let reply = execute(&mut group, command, &words);
+        let outcome = if reply.is_ok() { "ok" } else { "failed" };
+        let text = reply.unwrap_or_else(|why| why);
         println!("{outcome} {command} {} {text}", now_ns());
         if command.starts_with("endless") {
             return;
@@ -31,14 +31,14 @@ pub fn play() {
     }
 }
 
-fn obey(group: &mut Option<Group>, command: &str, words: &[&str]) -> Told {
+fn execute(group: &mut Option<Group>, command: &str, words: &[&str]) -> Reply {
     let number = |index: usize| words[index].parse::<usize>().expect("a number");
     match command {
         "connect" => {
-            let made = described(words).connect().map_err(said)?;
-            let told = format!("shared={}", made.is_shared());
-            *group = Some(made);
-            return Ok(told);
+            let connected = builder(words).connect().map_err(text)?;
+            let reply = format!("shared={}", connected.is_shared());
+            *group = Some(connected);
+            return Ok(reply);
         }
         "groups" => return make_groups(number(0), &words[1..]),
         "leave" => {
@@ -69,17 +69,17 @@ fn obey(group: &mut Option<Group>, command: &str, words: &[&str]) -> Told {
         }
         "endless-recvs" => endless(command, || receive(group, number(0), number(1))),
         "failure" => group.failure().map_or(Ok(()), Err),
-        _ => panic!("{command:?} is unknown"),
+        _ => panic!("unknown command {command:?}"),
     }
     .map(|()| String::new())
-    .map_err(said)
+    .map_err(text)
 }
 
-fn said(error: Error) -> String {
+fn text(error: Error) -> String {
     error.to_string()
 }
 
-/// Does something until it fails, and tells when it has gone well for the first time.
+/// Repeats an operation until it fails; prints a line after the first success.
 fn endless(command: &str, mut work: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
     work()?;
     println!("begun {command}");
@@ -92,11 +92,11 @@ fn reduce(group: &Group, count: usize) -> Result<(), Error> {
     let world = group.world() as u32;
     let mut data = vec![group.rank() as u32; count];
     group.all_reduce(&mut data, ReduceOp::Sum)?;
-    assert!(data.iter().all(|sum| *sum == world * (world - 1) / 2), "a sum is wrong");
+    assert!(data.iter().all(|sum| *sum == world * (world - 1) / 2), "wrong sum");
     Ok(())
 }
 
-/// Operations in place until one fails: how many counted, and whether what the last one found is still there.
+/// Repeats in-dir operations until one fails. Returns how many succeeded, and whether the last buffer was restored.
 fn restored(group: &Group, command: &str, op: &str, count: usize) -> String {
     let (me, world) = (group.rank() as u32, group.world() as u32);
     for counted in 0_u32.. {
@@ -108,46 +108,46 @@ fn restored(group: &Group, command: &str, op: &str, count: usize) -> String {
             _ => (group.broadcast(&mut data, 0), counted),
         };
         match outcome {
-            Ok(()) => assert!(data.iter().all(|value| *value == expected), "a result is wrong"),
+            Ok(()) => assert!(data.iter().all(|value| *value == expected), "wrong result"),
             Err(error) => {
-                let is_back = data.iter().all(|value| *value == me + counted);
-                return format!("counted={counted} back={is_back} {error}");
+                let is_restored = data.iter().all(|value| *value == me + counted);
+                return format!("counted={counted} restored={is_restored} {error}");
             }
         }
         if counted == 0 {
             println!("begun {command}");
         }
     }
-    unreachable!("an operation fails before that")
+    unreachable!("an operation fails before")
 }
 
 fn receive(group: &Group, from: usize, count: usize) -> Result<(), Error> {
     let mut data = vec![u32::MAX; count];
     group.recv(&mut data, from)?;
-    assert!(data.iter().all(|value| *value == from as u32), "something else was received");
+    assert!(data.iter().all(|value| *value == from as u32), "wrong data received");
     Ok(())
 }
 
-/// Makes groups one after the other, and says what this process holds after the first and after the last.
-fn make_groups(times: usize, words: &[&str]) -> Told {
+/// Forms groups one after the other. Returns the resource usage of the process after the first and after the last.
+fn make_groups(times: usize, words: &[&str]) -> Reply {
     let settings = settings(words);
     let mut usages = Vec::new();
     for time in 0..=times {
-        let at = meeting_place(&format!("{}-{time}", settings["at"]));
-        let group = described(words).bootstrap(at).connect().map_err(said)?;
-        reduce(&group, 100_000).map_err(said)?;
-        group.barrier().map_err(said)?;
+        let at = bootstrap(&format!("{}-{time}", settings["at"]));
+        let group = builder(words).bootstrap(at).connect().map_err(text)?;
+        reduce(&group, 100_000).map_err(text)?;
+        group.barrier().map_err(text)?;
         drop(group);
         if time == 0 || time == times {
-            let Usage { threads, descriptors, anonymous_bytes, .. } = settled(usages.first());
+            let Usage { threads, descriptors, anonymous_bytes, .. } = settled_usage(usages.first());
             usages.push((threads, descriptors, anonymous_bytes));
         }
     }
     Ok(format!("{usages:?}"))
 }
 
-/// What this process holds. Threads may take a moment to end.
-fn settled(before: Option<&(usize, usize, u64)>) -> Usage {
+/// The usage of this process. Threads may take a moment to end.
+fn settled_usage(before: Option<&(usize, usize, u64)>) -> Usage {
     for _ in 0..200 {
         let usage = Usage::of_this_process().expect("usage");
         if before.is_some_and(|before| (usage.threads, usage.descriptors) == (before.0, before.1)) {
@@ -162,8 +162,8 @@ fn settings<'a>(words: &[&'a str]) -> HashMap<&'a str, &'a str> {
     words.iter().map(|word| word.split_once('=').expect("key=value")).collect()
 }
 
-/// The group that `key=value` words describe.
-fn described(words: &[&str]) -> GroupBuilder {
+/// A group configured by `key=value` words.
+fn builder(words: &[&str]) -> GroupBuilder {
     let settings = settings(words);
     let mut builder = Group::builder();
     if settings.contains_key("environment") {
@@ -174,12 +174,12 @@ fn described(words: &[&str]) -> GroupBuilder {
         builder = match key {
             "rank" => builder.rank(number()),
             "world" => builder.world(number()),
-            "at" => builder.bootstrap(meeting_place(value)),
+            "at" => builder.bootstrap(bootstrap(value)),
             "name" => builder.name(value),
             "token" => builder.token(value),
             "chunk_bytes" => builder.tuning(Tuning { chunk_bytes: number() as u32, ..Tuning::default() }),
             "timeout_ms" => builder.timeout(Duration::from_millis(number() as u64)),
-            "patience_ms" => builder.connect_timeout(Duration::from_millis(number() as u64)),
+            "connect_timeout_ms" => builder.connect_timeout(Duration::from_millis(number() as u64)),
             "restoring" => builder.restore_on_failure(number() == 1),
             "media" => builder.media(match value {
                 "tcp" => Media::Tcp,
@@ -187,13 +187,13 @@ fn described(words: &[&str]) -> GroupBuilder {
                 _ => Media::Auto,
             }),
             "environment" => builder,
-            _ => panic!("{key:?} is unknown"),
+            _ => panic!("unknown setting {key:?}"),
         };
     }
     builder
 }
 
-fn meeting_place(text: &str) -> Bootstrap {
+fn bootstrap(text: &str) -> Bootstrap {
     text.strip_prefix("file:")
         .map_or_else(|| Bootstrap::Address(text.into()), |path| Bootstrap::File(path.into()))
 }

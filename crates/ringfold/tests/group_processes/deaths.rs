@@ -3,7 +3,7 @@
 use super::rank_process::{MANY, MEDIA, Rank, SOON, group, now_ns};
 use std::time::Duration;
 
-/// Kills the last rank; all others say soon that it is gone, and end.
+/// Kills the last rank. All others report it soon, and exit.
 #[track_caller]
 fn kill_last(what: &str, mut ranks: Vec<Rank>) {
     let mut victim = ranks.pop().expect("a rank");
@@ -16,9 +16,9 @@ fn kill_last(what: &str, mut ranks: Vec<Rank>) {
         slowest = slowest.max(answer.at_ns - killed_ns);
         let error = answer.error();
         assert!(error.contains(&name), "{error}");
-        rank.ends();
+        rank.exit();
     }
-    println!("killed in {what}: the last to hear of it did so after {:.1} ms", slowest as f64 / 1e6);
+    println!("killed in {what}: the last rank noticed after {:.1} ms", slowest as f64 / 1e6);
     assert!(slowest < SOON.as_nanos());
 }
 
@@ -28,9 +28,9 @@ fn a_rank_killed_in_a_reduction_is_named_at_once() {
         for (world, count) in [(3, 1), (4, 1), (4, 100_000), (3, MANY)] {
             let mut ranks = group(world, media, "");
             for rank in &mut ranks {
-                rank.tell(format!("endless-reduces {count}"));
+                rank.send_command(format!("endless-reduces {count}"));
             }
-            ranks.iter_mut().for_each(Rank::has_begun);
+            ranks.iter_mut().for_each(Rank::wait_begun);
             std::thread::sleep(Duration::from_millis(50));
             kill_last(&format!("{media} reductions of {count} among {world}"), ranks);
         }
@@ -40,13 +40,13 @@ fn a_rank_killed_in_a_reduction_is_named_at_once() {
 #[test]
 fn a_rank_killed_in_a_broadcast_is_named_at_once() {
     for media in MEDIA {
-        // Whoever dies gets the data, or has it.
+        // The killed rank receives the data, or has it.
         for root in [0, 2] {
             let mut ranks = group(3, media, "");
             for rank in &mut ranks {
-                rank.tell(format!("endless-broadcasts {root} {}", 1 << 20));
+                rank.send_command(format!("endless-broadcasts {root} {}", 1 << 20));
             }
-            ranks.iter_mut().for_each(Rank::has_begun);
+            ranks.iter_mut().for_each(Rank::wait_begun);
             std::thread::sleep(Duration::from_millis(50));
             kill_last(&format!("{media} broadcasts of {root}"), ranks);
         }
@@ -57,14 +57,14 @@ fn a_rank_killed_in_a_broadcast_is_named_at_once() {
 fn a_rank_killed_in_a_transfer_is_named_at_once() {
     for media in MEDIA {
         for count in [1, MANY] {
-            // The others are in no call with it, but are told all the same.
+            // Rank 1 has no call with it, but is notified too.
             for (first, last) in [("sends", "recvs"), ("recvs", "sends")] {
                 let mut ranks = group(3, media, "");
-                ranks[0].tell(format!("endless-{first} 2 {count}"));
-                ranks[2].tell(format!("endless-{last} 0 {count}"));
-                ranks[1].tell("recv 0 10");
-                ranks[0].has_begun();
-                ranks[2].has_begun();
+                ranks[0].send_command(format!("endless-{first} 2 {count}"));
+                ranks[2].send_command(format!("endless-{last} 0 {count}"));
+                ranks[1].send_command("recv 0 10");
+                ranks[0].wait_begun();
+                ranks[2].wait_begun();
                 kill_last(&format!("{media} {last} of {count}"), ranks);
             }
         }
@@ -76,13 +76,13 @@ fn a_rank_killed_outside_of_a_call_fails_the_running_call_and_the_next() {
     for media in MEDIA {
         let mut ranks = group(4, media, "");
         for rank in &mut ranks {
-            rank.tell("barrier");
+            rank.send_command("barrier");
         }
         for rank in &mut ranks {
-            rank.answer().told();
+            rank.answer().ok();
         }
-        // One waits for the victim, the others will only ask later.
-        ranks[0].tell("reduce 10");
+        // Rank 0 waits for the victim; the others call later.
+        ranks[0].send_command("reduce 10");
         std::thread::sleep(Duration::from_millis(200));
         ranks[3].kill9().unwrap();
         let error = ranks[0].answer().error();
@@ -94,7 +94,7 @@ fn a_rank_killed_outside_of_a_call_fails_the_running_call_and_the_next() {
             assert!(error.contains("rank 3 ("), "{command}: {error}");
         }
         ranks.remove(3);
-        ranks.into_iter().for_each(Rank::ends);
+        ranks.into_iter().for_each(Rank::exit);
     }
 }
 
@@ -107,11 +107,11 @@ fn a_rank_killed_while_all_are_idle_is_reported_without_a_call() {
         let until = std::time::Instant::now() + SOON;
         for rank in &mut ranks {
             while rank.ask("failure").is_ok {
-                assert!(std::time::Instant::now() < until, "{media}: nobody says so");
+                assert!(std::time::Instant::now() < until, "{media}: the failure is not reported");
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        ranks.into_iter().for_each(Rank::ends);
+        ranks.into_iter().for_each(Rank::exit);
     }
 }
 
@@ -121,9 +121,9 @@ fn a_stopped_rank_is_named_at_the_timeout_and_sees_the_failure_when_it_continues
         for count in [1, 1 << 20] {
             let mut ranks = group(4, media, "timeout_ms=1500");
             for rank in &mut ranks {
-                rank.tell(format!("endless-reduces {count}"));
+                rank.send_command(format!("endless-reduces {count}"));
             }
-            ranks.iter_mut().for_each(Rank::has_begun);
+            ranks.iter_mut().for_each(Rank::wait_begun);
             let stopped_ns = now_ns();
             ranks[2].stop().unwrap();
             for index in [0, 1, 3] {
@@ -136,8 +136,8 @@ fn a_stopped_rank_is_named_at_the_timeout_and_sees_the_failure_when_it_continues
             }
             ranks[2].cont().unwrap();
             let error = ranks[2].answer().error();
-            assert!(error.contains("rank 2 ("), "the one that was stopped hears: {error}");
-            ranks.into_iter().for_each(Rank::ends);
+            assert!(error.contains("rank 2 ("), "the stopped rank: {error}");
+            ranks.into_iter().for_each(Rank::exit);
         }
     }
 }
@@ -145,20 +145,20 @@ fn a_stopped_rank_is_named_at_the_timeout_and_sees_the_failure_when_it_continues
 #[test]
 fn a_rank_that_does_not_call_is_named_at_the_timeout() {
     for media in MEDIA {
-        // In a ring, rank 0 waits for rank 3, which waits as well.
+        // In a ring, rank 0 waits for rank 3, which waits too.
         for count in [1, 1 << 20] {
             let mut ranks = group(4, media, "timeout_ms=1500");
             let mut idle = ranks.remove(2);
             for rank in &mut ranks {
-                rank.tell(format!("reduce {count}"));
+                rank.send_command(format!("reduce {count}"));
             }
             for mut rank in ranks {
                 let error = rank.answer().error();
                 assert!(error.contains("rank 2 ("), "{media}, {count} elements: {error}");
-                rank.ends();
+                rank.exit();
             }
             assert!(idle.ask("reduce 1").error().contains("rank 2 ("));
-            idle.ends();
+            idle.exit();
         }
     }
 }
@@ -170,14 +170,14 @@ fn a_short_stop_is_not_a_failure() {
         for round in 0..3 {
             ranks[round].stop().unwrap();
             for rank in &mut ranks {
-                rank.tell("reduce 300000");
+                rank.send_command("reduce 300000");
             }
             std::thread::sleep(Duration::from_millis(300));
             ranks[round].cont().unwrap();
             for rank in &mut ranks {
-                rank.answer().told();
+                rank.answer().ok();
             }
         }
-        ranks.into_iter().for_each(Rank::ends);
+        ranks.into_iter().for_each(Rank::exit);
     }
 }

@@ -1,17 +1,17 @@
-//! Whoever else comes to where ranks meet.
+//! Other processes that connect to the bootstrap listener.
 
-use super::rank_process::{Place, Rank, address};
+use super::rank_process::{BootstrapDir, Rank, address};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-fn comer(rank: usize, at: &str, more: &str) -> Rank {
-    let mut comer = Rank::start(format!("rank {rank}"));
-    comer.tell(format!("connect rank={rank} world=2 at={at} {more}"));
-    comer
+fn start_rank(rank: usize, at: &str, more: &str) -> Rank {
+    let mut rank_process = Rank::start(format!("rank {rank}"));
+    rank_process.send_command(format!("connect rank={rank} world=2 at={at} {more}"));
+    rank_process
 }
 
-/// Dials as soon as someone listens.
+/// Connects as soon as rank 0 listens.
 fn dial(at: &str) -> TcpStream {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -24,91 +24,91 @@ fn dial(at: &str) -> TcpStream {
 }
 
 #[track_caller]
-fn meet_all_the_same(mut first: Rank, at: &str) {
-    let mut second = comer(1, at, "");
-    first.answer().told();
-    second.answer().told();
-    first.tell("reduce 10");
-    second.ask("reduce 10").told();
-    first.answer().told();
-    first.ends();
-    second.ends();
+fn check_group_forms(mut first: Rank, at: &str) {
+    let mut second = start_rank(1, at, "");
+    first.answer().ok();
+    second.answer().ok();
+    first.send_command("reduce 10");
+    second.ask("reduce 10").ok();
+    first.answer().ok();
+    first.exit();
+    second.exit();
 }
 
 #[test]
 fn silent_and_invalid_connections_do_not_disturb_the_bootstrap() {
     let at = address();
-    let first = comer(0, &at, "");
+    let first = start_rank(0, &at, "");
     let silent: Vec<_> = (0..20).map(|_| dial(&at)).collect();
-    let mut babbling: Vec<_> = (0..20).map(|_| dial(&at)).collect();
-    for (index, stream) in babbling.iter_mut().enumerate() {
-        // Some are closed on before they have said it all.
+    let mut invalid: Vec<_> = (0..20).map(|_| dial(&at)).collect();
+    for (index, stream) in invalid.iter_mut().enumerate() {
+        // Some are closed before all is written.
         let _ = stream.write_all(&vec![index as u8 * 11; 10 + index * 5000]);
     }
     let mut asking = dial(&at);
     asking.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     asking.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut answer = Vec::new();
-    // It is closed on, or reset; either way it learns little.
+    // The connection is closed or reset.
     let _ = asking.read_to_end(&mut answer);
     assert!(answer.len() < 1000);
     let begun = Instant::now();
-    meet_all_the_same(first, &at);
+    check_group_forms(first, &at);
     assert!(begun.elapsed() < Duration::from_secs(20));
-    drop((silent, babbling));
+    drop((silent, invalid));
 }
 
 #[test]
 fn many_silent_connections_delay_the_bootstrap_only_briefly() {
     let at = address();
-    let first = comer(0, &at, "");
+    let first = start_rank(0, &at, "");
     let silent: Vec<_> = (0..600).map(|_| dial(&at)).collect();
-    meet_all_the_same(first, &at);
+    check_group_forms(first, &at);
     drop(silent);
 }
 
 #[test]
 fn a_rank_with_a_wrong_token_is_rejected_with_a_reason() {
     let at = address();
-    let mut first = comer(0, &at, "token=right");
-    let mut wrong = comer(1, &at, "token=wrong patience_ms=1500");
+    let mut first = start_rank(0, &at, "token=right");
+    let mut wrong = start_rank(1, &at, "token=wrong connect_timeout_ms=1500");
     let error = wrong.answer().error();
     println!("{error}");
     assert!(error.contains("token") || error.contains("secret"), "{error}");
-    wrong.ends();
-    let mut right = comer(1, &at, "token=right");
-    right.answer().told();
-    first.answer().told();
-    first.ends();
-    right.ends();
+    wrong.exit();
+    let mut right = start_rank(1, &at, "token=right");
+    right.answer().ok();
+    first.answer().ok();
+    first.exit();
+    right.exit();
 }
 
 #[test]
 fn rank_0_names_ranks_with_a_wrong_token_when_it_times_out() {
     let at = address();
-    let mut first = comer(0, &at, "token=right patience_ms=3000");
-    let mut wrong = comer(1, &at, "token=wrong patience_ms=1500");
+    let mut first = start_rank(0, &at, "token=right connect_timeout_ms=3000");
+    let mut wrong = start_rank(1, &at, "token=wrong connect_timeout_ms=1500");
     wrong.answer().error();
     let error = first.answer().error();
     assert!(error.contains("rank 1 did not come") && error.contains("token"), "{error}");
-    first.ends();
-    wrong.ends();
+    first.exit();
+    wrong.exit();
 }
 
 #[test]
 fn the_secret_in_the_file_is_required() {
-    let place = Place::new();
-    let first = comer(0, &place.file(), "");
+    let dir = BootstrapDir::new();
+    let first = start_rank(0, &dir.file(), "");
     let until = Instant::now() + Duration::from_secs(20);
     let text = loop {
-        match std::fs::read_to_string(place.path()) {
+        match std::fs::read_to_string(dir.path()) {
             Ok(text) => break text,
             Err(error) => assert!(Instant::now() < until, "{error}"),
         }
         std::thread::sleep(Duration::from_millis(5));
     };
     let address = text.splitn(4, ':').nth(3).and_then(|list| list.trim().split(',').next()).unwrap();
-    let mut guesser = comer(1, address, "patience_ms=500");
-    guesser.answer().error();
-    meet_all_the_same(first, &place.file());
+    let mut without_secret = start_rank(1, address, "connect_timeout_ms=500");
+    without_secret.answer().error();
+    check_group_forms(first, &dir.file());
 }

@@ -1,4 +1,4 @@
-//! Ranks as processes, from the outside.
+//! Rank processes, as the tests control them.
 
 use ringfold_lab::Process;
 use ringfold_lab::socket::{Socket, free_port, listening_ports, sockets};
@@ -12,29 +12,29 @@ use std::time::{Duration, Instant, SystemTime};
 /// Set for processes that are ranks.
 pub const IS_RANK: &str = "RINGFOLD_TEST_IS_RANK";
 
-/// Far more than anything here takes on a machine that has much else to do.
+/// Much longer than anything here takes, also on a loaded machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// What a rank may take to hear of another's end. The aim is a tenth of a second.
+/// How long a rank may take to notice the end of another. The goal is a tenth of a second.
 pub const SOON: Duration = Duration::from_secs(5);
 
-/// Elements of four bytes that make 64 MiB.
+/// Elements of four bytes in 64 MiB.
 pub const MANY: usize = 16 << 20;
 
-/// The media that every promise is tried on.
+/// The media that every test uses.
 pub const MEDIA: [&str; 2] = ["tcp", "auto"];
 
-/// The time, by a clock that all processes share.
+/// The time, by a clock shared by all processes.
 pub fn now_ns() -> u128 {
     SystemTime::UNIX_EPOCH.elapsed().expect("a clock").as_nanos()
 }
 
-/// A process that is a rank, or will be.
+/// The process of a rank.
 pub struct Rank {
     process: Process,
 }
 
-/// What a rank answered.
+/// The answer of a rank.
 #[derive(Debug)]
 pub struct Answer {
     pub is_ok: bool,
@@ -43,17 +43,17 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The error that was to come.
+    /// The error; panics if the command succeeded.
     #[track_caller]
     pub fn error(self) -> String {
-        assert!(!self.is_ok, "it went well: {}", self.text);
+        assert!(!self.is_ok, "unexpected success: {}", self.text);
         self.text
     }
 
-    /// What it told.
+    /// The reply; panics if the command failed.
     #[track_caller]
-    pub fn told(self) -> String {
-        assert!(self.is_ok, "it failed: {}", self.text);
+    pub fn ok(self) -> String {
+        assert!(self.is_ok, "the command failed: {}", self.text);
         self.text
     }
 }
@@ -64,7 +64,7 @@ impl Rank {
         Self::start_in(name, &[])
     }
 
-    /// As [`Rank::start`], with variables in its environment.
+    /// As [`Rank::start`], with environment variables.
     pub fn start_in(name: impl Into<String>, variables: &[(&str, String)]) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["group_processes::rank_process_main", "--exact", "--nocapture", "--test-threads=1"]);
@@ -72,9 +72,9 @@ impl Rank {
         Self { process: Process::spawn(name, command).expect("a process") }
     }
 
-    /// Gives a command.
+    /// Sends a command.
     #[track_caller]
-    pub fn tell(&mut self, command: impl AsRef<str>) {
+    pub fn send_command(&mut self, command: impl AsRef<str>) {
         self.process.send(command.as_ref()).unwrap();
     }
 
@@ -89,16 +89,16 @@ impl Rank {
         Answer { is_ok: outcome == Some("ok"), at_ns, text: words.next().unwrap_or_default().into() }
     }
 
-    /// Gives a command and waits for what comes of it.
+    /// Sends a command and waits for its answer.
     #[track_caller]
     pub fn ask(&mut self, command: impl AsRef<str>) -> Answer {
-        self.tell(command);
+        self.send_command(command);
         self.answer()
     }
 
-    /// Waits until an endless operation is under way.
+    /// Waits until an endless operation has succeeded once.
     #[track_caller]
-    pub fn has_begun(&mut self) {
+    pub fn wait_begun(&mut self) {
         self.process.wait_for_line("begun", LONG).unwrap();
     }
 
@@ -108,15 +108,14 @@ impl Rank {
         let until = Instant::now() + LONG;
         let address: SocketAddr = at.parse().expect("an address");
         while !listening_ports(self.pid()).unwrap().contains(&address.port()) {
-            assert!(Instant::now() < until, "it does not listen");
+            assert!(Instant::now() < until, "the rank does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Waits until so many ranks have connected to this one, and it has read what they sent. It has then registered
-    /// them, or does so in a moment.
+    /// Waits until this many ranks have connected to this one, and it has read their data: it registers them soon.
     #[track_caller]
-    pub fn await_visitors(&self, count: usize) {
+    pub fn await_connections(&self, count: usize) {
         let until = Instant::now() + LONG;
         let is_there = |socket: &Socket| !socket.listens && socket.unread_bytes == 0;
         while sockets(self.pid()).unwrap().iter().filter(|socket| is_there(socket)).count() < count {
@@ -126,9 +125,9 @@ impl Rank {
         std::thread::sleep(Duration::from_millis(200));
     }
 
-    /// It has nothing more to do, and ends by itself.
+    /// Closes standard input, and waits until the process exits.
     #[track_caller]
-    pub fn ends(mut self) {
+    pub fn exit(mut self) {
         self.process.close_stdin();
         let status = self.process.wait_exit(SOON).unwrap();
         assert!(status.success(), "{}", self.process.error("ended badly"));
@@ -149,57 +148,59 @@ impl DerefMut for Rank {
     }
 }
 
-/// Processes that have met and are a group.
+/// Starts processes that form a group.
 #[track_caller]
 pub fn group(world: usize, media: &str, more: &str) -> Vec<Rank> {
-    let place = Place::new();
+    let dir = BootstrapDir::new();
     let mut ranks: Vec<_> = (0..world).map(|rank| Rank::start(format!("rank {rank}"))).collect();
     for (index, rank) in ranks.iter_mut().enumerate() {
-        rank.tell(format!("connect rank={index} world={world} media={media} at={} {more}", place.file()));
+        rank.send_command(format!(
+            "connect rank={index} world={world} media={media} at={} {more}",
+            dir.file()
+        ));
     }
     for rank in &mut ranks {
-        assert_eq!(rank.answer().told(), format!("shared={}", media == "auto"));
+        assert_eq!(rank.answer().ok(), format!("shared={}", media == "auto"));
     }
     ranks
 }
 
-/// A folder of its own for a meeting, gone with this.
-pub struct Place {
+/// A temporary directory for a bootstrap file, removed on drop.
+pub struct BootstrapDir {
     folder: PathBuf,
 }
 
-impl Place {
+impl BootstrapDir {
     pub fn new() -> Self {
-        static PLACES: AtomicUsize = AtomicUsize::new(0);
-        let number = PLACES.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("ringfold-meeting-{}-{number}", std::process::id()));
+        static DIRS: AtomicUsize = AtomicUsize::new(0);
+        let number = DIRS.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("ringfold-bootstrap-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         Self { folder }
     }
 
-    /// The file to meet at, as a setting.
+    /// The bootstrap file, as a setting.
     pub fn file(&self) -> String {
         format!("file:{}", self.path().display())
     }
 
-    /// The file to meet at.
+    /// The bootstrap file.
     pub fn path(&self) -> PathBuf {
-        self.folder.join("meet")
+        self.folder.join("bootstrap")
     }
 
-    /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 }
 
-impl Drop for Place {
+impl Drop for BootstrapDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// An address of this host that nobody listens at.
+/// A free address of this host.
 pub fn address() -> String {
     format!("127.0.0.1:{}", free_port())
 }

@@ -23,7 +23,27 @@ impl Marks for AtomicU64 {
     }
 }
 
-/// A futex: the kernel compares and queues under a lock of its own. No timeout ever wakes anybody.
+/// Marks of a broken protocol: nothing orders a mark and what is published.
+#[derive(Default)]
+struct UnfencedMarks(AtomicU64);
+
+impl Marks for UnfencedMarks {
+    fn set(&self, bits: u64) {
+        self.0.fetch_or(bits, Ordering::AcqRel);
+    }
+
+    fn clear(&self, bits: u64) -> u64 {
+        self.0.fetch_and(!bits, Ordering::AcqRel) & bits
+    }
+
+    fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn fence() {}
+}
+
+/// A futex: the kernel compares and queues under a lock of its own. No timeout ever wakes a thread.
 #[derive(Default)]
 struct Futex {
     rung: AtomicU32,
@@ -50,15 +70,36 @@ impl Bell for Futex {
     }
 }
 
+/// A futex that only notes that a thread would block.
 #[derive(Default)]
-struct Place {
-    /// What is waited for.
-    words: [AtomicU32; 2],
-    marks: AtomicU64,
-    bell: Futex,
+struct DryFutex {
+    rung: AtomicU32,
+    blocked: AtomicU32,
 }
 
-impl Place {
+impl Bell for DryFutex {
+    fn rung(&self) -> u32 {
+        self.rung.load(Ordering::SeqCst)
+    }
+
+    fn block(&self, seen: u32, _at_most: Duration) {
+        self.blocked.store(u32::from(self.rung() == seen), Ordering::SeqCst);
+    }
+
+    fn ring(&self) {
+        self.rung.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Two words that threads wait for, and what they block on.
+#[derive(Default)]
+struct Words<M = AtomicU64, B = Futex> {
+    words: [AtomicU32; 2],
+    marks: M,
+    bell: B,
+}
+
+impl<M: Marks, B: Bell> Words<M, B> {
     fn is_set(&self, word: usize) -> bool {
         self.words[word].load(Ordering::Acquire) != 0
     }
@@ -76,32 +117,75 @@ impl Place {
     }
 }
 
-fn explore(scenario: impl Fn(Arc<Place>) + Send + Sync + 'static) {
+fn explore<M, B>(scenario: impl Fn(Arc<Words<M, B>>) + Send + Sync + 'static)
+where
+    M: Marks + Default + 'static,
+    B: Bell + Default + 'static,
+{
     let mut model = loom::model::Builder::new();
-    // More switches against a thread's will find nothing new here, and take minutes.
+    // More preemptions find nothing new here, and take minutes.
     model.preemption_bound = Some(3);
-    model.check(move || scenario(Arc::new(Place::default())));
+    model.check(move || scenario(Arc::new(Words::default())));
 }
 
 #[test]
-fn a_waiter_is_never_left_asleep() {
-    explore(|place| {
-        let waker = place.clone();
+fn no_waiter_is_left_asleep() {
+    explore(|words: Arc<Words>| {
+        let waker = words.clone();
         let thread = loom::thread::spawn(move || waker.publish(0));
-        place.wait(|| place.is_set(0));
+        words.wait(|| words.is_set(0));
         thread.join().unwrap();
+    });
+}
+
+/// Panics if in some interleaving a thread blocks by `block` and is not woken by what is published.
+fn expect_wake_up<M: Marks + Default + Send + Sync + 'static>(block: fn(&Words<M, DryFutex>)) {
+    explore(move |words: Arc<Words<M, DryFutex>>| {
+        let waker = words.clone();
+        let thread = loom::thread::spawn(move || waker.publish(0));
+        block(&words);
+        thread.join().unwrap();
+        let is_blocked = words.bell.blocked.load(Ordering::SeqCst) == 1;
+        assert!(!is_blocked || words.bell.rung() > 0, "lost wake-up");
+    });
+}
+
+#[test]
+fn a_waiter_is_woken_whenever_it_blocks() {
+    expect_wake_up::<AtomicU64>(|words| {
+        sleep::block(&words.marks, 1, &words.bell, Duration::MAX, || words.is_set(0));
+    });
+}
+
+#[test]
+#[should_panic(expected = "lost wake-up")]
+fn the_model_finds_the_wake_up_that_is_lost_without_fences() {
+    expect_wake_up::<UnfencedMarks>(|words| {
+        sleep::block(&words.marks, 1, &words.bell, Duration::MAX, || words.is_set(0));
+    });
+}
+
+#[test]
+#[should_panic(expected = "lost wake-up")]
+fn the_model_finds_the_wake_up_that_is_lost_if_the_mark_is_set_after_the_last_check() {
+    expect_wake_up::<AtomicU64>(|words| {
+        let seen = words.bell.rung();
+        if !words.is_set(0) {
+            sleep::prepare(&words.marks, 1);
+            words.bell.block(seen, Duration::MAX);
+        }
     });
 }
 
 #[test]
 fn two_waiters_of_one_mark_are_both_woken() {
-    explore(|place| {
+    explore(|words: Arc<Words>| {
         let threads = [0, 1].map(|word| {
-            let place = place.clone();
-            loom::thread::spawn(move || place.wait(|| place.is_set(word)))
+            let words = words.clone();
+            loom::thread::spawn(move || words.wait(|| words.is_set(word)))
         });
-        place.publish(0);
-        place.publish(1);
+        words.publish(0);
+        words.publish(1);
         for thread in threads {
             thread.join().unwrap();
         }
@@ -109,23 +193,23 @@ fn two_waiters_of_one_mark_are_both_woken() {
 }
 
 #[test]
-fn of_two_wakers_that_fulfil_a_wish_together_one_wakes() {
-    explore(|place| {
+fn of_two_wakers_that_meet_a_need_together_one_wakes() {
+    explore(|words: Arc<Words>| {
         let threads = [0, 1].map(|word| {
-            let place = place.clone();
+            let words = words.clone();
             loom::thread::spawn(move || {
-                // As the board does: only a waker that sees the whole wish fulfilled takes the mark.
-                place.words[word].store(1, Ordering::SeqCst);
-                if sleep::sleepers(&place.marks) != 0
-                    && place.is_set(0)
-                    && place.is_set(1)
-                    && sleep::claim(&place.marks, 1)
+                // As the board does: only a waker that sees the whole need met takes the mark.
+                words.words[word].store(1, Ordering::SeqCst);
+                if sleep::sleepers(&words.marks) != 0
+                    && words.is_set(0)
+                    && words.is_set(1)
+                    && sleep::claim(&words.marks, 1)
                 {
-                    place.bell.ring();
+                    words.bell.ring();
                 }
             })
         });
-        place.wait(|| place.is_set(0) && place.is_set(1));
+        words.wait(|| words.is_set(0) && words.is_set(1));
         for thread in threads {
             thread.join().unwrap();
         }

@@ -1,4 +1,4 @@
-//! How words travel: connections keep order, and break as tests want them to.
+//! Delivery of messages and actions.
 
 use super::test_peer::ProbeRequest;
 use super::{OpState, PeerIndex, TestRun};
@@ -13,20 +13,20 @@ use std::time::Duration;
 /// A control connection.
 #[derive(Default)]
 pub struct ControlConnection {
-    /// None for a raw_connection: whatever it is told is only written down.
+    /// `None` for a raw connection: messages to it are only recorded.
     who: Option<PeerIndex>,
     up: VecDeque<Numbered<ToMaster>>,
     down: VecDeque<Numbered<ToPeer>>,
-    /// The peer closed it, or lost it: the master notices when it has read what came before.
+    /// The peer closed or lost it. The master notices after the messages before that.
     ends_up: bool,
     /// The master closed it.
     ends_down: bool,
-    /// The peer's end is gone, and the master has no way to know.
+    /// The peer's end is closed, and the master does not notice.
     half_open: bool,
 }
 
 impl TestRun {
-    /// Carries everything that was said to its end.
+    /// Delivers all messages, and carries out all actions.
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
             let acted = self.act_master() | self.act_peers();
@@ -35,17 +35,17 @@ impl TestRun {
                 return;
             }
         }
-        panic!("the machines never come to rest");
+        panic!("the machines do not come to rest");
     }
 
-    /// Lets time go by, from one timeout to the next.
+    /// Advances the time, from one timeout to the next.
     pub fn advance_time(&mut self, duration: Duration) {
         let until = self.now + duration;
         self.settle();
         let mut still = 0;
         while let Some(next) = self.next_timeout().filter(|t| *t <= until) {
             still = if next <= self.now { still + 1 } else { 0 };
-            assert!(still < 1000, "a timeout comes again and again at {}", self.now);
+            assert!(still < 1000, "a timeout repeats at {}", self.now);
             self.now = self.now.max(next);
             self.fire();
         }
@@ -71,7 +71,7 @@ impl TestRun {
         peers.chain(self.master.as_ref().and_then(|m| m.poll_timeout())).min()
     }
 
-    /// The process is gone; its connections break once what it said has arrived.
+    /// Ends a process. Its connections break after its messages have arrived.
     pub fn kill(&mut self, who: PeerIndex) {
         self.settle();
         self.peers[who.0].alive = false;
@@ -86,13 +86,13 @@ impl TestRun {
         self.settle();
     }
 
-    /// A peer says goodbye.
+    /// A peer leaves.
     pub fn leave(&mut self, who: PeerIndex) {
         self.peer(who).leave();
         self.settle();
     }
 
-    /// The master is gone, and all connections with it.
+    /// Ends the master and all connections.
     pub fn crash_master(&mut self) {
         self.settle();
         self.master = None;
@@ -105,14 +105,14 @@ impl TestRun {
         self.settle();
     }
 
-    /// Another life of the master, to which all come back at once who can.
+    /// Restarts the master; peers return at once.
     pub fn restart_master(&mut self) {
         self.crash_master();
         self.start_master();
         self.advance_time(Duration::from_secs(1));
     }
 
-    /// A peer's connection breaks, and the master does not notice; what is under way to the peer is lost.
+    /// Breaks a peer's connection. Messages in transit are lost, and the master does not notice.
     pub fn break_unnoticed(&mut self, who: PeerIndex) {
         let Some(conn) = self.peers[who.0].control.take() else { return };
         if let Some(connection) = self.connections.get_mut(&conn) {
@@ -132,7 +132,7 @@ impl TestRun {
         self.peers[who.0].held_up = true;
     }
 
-    /// Everything that was held goes on.
+    /// Ends all holds and cuts of a peer.
     pub fn release(&mut self, who: PeerIndex) {
         let test_peer = &mut self.peers[who.0];
         (test_peer.held_down, test_peer.held_up, test_peer.cut, test_peer.frozen) =
@@ -140,7 +140,7 @@ impl TestRun {
         self.settle();
     }
 
-    /// From now on the two cannot reach each other.
+    /// Cuts the link between two peers for good.
     pub fn cut(&mut self, a: PeerIndex, b: PeerIndex) {
         self.cuts.insert(pair(a, b));
         if self.linked.remove(&pair(a, b)) {
@@ -151,12 +151,12 @@ impl TestRun {
         self.settle();
     }
 
-    /// Links between the two are never made, and nobody says that they can't be.
+    /// Requests for a link between the two are never answered.
     pub fn make_slow(&mut self, a: PeerIndex, b: PeerIndex) {
         self.slow.insert(pair(a, b));
     }
 
-    /// A link that was slow is there.
+    /// Makes a link that was slow.
     pub fn complete_link(&mut self, a: PeerIndex, b: PeerIndex) {
         self.slow.remove(&pair(a, b));
         self.linked.insert(pair(a, b));
@@ -166,7 +166,7 @@ impl TestRun {
         self.settle();
     }
 
-    /// The link breaks, and is made anew at once.
+    /// Breaks a link, which is made again at once.
     pub fn break_link(&mut self, a: PeerIndex, b: PeerIndex) {
         assert!(self.linked.remove(&pair(a, b)));
         let (now, ids) = (self.now, (self.id(a), self.id(b)));
@@ -175,7 +175,7 @@ impl TestRun {
         self.settle();
     }
 
-    /// A connection of somebody who is no peer machine, and says what it likes.
+    /// A connection without a peer machine, on which tests send arbitrary messages.
     pub fn raw_connection(&mut self, peer: PeerId) -> ConnId {
         self.next_conn += 1;
         let (now, conn) = (self.now, ConnId(self.next_conn));
@@ -184,21 +184,21 @@ impl TestRun {
         conn
     }
 
-    /// Something arrives at the master on a connection, outside of the numbering.
+    /// Passes an unnumbered message to the master.
     pub fn forge_on(&mut self, conn: ConnId, message: ToMaster) {
         self.forge_numbered(conn, Numbered { number: 0, acknowledged: 0, message });
     }
 
     pub fn forge_numbered(&mut self, conn: ConnId, message: Numbered<ToMaster>) {
-        message.check().expect("within the bounds that the codec enforces");
+        message.check().expect("within the limits of the codec");
         let now = self.now;
         self.master().handle_message(now, conn, message);
         self.settle();
     }
 
-    /// A peer says what its machine never would.
+    /// Sends a message that the machine of the peer would not send.
     pub fn forge(&mut self, who: PeerIndex, message: ToMaster) {
-        let conn = self.peers[who.0].control.expect("a line to the master");
+        let conn = self.peers[who.0].control.expect("a connection to the master");
         self.forge_on(conn, message);
     }
 
@@ -262,7 +262,7 @@ impl TestRun {
                 self.peers[who.0].control.take_if(|control| *control == conn);
                 let cut = self.peers[who.0].cut;
                 if let Some(connection) = self.connections.get_mut(&conn) {
-                    // Over a cut cable not even the end of a connection is heard of.
+                    // The master does not notice the end of a connection that is cut.
                     (connection.ends_up, connection.half_open) = (!cut, cut);
                 }
             }
@@ -320,7 +320,7 @@ impl TestRun {
         let now = self.now;
         let id = self.id(who);
         if self.peers[who.0].cut || self.master.is_none() {
-            return self.peer(who).handle_dial_failed(now, "nobody listens", true);
+            return self.peer(who).handle_dial_failed(now, "no answer", true);
         }
         self.next_conn += 1;
         let conn = ConnId(self.next_conn);
@@ -356,7 +356,7 @@ impl TestRun {
         }
     }
 
-    /// One word in every direction that is free.
+    /// Delivers one message in every direction.
     fn deliver(&mut self) -> bool {
         let mut any = false;
         for conn in self.connections.keys().copied().collect::<Vec<_>>() {
@@ -418,7 +418,7 @@ impl TestRun {
         false
     }
 
-    /// Everyone who calls has been answered like this.
+    /// Checks the results of calls.
     #[track_caller]
     pub fn assert_results(
         &self,
@@ -431,12 +431,12 @@ impl TestRun {
     }
 }
 
-/// The same for a pair in either order.
+/// A pair in canonical order.
 pub fn pair(a: PeerIndex, b: PeerIndex) -> (PeerIndex, PeerIndex) {
     (a.min(b), a.max(b))
 }
 
-/// Tries all rings: fine for a handful. Whoever is in the way is left out, the newest first.
+/// Tries all rings. Leaves out members that block one, the newest first.
 fn solve(request: &TourRequest) -> TourSolution {
     let count = request.nodes.len();
     let is_cut = |a: usize, b: usize| request.unreachable.contains(&(a, b));
@@ -447,9 +447,9 @@ fn solve(request: &TourRequest) -> TourSolution {
             let ids = |of: &[usize]| of.iter().map(|i| request.nodes[*i]).collect();
             return TourSolution { order: ids(&ring), left_out: ids(&left_out) };
         }
-        // The newest of those with the fewest ways.
-        let ways = |i: &usize| here.iter().filter(|j| *j != i && !is_cut(*i, **j)).count();
-        let worst = here.iter().copied().min_by_key(|i| (ways(i), usize::MAX - i));
+        // The newest of those with the fewest links.
+        let links = |i: &usize| here.iter().filter(|j| *j != i && !is_cut(*i, **j)).count();
+        let worst = here.iter().copied().min_by_key(|i| (links(i), usize::MAX - i));
         left_out.extend(worst);
     }
 }

@@ -1,4 +1,4 @@
-//! The peers on the test run, and what their drivers were asked to do.
+//! The peers of a test run, and the actions of their machines.
 
 use ringfold_proto::cause::WaitWarning;
 use ringfold_proto::descriptor::Descriptor;
@@ -8,11 +8,11 @@ use ringfold_proto::peer::{Completion, Failure, Peer};
 use ringfold_proto::shared_state::Assignment;
 use std::collections::BTreeMap;
 
-/// A peer by its number on the test run.
+/// The index of a peer in the test run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct PeerIndex(pub usize);
 
-/// What became of an operation on one peer.
+/// The state of an operation on one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpState {
     Running,
@@ -22,7 +22,7 @@ pub enum OpState {
     Skipped,
 }
 
-/// A pair that a peer was asked to measure.
+/// A requested probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProbeRequest {
     pub probe: u64,
@@ -34,15 +34,15 @@ pub struct TestPeer {
     pub peer: Peer,
     pub name: String,
     pub alive: bool,
-    /// Stopped: its sockets stay, but nothing in it moves.
+    /// Stopped: its connections stay open, and it does nothing.
     pub frozen: bool,
-    /// Its cable to the master is cut: nothing comes through, no end notices.
+    /// Cut off from the master: no message arrives, and neither end notices.
     pub cut: bool,
-    /// What the master says is under way, and does not arrive.
+    /// Whether messages of the master are held in transit.
     pub held_down: bool,
-    /// What it says is under way, and does not arrive.
+    /// Whether messages to the master are held in transit.
     pub held_up: bool,
-    /// Whether the executor keeps the buffers of decided operations for now.
+    /// Whether the executor does not release the buffers of decided operations.
     pub keeps_buffers: bool,
     pub control: Option<ConnId>,
     pub connecting: Option<CallId>,
@@ -53,7 +53,7 @@ pub struct TestPeer {
     pub closed: Vec<EpochId>,
     pub probes: Vec<ProbeRequest>,
     pub assignments: Vec<(CallId, u64, Assignment)>,
-    /// What its log says of calls that wait.
+    /// Warnings in its log.
     pub warnings: Vec<WaitWarning>,
 }
 
@@ -81,7 +81,7 @@ impl TestPeer {
         }
     }
 
-    /// Whether its driver does anything.
+    /// Whether its driver runs.
     pub fn is_running(&self) -> bool {
         self.alive && !self.frozen
     }

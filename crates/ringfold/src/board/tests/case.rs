@@ -1,4 +1,4 @@
-//! Collectives to be tried, and what they should come to, computed in the plainest way.
+//! Random collectives, and a reference implementation.
 
 use super::super::{Operands, Pieces, PiecesMut};
 use ringfold_plan::layout::Layout;
@@ -8,7 +8,7 @@ use ringfold_proto::dtype::DType;
 use ringfold_proto::id::Rank;
 use ringfold_proto::reduce_op::ReduceOp;
 
-/// Numbers that look random.
+/// A pseudorandom generator.
 pub(super) struct TestRng(pub(super) u64);
 
 impl TestRng {
@@ -23,7 +23,7 @@ pub(super) struct Case {
     pub(super) descriptor: Descriptor,
     pub(super) layouts: Vec<Layout>,
     pub(super) in_place: bool,
-    /// Elements from whom to whom, for what is dealt; of each rank's part, else.
+    /// Elements per pair of ranks; for other collectives, the size of each part.
     pairs: Vec<Vec<usize>>,
     lists: bool,
 }
@@ -31,20 +31,20 @@ pub(super) struct Case {
 const COLLECTIVES: usize = 9;
 
 impl Case {
-    /// Some collective with some sizes.
+    /// A random collective with random sizes.
     pub(super) fn draw(world: usize, slot_bytes: usize, turn: usize, rng: &mut TestRng) -> Self {
         let bytes = match rng.below(5) {
             0 => rng.below(3),
             1 => rng.below(64),
             2 => slot_bytes * world + rng.below(9) - 4,
             3 => rng.below(slot_bytes * 4),
-            // Beyond what is done in one hop.
+            // More than a one-shot reduction.
             _ => 16_000 + rng.below(40 * slot_bytes),
         };
         Self::new(world, bytes, turn + rng.below(COLLECTIVES), rng.below(3), rng)
     }
 
-    /// Each collective once, in each of its forms.
+    /// All collectives in all their forms.
     pub(super) fn all(world: usize, bytes: usize, rng: &mut TestRng) -> Vec<Self> {
         let forms = (0..COLLECTIVES).flat_map(|which| (0..3).map(move |form| (which, form)));
         forms.map(|(which, form)| Self::new(world, bytes, which, form, rng)).collect()
@@ -71,11 +71,12 @@ impl Case {
             Collective::AllToAll,
         ][which % COLLECTIVES];
         let count = bytes / dtype.bytes();
-        let is_dealt = matches!(
+        let is_pairwise = matches!(
             collective,
             Collective::Gather { .. } | Collective::Scatter { .. } | Collective::AllToAll
         );
-        let has_parts = is_dealt || matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+        let has_parts =
+            is_pairwise || matches!(collective, Collective::AllGather | Collective::ReduceScatter);
         let even = Parts::even(count as u64, world as u16);
         let mut sizes: Vec<usize> = (0..world).map(|rank| even.part(rank).count as usize).collect();
         if form > 0 {
@@ -102,7 +103,7 @@ impl Case {
                 descriptor.count = total as u64;
                 vec![Layout::Parts(sizes.iter().map(|size| *size as u64).collect()); world]
             }
-            2 if is_dealt => {
+            2 if is_pairwise => {
                 descriptor.count = 0;
                 if collective == Collective::AllToAll {
                     let mut wild = |size: &mut usize| *size = rng.below(2 * *size + 2);
@@ -138,7 +139,7 @@ impl Case {
         parts.part(rank).count as usize * self.element()
     }
 
-    /// What a rank brings, and room for what it gets.
+    /// The buffers of a rank.
     pub(super) fn buffers(&self, me: usize, rng: &mut TestRng) -> RankBuffers {
         let whole = self.descriptor.count as usize * self.element();
         let sum = |sizes: &mut dyn Iterator<Item = usize>| sizes.sum::<usize>() * self.element();
@@ -173,7 +174,7 @@ impl Case {
         let mut input_bytes = random(input.iter().sum(), rng);
         let mut output_bytes = vec![0xaa; output.iter().sum()];
         if self.in_place {
-            // The one buffer is kept as the output, and the input as it was.
+            // The buffer is `output`; `input` is a copy of its initial content.
             output_bytes = match self.descriptor.collective {
                 Collective::AllGather => {
                     let start: usize = output[..me].iter().sum();
@@ -205,7 +206,7 @@ impl Case {
         }
     }
 
-    /// What a rank should have at the end.
+    /// The expected result of a rank.
     pub(super) fn expected(&self, me: usize, inputs: &[Vec<u8>]) -> Vec<u8> {
         let world = inputs.len();
         let element = self.element();
@@ -263,18 +264,18 @@ fn each<const N: usize>(sum: &mut [u8], operand: &[u8], f: impl Fn([u8; N], [u8;
     }
 }
 
-/// One rank's memory.
+/// The buffers of one rank.
 pub(super) struct RankBuffers {
     pub(super) input: Vec<u8>,
     output: Vec<u8>,
     pub(super) in_place: bool,
     cuts: (Vec<usize>, Vec<usize>),
     lists: bool,
-    /// The part of the buffer that is the result.
+    /// The part of the buffer with the result.
     own: Option<core::ops::Range<usize>>,
 }
 
-/// The same, as it is given to the board.
+/// The buffers as slices, for the board.
 pub(super) struct BufferLists<'a> {
     input: Vec<&'a [u8]>,
     output: Vec<&'a mut [u8]>,
@@ -283,9 +284,9 @@ pub(super) struct BufferLists<'a> {
 }
 
 impl RankBuffers {
-    /// Whether it has what it should.
+    /// Whether the result is right.
     pub(super) fn is_right(&self, expected: &[u8]) -> bool {
-        // A root may have no room for what it broadcasts.
+        // The root of a broadcast may have no output.
         let has_no_room = self.output.is_empty() && self.input == expected;
         has_no_room || expected == self.own.clone().map_or(&self.output[..], |own| &self.output[own])
     }

@@ -1,4 +1,4 @@
-//! Ranks that really run at the same time.
+//! Ranks in concurrent threads.
 
 use super::case::{BufferLists, Case, RankBuffers, TestRng};
 use super::*;
@@ -41,8 +41,8 @@ fn a_missing_rank_is_named_and_the_board_is_aborted_for_all() {
     let barrier = Descriptor::all_reduce(0, DType::U8, ReduceOp::Sum).with_collective(Collective::Barrier);
     let tuning = Tuning::default();
     let outcomes: Vec<_> = std::thread::scope(|scope| {
-        let run = |board: &'_ mut Board, patience_ms: u64| {
-            let deadline = move || Instant::now() + Duration::from_millis(patience_ms);
+        let run = |board: &'_ mut Board, timeout_ms: u64| {
+            let deadline = move || Instant::now() + Duration::from_millis(timeout_ms);
             board.run(&barrier, &Layout::Even, &tuning, Operands::none(), deadline)
         };
         let [zero, one, _] = &mut boards[..] else { unreachable!() };

@@ -1,5 +1,6 @@
-//! Some ranks in one thread: real plans, real executors and workspaces, and a medium that carries bytes at
-//! random times. A frame's bytes are read from the sender's memory only when they arrive.
+//! Ranks in one thread: real plans, executors and workspaces, and a medium that delivers at random times.
+//!
+//! The bytes of a frame are read from the sender's memory only when it is delivered.
 
 use super::super::{Outgoing, Pool, TensorWorkspace};
 use crate::all_reduce::HostBuffers;
@@ -29,11 +30,11 @@ const OP: OpId = OpId { epoch: EPOCH, tag: Tag(3), seq: Seq(0) };
 #[derive(Clone, Copy, PartialEq)]
 pub enum Ending {
     Committed,
-    /// After so many events.
+    /// After this many events.
     Aborted(u64),
 }
 
-/// Runs an operation; returns what the ranks' target memory holds then.
+/// Runs an operation, and returns the targets of all ranks.
 pub fn run(
     descriptors: &[Descriptor],
     buffers: Vec<HostBuffers>,
@@ -49,7 +50,7 @@ pub fn run(
     group.run(end);
     let take = |node: Node| {
         drop(node.executor);
-        let workspace = Rc::into_inner(node.workspace).expect("nobody holds on to it").into_inner();
+        let workspace = Rc::into_inner(node.workspace).expect("no other reference").into_inner();
         let output = workspace.memory.output().to_vec();
         workspace.retire(pool);
         output
@@ -105,7 +106,7 @@ impl SimulatedGroup {
             self.chance ^= self.chance << 17;
             self.happen(possible[(self.chance % possible.len() as u64) as usize]);
         }
-        assert!(self.nodes.iter().all(|node| node.is_over), "an operation hangs");
+        assert!(self.nodes.iter().all(|node| node.is_over), "an operation does not end");
     }
 
     fn note_events(&mut self) {
@@ -207,7 +208,7 @@ fn peer(rank: usize) -> PeerId {
     PeerId(rank as u128 + 1)
 }
 
-/// One rank's side of the medium.
+/// The medium of one rank.
 struct SimulatedMedium {
     out: Vec<VecDeque<QueuedItem>>,
     slots: HashMap<SlotId, Vec<u8>>,
@@ -216,7 +217,7 @@ struct SimulatedMedium {
 }
 
 enum QueuedItem {
-    /// Without a payload it was cancelled.
+    /// Cancelled if there is no payload.
     Frame {
         header: DataHeader,
         ticket: Ticket,
@@ -259,21 +260,21 @@ impl Medium for SimulatedMedium {
     }
 }
 
-/// A workspace whose payloads can be looked at.
+/// A workspace that checks its payloads.
 struct ObservedWorkspace(Rc<RefCell<TensorWorkspace>>);
 
-/// Bytes on their way out.
+/// A payload that is being sent.
 struct ObservedPayload {
     workspace: Rc<RefCell<TensorWorkspace>>,
     outgoing: Outgoing,
-    promised: Vec<u8>,
+    expected: Vec<u8>,
 }
 
 impl ObservedPayload {
-    /// Reads the bytes now; they must be what they were when they set out.
+    /// Reads the bytes; they must not have changed since `load`.
     fn read(self) -> Vec<u8> {
         let now = bytes(&self.workspace.borrow(), &self.outgoing);
-        assert!(now == self.promised, "bytes changed on their way out");
+        assert!(now == self.expected, "bytes changed while they were sent");
         now
     }
 }
@@ -282,7 +283,7 @@ fn bytes(workspace: &TensorWorkspace, outgoing: &Outgoing) -> Vec<u8> {
     match outgoing {
         Outgoing::Verbatim(span) => workspace.memory.bytes(span).to_vec(),
         Outgoing::Encoded(region) => {
-            workspace.quantized.as_ref().expect("it is quantised").encoded(*region).to_vec()
+            workspace.quantized.as_ref().expect("quantized").encoded(*region).to_vec()
         }
         Outgoing::Copy(bytes) => bytes.clone(),
     }
@@ -296,9 +297,9 @@ impl Workspace for ObservedWorkspace {
         let mut workspace = self.0.borrow_mut();
         let lease = workspace.load(region);
         let outgoing = workspace.prepare(region);
-        let promised = bytes(&workspace, &outgoing);
-        assert_eq!(lease.len(), promised.len());
-        ObservedPayload { workspace: Rc::clone(&self.0), outgoing, promised }
+        let expected = bytes(&workspace, &outgoing);
+        assert_eq!(lease.len(), expected.len());
+        ObservedPayload { workspace: Rc::clone(&self.0), outgoing, expected }
     }
 
     fn copy(&mut self, own: Region, into: Region) {

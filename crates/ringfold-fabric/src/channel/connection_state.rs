@@ -1,10 +1,10 @@
 //! A connection from within: streams, what goes out, what came in, and how it ended.
 
 use super::ChannelError;
-use super::incoming::{Held, Incoming, Trouble, Whole};
+use super::incoming::{CompleteFrame, ConnectionEnd, HeldPut, Incoming};
 use super::outbox::{Frame, Outbox};
 use super::segment::{Part, Place, Segments, Sink};
-use super::wire::Head;
+use super::wire::{Body, Head};
 use crate::connection::Connection;
 use crate::limits;
 use crate::order::Order;
@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A connection.
-pub struct Line {
+pub struct ConnectionState {
     me: Arc<str>,
     peer: Arc<str>,
     streams: Vec<Stream>,
-    early: Order<Early>,
+    early: Order<EarlyFrame>,
     outbox: Outbox,
     /// Signals that arrived and were not waited for, by channel.
     signals: BTreeMap<u32, u64>,
@@ -34,9 +34,9 @@ pub struct Line {
     /// Nothing new is sent; it closes at this time at the latest.
     ending: Option<Instant>,
     /// Whether nobody has it any more.
-    is_abandoned: bool,
+    is_released: bool,
     /// Whether there is something to do that no socket will tell of.
-    is_hungry: bool,
+    needs_turn: bool,
     /// Whether something happened that someone may wait for.
     has_news: bool,
     /// Sinks that were written to and not waited for, one of each stream.
@@ -49,11 +49,11 @@ pub struct Line {
     /// Whether the other end has said goodbye.
     has_left: bool,
     /// What is to be done when it has failed.
-    alarm: Option<Alarm>,
+    callback: Option<FailureCallback>,
 }
 
 /// What is done once when a connection has failed.
-pub type Alarm = Box<dyn FnOnce(&ChannelError) + Send>;
+pub type FailureCallback = Box<dyn FnOnce(&ChannelError) + Send>;
 
 #[derive(Debug)]
 struct Stream {
@@ -67,14 +67,12 @@ struct Stream {
 
 /// What came before its turn.
 #[derive(Debug)]
-enum Early {
-    Put(Held),
-    Signal { channel: u32, count: u64 },
-    Ask { number: u64 },
-    Goodbye,
+enum EarlyFrame {
+    Put(HeldPut),
+    Bare(Body),
 }
 
-impl Line {
+impl ConnectionState {
     /// A connection with someone.
     pub fn new(me: Arc<str>, peer: Arc<str>, sockets: Vec<Connection>) -> Self {
         let early = Order::new(sockets.len());
@@ -91,15 +89,15 @@ impl Line {
             failure: None,
             has_failed: Arc::default(),
             ending: None,
-            is_abandoned: false,
-            is_hungry: false,
+            is_released: false,
+            needs_turn: false,
             has_news: false,
             unsettled: Vec::new(),
             asked: 0,
             answered: 0,
             owes_answer: None,
             has_left: false,
-            alarm: None,
+            callback: None,
         }
     }
 
@@ -114,8 +112,8 @@ impl Line {
     }
 
     /// Whether it is to be turned without being asked by a socket.
-    pub fn is_hungry(&self) -> bool {
-        self.is_hungry
+    pub fn needs_turn(&self) -> bool {
+        self.needs_turn
     }
 
     /// Whether something happened since this was asked last.
@@ -139,13 +137,13 @@ impl Line {
     }
 
     /// Nobody has it any more.
-    pub fn abandon(&mut self) {
-        self.is_abandoned = true;
+    pub fn release(&mut self) {
+        self.is_released = true;
     }
 
     /// Whether nobody has it any more.
-    pub fn is_abandoned(&self) -> bool {
-        self.is_abandoned
+    pub fn is_released(&self) -> bool {
+        self.is_released
     }
 
     /// What is set when it has failed.
@@ -158,18 +156,18 @@ impl Line {
         self.failure.as_ref()
     }
 
-    /// Takes something to be done when it fails. If it has failed, the alarm is left, and the failure returned.
-    pub fn set_alarm(&mut self, alarm: &mut Option<Alarm>) -> Option<ChannelError> {
+    /// Takes something to be done when it fails. If it has failed, the callback is left, and the failure returned.
+    pub fn set_callback(&mut self, callback: &mut Option<FailureCallback>) -> Option<ChannelError> {
         if self.failure.is_none() {
-            self.alarm = alarm.take();
+            self.callback = callback.take();
         }
         self.failure.clone()
     }
 
     /// What is to be done now that it has failed.
-    pub fn take_alarm(&mut self) -> Option<(Alarm, ChannelError)> {
+    pub fn take_callback(&mut self) -> Option<(FailureCallback, ChannelError)> {
         let failure = self.failure.as_ref()?;
-        self.alarm.take().map(|alarm| (alarm, failure.clone()))
+        self.callback.take().map(|callback| (callback, failure.clone()))
     }
 
     /// Queues a put or a signal, or both, and sends what can be sent.
@@ -192,7 +190,7 @@ impl Line {
     /// Asks whether everything so far is where it belongs. The question's number.
     pub fn ask(&mut self) -> Result<u64, ChannelError> {
         let number = self.asked + 1;
-        self.queue(|outbox| outbox.ask(number))?;
+        self.queue(|outbox| outbox.send(Body::Ask { number }))?;
         self.asked = number;
         Ok(number)
     }
@@ -217,7 +215,7 @@ impl Line {
         // If the connection is broken, what the other end said last is worth more than that: the next turn
         // reads it.
         if self.pump().is_err() {
-            self.is_hungry = true;
+            self.needs_turn = true;
         }
         Ok(())
     }
@@ -275,10 +273,10 @@ impl Line {
             for put in &begun {
                 while socket.cancel(*put) {}
             }
-            socket.send(&Head::Abort { bytes: bytes as u32 }.encode());
+            socket.send(&Head { place: 0, body: Body::Abort { bytes: bytes as u32 } }.encode());
             socket.send(why.as_bytes());
         }
-        self.wind_up();
+        self.finish_sending();
     }
 
     /// Nobody needs the connection any more: what is queued still goes out.
@@ -287,35 +285,35 @@ impl Line {
             self.keep_failure(failure);
         }
         if self.ending.is_none() {
-            self.outbox.goodbye();
+            self.outbox.send(Body::Goodbye);
             self.ending = Some(Instant::now() + limits::FAREWELL_MAX);
         }
-        (self.has_news, self.is_hungry) = (true, true);
+        (self.has_news, self.needs_turn) = (true, true);
     }
 
     /// Takes leave: what is queued goes out, and nothing new is sent.
     pub fn leave(&mut self) {
         let (by, why) = (self.me.to_string(), "it has left".to_owned());
         // Whoever leaves knows it.
-        self.alarm = None;
+        self.callback = None;
         self.end(Some(ChannelError::Aborted { by, why }));
-        self.wind_up();
+        self.finish_sending();
     }
 
     /// Closes at once.
     pub fn close(&mut self) {
         self.outbox.clear();
         self.streams.clear();
-        self.is_hungry = false;
+        self.needs_turn = false;
     }
 
     /// Does what can be done on one of its sockets, or on all.
     pub fn turn(&mut self, socket: Option<Token>, segments: &Segments) {
         if socket.is_none() {
-            self.is_hungry = false;
+            self.needs_turn = false;
         }
         if self.ending.is_some() {
-            return self.wind_up();
+            return self.finish_sending();
         }
         let pumped = self.pump();
         // If sending failed, the other end may have said why before.
@@ -326,13 +324,15 @@ impl Line {
                 result = self.read(index, segments);
             }
         }
-        match result.and(pumped.map_err(Trouble::from)) {
+        match result.and(pumped.map_err(ConnectionEnd::from)) {
             Ok(()) => {}
-            Err(Trouble::Violation(why)) => self.abort(&why),
-            Err(Trouble::Ended) if self.has_left => self.lose("it has left".into()),
-            Err(Trouble::Ended) => self.lose("the other end closed it".into()),
-            Err(Trouble::Lost(why)) => self.lose(why),
-            Err(Trouble::Aborted(why)) => self.fail(ChannelError::Aborted { by: self.peer.to_string(), why }),
+            Err(ConnectionEnd::Violation(why)) => self.abort(&why),
+            Err(ConnectionEnd::Ended) if self.has_left => self.lose("it has left".into()),
+            Err(ConnectionEnd::Ended) => self.lose("the other end closed it".into()),
+            Err(ConnectionEnd::Lost(why)) => self.lose(why),
+            Err(ConnectionEnd::Aborted(why)) => {
+                self.fail(ChannelError::Aborted { by: self.peer.to_string(), why })
+            }
         }
     }
 
@@ -358,7 +358,7 @@ impl Line {
         if let Some(stream) = self.streams.first_mut()
             && let Some(number) = self.owes_answer.take()
         {
-            stream.socket.send(&Head::Answer { number }.encode());
+            stream.socket.send(&Head { place: 0, body: Body::Answer { number } }.encode());
         }
         loop {
             let mut has_room = false;
@@ -389,14 +389,14 @@ impl Line {
                 return Ok(());
             }
             if budget == 0 {
-                self.is_hungry = true;
+                self.needs_turn = true;
                 return Ok(());
             }
         }
     }
 
     /// Reads frames of one stream, as many as one turn takes.
-    fn read(&mut self, index: usize, segments: &Segments) -> Result<(), Trouble> {
+    fn read(&mut self, index: usize, segments: &Segments) -> Result<(), ConnectionEnd> {
         let mut budget = limits::CHANNEL_TURN_BYTES / limits::CHANNEL_FRAME_BYTES_MAX;
         loop {
             let Stream { socket, incoming, is_over, .. } = &mut self.streams[index];
@@ -407,45 +407,38 @@ impl Line {
                 return Ok(());
             }
             if budget == 0 {
-                self.is_hungry |= socket.has_input();
+                self.needs_turn |= socket.has_input();
                 return Ok(());
             }
             let whole = match incoming.next(socket, &self.early, segments, &mut self.pool) {
                 // What the other end sent before it closed may still be on its way on other streams.
-                Err(Trouble::Ended) if matches!(incoming, Incoming::Head) => {
+                Err(ConnectionEnd::Ended) if matches!(incoming, Incoming::Head) => {
                     *is_over = true;
                     socket.set_awaits_input(false)?;
                     let is_all = self.streams.iter().all(|stream| stream.is_over);
-                    return if is_all { Err(Trouble::Ended) } else { Ok(()) };
+                    return if is_all { Err(ConnectionEnd::Ended) } else { Ok(()) };
                 }
                 whole => whole?,
             };
             match whole {
                 None => return Ok(()),
-                Some(Whole::Placed(place)) => {
+                Some(CompleteFrame::Placed(place)) => {
                     self.early.pass(index, place)?;
                     budget -= 1;
                 }
-                Some(Whole::Held(place, held)) => {
-                    self.early.insert(index, place, Early::Put(held))?;
+                Some(CompleteFrame::HeldPut(place, held)) => {
+                    self.early.insert(index, place, EarlyFrame::Put(held))?;
                     budget -= 1;
                 }
-                Some(Whole::Signal { place, channel, count }) => {
-                    let signal = Early::Signal { channel, count };
-                    self.early.insert(index, place, signal)?;
-                }
-                Some(Whole::Ask { place, number }) => {
-                    self.early.insert(index, place, Early::Ask { number })?;
-                }
-                Some(Whole::Goodbye { place }) => {
-                    self.early.insert(index, place, Early::Goodbye)?;
-                }
-                Some(Whole::Answer { number }) => {
+                Some(CompleteFrame::Bare(Head { body: Body::Answer { number }, .. })) => {
                     if number > self.asked {
-                        return Err(Trouble::Violation("an answer to what was not asked".into()));
+                        return Err(ConnectionEnd::Violation("an answer without a question".into()));
                     }
                     self.answered = self.answered.max(number);
                     self.has_news = true;
+                }
+                Some(CompleteFrame::Bare(Head { place, body })) => {
+                    self.early.insert(index, place, EarlyFrame::Bare(body))?;
                 }
             }
             self.deliver(segments)?;
@@ -453,26 +446,25 @@ impl Line {
     }
 
     /// Hands over what is due.
-    fn deliver(&mut self, segments: &Segments) -> Result<(), Trouble> {
+    fn deliver(&mut self, segments: &Segments) -> Result<(), ConnectionEnd> {
         while let Some((stream, early)) = self.early.next(|stream| &mut self.streams[stream].socket)? {
             // What it has read is taken up again, too.
-            self.is_hungry |= self.streams[stream].socket.has_input();
-            match early {
-                Early::Put(held) => self.place(held, segments).map_err(Trouble::Violation)?,
-                Early::Ask { number } => {
-                    settle(&mut self.unsettled, None).map_err(Trouble::Violation)?;
-                    self.owes_answer = Some(number);
-                    self.is_hungry = true;
+            self.needs_turn |= self.streams[stream].socket.has_input();
+            let body = match early {
+                EarlyFrame::Put(held) => {
+                    self.place(held, segments).map_err(ConnectionEnd::Violation)?;
+                    continue;
                 }
-                Early::Goodbye => {
-                    settle(&mut self.unsettled, None).map_err(Trouble::Violation)?;
-                    self.has_left = true;
-                }
-                Early::Signal { channel, count } => {
-                    settle(&mut self.unsettled, None).map_err(Trouble::Violation)?;
+                EarlyFrame::Bare(body) => body,
+            };
+            settle(&mut self.unsettled, None).map_err(ConnectionEnd::Violation)?;
+            match body {
+                Body::Ask { number } => (self.owes_answer, self.needs_turn) = (Some(number), true),
+                Body::Goodbye => self.has_left = true,
+                Body::Signal { channel, count } => {
                     let is_known = self.signals.contains_key(&channel);
                     if !is_known && self.signals.len() >= limits::CHANNELS_MAX {
-                        return Err(Trouble::Violation("signals on too many channels".into()));
+                        return Err(ConnectionEnd::Violation("signals on too many channels".into()));
                     }
                     if count > 0 {
                         let known = self.signals.entry(channel).or_default();
@@ -480,14 +472,15 @@ impl Line {
                     }
                     self.has_news = true;
                 }
+                Body::Put { .. } | Body::Word { .. } | Body::Answer { .. } | Body::Abort { .. } => {}
             }
         }
         Ok(())
     }
 
     /// Writes what was held where it belongs.
-    fn place(&mut self, held: Held, segments: &Segments) -> Result<(), String> {
-        let Held { segment, offset, payload, is_word } = held;
+    fn place(&mut self, held: HeldPut, segments: &Segments) -> Result<(), String> {
+        let HeldPut { segment, offset, payload, is_word } = held;
         let bytes = payload.as_slice();
         let written = match (is_word, bytes.first_chunk()) {
             (true, Some(word)) => {
@@ -507,7 +500,7 @@ impl Line {
     }
 
     /// Sends the rest, and reads what nobody needs, so that the other end can do the same.
-    fn wind_up(&mut self) {
+    fn finish_sending(&mut self) {
         if self.pump().is_err() {
             return self.close();
         }

@@ -1,4 +1,4 @@
-"""Reductions that go on with whoever is left."""
+"""Reductions that are retried with the remaining peers."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import Any
 
 import pccl
 
-# How often a reduction is tried again although nobody has gone: links may break and heal.
-_FRUITLESS_MAX = 6
+# Retries of a reduction without a change of the world: a link may break and recover.
+_RETRIES_MAX = 6
 
 
 @dataclass(frozen=True)
-class Reduced:
-    """What came of a reduction."""
+class ReductionResult:
+    """The result of a reduction."""
 
     worlds: tuple[int, ...]
-    """For each tensor, how many peers its result is of. They differ only if a peer died in between."""
+    """The number of participants for each tensor. They differ only if a peer died in between."""
     tx_bytes: int
-    """Payload that was sent for it."""
+    """Payload bytes sent."""
     rx_bytes: int
-    """Payload that was received for it."""
+    """Payload bytes received."""
 
     @property
     def world_size(self) -> int:
-        """How many peers every result is of at the least."""
+        """The least number of participants."""
         return min(self.worlds, default=1)
 
 
 @dataclass(eq=False)
 class Operand:
-    """One tensor of a reduction, and how far it is."""
+    """One tensor of a reduction, and its progress."""
 
     send: Any
     recv: Any
@@ -51,8 +51,8 @@ class Operand:
         return self.recv is self.send
 
 
-def reduce_one(communicator: pccl.Communicator, operand: Operand) -> Reduced | None:
-    """Reduces one tensor without a detour, since most calls are that. Nothing if it has to be tried again."""
+def reduce_one(communicator: pccl.Communicator, operand: Operand) -> ReductionResult | None:
+    """Reduces one tensor, the most frequent case. None if it must be retried."""
     try:
         info = communicator.all_reduce(
             operand.send,
@@ -65,16 +65,16 @@ def reduce_one(communicator: pccl.Communicator, operand: Operand) -> Reduced | N
     except pccl.PCCLError as error:
         if error.result == pccl.Result.TOO_FEW_PEERS:
             _keep_own(operand)
-            return Reduced((1,), 0, 0)
-        if not may_pass(error):
+            return ReductionResult((1,), 0, 0)
+        if not can_retry(error):
             raise
         return None
-    return Reduced((info.local_world_size,), info.tx_bytes, info.rx_bytes)
+    return ReductionResult((info.local_world_size,), info.tx_bytes, info.rx_bytes)
 
 
-class Reducing:
-    """A reduction in flight. It must be waited for before the step ends: peers vote at the boundary, and nobody votes
-    while something is in flight (``Run.at_boundary`` is for those who want to wait only then)."""
+class PendingReduction:
+    """A reduction in flight. Wait for it before the step ends: no vote is possible while a reduction is in flight.
+    ``Run.at_boundary`` waits as late as possible."""
 
     def __init__(
         self,
@@ -87,20 +87,20 @@ class Reducing:
         self._blocking = blocking
         self._operands = list(operands)
         self._max_in_flight = max(1, max_in_flight)
-        self._flying: deque[Operand] = deque()
+        self._in_flight: deque[Operand] = deque()
         self._moved = [0, 0]
         self._launch_failure: pccl.PCCLError | None = None
         with self._blocking():
             self._launch(self._operands[: self._max_in_flight])
 
     def done(self) -> bool:
-        """Whether all that was launched has ended; ``wait`` may still have to try again, or to launch what is left."""
-        return all(operand.handle is None or operand.handle.done() for operand in self._flying)
+        """Whether all started operations have ended; ``wait`` may still have to retry, or to start more."""
+        return all(operand.handle is None or operand.handle.done() for operand in self._in_flight)
 
-    def wait(self) -> Reduced:
-        """Waits for all results. What failed because a peer or a link was lost is tried again with the same data, by
-        all peers alike. A peer that is alone in its group has its own data as the result."""
-        fruitless = 0
+    def wait(self) -> ReductionResult:
+        """Waits for all results. Operations that failed because a peer or link was lost are retried with the same data, by
+        all peers. For a single peer the result is its own data."""
+        retries = 0
         world = sys.maxsize
         with self._blocking():
             while True:
@@ -110,25 +110,25 @@ class Reducing:
                 if failure is None:
                     continue
                 before, world = world, self._communicator.world_size
-                fruitless = 0 if world < before else fruitless + 1
-                if not may_pass(failure) or fruitless > _FRUITLESS_MAX:
+                retries = 0 if world < before else retries + 1
+                if not can_retry(failure) or retries > _RETRIES_MAX:
                     raise failure
-                if fruitless > 1:
-                    time.sleep(min(0.02 * 2**fruitless, 1.0))
+                if retries > 1:
+                    time.sleep(min(0.02 * 2**retries, 1.0))
         worlds = tuple(operand.world or 1 for operand in self._operands)
-        return Reduced(worlds, self._moved[0], self._moved[1])
+        return ReductionResult(worlds, self._moved[0], self._moved[1])
 
     def _round(self) -> pccl.PCCLError | None:
-        """Brings what has no result yet to an end, be it a failure: after one, all that is in flight ends before
-        anything is tried again, so that peers agree on what is left to do."""
+        """Runs all operations without a result. After a failure all operations in flight end before a retry, so that peers
+        agree on the remaining ones."""
         failure, self._launch_failure = self._launch_failure, None
-        todo = deque(o for o in self._operands if o.world is None and o not in self._flying)
-        while self._flying or (todo and failure is None):
-            if todo and failure is None and len(self._flying) < self._max_in_flight:
+        todo = deque(o for o in self._operands if o.world is None and o not in self._in_flight)
+        while self._in_flight or (todo and failure is None):
+            if todo and failure is None and len(self._in_flight) < self._max_in_flight:
                 self._launch([todo.popleft()])
                 failure, self._launch_failure = self._launch_failure, None
                 continue
-            operand = self._flying.popleft()
+            operand = self._in_flight.popleft()
             failure = self._finish(operand) or failure
         return failure
 
@@ -149,7 +149,7 @@ class Reducing:
                     return
                 _keep_own(operand)
             else:
-                self._flying.append(operand)
+                self._in_flight.append(operand)
 
     def _finish(self, operand: Operand) -> pccl.PCCLError | None:
         handle, operand.handle = operand.handle, None
@@ -168,7 +168,7 @@ class Reducing:
         return error
 
     def _redo_uneven(self) -> bool:
-        """Results out of place are made again until all are of the same peers. In place the data is gone by then."""
+        """Repeats out-of-place results until all have the same participants. In place the input is lost by then."""
         least = min((operand.world or 1 for operand in self._operands), default=1)
         uneven = [o for o in self._operands if (o.world or 1) > least and not o.in_place]
         for operand in uneven:
@@ -176,15 +176,14 @@ class Reducing:
         return bool(uneven)
 
 
-def may_pass(error: pccl.PCCLError) -> bool:
-    """Whether the same call of all peers may succeed the next time: a peer or a link was lost, and it was nobody's
-    mistake. A timeout is not retried: the first peer to give up would leave, and the other one would go on alone, as
-    if nothing had been wrong."""
+def can_retry(error: pccl.PCCLError) -> bool:
+    """Whether a retry may succeed: a peer or a link was lost. A timeout is not retried: the first peer to give up would
+    leave, and the others would continue as if nothing had been wrong."""
     return error.is_retryable and error.kind != "timeout"
 
 
 def _keep_own(operand: Operand) -> None:
-    """Alone, the result is one's own data."""
+    """Copies the input: the result of a single peer."""
     operand.world = 1
     if operand.in_place:
         return

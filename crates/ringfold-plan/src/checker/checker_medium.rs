@@ -1,4 +1,4 @@
-//! One rank's side of the in-memory medium: what it has handed over, and the slots that others fill.
+//! The in-memory medium of one rank: its outgoing queue, and the slots that others fill.
 
 use super::memory::{Lazy, Symbols};
 use super::symbol::Symbol;
@@ -9,44 +9,44 @@ use ringfold_proto::id::{PeerId, Rank};
 use ringfold_proto::link_message::LinkMessage;
 use std::collections::{HashMap, VecDeque};
 
-/// What is under way on a link.
+/// A frame or message in flight on a link.
 #[derive(Debug)]
-pub(super) enum Parcel {
-    Frame { header: DataHeader, body: Body },
+pub(super) enum LinkItem {
+    Frame { header: DataHeader, body: FrameBody },
     Message(LinkMessage),
 }
 
-/// A frame's contents: read from the sender's memory already, or still to be read.
+/// The contents of a frame, which may not have been read from the sender's memory yet.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum FrameBody {
     Lazy(Lazy, Ticket),
     Read(Vec<Symbol>),
 }
 
-/// What a rank has handed over, received, and not been told yet.
+/// The medium of one rank.
 #[derive(Debug)]
-pub(super) struct Port {
-    /// By the rank that it goes to; with the time at which it was handed over.
-    pub(super) out: Vec<VecDeque<(u64, Parcel)>>,
+pub(super) struct CheckerMedium {
+    /// By receiver; with the time of the put.
+    pub(super) out: Vec<VecDeque<(u64, LinkItem)>>,
     slots: HashMap<SlotId, Vec<Symbol>>,
     tickets: u64,
-    /// Counts what is handed over, over all links, so that older can be told from newer.
+    /// The time, to order items of different links.
     clock: u64,
-    /// Puts that have been read and not reported as flushed.
+    /// Puts that were read and not reported as flushed.
     pub(super) unreported: Vec<Ticket>,
-    /// Frames that were put, by the rank that they go to.
+    /// The number of frames put, by receiver.
     pub(super) put: Vec<usize>,
-    /// Frames that were taken, by the rank that they came from.
+    /// The number of frames taken, by sender.
     pub(super) taken: Vec<usize>,
-    /// Frames that arrived, by the rank that they came from.
+    /// The number of frames that arrived, by sender.
     pub(super) arrived: Vec<usize>,
-    /// Elements that were put.
+    /// The number of elements put.
     pub(super) elements: u64,
-    /// A rule of the medium that the executor broke.
+    /// A violation of the medium's contract by the executor.
     pub(super) misuse: Option<String>,
 }
 
-impl Port {
+impl CheckerMedium {
     pub(super) fn new(world: usize) -> Self {
         Self {
             out: (0..world).map(|_| VecDeque::new()).collect(),
@@ -70,12 +70,12 @@ impl Port {
         Rank::from_index(peer.0 as usize - 1)
     }
 
-    /// Advances the time by which older is told from newer.
+    /// Sets the time.
     pub(super) fn tick(&mut self, clock: u64) {
         self.clock = clock;
     }
 
-    /// The bytes of a frame are in their slot now.
+    /// Places a frame in its slot.
     pub(super) fn fill(&mut self, slot: SlotId, frame: Vec<Symbol>) {
         self.arrived[Self::rank(slot.from).index()] += 1;
         if self.slots.insert(slot, frame).is_some() {
@@ -83,20 +83,20 @@ impl Port {
         }
     }
 
-    /// Whether a frame to a rank is still to be read.
+    /// Whether a frame to a rank has not been read.
     pub(super) fn has_unread(&self, to: usize) -> bool {
-        let is_unread = |parcel: &Parcel| matches!(parcel, Parcel::Frame { body: Body::Lazy(..), .. });
-        self.out[to].iter().any(|(_, parcel)| is_unread(parcel))
+        let is_unread = |item: &LinkItem| matches!(item, LinkItem::Frame { body: FrameBody::Lazy(..), .. });
+        self.out[to].iter().any(|(_, item)| is_unread(item))
     }
 
-    /// Reads the oldest unread frame to a rank. Says whether there was one, or what it found overwritten.
+    /// Reads the oldest unread frame to a rank. Returns whether there was one, or the overwritten element.
     pub(super) fn read_ahead(&mut self, to: usize) -> Result<bool, (Region, u64)> {
-        for (_, parcel) in &mut self.out[to] {
-            if let Parcel::Frame { body, .. } = parcel
-                && let Body::Lazy(..) = body
+        for (_, item) in &mut self.out[to] {
+            if let LinkItem::Frame { body, .. } = item
+                && let FrameBody::Lazy(..) = body
             {
-                let unread = core::mem::replace(body, Body::Read(Vec::new()));
-                *body = Body::Read(unread.read(&mut self.unreported)?);
+                let unread = core::mem::replace(body, FrameBody::Read(Vec::new()));
+                *body = FrameBody::Read(unread.read(&mut self.unreported)?);
                 return Ok(true);
             }
         }
@@ -104,8 +104,8 @@ impl Port {
     }
 }
 
-impl Body {
-    /// The contents. A put that is read only now can be reported as flushed from now on.
+impl FrameBody {
+    /// Reads the contents. The put can be reported as flushed from now on.
     pub(super) fn read(self, unreported: &mut Vec<Ticket>) -> Result<Vec<Symbol>, (Region, u64)> {
         match self {
             Self::Read(frame) => Ok(frame),
@@ -117,7 +117,7 @@ impl Body {
     }
 }
 
-impl Medium for Port {
+impl Medium for CheckerMedium {
     type Workspace = Symbols;
 
     fn put(&mut self, to: PeerId, header: &DataHeader, payload: Lazy) -> Ticket {
@@ -129,17 +129,17 @@ impl Medium for Port {
         self.elements += payload.elements();
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        let body = Body::Lazy(payload, ticket);
-        self.out[to].push_back((self.clock, Parcel::Frame { header: *header, body }));
+        let body = FrameBody::Lazy(payload, ticket);
+        self.out[to].push_back((self.clock, LinkItem::Frame { header: *header, body }));
         ticket
     }
 
     fn cancel(&mut self, ticket: Ticket) {
-        self.misuse.get_or_insert(format!("{ticket:?} is cancelled, though nothing was aborted"));
+        self.misuse.get_or_insert(format!("{ticket:?} is cancelled without an abort"));
     }
 
     fn send(&mut self, to: PeerId, message: LinkMessage) {
-        self.out[Self::rank(to).index()].push_back((self.clock, Parcel::Message(message)));
+        self.out[Self::rank(to).index()].push_back((self.clock, LinkItem::Message(message)));
     }
 
     fn frame(&self, slot: SlotId) -> &[Symbol] {

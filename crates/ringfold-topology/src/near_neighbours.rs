@@ -1,24 +1,23 @@
-//! The few edges out of each node that a good ring is likely to use.
+//! The edges of each node that a good ring is likely to use.
 
 use crate::limits::NEAR_NODES_MAX;
 use crate::price::Prices;
 
-/// For each node the successors worth trying, cheapest first.
+/// For each node the successors to try, cheapest first.
 #[derive(Clone, Debug)]
-pub(crate) struct Near {
+pub(crate) struct NearNeighbours {
     starts: Vec<usize>,
     nodes: Vec<u16>,
 }
 
-impl Near {
-    /// The cheapest edges out of each node, and the cheapest into each node: a node that all others
-    /// reach badly would otherwise be on nobody's list.
+impl NearNeighbours {
+    /// The cheapest edges out of each node, and into each node, so that every node is in some list.
     pub(crate) fn of(prices: &Prices) -> Self {
         let nodes = prices.nodes();
         let mut lists: Vec<Vec<(f64, usize, usize)>> = vec![Vec::new(); nodes];
         let mut ranked = Vec::with_capacity(nodes);
         for node in 0..nodes {
-            // Among equal prices the distance by number decides, lest all nodes favour the same few.
+            // Among equal prices the index distance decides, so that not all nodes prefer the same ones.
             let others = (0..nodes).filter(|&other| other != node);
             let distance = |other: usize| (other + nodes - node) % nodes;
             keep_cheapest(&mut ranked, others.clone().map(|to| (prices.at(node, to), distance(to), to)));

@@ -1,4 +1,4 @@
-"""A communicator that a flight recorder watches."""
+"""A communicator in a flight recorder."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from torchcomms._comm import TorchComm
     from torchcomms.hooks._operands import Operand
 
-# What these take or give depends on who the root is.
+# The tensors of these depend on the root.
 _BY_ROOT = frozenset({OpName.scatter, OpName.gather, OpName.gather_single})
 
 
-class Watched:
-    """What is known of a communicator, and how far it is. Outlives it, for the entries that speak of it."""
+class RecordedComm:
+    """The name, ranks and progress of a communicator. Outlives it, because entries refer to it."""
 
     def __init__(self, comm: TorchComm, pg_id: int, namesakes: int, ranks: list[int] | None) -> None:
-        # The communicator keeps the hooks; if they kept the communicator, neither would go when it is dropped.
+        # Weak: the communicator refers to the hooks, and a cycle would delay its end.
         self.comm = weakref.ref(comm)
         self.pg_id = pg_id
         self.name = comm.get_name()
-        # How many of the same name went before it.
+        # The number of earlier ones with the same name.
         self.namesakes = namesakes
         self.backend = comm.get_backend()
         self.version = comm.get_backend_version()
@@ -41,10 +41,10 @@ class Watched:
         self._splits: dict[tuple[int, ...], int] = {}
         self._last_started = -1
         self._last_completed = -1
-        self.learn()
+        self.update_ranks()
 
-    def learn(self) -> None:
-        """Looks up the global ranks: they may change (``reconfigure``), and torch may know them only later."""
+    def update_ranks(self) -> None:
+        """Looks up the global ranks. ``reconfigure`` may change them, and torch may know them only later."""
         comm = self.comm()
         if comm is not None:
             size = max(comm.get_size(), 0)
@@ -60,30 +60,30 @@ class Watched:
         return self._ranks
 
     def global_rank(self, rank: int) -> int:
-        """The number in the whole job of one of its ranks."""
+        """The global rank of one of its ranks."""
         return self._ranks[rank] if 0 <= rank < len(self._ranks) else rank
 
     def describe(self, entry: Entry, args: Any) -> None:
-        """Writes down a call's tensors."""
+        """Records the tensors of a call."""
         comm = self.comm()
-        limit = comm._limit if comm is not None else 0.0
+        timeout = comm._timeout if comm is not None else 0.0
         if args.timeout is not None:
-            limit = seconds(args.timeout) or 0.0
-        entry.timeout_ms = int(limit * 1000)
+            timeout = seconds(args.timeout) or 0.0
+        entry.timeout_ms = int(timeout * 1000)
         op = entry.op
         input, output = operands(op, args, self._rank() if op in _BY_ROOT else -1)
-        entry.input_shapes, entry.input_dtypes = _told(input)
+        entry.input_shapes, entry.input_dtypes = _shapes_of(input)
         if output is input:
             entry.output_shapes, entry.output_dtypes = entry.input_shapes, entry.input_dtypes
         else:
-            entry.output_shapes, entry.output_dtypes = _told(output)
+            entry.output_shapes, entry.output_dtypes = _shapes_of(output)
         if op is OpName.all_to_all_v_single:
             entry.input_splits, entry.output_splits = args.input_split_sizes, args.output_split_sizes
 
     def number(self, entry: Entry, args: Any) -> None:
-        """Gives a call its place in the order of calls."""
+        """Assigns the sequence numbers of a call."""
         if not self._collectives and not self._p2p:
-            self.learn()
+            self.update_ranks()
         if entry.is_collective:
             entry.collective_seq = self._collectives
             self._collectives += 1
@@ -100,9 +100,11 @@ class Watched:
             entry.split_number = self._splits.get(entry.ranks, 0)
             self._splits[entry.ranks] = entry.split_number + 1
 
-    def take_back(self, entry: Entry) -> None:
-        """Takes its place away from a call that was refused, so that this rank and the others go on counting alike. If
-        another thread has been given the next one by now, it stays."""
+    def withdraw(self, entry: Entry) -> None:
+        """Returns the sequence numbers of a rejected call, so that all ranks keep counting alike.
+
+        They stay if another thread has already got the next ones.
+        """
         if entry.is_collective and self._collectives == entry.collective_seq + 1:
             self._collectives -= 1
             self._last_started = min(self._last_started, self._collectives - 1)
@@ -144,11 +146,11 @@ class Watched:
             self._last_completed = max(self._last_completed, entry.collective_seq)
 
     def config(self) -> dict[str, str]:
-        """Who it is, as it is dumped."""
+        """Name and ranks, as they are dumped."""
         return {"name": self.name, "desc": self.backend, "ranks": listed(self._ranks)}
 
     def status(self) -> dict[str, int]:
-        """How far it is, as it is dumped; −1 is: none yet."""
+        """Its progress, as it is dumped; −1 is none yet."""
         return {
             "last_enqueued_collective": self._collectives - 1,
             "last_started_collective": self._last_started,
@@ -156,7 +158,7 @@ class Watched:
         }
 
 
-def _told(operand: Operand) -> tuple[Shapes, Dtypes]:
+def _shapes_of(operand: Operand) -> tuple[Shapes, Dtypes]:
     if operand is None:
         return (), ()
     if not isinstance(operand, (list, tuple)) and hasattr(operand, "dtype"):
@@ -166,12 +168,12 @@ def _told(operand: Operand) -> tuple[Shapes, Dtypes]:
 
 
 def listed(ranks: list[int]) -> str:
-    """Ranks as they are dumped."""
+    """Ranks, as they are dumped."""
     return f"[{','.join(map(str, ranks))}]"
 
 
 def _ranks_in_torch(name: str, size: int) -> list[int] | None:
-    """The members of a process group that torch.distributed has made a communicator of this name for."""
+    """The global ranks of the process group of torch.distributed with this name."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     try:
         world: Any = c10d._world  # type: ignore[union-attr]
@@ -180,6 +182,6 @@ def _ranks_in_torch(name: str, size: int) -> list[int] | None:
                 members: dict[int, int] = world.pg_group_ranks[group]
                 ranks = sorted(members, key=lambda rank: members[rank])
                 return ranks if len(ranks) == size else None
-    except (AttributeError, KeyError):  # torch is not there, or does these things otherwise
+    except (AttributeError, KeyError):  # torch is not imported, or another version
         return None
     return None

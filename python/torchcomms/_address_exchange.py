@@ -1,6 +1,6 @@
-"""Where ranks leave each other word before they have met: a store of torch's, or MASTER_ADDR:MASTER_PORT.
+"""How rank 0's address reaches the other ranks: by a store of torch, or at MASTER_ADDR:MASTER_PORT.
 
-In a store one key is used for each communicator, under a name of our own, so that it may serve others as well.
+Each communicator uses one key with our prefix, so that the store can serve others too.
 """
 
 from __future__ import annotations
@@ -11,38 +11,41 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from torchcomms._bulletin import Bulletin, Bulletins, Silence, look
+from torchcomms._announcement_server import (
+    AnnouncementServer,
+    NotAnnouncements,
+    SharedServers,
+    fetch_announcements,
+)
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore
 
-# What an announcement is replaced by when it is taken back. A deleted key would have a reader wait for it.
+# Replaces a withdrawn announcement. Readers would wait for a deleted key.
 _WITHDRAWN = "-"
 _CONNECT = timedelta(seconds=10)
 
 
-class Notice(Protocol):
-    """The native module's view of a place where rank 0 leaves word for the others."""
+class AddressExchange(Protocol):
+    """Passes rank 0's announcement to the other ranks. The native module calls all methods but ``close``."""
 
     def post(self, text: str) -> None: ...
     def read(self) -> str | None: ...
     def withdraw(self) -> None: ...
     def describe(self) -> str: ...
-    def close(self) -> None:
-        """Lets go of the place."""
-        ...
+    def close(self) -> None: ...
 
 
-def notice(name: str, store: Store | None, patience: float) -> Notice:
-    """Where the ranks of a communicator of this name leave word."""
+def open_exchange(name: str, store: Store | None, timeout: float) -> AddressExchange:
+    """The address exchange for the communicator of this name."""
     key = f"ringfold/{name}"
     if store is not None:
-        return StoreNotice(key, store)
-    return MasterNotice(_attempt() + key, *_master(), patience)
+        return StoreExchange(key, store)
+    return MasterExchange(_attempt() + key, *_master(), timeout)
 
 
-class StoreNotice:
-    """Word in a store that someone else looks after."""
+class StoreExchange:
+    """Announcements in a store of the caller."""
 
     def __init__(self, key: str, store: Store) -> None:
         self._key = key
@@ -53,7 +56,7 @@ class StoreNotice:
 
     def read(self) -> str | None:
         store = self._require()
-        # A store's get() waits for a key that is not there.
+        # A store's get() waits for a missing key.
         if not store.check([self._key]):
             return None
         text = store.get(self._key).decode()
@@ -70,55 +73,57 @@ class StoreNotice:
 
     def _require(self) -> Store:
         if self._store is None:
-            raise RuntimeError("the ranks have met, or given up")
+            raise RuntimeError("the address exchange is closed: the ranks have connected, or failed to")
         return self._store
 
 
-class MasterNotice:
-    """Word at MASTER_ADDR:MASTER_PORT. Rank 0 has it there for as long as the meeting takes, unless a store of torch's is there already:
-    torchrun's agent's, or that of torch.distributed. The others come when they can.
+class MasterExchange:
+    """Announcements at MASTER_ADDR:MASTER_PORT.
+
+    Rank 0 serves them until the ranks have connected, unless a TCPStore listens there already: that of torchrun's agent or of
+    torch.distributed. The others poll.
     """
 
-    def __init__(self, key: str, host: str, port: int, patience: float) -> None:
+    def __init__(self, key: str, host: str, port: int, timeout: float) -> None:
         self._key = key
         self._host = host
         self._port = port
-        self._until = time.monotonic() + patience
-        self._bulletin: Bulletin | None = None
-        self._stored: StoreNotice | None = None
+        self._deadline = time.monotonic() + timeout
+        self._server: AnnouncementServer | None = None
+        self._stored: StoreExchange | None = None
 
     def post(self, text: str) -> None:
-        if self._bulletin is None and self._stored is None:
+        if self._server is None and self._stored is None:
             if not _is_agents():
-                self._bulletin = _bulletins.enter(self._host, self._port, self._until)
-            if self._bulletin is None:
-                self._stored = StoreNotice(self._key, _clients.of(self._host, self._port))
-        if self._bulletin is not None:
-            self._bulletin.post(self._key, text)
+                self._server = _servers.acquire(self._host, self._port, self._deadline)
+            if self._server is None:
+                self._stored = StoreExchange(self._key, _clients.get(self._host, self._port))
+        if self._server is not None:
+            self._server.post(self._key, text)
         elif self._stored is not None:
             self._stored.post(text)
 
     def read(self) -> str | None:
         if self._stored is None and not _is_agents() and not _clients.has(self._host, self._port):
             try:
-                texts = look(self._host, self._port)
-            except Silence:
+                texts = fetch_announcements(self._host, self._port)
+            except NotAnnouncements:
                 pass
             else:
                 return None if texts is None else texts.get(self._key)
         try:
             if self._stored is None:
-                self._stored = StoreNotice(self._key, _clients.of(self._host, self._port))
+                self._stored = StoreExchange(self._key, _clients.get(self._host, self._port))
             return self._stored.read()
         except RuntimeError:
-            # Whoever served it is gone; somebody else may come.
+            # The store has closed; another server may take the port.
             _clients.forget(self._host, self._port)
             self._stored = None
             return None
 
     def withdraw(self) -> None:
-        if self._bulletin is not None:
-            self._bulletin.withdraw(self._key)
+        if self._server is not None:
+            self._server.withdraw(self._key)
         elif self._stored is not None:
             self._stored.withdraw()
 
@@ -127,15 +132,17 @@ class MasterNotice:
 
     def close(self) -> None:
         self._stored = None
-        if self._bulletin is not None:
-            self._bulletin.withdraw(self._key)
-            self._bulletin = None
-            _bulletins.leave(self._port)
+        if self._server is not None:
+            self._server.withdraw(self._key)
+            self._server = None
+            _servers.release(self._port)
 
 
-class _Clients:
-    """Connections to stores of others. They are kept, because such a store outlives communicators, and torch asks for the name of the
-    host at each new one, which takes seconds where nobody answers.
+class _StoreClients:
+    """Connections to stores at MASTER_ADDR:MASTER_PORT.
+
+    They are kept: such a store outlives communicators, and torch resolves the host name for each new connection, which takes
+    seconds without a name server.
     """
 
     def __init__(self) -> None:
@@ -145,11 +152,11 @@ class _Clients:
     def has(self, host: str, port: int) -> bool:
         return (os.getpid(), host, port) in self._kept
 
-    def of(self, host: str, port: int) -> TCPStore:
+    def get(self, host: str, port: int) -> TCPStore:
         from torch._C._distributed_c10d import TCPStore
 
         with self._lock:
-            # A forked process has to have its own.
+            # The pid: a forked process needs its own.
             key = (os.getpid(), host, port)
             if key not in self._kept:
                 self._kept[key] = TCPStore(
@@ -162,27 +169,26 @@ class _Clients:
             self._kept.pop((os.getpid(), host, port), None)
 
 
-_bulletins = Bulletins()
-_clients = _Clients()
+_servers = SharedServers()
+_clients = _StoreClients()
 
 
 def _master() -> tuple[str, int]:
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if not host or not port:
         missing = "MASTER_ADDR" if not host else "MASTER_PORT"
-        raise RuntimeError(
-            f"{missing} is not set, so the ranks do not know where to meet: set it, or give a store"
-        )
+        raise RuntimeError(f"{missing} is not set: the ranks need it to find rank 0; set it, or pass a store")
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise RuntimeError(f"MASTER_PORT is {port!r}, which is no port that others could know")
+        raise RuntimeError(f"MASTER_PORT is {port!r}: must be a port number, 1 to 65535")
     return host, int(port)
 
 
 def _attempt() -> str:
-    """torchrun starts all ranks again when one fails; its store is the same, and holds what the first ones said."""
+    """A key prefix for this attempt: torchrun restarts all ranks after a failure, with the same store."""
     run, attempt = os.environ.get("TORCHELASTIC_RUN_ID"), os.environ.get("TORCHELASTIC_RESTART_COUNT")
     return "".join(f"{part}/" for part in (run, attempt) if part)
 
 
 def _is_agents() -> bool:
+    """Whether torchrun's agent serves a store at MASTER_PORT."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -1,31 +1,31 @@
-//! Which epochs are in the past.
+//! Remembers which epochs are in the past.
 
 use crate::limits;
 use ringfold_proto::id::{EpochId, GroupId, Incarnation};
 use std::collections::VecDeque;
 
-/// Remembers the newest epoch of each group and master life, and the last ones that were closed.
+/// The newest epoch of each group and master incarnation, and the last closed epochs.
 #[derive(Debug, Default)]
-pub(super) struct Lineage {
+pub(super) struct EpochHistory {
     newest: VecDeque<((GroupId, Incarnation), u64)>,
     closed: VecDeque<EpochId>,
 }
 
-impl Lineage {
-    /// An epoch was opened: all older ones of its kind are in the past.
+impl EpochHistory {
+    /// Records an opened epoch. All older ones of its group and incarnation are in the past.
     pub(super) fn opened(&mut self, epoch: EpochId) {
         let kind = (epoch.group, epoch.incarnation);
         if let Some((_, counter)) = self.newest.iter_mut().find(|(other, _)| *other == kind) {
             *counter = epoch.counter.max(*counter);
             return;
         }
-        if self.newest.len() >= limits::LINEAGES_REMEMBERED_MAX {
+        if self.newest.len() >= limits::INCARNATIONS_REMEMBERED_MAX {
             self.newest.pop_front();
         }
         self.newest.push_back((kind, epoch.counter));
     }
 
-    /// An epoch is over, or will never be opened.
+    /// Records an epoch that was closed or will never be opened.
     pub(super) fn closed(&mut self, epoch: EpochId) {
         if self.closed.contains(&epoch) {
             return;
@@ -36,7 +36,7 @@ impl Lineage {
         self.closed.push_back(epoch);
     }
 
-    /// Whether an epoch that is not open will never be.
+    /// Whether an epoch will never be opened.
     pub(super) fn is_past(&self, epoch: EpochId) -> bool {
         let kind = (epoch.group, epoch.incarnation);
         self.newest.iter().any(|(other, newest)| *other == kind && epoch.counter < *newest)

@@ -1,66 +1,64 @@
-//! Whom to leave out when there is no ring through all.
+//! Finds the nodes to exclude if there is no ring through all.
 
-use crate::chance::{Chance, Seed};
 use crate::exact::bits;
 use crate::graph::Graph;
-use crate::limits::LEFT_OUT_EXACT_NODES_MAX;
+use crate::limits::EXCLUSION_EXACT_NODES_MAX;
 use crate::local_search::LocalSearch;
 use crate::matrix::BandwidthMatrix;
-use crate::near::Near;
+use crate::near_neighbours::NearNeighbours;
 use crate::node::NodeIndex;
 use crate::price::Prices;
+use crate::seeded_rng::{Seed, SeededRng};
 use crate::solver::Effort;
 use crate::tour::{TourError, canonical};
 use std::cmp::Ordering;
 
-/// The nodes to leave out so that the others have a ring.
+/// The nodes to exclude so that the others have a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Whom to leave out, newest first; empty when there is a ring through all.
+pub struct ExcludedNodes {
+    /// The excluded nodes, newest first; empty if there is a ring through all.
     pub nodes: Vec<NodeIndex>,
-    /// A ring of the others, oldest first. Any ring: solve their own matrix for a good one.
+    /// A ring of the others, beginning with the oldest. It is not optimised.
     pub ring: Vec<NodeIndex>,
-    /// Whether it is proved that no fewer would do.
+    /// Whether it is proved that fewer are not enough.
     pub is_fewest: bool,
 }
 
-/// Finds the fewest nodes to leave out so that the others have a ring. Among equally many, the oldest
-/// node that is left out is as new as can be, then the next oldest, and so on.
+/// Finds the fewest nodes to exclude so that the others have a ring. Among equally many, newer nodes are excluded.
 ///
-/// Each part of the nodes that could have a ring of its own is searched in full up to
-/// [`LEFT_OUT_EXACT_NODES_MAX`] nodes; in larger parts the effort bounds the search. There is always an
-/// answer, since a node alone is a ring of one.
+/// Each strongly connected component of up to [`EXCLUSION_EXACT_NODES_MAX`] nodes is searched completely; in larger ones
+/// the effort limits the search. There is always a result: a single node is a ring of one.
 ///
 /// ```
 /// use ringfold_topology::{
-///     BandwidthMatrix, Edge, Effort, NodeCount, NodeIndex, Seed, fewest_left_out,
+///     BandwidthMatrix, Edge, Effort, NodeCount, NodeIndex, Seed, exclude_fewest,
 /// };
 ///
-/// // Nodes 1, 2 and 3 can talk to node 0, but not to each other.
+/// // Nodes 1, 2 and 3 can reach node 0, but not each other.
 /// let mut matrix = BandwidthMatrix::new(NodeCount::new(4)?);
 /// let [a, b, c, d] = [NodeIndex(0), NodeIndex(1), NodeIndex(2), NodeIndex(3)];
 /// for (from, to) in [(b, c), (b, d), (d, c)] {
 ///     matrix.cut_pair(Edge { from, to })?;
 /// }
-/// let found = fewest_left_out(&matrix, &[a, b, c, d], Effort(10_000), Seed(1))?;
+/// let found = exclude_fewest(&matrix, &[a, b, c, d], Effort(10_000), Seed(1))?;
 /// assert_eq!((found.nodes, found.ring, found.is_fewest), (vec![d, c], vec![a, b], true));
-/// let found = fewest_left_out(&matrix, &[d, c, b, a], Effort(10_000), Seed(1))?;
+/// let found = exclude_fewest(&matrix, &[d, c, b, a], Effort(10_000), Seed(1))?;
 /// assert_eq!((found.nodes, found.ring), (vec![b, c], vec![d, a]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn fewest_left_out(
+pub fn exclude_fewest(
     matrix: &BandwidthMatrix,
     oldest_first: &[NodeIndex],
     effort: Effort,
     seed: Seed,
-) -> Result<LeftOut, TourError> {
+) -> Result<ExcludedNodes, TourError> {
     canonical(matrix.nodes().get(), oldest_first)?;
-    // From here on a node is called by its age, so that smaller numbers are older.
+    // From here on nodes are numbered by age, oldest first.
     let reachable = Graph::reachable(&Prices::of(matrix));
     let by_index: Vec<usize> = oldest_first.iter().map(|node| node.index()).collect();
     let graph = reachable.restricted_to(&by_index);
-    let mut chance = Chance::of(seed);
-    let (mut best, mut ring_nodes_max) = (Kept::of(vec![0]), 1);
+    let mut rng = SeededRng::of(seed);
+    let (mut best, mut ring_nodes_max) = (RingCandidate::of(vec![0]), 1);
     let mut effort_left = effort.0;
     let components = graph.components();
     for component in &components {
@@ -71,27 +69,27 @@ pub fn fewest_left_out(
         }
         let members: Vec<usize> = component.iter().collect();
         let part = graph.restricted_to(&members);
-        let (ring, spent) = large_ring(&part, bound, effort_left, &mut chance);
+        let (ring, spent) = large_ring(&part, bound, effort_left, &mut rng);
         effort_left = effort_left.saturating_sub(spent);
-        let kept = Kept::of(ring.into_iter().map(|node| members[node]).collect());
+        let kept = RingCandidate::of(ring.into_iter().map(|node| members[node]).collect());
         if kept.is_better_than(&best) {
             best = kept;
         }
     }
-    let searched_in_full = components.iter().all(|part| part.len() <= LEFT_OUT_EXACT_NODES_MAX);
+    let searched_in_full = components.iter().all(|part| part.len() <= EXCLUSION_EXACT_NODES_MAX);
     let left_out = (0..graph.nodes()).rev().filter(|&age| best.ages.binary_search(&age).is_err());
-    Ok(LeftOut {
+    Ok(ExcludedNodes {
         nodes: left_out.map(|age| oldest_first[age]).collect(),
         is_fewest: searched_in_full || best.ring.len() == ring_nodes_max,
         ring: best.ring.into_iter().map(|age| oldest_first[age]).collect(),
     })
 }
 
-/// A largest ring and, among those, the one of the most senior nodes. Looks at every set of nodes, so
-/// the graph has at most [`LEFT_OUT_EXACT_NODES_MAX`] of them; smaller numbers are older.
+/// A largest ring; among those, one of the oldest nodes. It checks every set of nodes, so the graph must have at most
+/// [`EXCLUSION_EXACT_NODES_MAX`]. Smaller numbers are older.
 pub(crate) fn largest_ring(graph: &Graph) -> Vec<usize> {
     let nodes = graph.nodes();
-    // Older nodes are higher bits, so that of two sets the greater number holds the more senior nodes.
+    // Older nodes are higher bits, so that the greater of two sets has the older nodes.
     let bit_of = |node: usize| nodes - 1 - node;
     let predecessors: Vec<usize> = (0..nodes)
         .map(|bit| {
@@ -99,7 +97,7 @@ pub(crate) fn largest_ring(graph: &Graph) -> Vec<usize> {
             (0..nodes).filter(linked).fold(0, |set, from| set | 1 << bit_of(from))
         })
         .collect();
-    // For each set the nodes at which a path through all of it, from its oldest node on, can end.
+    // For each set, the possible ends of a path through all of it from its oldest node.
     let mut ends = vec![0u32; 1 << nodes];
     let mut best = 1usize << (nodes - 1);
     for set in 1..ends.len() {
@@ -132,13 +130,13 @@ pub(crate) fn largest_ring(graph: &Graph) -> Vec<usize> {
     ring
 }
 
-/// A ring and its members by age, which decides between rings of equal size.
-struct Kept {
+/// A ring and the ages of its members, which decide between rings of equal size.
+struct RingCandidate {
     ring: Vec<usize>,
     ages: Vec<usize>,
 }
 
-impl Kept {
+impl RingCandidate {
     fn of(mut ring: Vec<usize>) -> Self {
         let mut ages = ring.clone();
         ages.sort_unstable();
@@ -153,38 +151,37 @@ impl Kept {
     }
 }
 
-/// A ring of as many nodes of the graph as the effort can find, and what of it was spent.
-fn large_ring(graph: &Graph, bound: usize, effort: u64, chance: &mut Chance) -> (Vec<usize>, u64) {
-    if graph.nodes() <= LEFT_OUT_EXACT_NODES_MAX {
+/// A ring of as many nodes as the effort can find, and the effort spent.
+fn large_ring(graph: &Graph, bound: usize, effort: u64, rng: &mut SeededRng) -> (Vec<usize>, u64) {
+    if graph.nodes() <= EXCLUSION_EXACT_NODES_MAX {
         return (largest_ring(graph), 0);
     }
     let prices = Prices::uniform(graph);
-    let mut search = LocalSearch::new(&prices, Near::of(&prices));
+    let mut search = LocalSearch::new(&prices, NearNeighbours::of(&prices));
     search.start_from((0..graph.nodes() as u16).collect());
-    let mut best = Kept::of(mended(graph, search.order()));
-    let (mut spent_mending, mut mended_at, mut trials) = (0, search.cost(), 0);
-    while best.ring.len() < bound && search.spent() + spent_mending < effort {
+    let mut best = RingCandidate::of(repaired(graph, search.order()));
+    let (mut spent_repairing, mut repaired_at, mut trials) = (0, search.cost(), 0);
+    while best.ring.len() < bound && search.spent() + spent_repairing < effort {
         let ceiling = search.cost();
-        search.trial(chance, ceiling);
+        search.trial(rng, ceiling);
         trials += 1;
-        // Mending takes far longer than a trial, so it waits for one missing edge less, or for a ring
-        // that has changed a good deal.
-        if search.cost() >= mended_at && trials % graph.nodes() != 0 {
+        // A repair takes far longer than a trial, so it waits for fewer missing edges or many trials.
+        if search.cost() >= repaired_at && trials % graph.nodes() != 0 {
             continue;
         }
-        mended_at = search.cost();
-        let kept = Kept::of(mended(graph, search.order()));
-        // Each edge is looked at, and each node left out is tried at every place.
-        spent_mending += ((1 + graph.nodes() - kept.ring.len()) * graph.nodes()) as u64;
+        repaired_at = search.cost();
+        let kept = RingCandidate::of(repaired(graph, search.order()));
+        // Each edge is checked, and each excluded node is tried at every position.
+        spent_repairing += ((1 + graph.nodes() - kept.ring.len()) * graph.nodes()) as u64;
         if kept.is_better_than(&best) {
             best = kept;
         }
     }
-    (best.ring, search.spent() + spent_mending)
+    (best.ring, search.spent() + spent_repairing)
 }
 
-/// Makes a ring of an order with missing edges by leaving nodes out, as few and as new as it can.
-fn mended(graph: &Graph, order: &[u16]) -> Vec<usize> {
+/// Repairs an order with missing edges by excluding nodes, few and new ones.
+fn repaired(graph: &Graph, order: &[u16]) -> Vec<usize> {
     let mut ring: Vec<usize> = order.iter().map(|&node| usize::from(node)).collect();
     let mut out = Vec::new();
     while let Some(place) = missing_edge(graph, &ring) {
@@ -224,7 +221,7 @@ fn inserted(graph: &Graph, ring: &mut Vec<usize>, node: usize) -> bool {
     place.is_some()
 }
 
-/// Puts a node in the place of the newest one whose neighbours it can talk to.
+/// Replaces the newest possible node by an older one.
 fn exchange_for_newer(graph: &Graph, ring: &mut [usize], node: usize) {
     let nodes = ring.len();
     let fits = |&place: &usize| {

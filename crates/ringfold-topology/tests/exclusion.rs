@@ -1,9 +1,9 @@
-//! What is promised when there is no ring through all.
+//! Tests of the exclusion of nodes.
 
 use crate::matrices::Shape;
 use ringfold_topology::{
     BandwidthMatrix, Edge, Effort, Link, NodeCount, NodeIndex, Objective, Seed, Tour, TourError, exact_tour,
-    fewest_left_out,
+    exclude_fewest,
 };
 
 const EFFORT: Effort = Effort(500_000);
@@ -12,12 +12,12 @@ fn indices(nodes: impl IntoIterator<Item = u16>) -> Vec<NodeIndex> {
     nodes.into_iter().map(NodeIndex).collect()
 }
 
-/// What remains has a ring, and nobody is lost or counted twice.
+/// The rest has a ring, and each node is excluded or in the ring.
 fn check(matrix: &BandwidthMatrix, oldest_first: &[NodeIndex]) -> Vec<NodeIndex> {
-    let found = fewest_left_out(matrix, oldest_first, EFFORT, Seed(1)).unwrap();
+    let found = exclude_fewest(matrix, oldest_first, EFFORT, Seed(1)).unwrap();
     let rest = matrix.restricted_to(&found.ring).unwrap();
     let as_given: Vec<_> = rest.nodes().nodes().collect();
-    assert!(Tour::new(&rest, &as_given).is_ok(), "what is left is no ring");
+    assert!(Tour::new(&rest, &as_given).is_ok(), "the rest is not a ring");
     let mut all = [found.nodes.clone(), found.ring].concat();
     all.sort_unstable();
     assert_eq!(all, matrix.nodes().nodes().collect::<Vec<_>>());
@@ -25,7 +25,7 @@ fn check(matrix: &BandwidthMatrix, oldest_first: &[NodeIndex]) -> Vec<NodeIndex>
 }
 
 #[test]
-fn nobody_is_left_out_where_there_is_a_ring() {
+fn no_node_is_excluded_if_there_is_a_ring() {
     for nodes in [1, 2, 3, 12, 18, 19, 100] {
         let matrix = Shape::Random.matrix(nodes, 1);
         assert_eq!(check(&matrix, &indices(0..nodes as u16)), []);
@@ -33,7 +33,7 @@ fn nobody_is_left_out_where_there_is_a_ring() {
 }
 
 #[test]
-fn the_fewest_and_newest_are_left_out_as_trying_every_set_shows() {
+fn the_fewest_and_newest_nodes_are_excluded() {
     for nodes in 2..=7u16 {
         for seed in 0..40 {
             let mut matrix = Shape::Cut.matrix(usize::from(nodes), seed);
@@ -70,18 +70,18 @@ fn the_fewest_and_newest_are_left_out_as_trying_every_set_shows() {
 }
 
 #[test]
-fn a_large_world_leaves_out_who_is_cut_off_and_no_one_else() {
+fn a_large_world_excludes_only_unreachable_nodes() {
     let mut matrix = Shape::Random.matrix(80, 1);
     for other in (0..80).filter(|&other| other != 7) {
         matrix.cut(Edge { from: NodeIndex(7), to: NodeIndex(other) }).unwrap();
     }
-    let found = fewest_left_out(&matrix, &indices(0..80), EFFORT, Seed(1)).unwrap();
+    let found = exclude_fewest(&matrix, &indices(0..80), EFFORT, Seed(1)).unwrap();
     assert_eq!(found.nodes, [NodeIndex(7)]);
     assert!(found.is_fewest);
 }
 
 #[test]
-fn of_two_that_depend_on_one_neighbour_the_newer_is_left_out_in_a_large_world() {
+fn of_two_nodes_with_one_common_neighbour_the_newer_is_excluded() {
     for [first, second] in [[5, 60], [60, 5], [30, 31]] {
         let mut matrix = Shape::Random.matrix(70, 2);
         for node in [first, second] {
@@ -96,7 +96,7 @@ fn of_two_that_depend_on_one_neighbour_the_newer_is_left_out_in_a_large_world() 
 }
 
 #[test]
-fn a_sparse_large_world_leaves_nobody_out_without_need() {
+fn a_sparse_large_world_excludes_no_node_without_need() {
     // About one link in twenty is left, in no order that a ring could follow at once.
     let nodes = 300u16;
     let matrix = BandwidthMatrix::from_fn(NodeCount::new(300).unwrap(), |Edge { from, to }| {
@@ -107,7 +107,7 @@ fn a_sparse_large_world_leaves_nobody_out_without_need() {
 }
 
 #[test]
-fn two_halves_that_share_a_node_leave_out_the_newer_half() {
+fn of_two_halves_that_share_a_node_the_newer_is_excluded() {
     let mut matrix = BandwidthMatrix::new(NodeCount::new(39).unwrap());
     for from in 0..19 {
         for to in 20..39 {
@@ -118,21 +118,21 @@ fn two_halves_that_share_a_node_leave_out_the_newer_half() {
 }
 
 #[test]
-fn where_nothing_gets_through_only_the_oldest_remains() {
+fn without_links_only_the_oldest_node_remains() {
     for nodes in [3, 30] {
         let matrix = BandwidthMatrix::from_fn(NodeCount::new(nodes).unwrap(), |_| Link::Unreachable);
         let mut oldest_first = indices(0..nodes as u16);
         oldest_first.rotate_left(1);
-        let found = fewest_left_out(&matrix, &oldest_first, EFFORT, Seed(1)).unwrap();
+        let found = exclude_fewest(&matrix, &oldest_first, EFFORT, Seed(1)).unwrap();
         assert_eq!((found.ring, found.is_fewest), (vec![NodeIndex(1)], true));
     }
 }
 
 #[test]
-fn an_order_that_does_not_name_everyone_once_is_refused() {
+fn an_order_without_every_node_once_is_rejected() {
     let matrix = BandwidthMatrix::new(NodeCount::new(3).unwrap());
     let refused = |order: &[u16]| {
-        fewest_left_out(&matrix, &indices(order.iter().copied()), EFFORT, Seed(1)).unwrap_err()
+        exclude_fewest(&matrix, &indices(order.iter().copied()), EFFORT, Seed(1)).unwrap_err()
     };
     assert_eq!(refused(&[0, 1]), TourError::Length { nodes: 3, named: 2 });
     assert_eq!(refused(&[0, 1, 1]), TourError::NodeTwice { node: NodeIndex(1) });

@@ -1,4 +1,4 @@
-"""The end of a run from outside: SIGTERM, or the program's own wish."""
+"""Stops a run early: by SIGTERM or by the program."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 
 class Stopped(BaseException):
-    """Unwinds a blocking call that SIGTERM ended, up to the end of the ``with`` block. Not an ``Exception``, so that
-    no ``except Exception`` on the way takes it for a failure."""
+    """Unwinds a blocking call after SIGTERM, up to the end of the ``with`` block. It is not an ``Exception``, so that no
+    ``except Exception`` catches it."""
 
 
 class StopSwitch:
-    """Knows whether the run shall end, and who is in a blocking call that must end with it."""
+    """Whether the run must stop, and which threads are in blocking calls."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self.requested = False
@@ -31,50 +31,50 @@ class StopSwitch:
         self._previous: Any = None
 
     def install(self) -> None:
-        """Takes SIGTERM over, if this is the main thread: Python lets no other one do so."""
+        """Installs the handler of SIGTERM, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         self._installed = True
 
     def restore(self) -> None:
-        """Gives SIGTERM back to whoever had it."""
+        """Restores the previous handler of SIGTERM."""
         if not self._installed:
             return
         self._installed = False
-        # A handler that was not set from Python reads as None, and can't be set again.
+        # A handler that was not set from Python is None and cannot be restored.
         signal.signal(signal.SIGTERM, signal.SIG_DFL if self._previous is None else self._previous)
 
     @contextmanager
     def blocking(self, *, at_boundary: bool = False) -> Iterator[None]:
-        """Around every call that waits for others. At a boundary none is begun if the run shall end there."""
+        """Wraps every call that waits for other peers. At a boundary it raises ``Stopped`` if a stop was requested."""
         if self._over:
-            raise RuntimeError("the run is over: this call belongs inside of the `with` block")
+            raise RuntimeError("the run has ended: make this call inside the `with` block")
         if self.left:
             raise Stopped
         me = threading.get_ident()
         self._blocked.append(me)
         try:
-            # Looked at only now: whoever asks from here on finds this thread among the blocked ones.
+            # Checked after the append: a later request finds this thread in the list.
             if at_boundary and self.requested:
                 self.left = True
                 raise Stopped
             yield
         except Exception as error:
             if self._torn:
-                # The call failed only because SIGTERM took the communicator away beneath it.
+                # The call failed because SIGTERM made the communicator leave.
                 raise Stopped from error
             raise
         finally:
             self._blocked.remove(me)
 
     def leave(self) -> None:
-        """Leaves the run for good: whoever saves a checkpoint now holds nobody up."""
+        """Leaves the run, so that the others do not wait while this peer saves a checkpoint."""
         self.left = True
         self._leave()
 
     def end(self) -> None:
-        """The ``with`` block is left: there is nothing any more that an exception could unwind to."""
+        """Ends the ``with`` block."""
         self.leave()
         self._over = True
         self.restore()
@@ -85,6 +85,6 @@ class StopSwitch:
             self.left = True
             raise Stopped
         if self._blocked:
-            # Another thread waits, and no exception can be raised there from here.
+            # Another thread waits; leaving ends its call.
             self._torn = True
             self.leave()

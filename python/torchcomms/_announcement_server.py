@@ -1,0 +1,145 @@
+"""Announcements that rank 0 serves at MASTER_ADDR:MASTER_PORT while ranks connect.
+
+A TCPStore of torch does not fit: its clients fail noisily when it closes, and it resolves host names, which may take seconds.
+Every connection receives all announcements and is then closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+
+_BANNER = b"ringfold announcements 1\n"
+# How long a server may take to send its first byte. A TCPStore sends none: there the client speaks first.
+_FIRST_BYTE_SECONDS = 1.0
+_TRANSFER_SECONDS = 5.0
+_BYTES_MAX = 1 << 20
+
+
+class NotAnnouncements(Exception):
+    """Something else than an announcement server listens at the port."""
+
+
+class AnnouncementServer:
+    """The announcements that this process serves at a port, by key."""
+
+    def __init__(self, port: int, is_local: bool) -> None:
+        """Raises OSError if the port is in use. With ``is_local``, only processes of this host get an answer."""
+        has_both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if has_both else socket.AF_INET
+        self._listener = socket.create_server(
+            ("", port), family=family, backlog=1024, dualstack_ipv6=has_both
+        )
+        self._is_local = is_local
+        self._texts: dict[str, str] = {}
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._serve, name="torchcomms-announcements", daemon=True)
+        self._thread.start()
+
+    def post(self, key: str, text: str) -> None:
+        self._texts = {**self._texts, key: text}
+
+    def withdraw(self, key: str) -> None:
+        self._texts = {other: text for other, text in self._texts.items() if other != key}
+
+    def close(self) -> None:
+        """Closes the port before it returns."""
+        self._is_closed = True
+        # close() alone would not wake the thread in accept(), which keeps the port.
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._listener.close()
+        self._thread.join(_TRANSFER_SECONDS)
+
+    def _serve(self) -> None:
+        while not self._is_closed:
+            try:
+                connection, (address, *_) = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                if self._is_local and not _is_loopback(address):
+                    continue
+                connection.settimeout(_TRANSFER_SECONDS)
+                try:
+                    connection.sendall(_BANNER + json.dumps(self._texts).encode())
+                except OSError:
+                    continue
+
+
+def fetch_announcements(host: str, port: int) -> dict[str, str] | None:
+    """The announcements at a port; None if nothing listens. Raises :class:`NotAnnouncements` if something else does."""
+    try:
+        with socket.create_connection((host, port), _TRANSFER_SECONDS) as connection:
+            connection.settimeout(_FIRST_BYTE_SECONDS)
+            data = connection.recv(1 << 16)
+            connection.settimeout(_TRANSFER_SECONDS)
+            while data and len(data) < _BYTES_MAX and (part := connection.recv(1 << 16)):
+                data += part
+    except TimeoutError:
+        raise NotAnnouncements from None
+    except OSError:
+        return None
+    if not data:
+        return None
+    if not data.startswith(_BANNER):
+        raise NotAnnouncements
+    try:
+        texts: dict[str, str] = json.loads(data[len(_BANNER) :])
+    except ValueError:
+        # The connection broke.
+        return None
+    return texts
+
+
+class SharedServers:
+    """The servers of this process by port, with the number of users of each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[int, int], tuple[AnnouncementServer, int]] = {}
+
+    def acquire(self, host: str, port: int, deadline: float) -> AnnouncementServer | None:
+        """The server at this port; call ``release`` after use. None if another program keeps the port."""
+        while True:
+            with self._lock:
+                # The pid: a forked process needs its own.
+                key = (os.getpid(), port)
+                server, users = self._held.get(key, (None, 0))
+                try:
+                    server = server or AnnouncementServer(port, _is_loopback(host))
+                except OSError:
+                    pass
+                if server is not None:
+                    self._held[key] = (server, users + 1)
+                    return server
+            try:
+                fetch_announcements(host, port)
+            except NotAnnouncements:
+                return None
+            # It is the announcement server of another process, which closes soon.
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.02)
+
+    def release(self, port: int) -> None:
+        with self._lock:
+            key = (os.getpid(), port)
+            server, users = self._held.pop(key)
+            if users > 1:
+                self._held[key] = (server, users - 1)
+                return
+            server.close()
+
+
+def _is_loopback(host: str) -> bool:
+    """
+    >>> [_is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.1", "node1")]
+    [True, True, True, True, False, False]
+    """
+    return host in ("localhost", "::1") or host.removeprefix("::ffff:").startswith("127.")
