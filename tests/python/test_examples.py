@@ -28,11 +28,11 @@ class Examples:
         # One thread a process: the machine has few cores, and all peers run on it.
         env = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         # A busy machine may take long to start the second one.
-        patience = () if name == "fifteen_lines.py" else ("--patience", SECONDS)
+        timeout = () if name == "fifteen_lines.py" else ("--timeout", SECONDS)
         script = EXAMPLES / name
         is_forked = "import torch" in script.read_text() and name != "hello_world_torch.py"
         spawn: Spawn = self._request.getfixturevalue("spawn_with_torch" if is_forked else "spawn")
-        return spawn(script, "--master", self._master, *patience, *arguments, env=env)
+        return spawn(script, "--master", self._master, *timeout, *arguments, env=env)
 
     def outputs(self, name: str, *arguments: object, peers: int = 2) -> list[str]:
         """The outputs of this many peers, all of which exit with 0."""
@@ -98,9 +98,9 @@ def test_the_hello_world_for_torch_finds_the_line(examples: Examples) -> None:
 
 
 def test_a_lone_hello_world_times_out_with_exit_code_3(examples: Examples) -> None:
-    lonely = examples.start("hello_world.py", "--patience", 0.2)
+    lonely = examples.start("hello_world.py", "--timeout", 0.2)
     assert lonely.wait(SECONDS) == 3
-    assert "nobody else came" in lonely.output
+    assert "no other peer joined" in lonely.output
 
 
 def test_ctrl_c_ends_an_example_at_once_and_without_a_traceback(examples: Examples) -> None:

@@ -134,8 +134,7 @@ fn a_busy_rank_is_waited_for_and_a_lost_host_is_named() {
 
 #[test]
 fn a_host_lost_during_a_reduction_is_named_by_both_sides() {
-    let Some((network, mut ranks)) = pair("a_host_lost_during_a_reduction_is_named_by_both_sides")
-    else {
+    let Some((network, mut ranks)) = pair("a_host_lost_during_a_reduction_is_named_by_both_sides") else {
         return;
     };
     ranks.iter_mut().for_each(|rank| rank.send("reduce"));
@@ -146,17 +145,18 @@ fn a_host_lost_during_a_reduction_is_named_by_both_sides() {
 
 #[test]
 fn a_stopped_rank_is_waited_for_and_named_when_its_host_is_lost() {
-    let Some((network, mut ranks)) = pair("a_stopped_rank_is_waited_for_and_named_when_its_host_is_lost") else {
+    let Some((network, mut ranks)) = pair("a_stopped_rank_is_waited_for_and_named_when_its_host_is_lost")
+    else {
         return;
     };
     for (stopped, continues) in [(UNREACHABLE_AFTER * 5 / 2, true), (UNREACHABLE_AFTER / 2, false)] {
         ranks[1].signal(Signal::STOP);
-        ranks[0].tell("bulk");
+        ranks[0].send("bulk");
         // Its buffers are full, and its host answers.
         std::thread::sleep(stopped);
         if continues {
             ranks[1].signal(Signal::CONT);
-            ranks[1].tell("bulk");
+            ranks[1].send("bulk");
             ranks.iter_mut().for_each(|rank| assert_eq!(rank.wait_for("ended: "), "well"));
         }
     }

@@ -16,185 +16,118 @@ pub struct PeerName {
 
 impl fmt::Display for PeerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.name)
+        f.write_str(&self.name)
     }
 }
 
 /// How a membership ended.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum Departure {
-    /// The peer left by itself.
+    #[error("left")]
     Left,
-    /// Its connection to the master broke.
+    #[error("lost its connection to the master")]
     ConnectionLost,
     /// Neither the master nor a neighbour received anything from it for too long.
+    #[error("was silent for too long")]
     Silent,
     /// An operator evicted it for this reason.
+    #[error("was evicted: {0}")]
     Evicted(String),
     /// No ring through all members is left, and it is the newest of the members that block one.
+    #[error("was evicted: its neighbours cannot reach it, and no other ring is left")]
     Unreachable,
-    /// It violated the protocol.
+    #[error("violated the protocol: {0}")]
     Misbehaved(ProtocolViolation),
-    /// It did not return after the master restarted.
+    #[error("did not return after the master restarted")]
     NotReturned,
     /// Its connections broke before it had left.
+    #[error("died, or its connection broke")]
     Died,
-    /// It did not report in time that its links are up.
+    #[error("was evicted: it did not reach its neighbours in time")]
     NotEstablished,
     /// An earlier incarnation of the master had evicted it.
+    #[error("was evicted: the run continued without it")]
     EvictedBefore,
     /// Its shared state was rejected, and it made no call since, although others waited for it.
+    #[error("was evicted: its shared state was rejected ({0}), and it made no call since")]
     StateRejected(StateRejection),
 }
 
-impl fmt::Display for Departure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Left => write!(f, "left"),
-            Self::ConnectionLost => write!(f, "lost its connection to the master"),
-            Self::Silent => write!(f, "was silent for too long"),
-            Self::Evicted(why) => write!(f, "was evicted: {why}"),
-            Self::Unreachable => {
-                write!(f, "was evicted: its neighbours cannot reach it, and no other ring is left")
-            }
-            Self::Misbehaved(why) => write!(f, "violated the protocol: {why}"),
-            Self::NotReturned => write!(f, "did not return after the master restarted"),
-            Self::Died => write!(f, "died, or its connection broke"),
-            Self::NotEstablished => write!(f, "was evicted: it did not reach its neighbours in time"),
-            Self::EvictedBefore => write!(f, "was evicted: the run continued without it"),
-            Self::StateRejected(why) => {
-                write!(f, "was evicted: its shared state was rejected ({why}), and it made no call since")
-            }
-        }
-    }
-}
-
 /// How one side of a control connection violated the protocol.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum ProtocolViolation {
-    /// Message numbers out of sequence.
+    #[error("message numbers out of sequence")]
     Numbering,
-    /// Too many messages without an acknowledgement.
+    #[error("too many messages without an acknowledgement")]
     NothingAcknowledged,
     /// A vote in a round that is not the next one.
+    #[error("vote in round {voted} of {phase}, but {completed} rounds are complete")]
     Round { phase: Phase, voted: u64, completed: u64 },
     /// An operation that is not the next one of its tag.
+    #[error("{op} is out of sequence, {next} is next")]
     Sequence { op: OpId, next: Seq },
-    /// Too many operations in flight.
+    #[error("more than {max} operations in flight", max = limits::OPS_IN_FLIGHT_MAX)]
     TooManyOperations,
-    /// An invalid description of an epoch.
+    #[error("invalid description of an epoch")]
     Epoch,
-    /// Counters that no run can reach.
+    #[error("invalid counters: no run can reach them")]
     Counters,
-    /// Commit of an operation that this peer has not done.
+    #[error("commit of an operation that is not done")]
     PrematureCommit,
-    /// Assignment of an unknown entry of the shared state.
+    #[error("assignment of an unknown entry of the shared state")]
     Assignment,
 }
 
-impl fmt::Display for ProtocolViolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Numbering => write!(f, "message numbers out of sequence"),
-            Self::NothingAcknowledged => write!(f, "too many messages without an acknowledgement"),
-            Self::Round { phase, voted, completed } => {
-                write!(f, "vote in round {voted} of {phase}, but {completed} rounds are complete")
-            }
-            Self::Sequence { op, next } => write!(f, "{op} is out of sequence, {next} is next"),
-            Self::TooManyOperations => {
-                write!(f, "more than {} operations in flight", limits::OPS_IN_FLIGHT_MAX)
-            }
-            Self::Epoch => write!(f, "invalid description of an epoch"),
-            Self::Counters => write!(f, "invalid counters: no run can reach them"),
-            Self::PrematureCommit => write!(f, "commit of an operation that is not done"),
-            Self::Assignment => write!(f, "assignment of an unknown entry of the shared state"),
-        }
-    }
-}
-
 /// Why the master rejects a peer that joins or returns.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum JoinRejection {
-    /// A peer with this id is a member.
+    #[error("a peer with this id is already a member")]
     AlreadyMember,
-    /// The run has the maximal number of peers.
+    #[error("the run is full: it has {max} peers", max = limits::WORLD_MAX)]
     RunFull,
-    /// The run has had the maximal number of groups.
+    #[error("the run has had {max} groups, which is the maximum", max = limits::GROUPS_MAX)]
     TooManyGroups,
-    /// It listens on too many addresses.
+    #[error("it listens on more than {max} addresses", max = limits::ADDRESSES_MAX)]
     TooManyAddresses,
     /// It returns after its eviction.
+    #[error("it was evicted before")]
     WasRemoved,
-    /// It returns to a restarted master after the run continued.
+    #[error("the run continued without it after the master restarted")]
     TooLate,
-    /// It violated the protocol.
+    #[error("violated the protocol: {0}")]
     Misbehaved(ProtocolViolation),
-}
-
-impl fmt::Display for JoinRejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AlreadyMember => write!(f, "a peer with this id is already a member"),
-            Self::RunFull => write!(f, "the run is full: it has {} peers", limits::WORLD_MAX),
-            Self::TooManyGroups => {
-                write!(f, "the run has had {} groups, which is the maximum", limits::GROUPS_MAX)
-            }
-            Self::TooManyAddresses => {
-                write!(f, "it listens on more than {} addresses", limits::ADDRESSES_MAX)
-            }
-            Self::WasRemoved => write!(f, "it was evicted before"),
-            Self::TooLate => write!(f, "the run continued without it after the master restarted"),
-            Self::Misbehaved(how) => write!(f, "violated the protocol: {how}"),
-        }
-    }
 }
 
 /// Why a peer is not, or no longer, part of the run.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum Removal {
     /// It was a member, or waited to become one.
+    #[error("{0}")]
     Departed(Departure),
     /// It was not admitted.
+    #[error("{0}")]
     Rejected(JoinRejection),
     /// The master's driver closed its connection: an invalid message, or a limit was exceeded.
+    #[error("{0}")]
     Disconnected(String),
 }
 
-impl fmt::Display for Removal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Departed(how) => how.fmt(f),
-            Self::Rejected(why) => why.fmt(f),
-            Self::Disconnected(why) => f.write_str(why),
-        }
-    }
-}
-
 /// How a peer lost its master. Not sent.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MasterLoss {
     /// No connection, or none that passed the handshake.
+    #[error("could not reach the master at {0}")]
     Unreachable(String),
     /// Not accepted within the deadline of connect.
+    #[error("the master did not accept this peer in time")]
     NotAccepted,
-    /// The connection was lost, and the master did not return in time.
+    #[error("the master is lost: it did not return in time")]
     NotReturned,
     /// A call got no answer within its deadline and the grace time after it.
+    #[error("the master is lost: it did not answer in time")]
     NoAnswer,
-    /// The master violated the protocol.
+    #[error("the master is lost: it violated the protocol: {0}")]
     Misbehaved(ProtocolViolation),
-}
-
-impl fmt::Display for MasterLoss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable(why) => write!(f, "could not reach the master at {why}"),
-            Self::NotAccepted => write!(f, "the master did not accept this peer in time"),
-            Self::NotReturned => write!(f, "the master is lost: it did not return in time"),
-            Self::NoAnswer => write!(f, "the master is lost: it did not answer in time"),
-            Self::Misbehaved(how) => write!(f, "the master is lost: it violated the protocol: {how}"),
-        }
-    }
 }
 
 /// A peer and the call that it waits in.
@@ -266,58 +199,55 @@ impl fmt::Display for WaitWarning {
 }
 
 /// Why an operation or a vote failed. The master sends it to the peers.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum Cause {
     /// A member departed while its part was still missing.
+    #[error("{who} {how}")]
     PeerLost { who: PeerName, how: Departure },
     /// Two live members cannot reach each other; the ring is being rebuilt without that edge.
+    #[error("{from} and {to} cannot reach each other")]
     LinkLost { from: PeerName, to: PeerName },
     /// Two peers made different calls.
+    #[error("{one}, but {other}")]
     Mismatch { one: WaitingPeer, other: WaitingPeer },
     /// Live peers did not take part in time: the first few of them, or none if the master did not answer.
+    #[error("timed out waiting for {list}", list = list_names(.waited_for))]
     Timeout { waited_for: Vec<PeerName> },
-    /// A member cannot run the operation.
+    #[error("{who} cannot run the operation")]
     Unable { who: PeerName },
-    /// The membership changed during the operation.
+    #[error("the membership changed")]
     EpochEnded,
-    /// The user of a member aborted the group.
+    #[error("{who} aborted the group")]
     AbortedByUser { who: PeerName },
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PeerLost { who, how } => write!(f, "{who} {how}"),
-            Self::LinkLost { from, to } => write!(f, "{from} and {to} cannot reach each other"),
-            Self::Mismatch { one, other } => write!(f, "{one}, but {other}"),
-            Self::Timeout { waited_for } => {
-                write!(f, "timed out waiting for ")?;
-                for (i, who) in waited_for.iter().enumerate() {
-                    write!(f, "{}{who}", if i > 0 { ", " } else { "" })?;
-                }
-                if waited_for.is_empty() { write!(f, "the master") } else { Ok(()) }
-            }
-            Self::Unable { who } => write!(f, "{who} cannot run the operation"),
-            Self::EpochEnded => write!(f, "the membership changed"),
-            Self::AbortedByUser { who } => write!(f, "{who} aborted the group"),
-        }
-    }
+fn list_names(peers: &[PeerName]) -> String {
+    let names: Vec<_> = peers.iter().map(|peer| peer.name.as_str()).collect();
+    if names.is_empty() { "the master".into() } else { names.join(", ") }
 }
 
+/// What to do about a state without holders.
+const ORPHANED: &str = ", and all peers that held the state have departed: sync one peer with the send-only strategy to \
+    set the run to its revision";
+
 /// Why the master rejects a peer's shared state.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum StateRejection {
     /// The offered revision is beyond the next one.
+    #[error("RevisionIncrementViolation: offered {offered}, but {next} is next")]
     RevisionIncrementViolation { offered: Revision, next: Revision },
     /// Keys, types, counts or flags differ from those of the elected state, first at this key.
+    #[error("the state's layout differs from the elected one at key {key:?}")]
     Layout { key: String },
-    /// Another sender's content was elected.
+    #[error("the content of {winner} was elected instead")]
     LostElection { winner: PeerName },
     /// The strategy excludes that of another peer.
+    #[error("invalid strategy: it cannot be mixed with that of {other}")]
     StrategyConflict { other: PeerName },
     /// No peer offers revision `next`. If `orphaned`, its last holder has departed: a send-only peer may set another revision.
+    #[error("no peer offers {next}{}", if *.orphaned { ORPHANED } else { "" })]
     NoHolder { next: Revision, orphaned: bool },
-    /// Every holder of the elected content departed before the transfer was complete.
+    #[error("all peers that held the elected state departed during the transfer")]
     HoldersLost,
 }
 
@@ -325,31 +255,5 @@ impl StateRejection {
     /// Whether the same offer may be accepted later.
     pub fn is_retryable(&self) -> bool {
         crate::peer::FailureKind::of_rejection(self).is_retryable()
-    }
-}
-
-impl fmt::Display for StateRejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RevisionIncrementViolation { offered, next } => {
-                write!(f, "RevisionIncrementViolation: offered {offered}, but {next} is next")
-            }
-            Self::Layout { key } => {
-                write!(f, "the state's layout differs from the elected one at key {key:?}")
-            }
-            Self::LostElection { winner } => write!(f, "the content of {winner} was elected instead"),
-            Self::StrategyConflict { other } => {
-                write!(f, "invalid strategy: it cannot be mixed with that of {other}")
-            }
-            Self::NoHolder { next, orphaned: false } => write!(f, "no peer offers {next}"),
-            Self::NoHolder { next, orphaned: true } => write!(
-                f,
-                "no peer offers {next}, and all peers that held the state have departed: sync one peer with the \
-                 send-only strategy to set the run to its revision"
-            ),
-            Self::HoldersLost => {
-                write!(f, "all peers that held the elected state departed during the transfer")
-            }
-        }
     }
 }

@@ -28,13 +28,10 @@ pub enum FrameError {
     /// The frame is too long. For a message that does not fit, `bytes` is a lower bound.
     #[error("frame of {bytes} bytes exceeds the limit of {max}")]
     TooLong { bytes: usize, max: usize },
-    /// Unknown kind of frame.
     #[error("unknown frame kind {0}")]
     Kind(u8),
-    /// Unknown flags.
     #[error("unknown frame flags {0:#04x}")]
     Flags(u8),
-    /// Invalid header of a data frame.
     #[error("invalid data header: {0}")]
     Header(InvalidHeader),
     /// The lengths in a data frame and in its header differ.
@@ -43,7 +40,6 @@ pub enum FrameError {
     /// The bytes are not a message.
     #[error("invalid or unknown message")]
     Malformed,
-    /// Bytes follow the message.
     #[error("invalid frame: {bytes} bytes follow the message")]
     Trailing { bytes: usize },
     /// The lists of the message need too much memory.

@@ -123,7 +123,6 @@ pub enum HandshakeError {
     /// The other end uses another protocol.
     #[error("the other end does not speak the Ringfold protocol")]
     NotRingfold,
-    /// No common version.
     #[error("no common version: this end supports {ours}, the other end {theirs}")]
     Version { ours: VersionRange, theirs: VersionRange },
     /// The ends belong to different runs.
@@ -132,13 +131,11 @@ pub enum HandshakeError {
     /// Another peer answered at that address.
     #[error("wrong peer: {found} answered instead of {expected}")]
     WrongPeer { expected: PeerId, found: PeerId },
-    /// The acceptor requires a token, and the dialler has none.
     #[error("a join token is required, and the dialler has none")]
     TokenMissing,
     /// The dialler has a token, and the acceptor none: it is not the expected master.
     #[error("the dialler has a join token, but the acceptor has none")]
     TokenUnexpected,
-    /// The tokens differ.
     #[error("the join token is wrong")]
     BadToken,
     /// The dialler does not have the key of the epoch.
@@ -147,13 +144,10 @@ pub enum HandshakeError {
     /// The acceptor accepted the proof, but did not prove that it knows the secret.
     #[error("the acceptor did not prove that it knows the secret")]
     Impostor,
-    /// The acceptor rejected the connection.
     #[error("connection rejected: {0}")]
     Rejected(ConnectionRejection),
-    /// The other end violated the protocol.
     #[error("the other end violated the protocol: {0}")]
     Misbehaved(&'static str),
-    /// The connection ended during the handshake.
     #[error("the connection ended before the {missing} was complete")]
     Truncated { missing: &'static str },
 }

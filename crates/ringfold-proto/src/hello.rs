@@ -180,7 +180,6 @@ pub enum ConnectionRejection {
     /// It has no key for the epoch: not yet, or no longer.
     #[error("unknown epoch (not known yet, or no longer)")]
     UnknownEpoch,
-    /// The dialler is not a member of the epoch.
     #[error("the dialler is not a member of that epoch")]
     NotAMember,
     /// It does not accept connections of that purpose.
@@ -189,13 +188,10 @@ pub enum ConnectionRejection {
     /// The dialler has the acceptor's own id: it dialled itself, or its blocks were reflected.
     #[error("the dialler has the acceptor's own id")]
     Itself,
-    /// It has the maximal number of connections.
     #[error("too many connections")]
     Full,
-    /// It is shutting down.
     #[error("shutting down")]
     Closing,
-    /// An unknown reason.
     #[error("unknown reason {0}")]
     Other(u8),
 }
@@ -268,10 +264,8 @@ pub enum InvalidBlock {
     /// Too few bytes.
     #[error("invalid block of {have} bytes: must be {need}")]
     Length { need: usize, have: usize },
-    /// The block does not start with its magic.
     #[error("invalid magic")]
     Magic,
-    /// Unknown purpose.
     #[error("unknown purpose {0}")]
     Purpose(u8),
 }

@@ -48,6 +48,9 @@ impl Phase {
     /// All phases.
     pub const ALL: [Self; 4] = [Self::Topology, Self::Pending, Self::Optimise, Self::Sync];
 
+    /// The phases in which all members of the run vote together.
+    pub const RUN_WIDE: [Self; 3] = [Self::Topology, Self::Pending, Self::Optimise];
+
     /// Whether all members of the run vote together, not only those of a group.
     pub fn is_run_wide(self) -> bool {
         self != Self::Sync
@@ -72,13 +75,8 @@ impl fmt::Display for Phase {
 
 impl RoundNumbers {
     /// The count of a phase.
-    pub fn of(&self, phase: Phase) -> u64 {
-        match phase {
-            Phase::Topology => self.topology,
-            Phase::Pending => self.pending,
-            Phase::Optimise => self.optimise,
-            Phase::Sync => self.sync,
-        }
+    pub fn of(mut self, phase: Phase) -> u64 {
+        *self.of_mut(phase)
     }
 
     /// The count of a phase, to be changed.

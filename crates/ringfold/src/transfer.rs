@@ -1,13 +1,12 @@
-//! The bytes of one sync: what this peer lacks is fetched from those who hold it, and whoever lacks what it holds
-//! is served.
+//! The transfer of one sync: fetches what this peer lacks from its sources, and serves other peers.
 //!
-//! Each connection has a thread with a blocking socket. Whoever touches a tensor has passed a [`Gate`], and ending
-//! means to close the gates: their sockets are shut down, the threads leave, and only then are the tensors let go
-//! (R4). A thread that still dials is not waited for, for it holds nothing.
+//! Each connection has a thread and blocks. A thread that accesses a tensor is registered in [`ActiveConnections`]; ending
+//! a transfer shuts these connections down and waits for their threads before the tensors are released (R4). A thread that
+//! still dials holds no tensor and is not waited for.
 
-mod board;
+mod active_connections;
 mod fetch;
-mod gate;
+mod fetch_plan;
 mod limits;
 mod part;
 mod serve;
@@ -24,17 +23,16 @@ use ringfold_fabric::memory::Memory;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::id::PeerId;
 use ringfold_proto::shared_state::Assignment;
-use serve::{Holding, Serving};
+use serve::{HeldEntry, Serving};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Makes a proven connection with a source, and takes no longer than it is given.
+/// Connects to a source within a time.
 pub(crate) type Connect = Arc<dyn Fn(PeerId, Duration) -> io::Result<BlockingConnection> + Send + Sync>;
 
-/// Is told, from a thread that holds no tensor, the number of an assignment with something to fetch, and whether
-/// all of it is here.
+/// Called with the number of an assignment and whether everything was fetched, by a thread that holds no tensor.
 pub(crate) type Done = Arc<dyn Fn(u64, bool) + Send + Sync>;
 
 /// Serving and fetching of one sync call.
@@ -47,20 +45,20 @@ pub(crate) struct Transfer {
     counts: Arc<Counts>,
 }
 
-/// Bytes of entries that were moved.
+/// Bytes that were transferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Moved {
     /// Sent.
     pub(crate) tx_bytes: u64,
-    /// Received, be it of use or not.
+    /// Received, valid or not.
     pub(crate) rx_bytes: u64,
 }
 
-/// Bytes of an entry that were not this peer's own.
+/// Fetched bytes of an entry.
 pub(crate) struct Fetched {
-    /// The entry's position in the state.
+    /// The index of the entry in the state.
     pub(crate) entry: usize,
-    /// Where in the entry.
+    /// The offset in the entry.
     pub(crate) offset: usize,
     /// The bytes.
     pub(crate) memory: Memory,
@@ -72,7 +70,7 @@ struct Tensor {
     dtype: DType,
     count: u64,
     bytes: usize,
-    /// What it hashed to when the call was made.
+    /// Its hash when the call was made.
     hash: u128,
     content: Content,
 }
@@ -80,11 +78,11 @@ struct Tensor {
 enum Content {
     /// As it was when the call was made.
     Own(Arc<Memory>),
-    /// On its way to what was elected. While it is fetched, the parts are with the fetch.
+    /// Being replaced by the elected content. During a fetch, the fetch has the parts.
     Replaced { target: u128, parts: Vec<Part> },
 }
 
-/// Counts as bytes move.
+/// Counts transferred bytes.
 #[derive(Default)]
 struct Counts {
     tx_bytes: AtomicU64,
@@ -92,7 +90,7 @@ struct Counts {
 }
 
 impl Transfer {
-    /// Nothing is served or fetched before the first assignment. `hashes` are those of the tensors.
+    /// Serves and fetches nothing before the first assignment. `hashes` are those of the tensors.
     ///
     /// # Panics
     /// If there are not as many hashes as tensors.
@@ -104,8 +102,8 @@ impl Transfer {
         Self { tensors, serving: Serving::new(counts.clone()), fetch: None, connect, done, counts }
     }
 
-    /// What the election asked for. An earlier assignment is stopped, and nothing more is told of it unless a
-    /// thread is about to; what it fetched is kept where the same content is elected again.
+    /// Begins an assignment. An earlier one is stopped, and not reported unless a thread is about to; what it fetched is
+    /// kept if the same content is elected again.
     ///
     /// `done` is called once, if there is anything to fetch. It is also called, with `false`, if nothing is to be
     /// fetched but an earlier assignment has overwritten what this peer is now taken to hold.
@@ -118,7 +116,7 @@ impl Transfer {
         if self.serving.is_open()
             && self.tensors.iter().enumerate().any(|(i, t)| own(t) && wanted.contains_key(&i))
         {
-            // What was served so far is to be overwritten. Whoever fetched it will come again for the rest.
+            // Served entries are about to be overwritten. Their fetchers connect again for the rest.
             self.serving.close();
             self.serving = Serving::new(self.counts.clone());
         }
@@ -131,25 +129,25 @@ impl Transfer {
                 None => possible &= own(tensor),
             }
         }
-        self.serving.open(self.tensors.iter().filter_map(Tensor::holding));
+        self.serving.open(self.tensors.iter().filter_map(Tensor::held_entry));
         if !wanted.is_empty() || !possible {
             let orders = parts.into_iter().map(|(entry, parts)| self.order(entry, parts)).collect();
-            let told = (self.connect.clone(), self.done.clone(), self.counts.clone());
-            self.fetch = Some(Fetch::start(number, orders, assignment.sources, told, possible));
+            let callbacks = (self.connect.clone(), self.done.clone(), self.counts.clone());
+            self.fetch = Some(Fetch::start(number, orders, assignment.sources, callbacks, possible));
         }
     }
 
-    /// A member came for state, and has proven to be one.
+    /// A member has connected to fetch state.
     pub(crate) fn serve(&mut self, peer: PeerId, connection: BlockingConnection) {
         self.serving.serve(peer, connection);
     }
 
-    /// Stops serving and fetching at once, and lets go of the tensors.
+    /// Stops serving and fetching at once, and releases the tensors.
     pub(crate) fn stop(self) -> Moved {
         self.finish().0
     }
 
-    /// As [`Transfer::stop`], and hands out what was to be fetched: after a sync that succeeded, all of it is there.
+    /// As [`Transfer::stop`], and returns what was to be fetched: everything, if the sync succeeded.
     pub(crate) fn finish(mut self) -> (Moved, Vec<Fetched>) {
         self.stop_fetching();
         self.serving.close();
@@ -180,14 +178,14 @@ impl Transfer {
         }
     }
 
-    fn order(&self, entry: usize, parts: Vec<Part>) -> fetch::Order {
+    fn order(&self, entry: usize, parts: Vec<Part>) -> fetch::FetchOrder {
         let tensor = &self.tensors[entry];
         let target = match tensor.content {
             Content::Own(_) => tensor.hash,
             Content::Replaced { target, .. } => target,
         };
         let (key, dtype, count) = (tensor.key.clone(), tensor.dtype, tensor.count);
-        fetch::Order { entry, key, dtype, count, target, bytes: tensor.bytes as u64, parts }
+        fetch::FetchOrder { entry, key, dtype, count, target, bytes: tensor.bytes as u64, parts }
     }
 }
 
@@ -205,7 +203,7 @@ impl Tensor {
         Self { key, dtype, count, bytes, hash, content: Content::Own(Arc::new(memory)) }
     }
 
-    /// Puts its parts among those to be fetched. Whether it can be overwritten.
+    /// Adds its parts to those to be fetched. Returns whether it can be overwritten.
     fn replace(
         &mut self,
         entry: usize,
@@ -232,10 +230,10 @@ impl Tensor {
         true
     }
 
-    /// What others can be served, if it is what it was when the call was made.
-    fn holding(&self) -> Option<(String, Holding)> {
+    /// The entry for other peers, if it is unchanged since the call was made.
+    fn held_entry(&self) -> Option<(String, HeldEntry)> {
         let Content::Own(memory) = &self.content else { return None };
         let (dtype, count, hash, memory) = (self.dtype, self.count, self.hash, memory.clone());
-        Some((self.key.clone(), Holding { dtype, count, hash, memory }))
+        Some((self.key.clone(), HeldEntry { dtype, count, hash, memory }))
     }
 }

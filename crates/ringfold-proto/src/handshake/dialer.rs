@@ -119,18 +119,15 @@ impl DialerHandshake {
     /// Checks that a welcome matches the hello.
     fn check_welcome(&self, welcome: &Welcome) -> Result<Established, HandshakeError> {
         let Identity { peer: me, run, versions, features } = self.identity;
-        let error = match welcome.status {
-            Status::Ok => None,
-            Status::Version => Some(HandshakeError::Version { ours: versions, theirs: welcome.versions }),
-            Status::WrongRun => Some(HandshakeError::WrongRun { ours: run, theirs: welcome.run }),
-            Status::SecretMissing => Some(HandshakeError::TokenMissing),
-            Status::SecretUnexpected => Some(HandshakeError::TokenUnexpected),
-            Status::BadProof => Some(HandshakeError::Misbehaved("it rejected a proof before it was sent")),
-            Status::Rejected(why) => Some(HandshakeError::Rejected(why)),
-        };
-        if let Some(error) = error {
-            return Err(error);
-        }
+        match welcome.status {
+            Status::Ok => Ok(()),
+            Status::Version => Err(HandshakeError::Version { ours: versions, theirs: welcome.versions }),
+            Status::WrongRun => Err(HandshakeError::WrongRun { ours: run, theirs: welcome.run }),
+            Status::SecretMissing => Err(HandshakeError::TokenMissing),
+            Status::SecretUnexpected => Err(HandshakeError::TokenUnexpected),
+            Status::BadProof => Err(HandshakeError::Misbehaved("it rejected a proof before it was sent")),
+            Status::Rejected(why) => Err(HandshakeError::Rejected(why)),
+        }?;
         if !versions.contains(welcome.version) || !welcome.versions.contains(welcome.version) {
             return Err(HandshakeError::Misbehaved("it chose an unsupported version"));
         }

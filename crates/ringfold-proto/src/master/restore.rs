@@ -156,7 +156,7 @@ impl Master {
                 record.status = PeerStatus::Accepted;
                 record.heard_at = now;
             }
-            for phase in Phase::ALL.into_iter().filter(|phase| phase.is_run_wide()) {
+            for phase in Phase::RUN_WIDE {
                 if phase == Phase::Pending && resume.rounds.pending >= self.rounds.pending {
                     self.last_pending = resume.last_pending;
                 }
@@ -185,7 +185,7 @@ impl Master {
                     *known = &record.description;
                 }
             }
-            for phase in Phase::ALL.into_iter().filter(|phase| phase.is_run_wide()) {
+            for phase in Phase::RUN_WIDE {
                 *rounds.of_mut(phase) = rounds.of(phase).max(resume.rounds.of(phase));
             }
         }
@@ -193,7 +193,7 @@ impl Master {
             lineage.contains(&r.incarnation)
                 && newest.get(&r.join.group).is_some_and(|d| d.rank_of(peer).is_some())
                 // A member can have missed the end of one round at most.
-                && Phase::ALL.into_iter().filter(|p| p.is_run_wide()).all(|p| r.rounds.of(p) + 1 >= rounds.of(p))
+                && Phase::RUN_WIDE.into_iter().all(|p| r.rounds.of(p) + 1 >= rounds.of(p))
         };
         let outsiders: Vec<_> =
             returned.iter().filter(|(p, r)| !is_member(**p, r)).map(|(p, _)| *p).collect();

@@ -1,11 +1,9 @@
-//! Fetching: a worker per source takes parts from the board, asks for several ahead, and reads each straight into
-//! the user's memory.
+//! Fetching: a worker per source takes parts from the plan, requests several ahead, and reads them into user memory.
 
-use super::board::Board;
-use super::gate::Gate;
+use super::active_connections::ActiveConnections;
+use super::fetch_plan::FetchPlan;
 use super::limits::{
-    CONNECT_PATIENCE, REQUESTS_OWED_BYTES_MAX, RETRY_PAUSE, STALL_MAX, STRAGGLE_LOOK, STRIDE_BYTES,
-    STRIKES_MAX,
+    CONNECT_MAX, REQUESTS_OWED_BYTES_MAX, RETRY_PAUSE, STALL_MAX, STRAGGLE_LOOK, STRIDE_BYTES, STRIKES_MAX,
 };
 use super::part::Part;
 use super::wire::{Header, Request};
@@ -22,29 +20,29 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// An entry to be fetched.
-pub(super) struct Order {
+pub(super) struct FetchOrder {
     pub(super) entry: usize,
     pub(super) key: String,
     pub(super) dtype: DType,
     pub(super) count: u64,
-    /// What it shall hash to.
+    /// The elected hash.
     pub(super) target: u128,
     pub(super) bytes: u64,
     pub(super) parts: Vec<Part>,
 }
 
-/// One assignment being carried out.
+/// The fetch of one assignment.
 pub(super) struct Fetch {
     number: u64,
-    /// How entries are asked for.
+    /// The names of entries in requests.
     names: HashMap<usize, Name>,
-    board: Mutex<Board>,
-    /// Parts came back, sources went, or it is all over.
+    plan: Mutex<FetchPlan>,
+    /// Parts came back, sources were lost, or it has ended.
     changed: Condvar,
-    gate: Arc<Gate>,
+    connections: Arc<ActiveConnections>,
     connect: Connect,
     counts: Arc<Counts>,
-    /// Taken by whoever tells.
+    /// Taken by the thread that reports.
     done: Mutex<Option<Done>>,
 }
 
@@ -55,100 +53,104 @@ struct Name {
     hash: u128,
 }
 
-/// How a conversation with a source ended, if not by an error.
-enum End {
-    /// There is nothing more to be asked of it.
+/// How fetching from a source ended, if not by an error.
+enum Conversation {
+    /// Nothing more to request.
     Finished,
-    /// It does not hold what it was said to.
+    /// It does not hold the content.
     NotHeld,
 }
 
 impl Fetch {
-    /// Begins. If it can't succeed, that is told at once.
+    /// Starts. If it can't succeed, that is reported at once.
     pub(super) fn start(
         number: u64,
-        orders: Vec<Order>,
+        orders: Vec<FetchOrder>,
         sources: Vec<PeerId>,
         (connect, done, counts): (Connect, Done, Arc<Counts>),
         possible: bool,
     ) -> Arc<Self> {
-        let name = |o: &Order| {
+        let name = |o: &FetchOrder| {
             let (key, dtype, count, hash) = (o.key.clone(), o.dtype, o.count, o.target);
             (o.entry, Name { key, dtype, count, hash })
         };
         let names = orders.iter().map(name).collect();
-        let mut board = Board::new(orders, &sources);
+        let mut plan = FetchPlan::new(orders, &sources);
         if !possible {
-            board.outcome = Some(false);
+            plan.outcome = Some(false);
         }
         let fetch = Arc::new(Self {
             number,
             names,
-            board: Mutex::new(board),
+            plan: Mutex::new(plan),
             changed: Condvar::new(),
-            gate: Gate::new(usize::MAX),
+            connections: ActiveConnections::new(usize::MAX),
             connect,
             counts,
             done: Mutex::new(Some(done)),
         });
-        fetch.recruit();
-        if fetch.board.lock().outcome.is_some() {
-            // Whoever assigns may not be able to listen now.
-            let told = fetch.clone();
-            if std::thread::Builder::new().name("ringfold-fetch".into()).spawn(move || told.tell()).is_err() {
-                fetch.tell();
+        fetch.start_sources();
+        if fetch.plan.lock().outcome.is_some() {
+            // The caller may hold a lock that the callback needs.
+            let reporter = fetch.clone();
+            if std::thread::Builder::new()
+                .name("ringfold-fetch".into())
+                .spawn(move || reporter.report())
+                .is_err()
+            {
+                fetch.report();
             }
         }
         fetch
     }
 
-    /// Ends it, and returns all parts. When this returns, nobody writes to an entry.
+    /// Ends it, and returns all parts. When this returns, no thread writes to an entry.
     pub(super) fn stop(&self) -> Vec<Part> {
-        // A thread that tells has taken it already.
+        // A thread that reports has taken it already.
         *self.done.lock() = None;
-        self.board.lock().outcome.get_or_insert(false);
+        self.plan.lock().outcome.get_or_insert(false);
         self.changed.notify_all();
-        self.gate.close();
-        self.board.lock().drain()
+        self.connections.close();
+        self.plan.lock().drain()
     }
 
-    /// Starts workers for the sources that shall have one.
-    fn recruit(self: &Arc<Self>) {
+    /// Starts workers for the sources that need one.
+    fn start_sources(self: &Arc<Self>) {
         loop {
-            let recruits = self.board.lock().recruit();
-            if recruits.is_empty() {
+            let started = self.plan.lock().start_sources();
+            if started.is_empty() {
                 return;
             }
-            for (peer, worker) in recruits {
+            for (peer, worker) in started {
                 let fetch = self.clone();
-                let work = move || fetch.work_safely(peer, worker);
-                if let Err(error) = std::thread::Builder::new().name("ringfold-fetch".into()).spawn(work) {
-                    tracing::warn!("nothing is fetched from {peer}: {error}");
-                    self.board.lock().lose(peer);
+                let run = move || fetch.run_worker(peer, worker);
+                if let Err(error) = std::thread::Builder::new().name("ringfold-fetch".into()).spawn(run) {
+                    tracing::warn!("skipping {peer} as a state source: {error}");
+                    self.plan.lock().lose(peer);
                 }
             }
         }
     }
 
-    fn work_safely(self: Arc<Self>, peer: PeerId, worker: u64) {
-        if catch_unwind(AssertUnwindSafe(|| self.work(peer, worker))).is_err() {
+    fn run_worker(self: Arc<Self>, peer: PeerId, worker: u64) {
+        if catch_unwind(AssertUnwindSafe(|| self.run(peer, worker))).is_err() {
             tracing::error!("the fetch from {peer} panicked");
-            self.board.lock().outcome.get_or_insert(false);
+            self.plan.lock().outcome.get_or_insert(false);
         }
         self.changed.notify_all();
-        self.tell();
+        self.report();
     }
 
-    /// Connects and fetches until there is no more to do, or no more use in it.
-    fn work(self: &Arc<Self>, peer: PeerId, worker: u64) {
+    /// Connects and fetches until there is nothing more to do, or the source is lost.
+    fn run(self: &Arc<Self>, peer: PeerId, worker: u64) {
         let (mut strikes, mut pause) = (0, RETRY_PAUSE);
-        while self.board.lock().is_active(peer, worker) {
-            let connected = (self.connect)(peer, CONNECT_PATIENCE);
+        while self.plan.lock().is_active(peer, worker) {
+            let connected = (self.connect)(peer, CONNECT_MAX);
             let mut progress = false;
-            match connected.and_then(|stream| self.visit(peer, worker, &stream, &mut progress)) {
-                Ok(End::Finished) => break,
-                Ok(End::NotHeld) => {
-                    tracing::warn!("{peer} does not hold the state that it was said to");
+            match connected.and_then(|stream| self.fetch_from(peer, worker, &stream, &mut progress)) {
+                Ok(Conversation::Finished) => break,
+                Ok(Conversation::NotHeld) => {
+                    tracing::warn!("{peer} does not hold the state that it offered");
                     strikes = STRIKES_MAX;
                 }
                 Err(error) => {
@@ -156,78 +158,79 @@ impl Fetch {
                     (strikes, pause) = if progress { (1, RETRY_PAUSE) } else { (strikes + 1, pause * 2) };
                 }
             }
-            let mut board = self.board.lock();
-            if strikes >= STRIKES_MAX && board.is_active(peer, worker) {
-                board.lose(peer);
+            let mut plan = self.plan.lock();
+            if strikes >= STRIKES_MAX && plan.is_active(peer, worker) {
+                plan.lose(peer);
             }
             let end = Instant::now() + pause;
-            while board.is_active(peer, worker) && !self.changed.wait_until(&mut board, end).timed_out() {}
+            while plan.is_active(peer, worker) && !self.changed.wait_until(&mut plan, end).timed_out() {}
         }
-        // What it gave back is for others, and so is its place.
-        self.board.lock().conclude();
+        // Other sources fetch what it gave back.
+        self.plan.lock().conclude();
         self.changed.notify_all();
-        self.recruit();
+        self.start_sources();
     }
 
-    fn visit(
+    fn fetch_from(
         self: &Arc<Self>,
         peer: PeerId,
         worker: u64,
         stream: &BlockingConnection,
         progress: &mut bool,
-    ) -> io::Result<End> {
-        let _pass = self.gate.enter(peer, stream)?;
-        let mut owed = Owed { fetch: self, peer, parts: VecDeque::new(), bytes: 0, request_bytes: 0 };
+    ) -> io::Result<Conversation> {
+        let _pass = self.connections.enter(peer, stream)?;
+        let mut pending =
+            PendingParts { fetch: self, peer, parts: VecDeque::new(), bytes: 0, request_bytes: 0 };
         stream.set_read_timeout(Some(STALL_MAX))?;
         stream.set_write_timeout(Some(STALL_MAX))?;
         let mut requests = Vec::new();
         loop {
-            while owed.request_bytes < REQUESTS_OWED_BYTES_MAX {
-                let Some(part) = self.next_part(peer, worker, owed.bytes) else { break };
+            while pending.request_bytes < REQUESTS_OWED_BYTES_MAX {
+                let Some(part) = self.next_part(peer, worker, pending.bytes) else { break };
                 let request = self.request(&part).encode();
-                owed.push(part, request.as_ref().map_or(0, Vec::len));
+                pending.push(part, request.as_ref().map_or(0, Vec::len));
                 requests.extend(request?);
             }
-            if owed.parts.is_empty() {
-                return Ok(End::Finished);
+            if pending.parts.is_empty() {
+                return Ok(Conversation::Finished);
             }
             (&mut &*stream).write_all(&requests)?;
             requests.clear();
-            let Some((part, _)) = owed.parts.front_mut() else { continue };
-            self.board.lock().await_from(peer, Some(part.missing() as u64));
+            let Some((part, _)) = pending.parts.front_mut() else { continue };
+            self.plan.lock().await_from(peer, Some(part.missing() as u64));
             if !self.receive(peer, stream, part, progress)? {
-                return Ok(End::NotHeld);
+                return Ok(Conversation::NotHeld);
             }
-            let part = owed.pop();
-            let mut board = self.board.lock();
-            board.await_from(peer, None);
-            part.into_iter().for_each(|part| board.arrived(part));
-            let active = board.is_active(peer, worker);
-            drop(board);
-            // A wrong entry may now be wanted once more, from someone who stood by.
+            let part = pending.pop();
+            let mut plan = self.plan.lock();
+            plan.await_from(peer, None);
+            part.into_iter().for_each(|part| plan.arrived(part));
+            let active = plan.is_active(peer, worker);
+            drop(plan);
+            // An invalid entry may be fetched again, from a source in reserve.
             self.changed.notify_all();
-            self.recruit();
+            self.start_sources();
             if !active {
-                return Ok(End::Finished);
+                return Ok(Conversation::Finished);
             }
         }
     }
 
-    /// What to ask for next. Whoever is owed nothing waits for it.
+    /// The next part to request. Waits for one if nothing is pending.
     fn next_part(&self, peer: PeerId, worker: u64, owed_bytes: u64) -> Option<Part> {
-        let mut board = self.board.lock();
+        let mut plan = self.plan.lock();
         loop {
-            if !board.is_active(peer, worker) {
+            if !plan.is_active(peer, worker) {
                 return None;
             }
-            let part = board.take(peer, owed_bytes);
+            let part = plan.take(peer, owed_bytes);
             if part.is_some() || owed_bytes > 0 {
                 return part;
             }
-            self.changed.wait_for(&mut board, STRAGGLE_LOOK);
-            if let Some(straggler) = board.straggler(peer) {
-                tracing::info!("{straggler} keeps the others waiting; its parts are fetched elsewhere");
-                self.gate.cut(straggler);
+            self.changed.wait_for(&mut plan, STRAGGLE_LOOK);
+            if let Some(straggler) = plan.straggler(peer) {
+                tracing::info!("{straggler} is slow; fetching its parts from other sources");
+                self.connections.cut(straggler);
             }
         }
     }
@@ -238,7 +241,7 @@ impl Fetch {
         Request { key: key.clone(), dtype: *dtype, count: *count, hash: *hash, first_leaf, leaves }
     }
 
-    /// Reads the answer into the part. Whether the source holds it.
+    /// Reads the answer into the part. Returns whether the source holds it.
     fn receive(
         &self,
         peer: PeerId,
@@ -252,10 +255,7 @@ impl Fetch {
             Header::NotHeld => return Ok(false),
             Header::Leaves(bytes) if bytes == part.missing() as u64 => {}
             Header::Leaves(_) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "not as many bytes as were asked for",
-                ));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong number of bytes in an answer"));
             }
         }
         let mut filled = part.have();
@@ -274,10 +274,9 @@ impl Fetch {
         Ok(true)
     }
 
-    /// Tells the outcome, if there is one that has not been told. Never called inside the gate, so that whoever is
-    /// told may stop us.
-    fn tell(&self) {
-        let Some(complete) = self.board.lock().outcome else { return };
+    /// Reports the outcome once. Never called by a registered thread, because the callback may stop the fetch.
+    fn report(&self) {
+        let Some(complete) = self.plan.lock().outcome else { return };
         let done = self.done.lock().take();
         if let Some(done) = done {
             done(self.number, complete);
@@ -285,8 +284,8 @@ impl Fetch {
     }
 }
 
-/// What a source was asked for and has not sent. It goes back to the board, whatever happens.
-struct Owed<'a> {
+/// Requested parts that a source has not sent. They go back to the plan when this is dropped.
+struct PendingParts<'a> {
     fetch: &'a Fetch,
     peer: PeerId,
     /// Each with the length of its request.
@@ -295,14 +294,14 @@ struct Owed<'a> {
     request_bytes: usize,
 }
 
-impl Owed<'_> {
+impl PendingParts<'_> {
     fn push(&mut self, part: Part, request_bytes: usize) {
         self.bytes += part.missing() as u64;
         self.request_bytes += request_bytes;
         self.parts.push_back((part, request_bytes));
     }
 
-    /// The first has arrived.
+    /// The first part has arrived.
     fn pop(&mut self) -> Option<Part> {
         let (part, request_bytes) = self.parts.pop_front()?;
         self.request_bytes -= request_bytes;
@@ -311,11 +310,11 @@ impl Owed<'_> {
     }
 }
 
-impl Drop for Owed<'_> {
+impl Drop for PendingParts<'_> {
     fn drop(&mut self) {
-        let mut board = self.fetch.board.lock();
-        board.break_off(self.peer);
-        board.give_back(self.parts.drain(..).map(|(part, _)| part));
+        let mut plan = self.fetch.plan.lock();
+        plan.interrupt(self.peer);
+        plan.give_back(self.parts.drain(..).map(|(part, _)| part));
         self.fetch.changed.notify_all();
     }
 }

@@ -31,7 +31,7 @@ pub(super) const REQUESTS_OWED_BYTES_MAX: usize = 32 << 10;
 pub(super) const STRIDE_BYTES: usize = 256 << 10;
 
 /// How long a source may take to be connected with.
-pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(8);
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(8);
 
 /// How long a source may owe something without sending a byte.
 pub(super) const STALL_MAX: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
-//! Serving: whoever asks for a content that is held here gets its bytes, straight from the user's memory.
+//! Serving: sends requested content directly from user memory.
 
 use super::Counts;
-use super::gate::Gate;
+use super::active_connections::ActiveConnections;
 use super::limits::{ASSIGNMENT_WAIT_MAX, IDLE_MAX, SERVED_MAX, STRIDE_BYTES, UNREAD_MAX};
 use super::wire::{Header, Request};
 use core::ops::Range;
@@ -17,25 +17,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What is held, and those who come for it.
+/// The entries that are served, and the connections of fetchers.
 pub(super) struct Serving {
-    gate: Arc<Gate>,
-    /// By key; nothing is known before the first assignment.
-    held: Mutex<Held>,
+    connections: Arc<ActiveConnections>,
+    /// By key; unknown before the first assignment.
+    held: Mutex<HeldEntries>,
     changed: Condvar,
     counts: Arc<Counts>,
 }
 
-enum Held {
-    /// The first assignment has yet to come.
+enum HeldEntries {
+    /// Before the first assignment.
     Unknown,
-    These(HashMap<String, Holding>),
+    These(HashMap<String, HeldEntry>),
     Closed,
 }
 
 /// One entry that can be served.
 #[derive(Clone)]
-pub(super) struct Holding {
+pub(super) struct HeldEntry {
     pub(super) dtype: DType,
     pub(super) count: u64,
     pub(super) hash: u128,
@@ -43,45 +43,50 @@ pub(super) struct Holding {
 }
 
 impl Serving {
-    /// Whoever comes waits until it is [opened](Self::open).
+    /// Fetchers wait until it is [opened](Self::open).
     pub(super) fn new(counts: Arc<Counts>) -> Arc<Self> {
-        let gate = Gate::new(SERVED_MAX);
-        Arc::new(Self { gate, held: Mutex::new(Held::Unknown), changed: Condvar::new(), counts })
+        let connections = ActiveConnections::new(SERVED_MAX);
+        Arc::new(Self {
+            connections,
+            held: Mutex::new(HeldEntries::Unknown),
+            changed: Condvar::new(),
+            counts,
+        })
     }
 
-    /// These entries are served from now on.
-    pub(super) fn open(&self, held: impl Iterator<Item = (String, Holding)>) {
-        *self.held.lock() = Held::These(held.collect());
+    /// Serves these entries from now on.
+    pub(super) fn open(&self, held: impl Iterator<Item = (String, HeldEntry)>) {
+        *self.held.lock() = HeldEntries::These(held.collect());
         self.changed.notify_all();
     }
 
-    /// Whether someone may be reading entries.
+    /// Whether entries may be read.
     pub(super) fn is_open(&self) -> bool {
-        matches!(*self.held.lock(), Held::These(_))
+        matches!(*self.held.lock(), HeldEntries::These(_))
     }
 
-    /// Ends it. When this returns, nobody reads any entry.
+    /// Ends it. When this returns, no thread reads an entry.
     pub(super) fn close(&self) {
-        *self.held.lock() = Held::Closed;
+        *self.held.lock() = HeldEntries::Closed;
         self.changed.notify_all();
-        self.gate.close();
+        self.connections.close();
     }
 
-    /// Serves a fetcher, on a thread of its own.
+    /// Serves a fetcher on a new thread.
     pub(super) fn serve(self: &Arc<Self>, peer: PeerId, stream: BlockingConnection) {
         let serving = self.clone();
-        let work = move || {
-            if let Err(error) = serving.converse(peer, &stream) {
+        let run = move || {
+            if let Err(error) = serving.serve_requests(peer, &stream) {
                 tracing::debug!("serving state to {peer} ended: {error}");
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("ringfold-serve".into()).spawn(work) {
-            tracing::warn!("{peer} is not served: {error}");
+        if let Err(error) = std::thread::Builder::new().name("ringfold-serve".into()).spawn(run) {
+            tracing::warn!("failed to serve state to {peer}: {error}");
         }
     }
 
-    fn converse(&self, peer: PeerId, stream: &BlockingConnection) -> io::Result<()> {
-        let _pass = self.gate.enter(peer, stream)?;
+    fn serve_requests(&self, peer: PeerId, stream: &BlockingConnection) -> io::Result<()> {
+        let _pass = self.connections.enter(peer, stream)?;
         stream.set_read_timeout(Some(IDLE_MAX))?;
         stream.set_write_timeout(Some(UNREAD_MAX))?;
         let mut requests = BufReader::new(stream);
@@ -89,7 +94,7 @@ impl Serving {
             match self.find(&request)? {
                 Some((memory, range)) => self.send(stream, &memory.as_slice()[range])?,
                 None => {
-                    tracing::debug!("{peer} asked for {:?}, which is not held here", request.key);
+                    tracing::debug!("{peer} requested {:?}, which is not held here", request.key);
                     (&mut &*stream).write_all(&Header::NotHeld.encode())?;
                 }
             }
@@ -97,19 +102,21 @@ impl Serving {
         Ok(())
     }
 
-    /// The bytes that are asked for, if they are held here.
+    /// The requested bytes, if they are held here.
     fn find(&self, request: &Request) -> io::Result<Option<(Arc<Memory>, Range<usize>)>> {
         let mut held = self.held.lock();
         let end = Instant::now() + ASSIGNMENT_WAIT_MAX;
-        while let Held::Unknown = *held {
+        while let HeldEntries::Unknown = *held {
             if self.changed.wait_until(&mut held, end).timed_out() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no assignment came"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for an assignment"));
             }
         }
-        let Held::These(entries) = &*held else { return Err(io::Error::other("the transfer has ended")) };
-        let Some(holding) = entries.get(&request.key).filter(|h| h.is(request)) else { return Ok(None) };
-        let range = leaf_range(holding.memory.len(), request.first_leaf, request.leaves);
-        Ok(range.map(|range| (holding.memory.clone(), range)))
+        let HeldEntries::These(entries) = &*held else {
+            return Err(io::Error::other("the transfer has ended"));
+        };
+        let Some(held_entry) = entries.get(&request.key).filter(|h| h.is(request)) else { return Ok(None) };
+        let range = leaf_range(held_entry.memory.len(), request.first_leaf, request.leaves);
+        Ok(range.map(|range| (held_entry.memory.clone(), range)))
     }
 
     fn send(&self, stream: &BlockingConnection, bytes: &[u8]) -> io::Result<()> {
@@ -130,13 +137,13 @@ impl Serving {
     }
 }
 
-impl Holding {
+impl HeldEntry {
     fn is(&self, request: &Request) -> bool {
         (self.dtype, self.count, self.hash) == (request.dtype, request.count, request.hash)
     }
 }
 
-/// Where leaves lie in an entry of so many bytes; none if it has no such leaves.
+/// The byte range of leaves in an entry; none if it has no such leaves.
 fn leaf_range(bytes: usize, first_leaf: u64, leaves: u64) -> Option<Range<usize>> {
     let end = first_leaf.checked_add(leaves)?;
     if leaves == 0 || end > bytes.div_ceil(LEAF_BYTES) as u64 {
@@ -150,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_leaves_that_are_there_have_a_place() {
+    fn only_existing_leaves_have_a_range() {
         let bytes = 3 * LEAF_BYTES + 5;
         assert_eq!(leaf_range(bytes, 0, 4), Some(0..bytes));
         assert_eq!(leaf_range(bytes, 3, 1), Some(3 * LEAF_BYTES..bytes));

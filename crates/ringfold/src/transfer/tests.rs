@@ -129,7 +129,7 @@ fn fake(content: &Entries, answer: impl Fn(&[u8]) -> (Vec<u8>, Then) + Send + Sy
     })
 }
 
-fn liar(content: &Entries) -> Server {
+fn culprit(content: &Entries) -> Server {
     fake(content, |bytes| {
         let mut bytes = bytes.to_vec();
         bytes[0] ^= 1;
@@ -170,7 +170,7 @@ fn fetch(mine: &mut Entries, want: &Entries, servers: Vec<Server>) -> (bool, Mov
         let (number, complete) = hear.recv_timeout(PATIENCE).expect("the outcome is told");
         assert_eq!(number, 7);
         let moved = transfer.stop();
-        assert!(hear.recv_timeout(Duration::from_millis(20)).is_err(), "the outcome is told once");
+        assert!(hear.recv_timeout(Duration::from_millis(20)).is_err(), "the outcome is reported once");
         (complete, moved)
     })
 }
@@ -270,7 +270,7 @@ fn a_source_that_lies_is_found_and_others_are_used() {
         let mut mine = entries(&sizes, 2);
         let holders = [Holder::new(&want), Holder::new(&want)];
         let mut servers: Vec<_> = holders.iter().map(Holder::server).collect();
-        servers.insert(place, liar(&want));
+        servers.insert(place, culprit(&want));
         let (complete, _) = fetch(&mut mine, &want, servers);
         assert!(complete && mine == want);
     }
@@ -282,7 +282,7 @@ fn one_honest_source_among_liars_is_enough() {
     let want = entries(&sizes, 1);
     let mut mine = entries(&sizes, 2);
     let holder = Holder::new(&want);
-    let mut servers: Vec<_> = (0..10).map(|_| liar(&want)).collect();
+    let mut servers: Vec<_> = (0..10).map(|_| culprit(&want)).collect();
     servers.push(holder.server());
     let (complete, _) = fetch(&mut mine, &want, servers);
     assert!(complete && mine == want);
@@ -292,7 +292,7 @@ fn one_honest_source_among_liars_is_enough() {
 fn if_all_lie_it_is_not_complete() {
     let want = entries(&[3 << 20, 100], 1);
     let mut mine = entries(&[3 << 20, 100], 2);
-    let (complete, _) = fetch(&mut mine, &want, vec![liar(&want), liar(&want), liar(&want)]);
+    let (complete, _) = fetch(&mut mine, &want, vec![culprit(&want), culprit(&want), culprit(&want)]);
     assert!(!complete);
 }
 
@@ -352,7 +352,7 @@ fn stop_while(connect: Connect, after: Duration) -> Duration {
     let then = mine.clone();
     std::thread::sleep(Duration::from_millis(100));
     assert!(mine == then, "nothing is written after the end");
-    assert!(hear.try_recv().is_err(), "nothing is told after the end");
+    assert!(hear.try_recv().is_err(), "nothing is reported after the end");
     took
 }
 

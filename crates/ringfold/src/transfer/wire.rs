@@ -1,7 +1,7 @@
-//! What is said on a connection for state: small bounded requests one way, headers and raw bytes the other.
+//! The protocol of a state transfer: small bounded requests one way, headers and raw bytes the other.
 
 use super::limits::REQUEST_BYTES_MAX;
-use ringfold_proto::bounded::{Bounded, Excess};
+use ringfold_proto::bounded::{Bounded, LimitExceeded};
 use ringfold_proto::dtype::DType;
 use ringfold_proto::frame::{ControlDecoder, FrameError, encode_control};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub(super) struct Request {
     pub(super) dtype: DType,
     /// Elements of the whole entry.
     pub(super) count: u64,
-    /// What the whole entry hashes to.
+    /// The hash of the whole entry.
     pub(super) hash: u128,
     pub(super) first_leaf: u64,
     pub(super) leaves: u64,
@@ -24,18 +24,18 @@ impl Bounded for Request {
     const BYTES_MAX: usize = REQUEST_BYTES_MAX;
     const DECODED_BYTES_MAX: usize = REQUEST_BYTES_MAX;
 
-    fn check(&self) -> Result<(), Excess> {
+    fn check(&self) -> Result<(), LimitExceeded> {
         Ok(())
     }
 }
 
 impl Request {
-    /// As it travels: its length as a little-endian u32, and itself.
+    /// Its bytes on the wire: the length as a little-endian u32, and the request.
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
         encode_control(self).map_err(io::Error::other)
     }
 
-    /// Reads the next one; none if the other end has closed in between.
+    /// Reads the next request; none if the other end has closed before it.
     pub(super) fn read(from: &mut impl Read) -> io::Result<Option<Self>> {
         let invalid = |error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut decoder = ControlDecoder::<Self>::default();
@@ -50,7 +50,7 @@ impl Request {
             return Ok(None);
         }
         from.read_exact(&mut length[first..])?;
-        // A length beyond the bound fails here; else the decoder waits for the rest, unless that is empty.
+        // A length beyond the limit fails here. Otherwise the decoder waits for the rest, unless that is empty.
         if let Some(request) = decoder.next_message(&mut &length[..]).map_err(invalid)? {
             return Ok(Some(request));
         }
@@ -60,10 +60,10 @@ impl Request {
     }
 }
 
-/// What an answer begins with. The leaves follow as they lie in memory.
+/// The header of an answer. The bytes of the leaves follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Header {
-    /// So many bytes follow.
+    /// This number of bytes follows.
     Leaves(u64),
     /// The content is not held here, or has no such leaves.
     NotHeld,
@@ -86,7 +86,7 @@ impl Header {
         match (status, u64::from_le_bytes(bytes)) {
             (0, bytes) => Ok(Self::Leaves(bytes)),
             (1, 0) => Ok(Self::NotHeld),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "not an answer")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "invalid answer")),
         }
     }
 }

@@ -90,7 +90,7 @@ fn rank_0_names_ranks_with_a_wrong_token_when_it_times_out() {
     let mut wrong = start_rank(1, &at, "token=wrong connect_timeout_ms=1500");
     wrong.answer().error();
     let error = first.answer().error();
-    assert!(error.contains("rank 1 did not come") && error.contains("token"), "{error}");
+    assert!(error.contains("waiting for rank 1") && error.contains("token"), "{error}");
     first.exit();
     wrong.exit();
 }

@@ -1,4 +1,4 @@
-//! Who touches tensors, through which connection, and how to make them all leave.
+//! The connections whose threads access tensors, and how to end them.
 
 use parking_lot::{Condvar, Mutex};
 use ringfold_fabric::connection::{BlockingConnection, Closer};
@@ -8,8 +8,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Threads pass it with their connection before they touch a tensor.
-pub(super) struct Gate {
+/// Threads register their connection here before they access a tensor.
+pub(super) struct ActiveConnections {
     inside: Mutex<Inside>,
     left: Condvar,
     most: usize,
@@ -22,20 +22,24 @@ struct Inside {
     streams: HashMap<u64, (PeerId, Closer)>,
 }
 
-/// Leave to touch tensors until it is dropped.
-pub(super) struct Pass {
-    gate: Arc<Gate>,
+/// Permits access to tensors until it is dropped.
+pub(super) struct ActiveConnection {
+    connections: Arc<ActiveConnections>,
     number: u64,
 }
 
-impl Gate {
-    /// For so many at once.
+impl ActiveConnections {
+    /// For at most so many connections.
     pub(super) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { inside: Mutex::default(), left: Condvar::new(), most })
     }
 
-    /// Lets a thread in. An older connection with the same peer is shut down: its other end has given it up.
-    pub(super) fn enter(self: &Arc<Self>, peer: PeerId, connection: &BlockingConnection) -> io::Result<Pass> {
+    /// Registers a connection. Shuts down an older one with the same peer, which the peer has dropped.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        peer: PeerId,
+        connection: &BlockingConnection,
+    ) -> io::Result<ActiveConnection> {
         let mut inside = self.inside.lock();
         if inside.closed {
             return Err(io::Error::other("the transfer has ended"));
@@ -47,15 +51,15 @@ impl Gate {
         inside.next += 1;
         let number = inside.next;
         inside.streams.insert(number, (peer, connection.closer()));
-        Ok(Pass { gate: self.clone(), number })
+        Ok(ActiveConnection { connections: self.clone(), number })
     }
 
-    /// Shuts the connections with a peer down.
+    /// Shuts down the connections with a peer.
     pub(super) fn cut(&self, peer: PeerId) {
         self.inside.lock().cut(peer);
     }
 
-    /// Lets nobody in any more, shuts all connections down and returns when everyone has left.
+    /// Rejects new connections, shuts all others down, and returns when their threads have ended.
     pub(super) fn close(&self) {
         let mut inside = self.inside.lock();
         inside.closed = true;
@@ -72,9 +76,9 @@ impl Inside {
     }
 }
 
-impl Drop for Pass {
+impl Drop for ActiveConnection {
     fn drop(&mut self) {
-        self.gate.inside.lock().streams.remove(&self.number);
-        self.gate.left.notify_all();
+        self.connections.inside.lock().streams.remove(&self.number);
+        self.connections.left.notify_all();
     }
 }
