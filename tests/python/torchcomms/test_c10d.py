@@ -342,10 +342,12 @@ def _follow_works() -> None:
     """Works report their progress, and futures are completed by themselves."""
     rank, world = dist.get_rank(), dist.get_world_size()
     tensor = torch.ones(2)
+    store = dist.distributed_c10d._get_default_store()
     if rank == 0:
-        time.sleep(0.2)
+        store.wait([f"rank {other} has begun" for other in range(1, world)])
     work = dist.all_reduce(tensor, async_op=True)
     assert work is not None
+    store.set(f"rank {rank} has begun", "")
     future = work.get_future().then(lambda done: done.value()[0] * 2)
     until = time.monotonic() + 20.0
     while not work.is_completed():
@@ -363,10 +365,11 @@ def _follow_works() -> None:
     inbox = torch.zeros(3)
     if rank == 0:
         received = dist.irecv(inbox)
+        store.set("rank 0 receives", "")
         assert received is not None and received.get_future().wait()[0].tolist() == [1.0] * 3
         assert received.source_rank() == 1
     elif rank == 1:
-        time.sleep(0.05)
+        store.wait(["rank 0 receives"])
         dist.send(torch.ones(3), 0)
 
 
