@@ -36,7 +36,6 @@ REQUEST_MAX = 1 << 17
 
 def main() -> None:
     """Serves until the other end of the socket is closed. Returns in each process that was forked."""
-    sys.dont_write_bytecode = True
     requests = socket.socket(fileno=int(sys.argv[1]))
     for module in sys.argv[2:]:
         with suppress(ImportError):
