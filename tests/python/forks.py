@@ -27,12 +27,12 @@ START_TIMEOUT_S = 120.0
 
 # What torch imports when a model is trained, or with its first collective, takes as long as torch itself.
 TORCH_MODULES = (
-    *("numpy", "pytest", "torch", "torch._dynamo", "torch.distributed.fsdp"),
+    *("numpy.random", "pytest", "torch", "torch._dynamo", "torch.distributed.fsdp"),
     *("torch.distributed.checkpoint", "torch.distributed.optim"),
 )
 # The server must have no other threads, and must not initialise CUDA: both do not survive a fork.
 SERVER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-LEAN_MODULES = ("numpy", "pytest")
+LEAN_MODULES = ("numpy.random", "pytest")
 
 
 def torchrun_environments(world: int) -> list[dict[str, str]]:
