@@ -35,7 +35,6 @@ pub struct DeviceArena {
     layout: Layout,
     /// None only while it is dropped.
     own: Option<GpuMemory>,
-    /// Each rank's arena.
     arenas: Vec<PeerMemory>,
     /// Local addresses of registered memory: a row for each slot, a word for each rank.
     table: GpuMemory,

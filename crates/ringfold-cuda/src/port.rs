@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 use registered_memory::{MemoryOwner, Registration, this_host};
 use ringfold_fabric::channel::{ChannelError, Connection as ChannelConnection, Endpoint};
 use ringfold_fabric::limits::{FAREWELL_MAX, FAREWELL_PAUSE};
-use ringfold_fabric::rendezvous::{Invitation, Invited, Rendezvous};
+use ringfold_fabric::rendezvous::{Invitation, RemoteInvitation, Rendezvous};
 use shared_memory_transport::SharedMemoryTransport;
 use std::collections::HashMap;
 use std::io;
@@ -70,7 +70,6 @@ struct Inner {
     /// Why it was aborted, unless by this process.
     cause: Mutex<Option<PortError>>,
     links: Mutex<Vec<Weak<Link>>>,
-    /// By device number.
     device_writers: Mutex<HashMap<i32, Arc<DeviceWriter>>>,
     /// The device whose memory was registered first.
     gpu: Mutex<Option<Gpu>>,
@@ -214,15 +213,14 @@ impl Port {
                 let new = Registration { port, address, bytes, transports, gpu, file: None, segment, owner };
                 return RegisteredMemory::register(new).map_err(failed);
             }
-            Registrable::Host(memory) => (memory, None),
+            Registrable::Host(memory) => (memory.into(), None),
             Registrable::Shared(shared) => {
                 let ticket = shared.ticket().map_err(failed)?;
                 let (memory, file) = shared.into_parts();
                 (memory, Some((file, ticket)))
             }
         };
-        let bytes = memory.as_slice();
-        let (address, bytes) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
+        let (address, bytes) = (memory.start().expose_provenance() as u64, memory.len() as u64);
         let (owner, segment) = if needs_segment {
             let segment = self.inner.endpoint.register(memory).map_err(failed)?;
             let handle = segment.handle();
@@ -362,7 +360,6 @@ impl Port {
         }
     }
 
-    /// Opens the TCP connection of a pair.
     fn dial(
         &self,
         mine: &Offer,
@@ -371,7 +368,7 @@ impl Port {
         deadline: Instant,
     ) -> Result<ChannelConnection, PortError> {
         let is_same_host = theirs.host == this_host();
-        let invited = Invited {
+        let invited = RemoteInvitation {
             host: theirs.port,
             addresses: theirs
                 .addresses
@@ -382,7 +379,8 @@ impl Port {
             id: theirs.id,
             key: theirs.key,
         };
-        let met = self.inner.rendezvous.meet(&mine.invitation, &invited, &format!("rank {peer}"), deadline);
+        let met =
+            self.inner.rendezvous.connect(&mine.invitation, &invited, &format!("rank {peer}"), deadline);
         met.map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                 PortError::Timeout { peer, awaited: "connect".into() }
@@ -433,7 +431,6 @@ impl Inner {
         self.links().iter().try_for_each(|link| link.prepare(gpu))
     }
 
-    /// Returns the writer for memory of a device.
     fn device_writer(&self, gpu: Gpu) -> Result<Arc<DeviceWriter>, CudaError> {
         let mut device_writers = self.device_writers.lock();
         if let Some(device_writer) = device_writers.get(&gpu.ordinal()) {
@@ -445,14 +442,6 @@ impl Inner {
     }
 }
 
-impl core::fmt::Debug for Inner {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "Port({:?})", self.name)
-    }
-}
+debug_as!(Inner, self => "Port({:?})", self.name);
 
-impl core::fmt::Debug for Port {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        self.inner.fmt(out)
-    }
-}
+debug_as!(Port, self => "{:?}", self.inner);

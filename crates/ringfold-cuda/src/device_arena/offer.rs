@@ -15,7 +15,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub struct MemoryOffer {
     /// A random id of the process.
     process: u64,
-    /// The address in that process.
     address: u64,
     record: IpcRecord,
 }

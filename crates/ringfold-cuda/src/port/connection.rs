@@ -23,7 +23,6 @@ pub struct Connection {
     inner: Arc<Link>,
 }
 
-/// The shared state of a connection.
 pub(super) struct Link {
     port: Port,
     transport: Transport,
@@ -35,7 +34,6 @@ pub(super) struct Link {
     _hold: ConnectionHold,
 }
 
-/// The transport that moves the bytes.
 pub(super) enum DataPath {
     Tcp(TcpTransport),
     Shared(SharedMemoryTransport),
@@ -73,10 +71,11 @@ impl Connection {
         if bytes == 0 {
             return Ok(());
         }
+        let (dst, src) = ((dst, dst_offset), (src, src_offset));
         match &self.inner.path {
-            DataPath::Tcp(path) => path.write(dst, dst_offset, src, src_offset, bytes),
-            DataPath::Shared(path) => path.write(dst, dst_offset, src, src_offset, bytes),
-            DataPath::Cuda(path) => path.write(dst, dst_offset, src, src_offset, bytes),
+            DataPath::Tcp(path) => path.write(dst, src, bytes),
+            DataPath::Shared(path) => path.write(dst, src, bytes),
+            DataPath::Cuda(path) => path.write(dst, src, bytes),
         }
     }
 
@@ -211,7 +210,6 @@ impl Link {
         is_idle && self.channels.as_ref().is_none_or(channel::Connection::is_closed)
     }
 
-    /// Leaves the peer.
     pub(super) fn leave(&self) {
         if let Some(channels) = &self.channels {
             channels.leave();
@@ -219,8 +217,4 @@ impl Link {
     }
 }
 
-impl core::fmt::Debug for Connection {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "Connection(with rank {} over {})", self.inner.peer, self.inner.transport)
-    }
-}
+debug_as!(Connection, self => "Connection(with rank {} over {})", self.inner.peer, self.inner.transport);

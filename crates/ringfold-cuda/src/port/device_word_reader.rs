@@ -11,7 +11,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-/// Timeout of a read.
 const READ_MAX: Duration = Duration::from_secs(30);
 
 /// Reads words of one device.

@@ -208,15 +208,7 @@ impl Drop for ProxyService {
     }
 }
 
-impl core::fmt::Debug for ProxyService {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let state = &self.state;
-        out.debug_struct("ProxyService")
-            .field("fifo", &state.host_fifo)
-            .field("failure", &state.failure)
-            .finish()
-    }
-}
+debug_as!(ProxyService, self => "ProxyService({:?}, failure {:?})", self.state.host_fifo, self.failure());
 
 impl ProxyState {
     /// Pushes a trigger from the host, and returns its position. Waits for room.
@@ -233,7 +225,6 @@ impl ProxyState {
         self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// The handle of a base channel for kernels.
     pub(crate) fn base_handle(
         &self,
         id: SemaphoreId,
@@ -282,7 +273,6 @@ impl ProxyState {
         self.semaphores.get(id.0.into()).ok_or_else(|| unknown("semaphore", id.0))
     }
 
-    /// Waits for the thread.
     fn wait<T>(&self, wait: Wait<'_>, poll: impl Fn() -> Option<T>) -> Result<T, PortError> {
         wait.poll(poll).ok_or_else(|| {
             if self.running.load(Ordering::Acquire) {
@@ -293,7 +283,6 @@ impl ProxyState {
         })
     }
 
-    /// The thread's main function.
     fn run(&self) {
         let _capture = relaxed_capture();
         // Held once there is a FIFO for kernels: making the device current for each call takes longer than the call.

@@ -48,9 +48,7 @@ pub struct Semaphore {
 struct Inner {
     connection: Connection,
     inbound: Arc<Inbound>,
-    /// The peer's word.
     remote: RegisteredMemory,
-    /// The number of signals sent by the host.
     outbound: Mutex<u64>,
 }
 
@@ -58,7 +56,6 @@ struct Inner {
 struct Inbound {
     // Dropped first: pages are unlocked before they are unmapped.
     storage: WordStorage,
-    /// Owns the word.
     registered: RegisteredMemory,
 }
 
@@ -191,11 +188,7 @@ impl Semaphore {
     }
 }
 
-impl core::fmt::Debug for Semaphore {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "Semaphore({:?})", self.inner.connection)
-    }
-}
+debug_as!(Semaphore, self => "Semaphore({:?})", self.inner.connection);
 
 impl Inbound {
     fn open(connection: &Connection, storage: WordLocation) -> Result<Self, PortError> {

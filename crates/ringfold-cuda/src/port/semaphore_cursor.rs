@@ -39,7 +39,6 @@ pub struct SemaphoreCursor {
 struct Inner {
     semaphore: Semaphore,
     kind: SemaphoreKind,
-    /// Signals consumed by the host.
     expected: AtomicU64,
     /// Signals consumed by kernels; created on first use.
     counter: Mutex<Option<KernelWords>>,
@@ -172,7 +171,6 @@ impl SemaphoreCursor {
         })
     }
 
-    /// The device address of the kernels' count.
     fn counter(&self) -> Result<u64, CudaError> {
         let mut counter = self.inner.counter.lock();
         let counter = match &mut *counter {
@@ -191,11 +189,7 @@ impl SemaphoreCursor {
     }
 }
 
-impl core::fmt::Debug for SemaphoreCursor {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "{:?} cursor of {:?}", self.inner.kind, self.inner.semaphore)
-    }
-}
+debug_as!(SemaphoreCursor, self => "{:?} cursor of {:?}", self.inner.kind, self.inner.semaphore);
 
 /// The device address of the port's abort page; 0 without a device.
 pub(crate) fn abort_page(port: &Port) -> Result<u64, CudaError> {

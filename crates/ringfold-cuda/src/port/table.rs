@@ -24,13 +24,11 @@ impl<T> Table<T> {
         Some(number)
     }
 
-    /// The value with this number.
     #[inline]
     pub(crate) fn get(&self, number: usize) -> Option<&T> {
         self.slots.get(number)?.get()
     }
 
-    /// All values in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().map_while(OnceLock::get)
     }
