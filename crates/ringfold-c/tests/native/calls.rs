@@ -1,4 +1,4 @@
-//! What the functions promise to their callers.
+//! Tests of the functions of pccl.h.
 
 use crate::compiler::{Language, Source};
 use crate::running::Running;
@@ -88,7 +88,7 @@ fn a_call_ends_when_its_communicator_is_destroyed() {
     scenario("calls_end_when_their_communicator_is_destroyed");
 }
 
-/// Takes as long as a peer looks for a lost master.
+/// Takes as long as a peer searches for a lost master.
 #[test]
 fn a_peer_whose_master_is_gone_for_good_is_told_so() {
     let program = Source::program("collectives.cpp", Language::Cpp17).compile();

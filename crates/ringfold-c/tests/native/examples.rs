@@ -1,17 +1,17 @@
-//! The project's examples, with a master of their own.
+//! Runs the C and C++ examples, with their own master.
 
 use crate::compiler::{Language, Source};
 use crate::running::{Running, RunningMaster};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn three_peers_finish(example: &Source) {
     let program = example.compile();
     let master = RunningMaster::start(0);
     let peers: Vec<_> = (0..3).map(|_| Running::start(&program, &[&master.address])).collect();
     for peer in peers {
-        peer.succeed(PATIENCE);
+        peer.succeed(TIMEOUT);
     }
     master.stop();
 }
@@ -51,13 +51,13 @@ fn late_peers_finish(example: &Source) {
     let master = RunningMaster::start(0);
     let arguments = [master.address.as_str(), "60"];
     let mut first = Running::start(&program, &arguments);
-    first.wait_for("step 5 ", PATIENCE);
+    first.wait_for("step 5 ", TIMEOUT);
     let mut second = Running::start(&program, &arguments);
-    second.wait_for("joined at step", PATIENCE);
+    second.wait_for("joined at step", TIMEOUT);
     let mut third = Running::start(&program, &arguments);
-    third.wait_for("joined at step", PATIENCE);
+    third.wait_for("joined at step", TIMEOUT);
     for peer in [first, second, third] {
-        peer.succeed(PATIENCE);
+        peer.succeed(TIMEOUT);
     }
     master.stop();
 }
