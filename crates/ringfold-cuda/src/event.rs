@@ -1,6 +1,6 @@
 //! Events: positions in a stream that can be waited for.
 
-use crate::api::{self, DriverHandle};
+use crate::api::{self, Api, DriverHandle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::limits::{SPIN, WAIT_STEP_MAX, WAIT_STEP_MIN};
@@ -87,7 +87,7 @@ const WORKING: &str = "waiting for a CUDA device";
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: the event exists, and is not used after this.
-        let _ =
-            self.context.call("destroying a CUDA event", |api| unsafe { (api.destroy_event)(self.handle) });
+        let destroy = |api: &Api| unsafe { (api.destroy_event)(self.handle) };
+        let _ = self.context.call("destroying a CUDA event", destroy);
     }
 }

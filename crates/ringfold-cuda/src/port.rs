@@ -9,6 +9,7 @@ mod device_word_reader;
 mod device_writer;
 mod error;
 pub mod fifo;
+mod id_table;
 mod kernel_words;
 mod locked_pages;
 mod memory_record;
@@ -18,7 +19,6 @@ mod registered_memory;
 mod semaphore;
 mod semaphore_cursor;
 mod shared_memory_transport;
-mod table;
 mod tcp_transport;
 mod transport;
 pub mod trigger;
@@ -38,7 +38,7 @@ pub use transport::{Transport, TransportFlags};
 use crate::release_queue::stop_releasing;
 use crate::{CudaError, Gpu, relaxed_capture};
 use abort_page::AbortPage;
-use connection::{DataPath, Link};
+use connection::{ConnectionState, DataPath};
 use cuda_transport::{CudaTransport, is_draining};
 use device_writer::{DeviceSink, DeviceWriter};
 use offer::OfferRecord;
@@ -61,15 +61,15 @@ use tcp_transport::TcpTransport;
 /// on its [page](AbortPage) stop. A peer that leaves does no harm.
 #[derive(Clone)]
 pub struct Port {
-    inner: Arc<Inner>,
+    inner: Arc<PortState>,
 }
 
-struct Inner {
+struct PortState {
     name: String,
     abort_page: Arc<AbortPage>,
     /// Why it was aborted, unless by this process.
     cause: Mutex<Option<PortError>>,
-    links: Mutex<Vec<Weak<Link>>>,
+    links: Mutex<Vec<Weak<ConnectionState>>>,
     device_writers: Mutex<HashMap<i32, Arc<DeviceWriter>>>,
     /// The device whose memory was registered first.
     gpu: Mutex<Option<Gpu>>,
@@ -81,7 +81,7 @@ struct Inner {
 /// A weak reference to a port.
 #[derive(Clone, Debug)]
 pub struct WeakPort {
-    inner: Weak<Inner>,
+    inner: Weak<PortState>,
 }
 
 impl WeakPort {
@@ -113,7 +113,7 @@ pub fn stop_proxies() {
 }
 
 /// Leaves the peers of these links, and waits for a second at most until all data is sent.
-fn leave(links: &[Arc<Link>]) {
+fn leave(links: &[Arc<ConnectionState>]) {
     for link in links {
         link.leave();
     }
@@ -150,7 +150,7 @@ impl Port {
         let failed = |error: io::Error| PortError::system("opening a port", &error);
         let endpoint = Arc::new(Endpoint::new(name).map_err(failed)?);
         let rendezvous = Rendezvous::open(endpoint.clone(), host).map_err(failed)?;
-        let inner = Inner {
+        let inner = PortState {
             name: name.to_owned(),
             abort_page: AbortPage::open(),
             cause: Mutex::default(),
@@ -303,11 +303,11 @@ impl Port {
         let connection = Connection::new(self.clone(), transport, peer, path, channels.clone());
         let mut links = self.inner.links.lock();
         links.retain(|link| link.strong_count() > 0);
-        links.push(Arc::downgrade(connection.link()));
+        links.push(Arc::downgrade(connection.state()));
         drop(links);
         let gpu = *self.inner.gpu.lock();
         if let Some(gpu) = gpu {
-            connection.link().prepare(gpu)?;
+            connection.state().prepare(gpu)?;
         }
         if let Some(channels) = channels {
             let port = Arc::downgrade(&self.inner);
@@ -391,8 +391,8 @@ impl Port {
     }
 }
 
-impl Inner {
-    fn links(&self) -> Vec<Arc<Link>> {
+impl PortState {
+    fn links(&self) -> Vec<Arc<ConnectionState>> {
         self.links.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -442,6 +442,6 @@ impl Inner {
     }
 }
 
-debug_as!(Inner, self => "Port({:?})", self.name);
+debug_as!(PortState, self => "Port({:?})", self.name);
 
 debug_as!(Port, self => "{:?}", self.inner);

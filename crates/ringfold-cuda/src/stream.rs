@@ -123,8 +123,8 @@ impl Stream {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        self.context
-            .call("filling CUDA memory", |api| unsafe { (api.fill)(address, value, bytes, self.handle) })
+        let fill = |api: &Api| unsafe { (api.fill)(address, value, bytes, self.handle) };
+        self.context.call("filling CUDA memory", fill)
     }
 
     /// Queues an atomic store of an aligned word of eight bytes, with release order after all work queued before.

@@ -66,7 +66,7 @@ pub fn quantize(quantization: Quantization, dtype: DType, data: &[u8], wire: &mu
 pub fn quantize_at(level: Level, quantization: Quantization, dtype: DType, data: &[u8], wire: &mut [u8]) {
     check(quantization, dtype, ReduceOp::Sum, data.len(), wire.len());
     let (parameters, integers) = wire.split_first_chunk_mut().expect("the length was checked");
-    let range = with_real!(dtype, T => level.run(Range::<T> { data, element: PhantomData }));
+    let range = with_real!(dtype, T => level.run(FindRange::<T> { data, element: PhantomData }));
     with_integer!(quantization.dtype, Q => {
         let found = Parameters::of::<Q>(quantization.algorithm, range);
         *parameters = found.to_bytes();
@@ -168,12 +168,12 @@ fn dequantize_part(
 }
 
 /// Finds the smallest and the largest value; none if a value is not finite, zeros for no values.
-struct Range<'a, T> {
+struct FindRange<'a, T> {
     data: &'a [u8],
     element: PhantomData<T>,
 }
 
-impl<T: RealElement> Kernel for Range<'_, T> {
+impl<T: RealElement> Kernel for FindRange<'_, T> {
     type Output = Option<(f64, f64)>;
 
     #[inline(always)]

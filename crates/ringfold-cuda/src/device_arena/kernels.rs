@@ -1,6 +1,6 @@
 //! Kernels specialised for an element type, operation and world size, cached in memory and on disk.
 
-use super::layout::Layout;
+use super::layout::ArenaLayout;
 use crate::error::CudaError;
 use crate::function::Function;
 use crate::gpu::Gpu;
@@ -45,10 +45,10 @@ pub struct FoldKernels {
     pub(super) bulk: Function,
 }
 
-type Loaded = HashMap<(i32, Specialisation), Arc<FoldKernels>>;
+type LoadedKernels = HashMap<(i32, Specialisation), Arc<FoldKernels>>;
 
 /// The kernels that this process has loaded. Locked while one compiles, since ranks of one process need the same ones.
-static LOADED: LazyLock<Mutex<Loaded>> = LazyLock::new(Mutex::default);
+static LOADED: LazyLock<Mutex<LoadedKernels>> = LazyLock::new(Mutex::default);
 
 impl FoldKernels {
     /// The kernels of a specialisation, if they are loaded.
@@ -114,7 +114,7 @@ impl Specialisation {
 
     fn macros(&self) -> Vec<(String, String)> {
         let text = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let mut macros = Layout::of(self.world).macros();
+        let mut macros = ArenaLayout::of(self.world).macros();
         macros.push(text("RF_WORLD", &self.world.to_string()));
         macros.push(text("RF_ELEMENT", self.element));
         macros.push(text("RF_OP", self.op));

@@ -20,10 +20,10 @@ use std::time::Instant;
 /// that takes no longer than about a second.
 #[derive(Clone)]
 pub struct Connection {
-    inner: Arc<Link>,
+    inner: Arc<ConnectionState>,
 }
 
-pub(super) struct Link {
+pub(super) struct ConnectionState {
     port: Port,
     transport: Transport,
     peer: i32,
@@ -48,10 +48,19 @@ impl Connection {
         path: DataPath,
         channels: Option<channel::Connection>,
     ) -> Self {
-        Self { inner: Arc::new(Link { port, transport, peer, path, channels, _hold: ConnectionHold::new() }) }
+        Self {
+            inner: Arc::new(ConnectionState {
+                port,
+                transport,
+                peer,
+                path,
+                channels,
+                _hold: ConnectionHold::new(),
+            }),
+        }
     }
 
-    pub(super) fn link(&self) -> &Arc<Link> {
+    pub(super) fn state(&self) -> &Arc<ConnectionState> {
         &self.inner
     }
 
@@ -185,7 +194,7 @@ impl Connection {
     }
 }
 
-impl Link {
+impl ConnectionState {
     /// Allocates what writes from memory of this device need.
     pub(super) fn prepare(&self, gpu: Gpu) -> Result<(), CudaError> {
         match &self.path {

@@ -13,8 +13,8 @@ use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::port::device_handle::{BasePortChannelHandle, PortChannelHandle};
 use crate::port::fifo::{FIFO_SIZE_MAX, Fifo};
+use crate::port::id_table::IdTable;
 use crate::port::semaphore_cursor::abort_page;
-use crate::port::table::Table;
 use crate::port::trigger::{
     MEMORIES_MAX, MemoryId, SEMAPHORES_MAX, SemaphoreId, Trigger, TriggerFields, TriggerKind,
 };
@@ -66,8 +66,8 @@ pub struct ProxyService {
 pub(crate) struct ProxyState {
     /// The port to abort on failures that belong to no connection.
     port: Option<Port>,
-    memories: Table<RegisteredMemory>,
-    semaphores: Table<SemaphoreCursor>,
+    memories: IdTable<RegisteredMemory>,
+    semaphores: IdTable<SemaphoreCursor>,
     fifo_size: usize,
     host_fifo: Fifo,
     /// Created with the first handle for kernels.
@@ -89,8 +89,8 @@ impl ProxyService {
         }
         let state = ProxyState {
             port,
-            memories: Table::new(MEMORIES_MAX),
-            semaphores: Table::new(SEMAPHORES_MAX),
+            memories: IdTable::new(MEMORIES_MAX),
+            semaphores: IdTable::new(SEMAPHORES_MAX),
             fifo_size,
             host_fifo: Fifo::of_host(fifo_size),
             kernel_fifo: OnceLock::new(),

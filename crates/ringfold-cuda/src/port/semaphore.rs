@@ -42,10 +42,10 @@ pub struct SemaphoreOffer {
 /// A semaphore. Clones share it.
 #[derive(Clone)]
 pub struct Semaphore {
-    inner: Arc<Inner>,
+    inner: Arc<SemaphoreState>,
 }
 
-struct Inner {
+struct SemaphoreState {
     connection: Connection,
     inbound: Arc<Inbound>,
     remote: RegisteredMemory,
@@ -108,7 +108,7 @@ impl SemaphoreOffer {
             )));
         }
         let (connection, inbound) = (self.connection.clone(), self.inbound.clone());
-        let inner = Inner { connection, inbound, remote, outbound: Mutex::new(0) };
+        let inner = SemaphoreState { connection, inbound, remote, outbound: Mutex::new(0) };
         Ok(Semaphore { inner: Arc::new(inner) })
     }
 }

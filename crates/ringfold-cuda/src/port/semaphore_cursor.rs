@@ -33,10 +33,10 @@ pub enum SemaphoreKind {
 /// wait through a cursor.
 #[derive(Clone)]
 pub struct SemaphoreCursor {
-    inner: Arc<Inner>,
+    inner: Arc<CursorState>,
 }
 
-struct Inner {
+struct CursorState {
     semaphore: Semaphore,
     kind: SemaphoreKind,
     expected: AtomicU64,
@@ -47,7 +47,7 @@ struct Inner {
 impl SemaphoreCursor {
     /// Creates a cursor of a semaphore.
     pub fn new(semaphore: &Semaphore, kind: SemaphoreKind) -> Self {
-        let inner = Inner {
+        let inner = CursorState {
             semaphore: semaphore.clone(),
             kind,
             expected: AtomicU64::new(0),
