@@ -43,9 +43,7 @@ def main() -> int:
     print(f"loss {evaluate(model, language):.4f} before the first phase")
     inner_optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     diloco = ringfold.DiLoCo(model, outer_optimizer, overlap=True)
-    with ringfold.Run(
-        options.master, state=diloco, wait_timeout=options.timeout, connect_attempts=15
-    ) as run:
+    with ringfold.Run(options.master, state=diloco, wait_timeout=options.timeout, connect_attempts=15) as run:
         for phase in run.steps(until=options.phases):
             for _ in range(options.inner):
                 inner_optimizer.zero_grad()

@@ -46,19 +46,15 @@ const SLACK: usize = 4;
 const SLACK_BYTES: u64 = 12 << 20;
 
 /// The parameters of a churn test.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Debug)]
 pub struct Churn {
-    /// The program `lab-master`.
     pub master: PathBuf,
-    /// The program `lab-peer`.
     pub peer: PathBuf,
-    /// The duration.
     pub time: Duration,
-    /// The maximum number of peers.
     pub peers_max: usize,
     /// The minimum time between two events; the maximum is twice this.
     pub pause: Duration,
-    /// The seed of all decisions.
     pub seed: u64,
     /// The options of the peers' training loop.
     pub training: String,

@@ -110,33 +110,24 @@ impl PeerProcess {
     }
 }
 
-impl Deref for MasterProcess {
-    type Target = Process;
+macro_rules! deref_to_process {
+    ($($type:ty)*) => {$(
+        impl Deref for $type {
+            type Target = Process;
 
-    fn deref(&self) -> &Process {
-        &self.process
-    }
+            fn deref(&self) -> &Process {
+                &self.process
+            }
+        }
+
+        impl DerefMut for $type {
+            fn deref_mut(&mut self) -> &mut Process {
+                &mut self.process
+            }
+        }
+    )*};
 }
-
-impl DerefMut for MasterProcess {
-    fn deref_mut(&mut self) -> &mut Process {
-        &mut self.process
-    }
-}
-
-impl Deref for PeerProcess {
-    type Target = Process;
-
-    fn deref(&self) -> &Process {
-        &self.process
-    }
-}
-
-impl DerefMut for PeerProcess {
-    fn deref_mut(&mut self) -> &mut Process {
-        &mut self.process
-    }
-}
+deref_to_process!(MasterProcess PeerProcess);
 
 fn not_started(error: io::Error) -> ProcessError {
     ProcessError::new(format!("cannot start a program: {error}"))

@@ -7,17 +7,15 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A TCP socket in `/proc/net/tcp`.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Socket {
-    /// Its own port.
     pub port: u16,
     /// The port of the other end; 0 if it listens.
     pub other_port: u16,
-    /// Whether it listens.
     pub listens: bool,
     /// Received bytes that the process has not read.
     pub unread_bytes: u64,
-    /// Its inode.
     pub inode: u64,
 }
 

@@ -5,15 +5,12 @@ use std::io;
 use std::path::PathBuf;
 
 /// The resources of a process at one time.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
-    /// Open file descriptors.
     pub descriptors: usize,
-    /// Threads.
     pub threads: usize,
-    /// Resident memory in bytes.
     pub resident_bytes: u64,
-    /// The anonymous part of the resident memory.
     pub anonymous_bytes: u64,
     /// Processor time of all threads in clock ticks (usually 10 ms).
     pub processor_ticks: u64,

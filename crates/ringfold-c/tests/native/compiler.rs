@@ -118,13 +118,12 @@ impl Source {
 /// Runs a tool, which must succeed.
 pub fn succeed(command: &mut Command) -> String {
     let tool = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().unwrap_or_else(|error| {
-        panic!("{tool} can't be started ({error}); these tests need it: install {tool}")
-    });
     let output =
+        command.output().unwrap_or_else(|error| panic!("cannot start {tool} ({error}): install {tool}"));
+    let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?} ended with {}:\n{output}", output.status);
-    output
+    assert!(output.status.success(), "{command:?} ended with {}:\n{text}", output.status);
+    text
 }
 
 /// The directory of the library: next to these tests.

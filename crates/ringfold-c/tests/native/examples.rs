@@ -37,12 +37,12 @@ fn concurrent_reduces_in_cpp_finish() {
 }
 
 #[test]
-fn who_joins_late_in_c_ends_with_the_same_weights() {
+fn a_late_peer_in_c_ends_with_the_same_weights() {
     late_peers_finish(&Source::example("c/joining_late.c", Language::C99));
 }
 
 #[test]
-fn who_joins_late_in_cpp_ends_with_the_same_weights() {
+fn a_late_peer_in_cpp_ends_with_the_same_weights() {
     late_peers_finish(&Source::example("cpp/joining_late.cpp", Language::Cpp17));
 }
 

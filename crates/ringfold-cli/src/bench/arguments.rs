@@ -80,7 +80,7 @@ pub struct Bench {
     /// Check the result of the first call of each point (the default)
     #[arg(long, conflicts_with = "no_check")]
     check: bool,
-    /// Other systems to measure, interleaved with Ringfold: gloo, openmpi
+    /// Other systems to measure, interleaved with Ringfold
     #[arg(long, value_name = "SYSTEMS", value_delimiter = ',')]
     pub(super) against: Vec<System>,
     /// The Python with torch, for gloo [default: the environment of scripts/python-env, or python3]

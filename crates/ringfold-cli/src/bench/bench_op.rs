@@ -1,5 +1,6 @@
 //! The operations that can be measured.
 
+use clap::ValueEnum;
 use std::fmt;
 use std::str::FromStr;
 
@@ -20,7 +21,7 @@ pub(crate) enum BenchOp {
 }
 
 /// Whether the result replaces the input.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
 pub(crate) enum Placement {
     In,
     Out,
@@ -146,18 +147,6 @@ impl Placement {
         match self {
             Self::In => "in",
             Self::Out => "out",
-        }
-    }
-}
-
-impl FromStr for Placement {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "in" => Ok(Self::In),
-            "out" => Ok(Self::Out),
-            _ => Err(format!("invalid placement {text:?}: must be in or out")),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use super::bench_op::{BenchOp, Placement};
 use super::point::{Point, parse_dtype, parse_op, short_name};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -50,7 +51,7 @@ impl FromStr for RankCommand {
             ["reserve", bytes] => Ok(Self::Reserve { bytes: number(bytes)? as usize }),
             ["point", kind, dtype, op, count, place, check] => {
                 let kind: BenchOp = kind.parse()?;
-                let place: Placement = place.parse()?;
+                let place = Placement::from_str(place, false)?;
                 let (dtype, op, count) = (parse_dtype(dtype)?, parse_op(op)?, number(count)? as usize);
                 Ok(Self::Prepare { point: Point { kind, dtype, op, count, place }, check: check == "check" })
             }

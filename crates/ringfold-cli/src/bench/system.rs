@@ -5,23 +5,26 @@ use super::scratch_dir::ScratchDir;
 use super::setting::{BenchMedium, Bind, Setting};
 use super::system_ranks::SystemRanks;
 use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
 use std::ffi::OsString;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::str::FromStr;
 
 const GLOO_PEER: &str = include_str!("../../peers/gloo_peer.py");
 const OPENMPI_PEER: &str = include_str!("../../peers/openmpi_peer.c");
 const OPENMPI_PACKAGES: &str = "apt-get install openmpi-bin libopenmpi-dev";
 
-/// A measured system.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// A measured system. Ringfold is always measured, so it is not an argument.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
 pub(crate) enum System {
+    #[value(skip)]
     Ringfold,
-    /// Gloo, used by torch.distributed.
+    /// Gloo, used by torch.distributed
     Gloo,
+    /// Open MPI
+    #[value(name = "openmpi", aliases = ["open-mpi", "mpi"])]
     OpenMpi,
 }
 
@@ -38,19 +41,6 @@ impl System {
 impl fmt::Display for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// Parses the systems that Ringfold can be compared with.
-impl FromStr for System {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "gloo" => Ok(Self::Gloo),
-            "openmpi" | "open-mpi" | "mpi" => Ok(Self::OpenMpi),
-            _ => Err(format!("unknown system {text:?}: must be gloo or openmpi")),
-        }
     }
 }
 

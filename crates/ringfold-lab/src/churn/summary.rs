@@ -3,25 +3,20 @@
 use std::fmt;
 
 /// The figures of a successful churn test.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Summary {
-    /// The seed.
     pub seed: u64,
-    /// The duration in seconds.
     pub seconds: f64,
-    /// Steps of the run.
     pub steps: u64,
     /// Steps of single peers.
     pub reports: u64,
-    /// Peers that were started.
     pub joins: u64,
-    /// Peers that were killed.
     pub kills: u64,
     /// Aborted and retried reduces of all peers.
     pub aborts: u64,
     /// Other retried calls of all peers.
     pub retries: u64,
-    /// The slowest step of a peer.
     pub slowest_step_us: u64,
     /// Steps of single peers in which a kill aborted a reduce.
     pub interrupted_steps: u64,

@@ -118,7 +118,7 @@ impl Session {
             let mut data = input.clone();
             let began = Instant::now();
             let outcome = self.communicator.all_reduce(&mut data, reduce.options());
-            self.check_outcome(reduce, &input, &data, outcome, began.elapsed())
+            check_outcome(reduce, (self.number, self.peers_max), &input, &data, outcome, began.elapsed())
         } else {
             let send = input.clone();
             let mut data = vec![T::from_number(1); input.len()];
@@ -130,10 +130,8 @@ impl Session {
                     "the input of an out-of-place operation was changed".into(),
                 ));
             }
-            match outcome {
-                Err(error) => Err(ReduceFailure::Failed(error)),
-                Ok(info) => self.check_outcome(reduce, &input, &data, Ok(info), took),
-            }
+            let info = outcome.map_err(ReduceFailure::Failed)?;
+            check_outcome(reduce, (self.number, self.peers_max), &input, &data, Ok(info), took)
         }
     }
 
@@ -145,22 +143,8 @@ impl Session {
         let pending = self.communicator.all_reduce_async(input.clone(), reduce.options())?;
         Ok(Box::new(move || {
             let (data, outcome) = pending.wait();
-            let took = began.elapsed();
-            check_outcome(&reduce, number, peers_max, &input, &data, outcome)
-                .map(|done| CheckedReduce { took, ..done })
+            check_outcome(&reduce, (number, peers_max), &input, &data, outcome, began.elapsed())
         }))
-    }
-
-    fn check_outcome<T: ContributionElement>(
-        &self,
-        reduce: &Reduce,
-        input: &[T],
-        data: &[T],
-        outcome: Result<ReduceInfo, Error>,
-        took: Duration,
-    ) -> Result<CheckedReduce, ReduceFailure> {
-        let judged = check_outcome(reduce, self.number, self.peers_max, input, data, outcome);
-        judged.map(|done| CheckedReduce { took, ..done })
     }
 
     fn launched(&self, name: &str, reduce: &Reduce, began: Instant) -> ReplyLine {
@@ -273,11 +257,11 @@ impl State {
 /// Checks the end of an operation: a correct result, or an error and restored buffers.
 fn check_outcome<T: ContributionElement>(
     reduce: &Reduce,
-    number: u32,
-    peers_max: u32,
+    (number, peers_max): (u32, u32),
     input: &[T],
     data: &[T],
     outcome: Result<ReduceInfo, Error>,
+    took: Duration,
 ) -> Result<CheckedReduce, ReduceFailure> {
     let info = match outcome {
         Ok(info) => info,
@@ -294,7 +278,7 @@ fn check_outcome<T: ContributionElement>(
     if visible && participants.0 >> number & 1 == 0 {
         return Err(ReduceFailure::Broken(format!("the result does not include this peer: {participants}")));
     }
-    Ok(CheckedReduce { info, participants, result_digest: digest(data.as_bytes()), took: Duration::ZERO })
+    Ok(CheckedReduce { info, participants, result_digest: digest(data.as_bytes()), took })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
