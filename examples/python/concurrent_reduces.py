@@ -30,14 +30,14 @@ def main() -> int:
     parser.add_argument("--elements", type=int, default=50_000, help="elements per tensor (%(default)s)")
     parser.add_argument("--pace", type=float, default=0.0, help="minimum seconds per round (%(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
+        "--timeout", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
     options = parser.parse_args()
 
     # The state gives new peers the current round, and shows that all peers had the same results.
     digest = np.zeros(options.tensors, dtype=np.float64)
     with ringfold.Run(
-        options.master, state={"digest": digest}, wait_timeout=options.patience, connect_attempts=15
+        options.master, state={"digest": digest}, wait_timeout=options.timeout, connect_attempts=15
     ) as run:
         for number in run.steps(until=options.rounds):
             began = time.monotonic()

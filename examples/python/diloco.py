@@ -29,7 +29,7 @@ def main() -> int:
         "--batch", type=int, default=32, help="sequences per step; peers may differ (%(default)s)"
     )
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
+        "--timeout", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
     parser.add_argument("--threads", type=int, default=1, help="PyTorch threads (%(default)s)")
     options = parser.parse_args()
@@ -41,9 +41,7 @@ def main() -> int:
     inner_optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     # The outer optimizer is SGD with Nesterov momentum by default.
     diloco = ringfold.DiLoCo(model)
-    with ringfold.Run(
-        options.master, state=diloco, wait_timeout=options.patience, connect_attempts=15
-    ) as run:
+    with ringfold.Run(options.master, state=diloco, wait_timeout=options.timeout, connect_attempts=15) as run:
         for phase in run.steps(until=options.phases):
             for _ in range(options.inner):
                 inner_optimizer.zero_grad()

@@ -23,7 +23,7 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=5, help="the run ends at this revision (%(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
+        "--timeout", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
     options = parser.parse_args()
 
@@ -34,8 +34,8 @@ def main() -> int:
         print(f"connected to {options.master} as {comm.name}")
         is_newcomer = True
         while state.revision < options.steps:
-            if not gather(comm, is_newcomer, options.patience):
-                print(f"nobody else came within {options.patience:g} s", file=sys.stderr)
+            if not wait_for_peer(comm, is_newcomer, options.timeout):
+                print(f"no other peer joined within {options.timeout:g} s", file=sys.stderr)
                 return 3
             # An outdated peer receives the weights and the revision; all others only compare hashes.
             sync = comm.sync_shared_state(state)
@@ -55,9 +55,9 @@ def main() -> int:
     return 0
 
 
-def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
+def wait_for_peer(comm: pccl.Communicator, is_newcomer: bool, timeout: float) -> bool:
     """Admits waiting peers until there are two peers. Returns False if that takes too long."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     # A new peer was admitted by the others' update_topology, and continues with them.
     while not is_newcomer or comm.world_size < 2:
         is_newcomer = False

@@ -20,7 +20,7 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=20, help="the run ends at this revision (%(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
+        "--timeout", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
     parser.add_argument(
         "--device", default="cuda" if pccl.cuda.is_available() else "cpu", help="default: %(default)s"
@@ -37,8 +37,8 @@ def main() -> int:
         print(f"connected to {options.master} as {comm.name}")
         is_newcomer = True
         while state.revision < options.steps:
-            if not gather(comm, is_newcomer, options.patience):
-                print(f"nobody else came within {options.patience:g} s", file=sys.stderr)
+            if not wait_for_peer(comm, is_newcomer, options.timeout):
+                print(f"no other peer joined within {options.timeout:g} s", file=sys.stderr)
                 return 3
             comm.sync_shared_state(state)
             is_newcomer = False
@@ -57,9 +57,9 @@ def main() -> int:
     return 0
 
 
-def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
+def wait_for_peer(comm: pccl.Communicator, is_newcomer: bool, timeout: float) -> bool:
     """Admits waiting peers until there are two peers. Returns False if that takes too long."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     # A new peer was admitted by the others' update_topology, and continues with them.
     while not is_newcomer or comm.world_size < 2:
         is_newcomer = False

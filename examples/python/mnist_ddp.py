@@ -41,8 +41,8 @@ def main() -> int:
         is_newcomer = True
         while state.revision < options.steps:
             began = time.monotonic()
-            if not gather(comm, is_newcomer, options.patience):
-                print(f"nobody else came within {options.patience:g} s", file=sys.stderr)
+            if not wait_for_peer(comm, is_newcomer, options.timeout):
+                print(f"no other peer joined within {options.timeout:g} s", file=sys.stderr)
                 return 3
             received = comm.sync_shared_state(state).rx_bytes
             if is_newcomer:
@@ -94,7 +94,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--report", type=int, default=25, help="steps between progress lines (%(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
+        "--timeout", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
     parser.add_argument("--threads", type=int, default=1, help="PyTorch threads (%(default)s)")
     parser.add_argument(
@@ -142,9 +142,9 @@ def shared_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> pccl.Sha
     return pccl.SharedState(entries)
 
 
-def gather(comm: pccl.Communicator, is_newcomer: bool, patience: float) -> bool:
+def wait_for_peer(comm: pccl.Communicator, is_newcomer: bool, timeout: float) -> bool:
     """Admits waiting peers until there are two peers. Returns False if that takes too long."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     # A new peer was admitted by the others' update_topology, and continues with them.
     while not is_newcomer or comm.world_size < 2:
         is_newcomer = False

@@ -30,7 +30,7 @@ def main() -> int:
     )
     parser.add_argument("--report", type=int, default=50, help="steps between progress lines (%(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
+        "--timeout", type=float, default=60.0, help="seconds to wait for another peer (%(default)s)"
     )
     options = parser.parse_args()
 
@@ -38,7 +38,7 @@ def main() -> int:
     total = np.zeros(options.elements, dtype=np.float32)
     coarse, exact = np.empty_like(total), np.empty_like(total)
     with ringfold.Run(
-        options.master, state={"total": total}, wait_timeout=options.patience, connect_attempts=15
+        options.master, state={"total": total}, wait_timeout=options.timeout, connect_attempts=15
     ) as run:
         is_first = True
         for step in run.steps(until=options.steps):

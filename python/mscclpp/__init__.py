@@ -53,63 +53,15 @@ if TYPE_CHECKING:
     from mscclpp._collectives import Collectives
     from mscclpp._gpu_buffer import GpuBuffer
 
-__all__ = [
-    "__version__",
-    "BaseError",
-    "BasePortChannel",
-    "Bootstrap",
-    "Collectives",
-    "CommGroup",
-    "Communicator",
-    "Connection",
-    "CuError",
-    "CudaError",
-    "DataType",
-    "Device",
-    "DeviceHandle",
-    "DeviceType",
-    "EndpointConfig",
-    "Env",
-    "Error",
-    "ErrorCode",
-    "ExecutionPlan",
-    "Executor",
-    "Fifo",
-    "Future",
-    "GpuBuffer",
-    "Host2DeviceSemaphore",
-    "Host2HostSemaphore",
-    "HostBuffer",
-    "IbError",
-    "Kernel",
-    "KernelBuilder",
-    "MemoryChannel",
-    "MemoryDevice2DeviceSemaphore",
-    "PacketType",
-    "PortChannel",
-    "ProxyChannel",
-    "ProxyService",
-    "ProxyTrigger",
-    "RawGpuBuffer",
-    "RawHostBuffer",
-    "ReduceOp",
-    "RegisteredMemory",
-    "Semaphore",
-    "SmChannel",
-    "SmDevice2DeviceSemaphore",
-    "SysError",
-    "TcpBootstrap",
-    "Transport",
-    "TransportFlags",
-    "UniqueId",
-    "comm",
-    "env",
-    "include_path",
-    "is_nvls_supported",
-    "npkit",
-    "pack",
-    "utils",
-]
+__all__ = ["__version__", "BaseError", "BasePortChannel", "Bootstrap", "Collectives", "CommGroup"]
+__all__ += ["Communicator", "Connection", "CuError", "CudaError", "DataType", "Device", "DeviceHandle"]
+__all__ += ["DeviceType", "EndpointConfig", "Env", "Error", "ErrorCode", "ExecutionPlan", "Executor"]
+__all__ += ["Fifo", "Future", "GpuBuffer", "Host2DeviceSemaphore", "Host2HostSemaphore", "HostBuffer"]
+__all__ += ["IbError", "Kernel", "KernelBuilder", "MemoryChannel", "MemoryDevice2DeviceSemaphore"]
+__all__ += ["PacketType", "PortChannel", "ProxyChannel", "ProxyService", "ProxyTrigger", "RawGpuBuffer"]
+__all__ += ["RawHostBuffer", "ReduceOp", "RegisteredMemory", "Semaphore", "SmChannel"]
+__all__ += ["SmDevice2DeviceSemaphore", "SysError", "TcpBootstrap", "Transport", "TransportFlags"]
+__all__ += ["UniqueId", "comm", "env", "include_path", "is_nvls_supported", "npkit", "pack", "utils"]
 
 
 def is_nvls_supported() -> bool:

@@ -192,14 +192,7 @@ class Communicator:
         that the call can be retried; a separate ``recv`` is undefined. With a single peer: ``TOO_FEW_PEERS``.
         """
         request = make_request(
-            send,
-            recv,
-            op,
-            tag,
-            operand_descriptor,
-            quantization_options,
-            weight=weight,
-            deadline=deadline,
+            send, recv, op, tag, operand_descriptor, quantization_options, weight, deadline
         )
         return ReduceInfo(*self._native.all_reduce(request))
 
@@ -221,14 +214,7 @@ class Communicator:
         do not use them before ``wait()`` has returned.
         """
         request = make_request(
-            send,
-            recv,
-            op,
-            tag,
-            operand_descriptor,
-            quantization_options,
-            weight=weight,
-            deadline=deadline,
+            send, recv, op, tag, operand_descriptor, quantization_options, weight, deadline
         )
         return AsyncReduceHandle(self._native.all_reduce_async(request))
 
@@ -248,17 +234,9 @@ class Communicator:
         for item in descriptors:
             require(item, ReduceOpDescriptor, "a descriptor")
             reduce = require(item.reduce_descriptor, ReduceDescriptor, "reduce_descriptor")
-            requests.append(
-                make_request(
-                    item.send,
-                    item.recv,
-                    reduce.op,
-                    reduce.tag,
-                    reduce.operand_descriptor,
-                    reduce.quantization_options,
-                    count=reduce.count,
-                )
-            )
+            operand, quantization = reduce.operand_descriptor, reduce.quantization_options
+            request = make_request(item.send, item.recv, reduce.op, reduce.tag, operand, quantization)
+            requests.append(request._replace(elements=reduce.count))
         return ReduceInfo(*self._native.all_reduce_many(requests, max_in_flight))
 
     def leave(self) -> None:

@@ -119,8 +119,6 @@ def make_request(
     tag: int,
     operand: ReduceOperandDescriptor | None,
     quantization: QuantizationOptions | None,
-    *,
-    count: int | None = None,
     weight: float | None = None,
     deadline: float | None = None,
 ) -> AllReduceRequest:
@@ -137,4 +135,4 @@ def make_request(
     if not isinstance(tag, int) or not 0 <= tag < 1 << 64:
         raise ValueError(f"invalid tag {tag!r}: must be an integer from 0 to 2**64 - 1")
     number = require(op, ReduceOp, "op").value
-    return AllReduceRequest(send, recv, number, tag, dtype, count, algorithm, quantized, weight, deadline)
+    return AllReduceRequest(send, recv, number, tag, dtype, None, algorithm, quantized, weight, deadline)

@@ -7,6 +7,17 @@ from typing import Protocol, final, type_check_only
 from pccl._descriptors import AllReduceRequest
 from ringfold._error import GroupError
 
+__all__ = ["__version__", "start_log", "command", "begin_interpreter_exit"]
+__all__ += ["Communicator", "Master", "Tensor", "Work"]
+__all__ += ["OPERATIONS", "BootstrapListener", "Group", "GroupWork", "finish_retired"]
+__all__ += ["DeviceGroup", "Window", "WindowWork"]
+__all__ += ["CudaFunction", "CudaMemory", "CudaModule", "cuda_compile", "cuda_compiler", "cuda_headers"]
+__all__ += ["cuda_arch", "cuda_count", "cuda_current", "cuda_device_of", "cuda_multiprocessors"]
+__all__ += ["cuda_unavailable_reason", "has_cuda"]
+__all__ += ["Port", "PortChannel", "PortConnection", "PortFifo", "PortMemory", "PortOffer", "PortProxy"]
+__all__ += ["PortSemaphore", "PortSemaphoreCursor", "PortSemaphoreOffer"]
+__all__ += ["memory_channel_handle", "port_handle_sizes"]
+
 __version__: str
 
 OPERATIONS: dict[str, tuple[str, ...]]

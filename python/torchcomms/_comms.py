@@ -25,26 +25,10 @@ if TYPE_CHECKING:
     from torchcomms._window import TorchCommWindow as TorchCommWindow
     from torchcomms._window import TorchCommWindowAttr as TorchCommWindowAttr
 
-__all__ = [
-    "AllGatherHandle",
-    "BatchP2POptions",
-    "BatchSendRecv",
-    "CommOptions",
-    "OpName",
-    "P2POp",
-    "P2POpType",
-    "ReconfigureOptions",
-    "RedOpType",
-    "ReduceOp",
-    "RemovableHandle",
-    "Timeout",
-    "TorchComm",
-    "TorchCommBackend",
-    "TorchWork",
-    "WorkStatus",
-    "_is_backend_registered",
-    "new_comm",
-]
+__all__ = ["AllGatherHandle", "BatchP2POptions", "BatchSendRecv", "CommOptions", "OpName", "P2POp"]
+__all__ += ["P2POpType", "ReconfigureOptions", "RedOpType", "ReduceOp", "RemovableHandle", "Timeout"]
+__all__ += ["TorchComm", "TorchCommBackend", "TorchWork", "WorkStatus", "_is_backend_registered"]
+__all__ += ["new_comm"]
 __all__ += _hook_args.__all__
 
 # Imported on first use: these need torch, or are seldom used.

@@ -19,39 +19,16 @@ if TYPE_CHECKING:
     from torchcomms._comm import TorchComm
     from torchcomms._window import TorchCommWindow
 
-__all__ = [
-    "AllGatherPExecPreHookArgs",
-    "AllGatherPFreePreHookArgs",
-    "AllGatherPInitPreHookArgs",
-    "AllGatherPreHookArgs",
-    "AllGatherSinglePreHookArgs",
-    "AllGatherVPreHookArgs",
-    "AllReducePreHookArgs",
-    "AllToAllPreHookArgs",
-    "AllToAllSinglePreHookArgs",
-    "AllToAllVSinglePreHookArgs",
-    "BarrierPreHookArgs",
-    "BatchOpIssuePostHookArgs",
-    "BatchOpIssuePreHookArgs",
-    "BroadcastPreHookArgs",
-    "CollectivePostHookArgs",
-    "FinalizePostHookArgs",
-    "FinalizePreHookArgs",
-    "GatherPreHookArgs",
-    "GatherSinglePreHookArgs",
-    "NewWindowPostHookArgs",
-    "NewWindowPreHookArgs",
-    "PreHookArgs",
-    "RecvPreHookArgs",
-    "ReducePreHookArgs",
-    "ReduceScatterPreHookArgs",
-    "ReduceScatterSinglePreHookArgs",
-    "ReduceScatterVPreHookArgs",
-    "ScatterPreHookArgs",
-    "SendPreHookArgs",
-    "SplitPostHookArgs",
-    "SplitPreHookArgs",
-]
+__all__ = ["AllGatherPExecPreHookArgs", "AllGatherPFreePreHookArgs", "AllGatherPInitPreHookArgs"]
+__all__ += ["AllGatherPreHookArgs", "AllGatherSinglePreHookArgs", "AllGatherVPreHookArgs"]
+__all__ += ["AllReducePreHookArgs", "AllToAllPreHookArgs", "AllToAllSinglePreHookArgs"]
+__all__ += ["AllToAllVSinglePreHookArgs", "BarrierPreHookArgs", "BatchOpIssuePostHookArgs"]
+__all__ += ["BatchOpIssuePreHookArgs", "BroadcastPreHookArgs", "CollectivePostHookArgs"]
+__all__ += ["FinalizePostHookArgs", "FinalizePreHookArgs", "GatherPreHookArgs"]
+__all__ += ["GatherSinglePreHookArgs", "NewWindowPostHookArgs", "NewWindowPreHookArgs", "PreHookArgs"]
+__all__ += ["RecvPreHookArgs", "ReducePreHookArgs", "ReduceScatterPreHookArgs"]
+__all__ += ["ReduceScatterSinglePreHookArgs", "ReduceScatterVPreHookArgs", "ScatterPreHookArgs"]
+__all__ += ["SendPreHookArgs", "SplitPostHookArgs", "SplitPreHookArgs"]
 
 
 # Like a dataclass, but without generated code: torch imports this module, and generating it for all classes takes time.

@@ -246,7 +246,7 @@ def test_invalid_arguments_are_rejected_without_disturbing_the_group(pair: list[
         ("2 is out of range: ranks are 0 to 1", lambda: run(pair[0], "broadcast", [], [span(one)], peer=2)),
         ("-1 is out of range", lambda: run(pair[0], "send", [span(one)], [])),
         ("itself", lambda: run(pair[0], "send", [span(one)], [], peer=0)),
-        ("needed", lambda: run(pair[0], "all_gather", [span(one)], [span(one)])),
+        ("expected", lambda: run(pair[0], "all_gather", [span(one)], [span(one)])),
         ("unknown element type 99", lambda: run(pair[0], "barrier", [], [], dtype=99)),
         (
             "unknown reduce operation 99",
@@ -256,7 +256,7 @@ def test_invalid_arguments_are_rejected_without_disturbing_the_group(pair: list[
         ("invalid tag 2147483648", lambda: run(pair[0], "send", [span(one)], [], peer=1, tag=1 << 31)),
         ("counts", lambda: run(pair[0], "all_gather_v", [span(one)], [span(two)])),
         ("memory", lambda: run(pair[0], "all_reduce", [(0, 4)], [(0, 4)])),
-        ("needed", lambda: submit(pair[0], "all_gather", [span(one)], [span(one)], one)),
+        ("expected", lambda: submit(pair[0], "all_gather", [span(one)], [span(one)], one)),
     ]
     for words, call in wrong:
         with pytest.raises(GroupError, match=words) as caught:

@@ -1,4 +1,5 @@
 //! Ranges of user memory, to find overlaps.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::result::CallError;
 use ringfold::DType;
@@ -6,9 +7,7 @@ use ringfold::DType;
 /// A range of addresses. An empty range overlaps nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct AddressRange {
-    /// The first address.
     pub start: usize,
-    /// The length.
     pub bytes: usize,
 }
 

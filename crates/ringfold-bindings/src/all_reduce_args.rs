@@ -1,4 +1,5 @@
 //! Checks of the buffers of all-reduces.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::address_range::AddressRange;
 use crate::result::CallError;
@@ -7,15 +8,12 @@ use ringfold::{AllReduce, DType};
 /// The arguments of an all-reduce whose buffers were checked.
 #[derive(Clone, Copy, Debug)]
 pub struct AllReduceArgs {
-    /// The input.
     pub send: AddressRange,
     /// The output; equal to `send` for an all-reduce in place.
     pub recv: AddressRange,
     /// The tag, also in `options`.
     pub tag: u64,
-    /// The type of the elements.
     pub dtype: DType,
-    /// The operation.
     pub options: AllReduce,
 }
 

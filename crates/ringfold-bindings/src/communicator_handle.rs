@@ -1,4 +1,5 @@
 //! A communicator as the bindings use it: with result codes, and the operations that were not awaited.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use crate::in_flight::InFlight;
 use crate::result::{ApiCall, CallError, ResultCode};
@@ -11,16 +12,13 @@ const RELEASE_MAX: Duration = Duration::from_secs(60);
 
 /// A communicator with its tags in flight and its last fatal error.
 pub struct CommunicatorHandle {
-    /// The communicator.
     pub communicator: Communicator,
-    /// Its tags in flight.
     pub in_flight: InFlight,
     /// The error that ended this peer's membership, once a call has returned it.
     lost: Mutex<Option<CallError>>,
 }
 
 impl CommunicatorHandle {
-    /// Wraps a new communicator.
     pub fn new(communicator: Communicator) -> Self {
         Self { communicator, in_flight: InFlight::default(), lost: Mutex::new(None) }
     }

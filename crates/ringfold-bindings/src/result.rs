@@ -1,4 +1,5 @@
 //! Conversion of errors to the result codes of `pccl.h`.
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 use core::fmt;
 use ringfold::{Error, FailureKind};
@@ -42,7 +43,6 @@ pub enum ResultCode {
 pub struct CallError {
     /// The code for C.
     pub code: ResultCode,
-    /// The message.
     pub text: String,
     /// The name of the [`FailureKind`], or "internal". Programs decide by it.
     pub kind: &'static str,
@@ -53,21 +53,13 @@ pub struct CallError {
 /// The API call that failed. It determines the code of a failed vote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ApiCall {
-    /// Creation of a communicator.
     Creation,
-    /// `pcclConnect`.
     Connect,
-    /// `pcclUpdateTopology`.
     UpdateTopology,
-    /// `pcclOptimizeTopology`.
     OptimizeTopology,
-    /// `pcclArePeersPending`.
     PendingVote,
-    /// All-reduces.
     Reduce,
-    /// `pcclSynchronizeSharedState`.
     Sync,
-    /// Calls of a master.
     Master,
 }
 
@@ -98,7 +90,6 @@ impl CallError {
         Self { code, text: text.into(), kind, is_retryable: false }
     }
 
-    /// An invalid argument.
     pub fn invalid_argument(text: impl Into<String>) -> Self {
         Self::new(ResultCode::InvalidArgument, text)
     }
@@ -212,7 +203,8 @@ mod tests {
     #[test]
     fn disagreement_has_no_code_that_a_loop_retries() {
         let who = PeerName { peer: Default::default(), name: "a".into() };
-        let lasting = [mismatch(), Cause::Unable { who: who.clone() }, Cause::AbortedByUser { who: who.clone() }];
+        let lasting =
+            [mismatch(), Cause::Unable { who: who.clone() }, Cause::AbortedByUser { who: who.clone() }];
         let layout = Failure::StateRejected(StateRejection::Layout { key: "x".into() });
         for during in ALL_CALLS {
             for cause in &lasting {

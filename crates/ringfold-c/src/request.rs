@@ -59,12 +59,12 @@ impl Request {
             return Ok(Reduction { dtype, buffers, options });
         }
         // SAFETY: the caller's promise.
-        let target = unsafe { Memory::borrowed(self.recvbuf.cast(), recv.bytes) };
+        let target = unsafe { Memory::kept(self.recvbuf.cast(), recv.bytes, Box::new(())) };
         let buffers = if in_place {
             Buffers::InPlace(target)
         } else {
             // SAFETY: the caller's promise; the two do not overlap.
-            let source = unsafe { View::borrowed(self.sendbuf.cast(), send.bytes) };
+            let source = unsafe { View::kept(self.sendbuf.cast(), send.bytes, Box::new(())) };
             Buffers::OutOfPlace { source, target }
         };
         Ok(Reduction { dtype, buffers, options })

@@ -89,7 +89,7 @@ impl StateEntry<'_> {
             StateMemory::Device(memory.map_err(invalid)?)
         } else {
             // SAFETY: the caller's promise.
-            let memory = unsafe { Memory::borrowed(self.info.data.cast(), self.span.bytes) };
+            let memory = unsafe { Memory::kept(self.info.data.cast(), self.span.bytes, Box::new(())) };
             // Tied tensors use a temporary copy: the same content arrives for both names.
             StateMemory::Host(if self.alias { Memory::from(memory.as_slice().to_vec()) } else { memory })
         };

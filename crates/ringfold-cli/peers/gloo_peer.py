@@ -43,8 +43,8 @@ OPS: dict[str, Any] = {
     "bor": dist.ReduceOp.BOR,
     "bxor": dist.ReduceOp.BXOR,
 }
-#: How long the group may take for anything.
-PATIENCE = datetime.timedelta(seconds=600)
+#: The timeout of the group.
+TIMEOUT = datetime.timedelta(seconds=600)
 PR_SET_PDEATHSIG = 1
 
 
@@ -72,7 +72,7 @@ def reset_peak() -> None:
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement. ``count`` is the elements of the whole: of the gathered output, or the input to be scattered."""
+    """One measurement. ``count`` is the number of elements of the whole tensor."""
 
     collective: str
     dtype: str
@@ -108,7 +108,7 @@ class Rank:
     def prepare(self, point: Point) -> str | None:
         """Prepares a point, and returns the result of its check: ``ok``, the error, or None without a check."""
         if point.dtype not in DTYPES:
-            raise Unsupported(f"{point.dtype} is not known to torch.distributed")
+            raise Unsupported(f"torch.distributed does not support {point.dtype}")
         dtype = DTYPES[point.dtype]
         whole, part, root = point.count, point.count // self.world, self.rank == 0
         sent, received = {
@@ -126,26 +126,26 @@ class Rank:
         send, recv = self.views(dtype, sent, received)
         send.fill_(self.rank + 1)
         recv.zero_()
-        self.call = self.bound(point, send, recv)
+        self.call = self.bind(point, send, recv)
         found = None
         if point.check:
             self.call()
-            found = self.verdict(point, send, recv)
+            found = self.check(point, send, recv)
         if point.place == "in":
             # Repeated sums must not change the values.
             send.zero_()
         return found
 
-    def bound(self, point: Point, send: torch.Tensor, recv: torch.Tensor) -> Callable[[], Any]:
+    def bind(self, point: Point, send: torch.Tensor, recv: torch.Tensor) -> Callable[[], Any]:
         """The call with its arguments, prepared as far as possible."""
         if point.collective == "barrier":
             return dist.barrier
         reduces = point.collective in ("all_reduce", "reduce", "reduce_scatter")
         if reduces and point.op not in OPS:
-            raise Unsupported(f"Gloo has no {point.op}")
+            raise Unsupported(f"Gloo does not support {point.op}")
         op: Any = OPS.get(point.op)
         if point.collective in ("all_reduce", "reduce", "broadcast") and point.place == "out":
-            raise Unsupported(f"Gloo's {point.collective} is in place")
+            raise Unsupported(f"Gloo's {point.collective} is in place only")
         root = self.rank == 0
         match point.collective:
             case "all_reduce":
@@ -167,10 +167,10 @@ class Rank:
             case "all_to_all":
                 return lambda: dist.all_to_all_single(recv, send)
             case "transfer":
-                return self.there_and_back(send, recv)
-        raise Unsupported(f"there is no {point.collective}")
+                return self.round_trip(send, recv)
+        raise Unsupported(f"unknown collective {point.collective}")
 
-    def there_and_back(self, send: torch.Tensor, recv: torch.Tensor) -> Callable[[], Any]:
+    def round_trip(self, send: torch.Tensor, recv: torch.Tensor) -> Callable[[], Any]:
         """From the first rank to the last and back."""
         last = self.world - 1
 
@@ -184,7 +184,7 @@ class Rank:
 
         return call
 
-    def verdict(self, point: Point, send: torch.Tensor, recv: torch.Tensor) -> str | None:
+    def check(self, point: Point, send: torch.Tensor, recv: torch.Tensor) -> str | None:
         """Checks both ends of each part of the result. Every rank has filled its input with its rank plus one."""
         ranks = [rank + 1 for rank in range(self.world)]
         product = 1
@@ -237,7 +237,7 @@ class Rank:
         }
 
 
-def answer(rank: Rank, words: list[str]) -> dict[str, Any]:
+def execute(rank: Rank, words: list[str]) -> dict[str, Any]:
     """Executes one command."""
     match words:
         case ["reserve", size]:
@@ -260,8 +260,8 @@ def answer(rank: Rank, words: list[str]) -> dict[str, Any]:
     raise ValueError(f"unknown command: {' '.join(words)}")
 
 
-def orders(stream: Iterator[str]) -> Iterator[list[str]]:
-    """Executes commands until the socket ends or ``end`` arrives."""
+def read_commands(stream: Iterator[str]) -> Iterator[list[str]]:
+    """Reads commands until the socket ends or ``end`` arrives."""
     for line in stream:
         words = line.split()
         if words == ["end"]:
@@ -285,27 +285,27 @@ def main() -> int:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     rank = Rank(arguments.rank, arguments.world)
-    with socket.socket(socket.AF_UNIX) as line, line.makefile("rw", encoding="utf-8") as stream:
-        line.connect(arguments.socket)
+    with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rw", encoding="utf-8") as stream:
+        connection.connect(arguments.socket)
 
-        def tell(what: dict[str, Any]) -> None:
-            stream.write(json.dumps(what) + "\n")
+        def reply(message: dict[str, Any]) -> None:
+            stream.write(json.dumps(message) + "\n")
             stream.flush()
 
-        tell({"rank": arguments.rank, "about": f"Gloo of torch {torch.__version__}"})
+        reply({"rank": arguments.rank, "about": f"Gloo of torch {torch.__version__}"})
         try:
             dist.init_process_group(
                 "gloo",
                 init_method=f"file://{arguments.store}",
                 rank=arguments.rank,
                 world_size=arguments.world,
-                timeout=PATIENCE,
+                timeout=TIMEOUT,
             )
-            tell({"joined": True})
-            for words in orders(stream):
-                tell(answer(rank, words))
+            reply({"joined": True})
+            for words in read_commands(stream):
+                reply(execute(rank, words))
         except Exception as error:  # noqa: BLE001 - the measuring process reports it
-            tell({"error": f"{type(error).__name__}: {error}"})
+            reply({"error": f"{type(error).__name__}: {error}"})
             return 1
     # Skip the shutdown of the group: the ranks end in any order.
     sys.stdout.flush()

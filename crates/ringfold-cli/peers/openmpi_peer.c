@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 /* No command takes longer; SIGALRM ends a stuck rank. */
-enum { PATIENCE_S = 1200 };
+enum { TIMEOUT_S = 1200 };
 
 struct dtype {
     const char *name;
@@ -74,7 +74,7 @@ static void reset_peak(void) {
     fclose(clear);
 }
 
-static void tell(const char *text) {
+static void reply(const char *text) {
     fputs(text, line_out);
     fputc('\n', line_out);
     fflush(line_out);
@@ -82,8 +82,8 @@ static void tell(const char *text) {
 
 static int unsupported(const char *what, const char *name) {
     char text[128];
-    snprintf(text, sizeof text, "{\"unsupported\": \"Open MPI's program here has no %s %s\"}", what, name);
-    tell(text);
+    snprintf(text, sizeof text, "{\"unsupported\": \"the Open MPI program does not support %s %s\"}", what, name);
+    reply(text);
     return 0;
 }
 
@@ -177,7 +177,7 @@ static double get(const unsigned char *from, const char *dtype, long index) {
 }
 
 /* Checks both ends of each part of the result. Every rank has filled its input with its rank plus one. */
-static void verdict(const struct point *point, char *text, size_t size) {
+static void check_result(const struct point *point, char *text, size_t size) {
     double reduced = 0;
     int parts = 1, root = rank == 0;
     const unsigned char *result = recv_bytes;
@@ -246,13 +246,13 @@ static int prepare(const struct point *point) {
     char found[128] = "null", text[192];
     if (!strcmp(point->check, "check")) {
         make_call();
-        verdict(point, found, sizeof found);
+        check_result(point, found, sizeof found);
     }
     /* Repeated sums must not change the values. */
     if (call.in_place) memset(send_bytes, 0, sent);
     reset_peak();
     snprintf(text, sizeof text, "{\"ready\": true, \"check\": %s}", found);
-    tell(text);
+    reply(text);
     return 0;
 }
 
@@ -273,7 +273,7 @@ static void measure(long lead, long calls) {
              "{\"elapsed_ns\": %lld, \"cpu_ns\": %lld, \"minor_faults\": %ld, \"major_faults\": %ld, \"beyond_bytes\": %zu}",
              (long long)elapsed, (long long)cpu, after.ru_minflt - before.ru_minflt, after.ru_majflt - before.ru_majflt,
              peak > known ? peak - known : 0);
-    tell(text);
+    reply(text);
 }
 
 static int connect_to(const char *path) {
@@ -288,7 +288,7 @@ int main(int argc, char **argv) {
     base_bytes = resident_bytes("VmRSS");
     /* mpirun is the parent; no rank outlives it. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(PATIENCE_S);
+    alarm(TIMEOUT_S);
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
@@ -302,13 +302,13 @@ int main(int argc, char **argv) {
     MPI_Get_library_version(version, &length);
     version[strcspn(version, ",")] = 0;
     snprintf(text, sizeof text, "{\"rank\": %d, \"about\": \"%s\"}", rank, version);
-    tell(text);
-    tell("{\"joined\": true}");
+    reply(text);
+    reply("{\"joined\": true}");
     while (fgets(text, sizeof text, line_in)) {
         struct point point;
         size_t size;
         long lead, calls;
-        alarm(PATIENCE_S);
+        alarm(TIMEOUT_S);
         if (!strcmp(text, "end\n")) break;
         if (sscanf(text, "reserve %zu", &size) == 1) {
             /* Untouched memory does not count. */
@@ -316,14 +316,14 @@ int main(int argc, char **argv) {
             free(recv_bytes);
             send_bytes = malloc(size + 64);
             recv_bytes = malloc(size + 64);
-            tell(send_bytes && recv_bytes ? "{\"reserved\": true}" : "{\"error\": \"not enough memory\"}");
+            reply(send_bytes && recv_bytes ? "{\"reserved\": true}" : "{\"error\": \"not enough memory\"}");
         } else if (sscanf(text, "time %ld %ld", &lead, &calls) == 2) {
             measure(lead, calls);
         } else if (sscanf(text, "point %31s %15s %15s %ld %7s %7s", point.collective, point.dtype, point.op, &point.count,
                           point.place, point.check) == 6) {
             prepare(&point);
         } else {
-            tell("{\"error\": \"no such order\"}");
+            reply("{\"error\": \"unknown command\"}");
         }
     }
     MPI_Finalize();

@@ -1,60 +1,57 @@
-//! The commands as functions: arguments in, exit code out. Whoever calls them decides what becomes of the process,
-//! be it a `main` or a Python interpreter.
+//! The commands as functions from arguments to an exit code. They never end the process, which may be a Python
+//! interpreter.
 
 use crate::bench::{Bench, RankArguments};
 use crate::demo::{Demo, PeerArguments};
+use crate::exit_code::FAILURE;
 use crate::invocation::Invocation;
-use crate::serve::Serve;
+use crate::master::MasterArguments;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use ringfold_bindings::log;
 use std::ffi::OsString;
 use std::io::Write;
 
-/// What a command answers when all went well.
-pub const SUCCESS: i32 = 0;
-/// What a command answers when something failed.
-pub const FAILURE: i32 = 1;
-
-/// Collective communication that keeps folding when peers come and go.
+/// Collective communication that survives the loss of peers.
 #[derive(Parser)]
 #[command(name = "ringfold", version)]
 struct Ringfold {
     #[command(subcommand)]
-    task: Task,
+    command: RingfoldCommand,
 }
 
 #[derive(Subcommand)]
-enum Task {
-    /// Run a master, which peers meet at
-    Master(Serve),
-    /// Watch a run on this machine survive the loss of a peer and take in a new one
+enum RingfoldCommand {
+    /// Run the master of an elastic run
+    Master(MasterArguments),
+    /// Show a run on this machine that loses a peer and adds a new one
     Demo(Demo),
-    /// Measure collectives on this machine, beside other libraries if they are there
+    /// Measure collectives on this machine, optionally against Gloo and Open MPI
     Bench(Box<Bench>),
     /// One peer of the demo
     #[command(hide = true)]
     DemoPeer(PeerArguments),
-    /// One rank that is measured
+    /// One measured rank
     #[command(hide = true)]
     BenchRank(RankArguments),
 }
 
-/// The master of a run: peers meet at it, and it decides for all of them.
+/// The master of an elastic run. It accepts peers and coordinates them.
 ///
-/// Ends cleanly on SIGINT and SIGTERM.
+/// Ends on SIGINT and SIGTERM with exit code 0.
 #[derive(Parser)]
 #[command(version)]
-struct MasterAlone {
+struct MasterCommand {
     #[command(flatten)]
-    serve: Serve,
+    arguments: MasterArguments,
 }
 
-/// Runs the command of this name, and returns its exit code; `None` if there is no such command. The arguments do
-/// not include the name; `again` is how the command `ringfold` starts itself as another process.
-pub fn named(name: &str, arguments: Vec<OsString>, again: &Invocation) -> Option<i32> {
+/// Runs a command by name and returns its exit code; `None` if the name is unknown.
+///
+/// The arguments do not include the name. `invocation` starts the command `ringfold` as another process.
+pub fn named(name: &str, arguments: Vec<OsString>, invocation: &Invocation) -> Option<i32> {
     match name {
-        "ringfold" => Some(ringfold(arguments, again)),
+        "ringfold" => Some(ringfold(arguments, invocation)),
         "ccoip_master" => Some(ccoip_master(arguments)),
         "pccl_master" => Some(pccl_master(arguments)),
         _ => None,
@@ -62,43 +59,32 @@ pub fn named(name: &str, arguments: Vec<OsString>, again: &Invocation) -> Option
 }
 
 /// The command `ringfold`.
-pub fn ringfold(arguments: Vec<OsString>, again: &Invocation) -> i32 {
-    run("ringfold", arguments, |Ringfold { task }| match task {
-        Task::Master(serve) => serve.run().map(|()| SUCCESS),
-        Task::Demo(demo) => {
+pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
+    run("ringfold", arguments, |Ringfold { command }| {
+        if !matches!(command, RingfoldCommand::Master(_)) {
             log::start(None);
-            demo.run(again)
         }
-        Task::DemoPeer(peer) => {
-            log::start(None);
-            peer.run()
-        }
-        Task::Bench(bench) => {
-            log::start(None);
-            bench.run(again)
-        }
-        Task::BenchRank(rank) => {
-            log::start(None);
-            rank.run()
+        match command {
+            RingfoldCommand::Master(master) => master.run(),
+            RingfoldCommand::Demo(demo) => demo.run(invocation),
+            RingfoldCommand::DemoPeer(peer) => peer.run(),
+            RingfoldCommand::Bench(bench) => bench.run(invocation),
+            RingfoldCommand::BenchRank(rank) => rank.run(),
         }
     })
 }
 
 /// The command `ccoip_master`: a master that needs no arguments.
 pub fn ccoip_master(arguments: Vec<OsString>) -> i32 {
-    run("ccoip_master", arguments, master_alone)
+    run("ccoip_master", arguments, |command: MasterCommand| command.arguments.run())
 }
 
-/// The command `pccl_master`: `ccoip_master` under the name that users of the Python package know.
+/// The command `pccl_master`: `ccoip_master` under the name of the Python package.
 pub fn pccl_master(arguments: Vec<OsString>) -> i32 {
-    run("pccl_master", arguments, master_alone)
+    run("pccl_master", arguments, |command: MasterCommand| command.arguments.run())
 }
 
-fn master_alone(arguments: MasterAlone) -> Result<i32> {
-    arguments.serve.run().map(|()| SUCCESS)
-}
-
-/// Understands the arguments, does the work, says what went wrong. It never ends the process.
+/// Parses the arguments, does the work, and prints an error.
 fn run<A: CommandFactory + FromArgMatches>(
     name: &'static str,
     arguments: Vec<OsString>,
@@ -112,13 +98,13 @@ fn run<A: CommandFactory + FromArgMatches>(
             eprintln!("{name}: {error:#}");
             FAILURE
         }),
-        // --help and --version come this way too. If nobody reads it, nobody misses it.
+        // Also --help and --version.
         Err(error) => {
             let _ = error.print();
             error.exit_code()
         }
     };
-    // Where `main` is not ours nobody else does it.
+    // A Python interpreter would not flush Rust's standard output.
     let _ = std::io::stdout().flush();
     code
 }
@@ -127,25 +113,25 @@ fn run<A: CommandFactory + FromArgMatches>(
 mod tests {
     use super::*;
 
-    fn answer(name: &str, arguments: &[&str]) -> Option<i32> {
+    fn exit_code(name: &str, arguments: &[&str]) -> Option<i32> {
         named(name, arguments.iter().map(OsString::from).collect(), &Invocation::ThisProgram)
     }
 
     #[test]
-    fn whoever_asks_for_help_lives_on_with_0_and_whoever_errs_with_2() {
+    fn help_and_version_return_0_and_invalid_arguments_2() {
         for name in ["ringfold", "ccoip_master", "pccl_master"] {
-            assert_eq!(answer(name, &["--help"]), Some(0));
-            assert_eq!(answer(name, &["--version"]), Some(0));
-            assert_eq!(answer(name, &["--nonsense"]), Some(2));
+            assert_eq!(exit_code(name, &["--help"]), Some(0));
+            assert_eq!(exit_code(name, &["--version"]), Some(0));
+            assert_eq!(exit_code(name, &["--nonsense"]), Some(2));
         }
-        assert_eq!(answer("ringfold", &["master", "--help"]), Some(0));
-        assert_eq!(answer("ringfold_master", &["--help"]), None);
+        assert_eq!(exit_code("ringfold", &["master", "--help"]), Some(0));
+        assert_eq!(exit_code("ringfold_master", &["--help"]), None);
     }
 
     #[test]
-    fn the_help_of_a_master_names_the_command_that_was_typed() {
+    fn the_help_of_a_master_names_its_command() {
         for name in ["ccoip_master", "pccl_master"] {
-            let mut command = MasterAlone::command().name(name);
+            let mut command = MasterCommand::command().name(name);
             assert!(command.render_help().to_string().contains(&format!("Usage: {name} ")));
         }
     }

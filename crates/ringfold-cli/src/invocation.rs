@@ -4,33 +4,32 @@ use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::process::Command;
 
-/// The words that come before the arguments. Inside a Python interpreter this program is the interpreter, which needs
-/// to be told what to run.
+/// The program and its leading arguments. In a Python wheel the program is the interpreter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Invocation {
-    /// The program that runs now.
+    /// The running program.
     ThisProgram,
-    /// Another one, with arguments that go before all others.
-    Through(OsString, Vec<OsString>),
+    /// Another program, with leading arguments.
+    Program(OsString, Vec<OsString>),
 }
 
 impl Invocation {
-    /// The program and its leading arguments; no words at all mean the program that runs now.
+    /// The program and its leading arguments; the running program if there are no words.
     pub fn of(words: impl IntoIterator<Item = OsString>) -> Self {
         let mut words = words.into_iter();
         match words.next() {
             None => Self::ThisProgram,
-            Some(program) => Self::Through(program, words.collect()),
+            Some(program) => Self::Program(program, words.collect()),
         }
     }
 
-    /// To add the arguments to.
+    /// A command to which the arguments can be added.
     pub(crate) fn command(&self) -> Result<Command> {
         match self {
             Self::ThisProgram => {
-                Ok(Command::new(std::env::current_exe().context("can't find this program")?))
+                Ok(Command::new(std::env::current_exe().context("cannot find this program")?))
             }
-            Self::Through(program, leading) => {
+            Self::Program(program, leading) => {
                 let mut command = Command::new(program);
                 command.args(leading);
                 Ok(command)
@@ -44,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_word_is_the_program_and_no_word_is_this_one() {
+    fn the_first_word_is_the_program_and_no_word_is_this_program() {
         let words = ["python", "-m", "ringfold"].map(OsString::from);
         let command = Invocation::of(words).command().unwrap();
         assert_eq!(command.get_program(), "python");

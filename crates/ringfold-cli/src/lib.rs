@@ -1,11 +1,12 @@
-//! What the commands `ringfold`, `ccoip_master` and `pccl_master` are made of.
+//! The commands `ringfold`, `ccoip_master` and `pccl_master`.
 #![forbid(unsafe_code)]
 
 pub mod bench;
 pub mod command;
 pub mod demo;
+pub mod exit_code;
 pub mod invocation;
-pub mod serve;
+pub mod master;
 pub mod signals;
 pub mod size;
 pub mod tuning_file;

@@ -1,4 +1,4 @@
-//! Sizes in bytes as people write and read them.
+//! Sizes in bytes with units, such as 16MiB.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,9 +29,9 @@ impl FromStr for ByteSize {
             .find_map(|(name, bytes)| lower.strip_suffix(name).map(|rest| (rest, *bytes)))
             .unwrap_or((lower.strip_suffix('b').unwrap_or(&lower), 1));
         let number: u64 = digits.trim().parse().map_err(|_| {
-            format!("{text:?} is no size: a whole number and a unit, such as 16MiB, 512KiB, 1GB")
+            format!("invalid size {text:?}: must be a whole number and a unit, such as 16MiB, 512KiB, 1GB")
         })?;
-        number.checked_mul(unit).map(Self).ok_or_else(|| format!("{text:?} is too large"))
+        number.checked_mul(unit).map(Self).ok_or_else(|| format!("invalid size {text:?}: too large"))
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_with_and_without_units() {
+    fn sizes_are_parsed_with_and_without_units() {
         for (text, bytes) in [
             ("16MiB", 16 << 20),
             ("512 kib", 512 << 10),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_written_in_the_largest_unit_that_fits() {
+    fn sizes_are_formatted_in_the_largest_unit_that_fits() {
         for (bytes, text) in [(5, "5 bytes"), (16 << 20, "16 MiB"), (1536, "1.5 KiB"), (1 << 30, "1 GiB")] {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }

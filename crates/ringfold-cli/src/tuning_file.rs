@@ -1,21 +1,21 @@
-//! A tuning as text: what `ringfold bench --tune` writes, and what masters and groups are given.
+//! Tunings as JSON files: `ringfold bench --tune` writes them, masters and groups read them.
 
 use anyhow::{Context, Result};
 use ringfold::Tuning;
 use std::path::Path;
 
-/// What the file says; what it leaves out has its default. Numbers out of bounds are brought within them.
+/// Reads a tuning. Missing fields have their defaults; numbers are clamped to their bounds.
 pub fn read(path: &Path) -> Result<Tuning> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let tuning: Tuning =
-        serde_json::from_str(&text).with_context(|| format!("{} is no tuning", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("invalid tuning in {}", path.display()))?;
     Ok(tuning.bounded())
 }
 
-/// Writes all of it.
+/// Writes all fields of a tuning.
 pub fn write(path: &Path, tuning: &Tuning) -> Result<()> {
     let text = format!("{}\n", serde_json::to_string_pretty(tuning)?);
-    std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_what_is_wrong_is_named() {
+    fn a_tuning_survives_a_round_trip_and_an_unknown_field_is_named() {
         let path = std::env::temp_dir().join(format!("ringfold-tuning-{}", std::process::id()));
         let tuning = Tuning { chunk_bytes: 65536, ..Tuning::default() };
         write(&path, &tuning).unwrap();

@@ -1,23 +1,22 @@
-//! The promises of `ringfold bench`.
+//! Tests of `ringfold bench`.
 
 use crate::process::{Process, RINGFOLD, command, eventually, lives, output};
 use rustix::process::Signal;
 use std::path::PathBuf;
 use std::process::Output;
 
-/// Short, since it is not the figures that are tested.
+/// Short runs: the figures are not tested.
 const SHORT: [&str; 7] = ["bench", "--runs", "2", "--time-ms", "20", "--warmup", "1"];
 
 fn bench(arguments: &[&str]) -> Output {
     output(RINGFOLD, &[&SHORT[..], arguments].concat())
 }
 
-/// What a successful run printed.
+/// The standard output of a successful run.
 fn printed(arguments: &[&str]) -> String {
     let output = bench(arguments);
-    let (text, complaints) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{text}\n{complaints}");
+    let (text, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{text}\n{stderr}");
     text.into_owned()
 }
 
@@ -31,7 +30,7 @@ fn scratch(name: &str) -> PathBuf {
 }
 
 #[test]
-fn an_elastic_run_is_measured_and_its_results_are_right() {
+fn an_elastic_run_is_measured_and_checked() {
     let text = printed(&["--media", "elastic", "--sizes", "4B,64KiB", "--place", "both"]);
     let rows = rows(&text);
     assert_eq!(rows.len(), 4, "{text}");
@@ -39,16 +38,16 @@ fn an_elastic_run_is_measured_and_its_results_are_right() {
 }
 
 #[test]
-fn operations_at_once_share_the_payload() {
+fn concurrent_operations_share_the_payload() {
     let text = printed(&["--media", "elastic", "--sizes", "64KiB", "--concurrent", "8"]);
     assert!(text.contains("8 tags at once") && rows(&text)[0].trim_end().ends_with("ok"), "{text}");
 }
 
 #[test]
-fn groups_are_measured_through_memory_and_through_tcp() {
+fn groups_are_measured_over_shared_memory_and_tcp() {
     let text = printed(&["--media", "shm,tcp", "--world", "3", "--sizes", "4B,64KiB", "--collective", "all"]);
     let rows = rows(&text);
-    // Ten collectives of two sizes, but for the barrier, which has none.
+    // Ten collectives of two sizes; the barrier has none.
     assert_eq!(rows.len(), 2 * 19, "{text}");
     assert!(rows.iter().all(|row| row.trim_end().ends_with("ok")), "{text}");
 }
@@ -65,7 +64,7 @@ fn every_element_type_and_operation_is_checked() {
 }
 
 #[test]
-fn files_are_written_and_the_screen_is_left_to_those_who_ask_for_it() {
+fn files_are_written_and_standard_output_has_only_the_requested_format() {
     let [json, svg] = ["report.json", "plot.svg"].map(scratch);
     let [json_name, svg_name] = [&json, &svg].map(|path| path.to_str().unwrap());
     let sizes = ["--media", "elastic", "--sizes", "4B,4KiB", "--explain", "--markdown", "-"];
@@ -83,24 +82,24 @@ fn files_are_written_and_the_screen_is_left_to_those_who_ask_for_it() {
 }
 
 #[test]
-fn what_is_missing_is_named_and_the_rest_is_measured() {
+fn missing_systems_are_named_and_the_rest_is_measured() {
     let arguments =
         ["--media", "elastic", "--sizes", "4B", "--against", "gloo,openmpi", "--python", "/does/not/exist"];
     let empty = scratch("empty");
     let output = command(RINGFOLD, &[&SHORT[..], &arguments].concat()).env("PATH", &empty).output().unwrap();
-    let complaints = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{complaints}");
-    assert!(complaints.contains("openmpi: mpirun not found; apt-get install openmpi-bin"), "{complaints}");
-    assert!(complaints.contains("gloo: no Python with torch (/does/not/exist)"), "{complaints}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("openmpi: mpirun not found; apt-get install openmpi-bin"), "{stderr}");
+    assert!(stderr.contains("gloo: no Python with torch (/does/not/exist)"), "{stderr}");
     assert_eq!(rows(&String::from_utf8_lossy(&output.stdout)).len(), 1);
 }
 
 #[test]
-fn others_are_measured_in_turn_where_they_are_there() {
+fn other_systems_are_measured_if_installed() {
     let output =
         bench(&["--media", "elastic", "--sizes", "4B,1MiB", "--against", "gloo,openmpi", "--json", "-"]);
-    let complaints = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{complaints}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let missing: Vec<_> =
         report["missing"].as_array().unwrap().iter().map(|m| m["system"].as_str().unwrap()).collect();
@@ -114,7 +113,7 @@ fn others_are_measured_in_turn_where_they_are_there() {
 }
 
 #[test]
-fn a_tuning_is_taken_by_the_group_and_by_a_master() {
+fn a_group_and_a_master_use_a_tuning() {
     let path = scratch("tuning.json");
     std::fs::write(&path, r#"{"forced": "ring"}"#).unwrap();
     let name = path.to_str().unwrap();
@@ -133,8 +132,8 @@ fn a_tuning_is_taken_by_the_group_and_by_a_master() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// A measurement that would go on for long, and its ranks.
-fn endless() -> (Process, Vec<i32>) {
+/// A long measurement and its ranks.
+fn start_long_bench() -> (Process, Vec<i32>) {
     let bench = Process::start(
         RINGFOLD,
         &["bench", "--media", "elastic", "--sizes", "4B,8MiB", "--runs", "1000", "--time-ms", "600000"],
@@ -146,38 +145,38 @@ fn endless() -> (Process, Vec<i32>) {
     (bench, children)
 }
 
-fn none_stays(children: &[i32]) {
+fn wait_for_end(children: &[i32]) {
     eventually("the end of all ranks", || (!children.iter().any(|pid| lives(*pid))).then_some(()));
 }
 
 #[test]
-fn a_measurement_that_is_interrupted_leaves_nothing_behind() {
-    let (mut bench, children) = endless();
+fn an_interrupted_measurement_leaves_no_process() {
+    let (mut bench, children) = start_long_bench();
     bench.signal(Signal::INT);
-    let (status, complaints) = bench.end();
-    assert_eq!(status.code(), Some(130), "{complaints}");
+    let (status, stderr) = bench.end();
+    assert_eq!(status.code(), Some(130), "{stderr}");
     assert!(!children.iter().any(|pid| lives(*pid)));
 }
 
 #[test]
-fn a_measurement_that_is_killed_leaves_no_process_behind() {
-    let (mut bench, children) = endless();
+fn a_killed_measurement_leaves_no_process() {
+    let (mut bench, children) = start_long_bench();
     let pid = bench.pid().as_raw_nonzero();
     bench.signal(Signal::KILL);
     bench.end();
-    none_stays(&children);
-    // All that stays is an empty shell: sockets and logs of a few bytes.
+    wait_for_end(&children);
+    // Only the scratch directory stays.
     std::fs::remove_dir_all(std::env::temp_dir().join(format!("ringfold-bench-{pid}-0"))).unwrap();
 }
 
 #[test]
-fn a_rank_that_dies_is_told_of_and_fails_the_measurement() {
-    let (mut bench, children) = endless();
+fn the_death_of_a_rank_fails_the_measurement() {
+    let (mut bench, children) = start_long_bench();
     let rank = rustix::process::Pid::from_raw(children[1]).unwrap();
     rustix::process::kill_process(rank, Signal::KILL).unwrap();
-    let (status, complaints) = bench.end();
-    assert_eq!(status.code(), Some(1), "{complaints}");
-    none_stays(&children);
+    let (status, stderr) = bench.end();
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    wait_for_end(&children);
 }
 
 #[test]
@@ -190,9 +189,9 @@ fn the_floor_is_measured_alone() {
 }
 
 #[test]
-fn nonsense_is_refused_before_anything_is_started() {
+fn invalid_arguments_are_rejected_before_the_start() {
     for (arguments, code) in
-        [(&["--dtype", "f33"][..], 2), (&["--collective", "dance"], 1), (&["--min", "8", "--max", "4"], 1)]
+        [(&["--dtype", "f33"][..], 2), (&["--collective", "unknown"], 1), (&["--min", "8", "--max", "4"], 1)]
     {
         assert_eq!(bench(arguments).status.code(), Some(code), "{arguments:?}");
     }

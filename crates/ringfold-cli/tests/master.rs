@@ -1,4 +1,4 @@
-//! The promises of `ccoip_master` and `ringfold master`.
+//! Tests of `ccoip_master` and `ringfold master`.
 
 use crate::process::{CCOIP_MASTER, Process, RINGFOLD, output};
 use ringfold::Communicator;
@@ -12,7 +12,7 @@ fn address(line: &str) -> SocketAddr {
 }
 
 #[test]
-fn help_and_version_are_there() {
+fn help_and_version_are_printed() {
     for program in [CCOIP_MASTER, RINGFOLD] {
         let version = output(program, &["--version"]);
         assert!(version.status.success());
@@ -29,23 +29,23 @@ fn help_and_version_are_there() {
 }
 
 #[test]
-fn a_master_ends_with_0_on_sigint_and_sigterm_and_its_port_is_free_then() {
+fn a_master_ends_with_0_on_sigint_and_sigterm_and_frees_its_port() {
     for signal in [Signal::INT, Signal::TERM] {
         for (program, arguments) in [(CCOIP_MASTER, &["--listen"][..]), (RINGFOLD, &["master", "--listen"])] {
             let mut master = Process::start(program, &[arguments, &["127.0.0.1:0"]].concat());
             let address = address(&master.line_with(LISTENING));
-            // It ends with clients connected, too.
+            // It also ends with clients connected.
             let _client = TcpStream::connect(address).unwrap();
             master.signal(signal);
-            let (status, complaints) = master.end();
-            assert_eq!(status.code(), Some(0), "{complaints}");
+            let (status, stderr) = master.end();
+            assert_eq!(status.code(), Some(0), "{stderr}");
             assert!(TcpListener::bind(address).is_ok());
         }
     }
 }
 
 #[test]
-fn a_master_listens_wherever_it_was_told_to() {
+fn a_master_listens_on_all_given_addresses() {
     let master = Process::start(CCOIP_MASTER, &["--listen", "127.0.0.1:0", "--listen", "127.0.0.2:0"]);
     let line = master.line_with(LISTENING);
     let addresses: Vec<SocketAddr> =
@@ -62,16 +62,16 @@ fn a_busy_port_is_named_and_ends_the_master_with_1() {
     let address = busy.local_addr().unwrap().to_string();
     for (program, arguments) in [(CCOIP_MASTER, &["--listen"][..]), (RINGFOLD, &["master", "--listen"])] {
         let output = output(program, &[arguments, &[&address]].concat());
-        let complaints = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{complaints}");
-        assert!(complaints.contains(&address), "{complaints}");
-        assert!(complaints.contains("listens there already"), "{complaints}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(&address), "{stderr}");
+        assert!(stderr.contains("listens there already"), "{stderr}");
         assert!(output.stdout.is_empty());
     }
 }
 
 #[test]
-fn a_token_that_can_not_be_had_ends_the_master_before_it_listens() {
+fn an_unreadable_token_file_ends_the_master_before_it_listens() {
     let output = output(CCOIP_MASTER, &["--listen", "127.0.0.1:0", "--token-file", "/does/not/exist"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/does/not/exist"));
@@ -86,29 +86,29 @@ fn a_join_with_a_wrong_token_is_logged_with_its_address_and_the_reason() {
     let mut master = Process::start(CCOIP_MASTER, &arguments);
     let address = address(&master.line_with(LISTENING));
     std::fs::remove_file(&token).unwrap();
-    // A client that says nothing is not worth a warning.
+    // A client that sends nothing is not logged.
     drop(TcpStream::connect(address).unwrap());
     let peer = Communicator::builder(address.to_string()).token("open").build().unwrap();
     peer.connect().expect_err("the token is wrong");
     master.signal(Signal::TERM);
-    let (status, complaints) = master.end();
-    assert_eq!(status.code(), Some(0), "{complaints}");
-    let rejections: Vec<_> = complaints.lines().filter(|line| line.contains("rejected connection")).collect();
-    assert_eq!(rejections.len(), 1, "{complaints}");
+    let (status, stderr) = master.end();
+    assert_eq!(status.code(), Some(0), "{stderr}");
+    let rejections: Vec<_> = stderr.lines().filter(|line| line.contains("rejected connection")).collect();
+    assert_eq!(rejections.len(), 1, "{stderr}");
     let line = rejections[0];
     assert!(line.contains("WARN") && line.contains("from 127.0.0.1:") && line.contains("token"), "{line}");
 }
 
 #[test]
-fn an_open_master_without_a_token_warns_unless_told_to_be_quiet() {
+fn a_public_master_without_a_token_warns_unless_the_log_level_is_error() {
     for (program, command) in [(CCOIP_MASTER, &[][..]), (RINGFOLD, &["master"])] {
         for (level, warns) in [(&[][..], true), (&["--log", "error"], false)] {
             let mut master = Process::start(program, &[command, &["--listen", "0.0.0.0:0"], level].concat());
             master.line_with(LISTENING);
             master.signal(Signal::TERM);
-            let (status, complaints) = master.end();
-            assert_eq!(status.code(), Some(0), "{complaints}");
-            assert_eq!(complaints.contains("WARN"), warns, "{complaints}");
+            let (status, stderr) = master.end();
+            assert_eq!(status.code(), Some(0), "{stderr}");
+            assert_eq!(stderr.contains("WARN"), warns, "{stderr}");
         }
     }
 }

@@ -27,47 +27,27 @@ using I32 = Integer<int, unsigned int>;
 using U64 = Integer<unsigned long long, unsigned long long>;
 using I64 = Integer<long long, unsigned long long>;
 
-struct F32 {
-    using Raw = float;
-    using Wide = float;
-    static constexpr bool is_real = true;
-    static __device__ __forceinline__ Wide widen(Raw raw) { return raw; }
-    static __device__ __forceinline__ Raw narrow(Wide wide) { return wide; }
-    static __device__ __forceinline__ Wide nan() { return __uint_as_float(0x7fc00000u); }
-    static __device__ __forceinline__ Wide add(Wide a, Wide b) { return __fadd_rn(a, b); }
-    static __device__ __forceinline__ Wide multiply(Wide a, Wide b) { return __fmul_rn(a, b); }
-    static __device__ __forceinline__ Wide bit_and(Wide a, Wide b) {
-        return __uint_as_float(__float_as_uint(a) & __float_as_uint(b));
-    }
-    static __device__ __forceinline__ Wide bit_or(Wide a, Wide b) {
-        return __uint_as_float(__float_as_uint(a) | __float_as_uint(b));
-    }
-    static __device__ __forceinline__ Wide divide(Wide wide, int by) {
-        Wide quotient = __fdiv_rn(wide, float(by));
-        return quotient != quotient ? nan() : quotient;
-    }
-};
-
-struct F64 {
-    using Raw = double;
-    using Wide = double;
-    static constexpr bool is_real = true;
-    static __device__ __forceinline__ Wide widen(Raw raw) { return raw; }
-    static __device__ __forceinline__ Raw narrow(Wide wide) { return wide; }
-    static __device__ __forceinline__ Wide nan() { return __longlong_as_double(0x7ff8000000000000ll); }
-    static __device__ __forceinline__ Wide add(Wide a, Wide b) { return __dadd_rn(a, b); }
-    static __device__ __forceinline__ Wide multiply(Wide a, Wide b) { return __dmul_rn(a, b); }
-    static __device__ __forceinline__ Wide bit_and(Wide a, Wide b) {
-        return __longlong_as_double(__double_as_longlong(a) & __double_as_longlong(b));
-    }
-    static __device__ __forceinline__ Wide bit_or(Wide a, Wide b) {
-        return __longlong_as_double(__double_as_longlong(a) | __double_as_longlong(b));
-    }
-    static __device__ __forceinline__ Wide divide(Wide wide, int by) {
-        Wide quotient = __ddiv_rn(wide, double(by));
-        return quotient != quotient ? nan() : quotient;
-    }
-};
+// A float element: `to_bits` and `from_bits` reinterpret it, `prefix` starts the names of its intrinsics.
+#define RF_FLOAT(Name, Number, nan_bits, to_bits, from_bits, prefix)                                                   \
+    struct Name {                                                                                                      \
+        using Raw = Number;                                                                                            \
+        using Wide = Number;                                                                                           \
+        static constexpr bool is_real = true;                                                                          \
+        static __device__ __forceinline__ Wide widen(Raw raw) { return raw; }                                          \
+        static __device__ __forceinline__ Raw narrow(Wide wide) { return wide; }                                       \
+        static __device__ __forceinline__ Wide nan() { return from_bits(nan_bits); }                                   \
+        static __device__ __forceinline__ Wide add(Wide a, Wide b) { return prefix##add_rn(a, b); }                    \
+        static __device__ __forceinline__ Wide multiply(Wide a, Wide b) { return prefix##mul_rn(a, b); }               \
+        static __device__ __forceinline__ Wide bit_and(Wide a, Wide b) { return from_bits(to_bits(a) & to_bits(b)); }  \
+        static __device__ __forceinline__ Wide bit_or(Wide a, Wide b) { return from_bits(to_bits(a) | to_bits(b)); }   \
+        static __device__ __forceinline__ Wide divide(Wide wide, int by) {                                             \
+            Wide quotient = prefix##div_rn(wide, Number(by));                                                          \
+            return quotient != quotient ? nan() : quotient;                                                            \
+        }                                                                                                              \
+    };
+RF_FLOAT(F32, float, 0x7fc00000u, __float_as_uint, __uint_as_float, __f)
+RF_FLOAT(F64, double, 0x7ff8000000000000ll, __double_as_longlong, __longlong_as_double, __d)
+#undef RF_FLOAT
 
 struct F16 : F32 {
     using Raw = unsigned short;
@@ -146,26 +126,17 @@ struct Min {
     }
 };
 
-struct BitAnd {
-    template <class E>
-    static __device__ __forceinline__ typename E::Wide of(typename E::Wide a, typename E::Wide b) {
-        return typename E::Wide(a & b);
-    }
-};
-
-struct BitOr {
-    template <class E>
-    static __device__ __forceinline__ typename E::Wide of(typename E::Wide a, typename E::Wide b) {
-        return typename E::Wide(a | b);
-    }
-};
-
-struct BitXor {
-    template <class E>
-    static __device__ __forceinline__ typename E::Wide of(typename E::Wide a, typename E::Wide b) {
-        return typename E::Wide(a ^ b);
-    }
-};
+#define RF_BITWISE(Name, op)                                                                                           \
+    struct Name {                                                                                                      \
+        template <class E>                                                                                             \
+        static __device__ __forceinline__ typename E::Wide of(typename E::Wide a, typename E::Wide b) {                \
+            return typename E::Wide(a op b);                                                                           \
+        }                                                                                                              \
+    };
+RF_BITWISE(BitAnd, &)
+RF_BITWISE(BitOr, |)
+RF_BITWISE(BitXor, ^)
+#undef RF_BITWISE
 
 template <class A, class B>
 struct IsSame {

@@ -36,14 +36,11 @@ impl CopyNodeParams {
     }
 }
 
-/// A driver function's result.
 pub(crate) type Code = c_int;
-/// A device number.
 pub(crate) type Ordinal = c_int;
-/// A device address.
 pub(crate) type Address = u64;
-/// A context, stream, event, module or function.
-pub(crate) type DriverHandle = *mut c_void;
+/// A context, stream, event, module or function: an opaque pointer of the driver; 0 is null.
+pub(crate) type DriverHandle = usize;
 
 /// The driver's handle to open memory of another process. It is passed by value, as a struct of this size.
 #[derive(Clone, Copy)]
@@ -63,7 +60,6 @@ pub(crate) const LEGACY_STREAM: usize = 1;
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(crate) const EVENT_BLOCKING_SYNC: c_uint = 1;
 pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
-pub(crate) const EVENT_TIMED: c_uint = 0;
 pub(crate) const HOST_ALLOC_PORTABLE: c_uint = 1;
 pub(crate) const HOST_ALLOC_MAPPED: c_uint = 2;
 pub(crate) const ATTRIBUTE_MEMORY_TYPE: c_uint = 2;
@@ -99,48 +95,43 @@ pub(crate) const PARAMETERS_BYTES: usize = 2;
 /// The library's name on Linux. The name without a version belongs to the toolkit and may be a stub.
 pub(crate) const LIBRARY: &str = "libcuda.so.1";
 
+/// Declares a struct of the functions of a library, with the library that holds them.
 macro_rules! functions {
     (
-        every driver: { $($name:ident = $symbol:literal ($($argument:ty),* $(,)?)),* $(,)? }
-        newer drivers: { $($maybe:ident = $maybe_symbol:literal ($($maybe_argument:ty),* $(,)?)),* $(,)? }
+        $visibility:vis struct $api:ident;
+        required: { $($name:ident = $symbol:literal ($($argument:ty),* $(,)?) $(-> $result:ty)?),* $(,)? }
+        optional: { $($maybe:ident = $maybe_symbol:literal ($($maybe_argument:ty),* $(,)?)),* $(,)? }
     ) => {
-        /// The driver's functions, with the library that holds them.
-        pub(crate) struct Api {
-            $(pub(crate) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
-            $(pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_argument),*) -> Code>,)*
+        $visibility struct $api {
+            $($visibility $name: unsafe extern "C" fn($($argument),*) -> functions!(@result $($result)?),)*
+            $($visibility $maybe: Option<unsafe extern "C" fn($($maybe_argument),*) -> Code>,)*
             _library: Library,
         }
 
-        impl Api {
-            /// Loads the library, or returns the reason that it cannot be loaded.
-            pub(crate) fn load(library: &str) -> Result<Self, String> {
-                // SAFETY: the driver's library may be loaded anywhere: its initialisers have no visible effect.
-                let library = unsafe { Library::new(library) }.map_err(|error| loader_message(&error))?;
+        impl $api {
+            /// Finds the functions; `name` is the library's in errors.
+            fn from_library(library: Library, name: &str) -> Result<Self, String> {
                 $(
-                    // SAFETY: the symbol is a function of this type, by the driver's documentation.
-                    let $name = *unsafe {
-                        library.get::<unsafe extern "C" fn($($argument),*) -> Code>($symbol.to_bytes_with_nul())
-                    }
-                    .map_err(|error| format!("the driver is too old: {}", loader_message(&error)))?;
+                    // SAFETY: the symbol is a function of this type, by the library's documentation.
+                    let $name = *unsafe { library.get($symbol.to_bytes_with_nul()) }
+                        .map_err(|error| format!("{name} is too old: {}", loader_message(&error)))?;
                 )*
                 $(
                     // SAFETY: as above.
-                    let $maybe = unsafe {
-                        library.get::<unsafe extern "C" fn($($maybe_argument),*) -> Code>(
-                            $maybe_symbol.to_bytes_with_nul(),
-                        )
-                    }
-                    .ok()
-                    .map(|function| *function);
+                    let $maybe = unsafe { library.get($maybe_symbol.to_bytes_with_nul()) }.ok().map(|function| *function);
                 )*
                 Ok(Self { $($name,)* $($maybe,)* _library: library })
             }
         }
     };
+    (@result) => { Code };
+    (@result $result:ty) => { $result };
 }
+pub(crate) use functions;
 
 functions! {
-    every driver: {
+    pub(crate) struct Api;
+    required: {
         init = c"cuInit"(c_uint),
         device_count = c"cuDeviceGetCount"(*mut c_int),
         device = c"cuDeviceGet"(*mut Ordinal, c_int),
@@ -181,7 +172,6 @@ functions! {
         destroy_stream = c"cuStreamDestroy_v2"(DriverHandle),
         query_stream = c"cuStreamQuery"(DriverHandle),
         is_capturing = c"cuStreamIsCapturing"(DriverHandle, *mut c_uint),
-        elapsed = c"cuEventElapsedTime"(*mut f32, DriverHandle, DriverHandle),
         load_module = c"cuModuleLoadDataEx"(*mut DriverHandle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void),
         unload_module = c"cuModuleUnload"(DriverHandle),
         function = c"cuModuleGetFunction"(*mut DriverHandle, DriverHandle, *const c_char),
@@ -193,7 +183,7 @@ functions! {
             DriverHandle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, DriverHandle, *mut *mut c_void, *mut *mut c_void,
         ),
     }
-    newer drivers: {
+    optional: {
         uuid = c"cuDeviceGetUuid_v2"(*mut [u8; 16], Ordinal),
         write_word = c"cuStreamWriteValue64_v2"(DriverHandle, Address, u64, c_uint),
         load_function = c"cuFuncLoad"(DriverHandle),
@@ -212,6 +202,13 @@ functions! {
 }
 
 impl Api {
+    /// Loads the library, or returns the reason that it cannot be loaded.
+    pub(crate) fn load(library: &str) -> Result<Self, String> {
+        // SAFETY: the driver's library may be loaded anywhere: its initialisers have no visible effect.
+        let library = unsafe { Library::new(library) }.map_err(|error| loader_message(&error))?;
+        Self::from_library(library, "the driver")
+    }
+
     /// The driver's text for a result.
     pub(crate) fn describe(&self, code: Code) -> String {
         let text_of = |function: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {

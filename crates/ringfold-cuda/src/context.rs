@@ -1,6 +1,6 @@
 //! A device's primary context, and the guard that makes it current for a thread.
 
-use crate::api::{Api, DEVICE_WRITES_WORDS, DriverHandle};
+use crate::api::{Api, Code, DEVICE_WRITES_WORDS, DriverHandle};
 use crate::capture::RelaxedCapture;
 use crate::error::{CudaError, check};
 use core::cell::Cell;
@@ -16,14 +16,9 @@ pub(crate) struct Context {
     pub(crate) handle: DriverHandle,
 }
 
-// SAFETY: contexts may be used from any thread; the driver locks what it has to.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
-
 impl Context {
     pub(crate) fn retain(api: &'static Api, ordinal: i32) -> Result<Self, CudaError> {
-        let (mut device, mut handle): (i32, DriverHandle) = (0, core::ptr::null_mut());
+        let (mut device, mut handle) = (0, 0);
         // SAFETY: the device can be written.
         check(api, "selecting a CUDA device", unsafe { (api.device)(&raw mut device, ordinal) })?;
         let _capture = RelaxedCapture::begin(api);
@@ -39,14 +34,24 @@ impl Context {
     /// Nested guards of the same context cost nothing.
     pub(crate) fn current(&self) -> Result<CurrentContext, CudaError> {
         let before = CURRENT.get();
-        if before == self.handle.addr() {
+        if before == self.handle {
             return Ok(CurrentContext { pushed: None, _not_send: PhantomData });
         }
         // SAFETY: the context is retained.
         check(self.api, "making a CUDA device current", unsafe { (self.api.push_context)(self.handle) })?;
-        CURRENT.set(self.handle.addr());
+        CURRENT.set(self.handle);
         let pushed = PushedContext { api: self.api, before, _capture: RelaxedCapture::begin(self.api) };
         Ok(CurrentContext { pushed: Some(pushed), _not_send: PhantomData })
+    }
+
+    /// Calls a driver function with the context current, and checks its result.
+    pub(crate) fn call(
+        &self,
+        what: &'static str,
+        function: impl FnOnce(&'static Api) -> Code,
+    ) -> Result<(), CudaError> {
+        let _current = self.current()?;
+        check(self.api, what, function(self.api))
     }
 }
 
@@ -70,20 +75,20 @@ pub struct CurrentContext {
 struct PushedContext {
     api: &'static Api,
     /// The value of `CURRENT` to restore.
-    before: usize,
+    before: DriverHandle,
     _capture: RelaxedCapture,
 }
 
 thread_local! {
     /// The context that the innermost guard of this thread has pushed; 0 if there is none.
-    static CURRENT: Cell<usize> = const { Cell::new(0) };
+    static CURRENT: Cell<DriverHandle> = const { Cell::new(0) };
 }
 
 impl Drop for CurrentContext {
     fn drop(&mut self) {
         if let Some(PushedContext { api, before, .. }) = &self.pushed {
             CURRENT.set(*before);
-            let mut popped: DriverHandle = core::ptr::null_mut();
+            let mut popped = 0;
             // SAFETY: the handle can be written, and this thread has pushed what is popped.
             let _ = unsafe { (api.pop_context)(&raw mut popped) };
         }

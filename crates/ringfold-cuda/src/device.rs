@@ -56,10 +56,6 @@ impl Device {
         })
     }
 
-    pub(crate) fn attribute(&self, number: i32) -> Result<i32, CudaError> {
-        context::attribute(self.api, self.ordinal, number)
-    }
-
     pub(crate) fn allocate(&self, bytes: usize) -> Result<Address, CudaError> {
         let _current = self.current()?;
         let mut address = 0;
@@ -73,10 +69,8 @@ impl Device {
     /// # Safety
     /// The address came from `allocate`, and nothing uses its memory.
     pub(crate) unsafe fn free(&self, address: Address) {
-        if let Ok(_current) = self.current() {
-            // SAFETY: the caller's promise. An error means that the process ends and the driver is unloaded already.
-            let _ = unsafe { (self.api.free)(address) };
-        }
+        // SAFETY: the caller's promise. An error means that the process ends and the driver is unloaded already.
+        let _ = self.call("freeing CUDA memory", |api| unsafe { (api.free)(address) });
     }
 }
 

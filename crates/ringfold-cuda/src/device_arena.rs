@@ -22,7 +22,7 @@ use crate::ipc::{IpcMemory, buffer_id};
 use crate::limits::ZEROING_MAX;
 use crate::port::abort_page::AbortPage;
 use crate::stream::Stream;
-use layout::{Layout, SLOT_SHIFT, SLOTS_MAX, THREADS};
+use layout::{ArenaLayout, SLOT_SHIFT, SLOTS_MAX, THREADS};
 use offer::ArenaRecord;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -32,10 +32,9 @@ use std::time::Instant;
 pub struct DeviceArena {
     gpu: Gpu,
     rank: usize,
-    layout: Layout,
+    layout: ArenaLayout,
     /// None only while it is dropped.
     own: Option<GpuMemory>,
-    /// Each rank's arena.
     arenas: Vec<PeerMemory>,
     /// Local addresses of registered memory: a row for each slot, a word for each rank.
     table: GpuMemory,
@@ -104,7 +103,7 @@ impl DeviceArena {
     pub fn join(mine: ArenaOffer, offers: &[Vec<u8>], page: Arc<AbortPage>) -> Result<Self, CudaError> {
         let ArenaOffer { gpu, memory: own, rank, .. } = mine;
         let world = offers.len();
-        let layout = Layout::of(world);
+        let layout = ArenaLayout::of(world);
         let mut arenas = Vec::with_capacity(world);
         let mut devices = Vec::with_capacity(world);
         for (peer, bytes) in offers.iter().enumerate() {

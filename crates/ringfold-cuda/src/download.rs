@@ -18,10 +18,8 @@ pub struct Download {
     /// One block for all sources. None if there are no bytes.
     block: Option<Pinned>,
     sources: Vec<DeviceMemory>,
-    /// The offset of each source in the block.
     offsets: Vec<usize>,
     pieces: Vec<DownloadPiece>,
-    /// Number of pieces known to be complete.
     complete: AtomicUsize,
 }
 

@@ -71,11 +71,7 @@ impl Driver {
     }
 }
 
-impl core::fmt::Debug for Driver {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "the CUDA driver, with {} devices", self.device_count())
-    }
-}
+debug_as!(Driver, self => "the CUDA driver, with {} devices", self.device_count());
 
 /// Whether any code of this process has loaded the driver's library.
 fn is_in_process() -> bool {

@@ -74,7 +74,6 @@ impl CudaError {
     }
 }
 
-/// Converts a driver result.
 pub(crate) fn check(api: &Api, what: &'static str, code: Code) -> Result<(), CudaError> {
     if code == SUCCESS {
         return Ok(());

@@ -1,6 +1,6 @@
 //! Events: positions in a stream that can be waited for.
 
-use crate::api::{self, DriverHandle};
+use crate::api::{self, Api, DriverHandle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::limits::{SPIN, WAIT_STEP_MAX, WAIT_STEP_MIN};
@@ -12,19 +12,12 @@ pub struct Event {
     pub(crate) handle: DriverHandle,
 }
 
-// SAFETY: events may be used from any thread.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
-
 impl Event {
     /// Creates an event, which streams may record repeatedly. It is complete until it is recorded.
     pub(crate) fn open(context: Context, flags: u32) -> Result<Self, CudaError> {
-        let _current = context.current()?;
-        let mut handle: DriverHandle = core::ptr::null_mut();
+        let mut handle = 0;
         // SAFETY: the handle can be written.
-        let code = unsafe { (context.api.create_event)(&raw mut handle, flags) };
-        check(context.api, "creating a CUDA event", code)?;
+        context.call("creating a CUDA event", |api| unsafe { (api.create_event)(&raw mut handle, flags) })?;
         Ok(Self { context, handle })
     }
 
@@ -32,16 +25,6 @@ impl Event {
     pub fn query(&self) -> Result<bool, CudaError> {
         let _current = self.context.current()?;
         self.is_complete()
-    }
-
-    /// The time between two timed, complete events, in microseconds.
-    pub fn elapsed_us(&self, earlier: &Self) -> Result<f64, CudaError> {
-        let _current = self.context.current()?;
-        let mut milliseconds = 0_f32;
-        // SAFETY: the number can be written, and both events exist.
-        let code = unsafe { (self.context.api.elapsed)(&raw mut milliseconds, earlier.handle, self.handle) };
-        check(self.context.api, "reading the time between CUDA events", code)?;
-        Ok(f64::from(milliseconds) * 1e3)
     }
 
     /// As [`Self::query`], for callers that have made the device current.
@@ -103,9 +86,8 @@ const WORKING: &str = "waiting for a CUDA device";
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if let Ok(_current) = self.context.current() {
-            // SAFETY: the event exists, and nobody uses it after this.
-            let _ = unsafe { (self.context.api.destroy_event)(self.handle) };
-        }
+        // SAFETY: the event exists, and is not used after this.
+        let destroy = |api: &Api| unsafe { (api.destroy_event)(self.handle) };
+        let _ = self.context.call("destroying a CUDA event", destroy);
     }
 }

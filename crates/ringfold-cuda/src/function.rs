@@ -51,11 +51,6 @@ pub struct Function {
     dynamic_max: Mutex<u32>,
 }
 
-// SAFETY: functions may be used from any thread.
-unsafe impl Send for Function {}
-// SAFETY: as above.
-unsafe impl Sync for Function {}
-
 impl Function {
     pub(crate) fn new(
         module: Arc<LoadedModule>,
@@ -133,7 +128,6 @@ impl Function {
             core::ptr::without_provenance_mut(api::PARAMETERS_END),
         ];
         let extra = if bytes == 0 { core::ptr::null_mut() } else { extra.as_mut_ptr() };
-        let stream: DriverHandle = core::ptr::without_provenance_mut(stream);
         // SAFETY: the function exists, the list has the driver's format, and the driver copies the parameters. The rest is
         // the caller's promise.
         let code = unsafe {
@@ -169,11 +163,10 @@ impl Function {
         self.allow_shared(context, shared_bytes)?;
         let mut blocks = 0;
         let threads = i32::try_from(threads).unwrap_or(i32::MAX);
-        // SAFETY: the number can be written, and the function exists.
-        let code = unsafe {
-            (context.api.active_blocks)(&raw mut blocks, self.handle, threads, shared_bytes as usize)
-        };
-        check(context.api, "querying the occupancy of a kernel", code)?;
+        context.call("querying the occupancy of a kernel", |api| {
+            // SAFETY: the number can be written, and the function exists.
+            unsafe { (api.active_blocks)(&raw mut blocks, self.handle, threads, shared_bytes as usize) }
+        })?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
@@ -199,11 +192,7 @@ impl Function {
     }
 }
 
-impl core::fmt::Debug for Function {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "kernel {} of {:?}", self.name, self.module.gpu)
-    }
-}
+debug_as!(Function, self => "kernel {} of {:?}", self.name, self.module.gpu);
 
 fn query(context: Context, handle: DriverHandle, attribute: i32) -> Result<i32, CudaError> {
     let mut value = 0;

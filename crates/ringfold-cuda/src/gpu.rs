@@ -2,7 +2,7 @@
 
 use crate::api;
 use crate::capture::relaxed_capture;
-use crate::context::{Context, CurrentContext};
+use crate::context::{self, Context, CurrentContext};
 use crate::device::{Device, device_of_address};
 use crate::driver::Driver;
 use crate::error::{CudaError, check};
@@ -28,11 +28,11 @@ impl Gpu {
     /// The number of the calling thread's current device, or 0. Opens no device.
     pub fn current_ordinal() -> Result<i32, CudaError> {
         let api = &Driver::loaded()?.api;
-        let (mut context, mut ordinal) = (core::ptr::null_mut(), 0);
+        let (mut context, mut ordinal) = (0, 0);
         // SAFETY: the context can be written.
         let code = unsafe { (api.current_context)(&raw mut context) };
         check(api, "querying the current CUDA device", code)?;
-        if context.is_null() {
+        if context == 0 {
             return Ok(0);
         }
         // SAFETY: the ordinal can be written.
@@ -81,17 +81,6 @@ impl Gpu {
         }
     }
 
-    /// The device with this UUID, if it is visible.
-    pub fn with_uuid(uuid: [u8; 16]) -> Result<Option<Self>, CudaError> {
-        let driver = Driver::loaded()?;
-        for ordinal in 0..i32::try_from(driver.device_count()).unwrap_or(0) {
-            if uuid_of(driver, ordinal)? == uuid {
-                return Self::open(ordinal).map(Some);
-            }
-        }
-        Ok(None)
-    }
-
     /// The device's number.
     pub fn ordinal(&self) -> i32 {
         self.0.ordinal
@@ -110,12 +99,19 @@ impl Gpu {
 
     /// A device attribute (`CUdevice_attribute`).
     pub fn attribute(&self, number: i32) -> Result<i32, CudaError> {
-        self.0.attribute(number)
+        context::attribute(self.0.api, self.0.ordinal, number)
     }
 
     /// The device's UUID.
     pub fn uuid(&self) -> Result<[u8; 16], CudaError> {
-        uuid_of(Driver::loaded()?, self.ordinal())
+        let mut uuid = [0; 16];
+        // Without driver support all devices have the same UUID; opening a wrong one fails in the driver.
+        if let Some(function) = self.0.api.uuid {
+            // SAFETY: the UUID can be written.
+            let code = unsafe { function(&raw mut uuid, self.ordinal()) };
+            check(self.0.api, "reading the UUID of a CUDA device", code)?;
+        }
+        Ok(uuid)
     }
 
     /// Whether its streams support `cuStreamWriteValue64`.
@@ -141,11 +137,6 @@ impl Gpu {
         Event::open(self.context(), api::EVENT_DISABLE_TIMING)
     }
 
-    /// Creates an event that also records the time.
-    pub fn create_timed_event(&self) -> Result<Event, CudaError> {
-        Event::open(self.context(), api::EVENT_TIMED)
-    }
-
     /// Allocates zeroed, page-locked host memory of at least `bytes`, mapped for all devices.
     pub fn map_host_words(&self, bytes: usize) -> Result<HostWords, CudaError> {
         HostWords::mapped(self.context(), bytes)
@@ -156,17 +147,6 @@ impl Gpu {
     }
 }
 
-fn uuid_of(driver: &Driver, ordinal: i32) -> Result<[u8; 16], CudaError> {
-    let mut uuid = [0; 16];
-    // Without driver support all devices have the same UUID; opening a wrong one fails in the driver.
-    if let Some(function) = driver.api.uuid {
-        // SAFETY: the UUID can be written.
-        let code = unsafe { function(&raw mut uuid, ordinal) };
-        check(&driver.api, "reading the UUID of a CUDA device", code)?;
-    }
-    Ok(uuid)
-}
-
 impl PartialEq for Gpu {
     fn eq(&self, other: &Self) -> bool {
         self.ordinal() == other.ordinal()
@@ -175,11 +155,7 @@ impl PartialEq for Gpu {
 
 impl Eq for Gpu {}
 
-impl core::fmt::Debug for Gpu {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "CUDA device {} ({})", self.ordinal(), self.arch())
-    }
-}
+debug_as!(Gpu, self => "CUDA device {} ({})", self.ordinal(), self.arch());
 
 #[cfg(test)]
 mod tests {

@@ -54,11 +54,7 @@ impl GpuMemory {
     }
 }
 
-impl core::fmt::Debug for GpuMemory {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{} bytes at {:#x} of {:?}", self.bytes, self.address(), self.gpu())
-    }
-}
+debug_as!(GpuMemory, self => "{} bytes at {:#x} of {:?}", self.bytes, self.address(), self.gpu());
 
 struct DeviceAllocation {
     device: &'static Device,

@@ -1,6 +1,6 @@
 //! Host memory that devices can access.
 
-use crate::api;
+use crate::api::{self, Api};
 use crate::context::Context;
 use crate::error::{CudaError, check, check_memory};
 use crate::release_queue::release_when_idle;
@@ -39,7 +39,7 @@ impl HostWords {
     pub(crate) fn mapped(context: Context, bytes: usize) -> Result<Self, CudaError> {
         let (api, bytes) = (context.api, bytes.max(1).next_multiple_of(8));
         let _current = context.current()?;
-        let (mut start, mut address): (*mut c_void, u64) = (core::ptr::null_mut(), 0);
+        let mut start: *mut c_void = core::ptr::null_mut();
         let flags = api::HOST_ALLOC_PORTABLE | api::HOST_ALLOC_MAPPED;
         // SAFETY: the pointer can be written.
         let code = unsafe { (api.allocate_pinned)(&raw mut start, bytes, flags) };
@@ -49,11 +49,10 @@ impl HostWords {
         // SAFETY: there are so many bytes, and nothing else uses them.
         unsafe { start.write_bytes(0, bytes) };
         // From here on, its drop frees the memory.
-        let mut block = HostAllocation { context: Some(context), start, bytes, address };
+        let mut block = HostAllocation { context: Some(context), start, bytes, address: 0 };
         // SAFETY: the address can be written, and the memory was allocated so.
-        let code = unsafe { (api.mapped_address)(&raw mut address, start.as_ptr().cast(), 0) };
+        let code = unsafe { (api.mapped_address)(&raw mut block.address, start.as_ptr().cast(), 0) };
         check(api, "mapping host memory for a CUDA device", code)?;
-        block.address = address;
         Ok(Self { block: Arc::new(block) })
     }
 
@@ -104,12 +103,7 @@ impl HostWords {
     }
 }
 
-impl core::fmt::Debug for HostWords {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let kind = if self.is_mapped() { "mapped" } else { "plain" };
-        write!(f, "{} {kind} bytes of host memory at {:p}", self.len(), self.start())
-    }
-}
+debug_as!(HostWords, self => "{} bytes of host memory at {:p}, mapped: {}", self.len(), self.start(), self.is_mapped());
 
 impl Drop for HostAllocation {
     fn drop(&mut self) {
@@ -117,11 +111,10 @@ impl Drop for HostAllocation {
             Some(context) => {
                 let start = self.start.expose_provenance().get();
                 release_when_idle(self.bytes, move || {
-                    if let Ok(_current) = context.current() {
-                        let start = core::ptr::with_exposed_provenance_mut::<c_void>(start);
-                        // SAFETY: it was allocated so, and is no longer used.
-                        let _ = unsafe { (context.api.free_pinned)(start) };
-                    }
+                    let start = core::ptr::with_exposed_provenance_mut::<c_void>(start);
+                    // SAFETY: it was allocated so, and is no longer used.
+                    let free = |api: &Api| unsafe { (api.free_pinned)(start) };
+                    let _ = context.call("freeing page-locked memory", free);
                 });
             }
             // SAFETY: it was allocated with this layout, and is no longer used.

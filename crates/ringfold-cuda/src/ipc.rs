@@ -78,12 +78,7 @@ impl IpcRecord {
     }
 }
 
-impl core::fmt::Debug for IpcRecord {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { bytes, offset, allocation_bytes, .. } = self;
-        write!(f, "{bytes} bytes at {offset} of an allocation of {allocation_bytes} bytes")
-    }
-}
+debug_as!(IpcRecord, self => "{} bytes at {} of an allocation of {} bytes", self.bytes, self.offset, self.allocation_bytes);
 
 /// Memory of another process, mapped for a device of this one.
 ///
@@ -130,11 +125,7 @@ impl IpcMemory {
     }
 }
 
-impl core::fmt::Debug for IpcMemory {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{} bytes at {:#x} of another process", self.bytes, self.address)
-    }
-}
+debug_as!(IpcMemory, self => "{} bytes at {:#x} of another process", self.bytes, self.address);
 
 /// Cap on the size that a record claims: no device has more memory.
 const ALLOCATION_BYTES_MAX: u64 = 1 << 40;
@@ -168,10 +159,8 @@ impl Drop for OpenAllocation {
         let (context, key) = (self.gpu.context(), self.key);
         release_when_idle(self.bytes, move || {
             OPEN.close(&key, |address| {
-                if let Ok(_current) = context.current() {
-                    // SAFETY: it is open, and no longer used.
-                    let _ = unsafe { (context.api.ipc_close)(address) };
-                }
+                // SAFETY: it is open, and no longer used.
+                let _ = context.call("closing CUDA memory", |api| unsafe { (api.ipc_close)(address) });
             });
         });
     }

@@ -10,6 +10,17 @@
 //! [`DeviceMemory`] is device memory borrowed from the user. A [`Download`] copies it into page-locked host memory,
 //! piece by piece; [`upload`] copies bytes back. Both start after the work that a [`DefaultStreamMark`] recorded.
 
+/// Implements `Debug` for a type by a format string.
+macro_rules! debug_as {
+    ($type:ty, $self:ident => $($arguments:tt)+) => {
+        impl core::fmt::Debug for $type {
+            fn fmt(&$self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(out, $($arguments)+)
+            }
+        }
+    };
+}
+
 mod api;
 mod capture;
 mod context;

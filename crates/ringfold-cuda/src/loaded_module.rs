@@ -1,6 +1,6 @@
 //! The driver's handle of a loaded module.
 
-use crate::api::DriverHandle;
+use crate::api::{Api, DriverHandle};
 use crate::gpu::Gpu;
 
 /// A module that is unloaded when this is dropped.
@@ -9,17 +9,10 @@ pub(crate) struct LoadedModule {
     pub(crate) handle: DriverHandle,
 }
 
-// SAFETY: modules may be used from any thread.
-unsafe impl Send for LoadedModule {}
-// SAFETY: as above.
-unsafe impl Sync for LoadedModule {}
-
 impl Drop for LoadedModule {
     fn drop(&mut self) {
-        let context = self.gpu.context();
-        if let Ok(_current) = context.current() {
-            // SAFETY: it is loaded, and no kernel of it can be launched any more. The driver waits for running ones.
-            let _ = unsafe { (context.api.unload_module)(self.handle) };
-        }
+        // SAFETY: it is loaded, and no kernel of it can be launched any more. The driver waits for running ones.
+        let unload = |api: &Api| unsafe { (api.unload_module)(self.handle) };
+        let _ = self.gpu.context().call("unloading a module", unload);
     }
 }

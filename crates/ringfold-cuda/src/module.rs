@@ -48,7 +48,7 @@ impl Module {
         })?;
         let context = self.loaded.gpu.context();
         let _current = context.current()?;
-        let mut handle: DriverHandle = core::ptr::null_mut();
+        let mut handle = 0;
         // SAFETY: the handle can be written, the module is loaded, and the name is a string.
         let code = unsafe { (context.api.function)(&raw mut handle, self.loaded.handle, text.as_ptr()) };
         if code == api::NOT_FOUND {
@@ -82,11 +82,7 @@ impl Module {
     }
 }
 
-impl core::fmt::Debug for Module {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "a module of {:?}", self.gpu())
-    }
-}
+debug_as!(Module, self => "a module of {:?}", self.gpu());
 
 fn load(gpu: &Gpu, image: &[u8]) -> Result<DriverHandle, CudaError> {
     // PTX is a text that ends with a zero; the other formats contain their sizes.
@@ -94,7 +90,7 @@ fn load(gpu: &Gpu, image: &[u8]) -> Result<DriverHandle, CudaError> {
     image.push(0);
     let context = gpu.context();
     let _current = context.current()?;
-    let mut handle: DriverHandle = core::ptr::null_mut();
+    let mut handle = 0;
     let mut log = vec![0_u8; IMAGE_LOG_BYTES];
     let mut options = [api::JIT_ERROR_LOG, api::JIT_ERROR_LOG_BYTES];
     let mut values: [*mut c_void; 2] =

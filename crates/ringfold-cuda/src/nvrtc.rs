@@ -17,7 +17,6 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// The default language standard.
 const STANDARD: &str = "-std=c++20";
 
 /// Why a compilation failed.
@@ -152,11 +151,7 @@ impl Compiler {
     }
 }
 
-impl core::fmt::Debug for Compiler {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "NVRTC {}.{} at {}", self.version.0, self.version.1, self.path.display())
-    }
-}
+debug_as!(Compiler, self => "NVRTC {}.{} at {}", self.version.0, self.version.1, self.path.display());
 
 fn c_string(text: &str) -> Result<CString, CompileError> {
     CString::new(text).map_err(|_| {

@@ -2,7 +2,7 @@
 //!
 //! Locking pages takes long, so blocks are cached for reuse.
 
-use crate::api;
+use crate::api::{Api, HOST_ALLOC_PORTABLE};
 use crate::device::Device;
 use crate::error::{CudaError, check_memory};
 use crate::limits::{PINNED_BYTES_MIN, pinned_kept_bytes_max};
@@ -20,7 +20,6 @@ pub struct Pinned {
     bytes: usize,
 }
 
-/// One allocation of page-locked memory.
 struct PinnedBlock {
     device: &'static Device,
     start: NonNull<u8>,
@@ -91,8 +90,7 @@ impl PinnedBlock {
         let _current = device.current()?;
         let mut start: *mut c_void = core::ptr::null_mut();
         // SAFETY: the pointer can be written.
-        let code =
-            unsafe { (device.api.allocate_pinned)(&raw mut start, capacity, api::HOST_ALLOC_PORTABLE) };
+        let code = unsafe { (device.api.allocate_pinned)(&raw mut start, capacity, HOST_ALLOC_PORTABLE) };
         let lacking = CudaError::OutOfPinnedMemory(capacity);
         check_memory(device.api, "allocating page-locked memory", code, lacking.clone())?;
         let start = NonNull::new(start.cast()).ok_or(lacking)?;
@@ -102,10 +100,9 @@ impl PinnedBlock {
 
 impl Drop for PinnedBlock {
     fn drop(&mut self) {
-        if let Ok(_current) = self.device.current() {
-            // SAFETY: it was allocated so, and is no longer used.
-            let _ = unsafe { (self.device.api.free_pinned)(self.start.as_ptr().cast()) };
-        }
+        // SAFETY: it was allocated so, and is no longer used.
+        let free = |api: &Api| unsafe { (api.free_pinned)(self.start.as_ptr().cast()) };
+        let _ = self.device.call("freeing page-locked memory", free);
     }
 }
 

@@ -9,6 +9,7 @@ mod device_word_reader;
 mod device_writer;
 mod error;
 pub mod fifo;
+mod id_table;
 mod kernel_words;
 mod locked_pages;
 mod memory_record;
@@ -18,7 +19,6 @@ mod registered_memory;
 mod semaphore;
 mod semaphore_cursor;
 mod shared_memory_transport;
-mod table;
 mod tcp_transport;
 mod transport;
 pub mod trigger;
@@ -38,7 +38,7 @@ pub use transport::{Transport, TransportFlags};
 use crate::release_queue::stop_releasing;
 use crate::{CudaError, Gpu, relaxed_capture};
 use abort_page::AbortPage;
-use connection::{DataPath, Link};
+use connection::{ConnectionState, DataPath};
 use cuda_transport::{CudaTransport, is_draining};
 use device_writer::{DeviceSink, DeviceWriter};
 use offer::OfferRecord;
@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 use registered_memory::{MemoryOwner, Registration, this_host};
 use ringfold_fabric::channel::{ChannelError, Connection as ChannelConnection, Endpoint};
 use ringfold_fabric::limits::{FAREWELL_MAX, FAREWELL_PAUSE};
-use ringfold_fabric::rendezvous::{Invitation, Invited, Rendezvous};
+use ringfold_fabric::rendezvous::{Invitation, RemoteInvitation, Rendezvous};
 use shared_memory_transport::SharedMemoryTransport;
 use std::collections::HashMap;
 use std::io;
@@ -61,16 +61,15 @@ use tcp_transport::TcpTransport;
 /// on its [page](AbortPage) stop. A peer that leaves does no harm.
 #[derive(Clone)]
 pub struct Port {
-    inner: Arc<Inner>,
+    inner: Arc<PortState>,
 }
 
-struct Inner {
+struct PortState {
     name: String,
     abort_page: Arc<AbortPage>,
     /// Why it was aborted, unless by this process.
     cause: Mutex<Option<PortError>>,
-    links: Mutex<Vec<Weak<Link>>>,
-    /// By device number.
+    links: Mutex<Vec<Weak<ConnectionState>>>,
     device_writers: Mutex<HashMap<i32, Arc<DeviceWriter>>>,
     /// The device whose memory was registered first.
     gpu: Mutex<Option<Gpu>>,
@@ -82,7 +81,7 @@ struct Inner {
 /// A weak reference to a port.
 #[derive(Clone, Debug)]
 pub struct WeakPort {
-    inner: Weak<Inner>,
+    inner: Weak<PortState>,
 }
 
 impl WeakPort {
@@ -114,7 +113,7 @@ pub fn stop_proxies() {
 }
 
 /// Leaves the peers of these links, and waits for a second at most until all data is sent.
-fn leave(links: &[Arc<Link>]) {
+fn leave(links: &[Arc<ConnectionState>]) {
     for link in links {
         link.leave();
     }
@@ -151,7 +150,7 @@ impl Port {
         let failed = |error: io::Error| PortError::system("opening a port", &error);
         let endpoint = Arc::new(Endpoint::new(name).map_err(failed)?);
         let rendezvous = Rendezvous::open(endpoint.clone(), host).map_err(failed)?;
-        let inner = Inner {
+        let inner = PortState {
             name: name.to_owned(),
             abort_page: AbortPage::open(),
             cause: Mutex::default(),
@@ -214,15 +213,14 @@ impl Port {
                 let new = Registration { port, address, bytes, transports, gpu, file: None, segment, owner };
                 return RegisteredMemory::register(new).map_err(failed);
             }
-            Registrable::Host(memory) => (memory, None),
+            Registrable::Host(memory) => (memory.into(), None),
             Registrable::Shared(shared) => {
                 let ticket = shared.ticket().map_err(failed)?;
                 let (memory, file) = shared.into_parts();
                 (memory, Some((file, ticket)))
             }
         };
-        let bytes = memory.as_slice();
-        let (address, bytes) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
+        let (address, bytes) = (memory.start().expose_provenance() as u64, memory.len() as u64);
         let (owner, segment) = if needs_segment {
             let segment = self.inner.endpoint.register(memory).map_err(failed)?;
             let handle = segment.handle();
@@ -305,11 +303,11 @@ impl Port {
         let connection = Connection::new(self.clone(), transport, peer, path, channels.clone());
         let mut links = self.inner.links.lock();
         links.retain(|link| link.strong_count() > 0);
-        links.push(Arc::downgrade(connection.link()));
+        links.push(Arc::downgrade(connection.state()));
         drop(links);
         let gpu = *self.inner.gpu.lock();
         if let Some(gpu) = gpu {
-            connection.link().prepare(gpu)?;
+            connection.state().prepare(gpu)?;
         }
         if let Some(channels) = channels {
             let port = Arc::downgrade(&self.inner);
@@ -362,7 +360,6 @@ impl Port {
         }
     }
 
-    /// Opens the TCP connection of a pair.
     fn dial(
         &self,
         mine: &Offer,
@@ -371,7 +368,7 @@ impl Port {
         deadline: Instant,
     ) -> Result<ChannelConnection, PortError> {
         let is_same_host = theirs.host == this_host();
-        let invited = Invited {
+        let invited = RemoteInvitation {
             host: theirs.port,
             addresses: theirs
                 .addresses
@@ -382,7 +379,8 @@ impl Port {
             id: theirs.id,
             key: theirs.key,
         };
-        let met = self.inner.rendezvous.meet(&mine.invitation, &invited, &format!("rank {peer}"), deadline);
+        let met =
+            self.inner.rendezvous.connect(&mine.invitation, &invited, &format!("rank {peer}"), deadline);
         met.map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                 PortError::Timeout { peer, awaited: "connect".into() }
@@ -393,8 +391,8 @@ impl Port {
     }
 }
 
-impl Inner {
-    fn links(&self) -> Vec<Arc<Link>> {
+impl PortState {
+    fn links(&self) -> Vec<Arc<ConnectionState>> {
         self.links.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -433,7 +431,6 @@ impl Inner {
         self.links().iter().try_for_each(|link| link.prepare(gpu))
     }
 
-    /// Returns the writer for memory of a device.
     fn device_writer(&self, gpu: Gpu) -> Result<Arc<DeviceWriter>, CudaError> {
         let mut device_writers = self.device_writers.lock();
         if let Some(device_writer) = device_writers.get(&gpu.ordinal()) {
@@ -445,14 +442,6 @@ impl Inner {
     }
 }
 
-impl core::fmt::Debug for Inner {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "Port({:?})", self.name)
-    }
-}
+debug_as!(PortState, self => "Port({:?})", self.name);
 
-impl core::fmt::Debug for Port {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        self.inner.fmt(out)
-    }
-}
+debug_as!(Port, self => "{:?}", self.inner);

@@ -2,7 +2,7 @@
 
 mod copy_graph;
 
-use crate::api::{self, CopyNodeParams, DriverHandle};
+use crate::api::{self, Api, CopyNodeParams, DriverHandle};
 use crate::context::Context;
 use crate::error::{CudaError, check};
 use crate::event::Event;
@@ -27,7 +27,6 @@ pub struct Stream {
     event: Mutex<Option<Event>>,
 }
 
-/// How small copies are queued.
 enum SmallCopies {
     /// There was no small copy yet.
     Untried,
@@ -36,18 +35,12 @@ enum SmallCopies {
     DriverCall,
 }
 
-// SAFETY: streams may be used from any thread; the driver locks what it has to.
-unsafe impl Send for Stream {}
-// SAFETY: as above.
-unsafe impl Sync for Stream {}
-
 impl Stream {
     pub(crate) fn open(context: Context) -> Result<Self, CudaError> {
-        let _current = context.current()?;
-        let mut handle: DriverHandle = core::ptr::null_mut();
+        let mut handle = 0;
         // SAFETY: the handle can be written.
-        let code = unsafe { (context.api.create_stream)(&raw mut handle, api::STREAM_NON_BLOCKING) };
-        check(context.api, "creating a CUDA stream", code)?;
+        let create = |api: &Api| unsafe { (api.create_stream)(&raw mut handle, api::STREAM_NON_BLOCKING) };
+        context.call("creating a CUDA stream", create)?;
         Ok(Self::from_handle(context, handle, true))
     }
 
@@ -58,7 +51,7 @@ impl Stream {
 
     /// Wraps a stream that outlives the value; 0 is the default stream.
     pub(crate) fn borrowed(context: Context, raw: usize) -> Self {
-        Self::from_handle(context, core::ptr::without_provenance_mut(raw), false)
+        Self::from_handle(context, raw, false)
     }
 
     fn from_handle(context: Context, handle: DriverHandle, is_owned: bool) -> Self {
@@ -69,7 +62,7 @@ impl Stream {
 
     /// The driver's handle.
     pub fn raw(&self) -> usize {
-        self.handle.addr()
+        self.handle
     }
 
     /// Queues a copy between any two addresses, of devices or of the host.
@@ -80,10 +73,8 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
-        let _current = self.context.current()?;
         // SAFETY: the caller's promise.
-        let code = unsafe { (self.context.api.copy)(to, from, bytes, self.handle) };
-        check(self.context.api, "copying memory of a CUDA device", code)
+        self.context.call("copying CUDA memory", |api| unsafe { (api.copy)(to, from, bytes, self.handle) })
     }
 
     /// As `copy`, between two device addresses, which is faster. The stream must not be captured.
@@ -101,7 +92,7 @@ impl Stream {
         }
         // SAFETY: the caller's promise.
         let code = unsafe { (self.context.api.copy_within)(to, from, bytes, self.handle) };
-        check(self.context.api, "copying memory of a CUDA device", code)
+        check(self.context.api, "copying CUDA memory", code)
     }
 
     /// Queues a copy between device addresses by a graph, on the current context. False if that is not possible.
@@ -131,10 +122,9 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
-        let _current = self.context.current()?;
         // SAFETY: the caller's promise.
-        let code = unsafe { (self.context.api.fill)(address, value, bytes, self.handle) };
-        check(self.context.api, "filling memory of a CUDA device", code)
+        let fill = |api: &Api| unsafe { (api.fill)(address, value, bytes, self.handle) };
+        self.context.call("filling CUDA memory", fill)
     }
 
     /// Queues an atomic store of an aligned word of eight bytes, with release order after all work queued before.
@@ -177,22 +167,17 @@ impl Stream {
     /// # Safety
     /// The target has so many bytes, and is not used by work that is not ordered with the copy. `bytes` is pageable memory.
     pub(crate) unsafe fn set(&self, to: u64, bytes: &[u8], deadline: Instant) -> Result<(), CudaError> {
-        {
-            let _current = self.context.current()?;
-            // SAFETY: the caller's promise. The driver has read pageable memory when the call returns.
-            let code =
-                unsafe { (self.context.api.copy_up)(to, bytes.as_ptr().cast(), bytes.len(), self.handle) };
-            check(self.context.api, "copying to a CUDA device", code)?;
-        }
+        // SAFETY: the caller's promise. The driver has read pageable memory when the call returns.
+        let copy = |api: &Api| unsafe { (api.copy_up)(to, bytes.as_ptr().cast(), bytes.len(), self.handle) };
+        self.context.call("copying to a CUDA device", copy)?;
         self.synchronize(deadline)
     }
 
     /// Records an event, which completes when all work queued before is done.
     pub fn record(&self, event: &Event) -> Result<(), CudaError> {
-        let _current = self.context.current()?;
         // SAFETY: event and stream exist, on one device.
-        let code = unsafe { (self.context.api.record_event)(event.handle, self.handle) };
-        check(self.context.api, "recording a CUDA event", code)
+        let record = |api: &Api| unsafe { (api.record_event)(event.handle, self.handle) };
+        self.context.call("recording a CUDA event", record)
     }
 
     /// Records a new event.
@@ -204,10 +189,9 @@ impl Stream {
 
     /// Makes work queued from now on wait for the event.
     pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
-        let _current = self.context.current()?;
         // SAFETY: stream and event exist, and may be of different devices.
-        let code = unsafe { (self.context.api.stream_wait)(self.handle, event.handle, 0) };
-        check(self.context.api, "making a CUDA stream wait", code)
+        let wait = |api: &Api| unsafe { (api.stream_wait)(self.handle, event.handle, 0) };
+        self.context.call("making a CUDA stream wait", wait)
     }
 
     /// Waits until all queued work is done or the deadline passes.
@@ -236,11 +220,10 @@ impl Stream {
 
     /// Whether the stream is being captured into a graph.
     pub fn is_capturing(&self) -> Result<bool, CudaError> {
-        let _current = self.context.current()?;
         let mut status = api::CAPTURE_STATUS_NONE;
         // SAFETY: the status can be written, and the stream exists.
-        let code = unsafe { (self.context.api.is_capturing)(self.handle, &raw mut status) };
-        check(self.context.api, "querying the capture of a CUDA stream", code)?;
+        let query = |api: &Api| unsafe { (api.is_capturing)(self.handle, &raw mut status) };
+        self.context.call("querying the capture of a CUDA stream", query)?;
         Ok(status != api::CAPTURE_STATUS_NONE)
     }
 
@@ -249,36 +232,33 @@ impl Stream {
         let Some(capture_info) = self.context.api.capture_info else {
             return Ok(self.is_capturing()?.then_some(0));
         };
-        let _current = self.context.current()?;
         let (mut status, mut number) = (api::CAPTURE_STATUS_NONE, 0);
         let (graph, nodes, count) = (core::ptr::null_mut(), core::ptr::null_mut(), core::ptr::null_mut());
-        // SAFETY: status and number can be written, the rest is null, and the stream exists.
-        let code =
-            unsafe { capture_info(self.handle, &raw mut status, &raw mut number, graph, nodes, count) };
-        check(self.context.api, "querying the capture of a CUDA stream", code)?;
+        self.context.call("querying the capture of a CUDA stream", |_| {
+            // SAFETY: status and number can be written, the rest is null, and the stream exists.
+            unsafe { capture_info(self.handle, &raw mut status, &raw mut number, graph, nodes, count) }
+        })?;
         Ok((status != api::CAPTURE_STATUS_NONE).then_some(number))
     }
 
     /// Waits until all queued work is done or has failed.
     pub(crate) fn drain(&self) {
-        if let Ok(_current) = self.context.current() {
-            // SAFETY: the stream exists.
-            let _ = unsafe { (self.context.api.stream_synchronize)(self.handle) };
-        }
+        // SAFETY: the stream exists.
+        let wait = |api: &Api| unsafe { (api.stream_synchronize)(self.handle) };
+        let _ = self.context.call("waiting for a CUDA stream", wait);
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.is_owned
-            && let Ok(_current) = self.context.current()
-        {
+        if self.is_owned {
             // The stream may still read words of the ring.
             if self.ring.get_mut().is_some() {
                 self.drain();
             }
             // SAFETY: the stream exists, and nothing more is queued; the driver completes what is queued.
-            let _ = unsafe { (self.context.api.destroy_stream)(self.handle) };
+            let destroy = |api: &Api| unsafe { (api.destroy_stream)(self.handle) };
+            let _ = self.context.call("destroying a CUDA stream", destroy);
         }
     }
 }

@@ -51,7 +51,7 @@ fn words_of(memory: &GpuMemory, count: usize) -> Vec<u64> {
 fn device_properties_are_reported() {
     let Some((gpu, _alone)) = gpu("device_properties_are_reported") else { return };
     assert!(gpu.sms() > 0 && gpu.arch().starts_with("sm_"), "{gpu:?}");
-    assert_eq!(Gpu::with_uuid(gpu.uuid().unwrap()).unwrap(), Some(gpu));
+    assert_ne!(gpu.uuid().unwrap(), [0; 16]);
     assert_eq!(Gpu::current().unwrap().ordinal(), 0);
     assert_eq!(Gpu::unavailable_reason(), None);
 }
@@ -114,10 +114,10 @@ fn waits_have_deadlines_and_do_not_block_other_streams() {
 }
 
 #[test]
-fn events_order_streams_and_measure_time() {
-    let Some((gpu, _alone)) = gpu("events_order_streams_and_measure_time") else { return };
+fn events_order_streams() {
+    let Some((gpu, _alone)) = gpu("events_order_streams") else { return };
     let (first, second) = (gpu.create_stream().unwrap(), gpu.create_stream().unwrap());
-    let (began, ended) = (gpu.create_timed_event().unwrap(), gpu.create_timed_event().unwrap());
+    let (began, ended) = (gpu.create_event().unwrap(), gpu.create_event().unwrap());
     let memory = GpuMemory::zeroed(&gpu, 64 << 20).unwrap();
     first.record(&began).unwrap();
     for value in 0..8 {
@@ -130,8 +130,7 @@ fn events_order_streams_and_measure_time() {
     unsafe { second.fill(memory.address(), 0xaa, 8).unwrap() };
     second.synchronize(soon()).unwrap();
     assert!(ended.query().unwrap());
-    let us = ended.elapsed_us(&began).unwrap();
-    assert!(us > 1.0 && us < 1e7, "{us}");
+    assert!(began.query().unwrap());
     assert_eq!(words_of(&memory, 2), [0xaaaa_aaaa_aaaa_aaaa, 0x0707_0707_0707_0707]);
 }
 

@@ -25,10 +25,7 @@ pub fn convert(from: DType, to: DType, data: &[u8], out: &mut [u8]) {
     convert_at(Level::detect(), from, to, data, out);
 }
 
-/// [`convert`] with the instructions of `level`.
-///
-/// # Panics
-/// As [`convert`]; also if this machine does not have the level.
+/// [`convert`] with the instructions of `level`; panics if this machine does not have them.
 pub fn convert_at(level: Level, from: DType, to: DType, data: &[u8], out: &mut [u8]) {
     assert!(
         from.kind() == NumberKind::Float && to.kind() == NumberKind::Float,

@@ -26,10 +26,7 @@ pub fn divide(dtype: DType, data: &mut [u8], by: u64) {
     divide_at(Level::detect(), dtype, data, by);
 }
 
-/// [`divide`] with the instructions of `level`.
-///
-/// # Panics
-/// As [`divide`]; also if this machine does not have the level.
+/// [`divide`] with the instructions of `level`; panics if this machine does not have them.
 pub fn divide_at(level: Level, dtype: DType, data: &mut [u8], by: u64) {
     let by = Divisor::new(by);
     with_element!(dtype, T => level.run(Divide::<T> { data, by, element: PhantomData }));

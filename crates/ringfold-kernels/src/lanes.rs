@@ -115,39 +115,20 @@ macro_rules! lanes {
 
 lanes! { f32 f64 }
 
+macro_rules! elementwise {
+    ($($name:ident)*) => {$(
+        #[inline(always)]
+        fn $name(self, other: Self) -> Self {
+            zip(self, other, L::$name)
+        }
+    )*};
+}
+
 /// An array of lanes. Plain loops, since closures would not inherit the caller's instruction set.
 impl<L: Lanes, const N: usize> Lanes for [L; N] {
     type Mask = [L::Mask; N];
 
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        zip(self, other, L::add)
-    }
-
-    #[inline(always)]
-    fn mul(self, other: Self) -> Self {
-        zip(self, other, L::mul)
-    }
-
-    #[inline(always)]
-    fn greater(self, other: Self) -> Self {
-        zip(self, other, L::greater)
-    }
-
-    #[inline(always)]
-    fn less(self, other: Self) -> Self {
-        zip(self, other, L::less)
-    }
-
-    #[inline(always)]
-    fn bits_and(self, other: Self) -> Self {
-        zip(self, other, L::bits_and)
-    }
-
-    #[inline(always)]
-    fn bits_or(self, other: Self) -> Self {
-        zip(self, other, L::bits_or)
-    }
+    elementwise! { add mul greater less bits_and bits_or }
 
     #[inline(always)]
     fn unordered(self, other: Self) -> [L::Mask; N] {

@@ -62,14 +62,11 @@ pub fn quantize(quantization: Quantization, dtype: DType, data: &[u8], wire: &mu
     quantize_at(Level::detect(), quantization, dtype, data, wire);
 }
 
-/// [`quantize`] with the instructions of `level`.
-///
-/// # Panics
-/// As [`quantize`]; also if this machine does not have the level.
+/// [`quantize`] with the instructions of `level`; panics if this machine does not have them.
 pub fn quantize_at(level: Level, quantization: Quantization, dtype: DType, data: &[u8], wire: &mut [u8]) {
     check(quantization, dtype, ReduceOp::Sum, data.len(), wire.len());
-    let (parameters, integers) = split_mut(wire);
-    let range = with_real!(dtype, T => level.run(Range::<T> { data, element: PhantomData }));
+    let (parameters, integers) = wire.split_first_chunk_mut().expect("the length was checked");
+    let range = with_real!(dtype, T => level.run(FindRange::<T> { data, element: PhantomData }));
     with_integer!(quantization.dtype, Q => {
         let found = Parameters::of::<Q>(quantization.algorithm, range);
         *parameters = found.to_bytes();
@@ -95,13 +92,10 @@ pub fn dequantize(quantization: Quantization, dtype: DType, wire: &[u8], out: &m
     dequantize_at(Level::detect(), quantization, dtype, wire, out);
 }
 
-/// [`dequantize`] with the instructions of `level`.
-///
-/// # Panics
-/// As [`dequantize`]; also if this machine does not have the level.
+/// [`dequantize`] with the instructions of `level`; panics if this machine does not have them.
 pub fn dequantize_at(level: Level, quantization: Quantization, dtype: DType, wire: &[u8], out: &mut [u8]) {
     check(quantization, dtype, ReduceOp::Sum, out.len(), wire.len());
-    let (parameters, integers) = split(wire);
+    let (parameters, integers) = wire.split_first_chunk().expect("the length was checked");
     dequantize_part(level, quantization, dtype, parameters, integers, out);
 }
 
@@ -122,10 +116,7 @@ pub fn dequantize_reduce(
     dequantize_reduce_at(Level::detect(), quantization, dtype, op, wire, accumulator);
 }
 
-/// [`dequantize_reduce`] with the instructions of `level`.
-///
-/// # Panics
-/// As [`dequantize_reduce`]; also if this machine does not have the level.
+/// [`dequantize_reduce`] with the instructions of `level`; panics if this machine does not have them.
 pub fn dequantize_reduce_at(
     level: Level,
     quantization: Quantization,
@@ -137,7 +128,7 @@ pub fn dequantize_reduce_at(
     /// Elements that are dequantised before they are reduced: few enough for the L1 cache.
     const TILE: usize = 512;
     check(quantization, dtype, op, accumulator.len(), wire.len());
-    let (parameters, integers) = split(wire);
+    let (parameters, integers) = wire.split_first_chunk().expect("the length was checked");
     let mut tile = [0; TILE * 8];
     let integer_tiles = integers.chunks(TILE * quantization.dtype.bytes());
     for (accumulator, integers) in accumulator.chunks_mut(TILE * dtype.bytes()).zip(integer_tiles) {
@@ -159,26 +150,15 @@ fn check(quantization: Quantization, dtype: DType, op: ReduceOp, data: usize, wi
     assert_eq!(wire, wire_bytes(quantization, count), "the wire's bytes for {count} elements");
 }
 
-type ParameterBytes = [u8; Quantization::PARAMETER_BYTES];
-
-fn split(wire: &[u8]) -> (ParameterBytes, &[u8]) {
-    let (parameters, integers) = wire.split_first_chunk().expect("the length was checked");
-    (*parameters, integers)
-}
-
-fn split_mut(wire: &mut [u8]) -> (&mut ParameterBytes, &mut [u8]) {
-    wire.split_first_chunk_mut().expect("the length was checked")
-}
-
 fn dequantize_part(
     level: Level,
     quantization: Quantization,
     dtype: DType,
-    parameters: ParameterBytes,
+    parameters: &[u8; Quantization::PARAMETER_BYTES],
     integers: &[u8],
     out: &mut [u8],
 ) {
-    let parameters = Parameters::from_bytes(parameters);
+    let parameters = Parameters::from_bytes(*parameters);
     with_real!(dtype, T => with_integer!(quantization.dtype, Q => level.run(Dequantize::<T, Q> {
         integers,
         out,
@@ -188,12 +168,12 @@ fn dequantize_part(
 }
 
 /// Finds the smallest and the largest value; none if a value is not finite, zeros for no values.
-struct Range<'a, T> {
+struct FindRange<'a, T> {
     data: &'a [u8],
     element: PhantomData<T>,
 }
 
-impl<T: RealElement> Kernel for Range<'_, T> {
+impl<T: RealElement> Kernel for FindRange<'_, T> {
     type Output = Option<(f64, f64)>;
 
     #[inline(always)]

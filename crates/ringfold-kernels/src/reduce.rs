@@ -29,10 +29,7 @@ pub fn reduce(dtype: DType, op: ReduceOp, left: &[u8], right: &[u8], out: &mut [
     reduce_at(Level::detect(), dtype, op, left, right, out);
 }
 
-/// [`reduce`] with the instructions of `level`.
-///
-/// # Panics
-/// As [`reduce`]; also if this machine does not have the level.
+/// [`reduce`] with the instructions of `level`; panics if this machine does not have them.
 pub fn reduce_at(level: Level, dtype: DType, op: ReduceOp, left: &[u8], right: &[u8], out: &mut [u8]) {
     check(dtype, op);
     assert_eq!(left.len(), right.len(), "operands differ in length");
@@ -53,10 +50,7 @@ pub fn reduce_into(dtype: DType, op: ReduceOp, accumulator: &mut [u8], other: &[
     reduce_into_at(Level::detect(), dtype, op, accumulator, other);
 }
 
-/// [`reduce_into`] with the instructions of `level`.
-///
-/// # Panics
-/// As [`reduce`]; also if this machine does not have the level.
+/// [`reduce_into`] with the instructions of `level`; panics if this machine does not have them.
 pub fn reduce_into_at(level: Level, dtype: DType, op: ReduceOp, accumulator: &mut [u8], other: &[u8]) {
     check(dtype, op);
     assert_eq!(accumulator.len(), other.len(), "accumulator and operand differ in length");

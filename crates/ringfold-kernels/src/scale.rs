@@ -29,10 +29,7 @@ pub fn scale(dtype: DType, data: &[u8], out: &mut [u8], factor: f64) {
     scale_at(Level::detect(), dtype, data, out, factor);
 }
 
-/// [`scale`] with the instructions of `level`.
-///
-/// # Panics
-/// As [`scale`]; also if this machine does not have the level.
+/// [`scale`] with the instructions of `level`; panics if this machine does not have them.
 pub fn scale_at(level: Level, dtype: DType, data: &[u8], out: &mut [u8], factor: f64) {
     assert_eq!(data.len(), out.len(), "data and result differ in length");
     let factor = Factor::new(factor);
@@ -47,10 +44,7 @@ pub fn scale_in_place(dtype: DType, data: &mut [u8], factor: f64) {
     scale_in_place_at(Level::detect(), dtype, data, factor);
 }
 
-/// [`scale_in_place`] with the instructions of `level`.
-///
-/// # Panics
-/// As [`scale_in_place`]; also if this machine does not have the level.
+/// [`scale_in_place`] with the instructions of `level`; panics if this machine does not have them.
 pub fn scale_in_place_at(level: Level, dtype: DType, data: &mut [u8], factor: f64) {
     let factor = Factor::new(factor);
     with_element!(dtype, T => level.run(ScaleInPlace::<T> { data, factor, element: PhantomData }));

@@ -1,125 +1,120 @@
-//! Peers come and are killed all the time, and the others train on.
+//! The churn test: peers join and are killed while the others train.
 //!
-//! One master, some peers that run the training loop of `lab-peer`, and every half second or so somebody more or less.
-//! Peers check their own results ([`crate::tally`]); here it is checked that what they tell fits together, that nobody is
-//! stuck, and that neither the master nor a peer that lives through it holds more and more. The figures are a
-//! [`Summary`].
+//! There is one master. Peers run the training loop of `lab-peer`; every half second or so one joins or is killed. Peers
+//! check their own results ([`crate::contributions`]). The churn test checks that their reports agree, that no peer is
+//! stuck, and that neither the master nor a surviving peer leaks. The figures are a [`Summary`].
 
-mod chance;
-mod ledger;
+mod rng;
+mod step_log;
 mod summary;
 
 pub use summary::Summary;
 
-use crate::answer::{Answer, Outcome};
-use crate::cast::{Master, Peer};
-use crate::process::{Problem, Process};
+use crate::peer_reply::{PeerReply, ReplyStatus};
+use crate::process::{Process, ProcessError};
+use crate::programs::{MasterProcess, PeerProcess};
 use crate::usage::{self, Usage};
-use chance::Chance;
-use ledger::Ledger;
+use rng::Rng;
 use std::collections::VecDeque;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
+use step_log::StepLog;
 
-/// How long a peer that is not alone may take for a step before it counts as stuck.
+/// A peer that is not alone and makes no step for this long is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
-/// How long a peer or the master may take to end when told to.
-const END_MAX: Duration = Duration::from_secs(30);
+/// How long a peer or the master may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often the peers' lines are read.
-const LOOK: Duration = Duration::from_millis(5);
-/// Peers have numbers below this. More than live at once: a number rests before it is given again, so that
-/// contributions of the dead are seen.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Peers have numbers below this. There are more numbers than peers, so that a number is not reused at once and
+/// contributions of dead peers are detected.
 const NUMBERS: u32 = 12;
-/// The population in which usage is measured.
-const CALM: usize = 3;
-/// Steps that each peer makes in calm before usage is measured.
+/// The number of peers while usage is measured.
+const CALM_PEERS: usize = 3;
+/// The steps of each peer before usage is measured.
 const CALM_STEPS: u64 = 10;
-/// A witness lives for so long.
+/// How long the measured peer is spared.
 const ROUND: Duration = Duration::from_secs(30);
-/// Churn before the first measurement, at most: caches fill, threads start.
+/// The maximum of churn before the first measurement, to fill caches and start threads.
 const WARM_UP_MAX: Duration = Duration::from_secs(15);
-/// Descriptors and threads that may come and go without being leaks.
+/// Growth in descriptors and threads that is not a leak.
 const SLACK: usize = 4;
-/// Growth of memory between two measurements that is no leak: caches differ by who is in the run.
+/// Growth of memory between two measurements that is not a leak: caches depend on the members.
 const SLACK_BYTES: u64 = 12 << 20;
 
-/// What is churned, and for how long.
+/// The parameters of a churn test.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Debug)]
 pub struct Churn {
-    /// The program `lab-master`.
     pub master: PathBuf,
-    /// The program `lab-peer`.
     pub peer: PathBuf,
-    /// How long.
     pub time: Duration,
-    /// The most peers at once.
     pub peers_max: usize,
-    /// The time between two events, at least; and at most twice of it.
+    /// The minimum time between two events; the maximum is twice this.
     pub pause: Duration,
-    /// Decides what happens.
     pub seed: u64,
     /// The options of the peers' training loop.
     pub training: String,
-    /// The name of their deadlines.
-    pub pace: String,
-    /// Where all that was printed is put when something is wrong.
+    /// The name of their timing preset.
+    pub timing_preset: String,
+    /// The directory for the output of all processes after a failure.
     pub logs: PathBuf,
 }
 
 impl Churn {
-    /// Does it. What went wrong comes with what the one concerned printed last.
-    pub fn run(&self) -> Result<Summary, Problem> {
+    /// Runs the test. An error quotes the last output of the failed process.
+    pub fn run(&self) -> Result<Summary, ProcessError> {
         let mut command = Command::new(&self.master);
-        command.args(["--timing", &self.pace]);
-        let mut scene = Scene {
+        command.args(["--timing", &self.timing_preset]);
+        let mut run = ChurnRun {
             churn: self,
-            chance: Chance::new(self.seed),
-            master: Master::start(command)?,
+            rng: Rng::new(self.seed),
+            master: MasterProcess::start(command)?,
             alive: Vec::new(),
             numbers: (0..NUMBERS).collect(),
-            ledger: Ledger::default(),
-            target: CALM,
-            witness: None,
-            lonely: Instant::now(),
+            step_log: StepLog::default(),
+            target: CALM_PEERS,
+            measured: None,
+            last_alone: Instant::now(),
             summary: Summary { seed: self.seed, seconds: self.time.as_secs_f64(), ..Summary::default() },
         };
         let _ = fs::remove_dir_all(&self.logs);
-        let outcome = scene.play();
-        if outcome.is_err() {
-            scene.keep_all_logs();
+        let result = run.run();
+        if result.is_err() {
+            run.save_all_logs();
         } else {
             let _ = fs::remove_dir_all(&self.logs);
         }
-        outcome.map_err(|problem| {
-            Problem::new(format!("{problem}\n  seed {}, logs in {:?}", self.seed, self.logs))
+        result.map_err(|error| {
+            ProcessError::new(format!("{error}\n  seed {}, logs in {:?}", self.seed, self.logs))
         })?;
-        scene.ledger.summarise(&mut scene.summary);
-        Ok(scene.summary)
+        run.step_log.summarise(&mut run.summary);
+        Ok(run.summary)
     }
 }
 
-struct Scene<'a> {
+struct ChurnRun<'a> {
     churn: &'a Churn,
-    chance: Chance,
-    master: Master,
-    alive: Vec<Member>,
-    /// Free numbers; the one that rested longest first.
+    rng: Rng,
+    master: MasterProcess,
+    alive: Vec<ChurnPeer>,
+    /// Free numbers, the least recently used first.
     numbers: VecDeque<u32>,
-    ledger: Ledger,
-    /// The population that it grows or shrinks to.
+    step_log: StepLog,
+    /// The number of peers that it grows or shrinks to.
     target: usize,
-    /// Whoever is not killed, because it is measured.
-    witness: Option<u32>,
-    /// When there were last fewer than two.
-    lonely: Instant,
+    /// The number of the measured peer, which is not killed.
+    measured: Option<u32>,
+    /// When there were last fewer than two peers.
+    last_alone: Instant,
     summary: Summary,
 }
 
-struct Member {
-    peer: Peer,
+struct ChurnPeer {
+    peer: PeerProcess,
     steps: u64,
     revision: Option<u64>,
     world: u64,
@@ -127,12 +122,12 @@ struct Member {
     progress: Instant,
     aborts: u64,
     retries: u64,
-    told_to_stop: bool,
+    is_stopping: bool,
 }
 
-impl Scene<'_> {
-    fn play(&mut self) -> Result<(), Problem> {
-        let empty = self.master.usage().map_err(|error| self.master.problem(format!("{error}")))?;
+impl ChurnRun<'_> {
+    fn run(&mut self) -> Result<(), ProcessError> {
+        let empty = self.master.usage().map_err(|error| self.master.error(format!("{error}")))?;
         let (began, time) = (Instant::now(), self.churn.time);
         self.churn_until(began + (time / 4).min(WARM_UP_MAX))?;
         let rounds = (time.as_secs() / ROUND.as_secs()).max(1) as u32;
@@ -146,48 +141,48 @@ impl Scene<'_> {
             compare(&self.master, first, after.0)?;
             self.summary.master_bytes = (first.anonymous_bytes, after.0.anonymous_bytes);
             let growth = after.1.anonymous_bytes.saturating_sub(before.1.anonymous_bytes);
-            self.summary.witness_growth_bytes = self.summary.witness_growth_bytes.max(growth);
-            let witness = self.alive.iter().find(|member| Some(member.peer.number()) == self.witness);
-            witness.map_or(Ok(()), |witness| compare(&witness.peer, before.1, after.1))?;
-            self.witness = None;
+            self.summary.peer_growth_bytes = self.summary.peer_growth_bytes.max(growth);
+            let measured = self.alive.iter().find(|member| Some(member.peer.number()) == self.measured);
+            measured.map_or(Ok(()), |member| compare(&member.peer, before.1, after.1))?;
+            self.measured = None;
         }
         self.end(empty)
     }
 
-    fn churn_until(&mut self, end: Instant) -> Result<(), Problem> {
+    fn churn_until(&mut self, end: Instant) -> Result<(), ProcessError> {
         while Instant::now() < end {
-            let events = if self.chance.once_in(8) { 2 } else { 1 };
+            let events = if self.rng.once_in(8) { 2 } else { 1 };
             for _ in 0..events {
                 self.event()?;
             }
-            let more = self.chance.below(self.churn.pause.as_micros() as usize);
+            let more = self.rng.below(self.churn.pause.as_micros() as usize);
             self.watch(Instant::now() + self.churn.pause + Duration::from_micros(more as u64))?;
         }
         Ok(())
     }
 
-    /// Somebody comes or is killed: towards a population that changes when it is reached.
-    fn event(&mut self) -> Result<(), Problem> {
+    /// Starts or kills a peer, towards a target that changes when it is reached.
+    fn event(&mut self) -> Result<(), ProcessError> {
         if self.alive.len() == self.target {
-            // Alone now and then, two or more else.
-            let target = 2 + self.chance.below(self.churn.peers_max.saturating_sub(1));
-            self.target = if self.chance.once_in(6) { 1 } else { target };
+            // Sometimes one peer, otherwise two or more.
+            let target = 2 + self.rng.below(self.churn.peers_max.saturating_sub(1));
+            self.target = if self.rng.once_in(6) { 1 } else { target };
         }
-        // Now and then against the trend.
-        let grow = (self.alive.len() < self.target) != self.chance.once_in(5);
+        // Sometimes away from the target.
+        let grow = (self.alive.len() < self.target) != self.rng.once_in(5);
         if grow && self.alive.len() < self.churn.peers_max { self.join() } else { self.kill() }
     }
 
-    fn join(&mut self) -> Result<(), Problem> {
+    fn join(&mut self) -> Result<(), ProcessError> {
         let Some(number) = self.numbers.pop_front() else { return Ok(()) };
         let mut command = Command::new(&self.churn.peer);
-        command.args(["--timing", &self.churn.pace, "--peers-max", &NUMBERS.to_string()]);
-        let mut peer = Peer::start(command, number, self.master.address())?;
-        peer.tell("connect")?;
-        peer.tell(&format!("loop {}", self.churn.training))?;
+        command.args(["--timing", &self.churn.timing_preset, "--peers-max", &NUMBERS.to_string()]);
+        let mut peer = PeerProcess::start(command, number, self.master.address())?;
+        peer.send("connect")?;
+        peer.send(&format!("loop {}", self.churn.training))?;
         self.summary.joins += 1;
-        self.ledger.born(number);
-        self.alive.push(Member {
+        self.step_log.joined(number);
+        self.alive.push(ChurnPeer {
             peer,
             steps: 0,
             revision: None,
@@ -195,88 +190,88 @@ impl Scene<'_> {
             progress: Instant::now(),
             aborts: 0,
             retries: 0,
-            told_to_stop: false,
+            is_stopping: false,
         });
-        self.note_loneliness();
+        self.update_last_alone();
         Ok(())
     }
 
-    /// Kills one, but never the last that knows the state, nor the one that is measured. As long as nobody told of a
-    /// step, anybody may be the last.
-    fn kill(&mut self) -> Result<(), Problem> {
-        let knowing = self.alive.iter().filter(|member| member.steps > 0).count();
-        let may_die = |member: &Member| {
-            Some(member.peer.number()) != self.witness && knowing > usize::from(member.steps > 0)
+    /// Kills a peer, but not the measured one, and not the last one that has the state. As long as no peer has
+    /// reported a step, each may be the last.
+    fn kill(&mut self) -> Result<(), ProcessError> {
+        let holders = self.alive.iter().filter(|member| member.steps > 0).count();
+        let may_die = |member: &ChurnPeer| {
+            Some(member.peer.number()) != self.measured && holders > usize::from(member.steps > 0)
         };
         let victims: Vec<usize> =
             (0..self.alive.len()).filter(|index| may_die(&self.alive[*index])).collect();
         if victims.is_empty() {
             return Ok(());
         }
-        let mut victim = self.alive.remove(victims[self.chance.below(victims.len())]);
-        // What it told before it is killed counts.
-        self.hear(&mut victim)?;
+        let mut victim = self.alive.remove(victims[self.rng.below(victims.len())]);
+        // Steps that it reported before the kill count.
+        self.read_replies(&mut victim)?;
         let number = victim.peer.number();
-        self.ledger.killed(number, clock_us());
+        self.step_log.killed(number, clock_us());
         victim.peer.kill9()?;
-        self.hear(&mut victim)?;
-        self.part_with(victim);
-        self.note_loneliness();
+        self.read_replies(&mut victim)?;
+        self.remove(victim);
+        self.update_last_alone();
         Ok(())
     }
 
-    fn part_with(&mut self, member: Member) {
-        self.keep_log(&member.peer);
+    fn remove(&mut self, member: ChurnPeer) {
+        self.save_log(&member.peer);
         self.numbers.push_back(member.peer.number());
         self.summary.aborts += member.aborts;
         self.summary.retries += member.retries;
     }
 
-    fn note_loneliness(&mut self) {
+    fn update_last_alone(&mut self) {
         if self.alive.len() < 2 {
-            self.lonely = Instant::now();
+            self.last_alone = Instant::now();
         }
     }
 
-    /// Hears all peers until then.
-    fn watch(&mut self, until: Instant) -> Result<(), Problem> {
+    /// Polls all peers until the deadline.
+    fn watch(&mut self, deadline: Instant) -> Result<(), ProcessError> {
         loop {
-            self.look()?;
-            if Instant::now() >= until {
+            self.poll()?;
+            if Instant::now() >= deadline {
                 return Ok(());
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    fn look(&mut self) -> Result<(), Problem> {
-        self.note_loneliness();
+    fn poll(&mut self) -> Result<(), ProcessError> {
+        self.update_last_alone();
         for index in 0..self.alive.len() {
             let mut member = self.alive.swap_remove(index);
-            let heard = self.hear(&mut member).and_then(|()| self.check_life(&mut member));
+            let result = self.read_replies(&mut member).and_then(|()| self.check_alive(&mut member));
             self.alive.push(member);
             let last = self.alive.len() - 1;
             self.alive.swap(index, last);
-            heard?;
+            result?;
         }
-        if self.master.is_running() { Ok(()) } else { Err(self.master.problem("ended")) }
+        if self.master.is_running() { Ok(()) } else { Err(self.master.error("ended")) }
     }
 
-    /// Takes in what a peer printed.
-    fn hear(&mut self, member: &mut Member) -> Result<(), Problem> {
+    /// Reads and records the replies of a peer.
+    fn read_replies(&mut self, member: &mut ChurnPeer) -> Result<(), ProcessError> {
         for line in member.peer.take_lines() {
-            let Ok(answer) = line.parse::<Answer>() else { continue };
-            match answer.outcome {
-                Outcome::Failed => return Err(member.peer.problem(format!("failed: {answer}"))),
-                Outcome::Ok => {}
-                Outcome::Step => {
-                    let noted = self.ledger.note(member.peer.number(), member.revision, &answer);
-                    noted.map_err(|what| member.peer.problem(what))?;
+            let Ok(reply) = line.parse::<PeerReply>() else { continue };
+            match reply.status {
+                ReplyStatus::Failed => return Err(member.peer.error(format!("failed: {reply}"))),
+                ReplyStatus::Ok => {}
+                ReplyStatus::Step => {
+                    let recorded = self.step_log.record(member.peer.number(), member.revision, &reply);
+                    recorded.map_err(|what| member.peer.error(what))?;
                     member.steps += 1;
-                    member.revision = Some(answer.number("revision"));
-                    member.world = answer.number("world");
-                    member.aborts = answer.number("aborts");
-                    member.retries = answer.number("retries");
+                    member.revision = Some(reply.number("revision"));
+                    member.world = reply.number("world");
+                    member.aborts = reply.number("aborts");
+                    member.retries = reply.number("retries");
                     member.progress = Instant::now();
                 }
             }
@@ -284,89 +279,90 @@ impl Scene<'_> {
         Ok(())
     }
 
-    fn check_life(&self, member: &mut Member) -> Result<(), Problem> {
-        if !member.told_to_stop && !member.peer.is_running() {
-            return Err(member.peer.problem("ended by itself"));
+    fn check_alive(&self, member: &mut ChurnPeer) -> Result<(), ProcessError> {
+        if !member.is_stopping && !member.peer.is_running() {
+            return Err(member.peer.error("ended by itself"));
         }
-        let idle = member.progress.max(self.lonely).elapsed();
+        let idle = member.progress.max(self.last_alone).elapsed();
         if idle > STUCK_AFTER {
             let others = self.alive.len().saturating_sub(1);
             let stuck =
                 format!("is stuck: no step for {idle:?}, with {others} others alive{}", stacks(&member.peer));
-            let what = member.peer.problem(stuck);
-            return Err(Problem::new(format!("{what}\n{}", self.master.problem("is the master"))));
+            let what = member.peer.error(stuck);
+            return Err(ProcessError::new(format!("{what}\n{}", self.master.error("is the master"))));
         }
         Ok(())
     }
 
-    /// Brings the population to a fixed size, and measures the master and a witness when all have settled.
-    fn calm(&mut self) -> Result<(Usage, Usage), Problem> {
+    /// Brings the number of peers to a fixed value, and measures the master and one peer.
+    fn calm(&mut self) -> Result<(Usage, Usage), ProcessError> {
         let deadline = Instant::now() + STUCK_AFTER;
-        while self.alive.len() != CALM || self.alive.iter().all(|member| member.steps == 0) {
-            if self.alive.len() < CALM {
+        while self.alive.len() != CALM_PEERS || self.alive.iter().all(|member| member.steps == 0) {
+            if self.alive.len() < CALM_PEERS {
                 self.join()?;
-            } else if self.alive.len() > CALM {
+            } else if self.alive.len() > CALM_PEERS {
                 self.kill()?;
             }
-            self.watch(Instant::now() + LOOK)?;
+            self.watch(Instant::now() + POLL_INTERVAL)?;
         }
         let from: Vec<u64> = self.alive.iter().map(|member| member.steps).collect();
-        let settled =
-            |member: &Member, from: u64| member.steps >= from + CALM_STEPS && member.world == CALM as u64;
+        let settled = |member: &ChurnPeer, from: u64| {
+            member.steps >= from + CALM_STEPS && member.world == CALM_PEERS as u64
+        };
         while !self.alive.iter().zip(&from).all(|(member, from)| settled(member, *from)) {
-            self.watch(Instant::now() + LOOK)?;
+            self.watch(Instant::now() + POLL_INTERVAL)?;
             if Instant::now() > deadline {
                 let worlds: Vec<_> = self.alive.iter().map(|m| (m.peer.number(), m.steps, m.world)).collect();
                 let what =
-                    format!("can't bring {CALM} peers together: (number, steps, world) are {worlds:?}");
-                return Err(self.master.problem(what));
+                    format!("has no world of {CALM_PEERS} peers: (number, steps, world) are {worlds:?}");
+                return Err(self.master.error(what));
             }
         }
-        if self.witness.is_none() {
-            let chosen = self.chance.below(self.alive.len());
-            self.witness = Some(self.alive[chosen].peer.number());
+        if self.measured.is_none() {
+            let chosen = self.rng.below(self.alive.len());
+            self.measured = Some(self.alive[chosen].peer.number());
         }
-        let witness = self.alive.iter().find(|member| Some(member.peer.number()) == self.witness);
-        let witness = witness.map_or(&*self.master, |member| &*member.peer);
-        Ok((least(&self.master)?, least(witness)?))
+        let measured = self.alive.iter().find(|member| Some(member.peer.number()) == self.measured);
+        let measured = measured.map_or(&*self.master, |member| &*member.peer);
+        Ok((least_usage(&self.master)?, least_usage(measured)?))
     }
 
-    /// All are told to stop; the master ends with nobody left.
-    fn end(&mut self, empty: Usage) -> Result<(), Problem> {
+    /// Ends all peers, then the master.
+    fn end(&mut self, empty: Usage) -> Result<(), ProcessError> {
         for member in &mut self.alive {
-            member.told_to_stop = true;
-            member.peer.tell("stop")?;
-            member.peer.tell("exit")?;
+            member.is_stopping = true;
+            member.peer.send("stop")?;
+            member.peer.send("exit")?;
         }
         while let Some(mut member) = self.alive.pop() {
-            let status = member.peer.wait_exit(END_MAX)?;
+            let status = member.peer.wait_exit(END_TIMEOUT)?;
             if !status.success() {
-                return Err(member.peer.problem("was told to stop and did not end well"));
+                return Err(member.peer.error("ended with an error"));
             }
-            self.ledger.left(member.peer.number(), clock_us());
-            self.hear(&mut member)?;
+            self.step_log.left(member.peer.number(), clock_us());
+            self.read_replies(&mut member)?;
             if !member.peer.lines().iter().any(|line| line.starts_with("ok loop")) {
-                return Err(member.peer.problem("did not end its loop"));
+                return Err(member.peer.error("did not end its loop"));
             }
-            self.part_with(member);
+            self.remove(member);
         }
-        compare_descriptors(&self.master, empty, least(&self.master)?)?;
+        compare_descriptors(&self.master, empty, least_usage(&self.master)?)?;
         self.master.terminate()?;
-        self.master.wait_for_line("ended", END_MAX)?;
-        let status = self.master.wait_exit(END_MAX)?;
-        if status.success() { Ok(()) } else { Err(self.master.problem("did not end well")) }
+        self.master.wait_for_line("ended", END_TIMEOUT)?;
+        let status = self.master.wait_exit(END_TIMEOUT)?;
+        if status.success() { Ok(()) } else { Err(self.master.error("ended with an error")) }
     }
 
-    fn keep_all_logs(&self) {
-        self.keep_log(&self.master);
+    fn save_all_logs(&self) {
+        self.save_log(&self.master);
         for member in &self.alive {
-            self.keep_log(&member.peer);
+            self.save_log(&member.peer);
         }
         eprintln!("the logs of this churn are in {:?}", self.churn.logs);
     }
 
-    /// Logs are of help, not of the matter: if they can't be written, the problem itself is still told.
-    fn keep_log(&self, process: &Process) {
+    /// Saves the output of a process. Errors are ignored: the failure itself is more important.
+    fn save_log(&self, process: &Process) {
         let name = format!("{}-{}.log", process.name().replace(' ', "-"), process.pid());
         let lines = [process.error_lines(), process.lines()].concat().join("\n");
         let _ = fs::create_dir_all(&self.churn.logs);
@@ -374,11 +370,11 @@ impl Scene<'_> {
     }
 }
 
-/// The least that a process holds within a moment: what it has for a moment only is no leak.
-fn least(process: &Process) -> Result<Usage, Problem> {
+/// The least usage of a process in several measurements: brief use is not a leak.
+fn least_usage(process: &Process) -> Result<Usage, ProcessError> {
     let mut least: Option<Usage> = None;
     for _ in 0..10 {
-        let now = process.usage().map_err(|error| process.problem(format!("can't be measured: {error}")))?;
+        let now = process.usage().map_err(|error| process.error(format!("cannot be measured: {error}")))?;
         least = Some(least.map_or(now, |least| Usage {
             descriptors: least.descriptors.min(now.descriptors),
             threads: least.threads.min(now.threads),
@@ -386,28 +382,28 @@ fn least(process: &Process) -> Result<Usage, Problem> {
             anonymous_bytes: least.anonymous_bytes.min(now.anonymous_bytes),
             processor_ticks: now.processor_ticks,
         }));
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
-    least.ok_or_else(|| process.problem("was not measured"))
+    least.ok_or_else(|| process.error("was not measured"))
 }
 
-fn compare(process: &Process, before: Usage, after: Usage) -> Result<(), Problem> {
+fn compare(process: &Process, before: Usage, after: Usage) -> Result<(), ProcessError> {
     compare_descriptors(process, before, after)?;
     if after.anonymous_bytes > before.anonymous_bytes + SLACK_BYTES {
-        return Err(process.problem(format!("holds more memory than before: {before:?}, then {after:?}")));
+        return Err(process.error(format!("leaks memory: {before:?}, then {after:?}")));
     }
     Ok(())
 }
 
-fn compare_descriptors(process: &Process, before: Usage, after: Usage) -> Result<(), Problem> {
+fn compare_descriptors(process: &Process, before: Usage, after: Usage) -> Result<(), ProcessError> {
     if after.descriptors > before.descriptors + SLACK || after.threads > before.threads + SLACK {
         let open = usage::descriptors(process.pid()).unwrap_or_default();
-        return Err(process.problem(format!("leaks: {before:?}, then {after:?}; open are {open:?}")));
+        return Err(process.error(format!("leaks: {before:?}, then {after:?}; open descriptors: {open:?}")));
     }
     Ok(())
 }
 
-/// What the threads of a process wait for, as far as the system tells.
+/// The kernel functions in which the threads of a process wait.
 fn stacks(process: &Process) -> String {
     let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", process.pid())) else { return String::new() };
     let mut text = String::new();
@@ -418,7 +414,7 @@ fn stacks(process: &Process) -> String {
     text
 }
 
-/// Microseconds of the clock that all processes share.
+/// Microseconds of the system clock, which all processes share.
 fn clock_us() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_micros() as u64)

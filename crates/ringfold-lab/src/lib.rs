@@ -1,28 +1,28 @@
-//! Real processes under real faults: development only.
+//! Tests with real processes under real faults. For development only.
 //!
-//! [`Network`] is a switch and some hosts, made of network namespaces, whose cables can be pulled and whose ways
-//! to each other can be cut. [`Process`] is a program that is watched line by line, killed, stopped and
-//! measured ([`Usage`]). What a machine can't do is said by name ([`skip::unless`]), never passed over.
+//! A [`Network`] is a switch and hosts, made of network namespaces; its links can be taken down and its paths cut. A
+//! [`Process`] is a program whose output is read line by line, and that can be killed, stopped and measured
+//! ([`Usage`]). A test that the machine cannot run is reported as skipped ([`skip::check`]).
 //!
-//! A run is played by the programs `lab-master` and `lab-peer` ([`cast`]). A peer takes its commands line by line, so
-//! a test can put it into any phase; and it checks its results by itself ([`tally`]).
+//! The programs `lab-master` and `lab-peer` ([`programs`]) form a run. A peer reads commands line by line, so a test can
+//! put it into any phase. It checks its results itself ([`contributions`]).
 #![forbid(unsafe_code)]
 
-pub mod answer;
-pub mod cast;
 pub mod churn;
+pub mod contributions;
 pub mod log;
 pub mod network;
-pub mod pace;
+pub mod peer_reply;
 pub mod process;
+pub mod programs;
 pub mod skip;
 pub mod socket;
-pub mod tally;
+pub mod timing_preset;
 pub mod usage;
 
-pub use answer::Answer;
+pub use contributions::Participants;
 pub use network::{Host, Network};
-pub use pace::Pace;
+pub use peer_reply::PeerReply;
 pub use process::Process;
-pub use tally::Parts;
+pub use timing_preset::TimingPreset;
 pub use usage::Usage;

@@ -1,13 +1,13 @@
-//! What the library reports goes to standard error, which the test quotes when something is wrong.
+//! The log of the programs, on standard error. A failed test quotes it.
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
-/// Starts the log: `RINGFOLD_LOG` says how much; `info` if it is not set.
+/// Starts the log at the level of `RINGFOLD_LOG`, or `info`.
 pub fn start() {
     let filter = std::env::var("RINGFOLD_LOG").ok().and_then(|text| text.parse().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    // A second start in one process changes nothing.
+    // An error means that the log was started before.
     let _ = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)

@@ -1,10 +1,9 @@
-//! A switch and some hosts, made of network namespaces; cables can be pulled, ways cut, lines made slow.
+//! A switch and hosts, made of network namespaces. Links can be taken down, paths cut, rates limited.
 //!
-//! The switch is a bridge in a namespace of its own, so nothing is changed in the namespace of the caller. Each
-//! host has one line (`eth0`) to it. Who is at which hardware address is written down on every host from the
-//! start, so no neighbour is ever asked for. That is also how a way is cut: the sender is given the hardware
-//! address of the switch itself for the receiver. Its packets are taken and lost without a word to anyone, one way
-//! only, and nothing is needed of the kernel but namespaces, bridges and veth pairs.
+//! The switch is a bridge in its own namespace, so the namespace of the caller is not changed. Each host has one link
+//! (`eth0`) to it. All hosts have static neighbour entries. To cut the path from one host to another, the entry gets
+//! the hardware address of the switch, which drops the packets silently, in this direction only. This needs only
+//! namespaces, bridges and veth pairs.
 
 mod iproute;
 
@@ -16,17 +15,17 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Hosts that fit: the last byte of their addresses is their number.
+/// The number of a host is the last byte of its address.
 pub const HOSTS_MAX: usize = 64;
 
-/// What the names of all namespaces begin with; the number of the process that made it follows.
+/// The start of the names of all namespaces; the id of the creating process follows.
 const PREFIX: &str = "ringfold-";
-/// Where `ip netns` keeps them.
+/// The directory of `ip netns`.
 const NAMESPACES: &str = "/run/netns";
-/// The hardware address of the switch. It has no other address, so what is sent to it is lost.
+/// The hardware address of the switch, which has no IP address and drops packets.
 const SWITCH_LINK_ADDRESS: &str = "02:52:46:ff:ff:ff";
 
-/// A switch and its hosts. They are gone when this is dropped, with all processes that still run in them.
+/// A switch and its hosts. Dropping it removes them and kills all processes in them.
 #[derive(Debug)]
 pub struct Network {
     switch: Namespace,
@@ -42,7 +41,7 @@ pub struct Host {
 }
 
 impl Network {
-    /// Whether this machine can have such networks. If not, what it lacks.
+    /// Whether this machine supports such networks. The error is what is missing.
     pub fn available() -> Result<(), String> {
         static AVAILABLE: OnceLock<Result<(), String>> = OnceLock::new();
         AVAILABLE
@@ -53,13 +52,13 @@ impl Network {
                 if !geteuid().is_root() {
                     return Err("root, for network namespaces".into());
                 }
-                // What else may be missing shows when it is used.
+                // A trial shows what else is missing.
                 Self::new(2).and_then(|network| network.rate(network.host(0), 100)).map(drop)
             })
             .clone()
     }
 
-    /// Makes a network. An error says what the machine lacks.
+    /// Creates a network. The error is what the machine lacks.
     pub fn new(hosts: usize) -> Result<Self, String> {
         assert!((1..=HOSTS_MAX).contains(&hosts), "a network has 1 to {HOSTS_MAX} hosts");
         remove_stale();
@@ -76,7 +75,7 @@ impl Network {
             network.hosts.push(host);
         }
         for host in &network.hosts {
-            network.set_ways(host, &network.hosts, Way::Open)?;
+            network.set_paths(host, &network.hosts, PathState::Open)?;
         }
         Ok(network)
     }
@@ -97,36 +96,36 @@ impl Network {
         hosts.chain([&self.switch]).map(|namespace| namespace.name.clone()).collect()
     }
 
-    /// Pulls a host's cable: it sees that its line is dead, the others see silence.
+    /// Takes a host's link down. The host sees that the link is down, the others see silence.
     pub fn link_down(&self, host: &Host) -> Result<(), String> {
         ip(&self.switch, &format!("link set {} down", host.port()))
     }
 
-    /// Puts the cable back.
+    /// Takes the link up again.
     pub fn link_up(&self, host: &Host) -> Result<(), String> {
         ip(&self.switch, &format!("link set {} up", host.port()))
     }
 
-    /// No packet passes between two hosts any more, either way. Nobody is told.
+    /// Drops all packets between two hosts, silently.
     pub fn cut(&self, one: &Host, other: &Host) -> Result<(), String> {
         self.cut_one_way(one, other)?;
         self.cut_one_way(other, one)
     }
 
-    /// No packet of the one reaches the other any more; the other way stays open. Nobody is told.
+    /// Drops all packets from one host to another, silently. The other direction stays open.
     pub fn cut_one_way(&self, from: &Host, to: &Host) -> Result<(), String> {
-        self.set_ways(from, [to], Way::Cut)
+        self.set_paths(from, [to], PathState::Cut)
     }
 
-    /// Undoes a cut, both ways.
+    /// Undoes a cut in both directions.
     pub fn mend(&self, one: &Host, other: &Host) -> Result<(), String> {
-        self.set_ways(one, [other], Way::Open)?;
-        self.set_ways(other, [one], Way::Open)
+        self.set_paths(one, [other], PathState::Open)?;
+        self.set_paths(other, [one], PathState::Open)
     }
 
-    /// Limits a host's line, in each direction.
+    /// Limits the rate of a host's link in each direction.
     pub fn rate(&self, host: &Host, mbit: u32) -> Result<(), String> {
-        // A bucket holds 10 ms of traffic, and at least a few full packets.
+        // The bucket holds 10 ms of traffic, and at least a few full packets.
         let burst_bytes = (u64::from(mbit) * 1_000_000 / 8 / 100).max(32 * 1024);
         for (namespace, device) in [(&host.namespace, "eth0"), (&self.switch, &*host.port())] {
             let limit = format!(
@@ -137,13 +136,13 @@ impl Network {
         Ok(())
     }
 
-    /// Takes away the limit of a host's line. It must have one.
+    /// Removes the rate limit of a host's link, which must have one.
     pub fn unlimited(&self, host: &Host) -> Result<(), String> {
         tc(&host.namespace, "qdisc del dev eth0 root")?;
         tc(&self.switch, &format!("qdisc del dev {} root", host.port()))
     }
 
-    /// Makes a host and plugs it in.
+    /// Creates a host and connects it.
     fn connect(&self, index: usize, name: String) -> Result<Host, String> {
         let namespace = Namespace::make(name)?;
         let mut host = Host { index, namespace, has_ipv6: false };
@@ -155,23 +154,23 @@ impl Network {
         ip(&self.switch, &pair).map_err(|e| format!("veth pairs: {e}"))?;
         let up = format!("link set lo up\naddr add {}/24 dev eth0\nlink set eth0 up", host.ipv4());
         ip(&host.namespace, &up).map_err(|e| format!("IPv4 in namespaces: {e}"))?;
-        // Machines without IPv6 are common, and most tests do without.
+        // Most tests do not need IPv6, and some machines have none.
         host.has_ipv6 = ip(&host.namespace, &format!("addr add {}/64 dev eth0 nodad", ipv6(index))).is_ok();
         Ok(host)
     }
 
-    /// Says where packets from one host to others go. Live connections follow at once.
-    fn set_ways<'a>(
+    /// Opens or cuts the paths from one host to others. It affects live connections at once.
+    fn set_paths<'a>(
         &self,
         from: &Host,
         to: impl IntoIterator<Item = &'a Host>,
-        way: Way,
+        state: PathState,
     ) -> Result<(), String> {
         let mut script = String::new();
         for to in to.into_iter().filter(|to| to.index != from.index) {
-            let link = match way {
-                Way::Open => to.link_address(),
-                Way::Cut => SWITCH_LINK_ADDRESS.to_owned(),
+            let link = match state {
+                PathState::Open => to.link_address(),
+                PathState::Cut => SWITCH_LINK_ADDRESS.to_owned(),
             };
             for address in to.addresses() {
                 script += &format!("neigh replace {address} lladdr {link} dev eth0 nud permanent\n");
@@ -182,7 +181,7 @@ impl Network {
 }
 
 impl Host {
-    /// Its place in the network.
+    /// Its index in the network.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -202,14 +201,14 @@ impl Host {
         [Some(IpAddr::V4(self.ipv4())), self.ipv6().map(IpAddr::V6)].into_iter().flatten()
     }
 
-    /// A command that runs on this host. The process that it starts is the program's own, so signals reach it.
+    /// A command that runs on this host. Signals reach the program itself.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace.name]).arg(program);
         command
     }
 
-    /// The switch's end of its cable.
+    /// The switch's end of its link.
     fn port(&self) -> String {
         format!("port{}", self.index)
     }
@@ -220,7 +219,7 @@ impl Host {
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum PathState {
     Open,
     Cut,
 }
@@ -229,19 +228,19 @@ fn ipv6(index: usize) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, index as u16 + 1)
 }
 
-/// Removes what processes that were killed left behind.
+/// Removes the namespaces of processes that were killed.
 fn remove_stale() {
     let Ok(folder) = std::fs::read_dir(NAMESPACES) else { return };
     for entry in folder.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if maker(&name).is_some_and(|pid| !is_alive(pid)) {
+        if creator(&name).is_some_and(|pid| !is_alive(pid)) {
             drop(Namespace { name });
         }
     }
 }
 
-/// The process that made a namespace, if it is one of ours.
-fn maker(namespace: &str) -> Option<u32> {
+/// The process that created a namespace, by its name.
+fn creator(namespace: &str) -> Option<u32> {
     namespace.strip_prefix(PREFIX)?.split_once('-')?.0.parse().ok()
 }
 
@@ -250,10 +249,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_namespaces_of_ours_have_a_maker() {
-        assert_eq!(maker("ringfold-4711-0-switch"), Some(4711));
-        assert_eq!(maker("ringfold-x-0-switch"), None);
-        assert_eq!(maker("ringfold-4711"), None);
-        assert_eq!(maker("4711-0-switch"), None);
+    fn only_our_namespaces_have_a_creator() {
+        assert_eq!(creator("ringfold-4711-0-switch"), Some(4711));
+        assert_eq!(creator("ringfold-x-0-switch"), None);
+        assert_eq!(creator("ringfold-4711"), None);
+        assert_eq!(creator("4711-0-switch"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! A program that is watched, talked to, and ended.
+//! A child process whose output is read line by line.
 
 use crate::usage::Usage;
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,39 +10,38 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lines of one stream that are kept; older ones are forgotten.
+/// Lines kept per stream; older ones are dropped.
 const LINES_MAX: usize = 100_000;
-/// Bytes of one line; a longer one is split.
+/// Longer lines are split.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// Lines of each stream that a problem quotes.
+/// Lines of each stream that an error quotes.
 const QUOTED_LINES: usize = 30;
-/// How long a process may take to be gone after it was killed.
-const KILL_MAX: Duration = Duration::from_secs(10);
-/// How long the last output of a process that has ended may take to be read; a grandchild may keep the pipe open.
-const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
-/// How often a process that is waited for is looked at.
-const LOOK: Duration = Duration::from_millis(2);
+/// How long a killed process may take to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to read the output of an ended process; a grandchild may keep the pipe open.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A running program. Its output is collected line by line; it is killed when this is dropped.
+/// A running program. Dropping it kills the process.
 pub struct Process {
     name: String,
     child: Child,
     stdin: Option<ChildStdin>,
-    stdout: Arc<Stream>,
-    stderr: Arc<Stream>,
-    /// The number of the first line of standard output that was not yet waited for.
+    stdout: Arc<OutputStream>,
+    stderr: Arc<OutputStream>,
+    /// The number of the first line of standard output that no wait has consumed.
     next: u64,
     exit: Option<ExitStatus>,
 }
 
 impl Process {
-    /// Starts a program. The name is for messages.
+    /// Starts a program. The name appears in errors.
     pub fn spawn(name: impl Into<String>, mut command: Command) -> io::Result<Self> {
         let name = name.into();
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let stdin = child.stdin.take();
-        let (stdout, stderr) = (Arc::new(Stream::default()), Arc::new(Stream::default()));
+        let (stdout, stderr) = (Arc::new(OutputStream::default()), Arc::new(OutputStream::default()));
         let out = child.stdout.take().map(|pipe| collect(&name, pipe, &stdout));
         let err = child.stderr.take().map(|pipe| collect(&name, pipe, &stderr));
         let process = Self { name, child, stdin, stdout, stderr, next: 0, exit: None };
@@ -52,69 +51,69 @@ impl Process {
         Ok(process)
     }
 
-    /// The name for messages.
+    /// The name in errors.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number of the process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Writes a line to its standard input.
-    pub fn send(&mut self, line: &str) -> Result<(), Problem> {
+    pub fn send(&mut self, line: &str) -> Result<(), ProcessError> {
         let written = match &mut self.stdin {
             Some(stdin) => writeln!(stdin, "{line}").and_then(|()| stdin.flush()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
-        written.map_err(|error| self.problem(format!("can't be sent {line:?}: {error}")))
+        written.map_err(|error| self.error(format!("cannot be sent {line:?}: {error}")))
     }
 
-    /// Ends its standard input.
+    /// Closes its standard input.
     pub fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
-    /// Waits for a line of standard output that contains the text, behind the last one that was waited for.
-    pub fn wait_for_line(&mut self, text: &str, within: Duration) -> Result<String, Problem> {
-        self.wait_for(&format!("a line with {text:?}"), within, |line| line.contains(text))
+    /// Waits for the next line of standard output that contains the text. It consumes all lines up to that one.
+    pub fn wait_for_line(&mut self, text: &str, timeout: Duration) -> Result<String, ProcessError> {
+        self.wait_for(&format!("a line with {text:?}"), timeout, |line| line.contains(text))
     }
 
-    /// Waits for a line of standard output that fits, behind the last one that was waited for.
+    /// Waits for the next line of standard output that matches. It consumes all lines up to that one.
     pub fn wait_for(
         &mut self,
         what: &str,
-        within: Duration,
+        timeout: Duration,
         fits: impl Fn(&str) -> bool,
-    ) -> Result<String, Problem> {
-        let deadline = Instant::now() + within;
+    ) -> Result<String, ProcessError> {
+        let deadline = Instant::now() + timeout;
         let mut lines = lock(&self.stdout.lines);
         loop {
-            let skip = self.next.saturating_sub(lines.forgotten) as usize;
+            let skip = self.next.saturating_sub(lines.dropped) as usize;
             let found = lines.kept.iter().enumerate().skip(skip).find(|(_, line)| fits(line));
             if let Some((index, line)) = found {
-                self.next = lines.forgotten + index as u64 + 1;
+                self.next = lines.dropped + index as u64 + 1;
                 return Ok(line.clone());
             }
-            // What was looked at need not be looked at again.
-            self.next = lines.forgotten + lines.kept.len() as u64;
+            self.next = lines.dropped + lines.kept.len() as u64;
             let left = deadline.saturating_duration_since(Instant::now());
             if lines.ended || left.is_zero() {
                 let ended = lines.ended;
                 drop(lines);
-                let why = if ended { "its output ended".into() } else { format!("within {within:?}") };
-                return Err(self.problem(format!("did not print {what}: {why}")));
+                let why =
+                    if ended { "its output ended".into() } else { format!("timed out after {timeout:?}") };
+                return Err(self.error(format!("did not print {what}: {why}")));
             }
             lines = self.stdout.changed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// The lines of standard output behind the last one that was waited for or taken, as far as they are there.
+    /// Consumes and returns the available lines of standard output.
     pub fn take_lines(&mut self) -> Vec<String> {
         let lines = lock(&self.stdout.lines);
-        let skip = self.next.saturating_sub(lines.forgotten) as usize;
-        self.next = lines.forgotten + lines.kept.len() as u64;
+        let skip = self.next.saturating_sub(lines.dropped) as usize;
+        self.next = lines.dropped + lines.kept.len() as u64;
         lines.kept.iter().skip(skip).cloned().collect()
     }
 
@@ -128,65 +127,65 @@ impl Process {
         lock(&self.stderr.lines).kept.iter().cloned().collect()
     }
 
-    /// Kills it with no chance to say goodbye, and waits until it is gone.
-    pub fn kill9(&mut self) -> Result<(), Problem> {
+    /// Sends SIGKILL and waits for its end.
+    pub fn kill9(&mut self) -> Result<(), ProcessError> {
         self.signal(Signal::KILL)?;
-        self.wait_exit(KILL_MAX).map(drop)
+        self.wait_exit(KILL_TIMEOUT).map(drop)
     }
 
-    /// Stops it: it does nothing, but its sockets stay open.
-    pub fn stop(&mut self) -> Result<(), Problem> {
+    /// Stops it (SIGSTOP). Its sockets stay open.
+    pub fn stop(&mut self) -> Result<(), ProcessError> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on after a stop.
-    pub fn cont(&mut self) -> Result<(), Problem> {
+    /// Continues it after a stop.
+    pub fn cont(&mut self) -> Result<(), ProcessError> {
         self.signal(Signal::CONT)
     }
 
-    /// Asks it to end (SIGTERM).
-    pub fn terminate(&mut self) -> Result<(), Problem> {
+    /// Sends SIGTERM.
+    pub fn terminate(&mut self) -> Result<(), ProcessError> {
         self.signal(Signal::TERM)
     }
 
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
-        self.look().is_none()
+        self.poll_exit().is_none()
     }
 
-    /// Waits until it ended by itself.
-    pub fn wait_exit(&mut self, within: Duration) -> Result<ExitStatus, Problem> {
-        let deadline = Instant::now() + within;
+    /// Waits until it ends by itself.
+    pub fn wait_exit(&mut self, timeout: Duration) -> Result<ExitStatus, ProcessError> {
+        let deadline = Instant::now() + timeout;
         loop {
-            if let Some(status) = self.look() {
+            if let Some(status) = self.poll_exit() {
                 return Ok(status);
             }
             if Instant::now() >= deadline {
-                return Err(self.problem(format!("did not end within {within:?}")));
+                return Err(self.error(format!("did not end within {timeout:?}")));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// What it holds now.
+    /// The resources it uses now.
     pub fn usage(&self) -> io::Result<Usage> {
         Usage::of(self.pid())
     }
 
-    /// Something is wrong with this process: the text, and what it printed last.
-    pub fn problem(&self, what: impl Into<String>) -> Problem {
+    /// An error about this process, with its last output.
+    pub fn error(&self, what: impl Into<String>) -> ProcessError {
         let mut text = format!("{} (process {}) {}", self.name, self.pid(), what.into());
         if let Some(status) = self.exit {
             text += &format!("; it has ended: {status}");
         }
         let streams = [("standard output", &self.stdout), ("standard error", &self.stderr)];
-        // One that ends has left something in its pipes, which is being read.
+        // Output of an ended process may still be in its pipes.
         let ends = self.exit.is_some() || streams.iter().any(|(_, stream)| lock(&stream.lines).ended);
         for (title, stream) in streams {
             let mut lines = lock(&stream.lines);
             if ends && !lines.ended {
-                let is_unread = |lines: &mut Lines| !lines.ended;
-                let read = stream.changed.wait_timeout_while(lines, LAST_WORDS_MAX, is_unread);
+                let is_unread = |lines: &mut OutputLines| !lines.ended;
+                let read = stream.changed.wait_timeout_while(lines, DRAIN_TIMEOUT, is_unread);
                 lines = read.unwrap_or_else(PoisonError::into_inner).0;
             }
             text += &format!("\n  last lines of its {title}:");
@@ -194,20 +193,20 @@ impl Process {
                 text += &format!("\n    {line}");
             }
         }
-        Problem(text)
+        ProcessError(text)
     }
 
-    fn signal(&mut self, signal: Signal) -> Result<(), Problem> {
-        // Once it was waited for, its number may be another's.
-        if self.look().is_some() {
-            return Err(self.problem(format!("can't be sent {signal:?}")));
+    fn signal(&mut self, signal: Signal) -> Result<(), ProcessError> {
+        // The id of an ended process may have been reused.
+        if self.poll_exit().is_some() {
+            return Err(self.error(format!("cannot be sent {signal:?}")));
         }
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         let sent = pid.map_or(Err(rustix::io::Errno::SRCH), |pid| kill_process(pid, signal));
-        sent.map_err(|error| self.problem(format!("can't be sent {signal:?}: {error}")))
+        sent.map_err(|error| self.error(format!("cannot be sent {signal:?}: {error}")))
     }
 
-    fn look(&mut self) -> Option<ExitStatus> {
+    fn poll_exit(&mut self) -> Option<ExitStatus> {
         if self.exit.is_none() {
             self.exit = self.child.try_wait().ok().flatten();
         }
@@ -217,8 +216,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.look().is_none() && self.kill9().is_err() {
-            eprintln!("{} (process {}) can't be killed", self.name, self.pid());
+        // The output of another process often shows why a test failed.
+        if thread::panicking() {
+            eprintln!("{}", self.error("was part of a failed test"));
+        }
+        if self.poll_exit().is_none() && self.kill9().is_err() {
+            eprintln!("{} (process {}) cannot be killed", self.name, self.pid());
         }
     }
 }
@@ -229,49 +232,49 @@ impl fmt::Debug for Process {
     }
 }
 
-/// What is wrong with a process, with what it printed last.
+/// An error about a process, with its last output.
 #[derive(Clone)]
-pub struct Problem(String);
+pub struct ProcessError(String);
 
-impl Problem {
-    /// One without a process.
+impl ProcessError {
+    /// An error without a process.
     pub(crate) fn new(text: String) -> Self {
         Self(text)
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ProcessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for Problem {
-    /// As it is displayed, so that `expect` shows it readable.
+impl fmt::Debug for ProcessError {
+    /// Like `Display`, so that `expect` prints it readably.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Problem {}
+impl std::error::Error for ProcessError {}
 
 /// The lines of one pipe.
 #[derive(Default)]
-struct Stream {
-    lines: Mutex<Lines>,
+struct OutputStream {
+    lines: Mutex<OutputLines>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Lines {
+struct OutputLines {
     kept: VecDeque<String>,
-    forgotten: u64,
+    /// The number of lines that are not kept any more.
+    dropped: u64,
     ended: bool,
 }
 
-/// Starts the thread that reads a pipe. It ends with the pipe, and nobody waits for it: a grandchild may keep the
-/// pipe open for longer than the process lives.
-fn collect(name: &str, pipe: impl Read + Send + 'static, stream: &Arc<Stream>) -> io::Result<()> {
+/// Starts the thread that reads a pipe. It is not joined: a grandchild may keep the pipe open.
+fn collect(name: &str, pipe: impl Read + Send + 'static, stream: &Arc<OutputStream>) -> io::Result<()> {
     let stream = Arc::clone(stream);
     let body = move || {
         let mut reader = BufReader::new(pipe);
@@ -282,7 +285,7 @@ fn collect(name: &str, pipe: impl Read + Send + 'static, stream: &Arc<Stream>) -
             let mut lines = lock(&stream.lines);
             if lines.kept.len() == LINES_MAX {
                 lines.kept.pop_front();
-                lines.forgotten += 1;
+                lines.dropped += 1;
             }
             lines.kept.push_back(line);
             stream.changed.notify_all();
@@ -293,7 +296,7 @@ fn collect(name: &str, pipe: impl Read + Send + 'static, stream: &Arc<Stream>) -
     thread::Builder::new().name(format!("lines of {name}")).spawn(body).map(drop)
 }
 
-/// A panicking test must still be able to clean up.
+/// Locks also after a panic, so that a failed test can clean up.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -312,22 +315,22 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_waited_for_in_their_order() {
+    fn lines_are_consumed_in_order() {
         let mut process = shell("echo one; echo two; read x; echo got $x; echo oops >&2; exit 3");
         assert_eq!(process.wait_for_line("o", SOON).expect("line"), "one");
         assert_eq!(process.wait_for_line("o", SOON).expect("line"), "two");
-        let problem = process.wait_for_line("got", Duration::from_millis(50)).expect_err("nothing yet");
-        assert!(problem.to_string().contains("did not print a line with \"got\""), "{problem}");
+        let error = process.wait_for_line("got", Duration::from_millis(50)).expect_err("nothing yet");
+        assert!(error.to_string().contains("did not print a line with \"got\""), "{error}");
         process.send("it").expect("send");
         assert_eq!(process.wait_for_line("got", SOON).expect("line"), "got it");
         assert_eq!(process.wait_exit(SOON).expect("exit").code(), Some(3));
         assert_eq!(process.lines(), ["one", "two", "got it"]);
-        let problem = process.wait_for_line("more", SOON).expect_err("its output ended").to_string();
-        assert!(problem.contains("its output ended") && problem.contains("oops"), "{problem}");
+        let error = process.wait_for_line("more", SOON).expect_err("its output ended").to_string();
+        assert!(error.contains("its output ended") && error.contains("oops"), "{error}");
     }
 
     #[test]
-    fn a_stopped_process_does_nothing_until_it_goes_on() {
+    fn a_stopped_process_does_nothing_until_it_is_continued() {
         let mut process = shell("while read x; do echo $x; done");
         process.stop().expect("stop");
         process.send("a").expect("send");

@@ -1,38 +1,38 @@
-//! How a test says that the machine lacks what it needs.
+//! Reports tests that the machine cannot run.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// The variable that names the file where skipped tests are listed, besides the line on standard error.
+/// The variable with the path of the list of skipped tests.
 pub const SKIPS_VARIABLE: &str = "RINGFOLD_SKIPS";
 
-/// Whether the test may run. If not, its name and what is lacking have been told.
+/// Whether the test can run. If not, reports the test and what is missing.
 ///
 /// ```no_run
 /// # fn available() -> Result<(), String> { Err("network namespaces".into()) }
-/// if !ringfold_lab::skip::unless("a_cut_is_noticed", available()) {
+/// if !ringfold_lab::skip::check("a_cut_is_detected", available()) {
 ///     return;
 /// }
 /// # unreachable!();
 /// ```
 #[must_use]
-pub fn unless(test: &str, available: Result<(), String>) -> bool {
+pub fn check(test: &str, available: Result<(), String>) -> bool {
     match available {
         Ok(()) => true,
-        Err(lacking) => {
-            tell(test, &lacking);
+        Err(missing) => {
+            report(test, &missing);
             false
         }
     }
 }
 
-/// Tells that a test was skipped, and what was lacking.
-pub fn tell(test: &str, lacking: &str) {
-    let line = format!("skipped: {test}: {}\n", lacking.trim().replace('\n', "; "));
-    // Past the capture of the test harness: a skip must be seen when all tests pass.
+/// Reports a skipped test and what is missing.
+pub fn report(test: &str, missing: &str) {
+    let line = format!("skipped: {test}: {}\n", missing.trim().replace('\n', "; "));
+    // `write_all` bypasses the capture of the test harness, so that a skip is visible when all tests pass.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(path) = std::env::var_os(SKIPS_VARIABLE) {
-        // One write of one line in append mode: tests of several processes do not mix theirs.
+        // One write in append mode: lines of several processes do not mix.
         let file = OpenOptions::new().create(true).append(true).open(path);
         let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
     }

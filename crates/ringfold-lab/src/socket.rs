@@ -1,4 +1,4 @@
-//! The TCP sockets of a process: where it can be dialled, and what waits to be read.
+//! The TCP sockets of a process: their ports and unread bytes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,18 +6,16 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A TCP socket, as the system lists it.
+/// A TCP socket in `/proc/net/tcp`.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Socket {
-    /// Its own port.
     pub port: u16,
     /// The port of the other end; 0 if it listens.
     pub other_port: u16,
-    /// Whether it listens.
     pub listens: bool,
-    /// Bytes that arrived and were not read yet.
+    /// Received bytes that the process has not read.
     pub unread_bytes: u64,
-    /// Its number in the system.
     pub inode: u64,
 }
 
@@ -39,9 +37,9 @@ pub fn listening_ports(pid: u32) -> io::Result<BTreeSet<u16>> {
     Ok(sockets(pid)?.iter().filter(|socket| socket.listens).map(|socket| socket.port).collect())
 }
 
-/// A port that nothing listens on now, for tests that have to name one before something listens there.
+/// A free port, for tests that have to name one before they listen on it.
 ///
-/// The system takes ports for connections and for port 0 from 32768 on. Processes with other ids are given other ports.
+/// It is below 32768, where the system's ephemeral ports begin. Each process gets different ports.
 ///
 /// # Panics
 /// If no port of the range is free.
@@ -61,7 +59,7 @@ fn inode(descriptor: &str) -> Option<u64> {
     descriptor.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// A line of the system's table: `0: 0100007F:9C40 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1234 ...`.
+/// A line of the table: `0: 0100007F:9C40 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1234 ...`.
 fn parse(line: &str) -> Option<Socket> {
     const ESTABLISHED: &str = "01";
     const LISTENS: &str = "0A";
@@ -87,7 +85,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn sockets_of_this_process_are_found_with_what_they_have_not_read() {
+    fn sockets_of_this_process_are_found_with_their_unread_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let mut dialled = TcpStream::connect(("127.0.0.1", port)).expect("connected");

@@ -1,19 +1,19 @@
-//! Peers come and are killed all the time, and the others train on with the same bits.
+//! The churn test: peers join and are killed while the others train.
 
 use ringfold_lab::churn::Churn;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// How long the churn lasts, in seconds; without this variable, the shorter or the longer of the times below.
+/// The duration in seconds; the defaults are below.
 const SECONDS_VARIABLE: &str = "RINGFOLD_CHURN_SECONDS";
 const SECONDS: u64 = 10;
 /// With `./test --long`.
 const SECONDS_LONG: u64 = 180;
-/// What is decided by chance is decided by this number, if it is given.
+/// The seed; a new one each time by default.
 const SEED_VARIABLE: &str = "RINGFOLD_CHURN_SEED";
 
 #[test]
-fn survivors_train_on_with_the_same_bits_while_peers_come_and_are_killed() {
+fn survivors_keep_the_same_bits_while_peers_join_and_are_killed() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
     let seed = number(SEED_VARIABLE).unwrap_or(since.as_nanos() as u64 % 1_000_000_007);
@@ -27,10 +27,10 @@ fn survivors_train_on_with_the_same_bits_while_peers_come_and_are_killed() {
         pause: Duration::from_millis(500),
         seed,
         training: "tags=3 count=20000 bytes=65536 keys=4".into(),
-        pace: "default".into(),
+        timing_preset: "default".into(),
         logs: Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("churn-{seed}")),
     };
-    let summary = churn.run().unwrap_or_else(|problem| panic!("{problem}"));
+    let summary = churn.run().unwrap_or_else(|error| panic!("{error}"));
     println!("{summary}");
-    assert!(summary.steps > 0 && summary.kills > 0, "nothing happened: {summary}");
+    assert!(summary.steps > 0 && summary.kills > 0, "no step or no kill: {summary}");
 }

@@ -1,11 +1,11 @@
-//! Whoever can reach a port of a run may send what it likes: the run goes on.
+//! Hostile input at the ports of a run does not disturb it.
 
-use crate::stage::{SOON, admit, assert_steps_agree, master_with, peer_with, tell_all};
-use ringfold_lab::Answer;
-use ringfold_lab::cast::{Master, Peer};
+use crate::fixture::{SOON, admit, assert_steps_agree, master_with, peer_with, send_all};
+use ringfold_lab::PeerReply;
+use ringfold_lab::programs::{MasterProcess, PeerProcess};
 use ringfold_lab::socket::listening_ports;
 use ringfold_lab::usage::descriptors;
-use ringfold_proto::handshake::{Dialler, HandshakeError, Identity, Secret, Target};
+use ringfold_proto::handshake::{DialTarget, DialerHandshake, HandshakeError, Identity, Secret};
 use ringfold_proto::hello::{Nonce, Purpose};
 use ringfold_proto::id::{EpochId, GroupId, Incarnation, PeerId, RunId};
 use std::io::{ErrorKind, Read, Write};
@@ -16,27 +16,27 @@ use std::time::{Duration, Instant};
 const TOKEN: &str = "sesame";
 
 /// A master and three peers in a loop.
-struct Run {
-    peers: Vec<Peer>,
-    master: Master,
-    /// Descriptors of each process before anybody disturbed it.
+struct LoopRun {
+    peers: Vec<PeerProcess>,
+    master: MasterProcess,
+    /// The descriptors of each process at the start.
     held: Vec<usize>,
 }
 
-impl Run {
+impl LoopRun {
     fn start() -> Self {
         let master = master_with(&["--listen", "127.0.0.1:0", "--token", TOKEN]);
         let start = |number| peer_with(number, master.address(), &["--token", TOKEN]);
-        let mut peers: Vec<Peer> = (0..3).map(start).collect();
+        let mut peers: Vec<PeerProcess> = (0..3).map(start).collect();
         admit(&mut peers);
-        tell_all(&mut peers, "loop pause=2 count=20000");
+        send_all(&mut peers, "loop pause=2 count=20000");
         let mut run = Self { peers, master, held: Vec::new() };
-        run.go_on();
+        run.make_steps();
         run.held = run.holds();
         run
     }
 
-    /// Where the master and each peer listen.
+    /// The addresses of the master and the peers.
     fn addresses(&self) -> Vec<SocketAddr> {
         let ports = self.peers.iter().flat_map(|peer| listening_ports(peer.pid()).expect("ports"));
         let peers = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
@@ -50,8 +50,8 @@ impl Run {
         processes.map(|process| process.usage().expect("usage").descriptors).collect()
     }
 
-    /// Twenty steps more on each peer.
-    fn go_on(&mut self) {
+    /// Waits for twenty more steps on each peer.
+    fn make_steps(&mut self) {
         for peer in &mut self.peers {
             peer.take_lines();
             let first = peer.step(SOON, |_| true).expect("a step").number("n");
@@ -59,12 +59,12 @@ impl Run {
         }
     }
 
-    /// Nobody noticed anything, and nothing is left of it.
-    fn ends_as_it_began(mut self) {
-        self.go_on();
+    /// Asserts that no call failed and no descriptor leaked.
+    fn assert_undisturbed(mut self) {
+        self.make_steps();
         for peer in &self.peers {
             for line in peer.lines().iter().filter(|line| line.contains(" loop ")) {
-                let step: Answer = line.parse().expect("an answer");
+                let step: PeerReply = line.parse().expect("an reply");
                 let seen = ["aborts", "retries", "world"].map(|name| step.number(name));
                 assert_eq!(seen, [0, 0, 3], "{step}");
             }
@@ -87,7 +87,7 @@ fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The other end hangs up, in time.
+/// Waits until the other end closes the connection.
 fn await_end(mut stream: &TcpStream) {
     let mut bytes = [0; 4096];
     loop {
@@ -100,18 +100,18 @@ fn await_end(mut stream: &TcpStream) {
     }
 }
 
-/// A dialler for the master, or for a member of some epoch, that does not know the secret.
-fn dialler(of_master: bool, purpose: Purpose, secret: Secret) -> Dialler {
+/// A dialer for the master or a member of an epoch.
+fn dialler(of_master: bool, purpose: Purpose, secret: Secret) -> DialerHandshake {
     let epoch = EpochId { group: GroupId(0), incarnation: Incarnation(7), counter: 1 };
-    let target = if of_master { Target::master() } else { Target::member(purpose, epoch, PeerId(1)) };
-    Dialler::new(Identity::new(PeerId(0xbad), RunId(0)), target, secret, Nonce([5; 32]))
+    let target = if of_master { DialTarget::master() } else { DialTarget::member(purpose, epoch, PeerId(1)) };
+    DialerHandshake::new(Identity::new(PeerId(0xbad), RunId(0)), target, secret, Nonce([5; 32]))
 }
 
-/// Shakes hands as far as the other end lets us.
-fn shake(mut stream: &TcpStream, mut dialler: Dialler) -> Result<(), HandshakeError> {
+/// Runs the handshake as far as the other end allows.
+fn shake(mut stream: &TcpStream, mut dialler: DialerHandshake) -> Result<(), HandshakeError> {
     let mut input = Vec::new();
     loop {
-        // It may hang up at any moment.
+        // The other end may close at any time.
         let _ = stream.write_all(&dialler.poll_output());
         let mut rest = &input[..];
         let established = dialler.handle_bytes(&mut rest)?;
@@ -128,7 +128,7 @@ fn shake(mut stream: &TcpStream, mut dialler: Dialler) -> Result<(), HandshakeEr
     }
 }
 
-/// Bytes without any sense, the same in every run.
+/// Pseudo-random bytes, the same in every run.
 fn noise(count: usize) -> Vec<u8> {
     let next = |word: &mut u64| {
         *word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -139,8 +139,8 @@ fn noise(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn garbage_and_oversized_frames_at_every_port_disturb_nobody() {
-    let run = Run::start();
+fn garbage_and_oversized_frames_at_every_port_have_no_effect() {
+    let run = LoopRun::start();
     for (index, address) in run.addresses().into_iter().enumerate() {
         let hello = dialler(index == 0, Purpose::Data, Secret::NONE).poll_output();
         let oversized = [&u32::MAX.to_le_bytes()[..], &noise(1 << 20)].concat();
@@ -153,12 +153,12 @@ fn garbage_and_oversized_frames_at_every_port_disturb_nobody() {
             await_end(&stream);
         }
     }
-    run.ends_as_it_began();
+    run.assert_undisturbed();
 }
 
 #[test]
-fn handshakes_that_never_end_are_cut_and_disturb_nobody() {
-    let run = Run::start();
+fn incomplete_handshakes_time_out_and_have_no_effect() {
+    let run = LoopRun::start();
     let mut open = Vec::new();
     let mut slow = Vec::new();
     for (index, address) in run.addresses().into_iter().enumerate() {
@@ -168,7 +168,7 @@ fn handshakes_that_never_end_are_cut_and_disturb_nobody() {
         open.extend([mute, half]);
         slow.push((drop_by_drop, hello.into_iter()));
     }
-    // A byte per second does not buy more time than 5 s.
+    // One byte per second does not extend the timeout of 5 s.
     for _ in 0..7 {
         for (stream, bytes) in &mut slow {
             let _ = stream.write_all(&[bytes.next().expect("a hello is longer")]);
@@ -176,32 +176,32 @@ fn handshakes_that_never_end_are_cut_and_disturb_nobody() {
         thread::sleep(Duration::from_secs(1));
     }
     open.iter().chain(slow.iter().map(|(stream, _)| stream)).for_each(await_end);
-    run.ends_as_it_began();
+    run.assert_undisturbed();
 }
 
 #[test]
-fn a_crowd_that_knocks_and_goes_away_at_every_port_disturbs_nobody() {
-    let run = Run::start();
+fn many_connections_that_close_at_once_have_no_effect() {
+    let run = LoopRun::start();
     for address in run.addresses() {
         for _ in 0..200 {
             drop(connect(address));
         }
-        // All at once, too.
+        // And all at once.
         let crowd: Vec<TcpStream> = (0..200).map(|_| connect(address)).collect();
         drop(crowd);
     }
-    run.ends_as_it_began();
+    run.assert_undisturbed();
 }
 
 #[test]
-fn who_does_not_know_the_secret_gets_no_further_than_the_handshake() {
-    let run = Run::start();
+fn a_peer_without_the_secret_fails_the_handshake() {
+    let run = LoopRun::start();
     for (index, address) in run.addresses().into_iter().enumerate() {
         let secrets =
             [Secret::NONE, Secret::token("sesam"), Secret::token(TOKEN), Secret::epoch_key(&[9; 32])];
         for secret in secrets {
             for purpose in [Purpose::Control, Purpose::Data, Purpose::State, Purpose::Probe] {
-                // Only the master takes the token.
+                // Only the master accepts the token.
                 if index == 0 && secret == Secret::token(TOKEN) {
                     continue;
                 }
@@ -213,12 +213,12 @@ fn who_does_not_know_the_secret_gets_no_further_than_the_handshake() {
             }
         }
     }
-    run.ends_as_it_began();
+    run.assert_undisturbed();
 }
 
 #[test]
-fn who_knows_the_token_and_talks_nonsense_disturbs_nobody() {
-    let run = Run::start();
+fn garbage_after_an_authenticated_handshake_has_no_effect() {
+    let run = LoopRun::start();
     let address = run.master.address();
     let oversized = [&u32::MAX.to_le_bytes()[..], &noise(1 << 20)].concat();
     let not_a_message = [3, 0, 0, 0, 255, 255, 255].to_vec();
@@ -230,5 +230,5 @@ fn who_knows_the_token_and_talks_nonsense_disturbs_nobody() {
         let _ = (&stream).write_all(&bytes);
         await_end(&stream);
     }
-    run.ends_as_it_began();
+    run.assert_undisturbed();
 }

@@ -1,14 +1,14 @@
-//! All integration tests of this crate, as one program: it is linked once. A new file needs a line here.
+//! All integration tests of this crate, linked once. A new file needs a line here.
 #![forbid(unsafe_code)]
 
 mod churn;
 mod elastic;
+mod fixture;
+mod host_loss;
 mod hostile;
-mod manners;
+mod isolation;
 mod master;
 mod network;
 mod partition;
 mod restart;
-mod sharing;
-mod stage;
-mod vanishing;
+mod shared_state;

@@ -1,6 +1,6 @@
-//! A master as a process: it starts, ends as it is asked to, and leaves nothing behind.
+//! The master as a process: start, end, addresses.
 
-use ringfold_lab::cast::Master;
+use ringfold_lab::programs::MasterProcess;
 use ringfold_lab::{Network, skip};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -9,16 +9,16 @@ use std::time::Duration;
 const MASTER: &str = env!("CARGO_BIN_EXE_lab-master");
 const SOON: Duration = Duration::from_secs(10);
 
-fn start(listen: &[&str]) -> Master {
+fn start(listen: &[&str]) -> MasterProcess {
     let mut command = Command::new(MASTER);
     for address in listen {
         command.args(["--listen", address]);
     }
-    Master::start(command).expect("a master")
+    MasterProcess::start(command).expect("a master")
 }
 
 #[test]
-fn a_master_ends_cleanly_when_it_is_terminated_and_its_port_is_free() {
+fn a_terminated_master_ends_cleanly_and_frees_its_port() {
     let mut master = start(&["127.0.0.1:0"]);
     let address = master.address();
     for _ in 0..3 {
@@ -47,18 +47,18 @@ fn a_master_listens_on_several_addresses_and_ends_with_its_test() {
 }
 
 #[test]
-fn a_master_that_can_not_listen_says_so() {
+fn a_master_that_cannot_listen_reports_the_address() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("its address");
     let mut command = Command::new(MASTER);
     command.args(["--listen", &address.to_string()]);
-    let problem = Master::start(command).expect_err("the port is taken").to_string();
-    assert!(problem.contains(&address.to_string()), "{problem}");
+    let error = MasterProcess::start(command).expect_err("the port is taken").to_string();
+    assert!(error.contains(&address.to_string()), "{error}");
 }
 
 #[test]
 fn a_master_listens_on_a_host_of_a_network() {
-    if !skip::unless("a_master_listens_on_a_host_of_a_network", Network::available()) {
+    if !skip::check("a_master_listens_on_a_host_of_a_network", Network::available()) {
         return;
     }
     let network = Network::new(2).expect("a network");
@@ -66,7 +66,7 @@ fn a_master_listens_on_a_host_of_a_network() {
     for address in network.host(0).addresses() {
         command.args(["--listen", &SocketAddr::new(address, 0).to_string()]);
     }
-    let mut master = Master::start(command).expect("a master");
+    let mut master = MasterProcess::start(command).expect("a master");
     assert_eq!(master.addresses().len(), network.host(0).addresses().count());
     master.terminate().expect("signals reach it");
     assert!(master.wait_exit(SOON).expect("exit").success());

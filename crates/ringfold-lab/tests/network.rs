@@ -1,4 +1,4 @@
-//! The network of namespaces does what it says.
+//! Tests of the network of namespaces.
 
 use ringfold_lab::usage::is_alive;
 use ringfold_lab::{Host, Network, Process, skip};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 const TCP: &str = env!("CARGO_BIN_EXE_lab-tcp");
 const SOON: Duration = Duration::from_secs(10);
-/// Long enough for a packet, its answer and a retransmission to have arrived if they could.
+/// Long enough for a packet, its reply and a retransmission.
 const SILENCE: Duration = Duration::from_millis(700);
 
 fn network(test: &str, hosts: usize) -> Option<Network> {
-    skip::unless(test, Network::available()).then(|| Network::new(hosts).expect("a network"))
+    skip::check(test, Network::available()).then(|| Network::new(hosts).expect("a network"))
 }
 
 fn listen(host: &Host, address: IpAddr) -> (Process, SocketAddr) {
@@ -37,7 +37,7 @@ fn connect(host: &Host, address: SocketAddr) -> Process {
     process
 }
 
-/// A line goes over and comes back.
+/// Sends a line and waits for its echo.
 fn assert_echo(process: &mut Process, line: &str) {
     process.send(line).expect("send");
     process.wait_for_line(&format!("echo {line}"), SOON).expect("an echo");
@@ -57,8 +57,8 @@ fn all_hosts_reach_each_other_over_both_families() {
 }
 
 #[test]
-fn a_cut_is_silent_concerns_one_pair_and_can_be_mended() {
-    let Some(network) = network("a_cut_is_silent_concerns_one_pair_and_can_be_mended", 3) else { return };
+fn a_cut_is_silent_affects_one_pair_and_can_be_undone() {
+    let Some(network) = network("a_cut_is_silent_affects_one_pair_and_can_be_undone", 3) else { return };
     for address in network.host(0).addresses() {
         let (_listener, address) = listen(network.host(0), address);
         let mut one = connect(network.host(1), address);
@@ -79,13 +79,13 @@ fn a_cut_is_silent_concerns_one_pair_and_can_be_mended() {
 }
 
 #[test]
-fn a_one_way_cut_leaves_the_other_way_open() {
-    let Some(network) = network("a_one_way_cut_leaves_the_other_way_open", 2) else { return };
+fn a_one_way_cut_leaves_the_other_direction_open() {
+    let Some(network) = network("a_one_way_cut_leaves_the_other_direction_open", 2) else { return };
     for address in network.host(0).addresses() {
         let (mut listener, address) = listen(network.host(0), address);
         let mut dialler = connect(network.host(1), address);
         assert_echo(&mut dialler, "before");
-        // The question arrives, the answer does not.
+        // The question arrives, the reply does not.
         network.cut_one_way(network.host(0), network.host(1)).expect("cut");
         dialler.send("question").expect("send");
         listener.wait_for_line("got question", SOON).expect("this way is open");
@@ -102,8 +102,8 @@ fn a_one_way_cut_leaves_the_other_way_open() {
 }
 
 #[test]
-fn a_link_that_is_down_cuts_a_host_off_until_it_is_up() {
-    let Some(network) = network("a_link_that_is_down_cuts_a_host_off_until_it_is_up", 3) else { return };
+fn a_host_is_unreachable_while_its_link_is_down() {
+    let Some(network) = network("a_host_is_unreachable_while_its_link_is_down", 3) else { return };
     for address in network.host(0).addresses() {
         let (_listener, address) = listen(network.host(0), address);
         let mut dialler = connect(network.host(1), address);
@@ -126,8 +126,8 @@ fn a_link_that_is_down_cuts_a_host_off_until_it_is_up() {
 }
 
 #[test]
-fn a_line_carries_as_much_as_its_rate_says() {
-    let Some(network) = network("a_line_carries_as_much_as_its_rate_says", 2) else { return };
+fn the_rate_of_a_link_is_limited() {
+    let Some(network) = network("the_rate_of_a_link_is_limited", 2) else { return };
     let (_listener, address) = listen(network.host(0), network.host(0).ipv4().into());
     let mut dialler = connect(network.host(1), address);
     let text = "x".repeat(1 << 20);
@@ -150,13 +150,13 @@ fn a_line_carries_as_much_as_its_rate_says() {
 }
 
 #[test]
-fn nothing_is_left_behind_by_a_test_that_panics() {
-    let Some(network) = network("nothing_is_left_behind_by_a_test_that_panics", 2) else { return };
+fn a_panicking_test_leaves_no_namespace_and_no_process() {
+    let Some(network) = network("a_panicking_test_leaves_no_namespace_and_no_process", 2) else { return };
     let (listener, _) = listen(network.host(0), network.host(0).ipv4().into());
     let (pid, namespaces) = (listener.pid(), network.namespaces());
     let exists = |name: &String| Path::new("/run/netns").join(name).exists();
     assert!(namespaces.len() == 3 && namespaces.iter().all(exists));
-    // What a test forgot to end is ended too.
+    // A forgotten process is ended too.
     std::mem::forget(listener);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
         let _network = network;
@@ -168,11 +168,11 @@ fn nothing_is_left_behind_by_a_test_that_panics() {
 }
 
 #[test]
-fn what_a_killed_test_left_behind_is_removed_by_the_next() {
-    if !skip::unless("what_a_killed_test_left_behind_is_removed_by_the_next", Network::available()) {
+fn the_namespaces_of_a_killed_test_are_removed_by_the_next() {
+    if !skip::check("the_namespaces_of_a_killed_test_are_removed_by_the_next", Network::available()) {
         return;
     }
-    // Its number is of a process that has ended.
+    // The id of a process that has ended.
     let mut ended = Command::new("true").spawn().expect("spawn");
     ended.wait().expect("wait");
     let (stale, live) =

@@ -1,28 +1,27 @@
-//! Runs on hosts whose cables are pulled and whose ways to each other are cut.
+//! Runs on hosts whose links go down and whose paths are cut.
 
-use crate::stage::{
-    SOON, admit, answers, assert_same, assert_steps_agree, do_all, let_in, master_on, peer_on, tell_all,
+use crate::fixture::{
+    SOON, admit, assert_same, assert_steps_agree, expect_all, join, master_on, peer_on, replies, send_all,
 };
-use ringfold_lab::cast::{Master, Peer};
+use ringfold_lab::programs::{MasterProcess, PeerProcess};
 use ringfold_lab::{Host, Network, skip};
 use std::net::{IpAddr, SocketAddr};
 
-/// A network whose host 0 has the master and whose other hosts have a peer each, all accepted; or the name of
-/// what is lacking was told.
-fn run(test: &str, peers: u32) -> Option<(Vec<Peer>, Master, Network)> {
-    if !skip::unless(test, Network::available()) {
+/// A network with the master on host 0 and an accepted peer on each other host; none if the test is skipped.
+fn run(test: &str, peers: u32) -> Option<(Vec<PeerProcess>, MasterProcess, Network)> {
+    if !skip::check(test, Network::available()) {
         return None;
     }
     let network = Network::new(peers as usize + 1).expect("a network");
-    let (peers, master) = play(&network, network.host(0).ipv4().into());
+    let (peers, master) = start(&network, network.host(0).ipv4().into());
     Some((peers, master, network))
 }
 
-fn play(network: &Network, address: IpAddr) -> (Vec<Peer>, Master) {
+fn start(network: &Network, address: IpAddr) -> (Vec<PeerProcess>, MasterProcess) {
     let master = master_on(network.host(0), SocketAddr::new(address, 0));
     let hosts = network.hosts().iter().skip(1);
     let peers = hosts.enumerate().map(|(number, host)| peer_on(host, number as u32, master.address()));
-    let mut peers: Vec<Peer> = peers.collect();
+    let mut peers: Vec<PeerProcess> = peers.collect();
     admit(&mut peers);
     (peers, master)
 }
@@ -35,114 +34,114 @@ fn host(network: &Network, number: usize) -> &Host {
 #[test]
 fn a_run_works_over_ipv6() {
     let test = "a_run_works_over_ipv6";
-    if !skip::unless(test, Network::available()) {
+    if !skip::check(test, Network::available()) {
         return;
     }
     let network = Network::new(4).expect("a network");
-    let Some(address) = network.host(0).ipv6() else { return skip::tell(test, "IPv6") };
-    let (mut peers, _master) = play(&network, address.into());
-    assert_same(&do_all(&mut peers, "reduce 1 100000"), 0..3);
-    do_all(&mut peers, "optimize");
-    assert_same(&do_all(&mut peers, "reduce 1 100000 step=1"), 0..3);
+    let Some(address) = network.host(0).ipv6() else { return skip::report(test, "IPv6") };
+    let (mut peers, _master) = start(&network, address.into());
+    assert_same(&expect_all(&mut peers, "reduce 1 100000"), 0..3);
+    expect_all(&mut peers, "optimize");
+    assert_same(&expect_all(&mut peers, "reduce 1 100000 step=1"), 0..3);
 }
 
 #[test]
-fn hosts_that_only_a_network_connects_share_no_memory() {
-    let test = "hosts_that_only_a_network_connects_share_no_memory";
+fn peers_on_different_hosts_share_no_memory() {
+    let test = "peers_on_different_hosts_share_no_memory";
     let Some((mut peers, master, network)) = run(test, 2) else { return };
     // Two peers on each host.
     for number in 2..4 {
         let mut newcomer = peer_on(host(&network, number - 2), number as u32, master.address());
-        let_in(&mut peers, &mut newcomer);
+        join(&mut peers, &mut newcomer);
         peers.push(newcomer);
     }
-    for answer in do_all(&mut peers, "world") {
-        assert_eq!((answer.number("world"), answer.number("shared")), (4, 1), "{answer}");
+    for reply in expect_all(&mut peers, "world") {
+        assert_eq!((reply.number("world"), reply.number("shared")), (4, 1), "{reply}");
     }
-    assert_same(&do_all(&mut peers, "reduce 1 300000"), 0..4);
+    assert_same(&expect_all(&mut peers, "reduce 1 300000"), 0..4);
 }
 
 #[test]
-fn others_go_on_when_the_link_of_a_peer_goes_down() {
-    let Some((mut peers, _master, network)) = run("others_go_on_when_the_link_of_a_peer_goes_down", 3) else {
+fn other_peers_continue_when_the_link_of_a_peer_goes_down() {
+    let Some((mut peers, _master, network)) = run("other_peers_continue_when_the_link_of_a_peer_goes_down", 3) else {
         return;
     };
-    tell_all(&mut peers, "loop until=200 pause=2 count=100000");
+    send_all(&mut peers, "loop until=200 pause=2 count=100000");
     peers[0].step(SOON, |step| step.number("revision") >= 20).expect("steps");
     network.link_down(host(&network, 1)).expect("down");
     peers[0].step(SOON, |step| step.number("world") == 2).expect("two go on");
     let mut cut_off = peers.remove(1);
-    for answer in answers(&mut peers, "loop") {
-        assert!(answer.is_ok() && answer.number("revision") == 200, "{answer}");
+    for reply in replies(&mut peers, "loop") {
+        assert!(reply.is_ok() && reply.number("revision") == 200, "{reply}");
     }
-    // Whoever is cut off does not wait for ever either.
-    let ended = cut_off.answer("loop", SOON).expect("it is told");
+    // The isolated peer gets an error too.
+    let ended = cut_off.reply("loop", SOON).expect("it is told");
     assert!(!ended.is_ok(), "{ended}");
     peers.push(cut_off);
     assert_steps_agree(&peers);
 }
 
 #[test]
-fn a_cut_between_two_peers_puts_nobody_out() {
-    let Some((mut peers, _master, network)) = run("a_cut_between_two_peers_puts_nobody_out", 4) else {
+fn a_cut_between_two_peers_evicts_no_peer() {
+    let Some((mut peers, _master, network)) = run("a_cut_between_two_peers_evicts_no_peer", 4) else {
         return;
     };
-    tell_all(&mut peers, "loop until=150 pause=2 count=100000");
+    send_all(&mut peers, "loop until=150 pause=2 count=100000");
     peers[0].step(SOON, |step| step.number("revision") >= 20).expect("steps");
     network.cut(host(&network, 0), host(&network, 1)).expect("cut");
-    for answer in answers(&mut peers, "loop") {
-        assert!(answer.is_ok() && answer.number("revision") == 150, "{answer}");
+    for reply in replies(&mut peers, "loop") {
+        assert!(reply.is_ok() && reply.number("revision") == 150, "{reply}");
     }
     assert_steps_agree(&peers);
-    assert_same(&do_all(&mut peers, "reduce 7 1000"), 0..4);
+    assert_same(&expect_all(&mut peers, "reduce 7 1000"), 0..4);
 }
 
 #[test]
-fn a_one_way_cut_between_two_peers_puts_nobody_out() {
-    let test = "a_one_way_cut_between_two_peers_puts_nobody_out";
+fn a_one_way_cut_between_two_peers_evicts_no_peer() {
+    let test = "a_one_way_cut_between_two_peers_evicts_no_peer";
     let Some((mut peers, _master, network)) = run(test, 4) else { return };
-    tell_all(&mut peers, "loop until=150 pause=2 count=100000");
+    send_all(&mut peers, "loop until=150 pause=2 count=100000");
     peers[0].step(SOON, |step| step.number("revision") >= 20).expect("steps");
     network.cut_one_way(host(&network, 2), host(&network, 3)).expect("cut");
-    for answer in answers(&mut peers, "loop") {
-        assert!(answer.is_ok() && answer.number("revision") == 150, "{answer}");
+    for reply in replies(&mut peers, "loop") {
+        assert!(reply.is_ok() && reply.number("revision") == 150, "{reply}");
     }
     assert_steps_agree(&peers);
-    assert_same(&do_all(&mut peers, "reduce 7 1000"), 0..4);
+    assert_same(&expect_all(&mut peers, "reduce 7 1000"), 0..4);
 }
 
 #[test]
-fn a_short_outage_of_a_way_costs_nobody_the_run() {
-    let Some((mut peers, _master, network)) = run("a_short_outage_of_a_way_costs_nobody_the_run", 3) else {
+fn a_short_outage_of_a_path_evicts_no_peer() {
+    let Some((mut peers, _master, network)) = run("a_short_outage_of_a_path_evicts_no_peer", 3) else {
         return;
     };
-    tell_all(&mut peers, "loop until=150 pause=2 count=100000");
+    send_all(&mut peers, "loop until=150 pause=2 count=100000");
     for revision in [20, 60, 100] {
         peers[0].step(SOON, |step| step.number("revision") >= revision).expect("steps");
         network.cut(host(&network, 0), host(&network, 1)).expect("cut");
         std::thread::sleep(std::time::Duration::from_millis(200));
         network.mend(host(&network, 0), host(&network, 1)).expect("mend");
     }
-    for answer in answers(&mut peers, "loop") {
-        assert!(answer.is_ok() && answer.number("revision") == 150, "{answer}");
+    for reply in replies(&mut peers, "loop") {
+        assert!(reply.is_ok() && reply.number("revision") == 150, "{reply}");
     }
-    assert_same(&do_all(&mut peers, "reduce 7 1000"), 0..3);
+    assert_same(&expect_all(&mut peers, "reduce 7 1000"), 0..3);
     assert_steps_agree(&peers);
 }
 
 #[test]
-fn peers_come_back_to_a_master_that_was_cut_off_for_a_while() {
-    let test = "peers_come_back_to_a_master_that_was_cut_off_for_a_while";
+fn peers_resume_with_a_master_whose_link_was_down() {
+    let test = "peers_resume_with_a_master_whose_link_was_down";
     let Some((mut peers, _master, network)) = run(test, 3) else { return };
-    tell_all(&mut peers, "loop until=150 pause=2");
+    send_all(&mut peers, "loop until=150 pause=2");
     peers[0].step(SOON, |step| step.number("revision") >= 20).expect("steps");
     network.link_down(network.host(0)).expect("down");
-    // Peers are put out after a second of silence; but a master that hears nobody at all suspects its own line.
+    // Peers are evicted after a second of silence. But a master that hears no peer at all suspects its own link.
     std::thread::sleep(std::time::Duration::from_millis(1_200));
     network.link_up(network.host(0)).expect("up");
-    for answer in answers(&mut peers, "loop") {
-        assert!(answer.is_ok() && answer.number("revision") == 150, "{answer}");
+    for reply in replies(&mut peers, "loop") {
+        assert!(reply.is_ok() && reply.number("revision") == 150, "{reply}");
     }
     assert_steps_agree(&peers);
-    assert_same(&do_all(&mut peers, "reduce 7 1000"), 0..3);
+    assert_same(&expect_all(&mut peers, "reduce 7 1000"), 0..3);
 }

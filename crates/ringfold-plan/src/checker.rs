@@ -69,11 +69,10 @@ pub struct CaseResult {
 }
 
 /// The amount of successful checks.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Proof {
-    /// The number of runs.
     pub runs: u64,
-    /// The number of events in them.
     pub events: u64,
 }
 
@@ -138,13 +137,12 @@ pub enum Problem {
 }
 
 /// An error, its case and schedule.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct Failure {
-    /// The case, in words.
     pub case: String,
     /// The order of events, if it was run.
     pub schedule: Option<Schedule>,
-    /// The error.
     pub problem: Problem,
 }
 

@@ -47,11 +47,10 @@ pub struct Choice {
 }
 
 /// A possible method.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
-    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Its cost.
     pub cost: Cost,
     /// The estimated time with the costs in the tuning.
     pub estimate_ns: u64,

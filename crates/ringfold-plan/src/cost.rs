@@ -66,31 +66,27 @@ pub struct Amount {
 }
 
 impl Amount {
+    fn zip(self, other: Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            bytes: f(self.bytes, other.bytes),
+            memory_bytes: f(self.memory_bytes, other.memory_bytes),
+            frames: f(self.frames, other.frames),
+        }
+    }
+
     /// The product with a number.
     pub fn times(self, n: u64) -> Self {
-        Self {
-            bytes: self.bytes.saturating_mul(n),
-            memory_bytes: self.memory_bytes.saturating_mul(n),
-            frames: self.frames.saturating_mul(n),
-        }
+        self.zip(self, |amount, _| amount.saturating_mul(n))
     }
 
     /// The sum.
     pub fn and(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes.saturating_add(other.bytes),
-            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
-            frames: self.frames.saturating_add(other.frames),
-        }
+        self.zip(other, u64::saturating_add)
     }
 
     /// The difference.
     pub fn without(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes.saturating_sub(other.bytes),
-            memory_bytes: self.memory_bytes.saturating_sub(other.memory_bytes),
-            frames: self.frames.saturating_sub(other.frames),
-        }
+        self.zip(other, u64::saturating_sub)
     }
 
     /// The cost of sending this amount, receiving another, and reducing a third.

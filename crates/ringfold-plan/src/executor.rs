@@ -96,11 +96,10 @@ pub enum StartError {
 }
 
 /// An operation that was not started, with its workspace.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StartRejection<W> {
-    /// Why.
     pub why: StartError,
-    /// Its workspace, returned to the caller.
     pub workspace: W,
 }
 

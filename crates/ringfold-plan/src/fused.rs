@@ -15,11 +15,10 @@ use ringfold_proto::id::Rank;
 use std::collections::VecDeque;
 
 /// A position in one rank's source or target.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RankOffset {
-    /// The rank.
     pub rank: Rank,
-    /// The first element.
     pub offset: u64,
 }
 

@@ -10,13 +10,13 @@ use ringfold_proto::link_message::LinkMessage;
 pub struct Ticket(pub u64);
 
 /// One of our slots, which another peer fills.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotId {
     /// The peer that fills it.
     pub from: PeerId,
     /// Slots belong to a pair and an epoch (R5).
     pub epoch: EpochId,
-    /// The slot number.
     pub index: u16,
 }
 

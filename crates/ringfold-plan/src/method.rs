@@ -24,7 +24,7 @@ use crate::layout::Layout;
 use crate::parts::{Chunking, Parts, Span};
 use crate::shape::GroupShape;
 use crate::step::Step;
-use ringfold_proto::descriptor::Descriptor;
+use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 
@@ -48,17 +48,14 @@ pub struct Method {
 }
 
 /// The input of a method.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
-    /// The operation.
     pub descriptor: &'a Descriptor,
-    /// The sizes of the parts.
     pub layout: &'a Layout,
     /// The rank to plan for.
     pub me: Rank,
-    /// The shape of the group.
     pub shape: &'a GroupShape,
-    /// The tuning of the group.
     pub tuning: &'a Tuning,
 }
 
@@ -66,6 +63,14 @@ impl Task<'_> {
     /// The number of ranks.
     pub fn world(&self) -> usize {
         self.shape.world()
+    }
+
+    /// The root of a broadcast or reduction.
+    fn root(&self) -> Rank {
+        match self.descriptor.collective {
+            Collective::Broadcast { root } | Collective::Reduce { root } => root,
+            _ => Rank(0),
+        }
     }
 
     /// The whole tensor.

@@ -1,4 +1,4 @@
-//! The executor's promises, kept between peers in one process.
+//! Tests of the executor with peers in one process.
 
 mod abort;
 mod credit;

@@ -1,4 +1,4 @@
-//! The checker must be able to fail: each of these plans is broken in one way, and it says how.
+//! The checker detects broken plans: each of these is broken in one way.
 
 use ringfold_plan::checker::{Case, ElementFault, Problem, Schedule, SchedulePolicy, Shares, Wait};
 use ringfold_plan::plan::Plan;
@@ -51,7 +51,7 @@ fn problem(case: &Case) -> Problem {
 }
 
 #[test]
-fn a_missing_step_is_a_frame_that_only_one_end_lists() {
+fn a_missing_step_is_a_frame_on_one_end_only() {
     let mut case = all_reduce(Algorithm::Ring, 3, 7);
     edit(&mut case, 1, |steps| steps.truncate(steps.len() - 1));
     assert!(matches!(flaw(&case), Flaw::Frames { to: Rank(1), expected: None, .. }));
@@ -65,7 +65,7 @@ fn a_missing_step_is_a_frame_that_only_one_end_lists() {
 }
 
 #[test]
-fn a_missing_send_leaves_its_receiver_waiting_by_name() {
+fn a_missing_send_is_a_deadlock_that_names_its_receiver() {
     let mut case = all_reduce(Algorithm::Ring, 2, 2);
     edit(&mut case, 0, |steps| steps[1].send = None);
     assert!(matches!(flaw(&case), Flaw::Frames { from: Rank(0), to: Rank(1), ordinal: 1, sent: None, .. }));
@@ -76,7 +76,7 @@ fn a_missing_send_leaves_its_receiver_waiting_by_name() {
 }
 
 #[test]
-fn swapped_frames_are_data_of_other_elements() {
+fn swapped_frames_are_detected() {
     let mut case = all_reduce(Algorithm::Ring, 2, 8);
     edit(&mut case, 0, |steps| steps.swap(0, 1));
     assert_eq!(case.check_structure(), Ok(()));
@@ -87,7 +87,7 @@ fn swapped_frames_are_data_of_other_elements() {
 }
 
 #[test]
-fn data_that_counts_twice_is_named() {
+fn duplicate_data_is_detected() {
     let mut case = all_reduce(Algorithm::Direct, 3, 3);
     edit(&mut case, 1, |steps| {
         let last = steps.iter().position(|step| step.settle).unwrap();
@@ -105,7 +105,7 @@ fn data_that_counts_twice_is_named() {
 }
 
 #[test]
-fn an_unfenced_overwrite_in_place_is_seen_when_flushes_are_late() {
+fn an_unfenced_overwrite_in_place_is_detected_with_late_flushes() {
     for (collective, algorithm, world, count, buffer) in [
         (Collective::AllReduce, Algorithm::OneShot, 3, 5, OpBuffer::Source),
         (Collective::ReduceScatter, Algorithm::Ring, 6, 12, OpBuffer::Scratch),
@@ -137,7 +137,7 @@ fn a_fence_that_waits_for_too_much_is_a_deadlock() {
 }
 
 #[test]
-fn an_operand_on_the_wrong_side_is_named() {
+fn an_operand_on_the_wrong_side_is_detected() {
     let mut case = all_reduce(Algorithm::Ring, 3, 3);
     edit(&mut case, 2, |steps| {
         for step in steps {
@@ -155,7 +155,7 @@ fn an_operand_on_the_wrong_side_is_named() {
 }
 
 #[test]
-fn a_circular_wait_is_reported_with_who_waits_for_whom() {
+fn a_circular_wait_is_reported_with_its_ranks() {
     let mut case = case(Collective::Barrier, Algorithm::Halving, 3, 0);
     for rank in 0..3 {
         edit(&mut case, rank, |steps| {
@@ -172,7 +172,7 @@ fn a_circular_wait_is_reported_with_who_waits_for_whom() {
 }
 
 #[test]
-fn averages_that_are_settled_twice_never_or_too_early_are_named() {
+fn averages_settled_twice_never_or_too_early_are_detected() {
     let of = |rank: usize, change: fn(&mut Step)| {
         let mut case = all_reduce(Algorithm::Ring, 3, 3);
         edit(&mut case, rank, |steps| steps.iter_mut().for_each(change));
@@ -187,7 +187,7 @@ fn averages_that_are_settled_twice_never_or_too_early_are_named() {
 }
 
 #[test]
-fn a_barrier_that_lets_go_too_early_is_named() {
+fn a_barrier_that_ends_too_early_is_detected() {
     let mut case = case(Collective::Barrier, Algorithm::Halving, 4, 0);
     for rank in 0..4 {
         edit(&mut case, rank, |steps| steps.truncate(2));
@@ -213,7 +213,7 @@ fn ranks_that_associate_differently_end_with_different_bits() {
 }
 
 #[test]
-fn traffic_beyond_the_methods_own_claim_is_counted() {
+fn traffic_beyond_the_stated_amount_is_detected() {
     let mut case = all_reduce(Algorithm::Direct, 2, 2);
     let region = Region { buffer: OpBuffer::Target, offset: 0, count: 1 };
     edit(&mut case, 0, |steps| {
@@ -228,7 +228,7 @@ fn traffic_beyond_the_methods_own_claim_is_counted() {
 }
 
 #[test]
-fn own_data_and_partial_results_are_not_mistaken_for_each_other() {
+fn own_data_and_partial_results_are_distinguished() {
     let mut case = all_reduce(Algorithm::Ring, 3, 3);
     case.in_place = true;
     edit(&mut case, 1, |steps| steps[0].region.buffer = OpBuffer::Target);
@@ -241,7 +241,7 @@ fn own_data_and_partial_results_are_not_mistaken_for_each_other() {
 }
 
 #[test]
-fn flaws_that_show_without_running_are_named() {
+fn static_flaws_are_detected() {
     let of = |change: fn(&mut Vec<Step>)| {
         let mut case = all_reduce(Algorithm::Halving, 4, 16);
         edit(&mut case, 1, change);
@@ -274,7 +274,7 @@ fn flaws_that_show_without_running_are_named() {
 }
 
 #[test]
-fn a_reduction_that_ends_elsewhere_than_at_the_root_is_named() {
+fn a_reduction_with_the_result_at_a_wrong_rank_is_detected() {
     let root = Rank(2);
     let mut case = case(Collective::Reduce { root }, Algorithm::Direct, 3, 6);
     edit(&mut case, 1, |steps| {
@@ -286,7 +286,7 @@ fn a_reduction_that_ends_elsewhere_than_at_the_root_is_named() {
 }
 
 #[test]
-fn a_piece_for_somebody_else_is_a_wrong_result() {
+fn a_piece_for_another_rank_is_a_wrong_result() {
     let mut case = case(Collective::AllToAll, Algorithm::Direct, 3, 9);
     edit(&mut case, 0, |steps| {
         let to = |rank| move |step: &Step| step.send == Some(Rank(rank));

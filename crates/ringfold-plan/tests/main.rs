@@ -1,4 +1,4 @@
-//! All integration tests of this crate, as one program: it is linked once. A new file needs a line here.
+//! All integration tests of this crate, linked once. A new file needs a line here.
 
 mod executor;
 mod faults;

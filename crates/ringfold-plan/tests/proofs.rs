@@ -1,4 +1,4 @@
-//! All plans, run through the executor, under the tightest windows.
+//! Runs all plans through the executor with minimal windows.
 
 use ringfold_plan::checker::{Case, Schedule, Shares, Sweep, check, shuffled};
 use ringfold_plan::choice::{choose, methods};
@@ -54,7 +54,7 @@ fn plans_in_member_order_give_the_same_bits_on_every_ring() {
 }
 
 #[test]
-fn quantised_and_reproducible_reductions_end_right_whatever_is_chosen() {
+fn quantised_and_reproducible_reductions_end_right_with_every_choice() {
     let quantization = Quantization { algorithm: QuantizationAlgorithm::MinMax, dtype: DType::U8 };
     for world in [2, 3, 5, 8] {
         for mesh in [true, false] {
@@ -74,7 +74,7 @@ fn quantised_and_reproducible_reductions_end_right_whatever_is_chosen() {
 }
 
 #[test]
-fn the_scratch_of_a_reduce_scatter_is_a_part_and_a_window_however_long_the_whole_is() {
+fn the_scratch_of_a_reduce_scatter_is_a_part_and_a_window_for_any_count() {
     for count in [1_000, 10_000, 100_000] {
         let base = Descriptor::all_reduce(count, DType::F32, ReduceOp::Sum);
         let descriptor = base.with_collective(Collective::ReduceScatter);
@@ -96,7 +96,7 @@ fn ticks(collective: Collective, algorithm: Algorithm, world: usize, count: u64)
 }
 
 #[test]
-fn long_messages_keep_every_edge_of_the_ring_busy_all_the_time() {
+fn long_messages_keep_every_edge_of_the_ring_busy() {
     // In a world of two, slots are granted behind data that goes the other way on the same link.
     for world in [3, 8, 17] {
         for chunks in [2, 5, 40] {
@@ -113,7 +113,7 @@ fn long_messages_keep_every_edge_of_the_ring_busy_all_the_time() {
 }
 
 #[test]
-fn short_messages_take_as_many_hops_as_their_plan_promises() {
+fn short_messages_take_the_hops_of_their_plan() {
     let broadcast = Collective::Broadcast { root: Rank(1) };
     let hops = |collective, algorithm, world| ticks(collective, algorithm, world, 2);
     assert_eq!(hops(Collective::AllReduce, Algorithm::OneShot, 8), 1);

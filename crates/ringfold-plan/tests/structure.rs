@@ -1,4 +1,4 @@
-//! Static promises of all plans.
+//! Static checks of all plans.
 
 use ringfold_plan::checker::shuffled;
 use ringfold_plan::choice::{methods, plan};
@@ -13,7 +13,7 @@ use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::Tuning;
 
 #[test]
-fn both_ends_of_every_pair_list_the_same_frames_in_all_plans() {
+fn both_ends_of_every_pair_have_the_same_frames_in_all_plans() {
     for world in 1..=17 {
         let root = Rank::from_index(world / 2);
         let mut shape = GroupShape::uniform(world);

@@ -57,7 +57,6 @@ impl Collective {
 pub struct Weight(u64);
 
 impl Weight {
-    /// The default weight.
     pub const ONE: Self = Self(0x3ff0_0000_0000_0000);
 
     /// A weight; `None` if it is negative, infinite or not a number.
@@ -65,7 +64,6 @@ impl Weight {
         (value.is_finite() && value >= 0.0).then(|| Self(value.to_bits()))
     }
 
-    /// The weight as a number.
     pub fn value(self) -> f64 {
         f64::from_bits(self.0)
     }
@@ -85,7 +83,6 @@ impl Default for Weight {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Descriptor {
     pub collective: Collective,
-    /// Elements of the whole.
     pub count: u64,
     pub dtype: DType,
     pub op: ReduceOp,
@@ -118,12 +115,10 @@ impl Descriptor {
         }
     }
 
-    /// Replaces the collective.
     pub fn with_collective(self, collective: Collective) -> Self {
         Self { collective, ..self }
     }
 
-    /// Bytes of the whole.
     pub fn bytes(&self) -> u64 {
         self.count.saturating_mul(self.dtype.bytes() as u64)
     }

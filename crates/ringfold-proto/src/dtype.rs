@@ -1,4 +1,5 @@
 //! Element types. A new one needs a line in the table here and one in that of the kernels.
+#![allow(missing_docs)] // Variants are named for what they are.
 
 use core::fmt;
 use serde::{Deserialize, Serialize};
@@ -6,11 +7,8 @@ use serde::{Deserialize, Serialize};
 /// The kind of number of an element. It decides which operations are supported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NumberKind {
-    /// Unsigned integer.
     Unsigned,
-    /// Signed integer.
     Signed,
-    /// Real floating point.
     Float,
     /// Complex floating point: supports sums, has no order.
     Complex,
@@ -26,15 +24,12 @@ macro_rules! dtypes {
         }
 
         impl DType {
-            /// All element types.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The size of one element.
             pub const fn bytes(self) -> usize {
                 match self { $(Self::$variant => $bytes,)* }
             }
 
-            /// The kind of number.
             pub const fn kind(self) -> NumberKind {
                 match self { $(Self::$variant => NumberKind::$kind,)* }
             }
@@ -53,29 +48,17 @@ macro_rules! dtypes {
 }
 
 dtypes! {
-    /// 8-bit unsigned integer.
     U8 = 0, "uint8", 1, Unsigned;
-    /// 8-bit signed integer.
     I8 = 1, "int8", 1, Signed;
-    /// 16-bit signed integer.
     I16 = 2, "int16", 2, Signed;
-    /// 16-bit unsigned integer.
     U16 = 3, "uint16", 2, Unsigned;
-    /// 32-bit unsigned integer.
     U32 = 4, "uint32", 4, Unsigned;
-    /// 32-bit signed integer.
     I32 = 5, "int32", 4, Signed;
-    /// 64-bit unsigned integer.
     U64 = 6, "uint64", 8, Unsigned;
-    /// 64-bit signed integer.
     I64 = 7, "int64", 8, Signed;
-    /// IEEE half precision.
     F16 = 8, "float16", 2, Float;
-    /// bfloat16.
     BF16 = 9, "bfloat16", 2, Float;
-    /// IEEE single precision.
     F32 = 10, "float32", 4, Float;
-    /// IEEE double precision.
     F64 = 11, "float64", 8, Float;
     /// Two single-precision floats.
     C64 = 12, "complex64", 8, Complex;

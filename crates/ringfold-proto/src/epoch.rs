@@ -12,18 +12,14 @@ use std::net::SocketAddr;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
     pub peer: PeerId,
-    /// Its name for errors and logs.
     pub name: String,
     /// The id of its host. Members with the same id try shared memory.
     pub host: u64,
-    /// The site, as the user set it.
     pub site: u32,
-    /// Its listening addresses.
     pub addresses: Vec<SocketAddr>,
 }
 
 impl Member {
-    /// Its id and name.
     pub fn peer_name(&self) -> PeerName {
         PeerName { peer: self.peer, name: self.name.clone() }
     }
@@ -39,7 +35,6 @@ pub struct EpochDescription {
     pub id: EpochId,
     /// The members, oldest first; a member's position is its rank.
     pub members: Vec<Member>,
-    /// The ring, as ranks.
     pub ring: Vec<Rank>,
     /// Whether all pairs get a link, not only those of the ring.
     pub mesh: bool,

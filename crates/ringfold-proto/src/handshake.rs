@@ -78,7 +78,6 @@ impl Identity {
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// No secret.
     pub const NONE: Self = Self(Vec::new());
 
     /// A join token. An empty token is no secret.
@@ -86,12 +85,10 @@ impl Secret {
         Self(token.as_bytes().to_vec())
     }
 
-    /// The key of an epoch.
     pub fn epoch_key(key: &[u8; 32]) -> Self {
         Self(key.to_vec())
     }
 
-    /// Whether there is no secret.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()
     }
@@ -165,7 +162,6 @@ impl HandshakeError {
         }
     }
 
-    /// The error for an invalid proof.
     fn bad_proof(purpose: Purpose) -> Self {
         if purpose == Purpose::Control { Self::BadToken } else { Self::NotAMember }
     }

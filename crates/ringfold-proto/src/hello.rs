@@ -30,21 +30,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// The versions that the dialler supports.
     pub versions: VersionRange,
-    /// The purpose of the connection.
     pub purpose: Purpose,
     /// Whether the dialler has a secret. It distinguishes a wrong token from a missing one.
     pub has_secret: bool,
-    /// The features that the dialler supports.
     pub features: Features,
     /// The run that it wants to join, zero for any.
     pub run: RunId,
-    /// The id of the dialler.
     pub session: PeerId,
     /// The epoch whose key is the secret; zeros on a control connection.
     pub epoch: EpochId,
-    /// Its part of the challenge: random and new.
     pub nonce: Nonce,
 }
 
@@ -65,10 +60,8 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// All purposes.
     pub const ALL: [Self; 5] = [Self::Control, Self::Data, Self::State, Self::Probe, Self::Window];
 
-    /// The purpose with this number.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|p| *p as u8 == number)
     }
@@ -94,7 +87,6 @@ pub struct VersionRange {
 }
 
 impl VersionRange {
-    /// The versions of this build.
     pub const SUPPORTED: Self = Self { min: 1, max: 1 };
 
     /// The newest version that both ends support.
@@ -110,7 +102,6 @@ impl VersionRange {
         (newest >= self.min.max(other.min)).then_some(newest)
     }
 
-    /// Whether a version is one of these.
     pub fn contains(self, version: u16) -> bool {
         (self.min..=self.max).contains(&version)
     }
@@ -134,12 +125,10 @@ impl Features {
     /// Data frames may carry a checksum of their payload.
     pub const CHECKSUM: Self = Self(1);
 
-    /// The features in both sets.
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Whether all of `other` is among these.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -160,17 +149,13 @@ impl fmt::Debug for Nonce {
 pub enum Status {
     /// Accepted so far.
     Ok,
-    /// No common version.
     Version,
-    /// The acceptor serves another run.
     WrongRun,
     /// The acceptor requires a secret, and the dialler has none.
     SecretMissing,
     /// The dialler has a secret, and the acceptor has none.
     SecretUnexpected,
-    /// The dialler's proof is invalid.
     BadProof,
-    /// The acceptor rejects the connection.
     Rejected(ConnectionRejection),
 }
 
@@ -212,7 +197,6 @@ impl Status {
         (21, Self::Rejected(ConnectionRejection::Closing)),
     ];
 
-    /// The number on the wire.
     pub fn number(self) -> u8 {
         match self {
             Self::Rejected(ConnectionRejection::Other(number)) => number,
@@ -252,7 +236,6 @@ pub struct Proof(pub [u8; 32]);
 /// The acceptor's answer to the proof, with its own proof.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
-    /// The answer to the proof.
     pub status: Status,
     /// The acceptor's proof that it knows the secret; zeros unless the status is [`Status::Ok`].
     pub proof: [u8; 32],
@@ -261,7 +244,6 @@ pub struct Verdict {
 /// Why a block is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidBlock {
-    /// Too few bytes.
     #[error("invalid block of {have} bytes: must be {need}")]
     Length { need: usize, have: usize },
     #[error("invalid magic")]
@@ -328,12 +310,9 @@ fn decode_layout<'b, L: FromBytes + KnownLayout + Immutable + Unaligned>(
 }
 
 impl Hello {
-    /// The size on the wire.
     pub const BYTES: usize = size_of::<HelloLayout>();
-    /// Its first bytes.
     pub const MAGIC: [u8; 8] = *b"RINGFOLD";
 
-    /// Encodes the block.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         zerocopy::transmute!(HelloLayout {
             magic: Self::MAGIC,
@@ -375,12 +354,10 @@ impl Hello {
 }
 
 impl Welcome {
-    /// The size on the wire.
     pub const BYTES: usize = size_of::<WelcomeLayout>();
     /// Its first bytes: not those of a hello, so that an echo is not mistaken for an answer.
     pub const MAGIC: [u8; 8] = *b"RFWELCOM";
 
-    /// Encodes the block.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         zerocopy::transmute!(WelcomeLayout {
             magic: Self::MAGIC,
@@ -414,19 +391,15 @@ impl Welcome {
 }
 
 impl Proof {
-    /// The size on the wire.
     pub const BYTES: usize = 32;
 }
 
 impl Verdict {
-    /// The size on the wire.
     pub const BYTES: usize = size_of::<VerdictLayout>();
     /// The bytes before the proof, which the proof covers.
     pub const COVERED_BYTES: usize = Self::BYTES - Proof::BYTES;
-    /// Its first bytes.
     pub const MAGIC: [u8; 8] = *b"RFVERDCT";
 
-    /// Encodes the block.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         zerocopy::transmute!(VerdictLayout {
             magic: Self::MAGIC,

@@ -45,7 +45,6 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All phases.
     pub const ALL: [Self; 4] = [Self::Topology, Self::Pending, Self::Optimise, Self::Sync];
 
     /// The phases in which all members of the run vote together.
@@ -74,7 +73,6 @@ impl fmt::Display for Phase {
 }
 
 impl RoundNumbers {
-    /// The count of a phase.
     pub fn of(mut self, phase: Phase) -> u64 {
         *self.of_mut(phase)
     }
@@ -167,7 +165,6 @@ pub enum Request {
 }
 
 impl Request {
-    /// The phase of the vote.
     pub fn phase(&self) -> Phase {
         match self {
             Self::UpdateTopology => Phase::Topology,
@@ -240,7 +237,6 @@ pub enum Outcome {
     Aborted(Cause),
 }
 
-/// The answer to a vote.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// The topology is updated, or optimised.
@@ -251,7 +247,6 @@ pub enum Answer {
     Synced(Revision),
     /// This peer's state was rejected, or could not be completed.
     StateRejected(crate::cause::StateRejection),
-    /// The vote failed. The round does not count.
     Failed(Cause),
 }
 

@@ -52,9 +52,7 @@ pub struct SyncOffer {
 /// The result of an election for one peer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SyncVerdict {
-    /// Its offer was rejected.
     Rejected(StateRejection),
-    /// It holds or fetches the elected content.
     Elected(Assignment),
 }
 
@@ -75,6 +73,5 @@ pub struct Assignment {
 pub struct FetchItem {
     /// Its index in the peer's entries.
     pub entry: u32,
-    /// The hash of its contents.
     pub hash: u128,
 }

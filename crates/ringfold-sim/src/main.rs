@@ -1,9 +1,10 @@
 //! Command line of the simulator.
 
 use clap::Parser;
-use ringfold_sim::PlantedBug;
+use ringfold_sim::{PlantedBug, RunReport};
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -66,14 +67,14 @@ fn replay(seed: u64, options: &Options) -> ExitCode {
 /// The totals of many runs.
 #[derive(Default)]
 struct Totals {
-    next: AtomicU64,
-    steps: AtomicU64,
-    committed: AtomicU64,
-    aborted: AtomicU64,
-    synced: AtomicU64,
-    violated: AtomicU64,
+    seeds: u64,
+    steps: u64,
+    committed: u64,
+    aborted: u64,
+    synced: u64,
+    violated: u64,
     /// When progress was last printed, in seconds.
-    printed_at: AtomicU64,
+    printed_at: u64,
 }
 
 /// The interval of progress lines.
@@ -83,50 +84,53 @@ fn run_many(options: &Options) -> ExitCode {
     let (low, high) = options.seeds;
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let jobs = if options.jobs == 0 { cores } else { options.jobs };
-    let totals = Totals { next: AtomicU64::new(low), ..Totals::default() };
-    let start = Instant::now();
+    let (next, totals, start) = (AtomicU64::new(low), Mutex::new(Totals::default()), Instant::now());
+    let run_seeds = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= high || totals.lock().expect("no run panicked").violated >= options.violations {
+                return;
+            }
+            let report = ringfold_sim::run(seed, options.plant);
+            totals.lock().expect("no run panicked").add(&report, options, start);
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..jobs {
-            scope.spawn(|| run_seeds(options, &totals, start));
+            scope.spawn(run_seeds);
         }
     });
     let seconds = start.elapsed().as_secs_f64();
-    let ran = totals.next.load(Ordering::Relaxed).min(high) - low;
-    let violated = totals.violated.load(Ordering::Relaxed);
+    let Totals { seeds, steps, committed, aborted, synced, violated, .. } =
+        totals.into_inner().expect("no run panicked");
     println!(
-        "{ran} seeds in {seconds:.1} s ({:.0} seeds/s, {:.0} steps/s): {} reduces committed, {} aborted, {} syncs, {violated} seeds with violations",
-        ran as f64 / seconds,
-        totals.steps.load(Ordering::Relaxed) as f64 / seconds,
-        totals.committed.load(Ordering::Relaxed),
-        totals.aborted.load(Ordering::Relaxed),
-        totals.synced.load(Ordering::Relaxed),
+        "{seeds} seeds in {seconds:.1} s ({:.0} seeds/s, {:.0} steps/s): {committed} reduces committed, {aborted} aborted, {synced} syncs, {violated} seeds with violations",
+        seeds as f64 / seconds,
+        steps as f64 / seconds,
     );
     if violated == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run_seeds(options: &Options, totals: &Totals, start: Instant) {
-    let (low, high) = options.seeds;
-    loop {
-        let seed = totals.next.fetch_add(1, Ordering::Relaxed);
-        if seed >= high || totals.violated.load(Ordering::Relaxed) >= options.violations {
-            return;
-        }
-        let report = ringfold_sim::run(seed, options.plant);
-        totals.steps.fetch_add(report.steps, Ordering::Relaxed);
-        totals.committed.fetch_add(report.committed, Ordering::Relaxed);
-        totals.aborted.fetch_add(report.aborted, Ordering::Relaxed);
-        totals.synced.fetch_add(report.synced, Ordering::Relaxed);
+impl Totals {
+    /// Adds a run, and prints its violation and the progress.
+    fn add(&mut self, report: &RunReport, options: &Options, start: Instant) {
+        self.seeds += 1;
+        self.steps += report.steps;
+        self.committed += report.committed;
+        self.aborted += report.aborted;
+        self.synced += report.synced;
         if let Some(violation) = report.violations.first() {
-            totals.violated.fetch_add(1, Ordering::Relaxed);
-            let planted = options.plant.map(|bug| format!(" --plant {bug:?}")).unwrap_or_default();
+            self.violated += 1;
+            let (seed, planted) =
+                (report.seed, options.plant.map(|bug| format!(" --plant {bug:?}")).unwrap_or_default());
             println!("seed {seed}: VIOLATION {violation}");
             println!("  replay: cargo run --release -p ringfold-sim -- --seed {seed}{planted}");
         }
-        let (done, seconds) = (seed - low + 1, start.elapsed().as_secs());
-        if seconds >= totals.printed_at.load(Ordering::Relaxed) + PROGRESS_SECONDS
-            && totals.printed_at.swap(seconds, Ordering::Relaxed) != seconds
-        {
-            eprintln!("{done} of {} seeds, {:.0}/s", high - low, done as f64 / start.elapsed().as_secs_f64());
+        let elapsed = start.elapsed();
+        if elapsed.as_secs() >= self.printed_at + PROGRESS_SECONDS {
+            self.printed_at = elapsed.as_secs();
+            let (seeds, all) = (self.seeds, options.seeds.1 - options.seeds.0);
+            eprintln!("{seeds} of {all} seeds, {:.0}/s", seeds as f64 / elapsed.as_secs_f64());
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::symbol::{Contribution, Symbol};
 use ringfold_proto::epoch::{Attributes, EpochDescription};
 use ringfold_proto::id::{CallId, EpochId, GroupId, OpId, Revision};
 use ringfold_proto::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A violated guarantee.
@@ -65,7 +65,7 @@ pub enum OpObservation {
 #[derive(Clone, Debug)]
 pub struct SyncObservation {
     /// The incarnation of the master that answered.
-    pub life: u64,
+    pub incarnation: u64,
     pub group: GroupId,
     pub round: u64,
     pub revision: Revision,
@@ -97,11 +97,11 @@ pub struct Oracle {
     /// The first observation of each sync and its peer; by incarnation of the master, group and round.
     syncs: BTreeMap<(u64, GroupId, u64), (usize, SyncObservation)>,
     resets: BTreeMap<GroupId, u64>,
-    /// Peers that died or were evicted.
-    gone: BTreeMap<usize, Time>,
-    master_lives: u64,
+    /// Peers whose process has ended.
+    ended: BTreeSet<usize>,
+    master_starts: u64,
     /// Counts the times that a master forgot its groups: by restarting, or by restoring an earlier incarnation.
-    sync_lives: u64,
+    incarnations: u64,
     pub violations: Vec<Violation>,
     pub committed: u64,
     pub aborted: u64,
@@ -116,18 +116,18 @@ impl Oracle {
 
     /// The master started.
     pub fn master_started(&mut self) {
-        self.master_lives += 1;
-        self.sync_lives += 1;
+        self.master_starts += 1;
+        self.incarnations += 1;
     }
 
     /// The master restores an earlier incarnation, and forgets its own groups.
     pub fn restore_began(&mut self) {
-        self.sync_lives += 1;
+        self.incarnations += 1;
     }
 
     /// A process ended.
-    pub fn gone(&mut self, now: Time, peer: usize) {
-        self.gone.insert(peer, now);
+    pub fn process_ended(&mut self, peer: usize) {
+        self.ended.insert(peer);
         self.calls.retain(|(p, _), _| *p != peer);
     }
 
@@ -236,7 +236,7 @@ impl Oracle {
             self.report_violation(now, Guarantee::WorldSizesAgree, what);
         }
         // Another incarnation of the master may know fewer peers of other groups.
-        if seen != world && self.master_lives <= 1 {
+        if seen != world && self.master_starts <= 1 {
             let what = format!("after {op} p{first} sees {seen:?}, p{peer} sees {world:?}");
             self.report_violation(now, Guarantee::WorldSizesAgree, what);
         }
@@ -255,8 +255,8 @@ impl Oracle {
     }
 
     /// The number of the current incarnation of the master.
-    pub fn sync_life(&self) -> u64 {
-        self.sync_lives
+    pub fn incarnation(&self) -> u64 {
+        self.incarnations
     }
 
     /// A peer completed a sync.
@@ -264,7 +264,8 @@ impl Oracle {
         self.synced += 1;
         let (group, round, revision) = (seen.group, seen.round, seen.revision);
         let resets = self.resets.get(&group).copied().unwrap_or(0);
-        let previous = self.syncs.get(&(seen.life, group, round.wrapping_sub(1))).map(|(_, s)| s.revision);
+        let previous =
+            self.syncs.get(&(seen.incarnation, group, round.wrapping_sub(1))).map(|(_, s)| s.revision);
         if let (Some(before), 0) = (previous, resets)
             && revision != before
             && revision.0 != before.0 + 1
@@ -274,7 +275,7 @@ impl Oracle {
         }
         let (first, same) = {
             let (first, before) =
-                self.syncs.entry((seen.life, group, round)).or_insert_with(|| (peer, seen.clone()));
+                self.syncs.entry((seen.incarnation, group, round)).or_insert_with(|| (peer, seen.clone()));
             (*first, before.revision == revision && before.contents == seen.contents)
         };
         if !same {
@@ -290,7 +291,7 @@ impl Oracle {
             let committed: Vec<_> =
                 history.seen.iter().filter(|(_, s)| matches!(s, OpObservation::Committed(_))).collect();
             // A restarted master cannot know what a member saw that does not return (R8).
-            let excused = |peer: &usize| self.master_lives > 1 && self.gone.contains_key(peer);
+            let excused = |peer: &usize| self.master_starts > 1 && self.ended.contains(peer);
             let aborted = history.seen.iter().filter(|(p, s)| **s == OpObservation::Aborted && !excused(p));
             if let (Some((one, _)), Some((other, _))) =
                 (committed.iter().find(|(p, _)| !excused(p)), aborted.clone().next())

@@ -106,7 +106,7 @@ pub struct Simulation {
     /// Votes that arrived, for planted bugs.
     votes: BTreeMap<OpId, BTreeSet<ConnId>>,
     /// The incarnation of the master that answered a sync.
-    sync_lives: BTreeMap<(Option<Node>, CallId), u64>,
+    sync_incarnations: BTreeMap<(Option<Node>, CallId), u64>,
     calm: bool,
     log_lines: Option<Vec<String>>,
     steps: u64,
@@ -146,7 +146,7 @@ impl Simulation {
             planted_bug,
             contributions: 0,
             votes: BTreeMap::new(),
-            sync_lives: BTreeMap::new(),
+            sync_incarnations: BTreeMap::new(),
             calm: false,
             log_lines: logs.then(Vec::new),
             steps: 0,

@@ -77,11 +77,10 @@ impl NodeCount {
 /// let edge = Edge { from: NodeIndex(0), to: NodeIndex(1) };
 /// assert_eq!(edge.reversed().to_string(), "#1→#0");
 /// ```
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Edge {
-    /// The sender.
     pub from: NodeIndex,
-    /// The receiver.
     pub to: NodeIndex,
 }
 

@@ -115,11 +115,10 @@ impl Tour {
 }
 
 /// The slowest edge of a ring.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlowestEdge {
-    /// The edge.
     pub edge: Edge,
-    /// Its bandwidth.
     pub bandwidth: Bandwidth,
 }
 

@@ -17,14 +17,13 @@ pub struct Work {
 }
 
 enum Kind {
-    Plain(Plain),
+    /// An all-reduce of host memory.
+    Plain {
+        engine: Arc<Engine>,
+        call: CallId,
+        end: Mutex<Option<WorkEnd>>,
+    },
     Staged(StagedWork),
-}
-
-struct Plain {
-    engine: Arc<Engine>,
-    call: CallId,
-    end: Mutex<Option<WorkEnd>>,
 }
 
 /// The result of an all-reduce, and its memory until it is taken.
@@ -41,7 +40,7 @@ impl From<Ended> for WorkEnd {
 
 impl Work {
     pub(crate) fn new(engine: Arc<Engine>, call: CallId) -> Self {
-        Self { kind: Kind::Plain(Plain { engine, call, end: Mutex::new(None) }) }
+        Self { kind: Kind::Plain { engine, call, end: Mutex::new(None) } }
     }
 
     pub(crate) fn staged(work: StagedWork) -> Self {
@@ -51,7 +50,9 @@ impl Work {
     /// Waits for the end of the operation. May be called again.
     pub fn wait(&self) -> Result<ReduceInfo, Error> {
         match &self.kind {
-            Kind::Plain(plain) => plain.wait(),
+            Kind::Plain { engine, call, end } => {
+                end.lock().get_or_insert_with(|| engine.wait(*call).into()).result.clone()
+            }
             Kind::Staged(work) => work.wait(),
         }
     }
@@ -60,7 +61,14 @@ impl Work {
     pub fn wait_for(&self, timeout: Duration) -> Option<Result<ReduceInfo, Error>> {
         let Some(until) = Instant::now().checked_add(timeout) else { return Some(self.wait()) };
         match &self.kind {
-            Kind::Plain(plain) => plain.wait_until(until),
+            Kind::Plain { engine, call, end } => {
+                // A thread in `wait` holds the lock.
+                let mut end = end.try_lock_until(until)?;
+                if end.is_none() {
+                    *end = Some(engine.wait_until(*call, Some(until))?.into());
+                }
+                end.as_ref().map(|end| end.result.clone())
+            }
             Kind::Staged(work) => work.wait_until(until),
         }
     }
@@ -68,7 +76,9 @@ impl Work {
     /// Whether the operation has ended.
     pub fn is_done(&self) -> bool {
         match &self.kind {
-            Kind::Plain(plain) => plain.is_done(),
+            Kind::Plain { engine, call, end } => {
+                end.try_lock().is_some_and(|end| end.is_some()) || engine.has_ended(*call)
+            }
             Kind::Staged(work) => work.is_done(),
         }
     }
@@ -77,36 +87,19 @@ impl Work {
     pub(crate) fn finish(self) -> (Result<ReduceInfo, Error>, Option<Buffers>) {
         let result = self.wait();
         let buffers = match &self.kind {
-            Kind::Plain(plain) => plain.end.lock().as_mut().and_then(|end| end.buffers.take()),
+            Kind::Plain { end, .. } => end.lock().as_mut().and_then(|end| end.buffers.take()),
             Kind::Staged(work) => work.take_buffers(),
         };
         (result, buffers)
     }
 }
 
-impl Plain {
-    fn wait(&self) -> Result<ReduceInfo, Error> {
-        let mut end = self.end.lock();
-        end.get_or_insert_with(|| self.engine.wait(self.call).into()).result.clone()
-    }
-
-    fn wait_until(&self, until: Instant) -> Option<Result<ReduceInfo, Error>> {
-        let mut end = self.end.lock();
-        if end.is_none() {
-            *end = Some(self.engine.wait_until(self.call, Some(until))?.into());
-        }
-        end.as_ref().map(|end| end.result.clone())
-    }
-
-    fn is_done(&self) -> bool {
-        self.end.try_lock().is_some_and(|end| end.is_some()) || self.engine.has_ended(self.call)
-    }
-}
-
-impl Drop for Plain {
+impl Drop for Work {
     fn drop(&mut self) {
-        if self.end.get_mut().is_none() {
-            self.engine.abandon(self.call);
+        if let Kind::Plain { engine, call, end } = &mut self.kind
+            && end.get_mut().is_none()
+        {
+            engine.abandon(*call);
         }
     }
 }

@@ -76,7 +76,7 @@ impl AddressExchange for MemoryExchange {
 
 #[test]
 fn ranks_connect_by_an_address_exchange_with_stale_content() {
-    let gone = BootstrapListener::open().unwrap().announcement();
+    let closed = BootstrapListener::open().unwrap().announcement();
     let silent = BootstrapListener::open().unwrap();
     let silent_text = silent.announcement();
     // A wrong secret for a listener that another group uses.
@@ -93,7 +93,7 @@ fn ranks_connect_by_an_address_exchange_with_stale_content() {
             hosts.cancel_when(Duration::from_millis(5), move || ends.load(Ordering::Relaxed)).connect()
         })
     };
-    for stale in ["", "something else altogether", &gone, &silent_text, &wrong] {
+    for stale in ["", "not an announcement", &closed, &silent_text, &wrong] {
         let exchange = MemoryExchange::with(stale);
         let at = Bootstrap::Exchange(exchange.clone());
         each(3, |rank| {
@@ -190,9 +190,9 @@ fn a_listener_can_be_used_again_after_a_failed_bootstrap() {
 fn connect_can_be_cancelled() {
     let listener = BootstrapListener::open().unwrap();
     let silent = Bootstrap::Announcement(listener.announcement());
-    let nobody = Bootstrap::Exchange(Arc::new(MemoryExchange::default()));
+    let empty = Bootstrap::Exchange(Arc::new(MemoryExchange::default()));
     let alone = Bootstrap::Listener(BootstrapListener::open().unwrap());
-    for (rank, at) in [(1, silent), (1, nobody), (0, alone)] {
+    for (rank, at) in [(1, silent), (1, empty), (0, alone)] {
         let begun = Instant::now();
         let must_end = move || begun.elapsed() > Duration::from_millis(150);
         let error =

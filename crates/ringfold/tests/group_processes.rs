@@ -1,4 +1,4 @@
-//! Groups of fixed ranks whose ranks are processes that are killed, stopped or late, or that meet hostile connections.
+//! Groups of fixed ranks whose ranks are processes that are killed, stopped or late, or that get hostile connections.
 
 mod bootstrap;
 mod cleanup;

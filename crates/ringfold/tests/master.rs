@@ -303,11 +303,11 @@ fn an_unreachable_member_is_evicted_and_the_master_continues() {
     let (_master, address) = running(local());
     let (mut first, mut second, epoch) = pair(address);
     first.send_numbered(ToMaster::LinkTrouble { epoch, peer: second.peer, direction: Direction::Both });
-    let told = second.await_message(|m| match m {
+    let reason = second.await_message(|m| match m {
         ToPeer::Removed { reason } => Some(reason.clone()),
         _ => None,
     });
-    assert_eq!(told, Removal::Departed(Departure::Unreachable));
+    assert_eq!(reason, Removal::Departed(Departure::Unreachable));
     assert_ne!(first.await_open(), epoch);
     first.round_trip();
 }
@@ -337,11 +337,11 @@ fn invalid_input_is_rejected_and_disturbs_no_member() {
     }
     let mut invalid = Client::join(address);
     invalid.stream.write_all(&[3, 0, 0, 0, 255, 255, 255]).unwrap();
-    let told = invalid.await_message(|m| match m {
+    let reason = invalid.await_message(|m| match m {
         ToPeer::Removed { reason } => Some(reason.clone()),
         _ => None,
     });
-    assert!(matches!(told, Removal::Disconnected(_)), "{told}");
+    assert!(matches!(reason, Removal::Disconnected(_)), "{reason}");
     assert_eq!(invalid.next(), None);
     member.round_trip();
 }
@@ -352,11 +352,11 @@ fn oversized_frames_are_rejected_before_they_are_read() {
     let mut member = Client::join_first(address);
     let mut client = Client::dial(address, "", RunId(0)).unwrap();
     client.stream.write_all(&(CONTROL_BYTES_MAX as u32 + 1).to_le_bytes()).unwrap();
-    let told = client.await_message(|m| match m {
+    let reason = client.await_message(|m| match m {
         ToPeer::Removed { reason } => Some(reason.clone()),
         _ => None,
     });
-    assert!(matches!(told, Removal::Disconnected(_)), "{told}");
+    assert!(matches!(reason, Removal::Disconnected(_)), "{reason}");
     assert_eq!(client.next(), None);
     member.round_trip();
 }
@@ -414,11 +414,11 @@ fn a_connection_without_a_join_is_closed() {
     let brief = Timing { silence_max: Duration::from_millis(200), ..Timing::default() };
     let (_master, address) = running(local().timing(brief));
     let mut silent = Client::dial(address, "", RunId(0)).unwrap();
-    let told = silent.await_message(|m| match m {
+    let reason = silent.await_message(|m| match m {
         ToPeer::Removed { reason } => Some(reason.clone()),
         _ => None,
     });
-    assert!(matches!(told, Removal::Disconnected(_)), "{told}");
+    assert!(matches!(reason, Removal::Disconnected(_)), "{reason}");
     assert_eq!(silent.next(), None);
     let mut rash = Client::dial(address, "", RunId(0)).unwrap();
     rash.send_numbered(ToMaster::Leave);
@@ -598,7 +598,7 @@ fn without_descriptors_the_master_waits_and_does_not_spin() {
 fn a_crash_between_two_messages_of_a_commit() {
     let mut process = Process::start("master::child_crashes_at_the_second_commit", "ulimit -c 0;");
     let (mut first, mut second, epoch) = pair(process.address);
-    let mut told = 0;
+    let mut received = 0;
     for seq in 0..2 {
         let op = OpId { epoch, tag: Tag(0), seq: Seq(seq) };
         for client in [&mut first, &mut second] {
@@ -609,13 +609,13 @@ fn a_crash_between_two_messages_of_a_commit() {
             while let Some(message) = client.next() {
                 if let ToPeer::Decided { op: of, outcome: Outcome::Committed, .. } = message {
                     assert_eq!(of, op);
-                    told += 1;
+                    received += 1;
                     break;
                 }
             }
         }
     }
-    assert_eq!(told, 3, "both received the first commit, one the second");
+    assert_eq!(received, 3, "both received the first commit, one the second");
     let end = Instant::now() + TIMEOUT;
     while process.child.try_wait().unwrap().is_none() {
         assert!(Instant::now() < end, "the master did not crash");

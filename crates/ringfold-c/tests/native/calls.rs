@@ -1,4 +1,4 @@
-//! What the functions promise to their callers.
+//! Tests of the functions of pccl.h.
 
 use crate::compiler::{Language, Source};
 use crate::running::Running;
@@ -14,7 +14,7 @@ fn scenario(name: &str) {
 }
 
 #[test]
-fn every_misuse_has_its_result() {
+fn every_misuse_returns_its_result() {
     run(&Source::program("misuse.c", Language::C99));
 }
 
@@ -24,12 +24,12 @@ fn the_static_library_does_the_same() {
 }
 
 #[test]
-fn masters_come_and_go_on_one_port() {
+fn masters_can_reuse_one_port() {
     run(&Source::program("masters.c", Language::C99));
 }
 
 #[test]
-fn only_who_knows_the_token_is_let_in() {
+fn only_peers_with_the_token_are_accepted() {
     run(&Source::program("tokens.c", Language::C99));
 }
 
@@ -74,12 +74,12 @@ fn groups_reduce_among_themselves() {
 }
 
 #[test]
-fn survivors_get_their_buffers_back_and_go_on_when_a_peer_leaves() {
+fn buffers_are_restored_and_survivors_continue_when_a_peer_leaves() {
     scenario("a_peer_that_leaves");
 }
 
 #[test]
-fn world_sizes_are_fresh_when_the_master_never_heard_of_what_failed() {
+fn world_sizes_are_current_after_a_failure_unknown_to_the_master() {
     scenario("a_peer_that_leaves_at_once");
 }
 
@@ -88,9 +88,9 @@ fn a_call_ends_when_its_communicator_is_destroyed() {
     scenario("calls_end_when_their_communicator_is_destroyed");
 }
 
-/// Takes as long as a peer looks for a lost master.
+/// Takes as long as a peer searches for a lost master.
 #[test]
-fn a_peer_whose_master_is_gone_for_good_is_told_so() {
+fn a_peer_gets_an_error_when_its_master_is_lost() {
     let program = Source::program("collectives.cpp", Language::Cpp17).compile();
     Running::start(&program, &["a_peer_without_a_master"]).succeed(Duration::from_secs(600));
 }

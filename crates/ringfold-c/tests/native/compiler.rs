@@ -1,4 +1,4 @@
-//! The C and C++ compilers, and what they make of the programs beside these tests.
+//! Compiles the C and C++ programs of these tests.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-/// A language as the compilers know it.
+/// A language standard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Language {
     C99,
@@ -115,24 +115,23 @@ impl Source {
     }
 }
 
-/// Runs a tool to its end, which must be a good one.
+/// Runs a tool, which must succeed.
 pub fn succeed(command: &mut Command) -> String {
     let tool = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().unwrap_or_else(|error| {
-        panic!("{tool} can't be started ({error}); these tests need it: install {tool}")
-    });
-    let said =
+    let output =
+        command.output().unwrap_or_else(|error| panic!("cannot start {tool} ({error}): install {tool}"));
+    let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?} ended with {}:\n{said}", output.status);
-    said
+    assert!(output.status.success(), "{command:?} ended with {}:\n{text}", output.status);
+    text
 }
 
-/// Where cargo puts the library when it builds these tests: beside them.
+/// The directory of the library: next to these tests.
 pub fn libraries() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// A directory that holds the library under the name that programs ask for when they start.
+/// A directory with the library under its SONAME.
 pub fn runtime_libraries() -> PathBuf {
     let folder = scratch().join("runtime");
     fs::create_dir_all(&folder).unwrap();
@@ -148,14 +147,14 @@ fn library(name: &str) -> PathBuf {
     libraries().join(name)
 }
 
-/// A folder for what these tests make.
+/// A directory for the output of these tests.
 pub fn scratch() -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// The project.
+/// The root of the project.
 pub fn root() -> PathBuf {
     manifest().ancestors().nth(2).unwrap().to_owned()
 }

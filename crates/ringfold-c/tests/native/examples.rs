@@ -1,17 +1,17 @@
-//! The project's examples, with a master of their own.
+//! Runs the C and C++ examples, with their own master.
 
 use crate::compiler::{Language, Source};
 use crate::running::{Running, RunningMaster};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn three_peers_finish(example: &Source) {
     let program = example.compile();
     let master = RunningMaster::start(0);
     let peers: Vec<_> = (0..3).map(|_| Running::start(&program, &[&master.address])).collect();
     for peer in peers {
-        peer.succeed(PATIENCE);
+        peer.succeed(TIMEOUT);
     }
     master.stop();
 }
@@ -37,12 +37,12 @@ fn concurrent_reduces_in_cpp_finish() {
 }
 
 #[test]
-fn who_joins_late_in_c_ends_with_the_same_weights() {
+fn a_late_peer_in_c_ends_with_the_same_weights() {
     late_peers_finish(&Source::example("c/joining_late.c", Language::C99));
 }
 
 #[test]
-fn who_joins_late_in_cpp_ends_with_the_same_weights() {
+fn a_late_peer_in_cpp_ends_with_the_same_weights() {
     late_peers_finish(&Source::example("cpp/joining_late.cpp", Language::Cpp17));
 }
 
@@ -51,13 +51,13 @@ fn late_peers_finish(example: &Source) {
     let master = RunningMaster::start(0);
     let arguments = [master.address.as_str(), "60"];
     let mut first = Running::start(&program, &arguments);
-    first.wait_for("step 5 ", PATIENCE);
+    first.wait_for("step 5 ", TIMEOUT);
     let mut second = Running::start(&program, &arguments);
-    second.wait_for("joined at step", PATIENCE);
+    second.wait_for("joined at step", TIMEOUT);
     let mut third = Running::start(&program, &arguments);
-    third.wait_for("joined at step", PATIENCE);
+    third.wait_for("joined at step", TIMEOUT);
     for peer in [first, second, third] {
-        peer.succeed(PATIENCE);
+        peer.succeed(TIMEOUT);
     }
     master.stop();
 }

@@ -1,4 +1,4 @@
-//! What the headers promise to the compilers.
+//! Tests of the headers.
 
 use crate::compiler::{Language, Source};
 use crate::running::Running;

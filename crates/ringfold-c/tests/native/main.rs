@@ -1,4 +1,4 @@
-//! Programs in C and C++, compiled against the headers, linked with the library, and run.
+//! Programs in C and C++ that are compiled, linked with the library, and run.
 
 mod calls;
 mod compiler;

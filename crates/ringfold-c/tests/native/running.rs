@@ -1,4 +1,4 @@
-//! Programs that run: each has a deadline, and none outlives its test.
+//! Running programs. Each has a deadline, and none outlives its test.
 
 use crate::compiler::{self, Language, Source};
 use std::fs::{self, File};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A process that is killed when this is dropped.
+/// A process. Dropping it kills it.
 pub struct Running {
     child: Child,
     what: String,
@@ -38,15 +38,15 @@ impl Running {
     }
 
     /// Ends its input, and waits for an end with exit code 0.
-    pub fn succeed(mut self, patience: Duration) {
+    pub fn succeed(mut self, timeout: Duration) {
         drop(self.child.stdin.take());
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
             match self.child.try_wait().unwrap() {
                 Some(status) if status.success() => return,
-                Some(status) => panic!("{} ended with {status}\n{}", self.what, self.said()),
+                Some(status) => panic!("{} ended with {status}\n{}", self.what, self.output()),
                 None if Instant::now() >= deadline => {
-                    panic!("{} did not end within {patience:?}\n{}", self.what, self.said())
+                    panic!("{} did not end within {timeout:?}\n{}", self.what, self.output())
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
@@ -59,17 +59,17 @@ impl Running {
     }
 
     /// Waits until it has printed this.
-    pub fn wait_for(&mut self, words: &str, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    pub fn wait_for(&mut self, words: &str, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         while !self.printed().contains(words) {
             let ended = self.child.try_wait().unwrap();
             let waits = ended.is_none() && Instant::now() < deadline;
-            assert!(waits, "{} did not print {words:?}: {ended:?}\n{}", self.what, self.said());
+            assert!(waits, "{} did not print {words:?}: {ended:?}\n{}", self.what, self.output());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         let errors = fs::read_to_string(&self.errors).unwrap_or_default();
         format!("-- output\n{}-- errors\n{errors}", self.printed())
     }
@@ -87,7 +87,7 @@ impl Drop for Running {
     }
 }
 
-/// A master in a process of its own.
+/// A master process.
 pub struct RunningMaster {
     process: Running,
     /// Where it listens.

@@ -1,4 +1,4 @@
-//! The C++ program of the documentation, as it stands: it names the master's port itself.
+//! The unchanged C++ program of PCCL's documentation, which contains the master's port.
 
 use crate::compiler::{Language, Source};
 use crate::running::{Running, RunningMaster};

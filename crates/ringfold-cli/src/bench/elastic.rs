@@ -1,10 +1,10 @@
-//! A rank as a peer of an elastic run.
+//! A measured rank that is a peer of an elastic run.
 
-use super::kind::{Kind, Place};
-use super::pattern::Whole;
+use super::bench_op::{BenchOp, Placement};
+use super::measured_group::{MeasuredGroup, RankArguments};
+use super::pattern::PatternElement;
 use super::plan::{self, Route};
 use super::point::Point;
-use super::rank::{Member, RankArguments};
 use crate::tuning_file;
 use anyhow::{Context, Result, bail};
 use ringfold::{AllReduce, Buffers, Communicator, Error, Memory, Reduction, Tuning};
@@ -12,35 +12,35 @@ use ringfold_fabric::memory::lend_mut;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// How long ranks wait for each other at the start.
-const GATHER_MAX: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(5);
+/// How long a rank waits at the start until all ranks have joined.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
+const VOTE_PAUSE: Duration = Duration::from_millis(5);
 
-/// A peer, with all others in its group.
+/// A peer of an elastic run that all ranks have joined.
 pub(crate) struct Elastic {
     communicator: Communicator,
     world: usize,
-    /// Operations that share a payload.
+    /// The number of operations that share a payload.
     concurrent: usize,
-    /// What the master was given.
+    /// The tuning of the master.
     tuning: Tuning,
 }
 
 impl Elastic {
     pub(crate) fn join(arguments: &RankArguments) -> Result<Self> {
-        let communicator = Communicator::builder(arguments.meet.as_str())
+        let communicator = Communicator::builder(arguments.rendezvous.as_str())
             .name(format!("rank-{}", arguments.rank))
             .build()
-            .context("can't make a communicator")?;
-        communicator.connect().context("can't connect")?;
+            .context("cannot create the communicator")?;
+        communicator.connect().context("cannot connect to the master")?;
         let begin = Instant::now();
         while (communicator.attributes().group_world as usize) < arguments.world {
-            if begin.elapsed() > GATHER_MAX {
-                bail!("there are not {} peers after {} s", arguments.world, GATHER_MAX.as_secs());
+            if begin.elapsed() > JOIN_TIMEOUT {
+                bail!("timed out after {JOIN_TIMEOUT:?} waiting for {} peers", arguments.world);
             }
             match communicator.update_topology() {
-                Err(error) if !error.is_retryable() => return Err(error).context("the vote failed"),
-                _ => std::thread::sleep(PAUSE),
+                Err(error) if !error.is_retryable() => return Err(error).context("topology update failed"),
+                _ => std::thread::sleep(VOTE_PAUSE),
             }
         }
         let tuning = arguments.tuning.as_deref().map(tuning_file::read).transpose()?.unwrap_or_default();
@@ -49,18 +49,18 @@ impl Elastic {
     }
 }
 
-impl Member for Elastic {
-    fn how(&self) -> Option<String> {
+impl MeasuredGroup for Elastic {
+    fn note(&self) -> Option<String> {
         (self.concurrent > 1).then(|| format!("{} tags at once", self.concurrent))
     }
 
-    fn lacks(&self, point: &Point) -> Option<String> {
+    fn unsupported_reason(&self, point: &Point) -> Option<String> {
         match point.kind {
-            Kind::AllReduce if self.concurrent > 1 && point.place == Place::Out => {
-                Some("operations at once are in place".into())
+            BenchOp::AllReduce if self.concurrent > 1 && point.place == Placement::Out => {
+                Some("concurrent operations are measured in place only".into())
             }
-            Kind::AllReduce => None,
-            other => Some(format!("elastic runs have no {other}")),
+            BenchOp::AllReduce => None,
+            other => Some(format!("elastic runs do not support {other}")),
         }
     }
 
@@ -68,7 +68,12 @@ impl Member for Elastic {
         plan::explain(point, 0, self.world, Route::Links { shared: true }, &self.tuning)
     }
 
-    fn call<T: Whole>(&mut self, point: &Point, send: &mut [T], recv: &mut [T]) -> Result<(), Error> {
+    fn call<T: PatternElement>(
+        &mut self,
+        point: &Point,
+        send: &mut [T],
+        recv: &mut [T],
+    ) -> Result<(), Error> {
         let options = AllReduce::new(point.op);
         let info = if !recv.is_empty() {
             self.communicator.all_reduce_into(send, recv, options)?
@@ -85,9 +90,9 @@ impl Member for Elastic {
         } else {
             self.communicator.all_reduce(send, options)?
         };
-        // A rank that was put out would make the others faster, and the figures wrong.
+        // Without an evicted rank the others are faster, and the figures wrong.
         if info.world as usize != self.world {
-            return Err(Error::Internal(format!("{} of {} ranks are left", info.world, self.world)));
+            return Err(Error::Internal(format!("only {} of {} ranks are left", info.world, self.world)));
         }
         Ok(())
     }
@@ -97,7 +102,7 @@ impl Member for Elastic {
     }
 }
 
-/// Cuts memory into parts of about the same size, of whole elements.
+/// Splits memory into parts of about the same size and of whole elements.
 fn split(memory: Memory, element_bytes: usize, parts: usize) -> Vec<Memory> {
     let mut rest = memory;
     let mut all = Vec::with_capacity(parts);

@@ -1,20 +1,18 @@
-//! A rank of a group of fixed ranks.
+//! A measured rank of a group of fixed ranks.
 
-use super::Medium;
-use super::kind::Kind;
-use super::pattern::Whole;
+use super::bench_op::BenchOp;
+use super::measured_group::{MeasuredGroup, RankArguments};
+use super::pattern::PatternElement;
 use super::plan::{self, Route};
 use super::point::Point;
-use super::rank::{Member, RankArguments};
+use super::setting::BenchMedium;
 use crate::tuning_file;
 use anyhow::{Context, Result};
 use ringfold::{Bootstrap, Error, Group, Media};
 use std::time::Duration;
 
-/// No operation that is worth measuring takes longer.
-const OPERATION_MAX: Duration = Duration::from_secs(300);
-/// How long ranks wait for each other at the start.
-const MEETING_MAX: Duration = Duration::from_secs(60);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(300);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Fixed {
     group: Group,
@@ -25,61 +23,67 @@ pub(crate) struct Fixed {
 impl Fixed {
     pub(crate) fn join(arguments: &RankArguments) -> Result<Self> {
         let &RankArguments { rank, world, medium, .. } = arguments;
-        let media = if medium == Medium::Tcp { Media::Tcp } else { Media::Shared };
+        let media = if medium == BenchMedium::Tcp { Media::Tcp } else { Media::Shared };
         let mut builder = Group::builder()
             .rank(rank)
             .world(world)
-            .bootstrap(Bootstrap::File(arguments.meet.clone().into()))
+            .bootstrap(Bootstrap::File(arguments.rendezvous.clone().into()))
             .media(media)
-            .timeout(OPERATION_MAX)
-            .connect_patience(MEETING_MAX);
+            .timeout(OPERATION_TIMEOUT)
+            .connect_timeout(CONNECT_TIMEOUT);
         if let Some(path) = &arguments.tuning {
             builder = builder.tuning(tuning_file::read(path)?);
         }
-        let group = builder.connect().context("the group can't be formed")?;
+        let group = builder.connect().context("cannot connect the group")?;
         Ok(Self { group, rank, world })
     }
 }
 
-impl Member for Fixed {
-    fn how(&self) -> Option<String> {
+impl MeasuredGroup for Fixed {
+    fn note(&self) -> Option<String> {
         None
     }
 
-    fn lacks(&self, point: &Point) -> Option<String> {
-        (point.kind == Kind::Transfer && self.world < 2).then(|| "a transfer needs two ranks".into())
+    fn unsupported_reason(&self, point: &Point) -> Option<String> {
+        (point.kind == BenchOp::Transfer && self.world < 2)
+            .then(|| "a transfer needs at least two ranks".into())
     }
 
     fn explain(&self, point: &Point) -> String {
         let shared = self.group.is_shared();
         let route =
-            if shared && point.kind != Kind::Transfer { Route::Board } else { Route::Links { shared } };
+            if shared && point.kind != BenchOp::Transfer { Route::Board } else { Route::Links { shared } };
         plan::explain(point, self.rank, self.world, route, &self.group.tuning())
     }
 
     #[inline]
-    fn call<T: Whole>(&mut self, point: &Point, send: &mut [T], recv: &mut [T]) -> Result<(), Error> {
+    fn call<T: PatternElement>(
+        &mut self,
+        point: &Point,
+        send: &mut [T],
+        recv: &mut [T],
+    ) -> Result<(), Error> {
         let (group, op, last) = (&self.group, point.op, self.world - 1);
         match point.kind {
-            Kind::AllReduce if recv.is_empty() => group.all_reduce(send, op),
-            Kind::AllReduce => group.all_reduce_into(send, recv, op),
-            Kind::Reduce => group.reduce(send, 0, op),
-            Kind::Broadcast => group.broadcast(send, 0),
-            Kind::AllGather => group.all_gather(send, recv),
-            Kind::ReduceScatter => group.reduce_scatter(send, recv, op),
-            Kind::Gather => group.gather(send, recv, 0),
-            Kind::Scatter => group.scatter(send, recv, 0),
-            Kind::AllToAll => group.all_to_all(send, recv),
-            Kind::Transfer if self.rank == 0 => {
+            BenchOp::AllReduce if recv.is_empty() => group.all_reduce(send, op),
+            BenchOp::AllReduce => group.all_reduce_into(send, recv, op),
+            BenchOp::Reduce => group.reduce(send, 0, op),
+            BenchOp::Broadcast => group.broadcast(send, 0),
+            BenchOp::AllGather => group.all_gather(send, recv),
+            BenchOp::ReduceScatter => group.reduce_scatter(send, recv, op),
+            BenchOp::Gather => group.gather(send, recv, 0),
+            BenchOp::Scatter => group.scatter(send, recv, 0),
+            BenchOp::AllToAll => group.all_to_all(send, recv),
+            BenchOp::Transfer if self.rank == 0 => {
                 group.send(send, last)?;
                 group.recv(recv, last)
             }
-            Kind::Transfer if self.rank == last => {
+            BenchOp::Transfer if self.rank == last => {
                 group.recv(recv, 0)?;
                 group.send(send, 0)
             }
-            Kind::Transfer => Ok(()),
-            Kind::Barrier => group.barrier(),
+            BenchOp::Transfer => Ok(()),
+            BenchOp::Barrier => group.barrier(),
         }
     }
 

@@ -1,5 +1,4 @@
-//! What the machine itself can do: no collective is faster than copies of memory, and none that goes through the kernel is
-//! faster than the kernel.
+//! Measures the floor: the speed of memory copies, loopback TCP and thread wake-ups, which bounds every collective.
 
 use super::interrupt::Interrupt;
 use super::statistics::median;
@@ -14,52 +13,51 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Each figure is the median of so many measurements.
+/// The number of measurements per figure; the median is reported.
 const RUNS: usize = 5;
 /// Larger than the caches.
 const LARGE_BYTES: usize = 256 << 20;
 /// Within the second-level cache of one core.
 const SMALL_BYTES: usize = 256 << 10;
-/// What a socket is given at a time.
+/// The size of one write to a socket.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Through a socket in one measurement.
+/// The bytes sent through a socket per measurement.
 const STREAM_BYTES: usize = 1 << 30;
 const ROUND_TRIPS: u32 = 20_000;
-/// A peer that does not answer for so long is gone.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Copies are in bytes copied per second, in units of 10⁹: each is read once and written once.
+/// The floor of this machine. Bandwidths are in 10⁹ bytes per second; a copied byte counts once.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Floor {
-    /// A quarter of a GiB, by one core.
+    /// Copies of 256 MiB by one core.
     copy_one_core_gb_per_s: f64,
-    /// By all cores at once, each its own.
+    /// By all cores at once, each with its own buffers.
     copy_all_cores_gb_per_s: f64,
-    /// Within the caches.
+    /// Copies within the caches.
     copy_cached_gb_per_s: f64,
-    /// One connection to this machine.
+    /// One connection over loopback.
     tcp_gb_per_s: f64,
-    /// One byte there and back, between threads that sleep.
+    /// Round trips of one byte between threads that sleep.
     tcp_round_trip_us: f64,
     pipe_round_trip_us: f64,
     futex_round_trip_us: f64,
-    /// Between threads that never sleep: what a cache line costs.
+    /// Between threads that spin.
     cache_line_round_trip_us: f64,
 }
 
 impl Floor {
-    /// Takes about ten seconds.
-    pub(crate) fn measure(interrupt: &Interrupt, mut tell: impl FnMut(&str)) -> Result<Self> {
+    /// Measures everything, in about ten seconds. `show` gets the progress.
+    pub(crate) fn measure(interrupt: &Interrupt, mut show: impl FnMut(&str)) -> Result<Self> {
         let mut figure = |name: &str, measure: &dyn Fn() -> Result<f64>| -> Result<f64> {
-            tell(&format!("floor: {name}"));
-            // The first one touches the memory and wakes the processor up.
+            show(&format!("floor: {name}"));
+            // Warm up.
             measure()?;
             let mut runs = Vec::with_capacity(RUNS);
             for _ in 0..RUNS {
                 interrupt.check()?;
                 runs.push(measure()?);
             }
-            median(&runs).context("nothing was measured")
+            median(&runs).context("no measurement")
         };
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
@@ -91,10 +89,10 @@ impl Floor {
             ("copy of memory, 256 MiB, all cores at once", self.copy_all_cores_gb_per_s, "GB/s"),
             ("copy of memory within the caches, 256 KiB", self.copy_cached_gb_per_s, "GB/s"),
             ("TCP on loopback, one connection", self.tcp_gb_per_s, "GB/s"),
-            ("TCP on loopback, one byte there and back", self.tcp_round_trip_us, "us"),
-            ("pipe, one byte there and back", self.pipe_round_trip_us, "us"),
-            ("futex, there and back", self.futex_round_trip_us, "us"),
-            ("a cache line, there and back", self.cache_line_round_trip_us, "us"),
+            ("TCP on loopback, round trip of one byte", self.tcp_round_trip_us, "us"),
+            ("pipe, round trip of one byte", self.pipe_round_trip_us, "us"),
+            ("futex, round trip", self.futex_round_trip_us, "us"),
+            ("cache line, round trip", self.cache_line_round_trip_us, "us"),
         ]
     }
 
@@ -142,15 +140,15 @@ fn copy_at_once(cores: usize) -> f64 {
     })
 }
 
-/// Two ends of a connection within this machine.
+/// Both ends of a connection over loopback.
 fn connection() -> Result<(TcpStream, TcpStream)> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("can't listen on loopback")?;
-    let one = TcpStream::connect(listener.local_addr()?).context("can't connect on loopback")?;
+    let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen on loopback")?;
+    let one = TcpStream::connect(listener.local_addr()?).context("cannot connect on loopback")?;
     let (other, _) = listener.accept()?;
     for end in [&one, &other] {
         end.set_nodelay(true)?;
-        end.set_read_timeout(Some(PATIENCE))?;
-        end.set_write_timeout(Some(PATIENCE))?;
+        end.set_read_timeout(Some(SOCKET_TIMEOUT))?;
+        end.set_write_timeout(Some(SOCKET_TIMEOUT))?;
     }
     Ok((one, other))
 }
@@ -174,7 +172,7 @@ fn tcp_stream() -> Result<f64> {
     })
 }
 
-/// Sends a byte and waits for the answer, again and again. Whoever drops its end ends the other.
+/// Measures round trips of one byte. The far thread ends when the near end is closed.
 fn round_trips(mut near: (impl Read, impl Write), far: (impl Read + Send, impl Write + Send)) -> Result<f64> {
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -200,12 +198,12 @@ fn tcp_round_trips() -> Result<f64> {
 }
 
 fn pipe_round_trips() -> Result<f64> {
-    let (here, there_out) = pipe().context("a pipe")?;
-    let (there, here_out) = pipe().context("a pipe")?;
-    round_trips((here, here_out), (there, there_out))
+    let (near_in, far_out) = pipe().context("cannot create a pipe")?;
+    let (far_in, near_out) = pipe().context("cannot create a pipe")?;
+    round_trips((near_in, near_out), (far_in, far_out))
 }
 
-/// Two threads that put each other to sleep: on Linux that is a futex.
+/// Two threads that park and unpark each other, which is a futex on Linux.
 fn futex_round_trips() -> f64 {
     let turns = AtomicU64::new(0);
     let main = thread::current();
@@ -233,7 +231,7 @@ fn futex_round_trips() -> f64 {
 
 fn cache_line_round_trips() -> f64 {
     let turn = AtomicBool::new(false);
-    // On one core nobody would ever see the other's store but for this.
+    // Yield sometimes: on one core the other thread would never run.
     let spin = |mine: bool| {
         let mut spins = 0;
         while turn.load(Ordering::Acquire) != mine {
@@ -265,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hand_overs_take_some_time_and_end() {
+    fn round_trips_end_and_take_time() {
         for round_trip in [tcp_round_trips().unwrap(), pipe_round_trips().unwrap(), futex_round_trips()] {
             assert!(round_trip > 0.0 && round_trip < 1e5, "{round_trip}");
         }

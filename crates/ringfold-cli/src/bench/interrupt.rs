@@ -1,4 +1,4 @@
-//! The user's wish to end, asked for by whatever waits.
+//! SIGINT and SIGTERM as a flag that all waits check.
 
 use crate::signals::Signals;
 use anyhow::{Result, bail};
@@ -6,16 +6,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether a signal has come.
+/// Whether SIGINT or SIGTERM has arrived.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
-/// The error that ends everything without a word.
+/// The error of a wait that a signal ended. It is not reported.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
 impl Interrupt {
-    /// Set by the first SIGINT or SIGTERM.
+    /// A flag that the first SIGINT or SIGTERM sets.
     pub(crate) fn by_signals() -> Result<Self> {
         let mut signals = Signals::catch()?;
         let interrupt = Self::default();

@@ -1,114 +1,113 @@
-//! Measures a point with all systems in turn, so that whatever the machine does meanwhile hits all alike.
+//! Measures a point with all systems in turn, so that disturbances of the machine affect all of them alike.
 
 use super::interrupt::Interrupted;
 use super::point::Point;
-use super::progress::Progress;
-use super::statistics::{Figures, Run};
+use super::progress::ProgressLine;
+use super::statistics::{Batch, Figures};
 use super::system::System;
-use super::team::{Readiness, Team};
+use super::system_ranks::{Readiness, SystemRanks};
 use anyhow::Result;
 use std::time::Duration;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
-    /// Batches of calls per system and point; their median is told.
+    /// Batches of calls per system and point; the median is reported.
     pub(crate) runs: u32,
-    /// How long all of them take together, about.
+    /// The approximate time of all batches together.
     pub(crate) time: Duration,
-    /// Calls at least before the first one counts.
+    /// The number of calls before the first batch.
     pub(crate) warmup: u64,
-    /// Whether results are looked at.
+    /// Whether results are checked.
     pub(crate) check: bool,
 }
 
-/// A system in the measurement. Its team is gone when it has failed.
+/// A system in the measurement. Its ranks end when it fails.
 #[derive(Debug)]
-pub(crate) struct Contestant {
+pub(crate) struct MeasuredSystem {
     pub(crate) system: System,
-    pub(crate) team: Option<Team>,
+    pub(crate) ranks: Option<SystemRanks>,
     pub(crate) about: String,
 }
 
-/// What came of a point with one system.
+/// The result of a point with one system.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum PointOutcome {
     Measured {
         figures: Figures,
-        /// `ok`, or what is wrong; nothing if nobody looked.
+        /// `ok`, or the error; none without a check.
         check: Option<String>,
     },
-    /// There is no such thing.
+    /// The system does not support the point.
     Unsupported(String),
-    /// It failed, now or before.
+    /// The system failed, now or at an earlier point.
     Failed(String),
 }
 
-/// Fewer calls than this are no run.
+/// The least and the greatest number of calls per batch.
 const CALLS_MIN: u64 = 2;
-/// More calls than this tell nothing more.
 const CALLS_MAX: u64 = 10_000_000;
 
-/// What a team takes part in a point with.
-struct Entry {
+/// The state of one system at a point.
+struct PointRuns {
     check: Option<String>,
     calls: u64,
     call: Duration,
-    runs: Vec<Run>,
+    runs: Vec<Batch>,
 }
 
-/// Fails only if the user wants it to end.
+/// Measures a point. Fails only if a signal interrupts it.
 pub(crate) fn measure(
     point: &Point,
     world: usize,
-    contestants: &mut [Contestant],
+    systems: &mut [MeasuredSystem],
     effort: Effort,
-    progress: &mut Progress,
-) -> Result<Vec<Outcome>> {
-    let mut outcomes = Vec::with_capacity(contestants.len());
-    let mut entries: Vec<Option<Entry>> = Vec::with_capacity(contestants.len());
-    for contestant in contestants.iter_mut() {
-        progress.step(&format!("{}: warm-up", contestant.system));
-        let (entry, outcome) = match contestant.attempt(|team| enter(team, point, effort))? {
-            Ok(Ok(entry)) => (Some(entry), None),
-            Ok(Err(unsupported)) => (None, Some(Outcome::Unsupported(unsupported))),
-            Err(failed) => (None, Some(Outcome::Failed(failed))),
+    progress: &mut ProgressLine,
+) -> Result<Vec<PointOutcome>> {
+    let mut outcomes = Vec::with_capacity(systems.len());
+    let mut all_runs: Vec<Option<PointRuns>> = Vec::with_capacity(systems.len());
+    for measured in systems.iter_mut() {
+        progress.step(&format!("{}: warm-up", measured.system));
+        let (point_runs, outcome) = match measured.attempt(|ranks| prepare(ranks, point, effort))? {
+            Ok(Ok(point_runs)) => (Some(point_runs), None),
+            Ok(Err(unsupported)) => (None, Some(PointOutcome::Unsupported(unsupported))),
+            Err(failed) => (None, Some(PointOutcome::Failed(failed))),
         };
-        entries.push(entry);
+        all_runs.push(point_runs);
         outcomes.push(outcome);
     }
     for run in 0..effort.runs {
-        for (contestant, (entry, outcome)) in
-            contestants.iter_mut().zip(entries.iter_mut().zip(&mut outcomes))
+        for (measured, (point_runs, outcome)) in
+            systems.iter_mut().zip(all_runs.iter_mut().zip(&mut outcomes))
         {
-            let Some(current) = entry else { continue };
-            progress.step(&format!("{}: run {} of {}", contestant.system, run + 1, effort.runs));
-            // After a pause, and with others' data in the caches, the first calls are slow; they do not count.
+            let Some(current) = point_runs else { continue };
+            progress.step(&format!("{}: run {} of {}", measured.system, run + 1, effort.runs));
+            // The first calls after the other systems' turns are slow; they are not timed.
             let lead = (current.calls / 20).max(1);
             let expected =
                 current.call.saturating_mul((lead + current.calls).min(u64::from(u32::MAX)) as u32);
-            match contestant.attempt(|team| team.time(lead, current.calls, expected))? {
+            match measured.attempt(|ranks| ranks.time(lead, current.calls, expected))? {
                 Ok(run) => current.runs.push(run),
                 Err(failed) => {
-                    *outcome = Some(Outcome::Failed(failed));
-                    *entry = None;
+                    *outcome = Some(PointOutcome::Failed(failed));
+                    *point_runs = None;
                 }
             }
         }
     }
-    let conclude = |(entry, outcome): (Option<Entry>, Option<Outcome>)| {
+    let conclude = |(point_runs, outcome): (Option<PointRuns>, Option<PointOutcome>)| {
         let figures =
-            entry.and_then(|e| Figures::of(point, world, &e.runs).map(|figures| (figures, e.check)));
+            point_runs.and_then(|e| Figures::of(point, world, &e.runs).map(|figures| (figures, e.check)));
         outcome
-            .or(figures.map(|(figures, check)| Outcome::Measured { figures, check }))
-            .unwrap_or_else(|| Outcome::Failed("nothing was measured".into()))
+            .or(figures.map(|(figures, check)| PointOutcome::Measured { figures, check }))
+            .unwrap_or_else(|| PointOutcome::Failed("no batch completed".into()))
     };
-    Ok(entries.into_iter().zip(outcomes).map(conclude).collect())
+    Ok(all_runs.into_iter().zip(outcomes).map(conclude).collect())
 }
 
-/// Prepares, checks, warms up, and finds out how many calls make a run.
-fn enter(team: &mut Team, point: &Point, effort: Effort) -> Result<Result<Entry, String>> {
-    let check = match team.prepare(*point, effort.check)? {
+/// Prepares, checks, warms up, and determines the number of calls per batch.
+fn prepare(ranks: &mut SystemRanks, point: &Point, effort: Effort) -> Result<Result<PointRuns, String>> {
+    let check = match ranks.prepare(*point, effort.check)? {
         Readiness::Ready(check) => check,
         Readiness::Unsupported(why) => return Ok(Err(why)),
     };
@@ -116,12 +115,12 @@ fn enter(team: &mut Team, point: &Point, effort: Effort) -> Result<Result<Entry,
     let mut calls = 1;
     let mut lead = effort.warmup;
     loop {
-        let run = team.time(lead, calls, Duration::ZERO)?;
+        let run = ranks.time(lead, calls, Duration::ZERO)?;
         let call_ns = (run.elapsed_ns / calls).max(1);
         let enough = (target_ns / call_ns).clamp(CALLS_MIN, CALLS_MAX);
-        // A pilot of an eighth of the time is as good as any; a shorter one only says by how much to go on.
+        // A pilot of at least an eighth of a batch is exact enough; a shorter one is repeated with more calls.
         if calls * 8 >= enough || calls >= CALLS_MAX {
-            return Ok(Ok(Entry {
+            return Ok(Ok(PointRuns {
                 check,
                 calls: enough,
                 call: Duration::from_nanos(call_ns),
@@ -133,15 +132,15 @@ fn enter(team: &mut Team, point: &Point, effort: Effort) -> Result<Result<Entry,
     }
 }
 
-impl Contestant {
-    /// What the team made of it, or why it has failed, after which there is no team any more.
-    fn attempt<T>(&mut self, work: impl FnOnce(&mut Team) -> Result<T>) -> Result<Result<T, String>> {
-        let Some(team) = &mut self.team else { return Ok(Err("it failed before".into())) };
-        match work(team) {
+impl MeasuredSystem {
+    /// Runs `work` with the ranks. If it fails, the ranks end and the inner result is the reason.
+    fn attempt<T>(&mut self, work: impl FnOnce(&mut SystemRanks) -> Result<T>) -> Result<Result<T, String>> {
+        let Some(ranks) = &mut self.ranks else { return Ok(Err("failed at an earlier point".into())) };
+        match work(ranks) {
             Ok(done) => Ok(Ok(done)),
             Err(error) if error.is::<Interrupted>() => Err(error),
             Err(error) => {
-                self.team = None;
+                self.ranks = None;
                 Ok(Err(format!("{error:#}")))
             }
         }

@@ -1,6 +1,6 @@
-//! Why a point is carried out as it is.
+//! Explains which plan a point uses, and why.
 
-use super::kind::Kind;
+use super::bench_op::BenchOp;
 use super::point::Point;
 use crate::size::ByteSize;
 use ringfold::Tuning;
@@ -10,36 +10,33 @@ use ringfold_plan::shape::GroupShape;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::id::Rank;
 
-/// What a group's data travels through.
+/// The path of a group's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
-    /// Memory that all ranks share: no plans, all ranks read what the others put there.
+    /// The shared-memory board: no plan, all ranks read the slots of the others.
     Board,
-    /// A link between each two ranks.
-    Links {
-        /// Through memory.
-        shared: bool,
-    },
+    /// A link between each two ranks, over shared memory or TCP.
+    Links { shared: bool },
 }
 
-/// In words, for a rank.
+/// The explanation for a rank.
 pub(crate) fn explain(point: &Point, rank: usize, world: usize, route: Route, tuning: &Tuning) -> String {
     let shared = match route {
-        Route::Board => return on_the_board(point, world, tuning),
+        Route::Board => return explain_board(point, world, tuning),
         Route::Links { shared } => shared,
     };
     let root = Rank(0);
     let collective = match point.kind {
-        Kind::AllReduce => Collective::AllReduce,
-        Kind::Reduce => Collective::Reduce { root },
-        Kind::Broadcast => Collective::Broadcast { root },
-        Kind::AllGather => Collective::AllGather,
-        Kind::ReduceScatter => Collective::ReduceScatter,
-        Kind::Gather => Collective::Gather { root },
-        Kind::Scatter => Collective::Scatter { root },
-        Kind::AllToAll => Collective::AllToAll,
-        Kind::Transfer => Collective::Transfer { from: root, to: Rank::from_index(world - 1) },
-        Kind::Barrier => Collective::Barrier,
+        BenchOp::AllReduce => Collective::AllReduce,
+        BenchOp::Reduce => Collective::Reduce { root },
+        BenchOp::Broadcast => Collective::Broadcast { root },
+        BenchOp::AllGather => Collective::AllGather,
+        BenchOp::ReduceScatter => Collective::ReduceScatter,
+        BenchOp::Gather => Collective::Gather { root },
+        BenchOp::Scatter => Collective::Scatter { root },
+        BenchOp::AllToAll => Collective::AllToAll,
+        BenchOp::Transfer => Collective::Transfer { from: root, to: Rank::from_index(world - 1) },
+        BenchOp::Barrier => Collective::Barrier,
     };
     let descriptor =
         Descriptor::all_reduce(point.count as u64, point.dtype, point.op).with_collective(collective);
@@ -54,19 +51,19 @@ pub(crate) fn explain(point: &Point, rank: usize, world: usize, route: Route, tu
     }
 }
 
-fn on_the_board(point: &Point, world: usize, tuning: &Tuning) -> String {
+fn explain_board(point: &Point, world: usize, tuning: &Tuning) -> String {
     let slots =
         format!("{} slots of {} per rank", tuning.board_depth, ByteSize(u64::from(tuning.board_slot_bytes)));
     let limit = u64::from(tuning.board_one_shot_bytes_max);
     match point.kind {
-        Kind::Barrier => "all meet in shared memory".into(),
-        Kind::AllReduce | Kind::Reduce if point.bytes() as u64 <= limit || world == 1 => {
-            format!("one-shot in shared memory: everyone reads all, up to {}", ByteSize(limit))
+        BenchOp::Barrier => "a barrier in shared memory".into(),
+        BenchOp::AllReduce | BenchOp::Reduce if point.bytes() as u64 <= limit || world == 1 => {
+            format!("one-shot in shared memory: each rank reads all inputs, up to {}", ByteSize(limit))
         }
-        Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter => {
-            format!("in parts through shared memory: each rank combines its own; {slots}")
+        BenchOp::AllReduce | BenchOp::Reduce | BenchOp::ReduceScatter => {
+            format!("in parts through shared memory: each rank reduces its part; {slots}")
         }
-        _ => format!("straight through shared memory; {slots}"),
+        _ => format!("direct copies through shared memory; {slots}"),
     }
 }
 
@@ -76,11 +73,16 @@ mod tests {
     use ringfold::{DType, ReduceOp};
 
     #[test]
-    fn every_collective_has_its_reason_on_every_route() {
+    fn every_collective_is_explained_on_every_route() {
         let tuning = Tuning::default();
-        for &kind in Kind::ALL {
-            let point =
-                Point { kind, dtype: DType::F32, op: ReduceOp::Sum, count: 4096, place: kind.places()[0] };
+        for &kind in BenchOp::ALL {
+            let point = Point {
+                kind,
+                dtype: DType::F32,
+                op: ReduceOp::Sum,
+                count: 4096,
+                place: kind.placements()[0],
+            };
             for route in [Route::Board, Route::Links { shared: true }, Route::Links { shared: false }] {
                 assert!(!explain(&point, 0, 4, route, &tuning).is_empty(), "{kind}");
             }
@@ -88,9 +90,9 @@ mod tests {
     }
 
     #[test]
-    fn the_candidates_are_told_with_what_they_should_take() {
-        let (kind, op) = (Kind::AllReduce, ReduceOp::Sum);
-        let point = Point { kind, dtype: DType::F32, op, count: 1 << 20, place: kind.places()[0] };
+    fn the_explanation_names_the_candidates_and_their_cost() {
+        let (kind, op) = (BenchOp::AllReduce, ReduceOp::Sum);
+        let point = Point { kind, dtype: DType::F32, op, count: 1 << 20, place: kind.placements()[0] };
         let text = explain(&point, 1, 4, Route::Links { shared: false }, &Tuning::default());
         assert!(text.contains("<- taken") && text.contains("ring"), "{text}");
         let text = explain(&Point { count: 1, ..point }, 1, 4, Route::Board, &Tuning::default());

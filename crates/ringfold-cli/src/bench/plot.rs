@@ -1,33 +1,33 @@
-//! Pictures of what was measured, as SVG: time against size, both logarithmic, a line per system, a panel per series.
+//! The plot as SVG: time against size, both logarithmic, a curve per system, a panel per series.
 
-use super::report::{PointReport, Report, by_series};
+use super::report::{BenchReport, PointReport, by_series};
 use crate::size::ByteSize;
 use std::fmt::Write;
 
-/// Two panels stand side by side.
+/// The width of two panels side by side.
 const WIDTH: f64 = 800.0;
 const PANEL_HEIGHT: f64 = 300.0;
 const LEGEND_HEIGHT: f64 = 34.0;
-/// Room around the area of a panel, for numbers and names.
+/// The margins of a panel, for labels.
 const LEFT: f64 = 72.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 44.0;
-/// Seen by those who see few colours too, on white and on black.
+/// Distinct also for colour-blind readers, on white and on black.
 const COLOURS: [&str; 4] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7"];
-/// Readable on white and on black.
+/// The colour of text and axes; readable on white and on black.
 const INK: &str = "#808080";
 
-/// The whole picture.
-pub(crate) fn svg(report: &Report) -> String {
+/// The plot of a report.
+pub(crate) fn svg(report: &BenchReport) -> String {
     let groups: Vec<_> = by_series(&report.points)
         .into_iter()
         .filter_map(|(series, points)| Panel::of(series.title(), &points))
         .collect();
     let mut names: Vec<String> = Vec::new();
-    for line in groups.iter().flat_map(|panel| &panel.lines) {
-        if !names.contains(&line.name) {
-            names.push(line.name.clone());
+    for curve in groups.iter().flat_map(|panel| &panel.curves) {
+        if !names.contains(&curve.name) {
+            names.push(curve.name.clone());
         }
     }
     let columns = if groups.len() > 1 { 2.0 } else { 1.0 };
@@ -44,7 +44,7 @@ pub(crate) fn svg(report: &Report) -> String {
         let width = WIDTH / columns;
         let x = (index as f64 % columns) * width;
         let y = LEGEND_HEIGHT + (index as f64 / columns).floor() * PANEL_HEIGHT;
-        panel.draw(&mut out, Frame { x, y, width }, &names);
+        panel.draw(&mut out, PanelFrame { x, y, width }, &names);
     }
     out + "</svg>\n"
 }
@@ -67,9 +67,9 @@ fn legend(out: &mut String, names: &[String]) {
     }
 }
 
-/// Where a panel is in the picture.
+/// The position and width of a panel.
 #[derive(Clone, Copy)]
-struct Frame {
+struct PanelFrame {
     x: f64,
     y: f64,
     width: f64,
@@ -77,18 +77,18 @@ struct Frame {
 
 struct Panel {
     title: String,
-    lines: Vec<Line>,
+    curves: Vec<Curve>,
     sizes: Axis,
     times: Axis,
 }
 
-struct Line {
+struct Curve {
     name: String,
-    /// Bytes, and the median, the least and the most time in microseconds.
+    /// Bytes, and the median, minimum and maximum time in microseconds.
     points: Vec<(f64, [f64; 3])>,
 }
 
-/// From the first to the last, which are powers of the base.
+/// A logarithmic axis between two powers of the base.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Axis {
     base: f64,
@@ -109,12 +109,12 @@ impl Axis {
         Some(Self { base, first, last: last.max(first + 1) })
     }
 
-    /// Between 0 and 1.
-    fn place(self, value: f64) -> f64 {
+    /// The position of a value, between 0 and 1.
+    fn position(self, value: f64) -> f64 {
         (value.log(self.base) - f64::from(self.first)) / f64::from(self.last - self.first)
     }
 
-    /// Not more than ten or so.
+    /// About ten ticks at most.
     fn ticks(self) -> impl Iterator<Item = f64> {
         let step = ((self.last - self.first) / 8 + 1) as usize;
         (self.first..=self.last).step_by(step).map(move |power| self.base.powi(power))
@@ -122,34 +122,34 @@ impl Axis {
 }
 
 impl Panel {
-    /// None if there is nothing to see: points without bytes have no place.
+    /// None without data. Points without bytes are left out.
     fn of(title: String, points: &[&PointReport]) -> Option<Self> {
-        let mut lines: Vec<Line> = Vec::new();
+        let mut curves: Vec<Curve> = Vec::new();
         for point in points.iter().filter(|point| point.bytes > 0) {
             for result in &point.results {
                 let Some(figures) = &result.figures else { continue };
-                let line = match lines.iter_mut().position(|line| line.name == result.system) {
-                    Some(index) => &mut lines[index],
+                let curve = match curves.iter_mut().position(|curve| curve.name == result.system) {
+                    Some(index) => &mut curves[index],
                     None => {
-                        lines.push(Line { name: result.system.to_owned(), points: Vec::new() });
-                        lines.last_mut()?
+                        curves.push(Curve { name: result.system.to_owned(), points: Vec::new() });
+                        curves.last_mut()?
                     }
                 };
                 let times = [figures.median_us, figures.min_us, figures.max_us];
-                line.points.push((point.bytes as f64, times));
+                curve.points.push((point.bytes as f64, times));
             }
         }
-        let all = || lines.iter().flat_map(|line| &line.points);
+        let all = || curves.iter().flat_map(|curve| &curve.points);
         let sizes = Axis::around(2.0, all().map(|(bytes, _)| *bytes))?;
         let times = Axis::around(10.0, all().flat_map(|(_, times)| *times))?;
-        Some(Self { title, lines, sizes, times })
+        Some(Self { title, curves, sizes, times })
     }
 
-    fn draw(&self, out: &mut String, frame: Frame, names: &[String]) {
+    fn draw(&self, out: &mut String, frame: PanelFrame, names: &[String]) {
         let (left, right) = (frame.x + LEFT, frame.x + frame.width - RIGHT);
         let (top, bottom) = (frame.y + TOP, frame.y + PANEL_HEIGHT - BOTTOM);
-        let x = |bytes: f64| left + self.sizes.place(bytes) * (right - left);
-        let y = |us: f64| bottom - self.times.place(us) * (bottom - top);
+        let x = |bytes: f64| left + self.sizes.position(bytes) * (right - left);
+        let y = |us: f64| bottom - self.times.position(us) * (bottom - top);
         let _ = writeln!(
             out,
             "<text x=\"{left}\" y=\"{}\" fill=\"{INK}\" font-weight=\"600\">{}</text>",
@@ -188,16 +188,16 @@ impl Panel {
             frame.x + 13.0,
             (top + bottom) / 2.0
         );
-        for line in &self.lines {
-            let index = names.iter().position(|name| *name == line.name).unwrap_or(0);
-            line.draw(out, COLOURS[index % COLOURS.len()], x, y);
+        for curve in &self.curves {
+            let index = names.iter().position(|name| *name == curve.name).unwrap_or(0);
+            curve.draw(out, COLOURS[index % COLOURS.len()], x, y);
         }
     }
 }
 
-impl Line {
+impl Curve {
     fn draw(&self, out: &mut String, colour: &str, x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) {
-        let places: Vec<_> = self
+        let positions: Vec<_> = self
             .points
             .iter()
             .map(|(bytes, [median, ..])| format!("{:.1},{:.1}", x(*bytes), y(*median)))
@@ -206,7 +206,7 @@ impl Line {
             out,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2.5\" \
              stroke-linejoin=\"round\"/>",
-            places.join(" ")
+            positions.join(" ")
         );
         for (bytes, [median, min, max]) in &self.points {
             // From the fastest run to the slowest.
@@ -247,7 +247,7 @@ mod tests {
     use super::super::report::tests::sample;
     use super::*;
 
-    /// The names of all elements, if each is closed in its turn and all text is escaped.
+    /// The names of all elements. Fails if one is not closed or text is not escaped.
     fn elements(xml: &str) -> Vec<String> {
         let mut open: Vec<String> = Vec::new();
         let mut seen = Vec::new();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_is_well_formed_and_has_a_line_per_system() {
+    fn the_plot_is_well_formed_and_has_a_curve_per_system() {
         let mut report = sample();
         report.machine.processor = "A & B <\"C\">".into();
         let picture = svg(&report);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_an_empty_picture() {
+    fn a_report_without_points_is_an_empty_plot() {
         let mut report = sample();
         report.points.clear();
         assert_eq!(elements(&svg(&report)), ["svg", "title"]);
@@ -298,7 +298,7 @@ mod tests {
     fn axes_end_at_powers_and_have_few_ticks() {
         let axis = Axis::around(10.0, [3.0, 500.0].into_iter()).unwrap();
         assert_eq!(axis, Axis { base: 10.0, first: 0, last: 3 });
-        assert!(axis.place(1.0).abs() < 1e-9 && (axis.place(1000.0) - 1.0).abs() < 1e-9);
+        assert!(axis.position(1.0).abs() < 1e-9 && (axis.position(1000.0) - 1.0).abs() < 1e-9);
         assert_eq!(Axis::around(10.0, [100.0].into_iter()), Some(Axis { base: 10.0, first: 2, last: 3 }));
         assert_eq!(Axis::around(10.0, [0.0].into_iter()), None);
         assert!(Axis { base: 2.0, first: 2, last: 28 }.ticks().count() <= 10);

@@ -1,28 +1,28 @@
-//! The points of a measurement: which calls, of how many elements of which type.
+//! The points of a measurement: the collective, the element type and the size.
 
-use super::kind::{Kind, Place};
+use super::bench_op::{BenchOp, Placement};
 use crate::size::ByteSize;
 use ringfold::{DType, ReduceOp};
 use std::fmt;
 use std::str::FromStr;
 
-/// One call that is measured.
+/// One measured call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Point {
-    pub(crate) kind: Kind,
+    pub(crate) kind: BenchOp,
     pub(crate) dtype: DType,
     pub(crate) op: ReduceOp,
-    /// Elements of the whole.
+    /// The elements of the whole tensor.
     pub(crate) count: usize,
-    pub(crate) place: Place,
+    pub(crate) place: Placement,
 }
 
 impl Point {
-    /// Of about so many bytes; whole elements, and as many for every rank where each has a part. None if the operation
-    /// can't be used with the type.
+    /// A point of about `size` bytes: whole elements, and equal parts where the tensor is divided among the ranks.
+    /// None if the reduction does not support the element type.
     pub(crate) fn new(
-        kind: Kind,
-        place: Place,
+        kind: BenchOp,
+        place: Placement,
         (dtype, op): (DType, ReduceOp),
         size: ByteSize,
         world: usize,
@@ -32,48 +32,48 @@ impl Point {
         }
         let count = usize::try_from(size.0).ok()? / dtype.bytes();
         let count = match kind {
-            Kind::Barrier => 0,
+            BenchOp::Barrier => 0,
             _ if kind.has_parts() => (count / world).max(1) * world,
             _ => count.max(1),
         };
         Some(Self { kind, dtype, op, count, place })
     }
 
-    /// Bytes of the whole.
+    /// The bytes of the whole tensor.
     pub(crate) fn bytes(&self) -> usize {
         self.count * self.dtype.bytes()
     }
 
-    /// Bytes of the buffers of all ranks.
+    /// The bytes of the buffers of all ranks.
     pub(crate) fn buffer_bytes(&self, world: usize) -> usize {
-        let shares = (0..world).map(|rank| self.kind.share(self.place, self.count, rank, world));
-        shares.map(|share| share.sent + share.received).sum::<usize>() * self.dtype.bytes()
+        let counts = (0..world).map(|rank| self.kind.element_counts(self.place, self.count, rank, world));
+        counts.map(|counts| counts.sent + counts.received).sum::<usize>() * self.dtype.bytes()
     }
 }
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;
-        if self.kind == Kind::Barrier {
+        if self.kind == BenchOp::Barrier {
             return Ok(());
         }
         write!(f, " of {} {}", ByteSize(self.bytes() as u64), short_name(self.dtype))?;
         if self.kind.reduces() {
             write!(f, " {}", self.op)?;
         }
-        if self.kind.places().len() > 1 && self.place != self.kind.places()[0] {
+        if self.kind.placements().len() > 1 && self.place != self.kind.placements()[0] {
             write!(f, ", {} of place", self.place.name())?;
         }
         Ok(())
     }
 }
 
-/// Ranges and lists of sizes, as in `4B..1MiB,64MiB`.
+/// A list of sizes and ranges, for example `4B..1MiB,64MiB`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Sizes(Vec<Range>);
+pub(crate) struct Sizes(Vec<SizeRange>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Range {
+struct SizeRange {
     first: ByteSize,
     last: ByteSize,
 }
@@ -81,12 +81,12 @@ struct Range {
 impl Sizes {
     pub(crate) fn between(first: ByteSize, last: ByteSize) -> Result<Self, String> {
         if first > last {
-            return Err(format!("{first} is more than {last}"));
+            return Err(format!("invalid range of sizes: {first} is greater than {last}"));
         }
-        Ok(Self(vec![Range { first, last }]))
+        Ok(Self(vec![SizeRange { first, last }]))
     }
 
-    /// All of them, each once, the smallest first. Within a range each is `factor` times the one before.
+    /// All sizes in ascending order. Within a range each is `factor` times the previous one.
     pub(crate) fn all(&self, factor: u64) -> Vec<ByteSize> {
         let mut all = Vec::new();
         for range in &self.0 {
@@ -116,7 +116,7 @@ impl FromStr for Sizes {
     }
 }
 
-/// The name of a type as Rust has it, which is what the orders use.
+/// Rust's name of an element type, as in the commands to the ranks.
 pub(crate) fn short_name(dtype: DType) -> &'static str {
     match dtype {
         DType::U8 => "u8",
@@ -136,18 +136,20 @@ pub(crate) fn short_name(dtype: DType) -> &'static str {
     }
 }
 
-/// A type by its short name or the long one.
+/// Finds an element type by its short or long name.
 pub(crate) fn parse_dtype(text: &str) -> Result<DType, String> {
     let found = DType::ALL.iter().find(|dtype| short_name(**dtype) == text || dtype.name() == text);
     found.copied().filter(|dtype| !matches!(dtype, DType::C64 | DType::C128)).ok_or_else(|| {
-        format!("{text:?} is no element type that can be measured: f32, f64, f16, bf16, i8 to i64, u8 to u64")
+        format!("unsupported element type {text:?}: must be f32, f64, f16, bf16, i8 to i64 or u8 to u64")
     })
 }
 
-/// An operation that can be measured by its name.
+/// Finds a reduction by its name.
 pub(crate) fn parse_op(text: &str) -> Result<ReduceOp, String> {
     let found = ReduceOp::ALL.iter().copied().find(|op| op.name() == text && *op != ReduceOp::PremulSum);
-    found.ok_or_else(|| format!("{text:?} is none of sum, avg, prod, max, min, band, bor, bxor"))
+    found.ok_or_else(|| {
+        format!("unsupported reduction {text:?}: must be sum, avg, prod, max, min, band, bor or bxor")
+    })
 }
 
 #[cfg(test)]
@@ -170,18 +172,18 @@ mod tests {
     }
 
     #[test]
-    fn points_are_whole_elements_and_whole_parts() {
+    fn points_have_whole_elements_and_equal_parts() {
         let point = |kind, bytes, dtype| {
-            Point::new(kind, Place::In, (dtype, ReduceOp::Sum), ByteSize(bytes), 4).unwrap().count
+            Point::new(kind, Placement::In, (dtype, ReduceOp::Sum), ByteSize(bytes), 4).unwrap().count
         };
-        assert_eq!(point(Kind::AllReduce, 4, DType::F32), 1);
-        assert_eq!(point(Kind::AllReduce, 3, DType::F32), 1);
-        assert_eq!(point(Kind::AllGather, 4, DType::F32), 4);
-        assert_eq!(point(Kind::AllGather, 100, DType::F64), 12);
-        assert_eq!(point(Kind::Barrier, 100, DType::F64), 0);
+        assert_eq!(point(BenchOp::AllReduce, 4, DType::F32), 1);
+        assert_eq!(point(BenchOp::AllReduce, 3, DType::F32), 1);
+        assert_eq!(point(BenchOp::AllGather, 4, DType::F32), 4);
+        assert_eq!(point(BenchOp::AllGather, 100, DType::F64), 12);
+        assert_eq!(point(BenchOp::Barrier, 100, DType::F64), 0);
         let or_of_floats = (DType::F32, ReduceOp::BitOr);
-        assert_eq!(Point::new(Kind::Reduce, Place::In, or_of_floats, ByteSize(8), 2), None);
-        assert!(Point::new(Kind::Broadcast, Place::In, or_of_floats, ByteSize(8), 2).is_some());
+        assert_eq!(Point::new(BenchOp::Reduce, Placement::In, or_of_floats, ByteSize(8), 2), None);
+        assert!(Point::new(BenchOp::Broadcast, Placement::In, or_of_floats, ByteSize(8), 2).is_some());
     }
 
     #[test]

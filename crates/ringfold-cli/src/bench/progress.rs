@@ -1,52 +1,51 @@
-//! How far it is, on standard error: one line that is written anew on a terminal, else a line per point.
+//! Progress on standard error: one line that is redrawn on a terminal, otherwise a line per point.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ProgressLine {
     terminal: bool,
     points: usize,
     done: usize,
-    /// What is measured now.
+    /// The current point.
     now: String,
     begin: Instant,
     drawn: Option<Instant>,
 }
 
-/// How often the line is written anew.
-const REDRAW: Duration = Duration::from_millis(100);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-impl Progress {
+impl ProgressLine {
     pub(crate) fn new(points: usize) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { terminal, points, done: 0, now: String::new(), begin: Instant::now(), drawn: None }
     }
 
-    /// The next point.
-    pub(crate) fn point(&mut self, what: String) {
+    /// Begins the next point.
+    pub(crate) fn start_point(&mut self, point: String) {
         self.done += 1;
-        self.now = what;
+        self.now = point;
         if !self.terminal {
             eprintln!("[{}/{}] {}", self.done, self.points, self.now);
         }
     }
 
-    /// Something before the points, or between them.
-    pub(crate) fn say(&mut self, what: &str) {
+    /// Shows a message between points.
+    pub(crate) fn message(&mut self, text: &str) {
         if self.terminal {
-            self.draw(what);
+            self.draw(text);
         } else {
-            eprintln!("{what}");
+            eprintln!("{text}");
         }
     }
 
-    /// A part of the point.
-    pub(crate) fn step(&mut self, what: &str) {
-        // Writing to a terminal wakes others up, so it is not done more often than anyone can read.
-        if self.terminal && self.drawn.is_none_or(|drawn| drawn.elapsed() > REDRAW) {
+    /// Shows a step of the current point.
+    pub(crate) fn step(&mut self, text: &str) {
+        // Each write wakes the terminal, which disturbs the measurement.
+        if self.terminal && self.drawn.is_none_or(|drawn| drawn.elapsed() > REDRAW_INTERVAL) {
             let line = format!(
-                "[{}/{}] {:.0} s  {}  {what}",
+                "[{}/{}] {:.0} s  {}  {text}",
                 self.done,
                 self.points,
                 self.begin.elapsed().as_secs_f64(),
@@ -62,7 +61,7 @@ impl Progress {
         self.drawn = Some(Instant::now());
     }
 
-    /// Makes room for what is printed.
+    /// Clears the line, before other output.
     pub(crate) fn clear(&mut self) {
         if self.terminal && self.drawn.take().is_some() {
             eprint!("\r\x1b[2K");
@@ -71,7 +70,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.clear();
     }

@@ -1,302 +1,219 @@
-//! One rank that is measured: a process that does what it is told, line by line.
+//! The process of one measured rank. It executes the commands of its parent.
 
-use super::kind::{Place, Share};
-use super::order::{Answer, Cost, Hello, Order};
-use super::pattern::{self, Whole};
+use super::bench_op::{ElementCounts, Placement};
+use super::measured_group::{MeasuredGroup, RankArguments};
+use super::pattern::{self, PatternElement};
 use super::point::Point;
+use super::rank_protocol::{CallCost, RankCommand, RankHello, RankReply};
+use super::setting::BenchMedium;
 use super::usage::{self, Counters};
-use super::{Medium, elastic, fixed};
-use crate::command::{FAILURE, SUCCESS};
+use super::{elastic, fixed};
+use crate::exit_code::{FAILURE, SUCCESS};
 use anyhow::{Context, Result, anyhow};
-use clap::Args;
 use ringfold::DType;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What a rank's parent tells it at the start.
-#[derive(Args, Clone, Debug)]
-pub struct RankArguments {
-    /// Where orders come from.
-    #[arg(long)]
-    pub(crate) socket: PathBuf,
-    #[arg(long)]
-    pub(crate) rank: usize,
-    #[arg(long)]
-    pub(crate) world: usize,
-    #[arg(long)]
-    pub(crate) medium: Medium,
-    /// Where ranks meet: a master's address, or a file.
-    #[arg(long)]
-    pub(crate) meet: String,
-    /// The core to stay on.
-    #[arg(long)]
-    pub(crate) core: Option<usize>,
-    /// Operations at once that share the payload.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) concurrent: usize,
-    /// What this rank offers to the group.
-    #[arg(long)]
-    pub(crate) tuning: Option<PathBuf>,
-}
-
 impl RankArguments {
-    /// Joins, obeys, and returns the exit code.
+    /// Joins the group, executes commands, and returns the exit code.
     pub fn run(&self) -> Result<i32> {
-        // Between two orders the end of the socket tells that the parent is gone; within a call nothing does.
+        // During a call the rank does not read the socket, so it would not notice that its parent died.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         if let Some(core) = self.core {
             let mut cores = CpuSet::new();
             cores.set(core);
-            sched_setaffinity(None, &cores).with_context(|| format!("can't be bound to core {core}"))?;
+            sched_setaffinity(None, &cores).with_context(|| format!("cannot bind to core {core}"))?;
         }
         let base_bytes = usage::resident_bytes();
-        let stream = UnixStream::connect(&self.socket).context("the parent does not listen")?;
-        let mut line = Line { orders: BufReader::new(stream.try_clone()?), answers: stream };
-        line.tell(&Hello { rank: self.rank, about: format!("Ringfold {}", env!("CARGO_PKG_VERSION")) })?;
+        let stream = UnixStream::connect(&self.socket).context("cannot connect to the parent")?;
+        let mut parent = ParentConnection { commands: BufReader::new(stream.try_clone()?), replies: stream };
+        parent
+            .send(&RankHello { rank: self.rank, about: format!("Ringfold {}", env!("CARGO_PKG_VERSION")) })?;
         let served = match self.medium {
-            Medium::Elastic => {
-                elastic::Elastic::join(self).and_then(|member| self.serve(member, base_bytes, &mut line))
+            BenchMedium::Elastic => {
+                elastic::Elastic::join(self).and_then(|group| self.serve(group, base_bytes, &mut parent))
             }
-            Medium::Shm | Medium::Tcp => {
-                fixed::Fixed::join(self).and_then(|member| self.serve(member, base_bytes, &mut line))
+            BenchMedium::Shm | BenchMedium::Tcp => {
+                fixed::Fixed::join(self).and_then(|group| self.serve(group, base_bytes, &mut parent))
             }
         };
         match served {
             Ok(()) => Ok(SUCCESS),
             Err(error) => {
-                line.tell(&Answer::Failed { error: format!("{error:#}") })?;
+                parent.send(&RankReply::Failed { error: format!("{error:#}") })?;
                 Ok(FAILURE)
             }
         }
     }
 
-    fn serve<M: Member>(&self, member: M, base_bytes: u64, line: &mut Line) -> Result<()> {
-        line.tell(&Answer::Joined { joined: true, how: member.how() })?;
-        let buffers = Buffers::default();
-        let mut rank = Rank { member, rank: self.rank, world: self.world, base_bytes, buffers, point: None };
-        while let Some(order) = line.next()? {
-            let answer = rank.obey(order)?;
-            line.tell(&answer)?;
+    fn serve<M: MeasuredGroup>(
+        &self,
+        group: M,
+        base_bytes: u64,
+        parent: &mut ParentConnection,
+    ) -> Result<()> {
+        parent.send(&RankReply::Joined { joined: true, note: group.note() })?;
+        let buffers = BenchBuffers::default();
+        let mut rank =
+            RankWorker { group, rank: self.rank, world: self.world, base_bytes, buffers, point: None };
+        while let Some(command) = parent.next()? {
+            let reply = rank.execute(command)?;
+            parent.send(&reply)?;
         }
         Ok(())
     }
 }
 
-/// What a rank belongs to.
-pub(crate) trait Member {
-    /// More about the group than was asked for.
-    fn how(&self) -> Option<String>;
-
-    /// Why a point can't be measured here, if it can't.
-    fn lacks(&self, point: &Point) -> Option<String>;
-
-    /// How a point is carried out here, and why.
-    fn explain(&self, point: &Point) -> String;
-
-    /// Makes a call. Nothing to receive means in place.
-    fn call<T: Whole>(
-        &mut self,
-        point: &Point,
-        send: &mut [T],
-        recv: &mut [T],
-    ) -> Result<(), ringfold::Error>;
-
-    /// Nobody leaves before everyone has come.
-    fn barrier(&mut self) -> Result<(), ringfold::Error>;
+/// The socket to the process that measures.
+struct ParentConnection {
+    commands: BufReader<UnixStream>,
+    replies: UnixStream,
 }
 
-struct Line {
-    orders: BufReader<UnixStream>,
-    answers: UnixStream,
-}
-
-impl Line {
-    /// Blocks until there is one; none if there are no more.
-    fn next(&mut self) -> Result<Option<Order>> {
+impl ParentConnection {
+    /// Waits for the next command; none after the last one.
+    fn next(&mut self) -> Result<Option<RankCommand>> {
         let mut text = String::new();
-        if self.orders.read_line(&mut text).context("the parent's orders")? == 0 {
+        if self.commands.read_line(&mut text).context("cannot read from the parent")? == 0 {
             return Ok(None);
         }
-        let order = text.parse().map_err(|why: String| anyhow!(why))?;
-        Ok(Some(order).filter(|order| *order != Order::End))
+        let command = text.parse().map_err(anyhow::Error::msg)?;
+        Ok(Some(command).filter(|command| *command != RankCommand::End))
     }
 
-    fn tell(&mut self, what: &impl Serialize) -> Result<()> {
-        let mut text = serde_json::to_string(what)?;
+    fn send(&mut self, message: &impl Serialize) -> Result<()> {
+        let mut text = serde_json::to_string(message)?;
         text.push('\n');
-        self.answers.write_all(text.as_bytes()).context("the parent does not listen")
+        self.replies.write_all(text.as_bytes()).context("cannot write to the parent")
     }
 }
 
-/// Memory of all points of a rank. It is zeroed by the system when it is first touched, and counts from then on.
+/// The buffers of a rank, large enough for all points. Memory counts from its first use.
 #[derive(Default)]
-struct Buffers {
+struct BenchBuffers {
     send: Vec<u64>,
     recv: Vec<u64>,
     touched_send_bytes: usize,
     touched_recv_bytes: usize,
 }
 
-impl Buffers {
+impl BenchBuffers {
     fn reserve(bytes: usize) -> Self {
         let words = bytes.div_ceil(8);
         Self { send: vec![0; words], recv: vec![0; words], ..Self::default() }
     }
 
-    fn views<T: Whole>(&mut self, share: Share) -> Result<(&mut [T], &mut [T])> {
+    fn views<T: PatternElement>(&mut self, share: ElementCounts) -> Result<(&mut [T], &mut [T])> {
         let (sent, received) = (share.sent * size_of::<T>(), share.received * size_of::<T>());
         self.touched_send_bytes = self.touched_send_bytes.max(sent);
         self.touched_recv_bytes = self.touched_recv_bytes.max(received);
-        let small = || anyhow!("more buffer is needed than was reserved");
+        let small = || anyhow!("the reserved buffers are too small: {sent} and {received} bytes needed");
         let send = self.send.as_mut_bytes().get_mut(..sent).ok_or_else(small)?;
         let recv = self.recv.as_mut_bytes().get_mut(..received).ok_or_else(small)?;
-        let misfit = |what: String| anyhow!("a buffer does not fit: {what}");
-        Ok((
-            <[T]>::mut_from_bytes(send).map_err(|e| misfit(e.to_string()))?,
-            <[T]>::mut_from_bytes(recv).map_err(|e| misfit(e.to_string()))?,
-        ))
+        let views = <[T]>::mut_from_bytes(send).ok().zip(<[T]>::mut_from_bytes(recv).ok());
+        views.context("the buffers are not aligned for the element type")
     }
 }
 
-struct Rank<M> {
-    member: M,
+/// Executes commands with the buffers and the group of a rank.
+struct RankWorker<M> {
+    group: M,
     rank: usize,
     world: usize,
-    /// Memory that the program had before it joined.
+    /// The memory of the process before it joined.
     base_bytes: u64,
-    buffers: Buffers,
-    /// What calls are made for now.
+    buffers: BenchBuffers,
+    /// The prepared point.
     point: Option<Point>,
 }
 
-/// Runs the body with the Rust type of a type's elements.
+/// Runs the body with `$T` as the Rust type of the elements.
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
+        with_element!(@ $dtype, $T => $body; U8 u8, I8 i8, U16 u16, I16 i16, U32 u32, I32 i32, U64 u64, I64 i64,
+            F16 half::f16, BF16 half::bf16, F32 f32, F64 f64)
+    };
+    (@ $dtype:expr, $T:ident => $body:expr; $($variant:ident $type:ty),*) => {
         match $dtype {
-            DType::U8 => {
-                type $T = u8;
+            $(DType::$variant => {
+                type $T = $type;
                 $body
-            }
-            DType::I8 => {
-                type $T = i8;
-                $body
-            }
-            DType::U16 => {
-                type $T = u16;
-                $body
-            }
-            DType::I16 => {
-                type $T = i16;
-                $body
-            }
-            DType::U32 => {
-                type $T = u32;
-                $body
-            }
-            DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            DType::U64 => {
-                type $T = u64;
-                $body
-            }
-            DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            DType::F16 => {
-                type $T = half::f16;
-                $body
-            }
-            DType::BF16 => {
-                type $T = half::bf16;
-                $body
-            }
-            DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            DType::C64 | DType::C128 => Err(anyhow!("complex numbers can't be measured")),
+            })*
+            DType::C64 | DType::C128 => Err(anyhow!("unsupported element type: complex numbers")),
         }
     };
 }
 
-impl<M: Member> Rank<M> {
-    fn obey(&mut self, order: Order) -> Result<Answer> {
-        match order {
-            Order::Reserve { bytes } => {
-                self.buffers = Buffers::reserve(bytes);
-                Ok(Answer::Reserved { reserved: true })
+impl<M: MeasuredGroup> RankWorker<M> {
+    fn execute(&mut self, command: RankCommand) -> Result<RankReply> {
+        match command {
+            RankCommand::Reserve { bytes } => {
+                self.buffers = BenchBuffers::reserve(bytes);
+                Ok(RankReply::Reserved { reserved: true })
             }
-            Order::Prepare { point, check } => {
-                if let Some(why) = self.member.lacks(&point) {
-                    return Ok(Answer::Unsupported { unsupported: why });
+            RankCommand::Prepare { point, check } => {
+                if let Some(why) = self.group.unsupported_reason(&point) {
+                    return Ok(RankReply::Unsupported { unsupported: why });
                 }
                 self.point = Some(point);
                 let check = with_element!(point.dtype, T => self.prepare::<T>(point, check))?;
                 usage::reset_peak();
-                Ok(Answer::Ready { ready: true, check })
+                Ok(RankReply::Ready { ready: true, check })
             }
-            Order::Explain => {
-                let point = self.point.context("there is nothing to be explained")?;
-                Ok(Answer::Explained { plan: self.member.explain(&point) })
+            RankCommand::Explain => {
+                let point = self.point.context("no point is prepared")?;
+                Ok(RankReply::Explained { plan: self.group.explain(&point) })
             }
-            Order::Time { lead, calls } => {
-                let point = self.point.context("there is nothing to be timed")?;
+            RankCommand::Time { lead, calls } => {
+                let point = self.point.context("no point is prepared")?;
                 let cost = with_element!(point.dtype, T => self.time::<T>(point, lead, calls))?;
-                Ok(Answer::Timed(cost))
+                Ok(RankReply::Timed(cost))
             }
-            Order::End => Err(anyhow!("there is nothing left to do")),
+            RankCommand::End => Err(anyhow!("unexpected command: end")),
         }
     }
 
-    fn prepare<T: Whole>(&mut self, point: Point, check: bool) -> Result<Option<String>> {
-        let share = point.kind.share(point.place, point.count, self.rank, self.world);
+    fn prepare<T: PatternElement>(&mut self, point: Point, check: bool) -> Result<Option<String>> {
+        let share = point.kind.element_counts(point.place, point.count, self.rank, self.world);
         let (send, recv) = self.buffers.views::<T>(share)?;
         pattern::fill(&point, self.rank, send, recv);
         let mut found = None;
         if check {
-            self.member.call(&point, send, recv)?;
+            self.group.call(&point, send, recv)?;
             found = Some(pattern::check(&point, (self.rank, self.world), send, recv));
         }
-        if point.place == Place::In {
-            // What is summed up again and again shall stay what it is.
+        if point.place == Placement::In {
+            // Repeated sums must not change the values.
             send.as_mut_bytes().fill(0);
         }
         Ok(found)
     }
 
-    fn time<T: Whole>(&mut self, point: Point, lead: u64, calls: u64) -> Result<Cost> {
-        let share = point.kind.share(point.place, point.count, self.rank, self.world);
+    fn time<T: PatternElement>(&mut self, point: Point, lead: u64, calls: u64) -> Result<CallCost> {
+        let share = point.kind.element_counts(point.place, point.count, self.rank, self.world);
         let (send, recv) = self.buffers.views::<T>(share)?;
-        let member = &mut self.member;
-        member.barrier()?;
+        let group = &mut self.group;
+        group.barrier()?;
         for _ in 0..lead {
-            member.call(&point, send, recv)?;
+            group.call(&point, send, recv)?;
         }
-        member.barrier()?;
+        group.barrier()?;
         let before = Counters::now();
         let begin = Instant::now();
         for _ in 0..calls {
-            member.call(&point, send, recv)?;
+            group.call(&point, send, recv)?;
         }
         let elapsed = begin.elapsed();
         let cpu_ns = usage::cpu_ns() - before.cpu_ns;
         let used = Counters::now().since(before);
         let known_bytes =
             self.base_bytes + (self.buffers.touched_send_bytes + self.buffers.touched_recv_bytes) as u64;
-        Ok(Cost {
+        Ok(CallCost {
             elapsed_ns: elapsed.as_nanos() as u64,
             cpu_ns,
             minor_faults: used.minor_faults,

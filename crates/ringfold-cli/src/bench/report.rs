@@ -1,45 +1,45 @@
-//! All that was measured, as it is kept and as programs read it.
+//! The results, and their JSON. docs/performance.md describes the fields.
 
-use super::Setting;
 use super::floor::Floor;
 use super::machine::Machine;
-use super::measure::Outcome;
+use super::measure::PointOutcome;
 use super::point::{Point, short_name};
+use super::setting::Setting;
 use super::statistics::Figures;
 use super::system::System;
 use serde::Serialize;
 
-/// The version of the JSON. Fields may be added without a new one.
+/// The version of the JSON. New fields do not change it.
 const SCHEMA: &str = "ringfold-bench/1";
 
 /// A whole measurement.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     pub(crate) schema: &'static str,
-    /// Of Ringfold.
+    /// The version of Ringfold.
     pub(crate) version: &'static str,
     pub(crate) machine: Machine,
-    pub(crate) options: Options,
-    /// What was asked for and could not be had.
-    pub(crate) missing: Vec<Missing>,
+    pub(crate) options: BenchOptions,
+    /// The systems that could not be measured.
+    pub(crate) missing: Vec<MissingSystem>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) floor: Option<Floor>,
     pub(crate) points: Vec<PointReport>,
 }
 
-/// How it was measured.
+/// The options of the measurement.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     pub(crate) runs: u32,
     pub(crate) time_ms: u64,
     pub(crate) warmup: u64,
     pub(crate) check: bool,
-    /// Whether ranks had cores of their own.
+    /// Whether ranks were bound to cores.
     pub(crate) bind: &'static str,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(crate) struct Missing {
+pub(crate) struct MissingSystem {
     pub(crate) system: &'static str,
     pub(crate) why: String,
 }
@@ -51,14 +51,14 @@ pub(crate) struct PointReport {
     pub(crate) world: usize,
     pub(crate) concurrent: usize,
     pub(crate) dtype: &'static str,
-    /// Nothing where nothing is combined.
+    /// None if the collective does not reduce.
     pub(crate) op: Option<&'static str>,
     /// `in` or `out` of place.
     pub(crate) place: &'static str,
-    /// Of the whole.
+    /// Of the whole tensor.
     pub(crate) bytes: usize,
     pub(crate) count: usize,
-    /// The way that was taken, and why, if that was asked for.
+    /// The plan, and why it was chosen (`--explain`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plan: Option<String>,
     pub(crate) results: Vec<SystemReport>,
@@ -68,27 +68,27 @@ pub(crate) struct PointReport {
 pub(crate) struct SystemReport {
     pub(crate) system: &'static str,
     pub(crate) about: String,
-    /// `ok`, or what is wrong; nothing if nobody looked.
+    /// `ok`, or the error; none without a check.
     pub(crate) check: Option<String>,
     /// Why there are no figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
-    /// How many times as long as Ringfold it took.
+    /// The time divided by the time of Ringfold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
     #[serde(flatten)]
     pub(crate) figures: Option<Figures>,
-    /// Whether the note tells of a failure.
+    /// Whether the note is the error of a failure.
     #[serde(skip)]
     pub(crate) failed: bool,
 }
 
-impl Report {
-    pub(crate) fn new(options: Options) -> Self {
+impl BenchReport {
+    pub(crate) fn new(options: BenchOptions) -> Self {
         Self {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
-            machine: Machine::here(),
+            machine: Machine::detect(),
             options,
             missing: Vec::new(),
             floor: None,
@@ -96,7 +96,7 @@ impl Report {
         }
     }
 
-    /// Whether all results were right, and nothing of ours failed.
+    /// Whether all results were right and Ringfold did not fail.
     pub(crate) fn is_good(&self) -> bool {
         let good = |result: &SystemReport| {
             result.check.as_deref().is_none_or(|check| check == "ok")
@@ -111,13 +111,13 @@ impl PointReport {
         point: &Point,
         setting: Setting,
         plan: Option<String>,
-        outcomes: Vec<(System, String, Outcome)>,
+        outcomes: Vec<(System, String, PointOutcome)>,
     ) -> Self {
         let ours = outcomes.iter().find_map(|(system, _, outcome)| match outcome {
-            Outcome::Measured { figures, .. } if *system == System::Ringfold => Some(figures.median_us),
+            PointOutcome::Measured { figures, .. } if *system == System::Ringfold => Some(figures.median_us),
             _ => None,
         });
-        let result = |(system, about, outcome): (System, String, Outcome)| {
+        let result = |(system, about, outcome): (System, String, PointOutcome)| {
             let base = SystemReport {
                 system: system.name(),
                 about,
@@ -128,13 +128,14 @@ impl PointReport {
                 failed: false,
             };
             match outcome {
-                Outcome::Measured { figures, check } => {
-                    let rival = system != System::Ringfold;
-                    let ratio = ours.filter(|ours| rival && *ours > 0.0).map(|ours| figures.median_us / ours);
+                PointOutcome::Measured { figures, check } => {
+                    let is_other = system != System::Ringfold;
+                    let ratio =
+                        ours.filter(|ours| is_other && *ours > 0.0).map(|ours| figures.median_us / ours);
                     SystemReport { check, ratio, figures: Some(figures), ..base }
                 }
-                Outcome::Unsupported(why) => SystemReport { note: Some(why), ..base },
-                Outcome::Failed(why) => SystemReport { note: Some(why), failed: true, ..base },
+                PointOutcome::Unsupported(why) => SystemReport { note: Some(why), ..base },
+                PointOutcome::Failed(why) => SystemReport { note: Some(why), failed: true, ..base },
             }
         };
         Self {
@@ -156,14 +157,14 @@ impl PointReport {
         self.results.iter().find(|result| result.system == system)
     }
 
-    /// What points must share to be in one table or picture.
+    /// The series of this point: one table and one panel of the plot.
     pub(crate) fn series(&self) -> Series<'_> {
         let Self { collective, medium, world, concurrent, dtype, op, place, .. } = self;
         Series { collective, medium, world: *world, concurrent: *concurrent, dtype, op: *op, place }
     }
 }
 
-/// Points that differ in nothing but their size.
+/// The properties that points of different sizes have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Series<'a> {
     pub(crate) collective: &'a str,
@@ -196,7 +197,7 @@ impl Series<'_> {
     }
 }
 
-/// Points in groups of one series each, in the order of their first points.
+/// Groups the points by series, in the order of their first points.
 pub(crate) fn by_series(points: &[PointReport]) -> Vec<(Series<'_>, Vec<&PointReport>)> {
     let mut groups: Vec<(Series<'_>, Vec<&PointReport>)> = Vec::new();
     for point in points {
@@ -212,36 +213,36 @@ pub(crate) fn by_series(points: &[PointReport]) -> Vec<(Series<'_>, Vec<&PointRe
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::bench::kind::{Kind, Place};
-    use crate::bench::order::Cost;
-    use crate::bench::statistics::Run;
-    use crate::bench::{Bind, Medium};
+    use crate::bench::bench_op::{BenchOp, Placement};
+    use crate::bench::rank_protocol::CallCost;
+    use crate::bench::setting::{BenchMedium, Bind};
+    use crate::bench::statistics::Batch;
     use ringfold::{DType, ReduceOp};
 
-    /// A report with two systems, where the other one takes three times as long and can't do the largest size.
-    pub(crate) fn sample() -> Report {
-        let options = Options { runs: 2, time_ms: 10, warmup: 1, check: true, bind: "own" };
-        let mut report = Report::new(options);
-        for kind in [Kind::AllReduce, Kind::Barrier] {
+    /// A report on two systems. The other one takes three times as long and does not support the largest size.
+    pub(crate) fn sample() -> BenchReport {
+        let options = BenchOptions { runs: 2, time_ms: 10, warmup: 1, check: true, bind: "own" };
+        let mut report = BenchReport::new(options);
+        for kind in [BenchOp::AllReduce, BenchOp::Barrier] {
             for count in [1, 1000, 1_000_000] {
                 let point = Point {
                     kind,
                     dtype: DType::F32,
                     op: ReduceOp::Sum,
-                    count: if kind == Kind::Barrier { 0 } else { count },
-                    place: Place::In,
+                    count: if kind == BenchOp::Barrier { 0 } else { count },
+                    place: Placement::In,
                 };
-                let setting = Setting { medium: Medium::Shm, world: 2, concurrent: 1, bind: Bind::Own };
+                let setting = Setting { medium: BenchMedium::Shm, world: 2, concurrent: 1, bind: Bind::Own };
                 let figures = |factor: u64| {
                     let elapsed_ns = factor * 1000 * (count as u64 + 100);
                     let (minor_faults, major_faults, beyond_bytes) = (0, 0, 4096);
-                    let cost = Cost { elapsed_ns, cpu_ns: 7, minor_faults, major_faults, beyond_bytes };
-                    let runs = [Run::of(10, &[cost, cost]), Run::of(10, &[cost, cost])];
+                    let cost = CallCost { elapsed_ns, cpu_ns: 7, minor_faults, major_faults, beyond_bytes };
+                    let runs = [Batch::of(10, &[cost, cost]), Batch::of(10, &[cost, cost])];
                     let figures = Figures::of(&point, 2, &runs).unwrap();
-                    Outcome::Measured { figures, check: Some("ok".into()) }
+                    PointOutcome::Measured { figures, check: Some("ok".into()) }
                 };
                 let other = match count {
-                    1_000_000 => Outcome::Unsupported("too <large>".into()),
+                    1_000_000 => PointOutcome::Unsupported("too <large>".into()),
                     _ => figures(3),
                 };
                 let outcomes = vec![
@@ -249,7 +250,7 @@ pub(crate) mod tests {
                     (System::Gloo, "Gloo 2".to_owned(), other),
                 ];
                 report.points.push(PointReport::new(&point, setting, None, outcomes));
-                if kind == Kind::Barrier {
+                if kind == BenchOp::Barrier {
                     break;
                 }
             }
@@ -296,7 +297,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_wrong_result_or_a_failure_of_ours_is_no_good() {
+    fn a_wrong_result_or_a_failure_of_ringfold_fails_the_report() {
         let mut report = sample();
         assert!(report.is_good());
         report.points[0].results[1].failed = true;
@@ -309,7 +310,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn points_of_one_series_come_together() {
+    fn points_are_grouped_by_series() {
         let report = sample();
         let groups = by_series(&report.points);
         assert_eq!(groups.iter().map(|(_, group)| group.len()).collect::<Vec<_>>(), [3, 1]);

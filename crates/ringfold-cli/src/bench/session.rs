@@ -1,156 +1,157 @@
-//! The course of a measurement: processes for each setting, all of its points, what is printed on the way.
+//! Runs a measurement: starts the processes of each setting, measures its points, prints the results.
 
+use super::arguments::Bench;
+use super::bench_op::BenchOp;
 use super::interrupt::{Interrupt, Interrupted};
-use super::kind::Kind;
-use super::measure::{Contestant, measure};
-use super::nest::Nest;
+use super::measure::{MeasuredSystem, measure};
+use super::output::print;
 use super::point::Point;
-use super::progress::Progress;
-use super::report::{Missing, PointReport, Report};
-use super::system::{Rival, System};
-use super::team::Team;
-use super::{Bench, Medium, Setting, print, table};
+use super::progress::ProgressLine;
+use super::report::{BenchReport, MissingSystem, PointReport};
+use super::scratch_dir::ScratchDir;
+use super::setting::{BenchMedium, Setting};
+use super::system::{OtherSystem, System};
+use super::system_ranks::SystemRanks;
+use super::table;
 use crate::invocation::Invocation;
 use crate::tuning_file;
 use anyhow::{Context, Result, bail};
 use ringfold::{Master, Tuning};
 
-/// What it takes to start ranks.
+/// The context for starting ranks.
 pub(crate) struct Launch<'a> {
-    pub(crate) again: &'a Invocation,
-    pub(crate) nest: &'a Nest,
+    pub(crate) invocation: &'a Invocation,
+    pub(crate) scratch: &'a ScratchDir,
     pub(crate) interrupt: &'a Interrupt,
-    /// What is offered to their group.
+    /// The tuning that the group is offered.
     pub(crate) tuning: Option<Tuning>,
 }
 
-/// What the contestants of a setting need beside their processes, and lives as long.
-struct Stage {
-    contestants: Vec<Contestant>,
-    /// Where the peers of an elastic run meet.
+/// The systems of a setting, and the master of an elastic run, which ends with them.
+struct StartedSystems {
+    systems: Vec<MeasuredSystem>,
     _master: Option<Master>,
 }
 
-/// Measures all points of all settings. Whether all that is ours could be measured.
+/// Measures all points of all settings. Returns whether Ringfold could be started for each.
 pub(crate) fn run(
     bench: &Bench,
-    kinds: &[Kind],
-    again: &Invocation,
+    kinds: &[BenchOp],
+    invocation: &Invocation,
     interrupt: &Interrupt,
-    report: &mut Report,
+    report: &mut BenchReport,
 ) -> Result<bool> {
-    let nest = Nest::new()?;
+    let scratch = ScratchDir::new()?;
     let settings = bench.settings();
     let tuning = bench.tuning.as_deref().map(tuning_file::read).transpose()?;
     let mut plan = Vec::with_capacity(settings.len());
     for setting in settings {
         let points = bench.points(kinds, setting.world)?;
-        enough_memory(&points, setting.world, 1 + bench.against.len())?;
+        check_memory(&points, setting.world, 1 + bench.against.len())?;
         plan.push((setting, points));
     }
-    let launch = Launch { again, nest: &nest, interrupt, tuning };
-    let mut progress = Progress::new(plan.iter().map(|(_, points)| points.len()).sum());
-    let rivals = find_rivals(bench, &nest, report);
+    let launch = Launch { invocation, scratch: &scratch, interrupt, tuning };
+    let mut progress = ProgressLine::new(plan.iter().map(|(_, points)| points.len()).sum());
+    let others = find_other_systems(bench, &scratch, report);
     if !bench.is_quiet() {
         print(&format!("# Ringfold {} on {}", report.version, report.machine))?;
     }
-    for Missing { system, why } in &report.missing {
+    for MissingSystem { system, why } in &report.missing {
         progress.clear();
         eprintln!("{system}: {why}");
     }
     let mut good = true;
     for (setting, points) in plan {
-        let place = format!("{} ranks, {}", setting.world, setting.medium.name());
-        progress.say(&format!("starting {place}"));
-        let stage = match raise(setting, &points, &rivals, &launch, report) {
-            Ok(stage) => stage,
+        let title = format!("{} ranks, {}", setting.world, setting.medium.name());
+        progress.message(&format!("starting {title}"));
+        let started = match start_systems(setting, &points, &others, &launch, report) {
+            Ok(started) => started,
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
                 progress.clear();
-                eprintln!("{place}: {error:#}");
-                report
-                    .missing
-                    .push(Missing { system: System::Ringfold.name(), why: format!("{place}: {error:#}") });
+                let why = format!("{title}: {error:#}");
+                eprintln!("{why}");
+                report.missing.push(MissingSystem { system: System::Ringfold.name(), why });
                 good = false;
                 continue;
             }
         };
-        play(bench, setting, &points, stage, &mut progress, report)?;
+        measure_setting(bench, setting, &points, started, &mut progress, report)?;
     }
     Ok(good)
 }
 
-fn find_rivals(bench: &Bench, nest: &Nest, report: &mut Report) -> Vec<Rival> {
-    let mut rivals = Vec::new();
+fn find_other_systems(bench: &Bench, scratch: &ScratchDir, report: &mut BenchReport) -> Vec<OtherSystem> {
+    let mut others = Vec::new();
     for &system in &bench.against {
-        match Rival::find(system, bench.python.as_deref(), nest) {
-            Ok(rival) => rivals.push(rival),
+        match OtherSystem::find(system, bench.python.as_deref(), scratch) {
+            Ok(rival) => others.push(rival),
             Err(error) => {
-                report.missing.push(Missing { system: system.name(), why: format!("{error:#}") });
+                report.missing.push(MissingSystem { system: system.name(), why: format!("{error:#}") });
             }
         }
     }
-    rivals
+    others
 }
 
-/// Starts the processes of all systems. Fails only if ours can't be started.
-fn raise(
+/// Starts the processes of all systems. Fails only if Ringfold's ranks cannot be started.
+fn start_systems(
     setting: Setting,
     points: &[Point],
-    rivals: &[Rival],
+    others: &[OtherSystem],
     launch: &Launch<'_>,
-    report: &mut Report,
-) -> Result<Stage> {
+    report: &mut BenchReport,
+) -> Result<StartedSystems> {
     let bytes = points.iter().map(Point::bytes).max().unwrap_or(0);
-    let (mut ours, master) = start_ours(setting, launch)?;
+    let (mut ours, master) = start_ringfold(setting, launch)?;
     ours.reserve(bytes)?;
     let about = ours.about.clone();
-    let mut contestants = vec![Contestant { system: System::Ringfold, team: Some(ours), about }];
-    for rival in rivals {
-        let started = rival.start(setting, launch.nest, launch.interrupt).and_then(|mut team| {
-            team.reserve(bytes)?;
-            Ok(team)
+    let mut systems = vec![MeasuredSystem { system: System::Ringfold, ranks: Some(ours), about }];
+    for rival in others {
+        let started = rival.start(setting, launch.scratch, launch.interrupt).and_then(|mut ranks| {
+            ranks.reserve(bytes)?;
+            Ok(ranks)
         });
         let system = rival.system();
         match started {
-            Ok(team) => {
-                let about = team.about.clone();
-                contestants.push(Contestant { system, team: Some(team), about });
+            Ok(ranks) => {
+                let about = ranks.about.clone();
+                systems.push(MeasuredSystem { system, ranks: Some(ranks), about });
             }
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
                 let why = format!("{} ranks, {}: {error:#}", setting.world, setting.medium.name());
                 eprintln!("\n{system}: {why}");
-                report.missing.push(Missing { system: system.name(), why });
+                report.missing.push(MissingSystem { system: system.name(), why });
             }
         }
     }
-    Ok(Stage { contestants, _master: master })
+    Ok(StartedSystems { systems, _master: master })
 }
 
-/// Starts our ranks. A tuning is offered by rank 0 alone, or by the master, and taken by all.
-pub(crate) fn start_ours(setting: Setting, launch: &Launch<'_>) -> Result<(Team, Option<Master>)> {
-    let &Launch { again, nest, interrupt, tuning } = launch;
+/// Starts Ringfold's ranks. Rank 0 or the master offers the tuning, and all ranks use it.
+pub(crate) fn start_ringfold(setting: Setting, launch: &Launch<'_>) -> Result<(SystemRanks, Option<Master>)> {
+    let &Launch { invocation, scratch, interrupt, tuning } = launch;
     let Setting { medium, world, concurrent, .. } = setting;
-    let (meet, master) = match medium {
-        Medium::Elastic => {
+    let (rendezvous, master) = match medium {
+        BenchMedium::Elastic => {
             let builder = Master::builder().listen("127.0.0.1:0").tuning(tuning.unwrap_or_default());
             let master = builder.build();
-            master.run().context("the master")?;
-            let address = master.addresses().first().context("the master listens nowhere")?.to_string();
+            master.run().context("cannot start the master")?;
+            let address = master.addresses().first().context("the master has no address")?.to_string();
             (address, Some(master))
         }
-        Medium::Shm | Medium::Tcp => (nest.path("meeting").display().to_string(), None),
+        BenchMedium::Shm | BenchMedium::Tcp => (scratch.path("rendezvous").display().to_string(), None),
     };
-    let file = tuning.map(|tuning| (nest.path("tuning"), tuning));
+    let file = tuning.map(|tuning| (scratch.path("tuning"), tuning));
     if let Some((path, tuning)) = &file {
         tuning_file::write(path, tuning)?;
     }
-    let team = Team::start(nest, world, interrupt, |socket| {
+    let ranks = SystemRanks::start(scratch, world, interrupt, |socket| {
         (0..world)
             .map(|rank| {
-                let mut command = again.command()?;
-                command.arg("bench-rank").arg("--socket").arg(socket).args(["--meet", &meet]);
+                let mut command = invocation.command()?;
+                command.arg("bench-rank").arg("--socket").arg(socket).args(["--rendezvous", &rendezvous]);
                 command.args(["--medium", medium.name(), "--concurrent", &concurrent.to_string()]);
                 command.args(["--rank", &rank.to_string(), "--world", &world.to_string()]);
                 if let Some(core) = setting.core(rank) {
@@ -163,55 +164,54 @@ pub(crate) fn start_ours(setting: Setting, launch: &Launch<'_>) -> Result<(Team,
             })
             .collect()
     })?;
-    Ok((team, master))
+    Ok((ranks, master))
 }
 
-/// Measures all points of a setting, and prints them.
-fn play(
+/// Measures and prints all points of a setting.
+fn measure_setting(
     bench: &Bench,
     setting: Setting,
     points: &[Point],
-    mut stage: Stage,
-    progress: &mut Progress,
-    report: &mut Report,
+    mut started: StartedSystems,
+    progress: &mut ProgressLine,
+    report: &mut BenchReport,
 ) -> Result<()> {
-    let contestants = &mut stage.contestants;
-    let systems: Vec<_> = contestants.iter().map(|c| (c.system, c.about.clone())).collect();
+    let systems = &mut started.systems;
+    let names: Vec<_> = systems.iter().map(|system| (system.system, system.about.clone())).collect();
     if !bench.is_quiet() {
         progress.clear();
-        print(&table::header(setting, &systems))?;
+        print(&table::header(setting, &names))?;
     }
     for point in points {
-        progress.point(format!("{point}, {} ranks, {}", setting.world, setting.medium.name()));
-        let outcomes = measure(point, setting.world, contestants, bench.effort(), progress)?;
+        progress.start_point(format!("{point}, {} ranks, {}", setting.world, setting.medium.name()));
+        let outcomes = measure(point, setting.world, systems, bench.effort(), progress)?;
         let named =
-            systems.iter().cloned().zip(outcomes).map(|((system, about), outcome)| (system, about, outcome));
-        let plan = if bench.explain { explanation(contestants) } else { None };
-        let told = PointReport::new(point, setting, plan, named.collect());
+            names.iter().cloned().zip(outcomes).map(|((system, about), outcome)| (system, about, outcome));
+        let plan = if bench.explain { explanation(systems) } else { None };
+        let result = PointReport::new(point, setting, plan, named.collect());
         if !bench.is_quiet() {
             progress.clear();
-            print(&table::row(&told))?;
+            print(&table::row(&result))?;
         }
-        report.points.push(told);
-        if contestants.iter().any(|c| c.system == System::Ringfold && c.team.is_none()) {
-            // Without ours there is nothing to hold others against.
+        report.points.push(result);
+        // Without Ringfold there is nothing to compare the others with.
+        if systems.iter().any(|system| system.system == System::Ringfold && system.ranks.is_none()) {
             break;
         }
     }
     Ok(())
 }
 
-/// How ours did the last point, and why.
-fn explanation(contestants: &mut [Contestant]) -> Option<String> {
-    let ours = contestants.iter_mut().find(|c| c.system == System::Ringfold)?;
-    // Who can't do a point has nothing to explain; who has failed has said so.
-    ours.team.as_mut()?.explain().ok()
+/// The plan of Ringfold for the last point; none if the point failed or is not supported.
+fn explanation(systems: &mut [MeasuredSystem]) -> Option<String> {
+    let ringfold = systems.iter_mut().find(|system| system.system == System::Ringfold)?;
+    ringfold.ranks.as_mut()?.explain().ok()
 }
 
-/// Refuses what the machine can't hold, before it begins to swap or to kill.
-fn enough_memory(points: &[Point], world: usize, systems: usize) -> Result<()> {
+/// Fails if the points need more memory than is available.
+fn check_memory(points: &[Point], world: usize, systems: usize) -> Result<()> {
     let largest = points.iter().map(|point| point.buffer_bytes(world)).max().unwrap_or(0);
-    // Restoring, staging and whatever others need may come to as much again.
+    // Half as much again for restoring, staging and the other systems.
     let needed = (largest * systems) as u64 / 2 * 3;
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -219,7 +219,8 @@ fn enough_memory(points: &[Point], world: usize, systems: usize) -> Result<()> {
         line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).map(|kib| kib * 1024);
     match available {
         Some(available) if needed > available => bail!(
-            "{world} ranks of {systems} systems need about {} of memory for the largest size, and {} is left",
+            "not enough memory: {world} ranks of {systems} systems need about {} of memory for the largest size, \
+             {} is available",
             crate::size::ByteSize(needed),
             crate::size::ByteSize(available)
         ),

@@ -1,25 +1,25 @@
-//! Figures from what the ranks measured.
+//! Computes the figures of a point from the measurements of the ranks.
 
-use super::order::Cost;
 use super::point::Point;
+use super::rank_protocol::CallCost;
 use serde::Serialize;
 
-/// One batch of calls, as all ranks together saw it.
+/// The measurements of one batch of calls, over all ranks.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Run {
+pub(crate) struct Batch {
     pub(crate) calls: u64,
-    /// Of the slowest rank.
+    /// The time of the slowest rank.
     pub(crate) elapsed_ns: u64,
-    /// Of all ranks together, as is all below.
+    /// This and all fields below are sums over the ranks.
     pub(crate) cpu_ns: u64,
     pub(crate) minor_faults: u64,
     pub(crate) major_faults: u64,
     pub(crate) beyond_bytes: u64,
 }
 
-impl Run {
-    pub(crate) fn of(calls: u64, ranks: &[Cost]) -> Self {
-        let sum = |field: fn(&Cost) -> u64| ranks.iter().map(field).sum();
+impl Batch {
+    pub(crate) fn of(calls: u64, ranks: &[CallCost]) -> Self {
+        let sum = |field: fn(&CallCost) -> u64| ranks.iter().map(field).sum();
         Self {
             calls,
             elapsed_ns: ranks.iter().map(|cost| cost.elapsed_ns).max().unwrap_or(0),
@@ -30,51 +30,51 @@ impl Run {
         }
     }
 
-    /// Of one call.
+    /// The time of one call in microseconds.
     pub(crate) fn call_us(&self) -> f64 {
         self.elapsed_ns as f64 / self.calls.max(1) as f64 / 1e3
     }
 }
 
-/// What is told of a point. The names are those of the JSON that users read.
+/// The figures of a point. The field names are those of the JSON.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Figures {
-    /// Calls per run.
+    /// Calls per batch.
     pub(crate) calls: u64,
-    /// Of one call, run by run.
+    /// The time of one call, for each batch.
     pub(crate) runs_us: Vec<f64>,
     pub(crate) median_us: f64,
     pub(crate) min_us: f64,
     pub(crate) max_us: f64,
-    /// Bytes of the whole per second, in units of 10⁹.
+    /// Bytes of the whole tensor per second, in units of 10⁹.
     #[serde(rename = "algbw_gb_per_s")]
     pub(crate) algbw: f64,
     /// As nccl-tests defines it.
     #[serde(rename = "busbw_gb_per_s")]
     pub(crate) busbw: f64,
-    /// Processor time of all ranks for 10⁹ bytes; none where there are no bytes.
+    /// Processor time of all ranks per 10⁹ bytes; none without bytes.
     pub(crate) cpu_s_per_gb: Option<f64>,
-    /// Of all ranks, per call.
+    /// Page faults of all ranks per call.
     #[serde(rename = "faults_per_call")]
     pub(crate) faults: f64,
-    /// Of these, those that had to wait for a disk.
+    /// Those of them that read from a disk.
     #[serde(rename = "major_faults_per_call")]
     pub(crate) major_faults: f64,
-    /// Memory of all ranks beside the buffers, at its peak.
+    /// The peak memory of all ranks in addition to the buffers.
     pub(crate) beyond_bytes: u64,
-    /// Memory at its peak by the bytes of the buffers.
+    /// The peak memory divided by the bytes of the buffers.
     #[serde(rename = "memory_ratio")]
     pub(crate) memory: Option<f64>,
 }
 
 impl Figures {
-    /// None if nothing was measured.
-    pub(crate) fn of(point: &Point, world: usize, runs: &[Run]) -> Option<Self> {
+    /// None without batches.
+    pub(crate) fn of(point: &Point, world: usize, runs: &[Batch]) -> Option<Self> {
         let trips = point.kind.trips();
         let runs_us: Vec<_> = runs.iter().map(|run| run.call_us() / trips as f64).collect();
         let median_us = median(&runs_us)?;
         let calls: u64 = runs.iter().map(|run| run.calls).sum();
-        let total = |field: fn(&Run) -> u64| runs.iter().map(field).sum::<u64>() as f64;
+        let total = |field: fn(&Batch) -> u64| runs.iter().map(field).sum::<u64>() as f64;
         let bytes = point.bytes() as f64;
         let algbw = if median_us > 0.0 { bytes / median_us / 1e3 } else { 0.0 };
         let beyond_bytes = runs.iter().map(|run| run.beyond_bytes).max().unwrap_or(0);
@@ -97,7 +97,7 @@ impl Figures {
     }
 }
 
-/// The middle one; of an even number, the mean of the two in the middle. None of nothing.
+/// The median; of an even number of values, the mean of the two in the middle.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -112,11 +112,11 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::kind::{Kind, Place};
+    use crate::bench::bench_op::{BenchOp, Placement};
     use ringfold::{DType, ReduceOp};
 
-    fn cost(elapsed_ns: u64) -> Cost {
-        Cost {
+    fn cost(elapsed_ns: u64) -> CallCost {
+        CallCost {
             elapsed_ns,
             cpu_ns: 2 * elapsed_ns,
             minor_faults: 3,
@@ -125,8 +125,8 @@ mod tests {
         }
     }
 
-    fn point(kind: Kind, count: usize) -> Point {
-        Point { kind, dtype: DType::F32, op: ReduceOp::Sum, count, place: kind.places()[0] }
+    fn point(kind: BenchOp, count: usize) -> Point {
+        Point { kind, dtype: DType::F32, op: ReduceOp::Sum, count, place: kind.placements()[0] }
     }
 
     #[test]
@@ -138,19 +138,19 @@ mod tests {
     }
 
     #[test]
-    fn time_is_that_of_the_slowest_rank_and_all_else_is_summed_up() {
-        let run = Run::of(10, &[cost(1_000_000), cost(4_000_000)]);
+    fn time_is_the_maximum_and_the_rest_is_the_sum_over_ranks() {
+        let run = Batch::of(10, &[cost(1_000_000), cost(4_000_000)]);
         assert_eq!((run.elapsed_ns, run.cpu_ns), (4_000_000, 10_000_000));
         assert_eq!((run.minor_faults, run.major_faults), (6, 2));
         assert_eq!(run.call_us(), 400.0);
     }
 
     #[test]
-    fn bandwidth_processor_time_and_memory_are_by_the_bytes_of_the_call() {
+    fn bandwidth_processor_time_and_memory_are_relative_to_the_bytes() {
         // 100 MB, 4 ranks, 50 ms per call.
         let ranks = [cost(100_000_000); 4];
-        let runs = [Run::of(2, &ranks), Run::of(2, &ranks), Run::of(2, &[cost(1_000_000_000); 4])];
-        let figures = Figures::of(&point(Kind::AllReduce, 25_000_000), 4, &runs).unwrap();
+        let runs = [Batch::of(2, &ranks), Batch::of(2, &ranks), Batch::of(2, &[cost(1_000_000_000); 4])];
+        let figures = Figures::of(&point(BenchOp::AllReduce, 25_000_000), 4, &runs).unwrap();
         assert_eq!((figures.median_us, figures.min_us, figures.max_us), (50_000.0, 50_000.0, 500_000.0));
         assert_eq!((figures.algbw, figures.busbw), (2.0, 3.0));
         assert_eq!(figures.faults, 16.0 * 3.0 / 6.0);
@@ -162,11 +162,11 @@ mod tests {
 
     #[test]
     fn a_transfer_is_half_a_round_trip_and_a_barrier_has_no_bytes() {
-        let runs = [Run::of(10, &[cost(1_000_000)])];
-        assert_eq!(Figures::of(&point(Kind::Transfer, 1000), 2, &runs).unwrap().median_us, 50.0);
-        let barrier = Figures::of(&point(Kind::Barrier, 0), 2, &runs).unwrap();
+        let runs = [Batch::of(10, &[cost(1_000_000)])];
+        assert_eq!(Figures::of(&point(BenchOp::Transfer, 1000), 2, &runs).unwrap().median_us, 50.0);
+        let barrier = Figures::of(&point(BenchOp::Barrier, 0), 2, &runs).unwrap();
         assert_eq!((barrier.median_us, barrier.algbw, barrier.cpu_s_per_gb), (100.0, 0.0, None));
-        assert_eq!(Figures::of(&point(Kind::Barrier, 0), 2, &[]), None);
-        assert_eq!(Place::In.name(), "in");
+        assert_eq!(Figures::of(&point(BenchOp::Barrier, 0), 2, &[]), None);
+        assert_eq!(Placement::In.name(), "in");
     }
 }

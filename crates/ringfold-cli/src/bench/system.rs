@@ -1,27 +1,30 @@
-//! The systems that can be measured, and how their ranks are started.
+//! The systems that can be measured, and how to start their ranks.
 
 use super::interrupt::Interrupt;
-use super::nest::Nest;
-use super::team::Team;
-use super::{Bind, Medium, Setting};
+use super::scratch_dir::ScratchDir;
+use super::setting::{BenchMedium, Bind, Setting};
+use super::system_ranks::SystemRanks;
 use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
 use std::ffi::OsString;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::str::FromStr;
 
 const GLOO_PEER: &str = include_str!("../../peers/gloo_peer.py");
 const OPENMPI_PEER: &str = include_str!("../../peers/openmpi_peer.c");
 const OPENMPI_PACKAGES: &str = "apt-get install openmpi-bin libopenmpi-dev";
 
-/// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// A measured system. Ringfold is always measured, so it is not an argument.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
 pub(crate) enum System {
+    #[value(skip)]
     Ringfold,
-    /// Gloo, by way of torch.distributed.
+    /// Gloo, used by torch.distributed
     Gloo,
+    /// Open MPI
+    #[value(name = "openmpi", aliases = ["open-mpi", "mpi"])]
     OpenMpi,
 }
 
@@ -41,42 +44,28 @@ impl fmt::Display for System {
     }
 }
 
-/// Those that ours is held against.
-impl FromStr for System {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "gloo" => Ok(Self::Gloo),
-            "openmpi" | "open-mpi" | "mpi" => Ok(Self::OpenMpi),
-            _ => Err(format!("{text:?} is neither gloo nor openmpi")),
-        }
-    }
-}
-
-/// A system whose ranks can be started here.
+/// Another system that is installed on this machine.
 #[derive(Debug)]
-pub(crate) enum Rival {
+pub(crate) enum OtherSystem {
     Gloo {
         python: PathBuf,
-        /// The file of the program.
         program: PathBuf,
     },
     OpenMpi {
         mpirun: PathBuf,
         program: PathBuf,
-        /// From 5 on the shared memory has another name.
+        /// The shared-memory transport has another name since version 5.
         major: u32,
     },
 }
 
-impl Rival {
-    /// Looks for what a system needs; the error says what is lacking and how to get it.
-    pub(crate) fn find(system: System, python: Option<&Path>, nest: &Nest) -> Result<Self> {
+impl OtherSystem {
+    /// Finds the programs of a system; the error says what is missing and how to install it.
+    pub(crate) fn find(system: System, python: Option<&Path>, scratch: &ScratchDir) -> Result<Self> {
         match system {
-            System::Ringfold => bail!("that is us"),
-            System::Gloo => find_gloo(python, nest),
-            System::OpenMpi => find_openmpi(nest),
+            System::Ringfold => bail!("Ringfold is always measured"),
+            System::Gloo => find_gloo(python, scratch),
+            System::OpenMpi => find_openmpi(scratch),
         }
     }
 
@@ -87,12 +76,16 @@ impl Rival {
         }
     }
 
-    /// Starts its ranks.
-    pub(crate) fn start(&self, setting: Setting, nest: &Nest, interrupt: &Interrupt) -> Result<Team> {
+    pub(crate) fn start(
+        &self,
+        setting: Setting,
+        scratch: &ScratchDir,
+        interrupt: &Interrupt,
+    ) -> Result<SystemRanks> {
         let world = setting.world;
-        Team::start(nest, world, interrupt, |socket| match self {
+        SystemRanks::start(scratch, world, interrupt, |socket| match self {
             Self::Gloo { python, program } => {
-                let store = nest.path("store");
+                let store = scratch.path("store");
                 let of_rank = |rank: usize| {
                     let mut command = Command::new(python);
                     command.arg(program).arg("--socket").arg(socket).arg("--store").arg(&store);
@@ -106,13 +99,12 @@ impl Rival {
             }
             Self::OpenMpi { mpirun, program, major } => {
                 let mut command = Command::new(mpirun);
-                // Leave to run as root is asked for where that is a mistake; here it is none.
                 command.args(["--allow-run-as-root", "--oversubscribe", "-n", &world.to_string()]);
                 command.args(["--mca", "pml", "ob1", "--mca", "btl"]);
                 match setting.medium {
-                    Medium::Tcp => command.args(["self,tcp", "--mca", "btl_tcp_if_include", "lo"]),
-                    Medium::Shm | Medium::Elastic if *major < 5 => command.arg("self,vader"),
-                    Medium::Shm | Medium::Elastic => command.arg("self,sm"),
+                    BenchMedium::Tcp => command.args(["self,tcp", "--mca", "btl_tcp_if_include", "lo"]),
+                    BenchMedium::Shm | BenchMedium::Elastic if *major < 5 => command.arg("self,vader"),
+                    BenchMedium::Shm | BenchMedium::Elastic => command.arg("self,sm"),
                 };
                 match setting.bind {
                     Bind::Own => {}
@@ -126,7 +118,7 @@ impl Rival {
     }
 }
 
-fn find_gloo(python: Option<&Path>, nest: &Nest) -> Result<Rival> {
+fn find_gloo(python: Option<&Path>, scratch: &ScratchDir) -> Result<OtherSystem> {
     let candidates: Vec<PathBuf> = match python {
         Some(python) => vec![python.to_owned()],
         None => vec![cache().join("venv/bin/python"), "python3".into()],
@@ -136,58 +128,61 @@ fn find_gloo(python: Option<&Path>, nest: &Nest) -> Result<Rival> {
     let Some(python) = found else {
         let names: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
         bail!(
-            "no Python with torch ({}); scripts/python-env {} makes one, --python names another",
+            "no Python with torch ({}); create one with scripts/python-env {}, or pass --python",
             names.join(", "),
             cache().join("venv").display()
         );
     };
-    let program = nest.path("gloo_peer.py");
-    std::fs::write(&program, GLOO_PEER).context("can't write the program for Gloo")?;
-    Ok(Rival::Gloo { python: python.clone(), program })
+    let program = scratch.path("gloo_peer.py");
+    std::fs::write(&program, GLOO_PEER).context("cannot write the program for Gloo")?;
+    Ok(OtherSystem::Gloo { python: python.clone(), program })
 }
 
-fn find_openmpi(nest: &Nest) -> Result<Rival> {
+fn find_openmpi(scratch: &ScratchDir) -> Result<OtherSystem> {
     let Some(mpirun) = in_path("mpirun") else { bail!("mpirun not found; {OPENMPI_PACKAGES}") };
-    let version = Command::new(&mpirun).arg("--version").output().context("mpirun does not run")?;
+    let version = Command::new(&mpirun).arg("--version").output().context("cannot run mpirun")?;
     let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
     if !version.contains("Open MPI") {
-        bail!("mpirun is not Open MPI's but {version:?}; {OPENMPI_PACKAGES}");
+        bail!("mpirun is not Open MPI: {version:?}; {OPENMPI_PACKAGES}");
     }
     let number = version.rsplit(' ').next().unwrap_or_default();
     let major = number.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(4);
     let mut hasher = DefaultHasher::new();
     (OPENMPI_PEER, &version, &mpirun).hash(&mut hasher);
     let name = format!("openmpi_peer-{:016x}", hasher.finish());
-    let kept = cache().join("bench");
-    // Where nothing can be kept it is compiled each time.
-    let folder = if std::fs::create_dir_all(&kept).is_ok() { kept } else { nest.folder().to_owned() };
+    let cached = cache().join("bench");
+    // Without a writable cache the program is compiled each time.
+    let folder = if std::fs::create_dir_all(&cached).is_ok() { cached } else { scratch.folder().to_owned() };
     let program = folder.join(name);
     if !program.exists() {
-        compile(&program, nest)?;
+        compile(&program, scratch)?;
     }
-    Ok(Rival::OpenMpi { mpirun, program, major })
+    Ok(OtherSystem::OpenMpi { mpirun, program, major })
 }
 
-fn compile(program: &Path, nest: &Nest) -> Result<()> {
+fn compile(program: &Path, scratch: &ScratchDir) -> Result<()> {
     let Some(mpicc) = in_path("mpicc") else { bail!("mpicc not found; {OPENMPI_PACKAGES}") };
-    let source = nest.path("openmpi_peer.c");
-    std::fs::write(&source, OPENMPI_PEER).context("can't write the program for Open MPI")?;
-    // Under another name first: whoever finds the file finds all of it.
+    let source = scratch.path("openmpi_peer.c");
+    std::fs::write(&source, OPENMPI_PEER).context("cannot write the program for Open MPI")?;
+    // Compile to another name and rename, so that the file is always complete.
     let unfinished = program.with_extension(std::process::id().to_string());
     let output = Command::new(mpicc)
         .args(["-O2", "-o"])
         .args([&unfinished, &source])
         .stdin(Stdio::null())
         .output()
-        .context("mpicc does not run")?;
+        .context("cannot run mpicc")?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
-        return Err(anyhow!("mpicc can't compile crates/ringfold-cli/peers/openmpi_peer.c:\n{}", why.trim()));
+        return Err(anyhow!(
+            "mpicc cannot compile crates/ringfold-cli/peers/openmpi_peer.c:\n{}",
+            why.trim()
+        ));
     }
-    std::fs::rename(&unfinished, program).context("can't keep the program for Open MPI")
+    std::fs::rename(&unfinished, program).context("cannot store the program for Open MPI")
 }
 
-/// Where things are kept that take long to make.
+/// The directory for compiled programs and environments.
 fn cache() -> PathBuf {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     folder("RINGFOLD_CACHE")

@@ -1,15 +1,15 @@
-//! What is printed while it is measured: a line per point, as nccl-tests has it.
+//! The printed table: a line per point, in the format of nccl-tests.
 
-use super::Setting;
-use super::report::{PointReport, Report, SystemReport, by_series};
+use super::report::{BenchReport, PointReport, SystemReport, by_series};
+use super::setting::Setting;
 use super::statistics::Figures;
 use super::system::System;
 use crate::size::ByteSize;
 
-/// Where the bytes are too few, the memory beside them says nothing about them.
+/// For smaller points the memory ratio is meaningless.
 const MEMORY_BYTES_MIN: usize = 16 << 20;
 
-/// What comes before the points of a setting.
+/// The header of the table of a setting.
 pub(crate) fn header(setting: Setting, systems: &[(System, String)]) -> String {
     let mut text = format!("#\n# {} ranks, {}\n", setting.world, setting.medium.name());
     for (system, about) in systems {
@@ -39,7 +39,7 @@ pub(crate) fn header(setting: Setting, systems: &[(System, String)]) -> String {
     text
 }
 
-/// A point, and under it what there is to say about it.
+/// The row of a point, and below it its notes.
 pub(crate) fn row(point: &PointReport) -> String {
     let mut notes = String::new();
     let mut text = format!(
@@ -96,10 +96,10 @@ fn own_columns(figures: &Figures, result: &SystemReport, bytes: usize) -> String
     )
 }
 
-/// Tables to be pasted into a document, one per series.
-pub(crate) fn markdown(report: &Report) -> String {
+/// Markdown tables, one per series.
+pub(crate) fn markdown(report: &BenchReport) -> String {
     let mut text = format!("Measured on {}.\n", report.machine);
-    let Report { options, .. } = report;
+    let BenchReport { options, .. } = report;
     text += &format!(
         "Medians of {} interleaved runs, {} ms per point and system{}.\n",
         options.runs,
@@ -155,7 +155,7 @@ fn markdown_row(point: &PointReport, others: &[&str]) -> String {
     text
 }
 
-/// Microseconds with about four digits that count.
+/// Microseconds with about four significant digits.
 pub(crate) fn time(us: f64) -> String {
     let decimals = match us {
         us if us < 10.0 => 3,
@@ -185,12 +185,12 @@ fn faults(per_call: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::sample;
-    use super::super::{Bind, Medium};
+    use super::super::setting::{BenchMedium, Bind};
     use super::*;
 
     #[test]
-    fn columns_stand_under_their_names() {
-        let setting = Setting { medium: Medium::Shm, world: 2, concurrent: 1, bind: Bind::Own };
+    fn columns_are_aligned_with_the_header() {
+        let setting = Setting { medium: BenchMedium::Shm, world: 2, concurrent: 1, bind: Bind::Own };
         let header = header(setting, &[(System::Ringfold, "x".into()), (System::Gloo, "y".into())]);
         let names = header.lines().last().unwrap();
         let report = sample();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_a_markdown_table_has_as_many_cells_as_its_head() {
+    fn every_row_of_a_markdown_table_has_as_many_cells_as_its_header() {
         let text = markdown(&sample());
         let cells = |line: &str| line.matches('|').count();
         for table in text.split("\n\n").filter(|part| part.starts_with('|')) {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_as_many_digits_as_they_are_worth() {
+    fn numbers_have_few_significant_digits() {
         assert_eq!([0.5123, 12.345, 123.45, 12345.6].map(time), ["0.512", "12.35", "123.5", "12346"]);
         assert_eq!([0.0, 0.25, 512.0].map(faults), ["0", "0.25", "512"]);
         assert_eq!(ratio(12.345), "12.3");

@@ -1,12 +1,12 @@
-//! What this process uses: processor time, page faults, memory.
+//! Resource usage of this process: processor time, page faults, memory.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 
-/// Counters at one moment.
+/// The counters at one point in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counters {
-    /// Of all threads, those that have ended too.
+    /// Of all threads, including those that have ended.
     pub(crate) cpu_ns: u64,
     pub(crate) minor_faults: u64,
     pub(crate) major_faults: u64,
@@ -19,7 +19,7 @@ impl Counters {
         Self { cpu_ns: cpu_ns(), minor_faults, major_faults }
     }
 
-    /// What was used since then.
+    /// The difference from earlier counters.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
@@ -35,24 +35,24 @@ pub(crate) fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The 10th and the 12th field. The second may hold spaces and brackets, so count behind it.
+/// The 10th and 12th field of /proc/self/stat. The second field may contain spaces and parentheses.
 fn faults(stat: &str) -> (u64, u64) {
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let mut numbers = rest.split_whitespace().map(|field| field.parse().unwrap_or(0));
     (numbers.nth(7).unwrap_or(0), numbers.nth(1).unwrap_or(0))
 }
 
-/// Memory that is resident now.
+/// The resident memory.
 pub(crate) fn resident_bytes() -> u64 {
     status("VmRSS:")
 }
 
-/// The most memory that was resident since [`reset_peak`].
+/// The peak of the resident memory since [`reset_peak`].
 pub(crate) fn peak_bytes() -> u64 {
     status("VmHWM:")
 }
 
-/// The peak begins anew. Where that is forbidden it is that of the whole life.
+/// Resets the peak. Without permission the peak is that of the whole process.
 pub(crate) fn reset_peak() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
@@ -69,14 +69,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_found_behind_odd_names() {
+    fn fields_are_found_behind_unusual_names() {
         let stat = "42 (a) b (c) S 1 42 42 0 -1 4194304 1234 0 56 0 7 5 0 0 20 0 1";
         assert_eq!(faults(stat), (1234, 56));
         assert_eq!(faults(""), (0, 0));
     }
 
     #[test]
-    fn memory_that_is_touched_costs_faults_and_is_seen_at_its_peak() {
+    fn touched_memory_counts_as_faults_and_in_the_peak() {
         let before = Counters::now();
         reset_peak();
         let base = resident_bytes();

@@ -1,48 +1,48 @@
-//! Something that looks like training: weights that follow gradients to a target.
+//! A toy model: gradients pull its weights towards a target.
 
-/// The shared state of the run, and what a step does with it.
+/// The weights and momentum, which are the shared state of the run.
 pub(crate) struct Model {
     pub(crate) weights: Vec<f32>,
     pub(crate) momentum: Vec<f32>,
 }
 
-/// Elements at the end of the gradients that show that every peer's part was counted once.
-pub(crate) const WITNESSES: usize = 1;
+/// Elements at the end of the gradients whose sum is the number of peers in the reduction.
+pub(crate) const COUNTERS: usize = 1;
 
 const MOMENTUM: f32 = 0.8;
 const RATE: f32 = 0.011;
 const NOISE: f32 = 0.2;
-/// The loss is looked at on every so many elements.
+/// The loss is computed over every 61st element.
 const LOSS_STRIDE: usize = 61;
 const LANES: usize = 16;
 
 impl Model {
-    /// All who begin a run begin alike.
+    /// The initial model, the same on all peers.
     pub(crate) fn new(elements: usize) -> Self {
         Self { weights: vec![0.0; elements], momentum: vec![0.0; elements] }
     }
 
-    /// One who comes late has nothing of use yet.
+    /// The model of a peer that joins later: NaN until it has synced.
     pub(crate) fn untrained(elements: usize) -> Self {
         Self { weights: vec![f32::NAN; elements], momentum: vec![f32::NAN; elements] }
     }
 
-    /// A peer's gradients: its own view of the way to the target, and one for itself at the end.
+    /// Computes a peer's gradients: noisy differences from the target, then counters of 1.
     pub(crate) fn gradients(&self, seed: u64, into: &mut [f32]) {
-        let (values, witnesses) = into.split_at_mut(self.weights.len());
+        let (values, counters) = into.split_at_mut(self.weights.len());
         let seed = scramble(seed);
         for (i, (gradient, weight)) in values.iter_mut().zip(&self.weights).enumerate() {
             *gradient = weight - target(i) + NOISE * unit(scramble(seed ^ i as u64));
         }
-        witnesses.fill(1.0);
+        counters.fill(1.0);
     }
 
-    /// Whether the sum holds the gradients of `world` peers, each once.
+    /// Whether the sum contains the gradients of `world` peers, each once.
     pub(crate) fn counts(sum: &[f32], world: u32) -> bool {
-        sum[sum.len() - WITNESSES..].iter().all(|witness| *witness == world as f32)
+        sum[sum.len() - COUNTERS..].iter().all(|counter| *counter == world as f32)
     }
 
-    /// Follows the sum of the gradients of `world` peers.
+    /// Applies the sum of the gradients of `world` peers.
     pub(crate) fn apply(&mut self, sum: &[f32], world: u32) {
         let share = 1.0 / world as f32;
         for ((weight, momentum), gradient) in self.weights.iter_mut().zip(&mut self.momentum).zip(sum) {
@@ -51,14 +51,14 @@ impl Model {
         }
     }
 
-    /// How far the weights are from the target.
+    /// The mean squared distance of the weights from the target.
     pub(crate) fn loss(&self) -> f32 {
         let squares =
             self.weights.iter().enumerate().step_by(LOSS_STRIDE).map(|(i, w)| (w - target(i)).powi(2));
         squares.sum::<f32>() / self.weights.len().div_ceil(LOSS_STRIDE) as f32
     }
 
-    /// A fingerprint of every bit of weights and momentum. It guards against accidents, not against malice.
+    /// A hash of all bits of weights and momentum; not cryptographic.
     pub(crate) fn hash(&self) -> u64 {
         let mut lanes = [0_u64; LANES];
         for tensor in [&self.weights, &self.momentum] {
@@ -73,7 +73,7 @@ impl Model {
     }
 }
 
-/// The weights that would be best, between -1 and 1.
+/// The target of an element, between -1 and 1.
 fn target(element: usize) -> f32 {
     unit(scramble(element as u64))
 }
@@ -94,10 +94,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn training_gets_nearer_to_the_target() {
+    fn training_reduces_the_loss() {
         let mut model = Model::new(10_000);
         let before = model.loss();
-        let mut gradients = vec![0.0; 10_000 + WITNESSES];
+        let mut gradients = vec![0.0; 10_000 + COUNTERS];
         for step in 0..60 {
             model.gradients(step, &mut gradients);
             assert!(Model::counts(&gradients, 1));

@@ -1,13 +1,13 @@
-//! The process that starts all others, makes the trouble, and sees to it that nothing stays behind.
+//! The main process of the demo: starts master and peers, kills and adds a peer, and ends all processes.
 
-use super::Demo;
-use super::child::{self, Child, Message, Name};
-use super::event::{Event, Moment};
-use super::report::Report;
-use super::schedule::{Gathering, Schedule};
-use crate::command::{FAILURE, SUCCESS};
+use super::arguments::Demo;
+use super::child::{self, Child, ParentMessage, PeerLetter};
+use super::event::{PeerEvent, Timestamp};
+use super::report::DemoReport;
+use super::schedule::{FaultSchedule, WorldWait};
+use crate::exit_code::{FAILURE, INTERRUPTED, SUCCESS};
 use crate::invocation::Invocation;
-use crate::serve::LISTENING;
+use crate::master::LISTENING;
 use crate::signals::Signals;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -16,171 +16,168 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// How long the master may take to start.
-const START_MAX: Duration = Duration::from_secs(10);
-/// How long the demo may be without news. Peers give up sooner than that.
-const NEWS_MAX: Duration = Duration::from_secs(60);
-/// After something failed, others may still have to say why.
-const LAST_WORDS: Duration = Duration::from_millis(500);
-/// What a process answers that was ended by SIGINT.
-const INTERRUPTED: i32 = 130;
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// The demo fails if no event arrives for this long. Peers give up earlier.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long events are still reported after a failure.
+const FAILURE_LINGER: Duration = Duration::from_millis(500);
 
-/// Runs the demo to its end. Every way out of here ends the children, a panic too.
-pub(crate) fn run(demo: &Demo, again: &Invocation) -> Result<i32> {
-    let mut signals = Signals::catch()?;
-    let (sender, messages) = channel();
-    let signalled = sender.clone();
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        signals.wait();
-        // If nobody listens any more the demo is over.
-        let _ = signalled.send(Message::Signal);
-    })?;
+impl Demo {
+    /// Runs the demo, reports what happened, and returns the exit code: 0 only if all checks passed.
+    ///
+    /// `invocation` starts this program again, as master or peer. All children end when this returns or panics.
+    pub fn run(&self, invocation: &Invocation) -> Result<i32> {
+        let mut signals = Signals::catch()?;
+        let (sender, messages) = channel();
+        let signalled = sender.clone();
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            signals.wait();
+            // An error means that the demo is over.
+            let _ = signalled.send(ParentMessage::Signal);
+        })?;
 
-    let mut report = Report::new(demo, std::io::stdout())?;
-    let (mut master, address) = start_master(again)?;
-    report.master_listens(&address)?;
-    let mut run =
-        Run { demo, again, schedule: Schedule::of(demo), address, peers: BTreeMap::new(), sender, report };
-    for name in names().take(demo.peers as usize) {
-        run.start_peer(name, false)?;
+        let mut report = DemoReport::new(self, std::io::stdout())?;
+        let (mut master, address) = start_master(invocation)?;
+        report.master_listens(&address)?;
+        let (schedule, peers) = (FaultSchedule::of(self), BTreeMap::new());
+        let mut run = DemoRun { demo: self, invocation, schedule, address, peers, sender, report };
+        for name in names().take(self.peers as usize) {
+            run.start_peer(name, false)?;
+        }
+        if run.is_interrupted(&messages)? {
+            run.report.interrupted()?;
+            return Ok(INTERRUPTED);
+        }
+        run.peers.clear();
+        if !master.end().is_some_and(|status| status.success()) {
+            run.report.failed("the master ended with an error")?;
+        }
+        let held = run.report.conclude()?;
+        Ok(if held { SUCCESS } else { FAILURE })
     }
-    let end = run.watch(&messages)?;
-    if end == End::Interrupted {
-        run.report.interrupted()?;
-        return Ok(INTERRUPTED);
-    }
-    run.peers.clear();
-    if !master.end().is_some_and(|status| status.success()) {
-        run.report.failed("the master did not end well")?;
-    }
-    let held = run.report.conclude()?;
-    Ok(if held { SUCCESS } else { FAILURE })
 }
 
-fn names() -> impl Iterator<Item = Name> {
+fn names() -> impl Iterator<Item = PeerLetter> {
     'A'..='Z'
 }
 
-/// A master in a process of its own, and where it listens.
-fn start_master(again: &Invocation) -> Result<(Child, String)> {
-    let (master, stdout) = Child::spawn(again, &["master", "--listen", "127.0.0.1:0", "--end-with-stdin"])?;
+/// Starts a master process and returns it with its address.
+fn start_master(invocation: &Invocation) -> Result<(Child, String)> {
+    let arguments = ["master", "--listen", "127.0.0.1:0", "--end-with-stdin"];
+    let (master, stdout) = Child::spawn(invocation, &arguments)?;
     let (sender, line) = channel();
     std::thread::Builder::new().name("master".into()).spawn(move || {
-        // If nobody listens any more it took too long.
+        // An error means that the wait has timed out.
         let _ = sender.send(child::next_line(&mut BufReader::new(stdout)));
     })?;
-    let line =
-        line.recv_timeout(START_MAX).context("the master says nothing")?.context("the master's output")?;
+    let line = line.recv_timeout(START_TIMEOUT).context("timed out waiting for the master to start")?;
+    let line = line.context("cannot read the output of the master")?;
     let address = line.as_deref().and_then(|line| line.strip_prefix(LISTENING));
-    Ok((master, address.context("the master does not say where it listens")?.to_owned()))
+    Ok((master, address.context("the master printed no address")?.to_owned()))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Reached,
-    Interrupted,
-}
-
-struct Run<'a> {
+/// A running demo.
+struct DemoRun<'a> {
     demo: &'a Demo,
-    again: &'a Invocation,
-    /// The trouble to come; whatever has been made is taken out.
-    schedule: Option<Schedule>,
+    invocation: &'a Invocation,
+    /// None once the last change was made.
+    schedule: Option<FaultSchedule>,
     address: String,
-    /// Those that have not ended yet.
-    peers: BTreeMap<Name, Child>,
-    sender: Sender<Message>,
-    report: Report<std::io::Stdout>,
+    /// The peers that have not ended.
+    peers: BTreeMap<PeerLetter, Child>,
+    sender: Sender<ParentMessage>,
+    report: DemoReport<std::io::Stdout>,
 }
 
-impl Run<'_> {
-    fn start_peer(&mut self, name: Name, late: bool) -> Result<()> {
+impl DemoRun<'_> {
+    fn start_peer(&mut self, name: PeerLetter, late: bool) -> Result<()> {
         let mut arguments: Vec<String> = vec!["demo-peer".into()];
         let mut option = |key: &str, value: String| arguments.extend([key.to_owned(), value]);
         option("--master", self.address.clone());
         option("--name", name.to_string());
         option("--elements", (self.demo.size.0 / 4).to_string());
         option("--steps", self.demo.steps.to_string());
-        option("--compute-ms", self.demo.compute().as_millis().to_string());
+        option("--compute-ms", self.demo.compute_ms.to_string());
         let world = self.demo.peers;
-        option("--gather", Gathering { step: 0, world }.to_string());
-        if let Some(step) = Schedule::of(self.demo).map(|schedule| schedule.gather_at) {
-            option("--gather", Gathering { step, world }.to_string());
+        option("--wait", WorldWait { step: 0, world }.to_string());
+        if let Some(step) = FaultSchedule::of(self.demo).map(|schedule| schedule.wait_at) {
+            option("--wait", WorldWait { step, world }.to_string());
         }
         if late {
             arguments.push("--late".into());
         }
-        let (child, stdout) = Child::spawn(self.again, &arguments)?;
+        let (child, stdout) = Child::spawn(self.invocation, &arguments)?;
         self.peers.insert(name, child);
-        child::listen(name, stdout, self.sender.clone())
+        child::forward_events(name, stdout, self.sender.clone())
     }
 
-    /// Until all peers have ended, or one has failed, or nothing happens any more.
-    fn watch(&mut self, messages: &Receiver<Message>) -> Result<End> {
+    /// Handles events until all peers have ended, one has failed, or a timeout. Returns whether a signal came.
+    fn is_interrupted(&mut self, messages: &Receiver<ParentMessage>) -> Result<bool> {
         let mut failed_at = None;
         while !self.peers.is_empty() {
             if self.report.has_failed() {
                 failed_at.get_or_insert_with(Instant::now);
             }
-            let patience = failed_at.map_or(NEWS_MAX, |at| LAST_WORDS.saturating_sub(at.elapsed()));
-            if patience.is_zero() {
+            let timeout = failed_at.map_or(EVENT_TIMEOUT, |at| FAILURE_LINGER.saturating_sub(at.elapsed()));
+            if timeout.is_zero() {
                 break;
             }
-            match messages.recv_timeout(patience) {
-                Ok(Message::Signal) => return Ok(End::Interrupted),
-                Ok(Message::Said(name, line)) => {
-                    self.report.heard(name, &line)?;
-                    self.make_trouble(name, &line.event)?;
+            match messages.recv_timeout(timeout) {
+                Ok(ParentMessage::Signal) => return Ok(true),
+                Ok(ParentMessage::Event(name, event)) => {
+                    self.report.record(name, &event)?;
+                    self.change_membership(name, &event.event)?;
                 }
-                Ok(Message::Silent(name, trouble)) => self.ended(name, trouble)?,
+                Ok(ParentMessage::Closed(name, error)) => self.ended(name, error)?,
                 Err(RecvTimeoutError::Timeout) if failed_at.is_some() => break,
                 Err(_) => {
-                    self.report.failed(&format!("nothing has happened for {} s", NEWS_MAX.as_secs()))?;
+                    self.report.failed(&format!("no event for {} s", EVENT_TIMEOUT.as_secs()))?;
                     break;
                 }
             }
         }
-        Ok(End::Reached)
+        Ok(false)
     }
 
-    /// A peer that has no more to say ends, and the one that we killed is the only one that may end badly.
-    fn ended(&mut self, name: Name, trouble: Option<String>) -> Result<()> {
+    /// Handles the end of a peer. Only the killed peer, which is not in `peers` any more, may end with an error.
+    fn ended(&mut self, name: PeerLetter, error: Option<String>) -> Result<()> {
         let Some(mut peer) = self.peers.remove(&name) else { return Ok(()) };
         let status = peer.exit_status();
-        if let Some(why) = trouble {
+        if let Some(why) = error {
             self.report.failed(&format!("peer {name}: {why}"))?;
         } else if !status.is_some_and(|status| status.success()) {
-            let how = status.map_or("in a way unknown".into(), |status| status.to_string());
-            self.report.failed(&format!("peer {name} ended before its time: {how}"))?;
+            let how = status.map_or("unknown status".into(), |status| status.to_string());
+            self.report.failed(&format!("peer {name} ended early: {how}"))?;
         }
         Ok(())
     }
 
-    fn make_trouble(&mut self, name: Name, event: &Event) -> Result<()> {
+    /// Kills or adds a peer if it is time.
+    fn change_membership(&mut self, name: PeerLetter, event: &PeerEvent) -> Result<()> {
         let Some(schedule) = self.schedule else { return Ok(()) };
         match event {
-            Event::Began { step } if *step == schedule.kill_at && name == self.victim() => {
-                // Into the middle of it, by what the reduces before have taken.
+            PeerEvent::Began { step } if *step == schedule.kill_at && name == self.victim() => {
+                // Kill it in the middle of the reduce, estimated by the earlier ones.
                 std::thread::sleep(self.report.median_reduce().mul_f64(0.4));
                 let Some(mut victim) = self.peers.remove(&name) else { return Ok(()) };
-                let at = Moment::now();
+                let at = Timestamp::now();
                 victim.kill();
                 let survivors = self.peers.keys().copied().collect();
                 self.report.killed(name, *step, at, survivors)?;
             }
-            Event::Stepped { step, .. } if *step == schedule.add_at => self.add()?,
-            Event::Alone { .. } => self.add()?,
+            PeerEvent::Stepped { step, .. } if *step == schedule.add_at => self.add()?,
+            PeerEvent::Alone { .. } => self.add()?,
             _ => {}
         }
         Ok(())
     }
 
-    /// The third, where there are so many.
-    fn victim(&self) -> Name {
+    /// The peer to kill: the third, if there is one.
+    fn victim(&self) -> PeerLetter {
         names().nth(2.min(self.demo.peers as usize - 1)).unwrap_or('A')
     }
 
     fn add(&mut self) -> Result<()> {
-        // It is the last trouble.
         self.schedule = None;
         if let Some(name) = names().nth(self.demo.peers as usize) {
             self.report.adding(name)?;

@@ -1,25 +1,25 @@
 //! One peer of the demo: a training loop as a user would write it.
 
-use super::event::{Event, Line, Moment};
-use super::model::{Model, WITNESSES};
-use super::schedule::Gathering;
-use crate::command::{FAILURE, SUCCESS};
-use crate::serve::end_of_stdin;
+use super::event::{PeerEvent, TimedEvent, Timestamp, one_line};
+use super::model::{COUNTERS, Model};
+use super::schedule::WorldWait;
+use crate::exit_code::{FAILURE, SUCCESS};
+use crate::master::wait_for_end_of_stdin;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ringfold::{AllReduce, Communicator, Error, SharedState, SyncStrategy};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// How long peers wait for others to come.
-const GATHER_MAX: Duration = Duration::from_secs(30);
-/// How often a vote or a reduce is tried again before a peer gives up.
+/// How long a peer waits for others to join.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a call is retried before a peer gives up.
 const RETRIES_MAX: u32 = 20;
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// The exit code of a peer whose parent is gone.
+/// The exit code of a peer whose parent has ended.
 const ORPHANED: i32 = 3;
 
-/// What the parent tells a peer.
+/// The arguments of the hidden command `demo-peer`.
 #[derive(Args, Debug)]
 pub struct PeerArguments {
     #[arg(long)]
@@ -33,31 +33,31 @@ pub struct PeerArguments {
     #[arg(long)]
     pub(crate) compute_ms: u64,
     #[arg(long)]
-    pub(crate) gather: Vec<Gathering>,
-    /// It joins a run that goes on already.
+    pub(crate) wait: Vec<WorldWait>,
+    /// The peer joins a run that has begun.
     #[arg(long)]
     pub(crate) late: bool,
 }
 
 impl PeerArguments {
-    /// Trains to the end, tells of it on standard output, and returns the exit code.
+    /// Trains, reports events on standard output, and returns the exit code.
     pub fn run(&self) -> Result<i32> {
-        // Whatever kills the parent closes our standard input: so no peer outlives it.
+        // The end of the parent closes our standard input, so no peer outlives it.
         std::thread::Builder::new().name("stdin".into()).spawn(|| {
-            end_of_stdin();
+            wait_for_end_of_stdin();
             std::process::exit(ORPHANED)
         })?;
-        match Peer::join(self).and_then(|mut peer| peer.train()) {
+        match DemoPeer::join(self).and_then(|mut peer| peer.train()) {
             Ok(()) => Ok(SUCCESS),
             Err(error) => {
-                tell(Event::Failed { why: format!("{error:#}") })?;
+                report(PeerEvent::Failed { why: one_line(&format!("{error:#}")) })?;
                 Ok(FAILURE)
             }
         }
     }
 }
 
-struct Peer<'a> {
+struct DemoPeer<'a> {
     arguments: &'a PeerArguments,
     communicator: Communicator,
     model: Model,
@@ -66,49 +66,47 @@ struct Peer<'a> {
     step: u64,
 }
 
-/// What became of a reduce.
-enum Reduced {
+/// The result of an all-reduce.
+enum ReduceOutcome {
     Done { world: u32, took: Duration, retries: u32, tx_bytes: u64 },
     Alone,
 }
 
-impl<'a> Peer<'a> {
+impl<'a> DemoPeer<'a> {
     fn join(arguments: &'a PeerArguments) -> Result<Self> {
         let communicator = Communicator::builder(arguments.master.as_str())
             .name(arguments.name.as_str())
             .build()
-            .context("can't make a communicator")?;
-        let begin = Instant::now();
-        communicator.connect().context("can't connect")?;
-        let world = communicator.attributes().group_world;
-        tell(Event::Joined { world, waited: begin.elapsed() })?;
+            .context("cannot create the communicator")?;
+        communicator.connect().context("cannot connect to the master")?;
+        report(PeerEvent::Joined)?;
         let elements = arguments.elements;
         let model = if arguments.late { Model::untrained(elements) } else { Model::new(elements) };
-        Ok(Self { arguments, communicator, model, gradients: vec![0.0; elements + WITNESSES], step: 0 })
+        Ok(Self { arguments, communicator, model, gradients: vec![0.0; elements + COUNTERS], step: 0 })
     }
 
-    /// Whoever has just joined goes on where all others do after the vote that let it in: with the sync.
+    /// The training loop. A peer that joins late begins with the sync, as the others do after their vote.
     fn train(&mut self) -> Result<()> {
         if !self.arguments.late {
-            self.gather()?;
+            self.wait_for_peers()?;
         }
         loop {
             self.sync()?;
             self.compute();
             match self.reduce()? {
-                Reduced::Done { world, took, retries, tx_bytes } => {
+                ReduceOutcome::Done { world, took, retries, tx_bytes } => {
                     ensure!(
                         Model::counts(&self.gradients, world),
-                        "a peer was not counted, or counted twice"
+                        "wrong sum: the gradients of a peer are missing or counted twice"
                     );
                     self.model.apply(&self.gradients, world);
                     self.step += 1;
                     let (step, reduce) = (self.step, took);
                     let (loss, hash) = (self.model.loss(), self.model.hash());
-                    tell(Event::Stepped { step, world, reduce, retries, tx_bytes, loss, hash })?;
+                    report(PeerEvent::Stepped { step, world, reduce, retries, tx_bytes, loss, hash })?;
                 }
-                Reduced::Alone => {
-                    tell(Event::Alone { step: self.step })?;
+                ReduceOutcome::Alone => {
+                    report(PeerEvent::Alone { step: self.step })?;
                     self.wait_for_world(2)?;
                     continue;
                 }
@@ -117,37 +115,35 @@ impl<'a> Peer<'a> {
                 break;
             }
             self.vote()?;
-            self.gather()?;
+            self.wait_for_peers()?;
         }
-        tell(Event::Finished { step: self.step, hash: self.model.hash() })?;
+        report(PeerEvent::Finished { step: self.step, hash: self.model.hash() })?;
         self.communicator.leave();
         Ok(())
     }
 
-    /// Lets in whoever waits, and drops whoever is gone.
+    /// Accepts waiting peers.
     fn vote(&self) -> Result<()> {
         let before = self.communicator.attributes().group_world;
         let begin = Instant::now();
-        persistently(|| self.communicator.update_topology()).context("the vote on the topology failed")?;
+        retry(|| self.communicator.update_topology()).context("the topology update failed")?;
         let world = self.communicator.attributes().group_world;
         if world != before {
-            tell(Event::Voted { world, took: begin.elapsed() })?;
+            report(PeerEvent::Voted { took: begin.elapsed() })?;
         }
         Ok(())
     }
 
-    fn gather(&self) -> Result<()> {
-        match self.arguments.gather.iter().find(|gathering| gathering.step == self.step) {
-            Some(gathering) => self.wait_for_world(gathering.world),
-            None => Ok(()),
-        }
+    fn wait_for_peers(&self) -> Result<()> {
+        let wait = self.arguments.wait.iter().find(|wait| wait.step == self.step);
+        wait.map_or(Ok(()), |wait| self.wait_for_world(wait.world))
     }
 
     fn wait_for_world(&self, world: u32) -> Result<()> {
         let begin = Instant::now();
         while self.communicator.attributes().group_world < world {
-            if begin.elapsed() > GATHER_MAX {
-                bail!("there are not {world} peers after {} s", GATHER_MAX.as_secs());
+            if begin.elapsed() > JOIN_TIMEOUT {
+                bail!("timed out after {JOIN_TIMEOUT:?} waiting for {world} peers");
             }
             std::thread::sleep(RETRY_PAUSE);
             self.vote()?;
@@ -160,17 +156,16 @@ impl<'a> Peer<'a> {
         let Self { communicator, model, step, .. } = self;
         let mut state =
             SharedState::new(*step).add("weights", &mut model.weights).add("momentum", &mut model.momentum);
-        let info = persistently(|| communicator.sync_shared_state(&mut state, SyncStrategy::EnforcePopular))
+        let info = retry(|| communicator.sync_shared_state(&mut state, SyncStrategy::EnforcePopular))
             .context("the sync of the shared state failed")?;
         *step = info.revision;
         if info.rx_bytes > 0 {
-            let (revision, rx_bytes) = (info.revision, info.rx_bytes);
-            tell(Event::Synced { revision, rx_bytes, took: begin.elapsed() })?;
+            report(PeerEvent::Synced { rx_bytes: info.rx_bytes, took: begin.elapsed() })?;
         }
         Ok(())
     }
 
-    /// Fake gradients, different on each peer, after a pause for the look of it.
+    /// Computes the toy gradients, which differ between peers, and waits for the rest of the computing time.
     fn compute(&mut self) {
         let begin = Instant::now();
         let name = self.arguments.name.bytes().fold(0, |seed, byte| seed * 256 + u64::from(byte));
@@ -178,19 +173,21 @@ impl<'a> Peer<'a> {
         std::thread::sleep(Duration::from_millis(self.arguments.compute_ms).saturating_sub(begin.elapsed()));
     }
 
-    /// After an abort the gradients are what they were before the call, so it is simply made again.
-    fn reduce(&mut self) -> Result<Reduced> {
+    /// Reduces the gradients. An abort restores them, so the call is simply repeated.
+    fn reduce(&mut self) -> Result<ReduceOutcome> {
         let step = self.step + 1;
         for retries in 0..=RETRIES_MAX {
-            tell(Event::Began { step })?;
+            report(PeerEvent::Began { step })?;
             let begin = Instant::now();
             match self.communicator.all_reduce(&mut self.gradients, AllReduce::sum()) {
                 Ok(info) => {
                     let (world, tx_bytes) = (info.world, info.tx_bytes);
-                    return Ok(Reduced::Done { world, took: begin.elapsed(), retries, tx_bytes });
+                    return Ok(ReduceOutcome::Done { world, took: begin.elapsed(), retries, tx_bytes });
                 }
-                Err(error) if error.is_alone() => return Ok(Reduced::Alone),
-                Err(error) if error.is_retryable() => tell(Event::Aborted { step, why: error.to_string() })?,
+                Err(error) if error.is_alone() => return Ok(ReduceOutcome::Alone),
+                Err(error) if error.is_retryable() => {
+                    report(PeerEvent::Aborted { step, why: one_line(&error.to_string()) })?;
+                }
                 Err(error) => return Err(error).context("the all-reduce failed"),
             }
         }
@@ -198,8 +195,8 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Makes a call again as long as that may help.
-fn persistently<T>(mut call: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+/// Repeats a call while its error is retryable.
+fn retry<T>(mut call: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     let mut left = RETRIES_MAX;
     loop {
         match call() {
@@ -210,9 +207,9 @@ fn persistently<T>(mut call: impl FnMut() -> Result<T, Error>) -> Result<T, Erro
     }
 }
 
-/// A parent that can't be told is gone.
-fn tell(event: Event) -> Result<()> {
-    let line = Line { at: Moment::now(), event };
+/// Sends an event to the parent.
+fn report(event: PeerEvent) -> Result<()> {
+    let line = serde_json::to_string(&TimedEvent { at: Timestamp::now(), event })?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).context("the parent does not listen")
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to the parent")
 }

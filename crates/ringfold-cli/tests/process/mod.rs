@@ -1,4 +1,4 @@
-//! Processes of a test: they end with it, and every wait for them has a deadline.
+//! Processes of a test. They end with the test, and every wait has a deadline.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
@@ -6,13 +6,13 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Everything here takes a second or two; this is for machines that are busy.
+/// Ten times and more what a test takes, for busy machines.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub const RINGFOLD: &str = env!("CARGO_BIN_EXE_ringfold");
 pub const CCOIP_MASTER: &str = env!("CARGO_BIN_EXE_ccoip_master");
 
-/// A command that does not see what the user of the tests has set.
+/// A command without the log settings of the user.
 pub fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).env_remove("RINGFOLD_LOG").env_remove("PCCL_LOG_LEVEL").stdin(Stdio::null());
@@ -24,7 +24,7 @@ pub fn output(program: &str, arguments: &[&str]) -> Output {
     command(program, arguments).output().unwrap()
 }
 
-/// A process that is killed when the test is over, with its output line by line.
+/// A process that is killed at the end of the test, and the lines of its output.
 pub struct Process {
     child: Child,
     lines: Receiver<String>,
@@ -63,15 +63,15 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// How it ended, and what it had to complain about.
+    /// Waits for the end; returns the status and the standard error.
     pub fn end(&mut self) -> (ExitStatus, String) {
         let status = eventually("the end of the process", || self.child.try_wait().unwrap());
-        let mut complaints = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut complaints).unwrap();
-        (status, complaints)
+        let mut stderr = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        (status, stderr)
     }
 
-    /// The processes that it has started and that live.
+    /// Its living child processes.
     pub fn children(&self) -> Vec<i32> {
         let processes = std::fs::read_dir("/proc").unwrap();
         let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
@@ -87,12 +87,12 @@ impl Drop for Process {
     }
 }
 
-/// Whether there is such a process, and it is more than the memory of one.
+/// Whether the process exists and is no zombie.
 pub fn lives(pid: i32) -> bool {
     stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')
 }
 
-/// A process's state, and its parent.
+/// The state and the parent of a process.
 fn stat(pid: i32) -> Option<(char, i32)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may itself contain some.
@@ -100,14 +100,14 @@ fn stat(pid: i32) -> Option<(char, i32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// Waits until there is an answer.
-pub fn eventually<T>(what: &str, mut answer: impl FnMut() -> Option<T>) -> T {
+/// Polls until there is a value.
+pub fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
-        if let Some(answer) = answer() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
-        assert!(begin.elapsed() < DEADLINE, "waited in vain for {what}");
+        assert!(begin.elapsed() < DEADLINE, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

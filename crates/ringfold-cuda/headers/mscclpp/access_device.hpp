@@ -17,17 +17,19 @@ MSCCLPP_DEVICE_INLINE unsigned long long globalAddress(const volatile void* poin
   return static_cast<unsigned long long>(__cvta_generic_to_global(const_cast<const void*>(pointer)));
 }
 
-MSCCLPP_DEVICE_INLINE uint64_t loadAcquireSys(const uint64_t* word) {
-  unsigned long long value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(globalAddress(word)) : "memory");
-  return value;
-}
-
-MSCCLPP_DEVICE_INLINE uint64_t loadRelaxedSys(const uint64_t* word) {
-  unsigned long long value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(globalAddress(word)) : "memory");
-  return value;
-}
+// Accesses to one word: `Type` is its type, `Register` that of its register, `width` and `constraint` those in PTX.
+#define MSCCLPP_DETAIL_LOAD(name, order, Type, Register, width, constraint)                                            \
+  MSCCLPP_DEVICE_INLINE Type name(const Type* word) {                                                                  \
+    Register value;                                                                                                    \
+    asm volatile("ld." order ".global." width " %0, [%1];" : "=" constraint(value) : "l"(globalAddress(word)) : "memory");\
+    return value;                                                                                                      \
+  }
+MSCCLPP_DETAIL_LOAD(loadAcquireSys, "acquire.sys", uint64_t, unsigned long long, "u64", "l")
+MSCCLPP_DETAIL_LOAD(loadRelaxedSys, "relaxed.sys", uint64_t, unsigned long long, "u64", "l")
+MSCCLPP_DETAIL_LOAD(loadAcquireGpu, "acquire.gpu", uint64_t, unsigned long long, "u64", "l")
+MSCCLPP_DETAIL_LOAD(loadRelaxedGpu, "relaxed.gpu", uint64_t, unsigned long long, "u64", "l")
+MSCCLPP_DETAIL_LOAD(loadRelaxedGpu, "relaxed.gpu", int, int, "s32", "r")
+#undef MSCCLPP_DETAIL_LOAD
 
 // Reads two adjacent words, aligned to 16 bytes, at once. Each word is read atomically.
 MSCCLPP_DEVICE_INLINE void loadRelaxedSys2(const uint64_t* words, uint64_t& first, uint64_t& second) {
@@ -40,80 +42,32 @@ MSCCLPP_DEVICE_INLINE void loadRelaxedSys2(const uint64_t* words, uint64_t& firs
   second = two;
 }
 
-MSCCLPP_DEVICE_INLINE uint64_t loadAcquireGpu(const uint64_t* word) {
-  unsigned long long value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(globalAddress(word)) : "memory");
-  return value;
-}
-
-MSCCLPP_DEVICE_INLINE uint64_t loadRelaxedGpu(const uint64_t* word) {
-  unsigned long long value;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(globalAddress(word)) : "memory");
-  return value;
-}
-
-MSCCLPP_DEVICE_INLINE int loadRelaxedGpu(const int* word) {
-  int value;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(globalAddress(word)) : "memory");
-  return value;
-}
-
-MSCCLPP_DEVICE_INLINE void storeRelaxedSys(uint64_t* word, uint64_t value) {
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(globalAddress(word)),
-               "l"(static_cast<unsigned long long>(value))
-               : "memory");
-}
-
-MSCCLPP_DEVICE_INLINE void storeReleaseGpu(uint64_t* word, uint64_t value) {
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(globalAddress(word)),
-               "l"(static_cast<unsigned long long>(value))
-               : "memory");
-}
-
-MSCCLPP_DEVICE_INLINE void storeReleaseGpu(int* word, int value) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(globalAddress(word)), "r"(value) : "memory");
-}
-
 // Release is cumulative: it also covers writes of other threads before a barrier that this thread has passed.
-MSCCLPP_DEVICE_INLINE void addReleaseSys(uint64_t* word, uint64_t value) {
-  asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(globalAddress(word)),
-               "l"(static_cast<unsigned long long>(value))
-               : "memory");
-}
+#define MSCCLPP_DETAIL_STORE(name, operation, Type, Register, constraint)                                              \
+  MSCCLPP_DEVICE_INLINE void name(Type* word, Type value) {                                                            \
+    asm volatile(operation " [%0], %1;" ::"l"(globalAddress(word)), constraint(static_cast<Register>(value)) : "memory");\
+  }
+MSCCLPP_DETAIL_STORE(storeRelaxedSys, "st.relaxed.sys.global.u64", uint64_t, unsigned long long, "l")
+MSCCLPP_DETAIL_STORE(storeReleaseGpu, "st.release.gpu.global.u64", uint64_t, unsigned long long, "l")
+MSCCLPP_DETAIL_STORE(storeReleaseGpu, "st.release.gpu.global.s32", int, int, "r")
+MSCCLPP_DETAIL_STORE(addReleaseSys, "red.release.sys.global.add.u64", uint64_t, unsigned long long, "l")
+MSCCLPP_DETAIL_STORE(addRelaxedSys, "red.relaxed.sys.global.add.u64", uint64_t, unsigned long long, "l")
+MSCCLPP_DETAIL_STORE(addReleaseGpu, "red.release.gpu.global.add.u64", uint64_t, unsigned long long, "l")
+MSCCLPP_DETAIL_STORE(addReleaseGpu, "red.release.gpu.global.add.s32", int, int, "r")
+#undef MSCCLPP_DETAIL_STORE
 
-MSCCLPP_DEVICE_INLINE void addRelaxedSys(uint64_t* word, uint64_t value) {
-  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(globalAddress(word)),
-               "l"(static_cast<unsigned long long>(value))
-               : "memory");
-}
-
-MSCCLPP_DEVICE_INLINE void addReleaseGpu(uint64_t* word, uint64_t value) {
-  asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(globalAddress(word)),
-               "l"(static_cast<unsigned long long>(value))
-               : "memory");
-}
-
-MSCCLPP_DEVICE_INLINE void addReleaseGpu(int* word, int value) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(globalAddress(word)), "r"(value) : "memory");
-}
-
-MSCCLPP_DEVICE_INLINE uint64_t fetchAddRelaxedGpu(uint64_t* word, uint64_t value) {
-  unsigned long long before;
-  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
-               : "=l"(before)
-               : "l"(globalAddress(word)), "l"(static_cast<unsigned long long>(value))
-               : "memory");
-  return before;
-}
-
-MSCCLPP_DEVICE_INLINE uint64_t fetchAddAcqRelGpu(uint64_t* word, uint64_t value) {
-  unsigned long long before;
-  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
-               : "=l"(before)
-               : "l"(globalAddress(word)), "l"(static_cast<unsigned long long>(value))
-               : "memory");
-  return before;
-}
+#define MSCCLPP_DETAIL_FETCH_ADD(name, order)                                                                          \
+  MSCCLPP_DEVICE_INLINE uint64_t name(uint64_t* word, uint64_t value) {                                                \
+    unsigned long long before;                                                                                         \
+    asm volatile("atom." order ".gpu.global.add.u64 %0, [%1], %2;"                                                     \
+                 : "=l"(before)                                                                                        \
+                 : "l"(globalAddress(word)), "l"(static_cast<unsigned long long>(value))                               \
+                 : "memory");                                                                                          \
+    return before;                                                                                                     \
+  }
+MSCCLPP_DETAIL_FETCH_ADD(fetchAddRelaxedGpu, "relaxed")
+MSCCLPP_DETAIL_FETCH_ADD(fetchAddAcqRelGpu, "acq_rel")
+#undef MSCCLPP_DETAIL_FETCH_ADD
 
 // These return the previous value; the word was changed if that equals `expected`.
 MSCCLPP_DEVICE_INLINE uint64_t compareSwapAcqRelGpu(uint64_t* word, uint64_t expected, uint64_t value) {

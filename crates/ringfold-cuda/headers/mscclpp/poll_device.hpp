@@ -11,10 +11,10 @@
 // Waits while the condition holds.
 #define POLL_MAYBE_JAILBREAK(condition, maxSpinCount)                                                               \
   do {                                                                                                              \
-    ::mscclpp::SpinGuard mscclppSpinGuard(nullptr, ::mscclpp::DeviceError::Signal, -1,                                \
-                                        static_cast<int64_t>(maxSpinCount));                                        \
+    ::mscclpp::SpinGuard mscclppSpinGuard(nullptr, ::mscclpp::DeviceError::Signal, -1,                              \
+                                          static_cast<int64_t>(maxSpinCount));                                      \
     while (condition) {                                                                                             \
-      if (mscclppSpinGuard.shouldStop()) break;                                                                          \
+      if (mscclppSpinGuard.shouldStop()) break;                                                                     \
     }                                                                                                               \
   } while (0)
 

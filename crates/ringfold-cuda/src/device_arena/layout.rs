@@ -44,7 +44,7 @@ const MAILBOX_BYTES: usize = 32;
 
 /// Offsets in an arena, for one world size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Layout {
+pub(super) struct ArenaLayout {
     epochs: usize,
     flags: usize,
     mailboxes: usize,
@@ -56,7 +56,7 @@ pub(super) struct Layout {
     staging_bytes: usize,
 }
 
-impl Layout {
+impl ArenaLayout {
     pub(super) fn of(world: usize) -> Self {
         let epochs = ALIGN;
         let flags = epochs + (BLOCKS_MAX as usize * 4).next_multiple_of(ALIGN);
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn the_parts_of_an_arena_are_disjoint_and_aligned() {
         for world in 1..=WORLD_MAX {
-            let layout = Layout::of(world);
+            let layout = ArenaLayout::of(world);
             let ends = [
                 (layout.epochs, BLOCKS_MAX as usize * 4),
                 (layout.flags, BLOCKS_MAX as usize * FLAG_STRIDE * 4),

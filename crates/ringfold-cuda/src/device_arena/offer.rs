@@ -1,7 +1,7 @@
 //! The records by which ranks open each other's memory.
 
 use super::PeerMemory;
-use super::layout::{Layout, WORLD_MAX};
+use super::layout::{ArenaLayout, WORLD_MAX};
 use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::gpu_memory::GpuMemory;
@@ -15,7 +15,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub struct MemoryOffer {
     /// A random id of the process.
     process: u64,
-    /// The address in that process.
     address: u64,
     record: IpcRecord,
 }
@@ -82,7 +81,7 @@ impl ArenaOffer {
                 "unsupported world size {world} for collectives on CUDA devices: at most {WORLD_MAX} ranks"
             )));
         }
-        let memory = GpuMemory::zeroed(gpu, Layout::of(world).bytes())?;
+        let memory = GpuMemory::zeroed(gpu, ArenaLayout::of(world).bytes())?;
         let offer = MemoryOffer::of(memory.address(), memory.len())?;
         Ok(Self { gpu: *gpu, memory, rank, offer })
     }

@@ -1,57 +1,32 @@
 //! NVRTC's functions, and the programs that it compiles.
 
 use super::CompileError;
-use crate::api::{Code, DriverHandle, SUCCESS, loader_message};
+use crate::api::{Code, DriverHandle, SUCCESS, functions, loader_message};
 use core::ffi::{CStr, c_char, c_int, c_void};
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use libloading::Library;
+use libloading::os::unix::{self, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($argument:ty),* $(,)?)),* $(,)?) => {
-        /// NVRTC's functions, with the library that holds them.
-        pub(super) struct Api {
-            $($name: unsafe extern "C" fn($($argument),*) -> Code,)*
-            error_text: unsafe extern "C" fn(Code) -> *const c_char,
-            library: PathBuf,
-            _held: Library,
-        }
-
-        impl Api {
-            fn of(library: Library, name: &Path) -> Result<Self, String> {
-                $(
-                    // SAFETY: the symbol is a function of this type, by NVRTC's documentation.
-                    let $name = *unsafe {
-                        library.get::<unsafe extern "C" fn($($argument),*) -> Code>($symbol.to_bytes_with_nul())
-                    }
-                    .map_err(|error| format!("{} is not NVRTC or too old: {}", name.display(), loader_message(&error)))?;
-                )*
-                // SAFETY: as above.
-                let error_text = *unsafe {
-                    library.get::<unsafe extern "C" fn(Code) -> *const c_char>(b"nvrtcGetErrorString\0")
-                }
-                .map_err(|error| format!("{} is not NVRTC: {}", name.display(), loader_message(&error)))?;
-                let at = file_of(error_text as *const c_void).unwrap_or_else(|| name.to_owned());
-                Ok(Self { $($name,)* error_text, library: at, _held: library })
-            }
-        }
-    };
-}
-
 functions! {
-    version = c"nvrtcVersion"(*mut c_int, *mut c_int),
-    create = c"nvrtcCreateProgram"(
-        *mut DriverHandle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
-    ),
-    destroy = c"nvrtcDestroyProgram"(*mut DriverHandle),
-    compile = c"nvrtcCompileProgram"(DriverHandle, c_int, *const *const c_char),
-    log_bytes = c"nvrtcGetProgramLogSize"(DriverHandle, *mut usize),
-    log = c"nvrtcGetProgramLog"(DriverHandle, *mut c_char),
-    ptx_bytes = c"nvrtcGetPTXSize"(DriverHandle, *mut usize),
-    ptx = c"nvrtcGetPTX"(DriverHandle, *mut c_char),
-    cubin_bytes = c"nvrtcGetCUBINSize"(DriverHandle, *mut usize),
-    cubin = c"nvrtcGetCUBIN"(DriverHandle, *mut c_char),
+    pub(super) struct Api;
+    required: {
+        version = c"nvrtcVersion"(*mut c_int, *mut c_int),
+        create = c"nvrtcCreateProgram"(
+            *mut DriverHandle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
+        ),
+        destroy = c"nvrtcDestroyProgram"(*mut DriverHandle),
+        compile = c"nvrtcCompileProgram"(DriverHandle, c_int, *const *const c_char),
+        log_bytes = c"nvrtcGetProgramLogSize"(DriverHandle, *mut usize),
+        log = c"nvrtcGetProgramLog"(DriverHandle, *mut c_char),
+        ptx_bytes = c"nvrtcGetPTXSize"(DriverHandle, *mut usize),
+        ptx = c"nvrtcGetPTX"(DriverHandle, *mut c_char),
+        cubin_bytes = c"nvrtcGetCUBINSize"(DriverHandle, *mut usize),
+        cubin = c"nvrtcGetCUBIN"(DriverHandle, *mut c_char),
+        error_text = c"nvrtcGetErrorString"(Code) -> *const c_char,
+    }
+    optional: {}
 }
 
 impl Api {
@@ -68,13 +43,14 @@ impl Api {
 
     fn open_with(name: &Path, flags: c_int) -> Result<Self, String> {
         // SAFETY: NVRTC may be loaded anywhere: its initialisers have no visible effect.
-        let library = unsafe { Library::open(Some(name), flags) }.map_err(|error| loader_message(&error))?;
-        Self::of(library, name)
+        let library =
+            unsafe { unix::Library::open(Some(name), flags) }.map_err(|error| loader_message(&error))?;
+        Self::from_library(library.into(), &format!("{} is not NVRTC or", name.display()))
     }
 
     /// The file that NVRTC was loaded from.
     pub(super) fn path(&self) -> PathBuf {
-        self.library.clone()
+        file_of(self.error_text as *const c_void).unwrap_or_default()
     }
 
     pub(super) fn version(&self) -> Result<(i32, i32), String> {
@@ -118,7 +94,7 @@ impl<'a> Program<'a> {
     ) -> Result<Self, CompileError> {
         debug_assert_eq!(texts.len(), names.len());
         let (texts, names) = (pointers(texts), pointers(names));
-        let mut handle: DriverHandle = core::ptr::null_mut();
+        let mut handle = 0;
         let count = c_int::try_from(names.len()).unwrap_or(0);
         // SAFETY: the handle can be written, and there are `count` texts and names, all of them strings, which are copied.
         let code = unsafe {
@@ -177,7 +153,6 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     texts.iter().map(|text| text.as_ptr()).collect()
 }
 
-/// The file that a function was loaded from.
 fn file_of(function: *const c_void) -> Option<PathBuf> {
     // SAFETY: all zeros are a value of this struct: numbers and null pointers.
     let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };

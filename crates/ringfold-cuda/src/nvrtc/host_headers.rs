@@ -109,28 +109,16 @@ const PRELUDE_ONLY: &str = "\
 #include <ringfold/prelude.h>
 ";
 
+macro_rules! headers {
+    ($($($name:literal)* => $text:ident;)*) => { &[(PRELUDE, TYPES), $($(($name, $text)),*),*] };
+}
+
 /// Name and text of every header.
-pub const ALL: &[(&str, &str)] = &[
-    (PRELUDE, TYPES),
-    ("stdint.h", INTEGERS),
-    ("cstdint", INTEGERS),
-    ("inttypes.h", INTEGERS),
-    ("cinttypes", INTEGERS),
-    ("limits.h", LIMITS),
-    ("climits", LIMITS),
-    ("float.h", FLOATS),
-    ("cfloat", FLOATS),
-    ("stddef.h", PRELUDE_ONLY),
-    ("cstddef", PRELUDE_ONLY),
-    ("assert.h", PRELUDE_ONLY),
-    ("cassert", PRELUDE_ONLY),
-    ("stdio.h", PRELUDE_ONLY),
-    ("cstdio", PRELUDE_ONLY),
-    ("stdlib.h", PRELUDE_ONLY),
-    ("cstdlib", PRELUDE_ONLY),
-    ("string.h", PRELUDE_ONLY),
-    ("cstring", PRELUDE_ONLY),
-    ("math.h", PRELUDE_ONLY),
-    ("cmath", PRELUDE_ONLY),
-    ("stdbool.h", PRELUDE_ONLY),
-];
+#[rustfmt::skip]
+pub const ALL: &[(&str, &str)] = headers! {
+    "stdint.h" "cstdint" "inttypes.h" "cinttypes" => INTEGERS;
+    "limits.h" "climits" => LIMITS;
+    "float.h" "cfloat" => FLOATS;
+    "stddef.h" "cstddef" "assert.h" "cassert" "stdio.h" "cstdio" "stdlib.h" "cstdlib"
+    "string.h" "cstring" "math.h" "cmath" "stdbool.h" => PRELUDE_ONLY;
+};

@@ -7,10 +7,7 @@ use std::path::{Path, PathBuf};
 /// The library's names, the newest first.
 const NAMES: [&str; 2] = ["libnvrtc.so.13", "libnvrtc.so.12"];
 
-/// The toolkit's default location.
 const TOOLKIT: &str = "/usr/local/cuda";
-
-/// The variable that names the library or its directory.
 const VARIABLE: &str = "RINGFOLD_NVRTC";
 
 /// A header that identifies CUDA's include directory.
@@ -63,7 +60,6 @@ fn dirs() -> Vec<PathBuf> {
     dirs
 }
 
-/// The roots of CUDA toolkits.
 fn toolkits() -> Vec<PathBuf> {
     let configured = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
     configured.filter(|path| !path.is_empty()).map(PathBuf::from).chain([PathBuf::from(TOOLKIT)]).collect()

@@ -22,7 +22,6 @@ use core::time::Duration;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
-/// Lines of a page, and words of a line.
 const LINES: usize = 32;
 const LINE_WORDS: usize = 16;
 
@@ -32,7 +31,6 @@ pub const ABORT_PAGE_BYTES: usize = LINES * LINE_WORDS * 8;
 /// The default time limit of a kernel's wait.
 pub const SPIN_DEFAULT: Duration = Duration::from_secs(300);
 
-/// Word indices in a line.
 const FLAG: usize = 0;
 const SPIN_NS: usize = 1;
 const ERROR_WORD: usize = 2;
@@ -255,11 +253,7 @@ impl Drop for AbortPage {
     }
 }
 
-impl fmt::Debug for AbortPage {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("AbortPage").field("reason", &self.reason()).field("error", &self.error()).finish()
-    }
-}
+debug_as!(AbortPage, self => "AbortPage(reason {:?}, error {:?})", self.reason(), self.error());
 
 impl DeviceWait {
     fn of(number: u32) -> Self {
@@ -306,7 +300,6 @@ impl fmt::Display for DeviceError {
     }
 }
 
-/// Displays a source line, if it is known.
 struct SourceLine(u32);
 
 impl fmt::Display for SourceLine {
@@ -315,7 +308,6 @@ impl fmt::Display for SourceLine {
     }
 }
 
-/// Displays a duration in seconds.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -325,7 +317,6 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Writes a word in all lines.
 fn write_all(page: &HostWords, word: usize, value: u64) {
     for line in 0..LINES {
         page.word(line * LINE_WORDS + word).store(value, Ordering::Release);
@@ -354,54 +345,4 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Does what a kernel does that times out.
-    fn time_out(page: &HostWords, number: u32, peer: i32, waited: Duration) {
-        page.word(WAITED_NS).store(nanoseconds(waited), Ordering::Relaxed);
-        page.word(ERROR_WORD).store(u64::from(peer as u32) << 32 | u64::from(number), Ordering::Relaxed);
-        write_all(page, FLAG, 2);
-    }
-
-    #[test]
-    fn the_host_reads_the_error_of_a_kernel() {
-        let page = HostWords::plain(ABORT_PAGE_BYTES);
-        assert_eq!(read_error(&page), None);
-        time_out(&page, 1, 3, Duration::from_secs(300));
-        let error = read_error(&page).unwrap();
-        assert_eq!(error.to_string(), "a kernel timed out after 300 s waiting for a signal from rank 3");
-        time_out(&page, 2, -1, Duration::from_millis(500));
-        let error = read_error(&page).unwrap();
-        assert_eq!(
-            error.to_string(),
-            "a kernel timed out after 0.500 s waiting for room in the FIFO of a proxy"
-        );
-        time_out(&page, 7 | 1234 << 8, -1, Duration::ZERO);
-        let error = read_error(&page).unwrap();
-        assert_eq!(error.to_string(), "an assertion in a kernel failed (line 1234)");
-        time_out(&page, 99, -1, Duration::ZERO);
-        assert_eq!(read_error(&page).unwrap().what, DeviceWait::Unknown(99));
-    }
-
-    #[test]
-    fn the_first_reason_is_kept_and_the_process_page_is_cleared_with_the_last_aborted_port() {
-        // All tests share the process's page; only this one sets pages.
-        let (one, other, third) = (AbortPage::open(), AbortPage::open(), AbortPage::open());
-        one.set("rank 1 was lost");
-        one.set("something else");
-        other.set("rank 2 was lost");
-        assert_eq!(one.reason().as_deref(), Some("rank 1 was lost"));
-        assert!(one.is_set() && other.is_set() && !third.is_set());
-        assert!(process_page().is_set());
-        drop(one);
-        assert!(process_page().is_set());
-        drop(other);
-        assert!(!process_page().is_set());
-        assert_eq!((process_page().reason(), third.reason()), (None, None));
-        // A standalone page does not affect the process's page.
-        let alone = AbortPage::standalone();
-        alone.set("a collective failed");
-        assert!(alone.is_set() && !process_page().is_set() && !third.is_set());
-    }
-}
+mod tests;

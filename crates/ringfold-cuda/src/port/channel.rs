@@ -1,5 +1,6 @@
 //! Port channels: puts and signals through a proxy, from the host and from kernels.
 
+use crate::port::device_handle::HandleBytes;
 use crate::port::proxy::ProxyState;
 use crate::port::trigger::{MemoryId, SemaphoreId, TriggerFields, TriggerKind};
 use crate::port::{PortError, SemaphoreCursor};
@@ -108,8 +109,4 @@ impl PortChannel {
     }
 }
 
-impl core::fmt::Debug for PortChannel {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "PortChannel({:?})", self.cursor.semaphore().connection())
-    }
-}
+debug_as!(PortChannel, self => "PortChannel({:?})", self.cursor.semaphore().connection());

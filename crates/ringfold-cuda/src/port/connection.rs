@@ -20,11 +20,10 @@ use std::time::Instant;
 /// that takes no longer than about a second.
 #[derive(Clone)]
 pub struct Connection {
-    inner: Arc<Link>,
+    inner: Arc<ConnectionState>,
 }
 
-/// The shared state of a connection.
-pub(super) struct Link {
+pub(super) struct ConnectionState {
     port: Port,
     transport: Transport,
     peer: i32,
@@ -35,7 +34,6 @@ pub(super) struct Link {
     _hold: ConnectionHold,
 }
 
-/// The transport that moves the bytes.
 pub(super) enum DataPath {
     Tcp(TcpTransport),
     Shared(SharedMemoryTransport),
@@ -50,10 +48,19 @@ impl Connection {
         path: DataPath,
         channels: Option<channel::Connection>,
     ) -> Self {
-        Self { inner: Arc::new(Link { port, transport, peer, path, channels, _hold: ConnectionHold::new() }) }
+        Self {
+            inner: Arc::new(ConnectionState {
+                port,
+                transport,
+                peer,
+                path,
+                channels,
+                _hold: ConnectionHold::new(),
+            }),
+        }
     }
 
-    pub(super) fn link(&self) -> &Arc<Link> {
+    pub(super) fn state(&self) -> &Arc<ConnectionState> {
         &self.inner
     }
 
@@ -73,10 +80,11 @@ impl Connection {
         if bytes == 0 {
             return Ok(());
         }
+        let (dst, src) = ((dst, dst_offset), (src, src_offset));
         match &self.inner.path {
-            DataPath::Tcp(path) => path.write(dst, dst_offset, src, src_offset, bytes),
-            DataPath::Shared(path) => path.write(dst, dst_offset, src, src_offset, bytes),
-            DataPath::Cuda(path) => path.write(dst, dst_offset, src, src_offset, bytes),
+            DataPath::Tcp(path) => path.write(dst, src, bytes),
+            DataPath::Shared(path) => path.write(dst, src, bytes),
+            DataPath::Cuda(path) => path.write(dst, src, bytes),
         }
     }
 
@@ -186,7 +194,7 @@ impl Connection {
     }
 }
 
-impl Link {
+impl ConnectionState {
     /// Allocates what writes from memory of this device need.
     pub(super) fn prepare(&self, gpu: Gpu) -> Result<(), CudaError> {
         match &self.path {
@@ -211,7 +219,6 @@ impl Link {
         is_idle && self.channels.as_ref().is_none_or(channel::Connection::is_closed)
     }
 
-    /// Leaves the peer.
     pub(super) fn leave(&self) {
         if let Some(channels) = &self.channels {
             channels.leave();
@@ -219,8 +226,4 @@ impl Link {
     }
 }
 
-impl core::fmt::Debug for Connection {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "Connection(with rank {} over {})", self.inner.peer, self.inner.transport)
-    }
-}
+debug_as!(Connection, self => "Connection(with rank {} over {})", self.inner.peer, self.inner.transport);

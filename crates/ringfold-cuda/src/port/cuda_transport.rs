@@ -1,7 +1,7 @@
 //! Writes by a CUDA stream, which orders them, to memory of this process or of another one.
 
 use super::error::PortError;
-use super::registered_memory::{LocalAddress, Registered, RegisteredMemory};
+use super::registered_memory::{LocalAddress, MemoryAt, Registered, RegisteredMemory};
 use crate::release_queue::release_soon;
 use crate::{CudaError, Gpu, Stream};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,6 @@ pub(super) fn is_draining() -> bool {
     DRAINING.load(Ordering::SeqCst) > 0
 }
 
-/// The CUDA IPC transport.
 pub(super) struct CudaTransport {
     /// None only while it is dropped.
     work: Option<StreamWork>,
@@ -34,7 +33,6 @@ pub(super) struct CudaTransport {
 
 struct StreamWork {
     stream: Stream,
-    /// The memory that the stream may access.
     held: Mutex<Vec<Arc<Registered>>>,
 }
 
@@ -43,24 +41,16 @@ impl CudaTransport {
         Ok(Self { work: Some(StreamWork { stream: gpu.create_stream()?, held: Mutex::default() }) })
     }
 
-    /// The stream's device.
     pub(super) fn gpu(&self) -> Result<Gpu, CudaError> {
         self.work.as_ref().map_or_else(Gpu::current, |work| Gpu::open(work.stream.context.ordinal))
     }
 
-    pub(super) fn write(
-        &self,
-        dst: &RegisteredMemory,
-        dst_offset: u64,
-        src: &RegisteredMemory,
-        src_offset: u64,
-        bytes: u64,
-    ) -> Result<(), PortError> {
+    pub(super) fn write(&self, dst: MemoryAt<'_>, src: MemoryAt<'_>, bytes: u64) -> Result<(), PortError> {
         let work = self.work()?;
-        let (to, from) = (dst.local_address(dst_offset)?, src.local_address(src_offset)?);
+        let (to, from) = (dst.0.local_address(dst.1)?, src.0.local_address(src.1)?);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut held = work.held.lock();
-        hold(&mut held, work, &[dst, src]);
+        hold(&mut held, work, &[dst.0, src.0]);
         // SAFETY: both ranges are in bounds, as the caller has checked, and are held until the stream is done. Ordering
         // other accesses is up to the user.
         let copied = unsafe {
@@ -106,7 +96,6 @@ impl CudaTransport {
         }
     }
 
-    /// Whether no write is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.work.as_ref().is_none_or(|work| work.stream.is_idle().unwrap_or(true))
     }

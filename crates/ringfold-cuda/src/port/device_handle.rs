@@ -105,24 +105,17 @@ pub struct PortChannelHandle {
     pub source_id: u32,
 }
 
-macro_rules! handles {
-    ($($name:ident),*) => {$(
-        impl $name {
-            /// The bytes that kernels read.
-            pub fn bytes(&self) -> &[u8] {
-                self.as_bytes()
-            }
-        }
-    )*};
+/// A handle as bytes.
+pub trait HandleBytes {
+    /// The bytes that kernels read.
+    fn bytes(&self) -> &[u8];
 }
-handles!(
-    FifoHandle,
-    HostSemaphoreHandle,
-    MemorySemaphoreHandle,
-    MemoryChannelHandle,
-    BasePortChannelHandle,
-    PortChannelHandle
-);
+
+impl<T: IntoBytes + Immutable> HandleBytes for T {
+    fn bytes(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
 
 /// Name in the device headers and size of each handle, and of the types behind its pointers.
 pub const HANDLE_SIZES: [(&str, usize); 8] = [

@@ -11,15 +11,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-/// Timeout of a read.
 const READ_MAX: Duration = Duration::from_secs(30);
 
 /// Reads words of one device.
 pub(crate) struct DeviceWordReader {
-    inner: Mutex<Inner>,
+    inner: Mutex<ReaderState>,
 }
 
-struct Inner {
+struct ReaderState {
     stream: Stream,
     words: HostWords,
 }
@@ -34,7 +33,7 @@ impl DeviceWordReader {
         if let Some(reader) = readers.get(&gpu.ordinal()) {
             return Ok(reader.clone());
         }
-        let inner = Inner { stream: gpu.create_stream()?, words: gpu.map_host_words(8)? };
+        let inner = ReaderState { stream: gpu.create_stream()?, words: gpu.map_host_words(8)? };
         let reader = Arc::new(Self { inner: Mutex::new(inner) });
         readers.insert(gpu.ordinal(), reader.clone());
         Ok(reader)

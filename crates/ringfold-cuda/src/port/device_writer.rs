@@ -9,13 +9,9 @@ use ringfold_fabric::limits::CHANNEL_FRAME_BYTES_MAX;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most frames in flight to the device.
+/// The most frames in flight to the device, their size, and the timeout of a copy.
 const SLOTS: usize = 16;
-
-/// Bytes of a frame.
 const SLOT_BYTES: usize = CHANNEL_FRAME_BYTES_MAX;
-
-/// Timeout of a copy to the device.
 const COPY_MAX: Duration = Duration::from_secs(10);
 
 /// Writes to all memory of one device that a port has registered.

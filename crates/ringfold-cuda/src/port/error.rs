@@ -68,7 +68,6 @@ impl PortError {
         }
     }
 
-    /// Creates the error of a failed system call.
     pub(crate) fn system(what: &str, error: &io::Error) -> Self {
         Self::System { what: format!("{what}: {error}"), code: error.raw_os_error().unwrap_or(0) }
     }

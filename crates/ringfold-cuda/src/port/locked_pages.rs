@@ -33,7 +33,6 @@ impl LockedPages {
         Ok(locked)
     }
 
-    /// The device address of the bytes.
     pub(crate) fn device_address(&self) -> u64 {
         self.device_address
     }
@@ -41,10 +40,8 @@ impl LockedPages {
 
 impl Drop for LockedPages {
     fn drop(&mut self) {
-        if let Ok(_current) = self.context.current() {
-            let pages = core::ptr::with_exposed_provenance_mut::<c_void>(self.start);
-            // SAFETY: they were locked so, and are still mapped.
-            let _ = unsafe { (self.context.api.unlock_pages)(pages) };
-        }
+        let pages = core::ptr::with_exposed_provenance_mut::<c_void>(self.start);
+        // SAFETY: they were locked so, and are still mapped.
+        let _ = self.context.call("unlocking pages", |api| unsafe { (api.unlock_pages)(pages) });
     }
 }

@@ -52,7 +52,6 @@ struct AddressRecord {
 }
 
 impl OfferRecord {
-    /// Encodes the offer.
     pub(super) fn encode(&self) -> Vec<u8> {
         let addresses = &self.addresses[..self.addresses.len().min(ADDRESSES_MAX)];
         let header = OfferHeader {
@@ -116,12 +115,8 @@ impl AddressRecord {
     }
 }
 
-impl core::fmt::Debug for OfferRecord {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // Without the key.
-        write!(out, "offer {:016x} over {} at {:?}", self.id, self.transport, self.addresses)
-    }
-}
+// Without the key.
+debug_as!(OfferRecord, self => "offer {:016x} over {} at {:?}", self.id, self.transport, self.addresses);
 
 #[cfg(test)]
 mod tests {

@@ -13,8 +13,8 @@ use crate::error::CudaError;
 use crate::gpu::Gpu;
 use crate::port::device_handle::{BasePortChannelHandle, PortChannelHandle};
 use crate::port::fifo::{FIFO_SIZE_MAX, Fifo};
+use crate::port::id_table::IdTable;
 use crate::port::semaphore_cursor::abort_page;
-use crate::port::table::Table;
 use crate::port::trigger::{
     MEMORIES_MAX, MemoryId, SEMAPHORES_MAX, SemaphoreId, Trigger, TriggerFields, TriggerKind,
 };
@@ -66,8 +66,8 @@ pub struct ProxyService {
 pub(crate) struct ProxyState {
     /// The port to abort on failures that belong to no connection.
     port: Option<Port>,
-    memories: Table<RegisteredMemory>,
-    semaphores: Table<SemaphoreCursor>,
+    memories: IdTable<RegisteredMemory>,
+    semaphores: IdTable<SemaphoreCursor>,
     fifo_size: usize,
     host_fifo: Fifo,
     /// Created with the first handle for kernels.
@@ -89,8 +89,8 @@ impl ProxyService {
         }
         let state = ProxyState {
             port,
-            memories: Table::new(MEMORIES_MAX),
-            semaphores: Table::new(SEMAPHORES_MAX),
+            memories: IdTable::new(MEMORIES_MAX),
+            semaphores: IdTable::new(SEMAPHORES_MAX),
             fifo_size,
             host_fifo: Fifo::of_host(fifo_size),
             kernel_fifo: OnceLock::new(),
@@ -208,15 +208,7 @@ impl Drop for ProxyService {
     }
 }
 
-impl core::fmt::Debug for ProxyService {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let state = &self.state;
-        out.debug_struct("ProxyService")
-            .field("fifo", &state.host_fifo)
-            .field("failure", &state.failure)
-            .finish()
-    }
-}
+debug_as!(ProxyService, self => "ProxyService({:?}, failure {:?})", self.state.host_fifo, self.failure());
 
 impl ProxyState {
     /// Pushes a trigger from the host, and returns its position. Waits for room.
@@ -233,7 +225,6 @@ impl ProxyState {
         self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// The handle of a base channel for kernels.
     pub(crate) fn base_handle(
         &self,
         id: SemaphoreId,
@@ -282,7 +273,6 @@ impl ProxyState {
         self.semaphores.get(id.0.into()).ok_or_else(|| unknown("semaphore", id.0))
     }
 
-    /// Waits for the thread.
     fn wait<T>(&self, wait: Wait<'_>, poll: impl Fn() -> Option<T>) -> Result<T, PortError> {
         wait.poll(poll).ok_or_else(|| {
             if self.running.load(Ordering::Acquire) {
@@ -293,7 +283,6 @@ impl ProxyState {
         })
     }
 
-    /// The thread's main function.
     fn run(&self) {
         let _capture = relaxed_capture();
         // Held once there is a FIFO for kernels: making the device current for each call takes longer than the call.

@@ -6,7 +6,7 @@ use super::transport::{Transport, TransportFlags};
 use crate::{CudaError, DeviceMemory, Gpu, IpcMemory, IpcRecord};
 use parking_lot::Mutex;
 use ringfold_fabric::channel::{Handle, Segment};
-use ringfold_fabric::memory::Memory;
+use ringfold_fabric::memory::{Memory, RawMemory};
 use ringfold_fabric::shared_memory::{FileTicket, MappedMemory, SharedMemory};
 use ringfold_fabric::{host, random};
 use std::collections::HashMap;
@@ -31,6 +31,9 @@ pub struct RegisteredMemory {
     pub(super) inner: Arc<Registered>,
 }
 
+/// Memory and an offset in it.
+pub(super) type MemoryAt<'a> = (&'a RegisteredMemory, u64);
+
 pub(super) struct Registered {
     pub(super) record: MemoryRecord,
     access: Access,
@@ -54,7 +57,7 @@ enum Access {
 /// The owner of registered memory of this process.
 pub(super) enum MemoryOwner {
     /// Not writable over TCP.
-    Memory(#[expect(dead_code, reason = "held for its drop")] Memory),
+    Memory(#[expect(dead_code, reason = "held for its drop")] RawMemory),
     Device(#[expect(dead_code, reason = "held for its drop")] DeviceMemory),
     Segment(#[expect(dead_code, reason = "held for its drop")] Segment),
     /// With the file that other processes map while it is open.
@@ -78,7 +81,6 @@ static REGISTERED: LazyLock<Mutex<HashMap<u64, Weak<Registered>>>> = LazyLock::n
 static MAPPED: LazyLock<Mutex<HashMap<[u8; FileTicket::BYTES], Weak<MappedMemory>>>> =
     LazyLock::new(Mutex::default);
 
-/// The arguments of [`RegisteredMemory::register`].
 pub(super) struct Registration {
     pub(super) port: u128,
     pub(super) address: u64,
@@ -91,7 +93,6 @@ pub(super) struct Registration {
 }
 
 impl RegisteredMemory {
-    /// Registers memory of this process.
     pub(super) fn register(new: Registration) -> io::Result<Self> {
         let Registration { port, address, bytes, transports, gpu, file, segment, owner } = new;
         let id = u64::from_le_bytes(random::bytes()?);
@@ -126,7 +127,6 @@ impl RegisteredMemory {
         Ok(Self { inner })
     }
 
-    /// Opens the memory of a record.
     pub(super) fn remote(record: &[u8]) -> Result<Self, PortError> {
         let record = MemoryRecord::decode(record)
             .ok_or_else(|| PortError::Argument("invalid record of registered memory".into()))?;
@@ -176,7 +176,6 @@ impl RegisteredMemory {
         self.inner.record.is_device
     }
 
-    /// The address of an offset in this process.
     pub(super) fn local_address(&self, offset: u64) -> Result<LocalAddress, PortError> {
         let address = self.data() + offset;
         let host = || LocalAddress::Host(core::ptr::with_exposed_provenance_mut(address as usize));
@@ -213,7 +212,6 @@ impl RegisteredMemory {
 }
 
 impl Access {
-    /// How memory of another process can be reached.
     fn of(record: &MemoryRecord) -> Self {
         if record.host != this_host() {
             return Self::Unreachable("memory of another host is accessible only over Ethernet".into());
@@ -291,9 +289,8 @@ pub(crate) fn process_id() -> u128 {
     random.wrapping_add(u128::from(std::process::id()))
 }
 
-impl core::fmt::Debug for RegisteredMemory {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let MemoryRecord { bytes, address, transports, .. } = &self.inner.record;
-        write!(out, "RegisteredMemory({bytes} bytes at {address:#x} for {transports:?})")
-    }
-}
+debug_as!(
+    RegisteredMemory,
+    self => "RegisteredMemory({} bytes at {:#x} for {:?})",
+    self.size(), self.inner.record.address, self.transports()
+);

@@ -42,15 +42,13 @@ pub struct SemaphoreOffer {
 /// A semaphore. Clones share it.
 #[derive(Clone)]
 pub struct Semaphore {
-    inner: Arc<Inner>,
+    inner: Arc<SemaphoreState>,
 }
 
-struct Inner {
+struct SemaphoreState {
     connection: Connection,
     inbound: Arc<Inbound>,
-    /// The peer's word.
     remote: RegisteredMemory,
-    /// The number of signals sent by the host.
     outbound: Mutex<u64>,
 }
 
@@ -58,7 +56,6 @@ struct Inner {
 struct Inbound {
     // Dropped first: pages are unlocked before they are unmapped.
     storage: WordStorage,
-    /// Owns the word.
     registered: RegisteredMemory,
 }
 
@@ -111,7 +108,7 @@ impl SemaphoreOffer {
             )));
         }
         let (connection, inbound) = (self.connection.clone(), self.inbound.clone());
-        let inner = Inner { connection, inbound, remote, outbound: Mutex::new(0) };
+        let inner = SemaphoreState { connection, inbound, remote, outbound: Mutex::new(0) };
         Ok(Semaphore { inner: Arc::new(inner) })
     }
 }
@@ -191,11 +188,7 @@ impl Semaphore {
     }
 }
 
-impl core::fmt::Debug for Semaphore {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "Semaphore({:?})", self.inner.connection)
-    }
-}
+debug_as!(Semaphore, self => "Semaphore({:?})", self.inner.connection);
 
 impl Inbound {
     fn open(connection: &Connection, storage: WordLocation) -> Result<Self, PortError> {

@@ -33,13 +33,12 @@ pub enum SemaphoreKind {
 /// wait through a cursor.
 #[derive(Clone)]
 pub struct SemaphoreCursor {
-    inner: Arc<Inner>,
+    inner: Arc<CursorState>,
 }
 
-struct Inner {
+struct CursorState {
     semaphore: Semaphore,
     kind: SemaphoreKind,
-    /// Signals consumed by the host.
     expected: AtomicU64,
     /// Signals consumed by kernels; created on first use.
     counter: Mutex<Option<KernelWords>>,
@@ -48,7 +47,7 @@ struct Inner {
 impl SemaphoreCursor {
     /// Creates a cursor of a semaphore.
     pub fn new(semaphore: &Semaphore, kind: SemaphoreKind) -> Self {
-        let inner = Inner {
+        let inner = CursorState {
             semaphore: semaphore.clone(),
             kind,
             expected: AtomicU64::new(0),
@@ -172,7 +171,6 @@ impl SemaphoreCursor {
         })
     }
 
-    /// The device address of the kernels' count.
     fn counter(&self) -> Result<u64, CudaError> {
         let mut counter = self.inner.counter.lock();
         let counter = match &mut *counter {
@@ -191,11 +189,7 @@ impl SemaphoreCursor {
     }
 }
 
-impl core::fmt::Debug for SemaphoreCursor {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(out, "{:?} cursor of {:?}", self.inner.kind, self.inner.semaphore)
-    }
-}
+debug_as!(SemaphoreCursor, self => "{:?} cursor of {:?}", self.inner.kind, self.inner.semaphore);
 
 /// The device address of the port's abort page; 0 without a device.
 pub(crate) fn abort_page(port: &Port) -> Result<u64, CudaError> {

@@ -3,12 +3,11 @@
 //! After the first write over TCP all writes use it, so that the order is kept.
 
 use super::error::PortError;
-use super::registered_memory::{LocalAddress, RegisteredMemory};
+use super::registered_memory::{LocalAddress, MemoryAt, RegisteredMemory};
 use super::tcp_transport::TcpTransport;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The shared-memory transport.
 pub(super) struct SharedMemoryTransport {
     /// None for a connection of a port with itself.
     tcp: Option<TcpTransport>,
@@ -21,24 +20,17 @@ impl SharedMemoryTransport {
         Self { tcp, uses_tcp: AtomicBool::new(false) }
     }
 
-    pub(super) fn write(
-        &self,
-        dst: &RegisteredMemory,
-        dst_offset: u64,
-        src: &RegisteredMemory,
-        src_offset: u64,
-        bytes: u64,
-    ) -> Result<(), PortError> {
+    pub(super) fn write(&self, dst: MemoryAt<'_>, src: MemoryAt<'_>, bytes: u64) -> Result<(), PortError> {
         if !self.uses_tcp.load(Ordering::Acquire)
             && let (Ok(LocalAddress::Host(to)), Ok(LocalAddress::Host(from))) =
-                (dst.local_address(dst_offset), src.local_address(src_offset))
+                (dst.0.local_address(dst.1), src.0.local_address(src.1))
         {
             // SAFETY: both ranges are in bounds, as the caller has checked, and are held. Concurrent accesses of others
             // may see a mix of old and new bytes.
             unsafe { core::ptr::copy(from, to, bytes as usize) };
             return Ok(());
         }
-        self.switch_to_tcp()?.write(dst, dst_offset, src, src_offset, bytes)
+        self.switch_to_tcp()?.write(dst, src, bytes)
     }
 
     pub(super) fn update(&self, dst: &RegisteredMemory, offset: u64, value: u64) -> Result<(), PortError> {

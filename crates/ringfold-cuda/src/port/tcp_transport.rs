@@ -1,7 +1,7 @@
 //! Writes over TCP. Device memory is staged through page-locked memory, piece by piece.
 
 use super::error::PortError;
-use super::registered_memory::{LocalAddress, RegisteredMemory};
+use super::registered_memory::{LocalAddress, MemoryAt, RegisteredMemory};
 use super::transport::Transport;
 use crate::{CudaError, Gpu, HostWords, Stream};
 use parking_lot::Mutex;
@@ -9,22 +9,16 @@ use ringfold_fabric::channel::{self, Channel, ChannelError, ChannelId, Handle, M
 use ringfold_fabric::memory::View;
 use std::time::{Duration, Instant};
 
-/// Bytes of a staged piece.
+/// The size of a staged piece, and the most pieces in flight.
 const PIECE_BYTES: usize = 1 << 20;
-
-/// The most pieces in flight.
 const PIECES: usize = 8;
 
-/// Timeout for room in the send queue.
+/// Timeouts for room in the send queue, and for a copy from a device.
 const QUEUE_MAX: Duration = Duration::from_secs(300);
-
-/// Timeout of a copy from a device.
 const DOWNLOAD_MAX: Duration = Duration::from_secs(30);
 
-/// The TCP transport.
 pub(super) struct TcpTransport {
     channel: Channel,
-    /// The id of the peer's port.
     port: u128,
     peer: i32,
     staging: Mutex<Option<DownloadStaging>>,
@@ -54,14 +48,8 @@ impl TcpTransport {
         Ok(())
     }
 
-    pub(super) fn write(
-        &self,
-        dst: &RegisteredMemory,
-        dst_offset: u64,
-        src: &RegisteredMemory,
-        src_offset: u64,
-        bytes: u64,
-    ) -> Result<(), PortError> {
+    pub(super) fn write(&self, dst: MemoryAt<'_>, src: MemoryAt<'_>, bytes: u64) -> Result<(), PortError> {
+        let ((dst, dst_offset), (src, src_offset)) = (dst, src);
         let to = self.target(dst)?;
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         match src.local_address(src_offset)? {
@@ -101,7 +89,6 @@ impl TcpTransport {
         self.queue_when_possible(|| self.channel.set_word(to.at(offset), value))
     }
 
-    /// Waits until all writes so far have arrived.
     pub(super) fn flush(&self, deadline: Instant) -> Result<(), PortError> {
         loop {
             match self.channel.confirm(deadline) {

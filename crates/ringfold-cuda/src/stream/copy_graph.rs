@@ -13,16 +13,12 @@ pub(super) struct CopyGraph {
     executable: DriverHandle,
 }
 
-// SAFETY: graphs may be used from any thread, by one at a time, as exclusive references ensure.
-unsafe impl Send for CopyGraph {}
-
 impl CopyGraph {
     /// Creates a graph with this copy, on the current context. None if the driver does not support it.
     pub(super) fn new(context: Context, copy: &CopyNodeParams) -> Option<Self> {
         let api = context.api;
         let (create, add, instantiate) = (api.create_graph?, api.add_copy?, api.instantiate_graph?);
-        let null = core::ptr::null_mut();
-        let mut new = Self { context, graph: null, node: null, executable: null };
+        let mut new = Self { context, graph: 0, node: 0, executable: 0 };
         // SAFETY: the outputs can be written, and each handle exists when it is used. On failure the drop destroys what
         // was created.
         let is_created = unsafe {
@@ -55,7 +51,7 @@ impl Drop for CopyGraph {
         let Ok(_current) = self.context.current() else { return };
         for (handle, destroy) in [(self.executable, api.destroy_executable), (self.graph, api.destroy_graph)]
         {
-            if let Some(destroy) = destroy.filter(|_| !handle.is_null()) {
+            if let Some(destroy) = destroy.filter(|_| handle != 0) {
                 // SAFETY: the handle exists and is no longer used; the driver completes what was launched.
                 let _ = unsafe { destroy(handle) };
             }

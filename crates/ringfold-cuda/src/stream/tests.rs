@@ -73,10 +73,10 @@ fn calls_work_within_a_current_context_guard_which_restores_the_context() {
         return;
     };
     let current = || {
-        let mut handle: DriverHandle = core::ptr::null_mut();
+        let mut handle = 0;
         // SAFETY: the handle can be written.
         assert_eq!(unsafe { (gpu.context().api.current_context)(&raw mut handle) }, api::SUCCESS);
-        handle.addr()
+        handle
     };
     let (stream, before) = (gpu.create_stream().unwrap(), current());
     {

@@ -9,31 +9,57 @@ use core::arch::x86_64::*;
 /// The mask of the second (upper) of two bfloat16 in a 32-bit word.
 const SECOND: i32 = 0xffff_0000_u32 as i32;
 
-/// AVX2 and F16C.
-#[derive(Clone, Copy)]
-pub(crate) struct Avx2(());
+/// Defines an instruction set, whose values prove that the machine has it.
+macro_rules! instruction_set {
+    ($(#[$doc:meta])* $name:ident, $features:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name(());
 
-impl Avx2 {
-    /// Safe to call only if the machine has the instruction set.
-    #[target_feature(enable = "avx2,f16c")]
-    #[inline]
-    pub(crate) fn new() -> Self {
-        Self(())
-    }
+        impl $name {
+            /// Safe to call only if the machine has the instruction set.
+            #[target_feature(enable = $features)]
+            #[inline]
+            pub(crate) fn new() -> Self {
+                Self(())
+            }
+        }
+
+        impl Isa for $name {
+            type Blocks = Self;
+
+            #[inline(always)]
+            fn blocks(self) -> Option<Self> {
+                Some(self)
+            }
+        }
+    };
+}
+
+instruction_set! {
+    /// AVX2 and F16C.
+    Avx2, "avx2,f16c"
+}
+
+instruction_set! {
+    /// AVX-512 F, BW, DQ and VL, besides AVX2 and F16C.
+    Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c"
+}
+
+/// Defines operations of [`Lanes`] by intrinsics.
+macro_rules! elementwise {
+    ($($name:ident = $intrinsic:ident),*) => {$(
+        #[inline(always)]
+        fn $name(self, other: Self) -> Self {
+            // SAFETY: having `self` proves the instruction set.
+            unsafe { Self($intrinsic(self.0, other.0)) }
+        }
+    )*};
 }
 
 /// Eight f32. Created only by [`Avx2`], so a value proves the instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(__m256);
-
-impl Isa for Avx2 {
-    type Blocks = Self;
-
-    #[inline(always)]
-    fn blocks(self) -> Option<Self> {
-        Some(self)
-    }
-}
 
 impl Blocks for Avx2 {
     type Singles = [F32x8; BLOCK / 8];
@@ -103,40 +129,9 @@ fn round_bf16(eight: F32x8) -> __m256i {
 impl Lanes for F32x8 {
     type Mask = __m256;
 
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX2.
-        unsafe { Self(_mm256_add_ps(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    fn mul(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX2.
-        unsafe { Self(_mm256_mul_ps(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    fn greater(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX2.
-        unsafe { Self(_mm256_max_ps(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    fn less(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX2.
-        unsafe { Self(_mm256_min_ps(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    fn bits_and(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX2.
-        unsafe { Self(_mm256_and_ps(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    fn bits_or(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX2.
-        unsafe { Self(_mm256_or_ps(self.0, other.0)) }
+    elementwise! {
+        add = _mm256_add_ps, mul = _mm256_mul_ps, greater = _mm256_max_ps, less = _mm256_min_ps, bits_and = _mm256_and_ps,
+        bits_or = _mm256_or_ps
     }
 
     #[inline(always)]
@@ -158,31 +153,9 @@ impl Lanes for F32x8 {
     }
 }
 
-/// AVX-512 F, BW, DQ and VL, besides AVX2 and F16C.
-#[derive(Clone, Copy)]
-pub(crate) struct Avx512(());
-
-impl Avx512 {
-    /// Safe to call only if the machine has the instruction set.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-    #[inline]
-    pub(crate) fn new() -> Self {
-        Self(())
-    }
-}
-
 /// Sixteen f32. Created only by [`Avx512`], so a value proves the instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct F32x16(__m512);
-
-impl Isa for Avx512 {
-    type Blocks = Self;
-
-    #[inline(always)]
-    fn blocks(self) -> Option<Self> {
-        Some(self)
-    }
-}
 
 impl Blocks for Avx512 {
     type Singles = [F32x16; BLOCK / 16];
@@ -264,40 +237,9 @@ fn pack_bf16(first: F32x16, second: F32x16) -> __m512i {
 impl Lanes for F32x16 {
     type Mask = __mmask16;
 
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX-512.
-        unsafe { Self(_mm512_add_ps(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    fn mul(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX-512.
-        unsafe { Self(_mm512_mul_ps(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    fn greater(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX-512.
-        unsafe { Self(_mm512_max_ps(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    fn less(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX-512.
-        unsafe { Self(_mm512_min_ps(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    fn bits_and(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX-512.
-        unsafe { Self(_mm512_and_ps(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    fn bits_or(self, other: Self) -> Self {
-        // SAFETY: having `self` proves AVX-512.
-        unsafe { Self(_mm512_or_ps(self.0, other.0)) }
+    elementwise! {
+        add = _mm512_add_ps, mul = _mm512_mul_ps, greater = _mm512_max_ps, less = _mm512_min_ps, bits_and = _mm512_and_ps,
+        bits_or = _mm512_or_ps
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! Peers come and are killed for as long as one likes; the figures at the end.
+//! Runs the churn test for a given time and prints its figures.
 #![forbid(unsafe_code)]
 
 use anyhow::Context;
@@ -7,35 +7,36 @@ use ringfold_lab::churn::Churn;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-/// Peers come and are killed, the others train on, and everything is checked.
+/// Peers join and are killed while the others train. All results are checked.
 #[derive(Parser)]
 struct Arguments {
-    /// How long.
+    /// The duration in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The most peers at once.
+    /// The maximum number of peers.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(3..=10))]
     peers: u64,
-    /// The time between two events, at least; and at most twice of it.
+    /// The minimum time between two events; the maximum is twice this.
     #[arg(long, default_value_t = 500)]
     pause_ms: u64,
-    /// Decides what happens; another one each time if it is not given.
+    /// The seed of all decisions [default: a new one each time].
     #[arg(long)]
     seed: Option<u64>,
     /// The options of the peers' training loop.
     #[arg(long, default_value = "tags=3 count=20000 bytes=65536 keys=4")]
     training: String,
-    /// The deadlines: default or short.
+    /// The timeouts: default or short.
     #[arg(long, default_value = "default")]
     timing: String,
-    /// Where all that was printed is put when something is wrong.
+    /// The directory for the output of all processes after a failure.
     #[arg(long)]
     logs: Option<PathBuf>,
 }
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let programs = std::env::current_exe()?.parent().context("a folder of programs")?.to_owned();
+    let programs =
+        std::env::current_exe()?.parent().context("cannot find the directory of this program")?.to_owned();
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let seed = arguments.seed.unwrap_or(since.map_or(0, |since| since.as_nanos() as u64) % 1_000_000_007);
     println!("seed {seed}");
@@ -47,7 +48,7 @@ fn main() -> anyhow::Result<()> {
         pause: Duration::from_millis(arguments.pause_ms),
         seed,
         training: arguments.training,
-        pace: arguments.timing,
+        timing_preset: arguments.timing,
         logs: arguments.logs.unwrap_or_else(|| std::env::temp_dir().join(format!("churn-{seed}"))),
     };
     println!("{}", churn.run()?);

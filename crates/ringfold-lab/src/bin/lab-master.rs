@@ -6,7 +6,7 @@
 use anyhow::Context;
 use clap::Parser;
 use ringfold::Master;
-use ringfold_lab::Pace;
+use ringfold_lab::TimingPreset;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How soon a signal is noticed.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often the signal flag is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A master, for tests with real processes.
 #[derive(Parser)]
 struct Arguments {
-    /// Where to listen; several times for several addresses. Port 0 picks one.
+    /// The address to listen on; may be repeated. Port 0 means any free port.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: Vec<String>,
-    /// What peers must know to be let in.
+    /// The token that peers need to join.
     #[arg(long)]
     token: Option<String>,
-    /// The deadlines: default or short.
-    #[arg(long, default_value = "short", value_parser = Pace::named)]
-    timing: Pace,
-    /// Exit without a word when so many operations were committed, before all peers were told of the last.
+    /// The timeouts: default or short.
+    #[arg(long, default_value = "short", value_parser = TimingPreset::named)]
+    timing: TimingPreset,
+    /// Exit after this many commits, before all peers have received the last one.
     #[arg(long)]
     crash_after_commits: Option<u64>,
-    /// End when standard input does, so that nothing stays when a test is killed.
+    /// End when standard input is closed, so that no process outlives a killed test.
     #[arg(long)]
     until_eof: bool,
 }
@@ -62,7 +62,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let master = Arc::new(builder.build());
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).context("signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot catch signals")?;
     }
     master.run()?;
     for address in master.addresses() {
@@ -80,7 +80,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         let (master, ended) = (Arc::clone(&master), Arc::clone(&ended));
         thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
-                thread::sleep(LOOK);
+                thread::sleep(POLL_INTERVAL);
             }
             master.interrupt();
         })

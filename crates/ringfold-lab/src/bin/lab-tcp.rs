@@ -1,8 +1,8 @@
-//! A TCP echo, for tests of the network itself.
+//! A TCP echo server and client, for tests of the network.
 //!
-//! `lab-tcp listen ADDRESS` prints `listening on ADDRESS` and sends back what it gets, line by line.
-//! `lab-tcp dial ADDRESS` connects and prints `connected`; each line of its standard input is sent, and what comes
-//! back is printed as `echo LINE`. Both end with their standard input.
+//! `lab-tcp listen ADDRESS` prints `listening on ADDRESS` and echoes lines. `lab-tcp dial ADDRESS` connects, prints
+//! `connected`, sends the lines of its standard input and prints the replies as `echo LINE`. Both end when their
+//! standard input is closed.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,8 +11,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-/// How long a dial may take.
-const DIAL_MAX: Duration = Duration::from_secs(2);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -48,7 +47,7 @@ fn echo(mut connection: TcpStream) {
     let _ = connection.set_nodelay(true);
     let mut bytes = vec![0; 64 * 1024];
     while let Ok(count @ 1..) = connection.read(&mut bytes) {
-        // What arrives is told here too: a way that is open in one direction alone shows only here.
+        // The only evidence that a path is open in this direction, if the other is cut.
         println!("got {}", String::from_utf8_lossy(&bytes[..count.min(64)]).trim());
         if connection.write_all(&bytes[..count]).is_err() {
             break;
@@ -57,7 +56,7 @@ fn echo(mut connection: TcpStream) {
 }
 
 fn dial(address: SocketAddr) -> Result<(), String> {
-    let mut connection = TcpStream::connect_timeout(&address, DIAL_MAX).map_err(|e| e.to_string())?;
+    let mut connection = TcpStream::connect_timeout(&address, DIAL_TIMEOUT).map_err(|e| e.to_string())?;
     connection.set_nodelay(true).map_err(|e| e.to_string())?;
     println!("connected");
     let reader = BufReader::new(connection.try_clone().map_err(|e| e.to_string())?);

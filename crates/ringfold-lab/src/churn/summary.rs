@@ -1,56 +1,51 @@
-//! What a churn was like.
+//! The figures of a churn test.
 
 use std::fmt;
 
-/// The figures of a churn that went well.
+/// The figures of a successful churn test.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Summary {
-    /// What it was made from.
     pub seed: u64,
-    /// How long the churn was, in seconds.
     pub seconds: f64,
-    /// Steps of the run.
     pub steps: u64,
     /// Steps of single peers.
     pub reports: u64,
-    /// Peers that were started.
     pub joins: u64,
-    /// Peers that were killed.
     pub kills: u64,
-    /// Reduces that were aborted and made again, of all peers.
+    /// Aborted and retried reduces of all peers.
     pub aborts: u64,
-    /// Other calls that failed and were made again, of all peers.
+    /// Other retried calls of all peers.
     pub retries: u64,
-    /// The slowest step of a peer.
     pub slowest_step_us: u64,
-    /// Steps of single peers in which a reduce was aborted by a kill, and then succeeded.
+    /// Steps of single peers in which a kill aborted a reduce.
     pub interrupted_steps: u64,
-    /// From a kill to the error of a survivor's reduce: the median.
+    /// The median time from a kill to the error of a survivor's reduce.
     pub from_kill_to_error_us: u64,
-    /// From a kill to the end of the step, with all its reduces made again: the median.
+    /// The median time from a kill to the end of the retried step.
     pub from_kill_to_result_us: u64,
-    /// The master's memory at the first measurement and at the last.
+    /// The master's memory at the first and the last measurement.
     pub master_bytes: (u64, u64),
-    /// The most that the memory of a peer grew between two measurements.
-    pub witness_growth_bytes: u64,
+    /// The greatest growth of the memory of a peer between two measurements.
+    pub peer_growth_bytes: u64,
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |us: u64| us as f64 / 1000.0;
         writeln!(f, "churn with seed {} for {:.0} s:", self.seed, self.seconds)?;
-        let pace = self.steps as f64 / self.seconds.max(1.0);
-        writeln!(f, "  steps {} ({pace:.1}/s), of single peers {}", self.steps, self.reports)?;
+        let rate = self.steps as f64 / self.seconds.max(1.0);
+        writeln!(f, "  steps {} ({rate:.1}/s), of single peers {}", self.steps, self.reports)?;
         writeln!(f, "  joins {}, kills {}", self.joins, self.kills)?;
-        writeln!(f, "  reduces made again {}, other calls made again {}", self.aborts, self.retries)?;
+        writeln!(f, "  retried reduces {}, other retried calls {}", self.aborts, self.retries)?;
         writeln!(f, "  slowest step {:.1} ms", ms(self.slowest_step_us))?;
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         writeln!(
             f,
-            "  memory of the master {:.1} MiB, then {:.1} MiB; of a surviving peer at most {:.1} MiB more",
+            "  memory of the master {:.1} MiB, then {:.1} MiB; growth of a surviving peer at most {:.1} MiB",
             mib(self.master_bytes.0),
             mib(self.master_bytes.1),
-            mib(self.witness_growth_bytes)
+            mib(self.peer_growth_bytes)
         )?;
         write!(
             f,

@@ -1,4 +1,4 @@
-//! The commands `ip` and `tc`, and a namespace that is gone when it is dropped.
+//! The commands `ip` and `tc`, and network namespaces.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
@@ -6,10 +6,10 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the processes in a namespace may take to be gone after they were killed.
-const KILL_MAX: Duration = Duration::from_secs(5);
+/// How long killed processes may take to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A network namespace of ours.
+/// A network namespace. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Namespace {
     pub name: String,
@@ -17,16 +17,16 @@ pub(super) struct Namespace {
 
 impl Namespace {
     pub fn make(name: String) -> Result<Self, String> {
-        let mut problem = String::new();
-        // The very first one of a machine prepares the folder for all; two at once can get into each other's way.
+        let mut last = String::new();
+        // The first one on a machine creates the directory; two at once may fail.
         for _ in 0..3 {
             match run(Command::new("ip").args(["netns", "add", &name]), "") {
                 Ok(_) => return Ok(Self { name }),
-                Err(error) => problem = error,
+                Err(error) => last = error,
             }
             thread::sleep(Duration::from_millis(50));
         }
-        Err(format!("network namespaces: {problem}"))
+        Err(format!("network namespaces: {last}"))
     }
 
     fn processes(&self) -> Vec<Pid> {
@@ -38,9 +38,9 @@ impl Namespace {
 }
 
 impl Drop for Namespace {
-    /// A namespace lives on while a process is in it, so those go first. Only what was started in it is.
+    /// Kills the processes in the namespace first, which would keep it alive.
     fn drop(&mut self) {
-        let deadline = Instant::now() + KILL_MAX;
+        let deadline = Instant::now() + KILL_TIMEOUT;
         loop {
             let processes = self.processes();
             if processes.is_empty() || Instant::now() >= deadline {
@@ -51,12 +51,12 @@ impl Drop for Namespace {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        // It may be gone already, if two clean up after the same dead process.
+        // Another process may have removed it, while cleaning up.
         let _ = run(Command::new("ip").args(["netns", "del", &self.name]), "");
     }
 }
 
-/// Commands of `ip`, one per line, in a namespace.
+/// Runs commands of `ip`, one per line, in a namespace.
 pub(super) fn ip(namespace: &Namespace, script: &str) -> Result<(), String> {
     if script.is_empty() {
         return Ok(());
@@ -64,12 +64,12 @@ pub(super) fn ip(namespace: &Namespace, script: &str) -> Result<(), String> {
     run(Command::new("ip").args(["-n", &namespace.name, "-batch", "-"]), script).map(drop)
 }
 
-/// One command of `tc`, in a namespace.
+/// Runs one command of `tc` in a namespace.
 pub(super) fn tc(namespace: &Namespace, command: &str) -> Result<(), String> {
     run(Command::new("tc").args(["-n", &namespace.name]).args(command.split_whitespace()), "").map(drop)
 }
 
-/// Runs a command to its end. An error is what it complained about.
+/// Runs a command to its end. The error is its standard error.
 fn run(command: &mut Command, input: &str) -> Result<Output, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let failed = |error: std::io::Error| format!("{program}: {error}");
@@ -79,12 +79,12 @@ fn run(command: &mut Command, input: &str) -> Result<Output, String> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // Inputs are shorter than a pipe holds or read as they come, and outputs are short: this can't block for long.
+    // Input and output are short, so the pipes do not block.
     let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().map_err(failed)?;
     if output.status.success() {
         return written.map(|()| output).map_err(failed);
     }
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{program}: {}", complaint.trim().replace('\n', "; ")))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{program}: {}", stderr.trim().replace('\n', "; ")))
 }

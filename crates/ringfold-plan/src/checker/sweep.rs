@@ -12,30 +12,25 @@ use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::tuning::{Algorithm, Tuning};
 
 /// The range of cases to check.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sweep {
-    /// The smallest world.
     pub world_min: usize,
-    /// The largest world.
     pub world_max: usize,
     /// The number of schedules per case; each case has its own.
     pub schedules: u64,
-    /// The number of the first schedule.
     pub first: u64,
 }
 
 /// The checked cases of one method in one world.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SweepResult {
-    /// The collective.
     pub collective: &'static str,
-    /// The algorithm.
     pub algorithm: Algorithm,
-    /// The world.
     pub world: usize,
     /// The number of cases: counts, rings, roots.
     pub cases: u64,
-    /// All runs of the cases.
     pub proof: Proof,
 }
 

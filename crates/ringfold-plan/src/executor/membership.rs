@@ -6,15 +6,14 @@ use ringfold_proto::id::{PeerId, Rank};
 use ringfold_proto::tuning::Tuning;
 
 /// The members of an epoch, its shape and tuning.
+#[allow(missing_docs)] // Fields are named for what they hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
     /// All members, in rank order.
     pub members: Vec<PeerId>,
-    /// The rank of this peer.
     pub me: Rank,
     /// The links. The executor stores it for the planner.
     pub shape: GroupShape,
-    /// The tuning of all members.
     pub tuning: Tuning,
 }
 

@@ -4,7 +4,6 @@ use super::{Draft, Method, Task};
 use crate::cost::{Amount, Sizes};
 use crate::parts::Span;
 use crate::step::{OpBuffer, Step};
-use ringfold_proto::descriptor::Collective;
 use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
@@ -48,14 +47,14 @@ pub const STAR: Method = Method {
 
 fn chain(task: &Task) -> Draft {
     let (shape, world) = (task.shape, task.world());
-    let distance = (shape.position(task.me) + world - shape.position(root(task))) % world;
+    let distance = (shape.position(task.me) + world - shape.position(task.root())) % world;
     let previous = (distance > 0).then(|| shape.ahead(task.me, world - 1));
     let next = (distance + 1 < world).then(|| shape.ahead(task.me, 1));
     relay(task, previous, next.as_slice())
 }
 
 fn tree(task: &Task) -> Draft {
-    let (root, world) = (root(task).index(), task.world());
+    let (root, world) = (task.root().index(), task.world());
     let position = (task.me.index() + world - root) % world;
     let rank = |position: usize| Rank::from_index((position + root) % world);
     // In round k the first 2^k positions have the data, and each sends it 2^k positions further. A position sends in
@@ -69,10 +68,10 @@ fn tree(task: &Task) -> Draft {
 }
 
 fn star(task: &Task) -> Draft {
-    if task.me == root(task) {
+    if task.me == task.root() {
         relay(task, None, &task.others().collect::<Vec<_>>())
     } else {
-        relay(task, Some(root(task)), &[])
+        relay(task, Some(task.root()), &[])
     }
 }
 
@@ -97,12 +96,5 @@ fn take(parent: Option<Rank>, chunk: Span) -> Step {
     match parent {
         Some(parent) => Step::receive(parent, chunk.at(OpBuffer::Target)),
         None => Step::copy(chunk.at(OpBuffer::Source), chunk.at(OpBuffer::Target)),
-    }
-}
-
-fn root(task: &Task) -> Rank {
-    match task.descriptor.collective {
-        Collective::Broadcast { root } => root,
-        _ => Rank(0),
     }
 }

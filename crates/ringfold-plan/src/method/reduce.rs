@@ -4,8 +4,6 @@ use super::ring::{RingView, pass_through};
 use super::{Draft, Method, Task, direct, one_shot};
 use crate::cost::Sizes;
 use crate::step::{OpBuffer, Step};
-use ringfold_proto::descriptor::Collective;
-use ringfold_proto::id::Rank;
 use ringfold_proto::tuning::Algorithm;
 
 /// Along the ring from the rank after the root: every edge carries the data once, each rank reduces once. Chunks are
@@ -29,7 +27,7 @@ pub const STRAIGHT: Method = Method {
     algorithm: Algorithm::Direct,
     needs_mesh: true,
     member_order: true,
-    traffic: |task| task.once_to_all() + task.descriptor.count - task.parts().of(root(task)).count,
+    traffic: |task| task.once_to_all() + task.descriptor.count - task.parts().of(task.root()).count,
     cost: |task| {
         let sizes = Sizes::of(task);
         let (others, own) = (sizes.parts.without(sizes.shortest), sizes.longest.times(sizes.others));
@@ -57,7 +55,7 @@ fn chain(task: &Task) -> Draft {
     let (ring_view, mut draft) = (RingView::new(task), Draft::default());
     let world = task.world();
     // The root is the last rank of the chain.
-    let behind_root = (task.shape.position(task.me) + world - task.shape.position(root(task))) % world;
+    let behind_root = (task.shape.position(task.me) + world - task.shape.position(task.root())) % world;
     let added_by = if behind_root == 0 { world - 1 } else { behind_root - 1 };
     let chunks = task.cut(task.whole());
     if added_by == 0 {
@@ -67,7 +65,7 @@ fn chain(task: &Task) -> Draft {
         return draft;
     }
     let left = ring_view.left(added_by - 1);
-    if task.me == root(task) {
+    if task.me == task.root() {
         for chunk in chunks {
             let (own, region) = (chunk.at(OpBuffer::Source), chunk.at(OpBuffer::Target));
             draft.push(Step::receive_reduce(ring_view.previous(), own, region, left).settled());
@@ -83,7 +81,7 @@ fn chain(task: &Task) -> Draft {
 fn straight(task: &Task) -> Draft {
     let mut draft = Draft::default();
     direct::contribute(task, &mut draft);
-    let (mine, root) = (task.parts().of(task.me), root(task));
+    let (mine, root) = (task.parts().of(task.me), task.root());
     for chunk in task.cut(mine) {
         if task.me == root {
             direct::fold(task, &mut draft, chunk, chunk.at(OpBuffer::Target));
@@ -102,19 +100,12 @@ fn straight(task: &Task) -> Draft {
 }
 
 fn star(task: &Task) -> Draft {
-    if task.me == root(task) {
+    if task.me == task.root() {
         return one_shot::folds(task, |_, _| {});
     }
     let mut draft = Draft::default();
     for chunk in task.cut(task.whole()) {
-        draft.push(Step::send(root(task), chunk.at(OpBuffer::Source)));
+        draft.push(Step::send(task.root(), chunk.at(OpBuffer::Source)));
     }
     draft
-}
-
-fn root(task: &Task) -> Rank {
-    match task.descriptor.collective {
-        Collective::Reduce { root } => root,
-        _ => Rank(0),
-    }
 }

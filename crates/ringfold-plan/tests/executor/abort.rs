@@ -1,4 +1,4 @@
-//! Aborts: memory comes back as it was, slots come back when their writers say so (R4, R5).
+//! Aborts restore memory, and free slots after the senders' fences (R4, R5).
 
 use super::data_flow::{sums, values};
 use super::memory::Memory;
@@ -18,7 +18,7 @@ fn start_ring(net: &mut Net, seq: u64) -> Vec<Memory> {
     memories
 }
 
-/// Aborts after so many events; says whether there were as many.
+/// Aborts after this many events. Returns whether there were as many.
 fn abort_after(events: usize, seed: u64, eager: u16, window: u16) -> bool {
     let mut net = Net::open(3, tuning(eager, window), seed);
     let memories = start_ring(&mut net, 0);
@@ -48,7 +48,7 @@ fn abort_after(events: usize, seed: u64, eager: u16, window: u16) -> bool {
 }
 
 #[test]
-fn an_abort_at_any_moment_restores_buffers_and_leaves_no_slot_behind() {
+fn an_abort_at_any_time_restores_buffers_and_leaks_no_slot() {
     for (seed, eager, window) in [(1, 1, 1), (2, 1, 3), (3, 2, 2), (4, 4, 8), (5, 3, 1)] {
         let mut events = 0;
         while abort_after(events, seed, eager, window) {
@@ -59,7 +59,7 @@ fn an_abort_at_any_moment_restores_buffers_and_leaves_no_slot_behind() {
 }
 
 #[test]
-fn memory_is_not_handed_back_before_the_last_put_has_left_it() {
+fn memory_is_not_returned_before_the_last_put_is_flushed() {
     let mut net = Net::open(2, tuning(2, 2), 0);
     let memory = Memory::in_place(values(0, 2), 0);
     net.start(0, op(1, 0), descriptor(2), exchange(0, 2, 1), &memory);
@@ -71,7 +71,7 @@ fn memory_is_not_handed_back_before_the_last_put_has_left_it() {
     assert!(net.is_quiesced(0, op(1, 0)));
 }
 
-/// The slots that a peer has lent to an operation so far.
+/// The slots that a peer has granted to an operation so far.
 fn lent(net: &Net, from: usize, tag: u64) -> BTreeSet<u16> {
     let of = |message: &LinkMessage| match message {
         LinkMessage::Grant { op: o, slots } if o.tag == op(tag, 0).tag => slots.clone(),
@@ -81,7 +81,7 @@ fn lent(net: &Net, from: usize, tag: u64) -> BTreeSet<u16> {
 }
 
 #[test]
-fn a_lent_slot_is_not_used_again_before_its_writers_fence() {
+fn a_granted_slot_is_not_reused_before_the_senders_fence() {
     let mut net = Net::open(2, tuning(1, 4), 0);
     let memory = Memory::out_of_place(values(0, 8), 8);
     net.start(1, op(1, 0), descriptor(8), one_way(1, 8, 1), &memory);
@@ -102,7 +102,7 @@ fn a_lent_slot_is_not_used_again_before_its_writers_fence() {
 }
 
 #[test]
-fn a_grant_that_comes_after_the_abort_is_answered_by_a_fence() {
+fn a_grant_after_the_abort_is_answered_by_a_fence() {
     let mut net = Net::open(2, tuning(1, 4), 0);
     let memory = Memory::out_of_place(values(0, 8), 8);
     net.abort(0, op(1, 0));
@@ -114,7 +114,7 @@ fn a_grant_that_comes_after_the_abort_is_answered_by_a_fence() {
     assert_eq!(lent(&net, 1, 2), lent(&net, 1, 1));
 }
 
-/// Starts five operations on three peers and aborts every second one, everything in an order by chance.
+/// Starts five operations on three peers and aborts every second one, in random order.
 fn run_among_aborted(seed: u64) {
     let mut net = Net::open(3, tuning(1 + seed as u16 % 3, 1 + seed as u16 % 4), seed);
     let is_doomed = |tag: usize| tag % 2 == 1;
@@ -156,12 +156,12 @@ fn run_among_aborted(seed: u64) {
 }
 
 #[test]
-fn operations_that_are_not_aborted_finish_among_others_that_are() {
+fn operations_finish_among_aborted_ones() {
     (0..150).for_each(run_among_aborted);
 }
 
 #[test]
-fn closing_an_epoch_aborts_what_is_left_in_it() {
+fn closing_an_epoch_aborts_its_operations() {
     let mut net = Net::open(3, tuning(1, 2), 4);
     let memories = start_ring(&mut net, 0);
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Slots: nobody deadlocks, nobody hoards (R3).
+//! Slots: no deadlock, and no unused grants (R3).
 
 use super::data_flow::{sums, values};
 use super::memory::Memory;
@@ -81,7 +81,7 @@ fn a_parked_operation_asks_once() {
 }
 
 #[test]
-fn slots_are_reused_and_their_number_stays_that_of_a_window() {
+fn slots_are_reused_and_limited_to_a_window() {
     let mut net = Net::open(3, tuning(2, 4), 5);
     for seq in 0..50 {
         let memories: Vec<_> = (0..3).map(|r| Memory::in_place(values(r, 30), 0)).collect();
@@ -115,7 +115,7 @@ fn grants_come_by_half_windows() {
 }
 
 #[test]
-fn slots_that_were_lent_and_not_needed_come_back_with_the_last_frame() {
+fn unused_granted_slots_are_freed_by_the_last_frame() {
     let mut net = Net::open(2, tuning(2, 8), 5);
     for seq in 0..30 {
         let memory = Memory::out_of_place(values(0, 3), 3);
@@ -132,7 +132,7 @@ fn slots_that_were_lent_and_not_needed_come_back_with_the_last_frame() {
 }
 
 #[test]
-fn a_sender_that_asks_gets_back_at_once_what_is_emptied() {
+fn a_sender_that_requests_slots_gets_emptied_ones_at_once() {
     let mut net = Net::open(2, tuning(4, 4), 5);
     let memory = Memory::out_of_place(values(0, 1), 1);
     net.start(1, op(0, 0), descriptor(1), one_way(1, 1, 1), &memory);
@@ -150,7 +150,7 @@ fn a_sender_that_asks_gets_back_at_once_what_is_emptied() {
 }
 
 #[test]
-fn an_operation_that_is_lent_slots_leaves_the_eager_ones_to_others() {
+fn an_operation_with_granted_slots_leaves_eager_ones_to_others() {
     let mut net = Net::open(2, tuning(2, 3), 5);
     let long = Memory::out_of_place(values(0, 20), 20);
     net.start(1, op(1, 0), descriptor(20), one_way(1, 20, 1), &long);

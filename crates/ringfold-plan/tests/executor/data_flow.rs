@@ -1,4 +1,4 @@
-//! Plans run to the right end.
+//! Plans give the right results.
 
 use super::memory::Memory;
 use super::net::{Net, op, tuning};

@@ -1,4 +1,4 @@
-//! What comes before its operation or its epoch is kept; what comes after it is thrown away (R2).
+//! Frames before their operation or epoch are kept; frames after it are dropped (R2).
 
 use super::data_flow::{sums, values};
 use super::memory::Memory;
@@ -51,7 +51,7 @@ fn frames_and_requests_for_an_epoch_that_is_not_open_are_kept_until_it_opens() {
 }
 
 #[test]
-fn frames_of_an_epoch_that_was_overtaken_are_let_go() {
+fn frames_of_an_overtaken_epoch_are_dropped() {
     let mut net = Net::linked(2, 0);
     let memory = Memory::out_of_place(values(0, 4), 4);
     net.open_epoch(0, epoch(1), tuning(2, 2));
@@ -74,7 +74,7 @@ fn frames_of_an_epoch_that_was_overtaken_are_let_go() {
 }
 
 #[test]
-fn frames_of_a_closed_epoch_are_thrown_away() {
+fn frames_of_a_closed_epoch_are_dropped() {
     let mut net = Net::open(2, tuning(2, 2), 0);
     let memory = Memory::out_of_place(values(0, 2), 2);
     net.start(0, op(1, 0), descriptor(2), one_way(0, 2, 1), &memory);
@@ -86,7 +86,7 @@ fn frames_of_a_closed_epoch_are_thrown_away() {
 }
 
 #[test]
-fn stale_frames_are_thrown_away_and_their_slots_come_back() {
+fn stale_frames_are_dropped_and_their_slots_returned() {
     let mut net = Net::open(2, tuning(1, 1), 0);
     let memory = Memory::out_of_place(values(0, 1), 1);
     for seq in 0..10 {

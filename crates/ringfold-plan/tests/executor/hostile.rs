@@ -1,4 +1,4 @@
-//! Peers that differ, and peers that misbehave.
+//! Mismatched operations, and protocol violations.
 
 use super::data_flow::values;
 use super::memory::Memory;
@@ -51,7 +51,7 @@ fn a_mismatch_writes_nothing_and_names_the_peer_on_both_sides() {
     }
 }
 
-/// Says something to peer 0, in the name of peer 1, and returns the violation that it was.
+/// Sends a message to peer 0 as peer 1, and returns the violation.
 fn say(net: &mut Net, message: LinkMessage) -> Option<Violation> {
     net.peers[0].executor.handle_link_message(net.now, peer(1), message);
     net.poll(0);
@@ -228,7 +228,7 @@ fn inputs() -> impl Strategy<Value = Input> {
     ]
 }
 
-/// Feeds peer 0 with what peer 1 says, and reconnects the two whenever that was a violation.
+/// Sends input to peer 0 as peer 1, and reconnects the two after a violation.
 fn feed(net: &mut Net, input: Input) {
     let now = net.now;
     match input {

@@ -1,4 +1,4 @@
-//! Links that are lost, and links on which nothing moves (R9).
+//! Lost and stalled links (R9).
 
 use super::data_flow::{sums, values};
 use super::memory::Memory;
@@ -28,8 +28,7 @@ fn peer_base() -> u128 {
     peer(0).0
 }
 
-/// Lets time pass in small steps; what is said on live links arrives at once, and whoever is alive says so, as drivers
-/// do on all links.
+/// Lets time pass in small steps. Messages on live links arrive at once, and live peers send pings, as drivers do.
 fn pass(net: &mut Net, times: u32, is_live: impl Fn(usize, usize) -> bool) {
     for _ in 0..times * 8 {
         net.now = net.now + STALL_AFTER / 8;
@@ -96,7 +95,7 @@ fn an_operation_that_had_not_used_the_lost_link_uses_the_next_one() {
 }
 
 #[test]
-fn a_sender_that_is_done_learns_that_its_frames_may_be_lost() {
+fn a_finished_sender_reports_that_its_frames_may_be_lost() {
     let mut net = Net::open(2, tuning(2, 2), 7);
     net.start(0, op(1, 0), descriptor(1), one_way(0, 1, 1), &Memory::out_of_place(values(0, 1), 1));
     net.settle();
@@ -126,7 +125,7 @@ fn the_loss_of_one_link_stops_only_what_depends_on_it() {
 }
 
 #[test]
-fn a_peer_that_falls_silent_in_an_operation_is_reported_once_per_stall() {
+fn a_silent_peer_is_reported_once_per_stall() {
     let mut net = Net::open(2, tuning(1, 1), 0);
     for rank in 0..2 {
         net.start(rank, op(1, 0), descriptor(6), exchange(rank, 6, 1), &Memory::in_place(values(rank, 6), 0));
@@ -141,7 +140,7 @@ fn a_peer_that_falls_silent_in_an_operation_is_reported_once_per_stall() {
 }
 
 #[test]
-fn puts_that_do_not_leave_are_an_outgoing_stall() {
+fn unflushed_puts_are_an_outgoing_stall() {
     let mut net = Net::open(2, tuning(4, 4), 0);
     net.start(0, op(1, 0), descriptor(2), one_way(0, 2, 1), &Memory::out_of_place(values(0, 2), 2));
     pass(&mut net, 3, |from, _| from == 1);
@@ -149,7 +148,7 @@ fn puts_that_do_not_leave_are_an_outgoing_stall() {
 }
 
 #[test]
-fn a_live_peer_that_has_not_called_is_no_fault() {
+fn a_live_peer_that_has_not_called_is_not_stalled() {
     let mut net = Net::open(2, tuning(1, 1), 0);
     let memories: Vec<_> = (0..2).map(|r| Memory::in_place(values(r, 6), 0)).collect();
     net.start(0, op(1, 0), descriptor(6), exchange(0, 6, 1), &memories[0]);
@@ -170,7 +169,7 @@ fn a_link_that_was_cut_before_the_other_end_called_is_reported() {
 }
 
 #[test]
-fn a_peer_that_waits_for_another_is_no_fault() {
+fn a_peer_that_waits_for_another_is_not_stalled() {
     let mut net = Net::open(3, tuning(1, 1), 0);
     for rank in 0..2 {
         net.start(rank, op(1, 0), descriptor(9), ring(rank, 3, 3, 1), &Memory::in_place(values(rank, 9), 0));

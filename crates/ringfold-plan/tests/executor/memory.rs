@@ -1,4 +1,4 @@
-//! A workspace of integers, whose payloads are read only when they leave.
+//! A workspace of integers, whose payloads are read as late as possible.
 
 use ringfold_plan::step::{Left, OpBuffer, Region};
 use ringfold_plan::workspace::Workspace;
@@ -20,7 +20,7 @@ struct Cells {
     decided: bool,
 }
 
-/// Bytes on their way out: still those in memory, which must not change before they have left.
+/// A payload in memory, which must not change before it is flushed.
 #[derive(Clone, Debug)]
 pub struct Payload {
     memory: Memory,
@@ -29,14 +29,14 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Reads the memory, which must hold what it held when the frame was put.
+    /// Reads the memory, which must be unchanged since the put.
     pub fn leave(&self) -> Vec<i64> {
         let now = self.memory.read(self.region);
         assert_eq!(now, self.promised, "memory changed under a frame that had not left");
         now
     }
 
-    /// Reads the memory of a frame that was given up: whatever is there.
+    /// Reads the memory of a cancelled frame, which may have changed.
     pub fn leave_cancelled(&self) -> Vec<i64> {
         assert!(!self.memory.cells.borrow().decided, "memory was handed back while a put could read it");
         self.memory.read(self.region)

@@ -1,4 +1,4 @@
-//! Peers, and links on which frames leave and arrive in any order that the test chooses.
+//! Peers and links; the test chooses the order of events.
 
 use super::memory::{Memory, Payload};
 use ringfold_plan::event::ExecutorEvent;
@@ -41,13 +41,13 @@ pub fn tuning(eager_slots: u16, window_slots: u16) -> Tuning {
 #[derive(Clone, Debug)]
 pub enum Item {
     Message(LinkMessage),
-    /// A frame whose bytes are still in the sender's memory.
+    /// A frame that is not flushed.
     Put(DataHeader, Payload, Ticket),
-    /// A frame whose bytes have left.
+    /// A flushed frame.
     Frame(DataHeader, Vec<i64>),
 }
 
-/// What one executor hands over and gets.
+/// The medium of one executor.
 #[derive(Default)]
 pub struct Wire {
     sent: Vec<(PeerId, Item)>,
@@ -111,15 +111,15 @@ pub struct Peer {
 pub struct Net {
     pub now: Time,
     pub peers: Vec<Peer>,
-    /// Handed over, and not yet out of the sender's memory.
+    /// Put, and not flushed.
     pub leaving: BTreeMap<(usize, usize), VecDeque<Item>>,
-    /// On the way.
+    /// In flight.
     pub travelling: BTreeMap<(usize, usize), VecDeque<Item>>,
     pub messages: Vec<(usize, usize, LinkMessage)>,
     chance: u64,
 }
 
-/// One thing that can happen.
+/// A possible event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {
     Leave(usize, usize),

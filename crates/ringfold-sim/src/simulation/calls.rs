@@ -86,7 +86,7 @@ impl Simulation {
                     continue;
                 }
                 Command::StaySilent(pause) => {
-                    self.peers[peer].silent_since = Some((self.now, self.oracle.sync_life()));
+                    self.peers[peer].silent_since = Some((self.now, self.oracle.incarnation()));
                     self.after(pause, SimEvent::Replied(peer, Reply::Resume));
                     continue;
                 }
@@ -182,7 +182,7 @@ impl Simulation {
         }
         let state = self.by_id.get(&peer).map(|p| &self.peers[*p]);
         let silent = state.and_then(|p| p.silent_since);
-        silent.is_some_and(|(since, life)| since <= time && life == self.oracle.sync_life())
+        silent.is_some_and(|(since, incarnation)| since <= time && incarnation == self.oracle.incarnation())
     }
 
     fn check_sync(&mut self, peer: usize, call: CallId, result: &Result<Completion, Failure>) {
@@ -190,8 +190,9 @@ impl Simulation {
             let state = &self.peers[peer];
             let (group, round) = (GroupId(state.group), state.sync_round);
             let contents = state.program.contents.clone();
-            let life = self.sync_lives.get(&(Some(Node::Peer(peer)), call)).copied().unwrap_or(0);
-            let synced = SyncObservation { life, group, round, revision: *revision, contents };
+            let incarnation =
+                self.sync_incarnations.get(&(Some(Node::Peer(peer)), call)).copied().unwrap_or(0);
+            let synced = SyncObservation { incarnation, group, round, revision: *revision, contents };
             self.oracle.sync_ended(self.now, peer, synced);
         }
     }

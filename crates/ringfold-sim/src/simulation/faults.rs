@@ -63,7 +63,7 @@ impl Simulation {
         }
         self.log(|| format!("p{peer}: {how}"));
         self.peers[peer].alive = false;
-        self.oracle.gone(self.now, peer);
+        self.oracle.process_ended(peer);
         for conn in self.network.connections_of(Node::Peer(peer)) {
             self.network.close(self.now, conn, Node::Peer(peer));
         }

@@ -142,8 +142,8 @@ impl Simulation {
                     if let ToPeer::Answer { call, phase: Phase::Sync, .. } = &message.message {
                         // Answers are checked against the incarnation that sent them.
                         let peer = self.network.other_end(conn, Node::Master);
-                        let life = self.oracle.sync_life();
-                        self.sync_lives.entry((peer, *call)).or_insert(life);
+                        let incarnation = self.oracle.incarnation();
+                        self.sync_incarnations.entry((peer, *call)).or_insert(incarnation);
                     }
                     self.network.send(self.now, conn, Node::Master, Packet::ToPeer(message));
                 }

@@ -139,7 +139,7 @@ impl Stage<'_> {
 }
 
 impl BoardContext {
-    fn everyone(&self) -> Ranks {
+    fn all_ranks(&self) -> Ranks {
         Ranks::all(self.world)
     }
 
@@ -164,35 +164,35 @@ impl BoardContext {
             Collective::Reduce { root } => self.reduction(descriptor, Some(root), whole, operands),
             Collective::Barrier => self.multicast(
                 Operands::none(),
-                self.everyone(),
-                self.everyone(),
+                self.all_ranks(),
+                self.all_ranks(),
                 PartBounds::new(0, |_| 0),
                 0,
             ),
             Collective::Broadcast { root } => {
                 let part = PartBounds::new(world, |rank| if rank == root { whole } else { 0 });
                 operands.check((me == root).then_some(&part), (me != root).then_some(&part));
-                self.multicast(operands, Ranks::one(root), self.everyone(), part, whole)
+                self.multicast(operands, Ranks::one(root), self.all_ranks(), part, whole)
             }
             Collective::AllGather => {
                 let parts = parts();
                 operands.check(Some(&self.alone(parts.len(me))), Some(&parts));
                 let longest = parts.longest();
-                self.multicast(operands, self.everyone(), self.everyone(), parts, longest)
+                self.multicast(operands, self.all_ranks(), self.all_ranks(), parts, longest)
             }
             Collective::ReduceScatter => {
                 let parts = parts();
                 operands.check(Some(&parts), Some(&self.alone(parts.len(me))));
                 let reducer = Some(TileReducer::new(descriptor, world));
                 let (longest, nothing) = (parts.longest(), PartBounds::new(0, |_| 0));
-                self.personalized(operands, self.everyone(), reducer, (parts, nothing), longest)
+                self.personalized(operands, self.all_ranks(), reducer, (parts, nothing), longest)
             }
             Collective::Gather { root } => {
                 let parts = parts();
                 let output = (me == root).then_some(&parts);
                 operands.check(Some(&self.alone(parts.len(me))), output);
                 let longest = parts.longest();
-                self.multicast(operands, self.everyone(), Ranks::one(root), parts, longest)
+                self.multicast(operands, self.all_ranks(), Ranks::one(root), parts, longest)
             }
             Collective::Scatter { root } => {
                 let parts = parts();
@@ -206,7 +206,7 @@ impl BoardContext {
                 let receive = PartBounds::new(world, |_| parts.len(me));
                 operands.check(Some(&parts), Some(&receive));
                 let longest = parts.longest();
-                self.personalized(operands, self.everyone(), None, (parts, receive), longest)
+                self.personalized(operands, self.all_ranks(), None, (parts, receive), longest)
             }
             Collective::Transfer { .. } => panic!("a board runs no transfers"),
         }
@@ -308,12 +308,12 @@ impl<'a> Pairwise<'a> {
             Collective::Gather { root } => {
                 // Only the root knows, and needs, the parts of the other ranks.
                 let parts = if context.me == root { receive } else { context.alone(send.len(root)) };
-                context.multicast(operands, context.everyone(), Ranks::one(root), parts, longest)
+                context.multicast(operands, context.all_ranks(), Ranks::one(root), parts, longest)
             }
             Collective::Scatter { root } => {
                 context.personalized(operands, Ranks::one(root), None, (send, receive), longest)
             }
-            _ => context.personalized(operands, context.everyone(), None, (send, receive), longest),
+            _ => context.personalized(operands, context.all_ranks(), None, (send, receive), longest),
         }
     }
 }

@@ -69,12 +69,12 @@ fn range(descriptor: &Descriptor, all: &[Vec<Fold>], me: usize) -> Option<FoldRa
     };
     let ranks =
         |stretches: &[fused::RankOffset]| stretches.iter().map(|s| s.rank.index()).collect::<Vec<_>>();
-    let everyone: Vec<_> = (0..all.len()).collect();
-    let sources = if descriptor.collective == Collective::AllReduce { everyone.clone() } else { vec![me] };
+    let all_ranks: Vec<_> = (0..all.len()).collect();
+    let sources = if descriptor.collective == Collective::AllReduce { all_ranks.clone() } else { vec![me] };
     let (source, target) = (fold.sources[0].offset, fold.targets[0].offset);
     let is_alike =
         fold.sources.iter().all(|s| s.offset == source) && fold.targets.iter().all(|t| t.offset == target);
-    let is_known = ranks(&fold.sources) == sources && ranks(&fold.targets) == everyone && is_alike;
+    let is_known = ranks(&fold.sources) == sources && ranks(&fold.targets) == all_ranks && is_alike;
     is_known.then_some(FoldRange { source, target, count: fold.count })
 }
 

@@ -17,16 +17,16 @@ fn ranks<T: Send>(world: usize, name: &str, each: impl Fn(Group) -> T + Sync) ->
 
 #[test]
 fn all_ranks_return_the_same_error_if_one_has_no_device() {
-    let said = ranks(3, "no-device", |group| {
+    let errors = ranks(3, "no-device", |group| {
         let ordinal = (group.rank() != 1).then_some(1000);
         let opened = DeviceGroup::open(&group, ordinal, &KernelSources::default()).unwrap();
         // The group itself still works.
         group.barrier().unwrap();
         opened.err().map(|unfit| unfit.to_string())
     });
-    assert_eq!(said[0], said[1]);
-    assert_eq!(said[0], said[2]);
-    let words = said[0].as_deref().unwrap();
+    assert_eq!(errors[0], errors[1]);
+    assert_eq!(errors[0], errors[2]);
+    let text = errors[0].as_deref().unwrap();
     // Rank 0 is the first that fails: it has no driver, or no such device.
-    assert!(words.starts_with("rank 0: ") && words.contains("no CUDA d"), "{words}");
+    assert!(text.starts_with("rank 0: ") && text.contains("no CUDA d"), "{text}");
 }

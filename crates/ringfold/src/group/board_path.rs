@@ -128,7 +128,7 @@ impl Core {
                 }
                 BoardError::Differs { rank } => Cause::Mismatch {
                     one: WaitingPeer { who: name(self.rank()), call: request.descriptor.to_string() },
-                    other: WaitingPeer { who: name(*rank), call: "something else".into() },
+                    other: WaitingPeer { who: name(*rank), call: "another call".into() },
                 },
                 BoardError::Left { rank } => Cause::PeerLost { who: name(*rank), how: Departure::Left },
                 BoardError::Interrupted => Cause::AbortedByUser { who: name(self.rank()) },

@@ -182,8 +182,8 @@ mod tests {
     fn bytes_that_fail_to_arrive_fail_the_hash() {
         for bytes in [100, 24 << 20] {
             let slow = Slow::new(vec![7; bytes]);
-            slow.arrive(Err(Error::System("the device is gone".into())));
-            assert_eq!(hash_all(&[&slow]), Err(Error::System("the device is gone".into())));
+            slow.arrive(Err(Error::System("the device was lost".into())));
+            assert_eq!(hash_all(&[&slow]), Err(Error::System("the device was lost".into())));
         }
     }
 }

@@ -202,9 +202,9 @@ impl Opening<'_> {
         // Sent first: it distinguishes this attempt from failed ones.
         let attempt = (u64::from(self.number) << 8 | u64::from(round)).to_le_bytes();
         let stream = if (self.group.rank() < rank) == (round == 0) {
-            let mut stream = self.dial(rank)?;
+            let stream = self.dial(rank)?;
             stream.set_write_timeout(Some(limits::WINDOW_DIAL_MAX))?;
-            stream.write_all(&attempt)?;
+            (&stream).write_all(&attempt)?;
             stream
         } else {
             self.accept(rank, &attempt)?
@@ -230,11 +230,11 @@ impl Opening<'_> {
 
     fn accept(&self, rank: usize, attempt: &[u8; 8]) -> io::Result<BlockingConnection> {
         let until = Instant::now() + limits::WINDOW_ACCEPT_MAX;
-        while let Some(mut stream) = self.hub.accept(self.description.members[rank].peer, until) {
+        while let Some(stream) = self.hub.accept(self.description.members[rank].peer, until) {
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             let mut received = [0; 8];
             stream.set_read_timeout(Some(left))?;
-            if stream.read_exact(&mut received).is_ok() && received == *attempt {
+            if (&stream).read_exact(&mut received).is_ok() && received == *attempt {
                 return Ok(stream);
             }
         }

@@ -87,7 +87,7 @@ fn a_file_of_an_earlier_run_does_no_harm() {
     ranks.push(start_rank(0, 2, &dir.file(), ""));
     check_group(ranks);
 
-    std::fs::write(dir.path(), "something else altogether").unwrap();
+    std::fs::write(dir.path(), "not an announcement").unwrap();
     let mut ranks = vec![start_rank(1, 2, &dir.file(), "")];
     std::thread::sleep(Duration::from_millis(100));
     ranks.push(start_rank(0, 2, &dir.file(), ""));

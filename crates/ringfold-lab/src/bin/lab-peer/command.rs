@@ -1,11 +1,11 @@
-//! The lines of a script.
+//! Parses the commands of `lab-peer`.
 
 use ringfold::{AllReduce, DType, Quantization, QuantizationAlgorithm, ReduceOp, SyncStrategy};
-use ringfold_lab::tally::Tally;
+use ringfold_lab::contributions::Contributions;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// One line of a script.
+/// A command.
 pub enum Command {
     Connect,
     Topology,
@@ -42,28 +42,28 @@ pub struct Sync {
     pub revision: u64,
     pub bytes: usize,
     pub keys: usize,
-    /// What to fill the state with first; without it, it stays as it is.
+    /// The seed to fill the state with first; none leaves it unchanged.
     pub fill: Option<u64>,
     pub strategy: SyncStrategy,
-    /// Whether contents may differ.
+    /// Whether the contents may differ between peers.
     pub unequal: bool,
 }
 
 /// A training loop.
 pub struct Training {
-    /// Ends when the state has this revision.
+    /// The loop ends when the state has this revision.
     pub until: u64,
-    /// Ends after so many steps of its own.
+    /// The loop ends after this many steps.
     pub steps: u64,
     pub count: usize,
     pub bytes: usize,
     pub keys: usize,
     /// The first tag of each step.
     pub tag: u64,
-    /// Operations in flight at once.
+    /// The number of concurrent operations.
     pub tags: u64,
     pub pause: Duration,
-    /// The ring is optimised every so many steps; 0 is never.
+    /// The number of steps between optimisations of the ring; 0 for none.
     pub optimize: u64,
 }
 
@@ -88,7 +88,7 @@ impl Command {
                 let rest = line.trim_start().trim_start_matches("background");
                 return Self::parse(rest).map(|command| Self::Background(Box::new(command)));
             }
-            other => return Err(format!("there is no command {other:?}")),
+            other => return Err(format!("unknown command {other:?}")),
         };
         words.end()?;
         Ok(command)
@@ -144,13 +144,13 @@ impl Reduce {
                 ("deadline", _) => reduce.deadline = Some(Duration::from_millis(number(value)?)),
                 ("step", _) => reduce.step = number(value)?,
                 ("reproducible", "") => reduce.reproducible = true,
-                _ => return Err(format!("a reduce has no option {name:?}")),
+                _ => return Err(format!("unknown option {name:?} of reduce")),
             }
         }
         Ok(reduce)
     }
 
-    /// As the library is asked.
+    /// The options for the library.
     pub fn options(&self) -> AllReduce {
         let mut options = AllReduce::new(self.op).tag(self.tag);
         if let Some(quantization) = self.quantization {
@@ -162,10 +162,10 @@ impl Reduce {
         if self.reproducible { options.reproducible() } else { options }
     }
 
-    /// As the result is checked.
-    pub fn tally(&self, peers_max: u32) -> Tally {
+    /// The contributions, which check the result.
+    pub fn contributions(&self, peers_max: u32) -> Contributions {
         let quantized = self.quantization.is_some();
-        Tally { op: self.op, quantized, tag: self.tag, step: self.step, peers_max }
+        Contributions { op: self.op, quantized, tag: self.tag, step: self.step, peers_max }
     }
 }
 
@@ -186,10 +186,10 @@ impl Sync {
                 ("strategy", "receive") => sync.strategy = SyncStrategy::ReceiveOnly,
                 ("strategy", "send") => sync.strategy = SyncStrategy::SendOnly,
                 ("unequal", "") => sync.unequal = true,
-                _ => return Err(format!("a sync has no option {name}={value}")),
+                _ => return Err(format!("unknown option {name}={value} of sync")),
             }
         }
-        if sync.keys == 0 { Err("a state has at least one key".into()) } else { Ok(sync) }
+        if sync.keys == 0 { Err("invalid number of keys 0: must be at least 1".into()) } else { Ok(sync) }
     }
 }
 
@@ -217,7 +217,7 @@ impl Training {
                 "tags" => training.tags = number::<u64>(value)?.max(1),
                 "pause" => training.pause = Duration::from_millis(number(value)?),
                 "optimize" => training.optimize = number(value)?,
-                _ => return Err(format!("a loop has no option {name:?}")),
+                _ => return Err(format!("unknown option {name:?} of loop")),
             }
         }
         Ok(training)
@@ -244,16 +244,16 @@ impl<'a> Words<'a> {
     }
 
     fn end(&mut self) -> Result<(), String> {
-        self.0.next().map_or(Ok(()), |word| Err(format!("{word:?} is too much")))
+        self.0.next().map_or(Ok(()), |word| Err(format!("unexpected word {word:?}")))
     }
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{text:?} is no number that fits"))
+    text.parse().map_err(|_| format!("invalid number {text:?}"))
 }
 
 fn known<'a, T>(all: &'a [T], name: &str, name_of: impl Fn(&T) -> &'static str) -> Result<&'a T, String> {
-    all.iter().find(|one| name_of(one) == name).ok_or_else(|| format!("{name:?} is not known"))
+    all.iter().find(|one| name_of(one) == name).ok_or_else(|| format!("unknown name {name:?}"))
 }
 
 fn dtype(name: &str) -> Result<DType, String> {
@@ -261,11 +261,11 @@ fn dtype(name: &str) -> Result<DType, String> {
 }
 
 fn quantization(text: &str) -> Result<Quantization, String> {
-    let (algorithm, name) = text.split_once(':').ok_or("a quantisation is ALGORITHM:DTYPE")?;
+    let (algorithm, name) = text.split_once(':').ok_or("invalid quantisation: must be ALGORITHM:DTYPE")?;
     let algorithm = match algorithm {
         "minmax" => QuantizationAlgorithm::MinMax,
         "zps" => QuantizationAlgorithm::ZeroPointScale,
-        other => return Err(format!("there is no quantisation {other:?}")),
+        other => return Err(format!("unknown quantisation {other:?}")),
     };
     Ok(Quantization { algorithm, dtype: dtype(name)? })
 }

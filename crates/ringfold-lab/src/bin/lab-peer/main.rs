@@ -1,35 +1,35 @@
-//! A peer that follows a script, for tests with real processes.
+//! A peer that executes commands, for tests with real processes.
 //!
-//! Commands come on standard input, one per line; each is answered by one line on standard output:
+//! It reads commands from standard input, one per line, and prints one line of reply for each:
 //! `ok COMMAND key=value ... us=TIME` or `failed COMMAND kind=KIND retryable=BOOL us=TIME message=TEXT`.
 //!
 //! ```text
 //! connect | topology | pending | optimize | world | leave | sleep MS | exit
 //! reduce TAG COUNT [OPTION...]     an all-reduce, checked
-//! launch TAG COUNT [OPTION...]     the same, in the background; answered when it was launched
-//! await TAG                        the end of a launched one, checked
+//! launch TAG COUNT [OPTION...]     the same, asynchronous; replies when it was launched
+//! await TAG                        waits for a launched all-reduce, and checks it
 //! sync REVISION BYTES KEYS [fill=N] [strategy=popular|receive|send] [unequal]
 //! loop [until=REVISION] [steps=N] [count=N] [bytes=N] [keys=N] [tag=N] [pause=MS] [tags=N] [optimize=N]
-//! stop                             ends a loop after its step; and nothing else
-//! background COMMAND...            runs it on a thread of its own; answered when it ended
+//! stop                             ends a loop after its current step
+//! background COMMAND...            runs a command on its own thread; replies when it has ended
 //! ```
 //! Options of a reduce: `op=sum|avg|prod|max|min`, `dtype=uint8...float64`, `out` (out of place), `quant=minmax:uint8`
-//! or `quant=zps:int8`, `deadline=MS`, `step=N` (which use of the tag it is; the same on all peers), `reproducible`.
+//! or `quant=zps:int8`, `deadline=MS`, `step=N` (distinguishes uses of a tag; the same on all peers), `reproducible`.
 //!
-//! When standard input ends, the commands that are still waiting are done, and then the peer ends; it ends in any
-//! case after a while, so that nothing stays when a test is killed.
+//! When standard input is closed, the peer executes the remaining commands and ends. It ends in any case after a
+//! while, so that no process outlives a killed test.
 #![forbid(unsafe_code)]
 
 mod command;
-mod reply;
+mod reply_line;
 mod session;
 mod training;
 
 use clap::Parser;
 use command::Command;
-use reply::Reply;
+use reply_line::ReplyLine;
 use ringfold::Communicator;
-use ringfold_lab::Pace;
+use ringfold_lab::TimingPreset;
 use session::Session;
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -39,40 +39,40 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A peer that follows a script on its standard input.
+/// A peer that executes the commands on its standard input.
 #[derive(Parser)]
 struct Arguments {
     /// The master's address.
     #[arg(long)]
     master: String,
-    /// Which peer this is: decides what it contributes. No two have the same.
+    /// The unique number of this peer, which determines its contributions.
     #[arg(long)]
     number: u32,
-    /// All peers have numbers below this. The same on all.
+    /// All peers have numbers below this; the same on all peers.
     #[arg(long, default_value_t = 12)]
     peers_max: u32,
-    /// The group of peers that it reduces with.
+    /// The peer group.
     #[arg(long, default_value_t = 0)]
     group: u32,
-    /// What the master wants to hear.
+    /// The token of the master.
     #[arg(long)]
     token: Option<String>,
-    /// The deadlines: default or short.
-    #[arg(long, default_value = "short", value_parser = Pace::named)]
-    timing: Pace,
+    /// The timeouts: default or short.
+    #[arg(long, default_value = "short", value_parser = TimingPreset::named)]
+    timing: TimingPreset,
     /// Connections to each neighbour; 0 for the default.
     #[arg(long, default_value_t = 0)]
     streams: u16,
-    /// The address that others are told to dial.
+    /// The address that other peers dial.
     #[arg(long)]
     advertise: Option<IpAddr>,
-    /// The port to listen on; 0 for any that is free.
+    /// The port to listen on; 0 for any free port.
     #[arg(long, default_value_t = 0)]
     listen_port: u16,
-    /// How long to try to reach the master.
+    /// The timeout for connecting to the master.
     #[arg(long, default_value_t = 10_000)]
-    patience_ms: u64,
-    /// How long the peer may live on when its standard input has ended.
+    connect_timeout_ms: u64,
+    /// How long the peer may run after its standard input was closed.
     #[arg(long, default_value_t = 60_000)]
     linger_ms: u64,
 }
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     let communicator = match build(&arguments) {
         Ok(communicator) => communicator,
         Err(error) => {
-            Reply::failed("build", &error, Instant::now()).print();
+            ReplyLine::failed("build", &error, Instant::now()).print();
             return ExitCode::FAILURE;
         }
     };
@@ -101,10 +101,10 @@ fn main() -> ExitCode {
                 thread::spawn(move || session.perform(*command).print());
             }
             Ok(command) => session.perform(command).print(),
-            Err(why) => Reply::misunderstood(&line, &why).print(),
+            Err(why) => ReplyLine::invalid_command(&line, &why).print(),
         }
     }
-    // The thread that reads the script holds the session too, so it would not be dropped.
+    // The reader thread holds the session too, so it is not dropped here.
     session.communicator.leave();
     ExitCode::SUCCESS
 }
@@ -115,7 +115,7 @@ fn build(arguments: &Arguments) -> Result<Communicator, ringfold::Error> {
         .name(format!("peer-{}", arguments.number))
         .streams(arguments.streams)
         .timing(arguments.timing.timing())
-        .connect_patience(Duration::from_millis(arguments.patience_ms));
+        .connect_timeout(Duration::from_millis(arguments.connect_timeout_ms));
     if let Some(token) = &arguments.token {
         builder = builder.token(token.as_str());
     }
@@ -128,7 +128,7 @@ fn build(arguments: &Arguments) -> Result<Communicator, ringfold::Error> {
     builder.build()
 }
 
-/// Reads standard input to its end. A `stop` is not queued: it is for the loop that runs.
+/// Reads standard input to its end. `stop` is not queued: it ends the running loop.
 fn read_commands(session: &Session, sender: mpsc::Sender<String>, linger: Duration) {
     for line in std::io::stdin().lines() {
         let Ok(line) = line else { break };
@@ -139,10 +139,10 @@ fn read_commands(session: &Session, sender: mpsc::Sender<String>, linger: Durati
             _ => {}
         }
     }
-    // Nobody is left who could end what hangs.
+    // Ends the process if a command hangs.
     thread::spawn(move || {
         thread::sleep(linger);
-        println!("failed exit message=still busy when its time was over");
+        println!("failed exit message=timed out waiting for the last command");
         std::process::exit(3);
     });
 }

@@ -1,12 +1,12 @@
-//! What a scripted peer is between its commands, and how it does each of them.
+//! The state of `lab-peer`, and the execution of its commands.
 
 use crate::command::{Command, Reduce, Sync};
-use crate::reply::Reply;
+use crate::reply_line::ReplyLine;
 use crate::training;
 use half::{bf16, f16};
 use ringfold::{Communicator, DType, Error, ReduceInfo, SharedState, SyncInfo, SyncStrategy};
-use ringfold_lab::Parts;
-use ringfold_lab::tally::{Value, digest, mix};
+use ringfold_lab::Participants;
+use ringfold_lab::contributions::{ContributionElement, digest, mix};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub struct Session {
     pub communicator: Communicator,
     pub number: u32,
     pub peers_max: u32,
-    /// Set when a loop is to end.
+    /// Set to end the running loop.
     pub stop: AtomicBool,
     state: Mutex<State>,
     launched: Mutex<BTreeMap<u64, Launched>>,
@@ -31,23 +31,23 @@ pub struct State {
     tensors: Vec<(String, Vec<u8>)>,
 }
 
-/// An operation that was started. Waits for its end and checks it.
-pub type Launched = Box<dyn FnOnce() -> Result<Done, Trouble> + Send>;
+/// A started operation. Calling it waits for the result and checks it.
+pub type Launched = Box<dyn FnOnce() -> Result<CheckedReduce, ReduceFailure> + Send>;
 
-/// A reduce that succeeded, and whose result is right.
-pub struct Done {
+/// A successful reduce with a correct result.
+pub struct CheckedReduce {
     pub info: ReduceInfo,
-    pub parts: Parts,
-    pub parity: u64,
-    /// How long the call itself took, without the check.
+    pub participants: Participants,
+    pub result_digest: u64,
+    /// The time of the call, without the check.
     pub took: Duration,
 }
 
-/// A reduce that did not succeed.
-pub enum Trouble {
-    /// It failed, and the buffers hold what they must then.
+/// Why a reduce did not succeed.
+pub enum ReduceFailure {
+    /// It failed, and the buffers were restored.
     Failed(Error),
-    /// The library broke a promise.
+    /// The library broke a guarantee.
     Broken(String),
 }
 
@@ -57,45 +57,45 @@ impl Session {
         Self { communicator, number, peers_max, stop: AtomicBool::new(false), state, launched }
     }
 
-    /// Does what a line asks for.
-    pub fn perform(&self, command: Command) -> Reply {
+    /// Executes a command.
+    pub fn perform(&self, command: Command) -> ReplyLine {
         let (name, began) = (command.name(), Instant::now());
-        let answered = |outcome: Result<(), Error>| match outcome {
-            Ok(()) => self.with_world(Reply::ok(name, began)),
-            Err(error) => self.with_world(Reply::failed(name, &error, began)),
+        let reply = |outcome: Result<(), Error>| match outcome {
+            Ok(()) => self.with_world(ReplyLine::ok(name, began)),
+            Err(error) => self.with_world(ReplyLine::failed(name, &error, began)),
         };
         match command {
-            Command::Connect => answered(self.communicator.connect()),
-            Command::Topology => answered(self.communicator.update_topology()),
-            Command::Optimize => answered(self.communicator.optimize_topology()),
+            Command::Connect => reply(self.communicator.connect()),
+            Command::Topology => reply(self.communicator.update_topology()),
+            Command::Optimize => reply(self.communicator.optimize_topology()),
             Command::Pending => match self.communicator.are_peers_pending() {
-                Ok(pending) => Reply::ok(name, began).with("pending", pending),
-                Err(error) => Reply::failed(name, &error, began),
+                Ok(pending) => ReplyLine::ok(name, began).with("pending", pending),
+                Err(error) => ReplyLine::failed(name, &error, began),
             },
-            Command::World => answered(Ok(())),
+            Command::World => reply(Ok(())),
             Command::Leave => {
                 self.communicator.leave();
-                Reply::ok(name, began)
+                ReplyLine::ok(name, began)
             }
             Command::Sleep(time) => {
                 std::thread::sleep(time);
-                Reply::ok(name, began)
+                ReplyLine::ok(name, began)
             }
             Command::Reduce(reduce) => self.reduced(name, reduce.tag, self.reduce(&reduce), began),
             Command::Launch(reduce) => self.launched(name, &reduce, began),
             Command::Await { tag } => match lock(&self.launched).remove(&tag) {
                 Some(launched) => self.reduced(name, tag, launched(), began),
-                None => Reply::misunderstood(name, "nothing was launched with this tag"),
+                None => ReplyLine::invalid_command(name, "no operation was launched with this tag"),
             },
             Command::Sync(sync) => self.synced(name, &sync, began),
             Command::Loop(training) => training::run(self, &training, began),
             Command::Background(command) => self.perform(*command),
-            Command::Exit => Reply::misunderstood(name, "only the script itself can end"),
+            Command::Exit => ReplyLine::invalid_command(name, "exit cannot run in the background"),
         }
     }
 
-    /// An all-reduce from start to end.
-    pub fn reduce(&self, reduce: &Reduce) -> Result<Done, Trouble> {
+    /// Runs an all-reduce and checks its result.
+    pub fn reduce(&self, reduce: &Reduce) -> Result<CheckedReduce, ReduceFailure> {
         match reduce.dtype {
             DType::U8 => self.reduce_as::<u8>(reduce),
             DType::I8 => self.reduce_as::<i8>(reduce),
@@ -112,13 +112,13 @@ impl Session {
         }
     }
 
-    fn reduce_as<T: Value>(&self, reduce: &Reduce) -> Result<Done, Trouble> {
-        let input: Vec<T> = reduce.tally(self.peers_max).contribution(self.number, reduce.count);
+    fn reduce_as<T: ContributionElement>(&self, reduce: &Reduce) -> Result<CheckedReduce, ReduceFailure> {
+        let input: Vec<T> = reduce.contributions(self.peers_max).contribution(self.number, reduce.count);
         if reduce.in_place {
             let mut data = input.clone();
             let began = Instant::now();
             let outcome = self.communicator.all_reduce(&mut data, reduce.options());
-            self.judge(reduce, &input, &data, outcome, began.elapsed())
+            check_outcome(reduce, (self.number, self.peers_max), &input, &data, outcome, began.elapsed())
         } else {
             let send = input.clone();
             let mut data = vec![T::from_number(1); input.len()];
@@ -126,93 +126,85 @@ impl Session {
             let outcome = self.communicator.all_reduce_into(&send, &mut data, reduce.options());
             let took = began.elapsed();
             if send != input {
-                return Err(Trouble::Broken("the input of an out-of-place operation was written to".into()));
+                return Err(ReduceFailure::Broken(
+                    "the input of an out-of-place operation was changed".into(),
+                ));
             }
-            match outcome {
-                Err(error) => Err(Trouble::Failed(error)),
-                Ok(info) => self.judge(reduce, &input, &data, Ok(info), took),
-            }
+            let info = outcome.map_err(ReduceFailure::Failed)?;
+            check_outcome(reduce, (self.number, self.peers_max), &input, &data, Ok(info), took)
         }
     }
 
-    /// Starts an all-reduce of floats in place.
+    /// Starts an asynchronous all-reduce of f32 in place.
     pub fn launch(&self, reduce: &Reduce) -> Result<Launched, Error> {
         let (reduce, number, peers_max) = (*reduce, self.number, self.peers_max);
-        let input: Vec<f32> = reduce.tally(peers_max).contribution(number, reduce.count);
+        let input: Vec<f32> = reduce.contributions(peers_max).contribution(number, reduce.count);
         let began = Instant::now();
         let pending = self.communicator.all_reduce_async(input.clone(), reduce.options())?;
         Ok(Box::new(move || {
             let (data, outcome) = pending.wait();
-            let took = began.elapsed();
-            judge(&reduce, number, peers_max, &input, &data, outcome).map(|done| Done { took, ..done })
+            check_outcome(&reduce, (number, peers_max), &input, &data, outcome, began.elapsed())
         }))
     }
 
-    fn judge<T: Value>(
-        &self,
-        reduce: &Reduce,
-        input: &[T],
-        data: &[T],
-        outcome: Result<ReduceInfo, Error>,
-        took: Duration,
-    ) -> Result<Done, Trouble> {
-        let judged = judge(reduce, self.number, self.peers_max, input, data, outcome);
-        judged.map(|done| Done { took, ..done })
-    }
-
-    fn launched(&self, name: &str, reduce: &Reduce, began: Instant) -> Reply {
+    fn launched(&self, name: &str, reduce: &Reduce, began: Instant) -> ReplyLine {
         if reduce.dtype != DType::F32 || !reduce.in_place {
-            return Reply::misunderstood(name, "only floats in place can be launched");
+            return ReplyLine::invalid_command(name, "only float32 in place can be launched");
         }
         match self.launch(reduce) {
             Ok(launched) => {
                 lock(&self.launched).insert(reduce.tag, launched);
-                Reply::ok(name, began).with("tag", reduce.tag)
+                ReplyLine::ok(name, began).with("tag", reduce.tag)
             }
-            Err(error) => Reply::failed(name, &error, began).with("tag", reduce.tag),
+            Err(error) => ReplyLine::failed(name, &error, began).with("tag", reduce.tag),
         }
     }
 
-    fn reduced(&self, name: &str, tag: u64, outcome: Result<Done, Trouble>, began: Instant) -> Reply {
-        let reply = match outcome {
-            Ok(done) => Reply::ok(name, began)
+    fn reduced(
+        &self,
+        name: &str,
+        tag: u64,
+        outcome: Result<CheckedReduce, ReduceFailure>,
+        began: Instant,
+    ) -> ReplyLine {
+        let line = match outcome {
+            Ok(done) => ReplyLine::ok(name, began)
                 .with("world", done.info.world)
-                .with("parts", done.parts)
-                .with("parity", format!("{:016x}", done.parity))
+                .with("participants", done.participants)
+                .with("digest", format!("{:016x}", done.result_digest))
                 .with("tx", done.info.tx_bytes)
                 .with("rx", done.info.rx_bytes)
                 .with("call_us", done.took.as_micros()),
-            Err(Trouble::Failed(error)) => Reply::failed(name, &error, began),
-            Err(Trouble::Broken(what)) => Reply::wrong(name, &what, began).with("kind", "Broken"),
+            Err(ReduceFailure::Failed(error)) => ReplyLine::failed(name, &error, began),
+            Err(ReduceFailure::Broken(what)) => ReplyLine::wrong(name, &what, began).with("kind", "Broken"),
         };
-        reply.with("tag", tag)
+        line.with("tag", tag)
     }
 
-    fn synced(&self, name: &str, sync: &Sync, began: Instant) -> Reply {
+    fn synced(&self, name: &str, sync: &Sync, began: Instant) -> ReplyLine {
         let mut state = self.state();
         if let Some(fill) = sync.fill {
             state.fill(sync.bytes, sync.keys, fill);
         }
         state.resize(sync.bytes, sync.keys);
         state.revision = sync.revision;
-        let reply = match state.sync(&self.communicator, sync.strategy, sync.unequal) {
-            Ok(info) => Reply::ok(name, began)
+        let line = match state.sync(&self.communicator, sync.strategy, sync.unequal) {
+            Ok(info) => ReplyLine::ok(name, began)
                 .with("revision", info.revision)
                 .with("tx", info.tx_bytes)
                 .with("rx", info.rx_bytes),
-            Err(error) => Reply::failed(name, &error, began),
+            Err(error) => ReplyLine::failed(name, &error, began),
         };
-        reply.with("state", format!("{:016x}", state.digest()))
+        line.with("state", format!("{:016x}", state.digest()))
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    fn with_world(&self, reply: Reply) -> Reply {
+    fn with_world(&self, line: ReplyLine) -> ReplyLine {
         let attributes = self.communicator.attributes();
-        reply
-            .with("world", attributes.group_world)
+        line.with("world", attributes.group_world)
             .with("global", attributes.global_world)
             .with("groups", attributes.groups)
             .with("largest", attributes.largest_group_world)
@@ -221,11 +213,11 @@ impl Session {
 }
 
 impl State {
-    /// Fills so many bytes under so many keys with what the number says.
-    pub fn fill(&mut self, bytes: usize, keys: usize, fill: u64) {
+    /// Fills the state with pseudo-random bytes.
+    pub fn fill(&mut self, bytes: usize, keys: usize, seed: u64) {
         self.resize(bytes, keys);
         for (key, (_, tensor)) in self.tensors.iter_mut().enumerate() {
-            let mut word = mix(mix(fill) ^ key as u64);
+            let mut word = mix(mix(seed) ^ key as u64);
             for chunk in tensor.chunks_mut(8) {
                 chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
                 word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -233,7 +225,7 @@ impl State {
         }
     }
 
-    /// Gives the state this layout; what fits stays as it is, new bytes are zero.
+    /// Changes the layout of the state. Existing bytes stay, new bytes are zero.
     pub fn resize(&mut self, bytes: usize, keys: usize) {
         self.tensors.resize_with(keys, Default::default);
         for (key, (name, tensor)) in self.tensors.iter_mut().enumerate() {
@@ -262,30 +254,31 @@ impl State {
     }
 }
 
-/// Whether an operation ended as it must: a right result, or what was there before.
-fn judge<T: Value>(
+/// Checks the end of an operation: a correct result, or an error and restored buffers.
+fn check_outcome<T: ContributionElement>(
     reduce: &Reduce,
-    number: u32,
-    peers_max: u32,
+    (number, peers_max): (u32, u32),
     input: &[T],
     data: &[T],
     outcome: Result<ReduceInfo, Error>,
-) -> Result<Done, Trouble> {
+    took: Duration,
+) -> Result<CheckedReduce, ReduceFailure> {
     let info = match outcome {
         Ok(info) => info,
-        Err(error) if data == input => return Err(Trouble::Failed(error)),
+        Err(error) if data == input => return Err(ReduceFailure::Failed(error)),
         Err(error) => {
             let at = data.iter().zip(input).position(|(now, before)| now != before).unwrap_or(data.len());
-            let what = format!("after a failure ({error}) element {at} of the buffer is not what it was");
-            return Err(Trouble::Broken(what));
+            let what = format!("element {at} of the buffer was not restored after: {error}");
+            return Err(ReduceFailure::Broken(what));
         }
     };
-    let parts = reduce.tally(peers_max).check(data, info.world).map_err(Trouble::Broken)?;
-    let visible = parts.0.count_ones() == info.world;
-    if visible && parts.0 >> number & 1 == 0 {
-        return Err(Trouble::Broken(format!("the result has no part of this peer: {parts}")));
+    let participants =
+        reduce.contributions(peers_max).check(data, info.world).map_err(ReduceFailure::Broken)?;
+    let visible = participants.0.count_ones() == info.world;
+    if visible && participants.0 >> number & 1 == 0 {
+        return Err(ReduceFailure::Broken(format!("the result does not include this peer: {participants}")));
     }
-    Ok(Done { info, parts, parity: digest(data.as_bytes()), took: Duration::ZERO })
+    Ok(CheckedReduce { info, participants, result_digest: digest(data.as_bytes()), took })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

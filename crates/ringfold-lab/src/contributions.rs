@@ -1,39 +1,38 @@
-//! Contributions to an all-reduce whose result tells who took part, how often, and in which operation.
+//! Contributions to an all-reduce whose result shows which peers took part, how often, and in which operation.
 //!
-//! A plain sum is *packed*: every element is a number in base four with one digit per peer, and each peer adds one
-//! to its own digit. So every single element of the result says how often each peer was counted. Which digit
-//! is whose turns with the position, the tag and the step, so a chunk in the wrong place or of another operation is
-//! seen too. Other operations, averages and quantised sums are *one-hot*: each element belongs to one peer, again in
-//! turns, and that peer alone contributes something else than the others. All numbers are small enough to be
-//! exact in the element's type.
+//! A plain sum is *packed*: every element is a number in base four with one digit per peer, and each peer adds one to
+//! its own digit. So every element of the result shows how often each peer was counted. The digit of a peer rotates with
+//! the position, the tag and the step, so that a misplaced chunk or one of another operation is detected. Other
+//! operations and quantised sums are *one-hot*: each element belongs to one peer, in rotation, which contributes another
+//! value than the others. All numbers are exact in the element type.
 
 use half::{bf16, f16};
 use ringfold::{Element, ReduceOp};
 
-/// Peers that can be told apart.
+/// The maximum number of peers.
 pub const PEERS_MAX: u32 = 64;
 
-/// What a peer alone contributes to its elements of an average or a quantised sum, where others give zero. An
-/// integer average of it is still not zero, and twice of it fits into eight bits.
+/// The contribution of the owner to an average or a quantised sum; the others contribute zero. Its integer average is
+/// not zero, and twice its value fits into eight bits.
 const SHARE: u8 = 60;
-/// How far from a whole number a count may be: averages are truncated and quantised values rounded.
+/// The error of a count: averages are truncated and quantised values rounded.
 const TOLERANCE: f64 = 0.25;
 
-/// A type that contributions are made of.
-pub trait Value: Element + PartialEq {
-    /// Bits of a number that is not negative and still exact.
+/// An element type of contributions.
+pub trait ContributionElement: Element + PartialEq {
+    /// Non-negative numbers of this many bits are exact.
     const EXACT_BITS: u32;
-    /// From a number that is exact in this type.
+    /// Converts a number that is exact in this type.
     fn from_number(number: u64) -> Self;
-    /// As a float: exact for all numbers that occur in one-hot contributions.
+    /// Converts to a float; exact for one-hot contributions.
     fn to_f64(self) -> f64;
-    /// The whole number that this is, if it is one and not negative.
+    /// Converts to a number; none for fractions and negative values.
     fn to_number(self) -> Option<u64>;
 }
 
 macro_rules! integers {
     ($($type:ty: $bits:literal),*) => {$(
-        impl Value for $type {
+        impl ContributionElement for $type {
             const EXACT_BITS: u32 = $bits;
             fn from_number(number: u64) -> Self {
                 number as Self
@@ -50,7 +49,7 @@ macro_rules! integers {
 
 macro_rules! floats {
     ($($type:ty: $bits:literal, $from:expr, $to:expr);*) => {$(
-        impl Value for $type {
+        impl ContributionElement for $type {
             const EXACT_BITS: u32 = $bits;
             fn from_number(number: u64) -> Self {
                 $from(number as f64)
@@ -60,7 +59,6 @@ macro_rules! floats {
             }
             fn to_number(self) -> Option<u64> {
                 let number: f64 = self.to_f64();
-                // NaN, fractions and negative numbers come back as something else.
                 (number as u64 as f64 == number).then_some(number as u64)
             }
         }
@@ -71,28 +69,28 @@ integers!(u8: 8, i8: 7, u16: 16, i16: 15, u32: 32, i32: 31, u64: 64, i64: 63);
 floats!(f16: 11, f16::from_f64, f16::to_f64; bf16: 8, bf16::from_f64, bf16::to_f64;
         f32: 24, |n| n as f32, f64::from; f64: 53, |n| n, |n| n);
 
-/// One all-reduce, as all peers know it.
+/// The contributions to one all-reduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tally {
-    /// What is done with the contributions.
+pub struct Contributions {
+    /// The reduction.
     pub op: ReduceOp,
-    /// Whether they are quantised on their way.
+    /// Whether the operation quantises.
     pub quantized: bool,
     /// The tag of the operation.
     pub tag: u64,
-    /// Which use of the tag it is.
+    /// Distinguishes operations with the same tag.
     pub step: u64,
-    /// Peers have numbers below this. The same on all.
+    /// Peers have numbers below this, the same on all peers.
     pub peers_max: u32,
 }
 
-/// Who took part in an operation: bit n is the peer with number n.
+/// The participants of an operation: bit n is the peer with number n.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Parts(pub u64);
+pub struct Participants(pub u64);
 
-impl Tally {
-    /// What the peer with this number contributes.
-    pub fn contribution<T: Value>(&self, number: u32, count: usize) -> Vec<T> {
+impl Contributions {
+    /// The contribution of a peer.
+    pub fn contribution<T: ContributionElement>(&self, number: u32, count: usize) -> Vec<T> {
         assert!(
             number < self.peers_max && self.peers_max <= PEERS_MAX,
             "peer {number} of {}",
@@ -104,29 +102,29 @@ impl Tally {
     }
 
     /// One element of a peer's contribution.
-    fn element<T: Value>(&self, number: u32, index: usize) -> T {
-        let (cold, hot) = self.temperatures();
+    fn element<T: ContributionElement>(&self, number: u32, index: usize) -> T {
+        let (others, owners) = self.one_hot_values();
         T::from_number(match self.packing::<T>().digit(index, number) {
             Some(digit) if self.is_packed() => 1 << (2 * digit),
             None if self.is_packed() => 0,
-            _ if self.owner(index) == number => hot.into(),
-            _ => cold.into(),
+            _ if self.owner(index) == number => owners.into(),
+            _ => others.into(),
         })
     }
 
-    /// Who took part, by the result; or what is wrong with it. Every element must say the same, nobody may be
-    /// counted twice, and as many must have taken part as the operation says.
-    pub fn check<T: Value>(&self, result: &[T], world: u32) -> Result<Parts, String> {
-        let mut seen = Seen::new(self.peers_max);
+    /// Determines the participants from the result, or why it is wrong. All elements must agree, no peer may be counted
+    /// twice, and the number of participants must be the world.
+    pub fn check<T: ContributionElement>(&self, result: &[T], world: u32) -> Result<Participants, String> {
+        let mut seen = PeerCounts::new(self.peers_max);
         if self.is_packed() {
             let packing = self.packing::<T>();
             let period = packing.period();
             for (index, value) in result.iter().enumerate() {
-                // The digits are in the same places again.
+                // The digits repeat after a period.
                 if index >= period {
                     if *value != result[index - period] {
                         let (value, other) = (value.to_f64(), result[index - period].to_f64());
-                        return Err(format!("element {index} is {value}, and {other} one period before"));
+                        return Err(format!("element {index} is {value}, but {other} one period before"));
                     }
                     continue;
                 }
@@ -134,40 +132,40 @@ impl Tally {
                     value.to_number().ok_or_else(|| format!("element {index} is {}", value.to_f64()))?;
                 for peer in packing.peers(index) {
                     let Some(digit) = packing.digit(index, peer) else { continue };
-                    seen.note(index, peer, (number >> (2 * digit)) & 3)?;
+                    seen.record(index, peer, (number >> (2 * digit)) & 3)?;
                 }
                 packing.check_unused(index, number)?;
             }
         } else {
             for (index, value) in result.iter().enumerate() {
-                seen.note(index, self.owner(index), self.count(value.to_f64(), world, index)?)?;
+                seen.record(index, self.owner(index), self.count(value.to_f64(), world, index)?)?;
             }
         }
-        seen.parts(world)
+        seen.participants(world)
     }
 
-    /// Sums that stay exact.
+    /// Whether this is an exact sum.
     fn is_packed(&self) -> bool {
         self.op == ReduceOp::Sum && !self.quantized
     }
 
-    fn packing<T: Value>(&self) -> Packing {
+    fn packing<T: ContributionElement>(&self) -> Packing {
         let digits = T::EXACT_BITS / 2;
         Packing {
             digits,
             groups: self.peers_max.div_ceil(digits),
             peers_max: self.peers_max,
-            turn: self.turn(),
+            rotation: self.rotation(),
         }
     }
 
-    /// One-hot: whose turn it is.
+    /// One-hot: the peer that an element belongs to.
     fn owner(&self, index: usize) -> u32 {
-        (self.turn().wrapping_add(index as u64) % u64::from(self.peers_max)) as u32
+        (self.rotation().wrapping_add(index as u64) % u64::from(self.peers_max)) as u32
     }
 
-    /// One-hot: what others contribute to an element, and what its owner does.
-    fn temperatures(&self) -> (u8, u8) {
+    /// One-hot: the contributions of the others and of the owner.
+    fn one_hot_values(&self) -> (u8, u8) {
         match self.op {
             ReduceOp::Min => (2, 1),
             ReduceOp::Max | ReduceOp::Prod => (1, 2),
@@ -192,69 +190,70 @@ impl Tally {
         }
     }
 
-    /// Where the turns of an operation begin.
-    fn turn(&self) -> u64 {
+    /// The rotation of the first element.
+    fn rotation(&self) -> u64 {
         mix(mix(self.tag) ^ self.step) >> 32
     }
 }
 
-/// Which digit of which element is whose.
+/// The assignment of digits to peers.
 struct Packing {
     digits: u32,
-    /// If there are more peers than digits, each element serves one group of them.
+    /// With more peers than digits, each element has the digits of one group of peers.
     groups: u32,
     peers_max: u32,
-    turn: u64,
+    rotation: u64,
 }
 
 impl Packing {
-    /// After so many elements the digits are in the same places again.
+    /// The number of elements after which the digits repeat.
     fn period(&self) -> usize {
         (self.groups * self.digits) as usize
     }
 
-    /// The digit of a peer in an element, if it has one there.
+    /// The digit of a peer in an element, if it has one.
     fn digit(&self, index: usize, peer: u32) -> Option<u32> {
-        let (group, turn) = self.place(index);
-        (peer / self.digits == group).then(|| (peer % self.digits + turn) % self.digits)
+        let (group, rotation) = self.group(index);
+        (peer / self.digits == group).then(|| (peer % self.digits + rotation) % self.digits)
     }
 
-    /// The peers that an element may serve.
+    /// The peers that have a digit in an element.
     fn peers(&self, index: usize) -> std::ops::Range<u32> {
-        let first = self.place(index).0 * self.digits;
+        let first = self.group(index).0 * self.digits;
         first..(first + self.digits).min(self.peers_max)
     }
 
-    /// Digits that are nobody's must be zero.
+    /// Unused digits must be zero.
     fn check_unused(&self, index: usize, number: u64) -> Result<(), String> {
         let used = self.peers(index).filter_map(|peer| self.digit(index, peer));
         let mask = used.fold(0, |mask, digit| mask | 3 << (2 * digit));
         if number & !mask == 0 {
             Ok(())
         } else {
-            Err(format!("element {index} is {number:#x}, which is no sum of ours"))
+            Err(format!("element {index} is {number:#x}, which is not a sum of contributions"))
         }
     }
 
-    fn place(&self, index: usize) -> (u32, u32) {
-        let place = self.turn.wrapping_add(index as u64);
-        let group = place % u64::from(self.groups);
-        let turn = place / u64::from(self.groups) % u64::from(self.digits);
-        (group as u32, turn as u32)
+    /// The group of peers and the rotation of an element.
+    fn group(&self, index: usize) -> (u32, u32) {
+        let position = self.rotation.wrapping_add(index as u64);
+        let group = position % u64::from(self.groups);
+        let rotation = position / u64::from(self.groups) % u64::from(self.digits);
+        (group as u32, rotation as u32)
     }
 }
 
-/// What the elements so far say about each peer.
-struct Seen {
+/// How often each peer was counted, and the element that showed it first.
+struct PeerCounts {
     counts: Vec<Option<(u64, usize)>>,
 }
 
-impl Seen {
+impl PeerCounts {
     fn new(peers_max: u32) -> Self {
         Self { counts: vec![None; peers_max as usize] }
     }
 
-    fn note(&mut self, index: usize, peer: u32, count: u64) -> Result<(), String> {
+    fn record(&mut self, index: usize, peer: u32, count: u64) -> Result<(), String> {
         match self.counts[peer as usize] {
             _ if count > 1 => Err(format!("element {index} counts peer {peer} {count} times")),
             Some((before, at)) if before != count => Err(format!(
@@ -268,35 +267,35 @@ impl Seen {
         }
     }
 
-    fn parts(&self, world: u32) -> Result<Parts, String> {
+    fn participants(&self, world: u32) -> Result<Participants, String> {
         let took =
             self.counts.iter().enumerate().filter(|(_, seen)| seen.is_some_and(|(count, _)| count == 1));
-        let parts = Parts(took.fold(0, |parts, (peer, _)| parts | 1 << peer));
-        let number = parts.0.count_ones();
-        // Few elements may not have room for all peers.
+        let participants = Participants(took.fold(0, |participants, (peer, _)| participants | 1 << peer));
+        let number = participants.0.count_ones();
+        // A short result does not show all peers.
         let all_visible = self.counts.iter().all(Option::is_some);
         if number == world || (!all_visible && number < world) {
-            Ok(parts)
+            Ok(participants)
         } else {
-            Err(format!("{number} peers were counted ({parts}), but {world} took part"))
+            Err(format!("{number} peers were counted ({participants}), but {world} took part"))
         }
     }
 }
 
-impl Parts {
-    /// Of the peers with these numbers.
+impl Participants {
+    /// The peers with these numbers.
     pub fn of(numbers: impl IntoIterator<Item = u32>) -> Self {
-        Self(numbers.into_iter().fold(0, |parts, number| parts | 1 << number))
+        Self(numbers.into_iter().fold(0, |participants, number| participants | 1 << number))
     }
 }
 
-impl std::fmt::Display for Parts {
+impl std::fmt::Display for Participants {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:#x}", self.0)
     }
 }
 
-/// A number that tells two results apart.
+/// A hash of a result.
 pub fn digest(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(8);
     let mut digest = mix(bytes.len() as u64);
@@ -310,7 +309,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
     mix(digest)
 }
 
-/// Spreads the bits of a number (the finaliser of splitmix64).
+/// Mixes the bits of a number (the finaliser of splitmix64).
 pub fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -322,14 +321,15 @@ pub fn mix(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const SUM: Tally = Tally { op: ReduceOp::Sum, quantized: false, tag: 7, step: 3, peers_max: 12 };
+    const SUM: Contributions =
+        Contributions { op: ReduceOp::Sum, quantized: false, tag: 7, step: 3, peers_max: 12 };
 
     /// The result for these peers, in the type's own arithmetic.
-    fn reduce<T: Value>(tally: &Tally, peers: &[u32], count: usize) -> Vec<T> {
-        let inputs: Vec<Vec<T>> = peers.iter().map(|&peer| tally.contribution(peer, count)).collect();
+    fn reduce<T: ContributionElement>(contributions: &Contributions, peers: &[u32], count: usize) -> Vec<T> {
+        let inputs: Vec<Vec<T>> = peers.iter().map(|&peer| contributions.contribution(peer, count)).collect();
         let combine = |index: usize| {
             let values = inputs.iter().map(|input| input[index].to_f64());
-            match tally.op {
+            match contributions.op {
                 ReduceOp::Min => values.fold(f64::INFINITY, f64::min),
                 ReduceOp::Max => values.fold(0.0, f64::max),
                 ReduceOp::Prod => values.product(),
@@ -339,55 +339,55 @@ mod tests {
         };
         // Wide integers are not exact as floats.
         let sum = |index: usize| inputs.iter().filter_map(|input| input[index].to_number()).sum();
-        let of = |index| if tally.op == ReduceOp::Sum { sum(index) } else { combine(index).round() as u64 };
+        let of = |index| {
+            if contributions.op == ReduceOp::Sum { sum(index) } else { combine(index).round() as u64 }
+        };
         (0..count).map(|index| T::from_number(of(index))).collect()
     }
 
-    fn check_all_ops<T: Value>() {
+    fn check_all_ops<T: ContributionElement>() {
         for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
             for quantized in [false, true] {
-                let tally = Tally { op, quantized, ..SUM };
+                let contributions = Contributions { op, quantized, ..SUM };
                 for peers in [&[0][..], &[0, 1], &[3, 7, 11], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]] {
-                    let parts = tally.check(&reduce::<T>(&tally, peers, 1000), peers.len() as u32);
-                    assert_eq!(parts, Ok(Parts::of(peers.iter().copied())), "{op} {} {quantized}", T::DTYPE);
+                    let participants =
+                        contributions.check(&reduce::<T>(&contributions, peers, 1000), peers.len() as u32);
+                    assert_eq!(
+                        participants,
+                        Ok(Participants::of(peers.iter().copied())),
+                        "{op} {} {quantized}",
+                        T::DTYPE
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn every_type_and_operation_tells_who_took_part() {
-        check_all_ops::<u8>();
-        check_all_ops::<i8>();
-        check_all_ops::<u16>();
-        check_all_ops::<i16>();
-        check_all_ops::<u32>();
-        check_all_ops::<i32>();
-        check_all_ops::<u64>();
-        check_all_ops::<i64>();
-        check_all_ops::<f16>();
-        check_all_ops::<bf16>();
-        check_all_ops::<f32>();
-        check_all_ops::<f64>();
+    fn every_type_and_operation_shows_the_participants() {
+        macro_rules! check {
+            ($($type:ty)*) => { $(check_all_ops::<$type>();)* };
+        }
+        check!(u8 i8 u16 i16 u32 i32 u64 i64 f16 bf16 f32 f64);
     }
 
     #[test]
-    fn one_element_of_a_wide_type_tells_of_all_peers() {
-        assert_eq!(SUM.check(&reduce::<f32>(&SUM, &[0, 5, 11], 1), 3), Ok(Parts::of([0, 5, 11])));
-        // And where there is no room, what is there is not called wrong.
+    fn one_element_of_a_wide_type_shows_all_peers() {
+        assert_eq!(SUM.check(&reduce::<f32>(&SUM, &[0, 5, 11], 1), 3), Ok(Participants::of([0, 5, 11])));
+        // A short result is not an error.
         assert!(SUM.check(&reduce::<u8>(&SUM, &[0, 5, 11], 1), 3).is_ok());
-        assert_eq!(SUM.check::<f32>(&[], 3), Ok(Parts(0)));
+        assert_eq!(SUM.check::<f32>(&[], 3), Ok(Participants(0)));
     }
 
     #[test]
-    fn double_missing_and_foreign_contributions_are_seen_in_every_element() {
+    fn double_missing_and_foreign_contributions_are_detected_in_every_element() {
         let right = reduce::<f32>(&SUM, &[0, 1, 2], 100);
         for index in 0..right.len() {
             for other in [
                 reduce::<f32>(&SUM, &[0, 1, 2, 1], 100),
                 reduce::<f32>(&SUM, &[0, 2], 100),
-                reduce::<f32>(&Tally { step: 4, ..SUM }, &[0, 1, 2], 100),
-                reduce::<f32>(&Tally { tag: 8, ..SUM }, &[0, 1, 2], 100),
+                reduce::<f32>(&Contributions { step: 4, ..SUM }, &[0, 1, 2], 100),
+                reduce::<f32>(&Contributions { tag: 8, ..SUM }, &[0, 1, 2], 100),
             ] {
                 let mut wrong = right.clone();
                 wrong[index] = other[index];
@@ -404,14 +404,14 @@ mod tests {
     }
 
     #[test]
-    fn one_hot_contributions_show_doubles_and_absence() {
-        let tally = Tally { op: ReduceOp::Avg, ..SUM };
-        let mut result = reduce::<f32>(&tally, &[0, 1, 2], 100);
-        let owned = result.iter().position(|v| *v > 0.0).expect("someone's");
+    fn one_hot_contributions_show_double_and_missing_peers() {
+        let contributions = Contributions { op: ReduceOp::Avg, ..SUM };
+        let mut result = reduce::<f32>(&contributions, &[0, 1, 2], 100);
+        let owned = result.iter().position(|v| *v > 0.0).expect("an owned element");
         result[owned] *= 2.0;
-        assert!(tally.check(&result, 3).is_err());
+        assert!(contributions.check(&result, 3).is_err());
         result[owned] = 0.0;
-        assert!(tally.check(&result, 3).is_err());
+        assert!(contributions.check(&result, 3).is_err());
     }
 
     #[test]

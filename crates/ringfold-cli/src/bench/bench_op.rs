@@ -1,11 +1,12 @@
-//! What can be measured.
+//! The operations that can be measured.
 
+use clap::ValueEnum;
 use std::fmt;
 use std::str::FromStr;
 
-/// A collective, or a message there and back.
+/// A collective, a transfer or a barrier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum BenchOp {
     AllReduce,
     Reduce,
     Broadcast,
@@ -14,26 +15,26 @@ pub(crate) enum Kind {
     Gather,
     Scatter,
     AllToAll,
-    /// From the first rank to the last and back; figures are of one way.
+    /// From the first rank to the last and back; the time is half of the round trip.
     Transfer,
     Barrier,
 }
 
 /// Whether the result replaces the input.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Place {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
+pub(crate) enum Placement {
     In,
     Out,
 }
 
-/// How many elements a rank sends and receives; none that it receives means that the result replaces the input.
+/// The sizes of a rank's buffers in elements. Without a receive buffer the result replaces the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Share {
+pub(crate) struct ElementCounts {
     pub(crate) sent: usize,
     pub(crate) received: usize,
 }
 
-impl Kind {
+impl BenchOp {
     pub(crate) const ALL: &'static [Self] = &[
         Self::AllReduce,
         Self::Reduce,
@@ -62,8 +63,7 @@ impl Kind {
         }
     }
 
-    /// What the bytes per second are multiplied with to get the traffic of the busiest rank, and so a figure that can be
-    /// held against the speed of the hardware. These are the factors of nccl-tests.
+    /// The factor of nccl-tests between algorithm bandwidth and bus bandwidth.
     pub(crate) fn bus_factor(self, world: usize) -> f64 {
         let n = world as f64;
         match self {
@@ -76,35 +76,41 @@ impl Kind {
         }
     }
 
-    /// Whether elements are combined, so that the operation matters.
+    /// Whether the operation reduces.
     pub(crate) fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
-    /// Whether every rank has a part of the whole, so that the whole must be a multiple of the world.
+    /// Whether the tensor is divided among the ranks, so that its length must be a multiple of the world.
     pub(crate) fn has_parts(self) -> bool {
         matches!(self, Self::AllGather | Self::ReduceScatter | Self::Gather | Self::Scatter | Self::AllToAll)
     }
 
-    /// The forms that there are, the usual one first.
-    pub(crate) fn places(self) -> &'static [Place] {
+    /// The supported forms, the usual one first.
+    pub(crate) fn placements(self) -> &'static [Placement] {
         match self {
-            Self::AllReduce => &[Place::In, Place::Out],
-            Self::Reduce | Self::Broadcast => &[Place::In],
-            _ => &[Place::Out],
+            Self::AllReduce => &[Placement::In, Placement::Out],
+            Self::Reduce | Self::Broadcast => &[Placement::In],
+            _ => &[Placement::Out],
         }
     }
 
-    /// One call makes so many of what is timed.
+    /// The number of timed operations per call.
     pub(crate) fn trips(self) -> u64 {
         if self == Self::Transfer { 2 } else { 1 }
     }
 
-    /// A rank's part in a call that is of `count` elements in all.
-    pub(crate) fn share(self, place: Place, count: usize, rank: usize, world: usize) -> Share {
+    /// The buffer sizes of a rank in a call on a tensor of `count` elements.
+    pub(crate) fn element_counts(
+        self,
+        place: Placement,
+        count: usize,
+        rank: usize,
+        world: usize,
+    ) -> ElementCounts {
         let (part, root) = (count / world, rank == 0);
         let (sent, received) = match self {
-            Self::AllReduce => (count, if place == Place::Out { count } else { 0 }),
+            Self::AllReduce => (count, if place == Placement::Out { count } else { 0 }),
             Self::Reduce | Self::Broadcast => (count, 0),
             Self::AllGather => (part, count),
             Self::ReduceScatter => (count, part),
@@ -114,45 +120,33 @@ impl Kind {
             Self::Transfer if root || rank == world - 1 => (count, count),
             Self::Transfer | Self::Barrier => (0, 0),
         };
-        Share { sent, received }
+        ElementCounts { sent, received }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for BenchOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for BenchOp {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let name = text.trim().replace('-', "_").to_ascii_lowercase();
         Self::ALL.iter().copied().find(|kind| kind.name() == name).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
-            format!("{text:?} is no collective; there are {}", names.join(", "))
+            format!("unknown collective {text:?}: must be one of {}", names.join(", "))
         })
     }
 }
 
-impl Place {
+impl Placement {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::In => "in",
             Self::Out => "out",
-        }
-    }
-}
-
-impl FromStr for Place {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "in" => Ok(Self::In),
-            "out" => Ok(Self::Out),
-            _ => Err(format!("{text:?} is neither in nor out")),
         }
     }
 }
@@ -163,36 +157,38 @@ mod tests {
 
     #[test]
     fn every_kind_is_found_by_its_name() {
-        for &kind in Kind::ALL {
+        for &kind in BenchOp::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
-        assert_eq!("All-To-All".parse(), Ok(Kind::AllToAll));
-        assert!("all".parse::<Kind>().unwrap_err().contains("reduce_scatter"));
+        assert_eq!("All-To-All".parse(), Ok(BenchOp::AllToAll));
+        assert!("all".parse::<BenchOp>().unwrap_err().contains("reduce_scatter"));
     }
 
     #[test]
     fn the_factors_are_those_of_nccl_tests() {
-        let factors = |kind: Kind| [2, 4].map(|world| kind.bus_factor(world));
-        assert_eq!(factors(Kind::AllReduce), [1.0, 1.5]);
-        for kind in [Kind::AllGather, Kind::ReduceScatter, Kind::Gather, Kind::Scatter, Kind::AllToAll] {
+        let factors = |kind: BenchOp| [2, 4].map(|world| kind.bus_factor(world));
+        assert_eq!(factors(BenchOp::AllReduce), [1.0, 1.5]);
+        for kind in
+            [BenchOp::AllGather, BenchOp::ReduceScatter, BenchOp::Gather, BenchOp::Scatter, BenchOp::AllToAll]
+        {
             assert_eq!(factors(kind), [0.5, 0.75], "{kind}");
         }
-        for kind in [Kind::Reduce, Kind::Broadcast, Kind::Transfer] {
+        for kind in [BenchOp::Reduce, BenchOp::Broadcast, BenchOp::Transfer] {
             assert_eq!(factors(kind), [1.0, 1.0], "{kind}");
         }
     }
 
     #[test]
-    fn shares_are_parts_of_the_whole() {
-        let share = |kind: Kind, rank| {
-            let Share { sent, received } = kind.share(kind.places()[0], 12, rank, 4);
+    fn buffers_have_the_sizes_of_their_collective() {
+        let counts = |kind: BenchOp, rank| {
+            let ElementCounts { sent, received } = kind.element_counts(kind.placements()[0], 12, rank, 4);
             (sent, received)
         };
-        assert_eq!(share(Kind::AllReduce, 3), (12, 0));
-        assert_eq!(share(Kind::AllGather, 3), (3, 12));
-        assert_eq!(share(Kind::ReduceScatter, 3), (12, 3));
-        assert_eq!((share(Kind::Gather, 0), share(Kind::Gather, 1)), ((3, 12), (3, 0)));
-        assert_eq!((share(Kind::Scatter, 0), share(Kind::Scatter, 1)), ((12, 3), (0, 3)));
-        assert_eq!((share(Kind::Transfer, 3), share(Kind::Transfer, 1)), ((12, 12), (0, 0)));
+        assert_eq!(counts(BenchOp::AllReduce, 3), (12, 0));
+        assert_eq!(counts(BenchOp::AllGather, 3), (3, 12));
+        assert_eq!(counts(BenchOp::ReduceScatter, 3), (12, 3));
+        assert_eq!((counts(BenchOp::Gather, 0), counts(BenchOp::Gather, 1)), ((3, 12), (3, 0)));
+        assert_eq!((counts(BenchOp::Scatter, 0), counts(BenchOp::Scatter, 1)), ((12, 3), (0, 3)));
+        assert_eq!((counts(BenchOp::Transfer, 3), counts(BenchOp::Transfer, 1)), ((12, 12), (0, 0)));
     }
 }

@@ -4,12 +4,12 @@ use parking_lot::Mutex;
 use std::sync::OnceLock;
 
 /// Values numbered in the order of insertion. None is ever removed.
-pub(crate) struct Table<T> {
+pub(crate) struct IdTable<T> {
     slots: Box<[OnceLock<T>]>,
     count: Mutex<usize>,
 }
 
-impl<T> Table<T> {
+impl<T> IdTable<T> {
     /// Creates a table with this capacity.
     pub(crate) fn new(slots: usize) -> Self {
         Self { slots: (0..slots).map(|_| OnceLock::new()).collect(), count: Mutex::new(0) }
@@ -24,13 +24,11 @@ impl<T> Table<T> {
         Some(number)
     }
 
-    /// The value with this number.
     #[inline]
     pub(crate) fn get(&self, number: usize) -> Option<&T> {
         self.slots.get(number)?.get()
     }
 
-    /// All values in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().map_while(OnceLock::get)
     }
@@ -42,7 +40,7 @@ mod tests {
 
     #[test]
     fn values_are_numbered_until_the_table_is_full() {
-        let table = Table::new(2);
+        let table = IdTable::new(2);
         assert_eq!((table.add('a'), table.get(0), table.get(1)), (Some(0), Some(&'a'), None));
         assert_eq!((table.add('b'), table.add('c')), (Some(1), None));
         assert_eq!((table.get(1), table.get(2)), (Some(&'b'), None));

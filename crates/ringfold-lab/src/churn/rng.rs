@@ -1,12 +1,12 @@
-//! What happens next, from a seed.
+//! A seeded random number generator.
 
-use crate::tally::mix;
+use crate::contributions::mix;
 
-/// A row of numbers that looks random and is the same for the same seed.
+/// Pseudo-random numbers from a seed.
 #[derive(Debug)]
-pub(super) struct Chance(u64);
+pub(super) struct Rng(u64);
 
-impl Chance {
+impl Rng {
     pub fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
@@ -17,7 +17,7 @@ impl Chance {
         ((self.0 >> 16) % bound.max(1) as u64) as usize
     }
 
-    /// True once in so many times.
+    /// True once in `times` calls, on average.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -1,50 +1,54 @@
-//! A master that serves until it is told to end.
+//! The command that runs a master until SIGINT or SIGTERM.
 
+use crate::exit_code::SUCCESS;
 use crate::signals::Signals;
 use crate::tuning_file;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use ringfold::{MASTER_PORT, Master};
 use ringfold_bindings::join_token;
-use ringfold_bindings::log::{self, Level};
+use ringfold_bindings::log::{self, LogLevel};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
-/// No secret that a person or a program made is longer.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
-/// Where a master listens, and whom it lets in.
+/// The arguments of a master.
 #[derive(Args, Debug)]
-pub struct Serve {
-    /// Where to listen, HOST:PORT or an address alone; may be given several times [default: every address of
-    /// the machine, port 48148]
+pub struct MasterArguments {
+    /// The address to listen on, HOST:PORT or HOST; may be repeated [default: all addresses, port 48148]
     #[arg(long, visible_alias = "listen-address", value_name = "ADDR")]
     listen: Vec<String>,
-    /// A file with the secret that peers must know to join [default: PCCL_JOIN_TOKEN, or the file that
-    /// PCCL_JOIN_TOKEN_FILE names]
+    /// The file with the token that peers need to join [default: PCCL_JOIN_TOKEN, or the file named by
+    /// PCCL_JOIN_TOKEN_FILE]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
-    /// A file with a tuning, as `ringfold bench --tune` writes it; all peers take it
+    /// The file with the tuning of all peers, written by `ringfold bench --tune`
     #[arg(long, value_name = "PATH")]
     tuning: Option<PathBuf>,
-    /// What to log: trace, debug, info, warn, error, off [default: RINGFOLD_LOG, PCCL_LOG_LEVEL, or warn]
+    /// The log level: trace, debug, info, warn, error, off [default: RINGFOLD_LOG, PCCL_LOG_LEVEL, or warn]
     #[arg(long, value_name = "LEVEL")]
-    log: Option<Level>,
+    log: Option<LogLevel>,
+    /// How long a peer's host may answer nothing before its connection is closed, in seconds, at least 3
+    /// [default: RINGFOLD_UNREACHABLE_AFTER, or 15]
+    #[arg(long, value_name = "SECONDS")]
+    unreachable_after: Option<u64>,
     /// End when standard input is closed
     #[arg(long, hide = true)]
     end_with_stdin: bool,
 }
 
-impl Serve {
-    /// Starts the log, and serves until SIGINT or SIGTERM.
-    pub fn run(&self) -> Result<()> {
+impl MasterArguments {
+    /// Starts the log, serves until SIGINT or SIGTERM, and returns the exit code.
+    pub fn run(&self) -> Result<i32> {
         log::start(self.log);
         let token = match self.token_file.as_deref() {
-            Some(path) => Some(token(path)?),
-            None => join_token::from_environment().map_err(|failure| anyhow!(failure.text))?,
+            Some(path) => Some(read_token(path)?),
+            None => join_token::read_environment().map_err(|failure| anyhow!(failure.text))?,
         };
         let mut signals = Signals::catch()?;
         let master = Arc::new(self.start(token.as_deref())?);
@@ -58,14 +62,14 @@ impl Serve {
         if self.end_with_stdin {
             let interrupted = master.clone();
             thread::Builder::new().name("stdin".into()).spawn(move || {
-                end_of_stdin();
+                wait_for_end_of_stdin();
                 interrupted.interrupt();
             })?;
         }
-        master.wait().context("the master failed")
+        master.wait().context("the master failed")?;
+        Ok(SUCCESS)
     }
 
-    /// Told nothing, a master listens on its known port on all addresses of both families.
     fn start(&self, token: Option<&str>) -> Result<Master> {
         let mut builder = Master::builder();
         for text in &self.listen {
@@ -77,15 +81,18 @@ impl Serve {
         if let Some(path) = &self.tuning {
             builder = builder.tuning(tuning_file::read(path)?);
         }
+        if let Some(seconds) = self.unreachable_after {
+            builder = builder.unreachable_after(Duration::from_secs(seconds));
+        }
         let master = builder.build();
         master.run()?;
         Ok(master)
     }
 
-    /// One line for people, and for programs that need to know the port.
+    /// Prints the addresses, also for programs that need the port.
     fn announce(&self, addresses: &[SocketAddr]) -> Result<()> {
         let texts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
-        // One socket for both families looks like one for IPv6 alone.
+        // A dual-stack socket looks like an IPv6 socket.
         let note = if self.listen.is_empty() && addresses.iter().all(SocketAddr::is_ipv6) {
             " (and IPv4)"
         } else {
@@ -94,14 +101,14 @@ impl Serve {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{LISTENING}{}{note}", texts.join(", "))
             .and_then(|()| out.flush())
-            .context("standard output")
+            .context("cannot write to standard output")
     }
 }
 
-/// What the line begins with that tells where a master listens; addresses follow, with commas between them.
+/// The start of the line with the addresses, which are separated by commas.
 pub const LISTENING: &str = "master listening on ";
 
-/// An address alone gets the port that everybody knows.
+/// Adds the default port to an address without one.
 fn with_port(text: &str) -> String {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     match bare.parse::<IpAddr>() {
@@ -110,30 +117,30 @@ fn with_port(text: &str) -> String {
     }
 }
 
-fn token(path: &Path) -> Result<String> {
-    let open = || format!("can't read the token from {}", path.display());
+fn read_token(path: &Path) -> Result<String> {
+    let open = || format!("cannot read the token from {}", path.display());
     let file = std::fs::File::open(path).with_context(open)?;
-    warn_if_others_can_read(path, &file);
+    warn_if_readable_by_others(path, &file);
     let mut text = String::new();
     file.take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text).with_context(open)?;
     if text.len() as u64 > TOKEN_BYTES_MAX {
-        bail!("the token in {} is longer than {TOKEN_BYTES_MAX} bytes", path.display());
+        bail!("invalid token in {}: longer than {TOKEN_BYTES_MAX} bytes", path.display());
     }
     match text.trim() {
-        "" => bail!("there is no token in {}: the file is empty", path.display()),
+        "" => bail!("no token in {}: the file is empty", path.display()),
         token => Ok(token.to_owned()),
     }
 }
 
-fn warn_if_others_can_read(path: &Path, file: &std::fs::File) {
+fn warn_if_readable_by_others(path: &Path, file: &std::fs::File) {
     use std::os::unix::fs::PermissionsExt;
     if file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o077 != 0) {
-        tracing::warn!("other users of this machine may read the token in {}: chmod 600", path.display());
+        tracing::warn!("other users of this machine can read the token in {}: run chmod 600", path.display());
     }
 }
 
-/// Blocks until whoever holds the other end of our standard input has closed it, or is dead.
-pub(crate) fn end_of_stdin() {
+/// Blocks until the parent closes our standard input or dies.
+pub(crate) fn wait_for_end_of_stdin() {
     let mut buffer = [0; 256];
     let mut stdin = std::io::stdin().lock();
     loop {
@@ -150,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_alone_gets_the_known_port() {
+    fn an_address_without_a_port_gets_the_default_port() {
         assert_eq!(with_port("10.0.0.1"), "10.0.0.1:48148");
         assert_eq!(with_port("::1"), "[::1]:48148");
         assert_eq!(with_port("[::1]"), "[::1]:48148");
@@ -159,15 +166,15 @@ mod tests {
     }
 
     #[test]
-    fn a_token_file_that_holds_none_is_an_error() {
+    fn a_file_without_a_token_is_an_error() {
         let path = std::env::temp_dir().join(format!("ringfold-token-{}", std::process::id()));
         for (text, expected) in [("", None), (" \n", None), ("secret\n", Some("secret"))] {
             std::fs::write(&path, text).unwrap();
-            assert_eq!(token(&path).ok().as_deref(), expected);
+            assert_eq!(read_token(&path).ok().as_deref(), expected);
         }
         std::fs::write(&path, "x".repeat(5000)).unwrap();
-        assert!(token(&path).is_err());
+        assert!(read_token(&path).is_err());
         std::fs::remove_file(&path).unwrap();
-        assert!(token(&path).unwrap_err().to_string().contains("ringfold-token"));
+        assert!(read_token(&path).unwrap_err().to_string().contains("ringfold-token"));
     }
 }

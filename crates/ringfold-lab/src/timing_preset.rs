@@ -1,28 +1,28 @@
-//! How patient a run is.
+//! The timeouts of a run.
 
 use ringfold::Timing;
 use std::time::Duration;
 
-/// Which deadlines a master and its peers have.
+/// The timeouts of a master and its peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pace {
-    /// Those that users get.
+pub enum TimingPreset {
+    /// The defaults of the library.
     Default,
-    /// Seconds become tenths, so that faults are noticed soon; still ten times what a loaded machine takes.
+    /// About a tenth of the defaults, so that faults are detected soon.
     Short,
 }
 
-impl Pace {
-    /// By its name on the command line: `default` or `short`.
+impl TimingPreset {
+    /// The preset with this name: `default` or `short`.
     pub fn named(name: &str) -> Result<Self, String> {
         match name {
             "default" => Ok(Self::Default),
             "short" => Ok(Self::Short),
-            _ => Err(format!("there is no pace {name:?}, but default and short")),
+            _ => Err(format!("unknown timing {name:?}: must be default or short")),
         }
     }
 
-    /// The deadlines.
+    /// The timeouts.
     pub fn timing(self) -> Timing {
         match self {
             Self::Default => Timing::default(),
@@ -41,7 +41,7 @@ impl Pace {
                 tour_max: Duration::from_millis(500),
                 edge_distrust: Duration::from_secs(10),
                 relink_max: Duration::from_secs(1),
-                wait_note: Duration::from_secs(1),
+                warn_after: Duration::from_secs(1),
                 ..Timing::default()
             },
         }

@@ -1,4 +1,4 @@
-//! A folder for what the processes of one measurement share. Nobody else may look into it, and it goes with us.
+//! A private directory for the files of one measurement. It is removed at the end.
 
 use anyhow::{Context, Result};
 use std::os::unix::fs::DirBuilderExt;
@@ -6,28 +6,28 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Debug)]
-pub(crate) struct Nest {
+pub(crate) struct ScratchDir {
     folder: PathBuf,
-    /// How many names were given.
+    /// The number of paths returned so far.
     names: AtomicU32,
 }
 
-impl Nest {
+impl ScratchDir {
     pub(crate) fn new() -> Result<Self> {
-        static NESTS: AtomicU32 = AtomicU32::new(0);
-        let number = NESTS.fetch_add(1, Ordering::Relaxed);
+        static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("ringfold-bench-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        // A folder of this name can only be left over from a process that was killed.
+        // A directory of this name is left over from a killed process.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&folder)
-            .with_context(|| format!("can't make {}", folder.display()))?;
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(Self { folder, names: AtomicU32::new(0) })
     }
 
-    /// Where a file of this name may be made; another one each time.
+    /// A new path for a file with this name in it.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         let number = self.names.fetch_add(1, Ordering::Relaxed);
         self.folder.join(format!("{number}-{name}"))
@@ -38,9 +38,9 @@ impl Nest {
     }
 }
 
-impl Drop for Nest {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // What can't be removed is a few small files in the folder for such.
+        // On failure a few small files stay in the temporary directory.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -51,13 +51,13 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_nest_is_ours_alone_and_goes_with_us() {
-        let nest = Nest::new().unwrap();
-        let folder = nest.folder().to_owned();
+    fn the_directory_is_private_and_is_removed() {
+        let scratch = ScratchDir::new().unwrap();
+        let folder = scratch.folder().to_owned();
         assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
-        assert_ne!(nest.path("a"), nest.path("a"));
-        std::fs::write(nest.path("a"), "x").unwrap();
-        drop(nest);
+        assert_ne!(scratch.path("a"), scratch.path("a"));
+        std::fs::write(scratch.path("a"), "x").unwrap();
+        drop(scratch);
         assert!(!folder.exists());
     }
 }

@@ -1,0 +1,264 @@
+//! The arguments of `ringfold bench`, and the points and settings that they describe.
+
+use super::bench_op::{BenchOp, Placement};
+use super::measure::Effort;
+use super::point::{Point, Sizes, parse_dtype, parse_op};
+use super::setting::{BenchMedium, Bind, Setting};
+use super::system::System;
+use crate::size::ByteSize;
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use ringfold::{DType, ReduceOp};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const COLUMNS: &str = "\
+Columns: bytes and count are those of the whole tensor (all_gather, gather: the output; reduce_scatter, scatter, all_to_all:
+the input). time is the time of one call on the slowest rank: the median of the runs; min and max are the fastest and the
+slowest run. algbw is bytes / time in 10^9 bytes per second. busbw is algbw times the factor of nccl-tests: 2(n-1)/n for
+all_reduce, (n-1)/n for all_gather, reduce_scatter, gather, scatter and all_to_all, 1 for the others. cpu s/GB is the
+processor time of all ranks per 10^9 bytes. faults is the number of page faults per call of all ranks. memory is the peak
+memory of all ranks divided by the size of their buffers. x is the time of another system divided by the time of Ringfold.
+transfer sends from the first rank to the last and back; its time is half of the round trip.
+
+docs/performance.md describes the JSON.";
+
+/// The arguments of `ringfold bench`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = COLUMNS)]
+pub struct Bench {
+    /// Collectives to measure: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all,
+    /// transfer, barrier, all
+    #[arg(long, value_name = "NAMES", default_value = "all_reduce", value_delimiter = ',')]
+    collective: Vec<String>,
+    /// Sizes and ranges of sizes, for example 4B..64KiB,1MiB
+    #[arg(long, value_name = "SIZES", conflicts_with_all = ["min", "max"])]
+    pub(super) sizes: Option<Sizes>,
+    /// The smallest size
+    #[arg(long, value_name = "SIZE", default_value = "4B")]
+    min: ByteSize,
+    /// The largest size
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    max: ByteSize,
+    /// The factor between consecutive sizes of a range
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..))]
+    factor: u64,
+    /// Numbers of ranks
+    #[arg(long, value_name = "N", default_value = "2", value_delimiter = ',',
+        value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(super) world: Vec<u64>,
+    /// Element types: f32, f64, f16, bf16, i8 to i64, u8 to u64
+    #[arg(long, value_name = "TYPES", default_value = "f32", value_delimiter = ',', value_parser = parse_dtype)]
+    dtype: Vec<DType>,
+    /// The reduction: sum, avg, prod, max, min, band, bor, bxor
+    #[arg(long, default_value = "sum", value_parser = parse_op)]
+    op: ReduceOp,
+    /// Transports between the ranks
+    #[arg(long, value_name = "MEDIA", default_value = "shm", value_delimiter = ',')]
+    media: Vec<BenchMedium>,
+    /// Measure in place or out of place, for collectives that have both forms
+    #[arg(long, default_value = "usual")]
+    place: PlacementChoice,
+    /// Split each payload over N concurrent operations (elastic only)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    concurrent: u64,
+    /// Whether ranks are bound to cores
+    #[arg(long, default_value = "own")]
+    pub(super) bind: Bind,
+    /// The number of runs (batches of calls) per point and system
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// The approximate time of all runs of a point together, per system
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    pub(super) time_ms: u64,
+    /// The number of calls before the first run
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    warmup: u64,
+    /// Do not check results
+    #[arg(long)]
+    no_check: bool,
+    /// Check the result of the first call of each point (the default)
+    #[arg(long, conflicts_with = "no_check")]
+    check: bool,
+    /// Other systems to measure, interleaved with Ringfold
+    #[arg(long, value_name = "SYSTEMS", value_delimiter = ',')]
+    pub(super) against: Vec<System>,
+    /// The Python with torch, for gloo [default: the environment of scripts/python-env, or python3]
+    #[arg(long, value_name = "PATH")]
+    pub(super) python: Option<PathBuf>,
+    /// Measure the hardware: memory copies, TCP on loopback, round trips between threads. Without --sizes nothing else is
+    /// measured
+    #[arg(long)]
+    pub(super) floor: bool,
+    /// Print which plan each point uses, and why
+    #[arg(long)]
+    pub(super) explain: bool,
+    /// Use this tuning
+    #[arg(long, value_name = "FILE")]
+    pub(super) tuning: Option<PathBuf>,
+    /// Measure the costs on this machine and write a tuning for groups and masters. Nothing else is measured
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["against", "json", "markdown", "plot", "tuning"])]
+    pub(super) tune: Option<PathBuf>,
+    /// Write all results as JSON to a file, or to standard output (-)
+    #[arg(long, value_name = "FILE|-")]
+    pub(super) json: Option<PathBuf>,
+    /// Write the results as Markdown tables to a file, or to standard output (-)
+    #[arg(long, value_name = "FILE|-")]
+    pub(super) markdown: Option<PathBuf>,
+    /// Write a plot of time against size as SVG
+    #[arg(long, value_name = "FILE.svg")]
+    pub(super) plot: Option<PathBuf>,
+}
+
+/// The forms of a collective to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum PlacementChoice {
+    /// The form that most users call
+    Usual,
+    /// In place
+    In,
+    /// Out of place
+    Out,
+    /// Both forms
+    Both,
+}
+
+impl Bench {
+    pub(super) fn kinds(&self) -> Result<Vec<BenchOp>> {
+        let mut kinds = Vec::new();
+        for name in &self.collective {
+            match name.as_str() {
+                "all" => kinds.extend(BenchOp::ALL),
+                name => kinds.push(name.parse().map_err(anyhow::Error::msg)?),
+            }
+        }
+        let mut seen = Vec::new();
+        kinds.retain(|kind| !seen.contains(kind) && (seen.push(*kind), true).1);
+        Ok(kinds)
+    }
+
+    pub(super) fn effort(&self) -> Effort {
+        Effort {
+            runs: self.runs,
+            time: Duration::from_millis(self.time_ms),
+            warmup: self.warmup,
+            check: !self.no_check,
+        }
+    }
+
+    /// Whether standard output carries a report, so that nothing else may be printed.
+    pub(super) fn is_quiet(&self) -> bool {
+        [&self.json, &self.markdown].into_iter().flatten().any(|path| path == Path::new("-"))
+    }
+
+    /// The settings; each has its own processes.
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        let mut settings = Vec::new();
+        for &world in &self.world {
+            for &medium in &self.media {
+                let concurrent = if medium == BenchMedium::Elastic { self.concurrent as usize } else { 1 };
+                settings.push(Setting { medium, world: world as usize, concurrent, bind: self.bind });
+            }
+        }
+        settings
+    }
+
+    /// The points of a setting, the smallest of each series first.
+    pub(super) fn points(&self, kinds: &[BenchOp], world: usize) -> Result<Vec<Point>> {
+        let sizes = match &self.sizes {
+            Some(sizes) => sizes.clone(),
+            None => Sizes::between(self.min, self.max).map_err(anyhow::Error::msg)?,
+        };
+        let mut points: Vec<Point> = Vec::new();
+        for &kind in kinds {
+            let usual = kind.placements()[0];
+            let wanted = |place: &Placement| match self.place {
+                PlacementChoice::Both => true,
+                _ if kind.placements().len() == 1 => true,
+                PlacementChoice::Usual => *place == usual,
+                PlacementChoice::In => *place == Placement::In,
+                PlacementChoice::Out => *place == Placement::Out,
+            };
+            for &dtype in &self.dtype {
+                for &place in kind.placements().iter().filter(|place| wanted(place)) {
+                    for size in sizes.all(self.factor) {
+                        let point = Point::new(kind, place, (dtype, self.op), size, world);
+                        // Several sizes may round to the same point.
+                        points.extend(point.filter(|point| !points.contains(point)));
+                    }
+                }
+            }
+        }
+        Ok(points)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    fn bench(arguments: &[&str]) -> Bench {
+        Command::try_parse_from([&["bench"], arguments].concat()).unwrap().bench
+    }
+
+    fn points(arguments: &[&str]) -> Vec<String> {
+        let bench = bench(arguments);
+        let kinds = bench.kinds().unwrap();
+        bench.points(&kinds, 4).unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn points_are_all_combinations_without_duplicates() {
+        assert_eq!(
+            points(&["--sizes", "4B,1KiB", "--collective", "all_reduce,barrier,all_gather"]),
+            [
+                "all_reduce of 4 bytes f32 sum",
+                "all_reduce of 1 KiB f32 sum",
+                "barrier",
+                "all_gather of 16 bytes f32",
+                "all_gather of 1 KiB f32"
+            ]
+        );
+        assert_eq!(points(&["--sizes", "1,2,3,4", "--dtype", "f32,u8"]).len(), 5);
+        assert_eq!(points(&["--min", "4B", "--max", "64KiB"]).len(), 5);
+        assert_eq!(bench(&["--collective", "all,barrier"]).kinds().unwrap(), BenchOp::ALL);
+    }
+
+    #[test]
+    fn both_forms_are_measured_where_both_exist() {
+        let both = |arguments: &[&str]| points(&[&["--sizes", "4B"], arguments].concat());
+        let forms = both(&["--place", "both", "--collective", "all_reduce,broadcast"]);
+        assert_eq!(forms.len(), 3, "{forms:?}");
+        assert!(forms[1].ends_with("out of place"));
+        assert_eq!(both(&["--place", "out"]), ["all_reduce of 4 bytes f32 sum, out of place"]);
+    }
+
+    #[test]
+    fn there_is_a_setting_for_each_world_and_medium() {
+        let settings = bench(&["--world", "2,4", "--media", "shm,elastic", "--concurrent", "8"]).settings();
+        let brief: Vec<_> = settings.iter().map(|s| (s.world, s.medium.name(), s.concurrent)).collect();
+        assert_eq!(brief, [(2, "shm", 1), (2, "elastic", 8), (4, "shm", 1), (4, "elastic", 8)]);
+    }
+
+    #[test]
+    fn invalid_arguments_are_rejected() {
+        for wrong in
+            [["--world", "0"], ["--dtype", "f31"], ["--media", "x"], ["--against", "nccl"], ["--sizes", "x"]]
+        {
+            assert!(Command::try_parse_from([&["bench"][..], &wrong].concat()).is_err(), "{wrong:?}");
+        }
+        assert!(bench(&["--collective", "unknown"]).kinds().is_err());
+        assert!(points_fail(&["--min", "8B", "--max", "4B"]));
+    }
+
+    fn points_fail(arguments: &[&str]) -> bool {
+        bench(arguments).points(&[BenchOp::AllReduce], 2).is_err()
+    }
+}

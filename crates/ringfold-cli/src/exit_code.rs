@@ -1,0 +1,8 @@
+//! The exit codes of the commands.
+
+/// Everything succeeded.
+pub const SUCCESS: i32 = 0;
+/// Something failed; the reason is on standard error.
+pub const FAILURE: i32 = 1;
+/// SIGINT or SIGTERM ended the command.
+pub const INTERRUPTED: i32 = 130;
