@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// A peer of an elastic run: it joins, takes part in votes and collectives, and leaves when it is dropped.
+/// A peer of an elastic run: joins, takes part in votes and collectives, and leaves when dropped.
 ///
 /// Any thread may make calls. A call waits for its result, until this peer is evicted, the master is lost, or the
 /// deadline has passed; the error then names the peers that it waited for.
@@ -67,7 +67,7 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Configures a communicator. The address of the master is `"host:port"`, `"10.0.0.7:48148"` or `"[::1]:48148"`.
+    /// Configures a communicator. The address of the master is `"host:port"` or `"[::1]:48148"`.
     pub fn builder(master: impl Into<String>) -> CommunicatorBuilder {
         CommunicatorBuilder::new(master.into())
     }
@@ -108,8 +108,7 @@ impl Communicator {
         Ok(answer == Completion::Pending(true))
     }
 
-    /// Measures the bandwidth between peers where it is unknown, and adopts the best ring. All peers of the run call it
-    /// together.
+    /// Measures unknown bandwidths, and adopts the best ring. All peers of the run call it together.
     pub fn optimize_topology(&self) -> Result<(), Error> {
         vote(&*self.engine()?, |peer, now| peer.optimize_topology(now, None)).map(drop)
     }
@@ -182,10 +181,10 @@ impl Communicator {
         Ok(work)
     }
 
-    /// Runs many all-reduces, at most `in_flight_max` at a time, and repeats those aborted by the loss of a peer or link.
+    /// Runs many all-reduces; repeats those that were aborted by the loss of a peer or link.
     ///
-    /// The tags must be distinct, and the same on all peers; `in_flight_max` may differ. The result has the total bytes
-    /// and the world of the last all-reduce.
+    /// At most `in_flight_max` run at a time; this may differ between peers. The tags must be distinct, and the same on
+    /// all peers. The result has the total bytes and the world of the last all-reduce.
     pub fn all_reduce_many(
         &self,
         mut all: Vec<Reduction>,
@@ -235,7 +234,7 @@ impl Communicator {
         }
     }
 
-    /// Synchronizes the shared state with all peers of the group: entries that differ from the elected ones are fetched.
+    /// Synchronizes the shared state of the group: fetches entries that differ from the elected ones.
     pub fn sync_shared_state(
         &self,
         state: &mut SharedState<'_>,

@@ -72,7 +72,7 @@ pub struct DeviceGroup {
 }
 
 impl DeviceGroup {
-    /// Opens a device group: a collective call. `ordinal` is the device of this rank, `None` if it has none.
+    /// Opens a device group: a collective call. `ordinal` is the device of this rank, if it has one.
     ///
     /// If one rank cannot take part, all ranks return the same [`Unsupported`].
     pub fn open(
@@ -166,7 +166,7 @@ impl DeviceGroup {
         self.queue(&descriptor, (element, "Sum"), (source, target), count, stream)
     }
 
-    /// Registers memory: a collective call. Tensors in registered memory are read and written in place by all ranks.
+    /// Registers memory: a collective call. All ranks then access tensors in this memory in place.
     ///
     /// This avoids most of the traffic of large operations. The memory is kept alive until the group is closed.
     pub fn register(&self, memory: &DeviceMemory) -> Result<Result<(), Unsupported>, Error> {

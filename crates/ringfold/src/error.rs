@@ -16,7 +16,7 @@ pub enum Error {
     /// An argument is invalid.
     #[error("{0}")]
     BadArgument(String),
-    /// A call of an elastic run failed. Misuse, invalid arguments and calls after leaving have their own variants.
+    /// A call of an elastic run failed, other than by misuse, invalid arguments or leaving.
     #[error(transparent)]
     Failed(Failure),
     /// The communicator was closed.

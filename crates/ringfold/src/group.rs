@@ -19,7 +19,6 @@ mod vocabulary;
 mod window_hub;
 mod work;
 
-
 pub use address_exchange::AddressExchange;
 pub use bootstrap::Bootstrap;
 pub use bootstrap_listener::BootstrapListener;
@@ -42,9 +41,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// A group of fixed ranks. All ranks make the same calls in the same order; results are bit-identical on all ranks.
+/// A group of fixed ranks. All ranks make the same calls in the same order.
 ///
-/// Ranks on one host use shared memory, others TCP. If a rank dies, or an operation times out, the group fails on all
+/// Results are bit-identical on all ranks. Ranks on one host use shared memory, others TCP. If a rank dies, or an operation times out, the group fails on all
 /// ranks: every call returns an error that names the missing ranks. Dropping the last handle [retires](Group::retire)
 /// the group.
 ///
@@ -286,8 +285,9 @@ impl Group {
         self.core().run(op, dtype, slices, timeout)
     }
 
-    /// Starts an operation. Collectives run in the order in which they were started, and so do the transfers to or
-    /// from one rank. Transfers do not wait for collectives.
+    /// Starts an operation. Collectives run in the order in which they were started.
+    ///
+    /// So do the transfers to or from one rank, which do not wait for collectives.
     pub fn submit(&self, operation: Operation) -> Result<GroupWork, Error> {
         self.core().submit(operation, None)
     }
@@ -338,7 +338,7 @@ impl Group {
         self.core().failure()
     }
 
-    /// Calls `callback` once when the group fails, or at once if it has failed. If this rank leaves first, never.
+    /// Calls `callback` once when the group fails, or at once if it has. Never, if this rank leaves first.
     ///
     /// The thread that detects the failure calls it, without holding a lock: it may call the group. It should return
     /// soon.
@@ -350,15 +350,15 @@ impl Group {
         }
     }
 
-    /// Leaves the group when the operations in flight have ended. Does not wait; later calls fail with [`Error::Left`].
+    /// Leaves the group when the operations in flight have ended, without waiting for that.
     ///
-    /// The operations continue in the background, until their end or deadline. Before a program exits it waits for
+    /// Later calls fail with [`Error::Left`]. The operations continue in the background, until their end or deadline. Before a program exits it waits for
     /// them with [`finish_retired`].
     pub fn retire(&self) {
         self.core().retire();
     }
 
-    /// Leaves the group at once, without waiting for other ranks. Operations in flight fail; data already sent arrives.
+    /// Leaves the group at once. Operations in flight fail; data that was already sent arrives.
     pub fn close(&self) {
         self.core().close();
     }

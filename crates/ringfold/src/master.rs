@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 /// The default port of a master.
 pub const MASTER_PORT: u16 = 48148;
 
-/// The master of an elastic run: it decides on membership, votes and the outcome of operations. It sees no data.
+/// The master of an elastic run: decides on membership, votes and the outcome of operations.
 ///
-/// If a master ends, a new one at the same address continues the run with its members.
+/// It sees no data. If a master ends, a new one at the same address continues the run with its members.
 ///
 /// ```
 /// let master = ringfold::Master::builder().listen("127.0.0.1:0").build();
@@ -74,7 +74,7 @@ impl Master {
         Self { options, shared: Arc::default() }
     }
 
-    /// Binds the addresses, so that [`Master::addresses`] returns them. Optional: [`Master::run`] binds if needed.
+    /// Binds the addresses, for [`Master::addresses`]. Optional: [`Master::run`] binds if needed.
     ///
     /// Peers that connect before [`Master::run`] wait for it.
     pub fn bind(&self) -> Result<(), Error> {
@@ -95,7 +95,7 @@ impl Master {
         Ok((poller, listener.map_err(|error| Error::Bind(error.to_string()))?))
     }
 
-    /// Listens, and serves on a background thread. May be called again if listening failed, but runs only once.
+    /// Listens, and serves on a background thread. Runs only once, but may be retried if listening failed.
     ///
     /// If the master was interrupted before, it ends at once.
     pub fn run(&self) -> Result<(), Error> {

@@ -51,7 +51,7 @@ impl<'a> SharedState<'a> {
         self.with(key, data, false)
     }
 
-    /// Adds a tensor whose content may differ: only a peer that syncs for the first time receives the elected one.
+    /// Adds a tensor whose content may differ: only new peers receive the elected content.
     pub fn add_unequal<T: Element>(self, key: &str, data: &'a mut [T]) -> Self {
         self.with(key, data, true)
     }

@@ -230,7 +230,7 @@ impl Window {
         Ok(())
     }
 
-    /// Writes bytes into a rank's memory. When it returns the bytes are sent; a later signal arrives after them.
+    /// Writes bytes into a rank's memory, and returns when they are sent. Later signals arrive after them.
     ///
     /// Without a timeout the group's applies. If the bytes cannot be sent in time the group fails.
     pub fn put(&self, from: &[u8], to: usize, offset: usize, timeout: Option<Duration>) -> Result<(), Error> {
@@ -255,9 +255,9 @@ impl Window {
         self.inner.signal(to)
     }
 
-    /// Waits for the next signal of a rank, and consumes it. After [`Error::TimedOut`] the caller may wait again.
+    /// Waits for the next signal of a rank, and consumes it.
     ///
-    /// Without a timeout the group's applies.
+    /// Without a timeout the group's applies. After [`Error::TimedOut`] the caller may wait again.
     pub fn wait_signal(&self, from: usize, timeout: Option<Duration>) -> Result<(), Error> {
         self.begin_wait_signal(from, timeout)?.wait()
     }
@@ -271,9 +271,9 @@ impl Window {
         Ok(WindowWork::signal(self.inner.clone(), from, self.inner.deadline(timeout)))
     }
 
-    /// Closes the window: a collective call. Then all puts have arrived, and no rank writes this rank's memory.
+    /// Closes the window: a collective call, after which all puts have arrived.
     ///
-    /// A window that is dropped without this does not notify the other ranks.
+    /// Then no rank writes this rank's memory. Dropping a window does not notify the other ranks.
     pub fn close(&self) -> Result<(), Error> {
         let until = self.inner.deadline(None);
         let by_tcp =

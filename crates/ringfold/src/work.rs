@@ -11,7 +11,7 @@ use ringfold_proto::id::CallId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A handle of an all-reduce in flight. Dropping it does not stop the operation, whose memory is kept until its end.
+/// A handle of an all-reduce. Dropping it neither stops the operation nor frees its memory.
 pub struct Work {
     kind: Kind,
 }

@@ -63,7 +63,7 @@ impl TensorWorkspace {
         Self { descriptor, world: world as u64, memory, quantized }
     }
 
-    /// Returns scratch memory to the pool, and the buffers to the caller. Nothing may be in the process of being sent.
+    /// Returns scratch memory to the pool, and the buffers to the caller. Nothing may be being sent.
     pub(crate) fn retire(self, pool: &mut Pool) -> HostBuffers {
         if let Some(quantized) = self.quantized {
             quantized.retire(pool);

@@ -1,5 +1,6 @@
-//! Large reductions: in blocks, each with one piece per rank. The owner of a piece reduces the contributions of all
-//! ranks, and all ranks read the result from its slot.
+//! Large reductions, in blocks with one piece per rank.
+//!
+//! The owner of a piece reduces the contributions of all ranks, and all ranks read the result from its slot.
 //!
 //! Contributions and results of different blocks alternate, so that ranks seldom wait: with two blocks ahead the rounds
 //! are C0 C1 C2 R0 C3 R1 C4 R2 … An owner reduces directly from the slots of the other ranks into its result slot.

@@ -22,7 +22,7 @@ pub(super) trait Chunks {
     fn read(&mut self, chunk: u64, others: Others<'_>);
 }
 
-/// The schedule of an exchange: ranks fill some chunks ahead of what they read, so that they seldom wait.
+/// The schedule of an exchange. Ranks fill some chunks ahead of what they read, to avoid waits.
 pub(super) struct Exchange<C> {
     pub(super) chunks: C,
     ahead: u64,

@@ -147,7 +147,7 @@ impl CommunicatorBuilder {
         self
     }
 
-    /// How long the host of the master or of a peer may acknowledge nothing before it counts as lost; at least 3 s.
+    /// How long a silent host of the master or a peer is kept before it counts as lost; at least 3 s.
     ///
     /// Default: the seconds in the environment variable `RINGFOLD_UNREACHABLE_AFTER`, or 15 s. The operating system
     /// acknowledges data also while the process is busy, so a long computation is not taken for a loss.
@@ -233,7 +233,7 @@ impl CommunicatorBuilder {
         Engine::start(driver, poller, self.cancel.clone()).map_err(system)
     }
 
-    /// The addresses that other peers dial. The master replaces unspecified ones by the address that it sees.
+    /// The addresses that other peers dial. The master replaces unspecified ones by what it sees.
     fn addresses(&self, listens: SocketAddr) -> Vec<SocketAddr> {
         if self.advertised.is_empty() {
             return vec![listens];

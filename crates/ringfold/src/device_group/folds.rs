@@ -43,8 +43,8 @@ impl Folds {
     }
 }
 
-/// The folds of all ranks. An all-reduce of any size is reduced in rank order, as in the one-shot plan, so neither size
-/// nor registration changes its bits.
+/// The folds of all ranks. An all-reduce of any size is reduced in rank order, as in the one-shot plan,
+/// so neither size nor registration changes its bits.
 fn plan(descriptor: &Descriptor, shape: &GroupShape) -> Result<Vec<Vec<Fold>>, Error> {
     let forced = match descriptor.collective {
         Collective::AllReduce => Algorithm::OneShot,

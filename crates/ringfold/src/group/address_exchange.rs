@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A place where rank 0 publishes its address for the other ranks: a file, a key of a store, or similar.
+/// Where rank 0 publishes its address for the other ranks: a file, a key of a store, or similar.
 ///
 /// Rank 0 posts one line with its addresses and a secret; anyone who can read it can join the group. The other ranks
 /// read it until they reach rank 0. A line of an earlier run does no harm: dialling it fails, and it is read again.
@@ -14,7 +14,7 @@ pub trait AddressExchange: Send + Sync {
     /// Publishes the announcement of rank 0, and replaces an earlier one.
     fn post(&self, text: &str) -> io::Result<()>;
 
-    /// Reads the current announcement, if there is one. Called repeatedly, also after an error, until the time limit.
+    /// Reads the announcement, if there is one. Called repeatedly, also after errors.
     fn read(&self) -> io::Result<Option<String>>;
 
     /// Removes the announcement: all ranks are connected, or rank 0 failed.

@@ -59,7 +59,7 @@ impl Core {
         self.guarded(request, run)
     }
 
-    /// Runs a collective that has the same outcome on all ranks. After a failure, in-place buffers are restored.
+    /// Runs a collective with the same outcome on all ranks. A failure restores in-place buffers.
     fn run_restoring(
         &self,
         board: &mut Board,
@@ -106,7 +106,7 @@ impl Core {
         outcome
     }
 
-    /// Runs a function on the board. After an error or a panic in it, the other ranks do not wait for this one.
+    /// Runs a function on the board. An error or panic in it fails the group.
     fn guarded(
         &self,
         request: &OperationRequest,

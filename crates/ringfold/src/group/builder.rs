@@ -124,7 +124,7 @@ impl GroupBuilder {
         self
     }
 
-    /// The name of the group. Groups with different names may use the same bootstrap address, one after the other.
+    /// The name of the group. Groups with different names may use one bootstrap address in turn.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -187,9 +187,9 @@ impl GroupBuilder {
         self
     }
 
-    /// An address at which other ranks dial this one, if rank 0 sees it at another address. May be repeated.
+    /// An address at which other ranks dial this one, if it is not the one that rank 0 sees.
     ///
-    /// Port 0 stands for the port that this rank listens on.
+    /// May be repeated. Port 0 stands for the port that this rank listens on.
     pub fn advertise(mut self, address: SocketAddr) -> Self {
         self.advertised.push(address);
         self

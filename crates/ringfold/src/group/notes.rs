@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The maximum number of notes kept per sender; the oldest are dropped.
 const NOTES_MAX: usize = 1024;
 
-/// Received notes, and the calls that wait for notes. A new note replaces an older one on the same topic.
+/// Received notes, and calls that wait for notes. A new note replaces an older one on its topic.
 #[derive(Default)]
 pub(super) struct Notes {
     kept: VecDeque<Note>,
@@ -62,9 +62,9 @@ impl Notes {
 }
 
 impl Group {
-    /// Sends a note to ranks. They keep it until [`Group::recv_note`]; a newer note on the same topic replaces it.
+    /// Sends a note to ranks, which keep it until [`Group::recv_note`].
     ///
-    /// The text has at most 16 KiB. Topics from 2⁶³ on are reserved.
+    /// A newer note on the same topic replaces it. The text has at most 16 KiB. Topics from 2⁶³ on are reserved.
     pub fn send_note(&self, ranks: &[usize], topic: u64, text: &str) -> Result<(), Error> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(invalid!(
@@ -82,7 +82,7 @@ impl Group {
         self.core().recv_note(from, topic, timeout)
     }
 
-    /// A rank that has started to send with this tag, and whose data is not received yet. Empty sends are not seen.
+    /// A rank whose send with this tag has started, but is not received yet. Ignores empty sends.
     pub fn sender(&self, tag: TransferTag) -> Result<Option<usize>, Error> {
         self.core().engine.with(|driver| driver.sender(tag).map(Rank::index))
     }

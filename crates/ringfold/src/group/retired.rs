@@ -12,9 +12,9 @@ static RETIRED: Mutex<Vec<Arc<Core>>> = Mutex::new(Vec::new());
 /// Signalled when one of them has left.
 static LEFT: Condvar = Condvar::new();
 
-/// Waits until all [retired](crate::Group::retire) groups of this process have left; call it before the program exits.
+/// Waits until all [retired](crate::Group::retire) groups of this process have left.
 ///
-/// Groups that have not left by the timeout are closed, which the other ranks see as a failure. Returns their number.
+/// To be called before the program exits. Groups that have not left by the timeout are closed, which the other ranks see as a failure. Returns their number.
 pub fn finish_retired(timeout: Duration) -> usize {
     let until = limits::deadline_after(timeout);
     // In a forked child the lock may be held by a thread that does not exist there.

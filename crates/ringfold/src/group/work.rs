@@ -10,7 +10,7 @@ use ringfold_proto::id::CallId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A handle of a submitted operation. Dropping it does not stop the operation, whose memory is kept until its end.
+/// A handle of a submitted operation. Dropping it neither stops the operation nor frees its memory.
 pub struct GroupWork {
     kind: Kind,
 }

@@ -36,7 +36,7 @@ pub(super) fn report(event: &Event) {
     }
 }
 
-/// Text with peer names, in which control characters are replaced: they could control a terminal or forge a line.
+/// Text of peers without control characters, which could control a terminal or forge a line.
 pub(super) struct Printable<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for Printable<T> {

@@ -1,4 +1,4 @@
-//! Hashes shared states with many threads, also one large tensor, and also while tensors are still being copied.
+//! Hashes shared states with many threads, also while tensors are still being copied.
 
 use crate::Error;
 use core::ops::Range;

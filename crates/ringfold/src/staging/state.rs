@@ -1,4 +1,4 @@
-//! Shared states with tensors on CUDA devices: hashed while they are downloaded; fetched entries are uploaded.
+//! Stages shared states with tensors on CUDA devices, and hashes them while they are downloaded.
 
 use crate::Error;
 use crate::shared_state::{HostTensor, StateMemory, StateTensor, TensorBytes, hash_all};

@@ -1,4 +1,4 @@
-//! Opens a window: the ranks exchange offers, map the memory that they can, and connect over TCP for the rest.
+//! Opens a window: the ranks exchange offers, map memory, and connect over TCP for the rest.
 //!
 //! All ranks take the same steps together, so they all succeed or all fail.
 
@@ -151,7 +151,7 @@ impl Opening<'_> {
         Some(MappedPeer { memory, bells: bells.filter(|_| is_whole) })
     }
 
-    /// Registers this rank's memory, and connects to the ranks that need TCP. Returns the handle of each rank.
+    /// Registers this rank's memory, and connects over TCP. Returns the handles of all ranks.
     fn connect(&self, memory: RawMemory, by_tcp: &[bool]) -> Result<(super::OwnMemory, Vec<Handle>), Error> {
         let name = self.name(self.group.rank());
         let segment = self.hub.with_endpoint(&name, |endpoint, _| endpoint.register(memory))?;

@@ -5,7 +5,7 @@ use super::pool::Pool;
 use core::ops::Range;
 use ringfold_fabric::memory::Memory;
 
-/// Overwritten bytes, each at its original position. Fresh pages cost nothing until something is saved there.
+/// Overwritten bytes, each at its original position. Unused pages of it cost nothing.
 pub(super) struct Backup {
     block: Memory,
     saved: Intervals,

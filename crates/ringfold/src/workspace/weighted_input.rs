@@ -7,7 +7,7 @@ use ringfold_proto::descriptor::Weight;
 use ringfold_proto::dtype::DType;
 use zerocopy::IntoBytes;
 
-/// The weight, and which input is multiplied by it already. Multiplied input is in the target, and read from there.
+/// The weight, and which input is already multiplied by it: this is in the target.
 pub(super) struct WeightedInput {
     dtype: DType,
     /// The weight, rounded to the element type: values are multiplied by the same number that is summed up.
