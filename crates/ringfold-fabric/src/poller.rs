@@ -35,23 +35,17 @@ pub struct Poller {
 }
 
 /// A connection whose other host is checked regularly.
-pub(crate) trait Health: Send + Sync {
+pub(crate) trait Health: Send + Sync + core::fmt::Debug {
     /// Ends the connection if its other host does not answer any more.
     fn check(&self, now: Instant);
 }
 
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct HealthChecks {
     connections: Vec<Weak<dyn Health>>,
     /// How often they are checked, and when next.
     interval: Duration,
     next: Option<Instant>,
-}
-
-impl core::fmt::Debug for HealthChecks {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("HealthChecks").field("next", &self.next).finish_non_exhaustive()
-    }
 }
 
 /// The sockets that [`Poller::wait`] found ready. Kept between calls, so that nothing is allocated.

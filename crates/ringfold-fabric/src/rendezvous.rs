@@ -232,10 +232,10 @@ impl Shared {
             secret: Secret::epoch_key(&theirs.key),
         };
         let left = || deadline.saturating_duration_since(Instant::now());
-        let mut connection = dial_blocking(&theirs.addresses, left(), &credentials, &self.poller)?;
+        let connection = dial_blocking(&theirs.addresses, left(), &credentials, &self.poller)?;
         connection.set_read_timeout(Some(left().max(Duration::from_millis(1))))?;
         let mut answer = [0];
-        connection.read_exact(&mut answer)?;
+        (&connection).read_exact(&mut answer)?;
         connection.set_read_timeout(None)?;
         Ok((answer == [ACCEPTED]).then_some(connection))
     }

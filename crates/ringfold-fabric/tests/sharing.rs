@@ -70,15 +70,15 @@ fn memory_that_cant_be_opened_is_declined_and_the_stream_is_the_link() {
             target: DialTarget::member(Purpose::Data, epoch(1), to),
             secret: Secret::epoch_key(&KEY),
         };
-        let mut stream = dial(&[at], LONG, &credentials).unwrap();
+        let stream = dial(&[at], LONG, &credentials).unwrap();
         // The head of the only stream of a link, with the flag that an offer follows; and no ticket at all.
         let head = [[7; 8].as_slice(), &[0, 0, 1, 0, 1, 0, 0, 0], &[0x77; 40]].concat();
-        stream.write_all(&head[..20]).unwrap();
+        (&stream).write_all(&head[..20]).unwrap();
         std::thread::sleep(Duration::from_millis(20));
-        stream.write_all(&head[20..]).unwrap();
+        (&stream).write_all(&head[20..]).unwrap();
         let mut answer = [9];
         stream.set_read_timeout(Some(LONG)).unwrap();
-        stream.read_exact(&mut answer).unwrap();
+        (&stream).read_exact(&mut answer).unwrap();
         (answer, stream)
     });
     drive(&mut [&mut b], |nodes| !nodes[0].up.is_empty());

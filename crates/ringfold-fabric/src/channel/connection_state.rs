@@ -20,48 +20,48 @@ use std::time::Instant;
 /// A connection.
 pub struct ConnectionState {
     me: Arc<str>,
-    peer: Arc<str>,
+    pub peer: Arc<str>,
     streams: Vec<Stream>,
     early: Order<EarlyFrame>,
     outbox: Outbox,
-    /// Signals that arrived and were not waited for, by channel.
+    /// Signals that were not waited for, by channel.
     signals: BTreeMap<u32, u64>,
     pool: SlotPool,
     left: Vec<Ticket>,
     failure: Option<ChannelError>,
-    /// Whether there is a failure, for those who have no lock.
-    has_failed: Arc<AtomicBool>,
+    /// Whether there is a failure, for readers without the lock.
+    pub has_failed: Arc<AtomicBool>,
     /// Nothing new is sent; it closes at this time at the latest.
-    ending: Option<Instant>,
-    /// Whether nobody has it any more.
-    is_released: bool,
-    /// Whether there is something to do that no socket will tell of.
-    needs_turn: bool,
-    /// Whether something happened that someone may wait for.
+    pub ending: Option<Instant>,
+    /// Whether its last handle was dropped.
+    pub is_released: bool,
+    /// Whether there is something to do that no socket reports.
+    pub needs_turn: bool,
+    /// Whether something happened that may end a wait.
     has_news: bool,
     /// Sinks that were written to and not waited for, one of each stream.
     unsettled: Vec<Arc<dyn Sink>>,
-    /// How many questions we have asked, and how many were answered.
+    /// Questions that were asked, and those that were answered.
     asked: u64,
     answered: u64,
-    /// The last question of the other end's whose answer has not left.
+    /// The last question of the other end that was not answered.
     owes_answer: Option<u64>,
     /// Whether the other end has said goodbye.
     has_left: bool,
-    /// What is to be done when it has failed.
+    /// Called when it has failed.
     callback: Option<FailureCallback>,
 }
 
-/// What is done once when a connection has failed.
+/// Called once when a connection has failed.
 pub type FailureCallback = Box<dyn FnOnce(&ChannelError) + Send>;
 
 #[derive(Debug)]
 struct Stream {
     socket: Connection,
     incoming: Incoming,
-    /// Whether we have said that nothing follows.
+    /// Whether the output has ended.
     is_finished: bool,
-    /// Whether the other end has.
+    /// Whether the input has ended.
     is_over: bool,
 }
 
@@ -101,29 +101,14 @@ impl ConnectionState {
         }
     }
 
-    /// Who is at the other end.
-    pub fn peer(&self) -> &Arc<str> {
-        &self.peer
-    }
-
     /// The names of its sockets.
     pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
         self.streams.iter().map(|stream| stream.socket.token())
     }
 
-    /// Whether it is to be turned without being asked by a socket.
-    pub fn needs_turn(&self) -> bool {
-        self.needs_turn
-    }
-
-    /// Whether something happened since this was asked last.
+    /// Whether something happened since the last call.
     pub fn take_news(&mut self) -> bool {
         core::mem::take(&mut self.has_news)
-    }
-
-    /// When it closes at the latest, if it does.
-    pub fn ending(&self) -> Option<Instant> {
-        self.ending
     }
 
     /// Whether nothing more can be sent or will come.
@@ -134,21 +119,6 @@ impl ConnectionState {
     /// Whether no socket is left.
     pub fn is_closed(&self) -> bool {
         self.streams.is_empty()
-    }
-
-    /// Nobody has it any more.
-    pub fn release(&mut self) {
-        self.is_released = true;
-    }
-
-    /// Whether nobody has it any more.
-    pub fn is_released(&self) -> bool {
-        self.is_released
-    }
-
-    /// What is set when it has failed.
-    pub fn has_failed(&self) -> &Arc<AtomicBool> {
-        &self.has_failed
     }
 
     /// How it failed, if it did.
@@ -212,8 +182,7 @@ impl ConnectionState {
             return Err(ChannelError::Full { peer: self.peer.to_string() });
         }
         job(&mut self.outbox);
-        // If the connection is broken, what the other end said last is worth more than that: the next turn
-        // reads it.
+        // If the connection is broken, the next turn reads the last messages of the other end first: they may say why.
         if self.pump().is_err() {
             self.needs_turn = true;
         }
@@ -233,12 +202,12 @@ impl ConnectionState {
                 }
                 Some(Ok(()))
             }
-            // What arrived before a connection was lost did arrive.
+            // Signals that arrived before the connection was lost count.
             None => self.failure.clone().map(Err),
         }
     }
 
-    /// Nobody will ask for those that have come.
+    /// Drops the signals of a channel.
     pub fn forget_signals(&mut self, channel: u32) {
         self.signals.remove(&channel);
     }
@@ -256,7 +225,7 @@ impl ConnectionState {
         }
     }
 
-    /// Gives the connection up, and says so to the other end before all that is queued.
+    /// Aborts the connection, and tells the other end ahead of everything that is queued.
     pub fn abort(&mut self, why: &str) {
         if self.failure.is_some() {
             return;
@@ -269,7 +238,7 @@ impl ConnectionState {
         self.end(Some(ChannelError::Aborted { by: self.me.to_string(), why: why.to_owned() }));
         let begun = self.outbox.clear();
         for Stream { socket, .. } in &mut self.streams {
-            // The frame that has begun must end, but no longer reads our memory.
+            // The frame that has begun must be completed, but no longer reads user memory.
             for put in &begun {
                 while socket.cancel(*put) {}
             }
@@ -279,7 +248,7 @@ impl ConnectionState {
         self.finish_sending();
     }
 
-    /// Nobody needs the connection any more: what is queued still goes out.
+    /// Ends the connection: what is queued is still sent.
     pub fn end(&mut self, failure: Option<ChannelError>) {
         if let Some(failure) = failure {
             self.keep_failure(failure);
@@ -291,10 +260,10 @@ impl ConnectionState {
         (self.has_news, self.needs_turn) = (true, true);
     }
 
-    /// Takes leave: what is queued goes out, and nothing new is sent.
+    /// Leaves: what is queued is sent, and nothing new.
     pub fn leave(&mut self) {
         let (by, why) = (self.me.to_string(), "it has left".to_owned());
-        // Whoever leaves knows it.
+        // The caller knows it.
         self.callback = None;
         self.end(Some(ChannelError::Aborted { by, why }));
         self.finish_sending();
@@ -316,7 +285,7 @@ impl ConnectionState {
             return self.finish_sending();
         }
         let pumped = self.pump();
-        // If sending failed, the other end may have said why before.
+        // If sending failed, the other end may have sent the reason before.
         let socket = if pumped.is_ok() { socket } else { None };
         let mut result = Ok(());
         for index in 0..self.streams.len() {
@@ -328,7 +297,7 @@ impl ConnectionState {
             Ok(()) => {}
             Err(ConnectionEnd::Violation(why)) => self.abort(&why),
             Err(ConnectionEnd::Ended) if self.has_left => self.lose("it has left".into()),
-            Err(ConnectionEnd::Ended) => self.lose("the other end closed it".into()),
+            Err(ConnectionEnd::Ended) => self.lose("the other end closed the connection".into()),
             Err(ConnectionEnd::Lost(why)) => self.lose(why),
             Err(ConnectionEnd::Aborted(why)) => {
                 self.fail(ChannelError::Aborted { by: self.peer.to_string(), why })
@@ -411,7 +380,7 @@ impl ConnectionState {
                 return Ok(());
             }
             let whole = match incoming.next(socket, &self.early, segments, &mut self.pool) {
-                // What the other end sent before it closed may still be on its way on other streams.
+                // Other streams may still bring what the other end sent before it closed.
                 Err(ConnectionEnd::Ended) if matches!(incoming, Incoming::Head) => {
                     *is_over = true;
                     socket.set_awaits_input(false)?;
@@ -445,10 +414,10 @@ impl ConnectionState {
         }
     }
 
-    /// Hands over what is due.
+    /// Delivers what is due.
     fn deliver(&mut self, segments: &Segments) -> Result<(), ConnectionEnd> {
         while let Some((stream, early)) = self.early.next(|stream| &mut self.streams[stream].socket)? {
-            // What it has read is taken up again, too.
+            // Its buffered input is processed again, too.
             self.needs_turn |= self.streams[stream].socket.has_input();
             let body = match early {
                 EarlyFrame::Put(held) => {
@@ -478,7 +447,7 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// Writes what was held where it belongs.
+    /// Writes a held put to its segment.
     fn place(&mut self, held: HeldPut, segments: &Segments) -> Result<(), String> {
         let HeldPut { segment, offset, payload, is_word } = held;
         let bytes = payload.as_slice();
@@ -499,7 +468,7 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// Sends the rest, and reads what nobody needs, so that the other end can do the same.
+    /// Sends the rest, and discards input, so that the other end can send its rest.
     fn finish_sending(&mut self) {
         if self.pump().is_err() {
             return self.close();

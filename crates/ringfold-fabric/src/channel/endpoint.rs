@@ -58,7 +58,7 @@ impl Endpoint {
         };
         let sockets = streams.into_iter().map(register).collect::<io::Result<Vec<_>>>()?;
         let state = ConnectionState::new(self.shared.name.clone(), peer.into(), sockets);
-        let has_failed = state.has_failed().clone();
+        let has_failed = state.has_failed.clone();
         let id = self.shared.reactor.with(|connections| connections.add(state)).map_err(io::Error::other)?;
         Ok(Connection::new(self.shared.clone(), id, peer.into(), has_failed))
     }
@@ -103,7 +103,7 @@ impl Shared {
         let acted = self.reactor.with_waiter(|connections| {
             let state = connections.get(id);
             let answer = action(state);
-            let (has_news, needs_turn) = (state.take_news(), state.needs_turn());
+            let (has_news, needs_turn) = (state.take_news(), state.needs_turn);
             connections.has_news |= has_news;
             (answer, needs_turn)
         });
@@ -125,7 +125,7 @@ impl Shared {
         match self.reactor.wait_for(deadline, |connections| ready(connections.get(id))) {
             Ok(Some(result)) => result,
             Ok(None) => {
-                let peer = self.act(id, |state| state.peer().to_string())?;
+                let peer = self.act(id, |state| state.peer.to_string())?;
                 Err(ChannelError::Deadline { peer, awaited })
             }
             Err(why) => Err(self.over(&why)),
@@ -147,7 +147,7 @@ impl Shared {
         // After the end there is nothing to forget.
         let _ = self.act(id, |state| {
             state.end(None);
-            state.release();
+            state.is_released = true;
         });
     }
 
@@ -202,16 +202,16 @@ impl Connections {
 
     /// Closes connections whose time to end is over, and drops closed ones without handles.
     fn sweep(&mut self) {
-        if self.connections.values().all(|state| state.ending().is_none()) {
+        if self.connections.values().all(|state| state.ending.is_none()) {
             return;
         }
         let now = Instant::now();
         for state in self.connections.values_mut() {
-            if state.ending().is_some_and(|end| end <= now) {
+            if state.ending.is_some_and(|end| end <= now) {
                 state.close();
             }
         }
-        let is_over = |state: &ConnectionState| state.is_closed() && state.is_released();
+        let is_over = |state: &ConnectionState| state.is_closed() && state.is_released;
         self.swept.extend(self.connections.extract_if(|_, state| is_over(state)).map(|(_, state)| state));
         let connections = &self.connections;
         self.by_token.retain(|_, id| connections.contains_key(id));
@@ -226,7 +226,7 @@ impl Drive for Connections {
 
     fn turn(&mut self, ready: &Readiness) {
         let due: Vec<_> =
-            self.connections.iter().filter(|(_, state)| state.needs_turn()).map(|(id, _)| *id).collect();
+            self.connections.iter().filter(|(_, state)| state.needs_turn).map(|(id, _)| *id).collect();
         for token in ready.tokens() {
             if let Some(id) = self.by_token.get(&token) {
                 self.turn_connection(*id, Some(token));
@@ -239,11 +239,11 @@ impl Drive for Connections {
     }
 
     fn next_timeout(&self) -> Option<Duration> {
-        if self.connections.values().any(ConnectionState::needs_turn) {
+        if self.connections.values().any(|state| state.needs_turn) {
             return Some(Duration::ZERO);
         }
         let ends =
-            self.connections.values().filter(|state| !state.is_closed()).filter_map(ConnectionState::ending);
+            self.connections.values().filter(|state| !state.is_closed()).filter_map(|state| state.ending);
         ends.min().map(|end| end.saturating_duration_since(Instant::now()))
     }
 

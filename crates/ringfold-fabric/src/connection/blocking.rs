@@ -1,4 +1,4 @@
-//! A connection for a thread that has nothing else to do.
+//! A connection for a thread that may block.
 
 use crate::poller::Poller;
 use crate::transport::Transport;
@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A connection whose reads and writes block. Another thread can end them with a [`Closer`].
+/// A connection whose reads and writes block; references to it read and write. A [`Closer`] ends it from another thread.
 #[derive(Debug)]
 pub struct BlockingConnection(Arc<Transport>);
 
@@ -18,18 +18,18 @@ pub struct Closer(Arc<Transport>);
 impl Closer {
     /// Ends both directions. A blocked read or write returns.
     pub fn close(&self) {
-        // One that is not connected any more has ended.
+        // It may have ended already.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 }
 
 impl BlockingConnection {
-    /// What ends it from another thread.
+    /// Ends it from another thread.
     pub fn closer(&self) -> Closer {
         Closer(self.0.clone())
     }
 
-    /// Where the other end is.
+    /// The address of the other end.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
         self.0.peer_address()
     }
@@ -85,26 +85,6 @@ impl Write for &BlockingConnection {
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.0.write_slices(pieces)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Read for BlockingConnection {
-    fn read(&mut self, place: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(place)
-    }
-}
-
-impl Write for BlockingConnection {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self).write(bytes)
-    }
-
-    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        (&*self).write_vectored(pieces)
     }
 
     fn flush(&mut self) -> io::Result<()> {

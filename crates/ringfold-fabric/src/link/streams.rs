@@ -1,7 +1,6 @@
-//! One or several streams that behave as one.
+//! A link over one or several TCP streams.
 //!
-//! With several streams every frame carries its place in the order of the link, and is handed over in that
-//! order, whichever stream brought it.
+//! With several streams every frame carries its place in the order of the link, and is delivered in that order.
 
 use crate::arrival::{Arrival, can_wait};
 use crate::connection::{CloseReason, Connection};
@@ -23,13 +22,13 @@ pub struct StreamLink {
     /// The place of the next frame that is sent.
     next_out: u64,
     early: Order<Arrival>,
-    /// How the first stream ended, or one that broke.
+    /// The error of the first stream that ended, or of one that broke.
     end: Option<io::Error>,
-    /// Whether a stream broke: then the link does, and the other streams are only read as far as they have arrived.
+    /// Whether a stream broke. The link breaks too, after what has arrived on the others was read.
     is_broken: bool,
     encoded: Vec<u8>,
     is_local: bool,
-    /// Something is queued that nobody should wait for.
+    /// Whether something is queued that must not wait.
     is_due: bool,
 }
 
@@ -42,18 +41,18 @@ struct Stream {
     incoming: Option<Incoming>,
     /// Whether nothing follows on it.
     is_over: bool,
-    /// The last read took all that there was; the poller tells when there is more.
+    /// Whether the last read took everything; the poller reports more.
     is_drained: bool,
 }
 
-/// The place of the frame that is being read: so many bytes of it have arrived.
+/// The place of the frame that is being read.
 #[derive(Debug, Default)]
 struct Place {
     bytes: [u8; 8],
     have: usize,
 }
 
-/// A frame whose payload has not arrived in full.
+/// A frame whose payload is not complete.
 #[derive(Debug)]
 struct Incoming {
     header: DataHeader,
@@ -93,63 +92,67 @@ impl StreamLink {
         self.is_local
     }
 
-    /// The names of its streams in the poller.
+    /// The tokens of its streams.
     pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
         self.streams.iter().map(|stream| stream.socket.token())
     }
 
-    /// Queues a frame on the stream that has least to do.
+    /// Queues a frame on the least busy stream.
     pub fn put(&mut self, header: &DataHeader, payload: Lease, ticket: Ticket) {
         let head = encode_data_head(header).expect("the executor's frames are within the bounds");
-        let place = self.place_out();
-        let idle = |stream: &&mut Stream| stream.socket.queued_bytes();
-        let Some(stream) = self.streams.iter_mut().min_by_key(idle) else { return };
-        stream.socket.send(place.as_slice());
+        let Some(stream) = self.next_stream() else { return };
         stream.socket.send_put(&head, payload, ticket);
         self.is_due = true;
     }
 
     /// Queues a message.
     pub fn say(&mut self, message: &LinkMessage) {
-        let place = self.place_out();
         self.encoded.clear();
         encode_link_into(message, &mut self.encoded).expect("the executor's messages are within the bounds");
-        let idle = |stream: &&mut Stream| stream.socket.queued_bytes();
-        let Some(stream) = self.streams.iter_mut().min_by_key(idle) else { return };
-        stream.socket.send(place.as_slice());
-        stream.socket.send(&self.encoded);
+        let encoded = core::mem::take(&mut self.encoded);
+        if let Some(stream) = self.next_stream() {
+            stream.socket.send(&encoded);
+        }
+        self.encoded = encoded;
         self.is_due |= !can_wait(message);
     }
 
-    /// What could wait leaves with the next flush, too.
+    /// Has the next flush send messages that can wait, too.
     pub fn hurry(&mut self) {
         self.is_due = true;
     }
 
-    /// Sends a message ahead of all frames that have not begun to leave. It has no place in the order of the link.
+    /// Queues a message ahead of all frames that have not begun to leave. It has no place in the order.
     pub fn say_urgently(&mut self, message: &LinkMessage) {
         let mut urgent =
             if self.streams.len() > 1 { OUT_OF_ORDER.to_le_bytes().to_vec() } else { Vec::new() };
         encode_link_into(message, &mut urgent).expect("the group's messages are within the bounds");
-        let idle = |stream: &&mut Stream| stream.socket.queued_bytes();
-        if let Some(stream) = self.streams.iter_mut().min_by_key(idle) {
+        if let Some(stream) = self.least_busy() {
             stream.socket.send_urgently(urgent);
         }
         self.is_due = true;
     }
 
-    fn place_out(&mut self) -> PlaceOut {
-        let place = self.next_out;
+    /// The stream for the next frame, with the frame's place queued on it if there are several streams.
+    fn next_stream(&mut self) -> Option<&mut Stream> {
+        let place = self.next_out.to_le_bytes();
+        let bytes = if self.streams.len() > 1 { place.len() } else { 0 };
         self.next_out += 1;
-        if self.streams.len() > 1 { PlaceOut::Of(place.to_le_bytes()) } else { PlaceOut::Implied }
+        let stream = self.least_busy()?;
+        stream.socket.send(&place[..bytes]);
+        Some(stream)
     }
 
-    /// The memory of a put is no longer to be read. Says whether it was still queued.
+    fn least_busy(&mut self) -> Option<&mut Stream> {
+        self.streams.iter_mut().min_by_key(|stream| stream.socket.queued_bytes())
+    }
+
+    /// Stops reading the memory of a put. Returns whether it was still queued.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         self.streams.iter_mut().any(|stream| stream.socket.cancel(ticket))
     }
 
-    /// Sends what the connections take.
+    /// Sends what can be sent now.
     pub fn flush(&mut self, flushed: &mut Vec<Ticket>) -> io::Result<()> {
         if self.is_due {
             self.streams.iter_mut().try_for_each(|stream| stream.socket.flush(flushed))?;
@@ -168,13 +171,12 @@ impl StreamLink {
             == 0
     }
 
-    /// Puts that will never be sent, when the link is given up.
+    /// The tickets of queued puts, which are dropped.
     pub fn unsent(&mut self) -> impl Iterator<Item = Ticket> + '_ {
         self.streams.iter_mut().flat_map(|stream| stream.socket.unsent())
     }
 
-    /// The next arrival in the order of the link, if it is complete. Frames are judged by their headers, before
-    /// their payload is read; payloads are read straight to where they stay.
+    /// As [`Link::next`](super::Link::next).
     pub fn next(
         &mut self,
         pool: &mut SlotPool,
@@ -243,23 +245,8 @@ impl StreamLink {
     }
 }
 
-/// The place of what is not to wait for its turn.
+/// The place of messages outside of the order.
 const OUT_OF_ORDER: u64 = u64::MAX;
-
-/// What precedes a frame where there are several streams.
-enum PlaceOut {
-    Implied,
-    Of([u8; 8]),
-}
-
-impl PlaceOut {
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Implied => &[],
-            Self::Of(bytes) => bytes,
-        }
-    }
-}
 
 impl Stream {
     fn next(
