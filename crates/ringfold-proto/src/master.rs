@@ -154,7 +154,7 @@ impl Master {
     /// Handles an authenticated connection of a peer.
     pub fn handle_connected(&mut self, now: Time, conn: ConnId, peer: PeerId) {
         self.started.get_or_insert(now);
-        self.roster.connect(conn, peer);
+        self.roster.conns.insert(conn, peer);
     }
 
     /// Handles a message.

@@ -43,7 +43,6 @@ impl Buffer {
         }))
     }
 
-    /// The result of the call.
     pub fn result(&self) -> &[Symbol] {
         if self.in_place { &self.source } else { &self.target }
     }

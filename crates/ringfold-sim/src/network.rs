@@ -34,10 +34,16 @@ pub enum Packet {
 /// A future event of the network.
 #[derive(Clone, Debug)]
 pub enum NetworkEvent {
-    /// Deliver a packet.
-    Deliver { conn: ConnId, to: Node, packet: Packet },
+    Deliver {
+        conn: ConnId,
+        to: Node,
+        packet: Packet,
+    },
     /// Break the connection if the direction away from this end is still cut.
-    Timeout { conn: ConnId, from: Node },
+    Timeout {
+        conn: ConnId,
+        from: Node,
+    },
 }
 
 /// One direction of a connection.
@@ -73,7 +79,6 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network without connections.
     pub fn new(seed: u64, latency_max: Duration, break_after: Duration) -> Self {
         Self {
             random: RandomStream::new(seed, "network"),
@@ -86,7 +91,6 @@ impl Network {
         }
     }
 
-    /// Connects two nodes.
     pub fn connect(&mut self, a: Node, b: Node) -> ConnId {
         let half = || HalfConnection {
             sending: true,
@@ -101,7 +105,6 @@ impl Network {
         conn
     }
 
-    /// Draws the latency of a packet.
     pub fn latency(&mut self) -> Duration {
         let max = self.latency_max.as_nanos() as u64;
         // A few packets are much slower.
@@ -109,7 +112,6 @@ impl Network {
         Duration::from_nanos(self.random.between(1_000, max.max(2_000)))
     }
 
-    /// Whether the direction is cut now.
     fn is_cut(&self, from: Node, to: Node, now: Time) -> bool {
         self.cut.get(&(from, to)).is_some_and(|until| *until > now)
     }
@@ -125,7 +127,6 @@ impl Network {
         *end = (*end).max(until);
     }
 
-    /// Ends all cuts.
     pub fn heal_all(&mut self) {
         self.cut.clear();
     }
@@ -146,7 +147,6 @@ impl Network {
         }
     }
 
-    /// Sends a packet from one end.
     pub fn send(&mut self, now: Time, conn: ConnId, from: Node, packet: Packet) {
         let Some(side) = self.side(conn, from) else { return };
         let Some((_, to)) = self.ends(conn, side) else { return };
@@ -191,18 +191,15 @@ impl Network {
         since.is_some_and(|since| since + self.break_after <= now)
     }
 
-    /// The other end.
     pub fn other_end(&self, conn: ConnId, end: Node) -> Option<Node> {
         let side = self.side(conn, end)?;
         self.ends(conn, side).map(|(_, to)| to)
     }
 
-    /// The connections of a node.
     pub fn connections_of(&self, node: Node) -> Vec<ConnId> {
         self.connections.iter().filter(|(_, c)| c.ends.contains(&node)).map(|(w, _)| *w).collect()
     }
 
-    /// Takes the future events.
     pub fn take_events(&mut self) -> Vec<(Time, NetworkEvent)> {
         std::mem::take(&mut self.out)
     }

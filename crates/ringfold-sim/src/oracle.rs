@@ -109,12 +109,10 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Records a violation.
     pub fn report_violation(&mut self, at: Time, guarantee: Guarantee, what: String) {
         self.violations.push(Violation { at, guarantee, what });
     }
 
-    /// The master started.
     pub fn master_started(&mut self) {
         self.master_starts += 1;
         self.incarnations += 1;
@@ -125,18 +123,15 @@ impl Oracle {
         self.incarnations += 1;
     }
 
-    /// A process ended.
     pub fn process_ended(&mut self, peer: usize) {
         self.ended.insert(peer);
         self.calls.retain(|(p, _), _| *p != peer);
     }
 
-    /// A user made a call.
     pub fn called(&mut self, peer: usize, call: CallId, what: String, due: Time) {
         self.calls.insert((peer, call), OpenCall { what, due });
     }
 
-    /// A call returned.
     pub fn returned(&mut self, peer: usize, call: CallId) {
         self.calls.remove(&(peer, call));
     }
@@ -170,7 +165,6 @@ impl Oracle {
         calls.join(", ")
     }
 
-    /// A peer opened an epoch.
     pub fn opened(&mut self, now: Time, peer: usize, description: &EpochDescription) {
         let (first, by) =
             self.epochs.entry(description.id).or_insert_with(|| (description.clone(), peer)).clone();
@@ -196,7 +190,6 @@ impl Oracle {
         history.members = members;
     }
 
-    /// An operation returned to its user.
     pub fn op_ended(
         &mut self,
         now: Time,
@@ -217,12 +210,12 @@ impl Oracle {
             None => OpObservation::Lost,
         };
         match &seen {
-            OpObservation::Committed(_) => self.committed += 1,
+            OpObservation::Committed(result) => {
+                self.committed += 1;
+                self.check_result(now, op, peer, result);
+            }
             OpObservation::Aborted => self.aborted += 1,
             OpObservation::Lost => {}
-        }
-        if let OpObservation::Committed(result) = &seen {
-            self.check_result(now, op, peer, result);
         }
         self.ops.entry(op).or_default().seen.insert(peer, seen);
     }
@@ -259,7 +252,6 @@ impl Oracle {
         self.incarnations
     }
 
-    /// A peer completed a sync.
     pub fn sync_ended(&mut self, now: Time, peer: usize, seen: SyncObservation) {
         self.synced += 1;
         let (group, round, revision) = (seen.group, seen.round, seen.revision);

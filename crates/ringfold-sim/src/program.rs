@@ -37,7 +37,6 @@ pub enum Reply {
     Call(Result<Completion, Failure>),
     /// A reduce ended, with the world and a digest of its result if it succeeded.
     Reduce(Tag, Result<(u32, u64), Failure>),
-    /// A pause is over.
     Resume,
 }
 
@@ -49,7 +48,6 @@ enum ProgramStep {
     Reduce,
     Topology,
     Compute,
-    /// The state was rejected for good.
     Rejected,
     Silent,
 }
@@ -57,7 +55,6 @@ enum ProgramStep {
 /// How long a peer whose state was rejected for good makes no call before it exits: longer than any timeout.
 const SILENCE: Duration = Duration::from_secs(8);
 
-/// The program of one peer.
 #[derive(Debug)]
 pub struct Program {
     program_config: ProgramConfig,
@@ -65,7 +62,6 @@ pub struct Program {
     counts: u64,
     step: ProgramStep,
     outstanding: usize,
-    /// The revision of the shared state.
     pub revision: Revision,
     /// The hashes of its tensors.
     pub contents: Vec<u128>,
@@ -110,7 +106,6 @@ impl Program {
         }
     }
 
-    /// The first command.
     pub fn begin(&mut self) -> Vec<Command> {
         self.outstanding = 1;
         vec![Command::Connect]

@@ -9,7 +9,6 @@ use rand_core::{Rng, SeedableRng};
 pub struct RandomStream(ChaCha8Rng);
 
 impl RandomStream {
-    /// The stream with this name.
     pub fn new(seed: u64, name: &str) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -29,12 +28,10 @@ impl RandomStream {
         self.between(0, 1000) < per_mille
     }
 
-    /// A random element.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.between(0, of.len() as u64) as usize)
     }
 
-    /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for i in (1..list.len()).rev() {
             list.swap(i, self.between(0, i as u64 + 1) as usize);

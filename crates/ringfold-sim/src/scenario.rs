@@ -85,7 +85,6 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 pub const PEERS_MAX: usize = 12;
 
 impl Scenario {
-    /// The scenario of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = RandomStream::new(seed, "scenario");
         let groups = 1 + random.between(0, 3).min(random.between(0, 3)) as u32;

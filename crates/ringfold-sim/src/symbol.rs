@@ -33,7 +33,6 @@ impl Symbol {
         Self { terms: Vec::new(), shape: 0, position, settled: 0 }
     }
 
-    /// Combines two symbols.
     pub fn combine(left: &Self, right: &Self) -> Self {
         let mut terms = left.terms.clone();
         terms.extend_from_slice(&right.terms);

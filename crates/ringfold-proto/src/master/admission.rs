@@ -28,7 +28,7 @@ impl Master {
             session: Session::default(),
             join: Join { name: truncate_text(&join.name, limits::NAME_BYTES_MAX), ..join },
             status: PeerStatus::Pending,
-            seniority: self.roster.next_seniority(),
+            seniority: self.roster.next_seniority,
             heard_at: now,
             outdated_before: 0,
             synced: None,
@@ -93,7 +93,7 @@ impl Master {
         if self.roster.get(peer).is_some() {
             return Some(JoinRejection::AlreadyMember);
         }
-        if self.roster.len() >= limits::WORLD_MAX {
+        if self.roster.peers.len() >= limits::WORLD_MAX {
             return Some(JoinRejection::RunFull);
         }
         if self.groups.len() >= limits::GROUPS_MAX && !self.groups.contains_key(&join.group) {

@@ -20,7 +20,7 @@ impl Master {
             self.actions.push_back(MasterAction::Close { conn });
             self.roster.disconnect(conn);
         }
-        let Some(record) = self.roster.remove(peer) else { return };
+        let Some(record) = self.roster.peers.remove(&peer) else { return };
         let left = how == Departure::Left;
         self.notify(Event::Departed(name.clone(), how.clone()));
         self.forget_votes(peer);

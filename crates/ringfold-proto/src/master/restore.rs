@@ -35,7 +35,9 @@ impl Master {
                 false => self.reject_join(conn, JoinRejection::WasRemoved),
             };
         }
-        if self.restored && self.roster.is_accepted(peer) && self.has_acknowledged_nothing(peer) {
+        let repeats_all =
+            |r: &PeerRecord| r.status == PeerStatus::Accepted && r.session.is_all_unacknowledged();
+        if self.restored && self.roster.get(peer).is_some_and(repeats_all) {
             return self.rebind(now, conn, peer, None);
         }
         let too_late = self.started.is_some_and(|s| s + self.config.timing.restore_window <= now);
@@ -118,10 +120,6 @@ impl Master {
         let send = |message| MasterAction::Send { conn, message: Box::new(message) };
         self.actions.extend(rebound.into_iter().chain(missed).map(send));
         self.notify(Event::Reconnected(self.peer_name(peer)));
-    }
-
-    fn has_acknowledged_nothing(&self, peer: PeerId) -> bool {
-        self.roster.get(peer).is_some_and(|r| r.session.is_all_unacknowledged())
     }
 
     /// Members of an earlier incarnation return: peers that were accepted meanwhile wait again.

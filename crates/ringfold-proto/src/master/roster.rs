@@ -40,16 +40,13 @@ pub(super) struct PeerRecord {
 
 #[derive(Debug, Default)]
 pub(super) struct Roster {
-    peers: BTreeMap<PeerId, PeerRecord>,
-    conns: BTreeMap<ConnId, PeerId>,
-    joined: u64,
+    pub peers: BTreeMap<PeerId, PeerRecord>,
+    pub conns: BTreeMap<ConnId, PeerId>,
+    /// The seniority of the next peer.
+    pub next_seniority: u64,
 }
 
 impl Roster {
-    pub fn connect(&mut self, conn: ConnId, peer: PeerId) {
-        self.conns.insert(conn, peer);
-    }
-
     pub fn peer_on(&self, conn: ConnId) -> Option<PeerId> {
         self.conns.get(&conn).copied()
     }
@@ -68,16 +65,8 @@ impl Roster {
     }
 
     pub fn insert(&mut self, record: PeerRecord) {
-        self.joined = self.joined.max(record.seniority + 1);
+        self.next_seniority = self.next_seniority.max(record.seniority + 1);
         self.peers.insert(record.peer, record);
-    }
-
-    pub fn remove(&mut self, peer: PeerId) -> Option<PeerRecord> {
-        self.peers.remove(&peer)
-    }
-
-    pub fn next_seniority(&self) -> u64 {
-        self.joined
     }
 
     pub fn get(&self, peer: PeerId) -> Option<&PeerRecord> {
@@ -94,10 +83,6 @@ impl Roster {
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut PeerRecord> {
         self.peers.values_mut()
-    }
-
-    pub fn len(&self) -> usize {
-        self.peers.len()
     }
 
     pub fn is_accepted(&self, peer: PeerId) -> bool {

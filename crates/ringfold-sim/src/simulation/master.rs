@@ -8,7 +8,7 @@ use crate::tour;
 use ringfold_proto::event::Event;
 use ringfold_proto::id::{ConnId, PeerId};
 use ringfold_proto::master::{Master, MasterAction, MasterConfig, TourRequest, TourSolution};
-use ringfold_proto::message::{Numbered, Phase, ToMaster, ToPeer};
+use ringfold_proto::message::{Phase, ToPeer};
 use ringfold_proto::time::Time;
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl Simulation {
         match packet {
             Packet::ToMaster(message) => {
                 for (conn, message) in self.alter_control(conn, *message) {
-                    self.pass_to_master(conn, message);
+                    self.with_master(|master, now| master.handle_message(now, conn, message));
                 }
             }
             _ => self.master_lost(conn),
@@ -90,27 +90,20 @@ impl Simulation {
 
     pub(super) fn master_lost(&mut self, conn: ConnId) {
         self.network.close(self.now, conn, Node::Master);
-        if let Some(master) = &mut self.master.machine {
-            master.handle_lost(self.now, conn);
-        }
-        self.pump_master();
+        self.with_master(|master, now| master.handle_lost(now, conn));
     }
 
     pub(super) fn master_timer(&mut self) {
         self.master.timer_at = None;
-        if let Some(master) = &mut self.master.machine
-            && master.poll_timeout().is_some_and(|at| at <= self.now)
-        {
-            master.handle_timeout(self.now);
-        }
-        self.pump_master();
+        self.with_master(|master, now| {
+            if master.poll_timeout().is_some_and(|at| at <= now) {
+                master.handle_timeout(now);
+            }
+        });
     }
 
     pub(super) fn evict(&mut self, peer: PeerId) {
-        if let Some(master) = &mut self.master.machine {
-            master.evict(self.now, peer, "evicted by the operator");
-        }
-        self.pump_master();
+        self.with_master(|master, now| master.evict(now, peer, "evicted by the operator"));
     }
 
     /// A ring was found. Another one may follow later.
@@ -128,9 +121,10 @@ impl Simulation {
         self.pump_master();
     }
 
-    fn pass_to_master(&mut self, conn: ConnId, message: Numbered<ToMaster>) {
+    /// Calls the machine if it is up, and carries out its actions.
+    fn with_master(&mut self, call: impl FnOnce(&mut Master, Time)) {
         if let Some(master) = &mut self.master.machine {
-            master.handle_message(self.now, conn, message);
+            call(master, self.now);
         }
         self.pump_master();
     }
