@@ -93,7 +93,7 @@ pub fn check(
             OpBuffer::Scratch => plan.scratch,
         };
         for (step, s) in plan.steps.iter().enumerate() {
-            Located { rank, step: step as u32, s }.check(shape, &extent)?;
+            check_step(rank, step as u32, s, shape, &extent)?;
         }
         check_scratch(rank, plan)?;
         check_order(rank, plan)?;
@@ -101,38 +101,34 @@ pub fn check(
     check_frames(plans)
 }
 
-/// A step, its rank and number.
-struct Located<'a> {
+fn check_step(
     rank: Rank,
     step: u32,
-    s: &'a Step,
-}
-
-impl Located<'_> {
-    fn check(&self, shape: &GroupShape, extent: &dyn Fn(OpBuffer) -> u64) -> Result<(), Flaw> {
-        let &Self { rank, step, s } = self;
-        for peer in s.send.into_iter().chain(s.receives_from()) {
-            if peer.index() >= shape.world() || !shape.is_linked(rank, peer) {
-                return Err(Flaw::NoLink { rank, step, peer });
-            }
+    s: &Step,
+    shape: &GroupShape,
+    extent: &dyn Fn(OpBuffer) -> u64,
+) -> Result<(), Flaw> {
+    for peer in s.send.into_iter().chain(s.receives_from()) {
+        if peer.index() >= shape.world() || !shape.is_linked(rank, peer) {
+            return Err(Flaw::NoLink { rank, step, peer });
         }
-        if let Some(after) = s.after.filter(|after| *after >= step) {
-            return Err(Flaw::After { rank, step, after });
-        }
-        for region in reads(s).into_iter().flatten().chain([s.region]) {
-            let extent = extent(region.buffer);
-            if region.offset + u64::from(region.count) > extent {
-                return Err(Flaw::Outside { rank, step, region, extent });
-            }
-            if region.count != s.region.count {
-                return Err(Flaw::Lengths { rank, step });
-            }
-        }
-        if written(s).is_some_and(|region| region.buffer == OpBuffer::Source) {
-            return Err(Flaw::WritesSource { rank, step });
-        }
-        Ok(())
     }
+    if let Some(after) = s.after.filter(|after| *after >= step) {
+        return Err(Flaw::After { rank, step, after });
+    }
+    for region in reads(s).into_iter().flatten().chain([s.region]) {
+        let extent = extent(region.buffer);
+        if region.offset + u64::from(region.count) > extent {
+            return Err(Flaw::Outside { rank, step, region, extent });
+        }
+        if region.count != s.region.count {
+            return Err(Flaw::Lengths { rank, step });
+        }
+    }
+    if written(s).is_some_and(|region| region.buffer == OpBuffer::Source) {
+        return Err(Flaw::WritesSource { rank, step });
+    }
+    Ok(())
 }
 
 /// The local regions that a step reads.

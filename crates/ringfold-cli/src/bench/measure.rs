@@ -64,23 +64,17 @@ pub(crate) fn measure(
     effort: Effort,
     progress: &mut ProgressLine,
 ) -> Result<Vec<PointOutcome>> {
-    let mut outcomes = Vec::with_capacity(systems.len());
-    let mut all_runs: Vec<Option<PointRuns>> = Vec::with_capacity(systems.len());
+    let mut states: Vec<Result<PointRuns, PointOutcome>> = Vec::with_capacity(systems.len());
     for measured in systems.iter_mut() {
         progress.step(&format!("{}: warm-up", measured.system));
-        let (point_runs, outcome) = match measured.attempt(|ranks| prepare(ranks, point, effort))? {
-            Ok(Ok(point_runs)) => (Some(point_runs), None),
-            Ok(Err(unsupported)) => (None, Some(PointOutcome::Unsupported(unsupported))),
-            Err(failed) => (None, Some(PointOutcome::Failed(failed))),
-        };
-        all_runs.push(point_runs);
-        outcomes.push(outcome);
+        states.push(match measured.attempt(|ranks| prepare(ranks, point, effort))? {
+            Ok(prepared) => prepared.map_err(PointOutcome::Unsupported),
+            Err(failed) => Err(PointOutcome::Failed(failed)),
+        });
     }
     for run in 0..effort.runs {
-        for (measured, (point_runs, outcome)) in
-            systems.iter_mut().zip(all_runs.iter_mut().zip(&mut outcomes))
-        {
-            let Some(current) = point_runs else { continue };
+        for (measured, state) in systems.iter_mut().zip(&mut states) {
+            let Ok(current) = state else { continue };
             progress.step(&format!("{}: run {} of {}", measured.system, run + 1, effort.runs));
             // The first calls after the other systems' turns are slow; they are not timed.
             let lead = (current.calls / 20).max(1);
@@ -88,21 +82,18 @@ pub(crate) fn measure(
                 current.call.saturating_mul((lead + current.calls).min(u64::from(u32::MAX)) as u32);
             match measured.attempt(|ranks| ranks.time(lead, current.calls, expected))? {
                 Ok(run) => current.runs.push(run),
-                Err(failed) => {
-                    *outcome = Some(PointOutcome::Failed(failed));
-                    *point_runs = None;
-                }
+                Err(failed) => *state = Err(PointOutcome::Failed(failed)),
             }
         }
     }
-    let conclude = |(point_runs, outcome): (Option<PointRuns>, Option<PointOutcome>)| {
-        let figures =
-            point_runs.and_then(|e| Figures::of(point, world, &e.runs).map(|figures| (figures, e.check)));
-        outcome
-            .or(figures.map(|(figures, check)| PointOutcome::Measured { figures, check }))
-            .unwrap_or_else(|| PointOutcome::Failed("no batch completed".into()))
+    let conclude = |state: Result<PointRuns, PointOutcome>| match state {
+        Err(outcome) => outcome,
+        Ok(PointRuns { runs, check, .. }) => match Figures::of(point, world, &runs) {
+            Some(figures) => PointOutcome::Measured { figures, check },
+            None => PointOutcome::Failed("no batch completed".into()),
+        },
     };
-    Ok(all_runs.into_iter().zip(outcomes).map(conclude).collect())
+    Ok(states.into_iter().map(conclude).collect())
 }
 
 /// Prepares, checks, warms up, and determines the number of calls per batch.
@@ -120,12 +111,8 @@ fn prepare(ranks: &mut SystemRanks, point: &Point, effort: Effort) -> Result<Res
         let enough = (target_ns / call_ns).clamp(CALLS_MIN, CALLS_MAX);
         // A pilot of at least an eighth of a batch is exact enough; a shorter one is repeated with more calls.
         if calls * 8 >= enough || calls >= CALLS_MAX {
-            return Ok(Ok(PointRuns {
-                check,
-                calls: enough,
-                call: Duration::from_nanos(call_ns),
-                runs: Vec::new(),
-            }));
+            let call = Duration::from_nanos(call_ns);
+            return Ok(Ok(PointRuns { check, calls: enough, call, runs: Vec::new() }));
         }
         calls = (enough / 8).clamp(calls * 2, calls * 16).min(CALLS_MAX);
         lead = 0;

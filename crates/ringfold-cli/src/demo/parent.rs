@@ -44,7 +44,7 @@ impl Demo {
         for name in names().take(self.peers as usize) {
             run.start_peer(name, false)?;
         }
-        if run.is_interrupted(&messages)? {
+        if run.handle_events(&messages)? {
             run.report.interrupted()?;
             return Ok(INTERRUPTED);
         }
@@ -112,7 +112,7 @@ impl DemoRun<'_> {
     }
 
     /// Handles events until all peers have ended, one has failed, or a timeout. Returns whether a signal came.
-    fn is_interrupted(&mut self, messages: &Receiver<ParentMessage>) -> Result<bool> {
+    fn handle_events(&mut self, messages: &Receiver<ParentMessage>) -> Result<bool> {
         let mut failed_at = None;
         while !self.peers.is_empty() {
             if self.report.has_failed() {

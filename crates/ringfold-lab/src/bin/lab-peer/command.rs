@@ -20,7 +20,6 @@ pub enum Command {
     Await { tag: u64 },
     Sync(Sync),
     Loop(Training),
-    Background(Box<Self>),
 }
 
 /// An all-reduce.
@@ -84,33 +83,10 @@ impl Command {
             "await" => Self::Await { tag: words.number("a tag")? },
             "sync" => Self::Sync(Sync::parse(&mut words)?),
             "loop" => Self::Loop(Training::parse(&mut words)?),
-            "background" => {
-                let rest = line.trim_start().trim_start_matches("background");
-                return Self::parse(rest).map(|command| Self::Background(Box::new(command)));
-            }
             other => return Err(format!("unknown command {other:?}")),
         };
         words.end()?;
         Ok(command)
-    }
-
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Topology => "topology",
-            Self::Pending => "pending",
-            Self::Optimize => "optimize",
-            Self::World => "world",
-            Self::Leave => "leave",
-            Self::Exit => "exit",
-            Self::Sleep(_) => "sleep",
-            Self::Reduce(_) => "reduce",
-            Self::Launch(_) => "launch",
-            Self::Await { .. } => "await",
-            Self::Sync(_) => "sync",
-            Self::Loop(_) => "loop",
-            Self::Background(command) => command.name(),
-        }
     }
 }
 

@@ -94,14 +94,17 @@ fn main() -> ExitCode {
     thread::spawn(move || read_commands(&reader, sender, linger));
     println!("ready");
     for line in commands {
-        match Command::parse(&line) {
-            Ok(Command::Exit) => break,
-            Ok(Command::Background(command)) => {
+        let background = line.strip_prefix("background ");
+        let (line, in_background) = (background.unwrap_or(&line), background.is_some());
+        let name = line.split_whitespace().next().unwrap_or_default().to_owned();
+        match Command::parse(line) {
+            Ok(Command::Exit) if !in_background => break,
+            Ok(command) if in_background => {
                 let session = Arc::clone(&session);
-                thread::spawn(move || session.perform(*command).print());
+                thread::spawn(move || session.perform(&name, command).print());
             }
-            Ok(command) => session.perform(command).print(),
-            Err(why) => ReplyLine::invalid_command(&line, &why).print(),
+            Ok(command) => session.perform(&name, command).print(),
+            Err(why) => ReplyLine::invalid_command(line, &why).print(),
         }
     }
     // The reader thread holds the session too, so it is not dropped here.

@@ -58,8 +58,8 @@ impl Session {
     }
 
     /// Executes a command.
-    pub fn perform(&self, command: Command) -> ReplyLine {
-        let (name, began) = (command.name(), Instant::now());
+    pub fn perform(&self, name: &str, command: Command) -> ReplyLine {
+        let began = Instant::now();
         let reply = |outcome: Result<(), Error>| match outcome {
             Ok(()) => self.with_world(ReplyLine::ok(name, began)),
             Err(error) => self.with_world(ReplyLine::failed(name, &error, began)),
@@ -89,7 +89,6 @@ impl Session {
             },
             Command::Sync(sync) => self.synced(name, &sync, began),
             Command::Loop(training) => training::run(self, &training, began),
-            Command::Background(command) => self.perform(*command),
             Command::Exit => ReplyLine::invalid_command(name, "exit cannot run in the background"),
         }
     }
