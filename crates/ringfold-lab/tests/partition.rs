@@ -63,7 +63,9 @@ fn peers_on_different_hosts_share_no_memory() {
 
 #[test]
 fn other_peers_continue_when_the_link_of_a_peer_goes_down() {
-    let Some((mut peers, _master, network)) = run("other_peers_continue_when_the_link_of_a_peer_goes_down", 3) else {
+    let Some((mut peers, _master, network)) =
+        run("other_peers_continue_when_the_link_of_a_peer_goes_down", 3)
+    else {
         return;
     };
     send_all(&mut peers, "loop until=200 pause=2 count=100000");
