@@ -1,7 +1,7 @@
-//! A group's data plane: ranks, plans, the executor, and the links that it works over.
+//! A group's data plane: ranks, plans, the executor, and links.
 //!
-//! It knows nothing of masters and votes. Whoever drives it opens epochs, starts operations, and is told what came of
-//! them; the elastic layer makes one epoch after the other, fixed ranks have one.
+//! It knows no master and no votes. Its driver opens epochs, starts operations and takes their events. The elastic layer
+//! has one epoch after the other, a group of fixed ranks has one.
 
 use crate::all_reduce::HostBuffers;
 use crate::workspace::{Pool, TensorWorkspace};
@@ -37,10 +37,10 @@ use std::time::Instant;
 /// Plans that are kept, per epoch.
 const PLANS_MAX: usize = 256;
 
-/// Arrivals of one link that are handed over before the others get their turn.
+/// Arrivals of one link that are processed before the others get their turn.
 const ARRIVALS_PER_TURN: usize = ringfold_fabric::limits::ARRIVALS_PER_TURN;
 
-/// How often so many are taken from a link that is given up.
+/// How often that number is read from a link that is closed.
 const LAST_TURNS_MAX: usize = 4096;
 
 /// The data plane of one peer.
@@ -50,27 +50,27 @@ pub(crate) struct DataPlane {
     medium: LinkMedium<TensorWorkspace>,
     pool: Pool,
     plans: HashMap<(EpochId, Descriptor, Layout), Arc<Plan>>,
-    /// Whether what is overwritten in place is kept until the operation is decided.
+    /// Whether in-place buffers are restored if an operation fails.
     restores: bool,
-    /// What members of a group of fixed ranks said.
+    /// Messages of members of a group of fixed ranks.
     said: VecDeque<PlaneEvent>,
-    /// When members were last heard to say that they are alive.
+    /// When the last ping of a member arrived.
     pinged: HashMap<PeerId, Time>,
-    /// Those who said goodbye: what they sent is kept.
+    /// Members that have left: what they sent is kept.
     leavers: BTreeSet<PeerId>,
-    /// Operations whose result is not here.
+    /// Operations that are not done.
     running: HashSet<OpId>,
-    /// Members on this host, as far as their hosts tell.
+    /// Members on this host.
     neighbours: usize,
-    /// Links of which not all that has arrived was handed over. The poller knows nothing of what was read already.
+    /// Links with buffered arrivals, which the poller does not report.
     unread: BTreeSet<PeerId>,
 }
 
-/// What came of it.
+/// An event of the data plane.
 pub(crate) enum PlaneEvent {
-    /// The result is here, undecided yet.
+    /// The result is complete, and not decided yet.
     Done { op: OpId, tx_bytes: u64, rx_bytes: u64 },
-    /// Nothing touches the memory of the operation any more.
+    /// The memory of the operation is no longer accessed.
     Released { op: OpId, buffers: HostBuffers },
     /// A link was made.
     LinkUp { peer: PeerId },
@@ -78,17 +78,17 @@ pub(crate) enum PlaneEvent {
     NoLink { peer: PeerId },
     /// A member connected for another purpose than data.
     Visitor { peer: PeerId, purpose: Purpose, connection: BlockingConnection },
-    /// A peer runs something else under the same name.
+    /// A peer runs another operation under the same id.
     Mismatch { op: OpId, peer: PeerId },
-    /// Nothing moves on a link that owes something.
+    /// A link with pending data makes no progress.
     Stalled { peer: PeerId, direction: Direction },
-    /// A link broke, or its other end broke the rules.
+    /// A link broke, or its other end violated the protocol.
     LinkLost { peer: PeerId, why: String },
-    /// A member says that the group of fixed ranks is over.
+    /// A member has aborted the group of fixed ranks.
     Aborted { cause: Cause },
     /// A member of a group of fixed ranks leaves.
     Goodbye { peer: PeerId },
-    /// A member of a group of fixed ranks tells this one something.
+    /// A note of a member of a group of fixed ranks.
     Note { peer: PeerId, topic: u64, text: String },
 }
 
@@ -111,9 +111,9 @@ impl DataPlane {
         }
     }
 
-    /// Operations may start in this epoch.
+    /// Opens an epoch: operations may start in it.
     pub(crate) fn open_epoch(&mut self, description: &EpochDescription, me: PeerId) -> Result<(), String> {
-        let me = description.rank_of(me).ok_or("the epoch is not ours")?;
+        let me = description.rank_of(me).ok_or("this peer is not a member of the epoch")?;
         let host = description.members[me.index()].host;
         self.neighbours = description.members.iter().filter(|member| member.host == host).count();
         let membership = Membership {
@@ -125,14 +125,14 @@ impl DataPlane {
         self.executor.open_epoch(description.id, membership).map_err(|error| error.to_string())
     }
 
-    /// The epoch is over; what is left in it is aborted.
+    /// Closes an epoch. Its operations are aborted.
     pub(crate) fn close_epoch(&mut self, epoch: EpochId) {
         self.executor.close_epoch(epoch);
         self.medium.retire(epoch);
         self.plans.retain(|(of, ..), _| *of != epoch);
     }
 
-    /// Starts an operation, or gives its buffers back.
+    /// Starts an operation, or returns its buffers.
     pub(crate) fn start(
         &mut self,
         now: Time,
@@ -169,7 +169,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// The operation's result holds.
+    /// Commits an operation.
     pub(crate) fn commit(&mut self, op: OpId) {
         if self.executor.commit(op).is_err() {
             tracing::error!(%op, "committed without being done");
@@ -177,22 +177,22 @@ impl DataPlane {
         }
     }
 
-    /// The operation is void.
+    /// Aborts an operation.
     pub(crate) fn abort(&mut self, op: OpId) {
         self.executor.abort(op);
     }
 
-    /// The operation was decided without having been started here.
+    /// Records an operation that was decided without being started here.
     pub(crate) fn skip(&mut self, op: OpId) {
         self.executor.decided(op);
     }
 
-    /// What makes the links.
+    /// The mesh, which makes the links.
     pub(crate) fn mesh(&mut self) -> &mut Mesh {
         &mut self.mesh
     }
 
-    /// What the mesh has to tell.
+    /// The next event of the mesh.
     fn next_of_mesh(&mut self, now: Time) -> Option<PlaneEvent> {
         Some(match self.mesh.next_news()? {
             MeshNews::Up(peer, link) => {
@@ -200,7 +200,7 @@ impl DataPlane {
                 PlaneEvent::LinkUp { peer }
             }
             MeshNews::Failed(peer, why) => {
-                tracing::warn!(peer = peer.short(), why, "no link can be made");
+                tracing::warn!(peer = peer.short(), why, "failed to make a link");
                 PlaneEvent::NoLink { peer }
             }
             MeshNews::Visitor { peer, purpose, connection } => {
@@ -210,10 +210,10 @@ impl DataPlane {
     }
 
     fn link_up(&mut self, now: Time, peer: PeerId, link: Link) {
-        tracing::debug!(peer = peer.short(), shared = link.is_shared(), "a link is made");
+        tracing::debug!(peer = peer.short(), shared = link.is_shared(), "made a link");
         self.medium.add(peer, link);
         self.executor.handle_link_up(now, peer);
-        // What came on the heels of the handshake was read with it, or lies in memory.
+        // Arrivals may have been read with the handshake, or be in shared memory.
         self.unread.insert(peer);
     }
 
@@ -222,7 +222,7 @@ impl DataPlane {
         self.medium.has(peer)
     }
 
-    /// A link is given up. Says whether there was one.
+    /// Drops a link. Returns whether there was one.
     pub(crate) fn unlink(&mut self, peer: PeerId) -> bool {
         let had = self.medium.remove(peer);
         self.unread.remove(&peer);
@@ -233,32 +233,32 @@ impl DataPlane {
         had
     }
 
-    /// Shows the other end that we are alive.
+    /// Pings a member.
     pub(crate) fn ping(&mut self, peer: PeerId) {
         self.medium.send(peer, LinkMessage::Ping);
     }
 
-    /// When the other end last showed that it is alive.
+    /// When the last ping of a member arrived.
     pub(crate) fn pinged_at(&self, peer: PeerId) -> Option<Time> {
         self.pinged.get(&peer).copied()
     }
 
-    /// Tells a member that the group is over.
+    /// Tells a member that the group was aborted.
     pub(crate) fn tell_abort(&mut self, peer: PeerId, epoch: EpochId, cause: Cause) {
         self.medium.send(peer, LinkMessage::Abort { epoch, cause });
     }
 
-    /// Tells a member that we leave.
+    /// Tells a member that this one leaves.
     pub(crate) fn say_goodbye(&mut self, peer: PeerId, epoch: EpochId) {
         self.medium.send(peer, LinkMessage::Goodbye { epoch });
     }
 
-    /// Tells a member something, beside all operations.
+    /// Sends a note to a member.
     pub(crate) fn tell(&mut self, peer: PeerId, epoch: EpochId, topic: u64, text: String) {
         self.medium.send(peer, LinkMessage::Note { epoch, topic, text });
     }
 
-    /// A member that said goodbye is gone. What it sent can still be taken up.
+    /// A member that has left is disconnected. What it sent can still be used.
     pub(crate) fn deafen(&mut self, peer: PeerId) {
         self.unread.remove(&peer);
         self.medium.detach(peer);
@@ -279,7 +279,7 @@ impl DataPlane {
         self.executor.is_offered(op)
     }
 
-    /// Something can be done with a socket: whose link is to be read, if it belongs to one.
+    /// A socket is ready. Returns the member whose link must be read, if it belongs to one.
     pub(crate) fn handle_ready(&mut self, now: Time, token: Token) -> Option<PeerId> {
         match self.medium.peer_of(token) {
             Some(peer) => {
@@ -293,8 +293,7 @@ impl DataPlane {
         }
     }
 
-    /// Hands over what arrived on a link. Each frame is worked on while it is still in the cache, and what comes of
-    /// it leaves at once.
+    /// Processes what arrived on a link. Each frame is processed while it is in the cache, and the results are sent at once.
     pub(crate) fn read_link(&mut self, now: Time, from: PeerId) -> io::Result<()> {
         self.unread.remove(&from);
         for _ in 0..ARRIVALS_PER_TURN {
@@ -335,7 +334,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// A turn begins. The links that are to be read, of which the poller tells nothing.
+    /// Begins a turn. Returns the links to read that the poller does not report.
     pub(crate) fn begin_turn(&mut self) -> Vec<PeerId> {
         self.medium.cancel_sleep();
         let Self { medium, unread, .. } = self;
@@ -343,21 +342,21 @@ impl DataPlane {
         unread.iter().copied().collect()
     }
 
-    /// Whether something has come of which the poller tells nothing.
+    /// Whether something has arrived that the poller does not report.
     pub(crate) fn has_input(&self) -> bool {
         self.has_unread() || self.medium.ready_shared().next().is_some()
     }
 
-    /// From now on the poller tells of all that comes. Says whether something has come already: then nobody may sleep.
+    /// Has the poller report all arrivals. Returns whether there are some already: then the thread must not sleep.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
-        // What waited for company goes alone. A link that is broken is found so in the next turn.
+        // Deferred messages are sent now. The next turn detects a broken link.
         self.medium.hurry();
         let _ = self.medium.flush();
-        // If a put left just now, an operation may be at its end, and nothing else would tell of it.
+        // A put that has just left may complete an operation.
         self.medium.prepare_sleep() | self.has_unread() | self.medium.has_flushed()
     }
 
-    /// What is about to come, and worth looking for.
+    /// What may arrive soon, and is worth spinning for.
     pub(crate) fn expects(&self) -> Expected {
         let ranks = self.neighbours.max(self.medium.local_count() + 1);
         if self.running.is_empty() || ranks > cores() {
@@ -369,12 +368,12 @@ impl DataPlane {
         }
     }
 
-    /// Whether there is a core that no rank of this host needs.
+    /// Whether this host has more cores than ranks.
     pub(crate) fn has_spare_core(&self) -> bool {
         self.neighbours.max(self.medium.local_count() + 1) < cores()
     }
 
-    /// How many links go through memory.
+    /// The number of links that use shared memory.
     pub(crate) fn shared_links(&self) -> usize {
         self.medium.shared_count()
     }
@@ -384,7 +383,7 @@ impl DataPlane {
         !self.unread.is_empty()
     }
 
-    /// Lets mesh and executor do all that they can do now. What came of it is to be asked for.
+    /// Does everything that mesh and executor can do now. Returns the next event.
     pub(crate) fn pump(&mut self, now: Time) -> Option<PlaneEvent> {
         loop {
             if let Some(event) = self.next_of_mesh(now) {
@@ -392,8 +391,7 @@ impl DataPlane {
             }
             self.executor.poll(now, &mut self.medium);
             if let Some(peer) = self.flush(now) {
-                // What its other end said before counts, but for one that talks for ever. A stream that was read to its
-                // end says so once, without a look.
+                // What the other end sent before counts, up to a limit. A stream reports its end once, without a read.
                 let (mut looks, mut turns) = (2, 0..LAST_TURNS_MAX);
                 while looks > 0 && turns.next().is_some() {
                     if self.read_link(now, peer).is_err() || !self.unread.contains(&peer) {
@@ -405,7 +403,7 @@ impl DataPlane {
                 } else {
                     self.unlink(peer);
                 }
-                self.said.push_back(PlaneEvent::LinkLost { peer, why: "nothing can be sent on it".into() });
+                self.said.push_back(PlaneEvent::LinkLost { peer, why: "sending failed".into() });
             }
             if let Some(event) = self.executor.poll_event() {
                 if let Some(event) = self.told(event) {
@@ -417,7 +415,7 @@ impl DataPlane {
         }
     }
 
-    /// Sends what can be sent; a link that broke in doing so.
+    /// Sends what can be sent now. Returns a link that broke.
     fn flush(&mut self, now: Time) -> Option<PeerId> {
         let broken = self.medium.flush();
         while let Some(ticket) = self.medium.next_flushed() {
@@ -437,7 +435,7 @@ impl DataPlane {
                 PlaneEvent::Released { op, buffers: workspace.retire(&mut self.pool) }
             }
             ExecutorEvent::Mismatch { op, peer } => PlaneEvent::Mismatch { op, peer },
-            // Whoever told us of the loss gives up what ran over the link.
+            // The driver, which reported the loss, aborts the operations on the link.
             ExecutorEvent::LinkLost { .. } => return None,
             ExecutorEvent::Stalled { peer, direction } => PlaneEvent::Stalled { peer, direction },
             ExecutorEvent::Violation { peer, why } => {
@@ -447,12 +445,12 @@ impl DataPlane {
         })
     }
 
-    /// Operations that have not let go of their memory.
+    /// Operations that may still access their memory.
     pub(crate) fn in_flight(&self) -> usize {
         self.executor.in_flight()
     }
 
-    /// After which time something is due, here or at one of these times.
+    /// How long there is until something is due, here or at one of these times.
     pub(crate) fn next_timeout<const N: usize>(
         &self,
         clock: &Clock,
@@ -477,7 +475,7 @@ impl DataPlane {
     }
 }
 
-/// Cores that this process may use.
+/// The number of cores that this process may use.
 fn cores() -> usize {
     static CORES: LazyLock<usize> =
         LazyLock::new(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));

@@ -209,3 +209,50 @@ impl Uplink {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfold_fabric::clock::Clock;
+    use ringfold_fabric::listener::Listener;
+    use ringfold_fabric::poller::Readiness;
+    use ringfold_proto::hello::Hello;
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    #[test]
+    fn a_stranger_at_one_address_does_not_fail_the_dial_of_a_slow_master() {
+        let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+        let poller = Arc::new(Poller::new().unwrap());
+        let mut master = Listener::bind_one("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
+        let addresses = vec![stranger.local_addr().unwrap(), master.address()];
+        let serving = std::thread::spawn(move || {
+            let (mut stream, _) = stranger.accept().unwrap();
+            stream.write_all(b"HTTP/1.1 400 Bad Request").unwrap();
+            stream
+        });
+        let mut uplink = Uplink::new("master", addresses, "", PeerId(1), &poller);
+        let (clock, mut ready) = (Clock::start(), Readiness::default());
+        let end = Instant::now() + Duration::from_secs(30);
+        uplink.dial(clock.now());
+        let event = loop {
+            assert!(Instant::now() < end, "no outcome");
+            poller.wait(&mut ready, Duration::from_millis(10)).unwrap();
+            uplink.handle_ready(clock.now());
+            if let Some(event) = uplink.next_news() {
+                break event;
+            }
+            // The master does not answer before the stranger has.
+            if matches!(&uplink.state, State::Dialing(dialer) if dialer.failures().is_empty()) {
+                continue;
+            }
+            for token in ready.tokens().filter(|token| !uplink.owns(*token)) {
+                let identity = Identity::new(PeerId(0), RunId(7));
+                master.handle_ready(clock.now(), token, identity, &|_: &Hello| Ok(Secret::token("")));
+            }
+        };
+        assert!(matches!(event, UplinkNews::Connected(_, RunId(7))));
+        drop(serving.join().unwrap());
+    }
+}

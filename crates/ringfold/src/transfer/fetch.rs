@@ -34,8 +34,8 @@ pub(super) struct FetchOrder {
 /// The fetch of one assignment.
 pub(super) struct Fetch {
     number: u64,
-    /// The names of entries in requests.
-    names: HashMap<usize, Name>,
+    /// Requests for no leaves, by entry.
+    requests: HashMap<usize, Request>,
     plan: Mutex<FetchPlan>,
     /// Parts came back, sources were lost, or it has ended.
     changed: Condvar,
@@ -44,13 +44,6 @@ pub(super) struct Fetch {
     counts: Arc<Counts>,
     /// Taken by the thread that reports.
     done: Mutex<Option<Done>>,
-}
-
-struct Name {
-    key: String,
-    dtype: DType,
-    count: u64,
-    hash: u128,
 }
 
 /// How fetching from a source ended, if not by an error.
@@ -70,18 +63,18 @@ impl Fetch {
         (connect, done, counts): (Connect, Done, Arc<Counts>),
         possible: bool,
     ) -> Arc<Self> {
-        let name = |o: &FetchOrder| {
+        let request = |o: &FetchOrder| {
             let (key, dtype, count, hash) = (o.key.clone(), o.dtype, o.count, o.target);
-            (o.entry, Name { key, dtype, count, hash })
+            (o.entry, Request { key, dtype, count, hash, first_leaf: 0, leaves: 0 })
         };
-        let names = orders.iter().map(name).collect();
+        let requests = orders.iter().map(request).collect();
         let mut plan = FetchPlan::new(orders, &sources);
         if !possible {
             plan.outcome = Some(false);
         }
         let fetch = Arc::new(Self {
             number,
-            names,
+            requests,
             plan: Mutex::new(plan),
             changed: Condvar::new(),
             connections: ActiveConnections::new(usize::MAX),
@@ -236,9 +229,8 @@ impl Fetch {
     }
 
     fn request(&self, part: &Part) -> Request {
-        let Name { key, dtype, count, hash } = &self.names[&part.entry];
         let (first_leaf, leaves) = part.missing_leaves();
-        Request { key: key.clone(), dtype: *dtype, count: *count, hash: *hash, first_leaf, leaves }
+        Request { first_leaf, leaves, ..self.requests[&part.entry].clone() }
     }
 
     /// Reads the answer into the part. Returns whether the source holds it.
