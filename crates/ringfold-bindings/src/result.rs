@@ -8,7 +8,6 @@ use ringfold::{Error, FailureKind};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub enum ResultCode {
-    /// The call succeeded.
     Success = 0,
     /// `pcclInit` was not called.
     NotInitialized = 1,
@@ -18,7 +17,6 @@ pub enum ResultCode {
     InvalidArgument = 3,
     /// The call is invalid in this state.
     InvalidUsage = 4,
-    /// A collective needs two peers.
     TooFewPeers = 5,
     /// The master cannot be reached, or this peer is not a member.
     MasterConnectionFailed = 6,
@@ -26,13 +24,9 @@ pub enum ResultCode {
     RankConnectionFailed = 7,
     /// A collective was aborted for the whole group.
     RankConnectionLost = 8,
-    /// No peer offers the shared state.
     NoSharedStateAvailable = 9,
-    /// Operations must be awaited first.
     PendingAsyncOps = 10,
-    /// The vote on the topology failed.
     UpdateTopologyFailed = 11,
-    /// The vote on the optimisation failed.
     TopologyOptimizationFailed = 12,
     /// The shared state was rejected, or the vote on it failed.
     SharedStateSyncFailed = 13,

@@ -231,23 +231,11 @@ fn check_outcome(outcome: &Outcome) -> Result<(), LimitExceeded> {
 }
 
 fn check_cause(cause: &Cause) -> Result<(), LimitExceeded> {
-    let waiting = |WaitingPeer { who, call }: &WaitingPeer| {
-        check_name(&who.name)?;
-        check_text(call)
-    };
+    let waiting = |peer: &WaitingPeer| check_name(&peer.who.name).and_then(|()| check_text(&peer.call));
     match cause {
-        Cause::PeerLost { who, how } => {
-            check_name(&who.name)?;
-            check_departure(how)
-        }
-        Cause::LinkLost { from, to } => {
-            check_name(&from.name)?;
-            check_name(&to.name)
-        }
-        Cause::Mismatch { one, other } => {
-            waiting(one)?;
-            waiting(other)
-        }
+        Cause::PeerLost { who, how } => check_name(&who.name).and_then(|()| check_departure(how)),
+        Cause::LinkLost { from, to } => check_name(&from.name).and_then(|()| check_name(&to.name)),
+        Cause::Mismatch { one, other } => waiting(one).and_then(|()| waiting(other)),
         Cause::Timeout { waited_for } => {
             check_peers(waited_for)?;
             waited_for.iter().try_for_each(|PeerName { name, .. }| check_name(name))

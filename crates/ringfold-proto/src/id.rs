@@ -4,59 +4,42 @@
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal) => {
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident($inner:ty), $format:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
         pub struct $name(pub $inner);
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, $format, self.0)
             }
         }
-    };
+    )*};
 }
 
-id!(
+ids! {
     /// A peer during one membership: random, chosen by the peer, never reused.
-    PeerId(u128), "peer-{:032x}"
-);
-id!(
+    PeerId(u128), "peer-{:032x}";
     /// A run. A restarted master does not know it, so members are identified by their epochs.
-    RunId(u128), "run-{:032x}"
-);
-id!(
+    RunId(u128), "run-{:032x}";
     /// A peer group. Its members reduce together and share one state.
-    GroupId(u32), "group {}"
-);
-id!(
+    GroupId(u32), "group {}";
     /// One master process: random, so that nothing from before a restart is mistaken for new.
-    Incarnation(u64), "{:016x}"
-);
-id!(
+    Incarnation(u64), "{:016x}";
     /// The user's number of a sequence of collectives.
-    Tag(u64), "tag {}"
-);
-id!(
+    Tag(u64), "tag {}";
     /// The number of operations of this tag that were decided before in this epoch.
-    Seq(u64), "seq {}"
-);
-id!(
+    Seq(u64), "seq {}";
     /// A member's position in its group's member order.
-    Rank(u16), "rank {}"
-);
-id!(
+    Rank(u16), "rank {}";
     /// A connection, numbered by the driver and never reused.
-    ConnId(u64), "connection {}"
-);
-id!(
+    ConnId(u64), "connection {}";
     /// The version of a group's shared state.
-    Revision(u64), "revision {}"
-);
-id!(
+    Revision(u64), "revision {}";
     /// A call of a user.
-    CallId(u64), "call {}"
-);
+    CallId(u64), "call {}";
+}
 
 impl Rank {
     /// The rank as an index into a per-rank table.

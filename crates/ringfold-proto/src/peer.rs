@@ -3,6 +3,7 @@
 //! A driver passes in calls, messages and lost connections, and carries out the actions of [`Peer::poll_action`]: messages
 //! to the master, links to neighbours, operations of the executor, fetches of shared state. Each call ends with exactly
 //! one [`PeerAction::Complete`].
+#![allow(missing_docs)] // Fields are named for what they hold.
 
 mod calls;
 mod epochs;
@@ -35,31 +36,26 @@ pub struct PeerConfig {
     pub peer: PeerId,
     /// What it states when it joins.
     pub join: Join,
-    /// Deadlines and intervals.
     pub timing: Timing,
 }
 
 /// The result of a successful call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
-    /// The peer is a member.
     Connected,
     /// The topology is updated, or optimised.
     Topology,
     /// Whether peers are pending.
     Pending(bool),
-    /// The shared state has this revision.
     Synced(Revision),
-    /// The collective is committed.
+    /// The collective is committed by so many members.
     Reduced {
-        /// Members of the epoch that it ran in.
         world: u32,
     },
 }
 
 /// What the driver has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // Fields are named for what they hold.
 pub enum PeerAction {
     /// Connect to the master; report with [`Peer::handle_connected`] or [`Peer::handle_dial_failed`].
     DialMaster,
