@@ -1,25 +1,25 @@
 //! Shared memory in which the ranks of one host work together.
 //!
-//! Each rank has a ring of *slots* which it alone writes. Work goes in *rounds*: in round k a rank may fill its slot
-//! number k modulo the depth, announce it, and read the slots of others. A slot is filled again only when every rank
-//! has said that it needs the earlier round no more. Ranks take a [`Seat`] to do so. There are no messages and no
-//! locks: a round of a few bytes moves one cache line from each writer to each reader.
+//! Each rank is an [`ArenaMember`] with a ring of *slots* that only it writes. Work proceeds in *rounds*: in round k a
+//! rank may fill its slot k modulo the depth, announce it, and read the slots of others. A slot is filled again when
+//! every rank has released the earlier round. There are no messages and no locks: a round of a few bytes moves one
+//! cache line from each writer to each reader.
 //!
-//! What others write is never believed: no offset, length or number of a rank that this process uses comes from
-//! shared memory. Whoever breaks the rules spoils results, and makes others wait until their deadline.
+//! No offset, length or rank number that this process uses comes from shared memory. A rank that breaks the protocol
+//! can corrupt results, and make others wait until their deadline.
 
 mod geometry;
+mod member;
 mod ranks;
-mod seat;
 mod wait;
 
 pub use geometry::Geometry;
+pub use member::{ArenaMember, Fill, OtherSlots, StepSlots};
 pub use ranks::Ranks;
-pub use seat::{Desk, Fill, Others, Seat};
 pub use wait::{Need, Stop};
 
 use crate::segment::{Segment, Ticket};
-use crate::waiter::sleep::Bell as _;
+use crate::waiter::sleep::WakeWord as _;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ringfold_proto::id::Rank;
@@ -32,24 +32,23 @@ pub struct Arena {
     geometry: Geometry,
 }
 
-/// Why an arena can't be used any more.
+/// Why an arena was aborted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Abort {
-    /// Who gave it up.
+    /// The rank that aborted it.
     pub by: Rank,
-    /// Why, in words; empty if its process ended before it could say.
+    /// Why; empty if its process ended before it was written.
     pub why: String,
 }
 
-/// The abort word while the reason is still being written.
+/// Set in the abort word while the reason is being written.
 const ABORT_UNEXPLAINED: u64 = 1 << 32;
 
 impl Arena {
-    /// A new arena, with all its memory there already.
+    /// Creates an arena, with all its memory allocated.
     pub fn create(geometry: Geometry) -> io::Result<Self> {
         if !geometry.is_sound() {
-            let words = format!("there can't be an arena of {geometry:?}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("invalid arena {geometry:?}")));
         }
         let arena = Self { segment: Segment::create(geometry.bytes(), true)?, geometry };
         arena.segment.populate();
@@ -59,23 +58,23 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The arena of a ticket, if it has the geometry that this rank counts on.
+    /// Opens the arena of a ticket, if it has this geometry.
     pub fn open(ticket: &Ticket, geometry: Geometry) -> io::Result<Self> {
         let refusal = |words: &str| io::Error::new(io::ErrorKind::InvalidData, words);
         if !geometry.is_sound() || ticket.bytes != geometry.bytes() as u64 {
-            return Err(refusal("the arena has another size"));
+            return Err(refusal("invalid arena: its size differs"));
         }
         let arena = Self { segment: Segment::open(ticket)?, geometry };
         arena.segment.populate();
         for (index, value) in described(geometry).into_iter().enumerate() {
             if arena.word(geometry::GEOMETRY_AT + index * 8).load(Ordering::Acquire) != value {
-                return Err(refusal("the arena has another geometry"));
+                return Err(refusal("invalid arena: its geometry differs"));
             }
         }
         Ok(arena)
     }
 
-    /// What others open the arena with.
+    /// What other processes need to open it.
     pub fn ticket(&self) -> Ticket {
         self.segment.ticket()
     }
@@ -85,17 +84,17 @@ impl Arena {
         self.geometry
     }
 
-    /// The seat of a rank; `None` if it was ever taken.
-    pub fn seat(self: &Arc<Self>, me: Rank) -> Option<Seat> {
+    /// Joins as a rank; `None` if a process has done so before.
+    pub fn join(self: &Arc<Self>, me: Rank) -> Option<ArenaMember> {
         if me.index() >= self.geometry.world {
             return None;
         }
-        let seated = self.word(self.geometry.seated_at(me.index()));
-        seated.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        Some(Seat::new(self.clone(), me))
+        let joined = self.word(self.geometry.joined_at(me.index()));
+        joined.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        Some(ArenaMember::new(self.clone(), me))
     }
 
-    /// Gives the arena up for all ranks, and wakes whoever sleeps. The first reason is the one that stays.
+    /// Aborts the arena for all ranks, and wakes those that sleep. The first reason is kept.
     pub fn abort(&self, by: Rank, why: &str) {
         let word = self.word(geometry::ABORT_AT);
         let named = u64::from(by.0) + 1;
@@ -112,13 +111,13 @@ impl Arena {
             self.word(geometry::REASON_BYTES_AT).store(bytes as u64, Ordering::Relaxed);
             word.store(named, Ordering::SeqCst);
         }
-        // Also if it was given up before: whoever did so may have died before it rang.
+        // Also if it was aborted before: that process may have died before it woke the others.
         for rank in 0..self.geometry.world {
-            self.bell(rank).ring();
+            self.wake_word(rank).wake_all();
         }
     }
 
-    /// Why the arena was given up, if it was.
+    /// Why it was aborted, if it was.
     pub fn aborted(&self) -> Option<Abort> {
         let word = self.word(geometry::ABORT_AT).load(Ordering::SeqCst);
         if word == 0 {
@@ -138,8 +137,8 @@ impl Arena {
         Some(Abort { by, why: String::from_utf8_lossy(&text).into_owned() })
     }
 
-    /// All ranks have come to this point, as the caller has seen: fixes that, unless it was [sealed](Self::seal) before.
-    /// Whether it is fixed is the same for all ranks, whenever they ask and whoever dies.
+    /// The caller has seen that all ranks have reached this point: records that, unless the arena was [sealed](Self::seal)
+    /// before. Returns whether it is recorded, which is the same for all ranks, at any time and after any death.
     pub fn settle(&self, point: u64) -> bool {
         let word = self.word(geometry::SETTLED_AT);
         let mut seen = word.load(Ordering::SeqCst);
@@ -157,28 +156,28 @@ impl Arena {
         }
     }
 
-    /// No further point is fixed from now on. The last one that was.
+    /// Records no further point from now on. Returns the last one that was recorded.
     pub fn seal(&self) -> u64 {
         self.word(geometry::SETTLED_AT).fetch_or(1, Ordering::SeqCst) >> 1
     }
 
-    /// Who has left. Nobody comes back.
+    /// The ranks that have left. None comes back.
     pub fn left(&self) -> Ranks {
         Ranks(self.word(geometry::LEFT_AT).load(Ordering::SeqCst))
     }
 
-    /// Whether it was given up.
+    /// Whether it was aborted.
     #[inline]
     pub fn is_aborted(&self) -> bool {
         self.word(geometry::ABORT_AT).load(Ordering::Relaxed) != 0
     }
 
     /// What a rank blocks on.
-    fn bell(&self, rank: usize) -> &AtomicU32 {
-        self.segment.bytes().half_word(self.geometry.bell_at(rank))
+    fn wake_word(&self, rank: usize) -> &AtomicU32 {
+        self.segment.bytes().half_word(self.geometry.wake_word_at(rank))
     }
 
-    /// A word of the lines that are not payload.
+    /// A word that is not payload.
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         self.segment.bytes().word(at)

@@ -10,7 +10,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Begins a little after zero, so that nothing is mistaken for "never".
+    /// Starts a little after zero, which may mean "never".
     pub fn start() -> Self {
         Self { origin: Instant::now() - core::time::Duration::from_millis(1) }
     }

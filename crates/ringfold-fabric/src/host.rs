@@ -1,36 +1,36 @@
-//! Which processes may share memory.
+//! Which processes are on one host, and may share memory.
 
 use crate::random;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 
-/// A number that processes share if they run on one system, in one network namespace, for one user: then shared memory
-/// is worth a try. Where that can't be found out, it is a number that nobody else has.
+/// A number that is equal for processes of one system, network namespace and user, which may try to share memory. If it
+/// cannot be determined, it is unique.
 pub fn host_id() -> u64 {
     identity().unwrap_or_else(|error| {
-        tracing::debug!(%error, "it can't be found out which host this is; memory is shared with nobody");
+        tracing::debug!(%error, "cannot identify this host: shared memory is not used");
         nobodys()
     })
 }
 
-/// A number that nobody else has: for whoever does not want to share memory.
+/// A unique number, for processes that do not share memory.
 pub fn nobodys() -> u64 {
-    // Without chance, the time and the process make one that is most likely alone.
+    // Without randomness, time and process id are most likely unique.
     random::bytes().map(u64::from_le_bytes).unwrap_or_else(|_| {
         let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         mix(since.as_nanos() as u64, u64::from(std::process::id()))
     })
 }
 
-/// Whether the environment lets processes of one host share memory: unless `RINGFOLD_SHARED_MEMORY` is 0, it does.
+/// Whether processes of one host may share memory: unless `RINGFOLD_SHARED_MEMORY` is 0.
 pub fn may_share() -> bool {
     std::env::var_os("RINGFOLD_SHARED_MEMORY").is_none_or(|value| value != "0")
 }
 
-/// The addresses that packets to elsewhere would come from. Nothing is sent to find that out.
+/// The source addresses of packets to other hosts. Nothing is sent to find them.
 pub fn outward_addresses() -> Vec<IpAddr> {
-    // Both are addresses for examples, which nobody has.
+    // Both are reserved for documentation.
     let elsewhere = [
         (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))),
         (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))),
@@ -52,7 +52,7 @@ fn identity() -> io::Result<u64> {
     Ok(mix(mix(mix(host, network.dev()), network.ino()), u64::from(user)))
 }
 
-/// Each bit of both comes through in all bits.
+/// Mixes two numbers: each bit of both affects all bits.
 fn mix(left: u64, right: u64) -> u64 {
     let mut mixed = (left ^ right).wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -65,14 +65,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_knows_itself_again_and_nobody_is_nobody_else() {
+    fn the_host_id_is_stable_and_unique_numbers_differ() {
         assert_eq!(host_id(), host_id());
         assert_ne!(nobodys(), nobodys());
         assert_ne!(nobodys(), host_id());
     }
 
     #[test]
-    fn what_differs_in_any_part_is_another_host() {
+    fn a_difference_in_any_part_is_another_host() {
         let id = |parts: [u64; 4]| parts.into_iter().fold(0, mix);
         let one = id([1, 2, 3, 4]);
         for other in [[0, 2, 3, 4], [1, 0, 3, 4], [1, 2, 0, 4], [1, 2, 3, 0], [2, 1, 3, 4], [1, 2, 4, 3]] {

@@ -6,7 +6,6 @@ compile_error!("only little-endian platforms are supported");
 
 pub mod arena;
 mod arrival;
-pub mod bells;
 pub mod channel;
 pub mod clock;
 mod closing;
@@ -32,6 +31,7 @@ pub mod shared_bytes;
 pub mod shared_link;
 pub mod shared_memory;
 mod shared_ring;
+pub mod signal_counters;
 pub mod slots;
 mod transport;
 pub mod waiter;

@@ -12,13 +12,13 @@ pub const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Connections that may be in their handshake at once, at one listener. More wait in its backlog.
 pub const HANDSHAKES_MAX: usize = 256;
 
-/// How long a handshake is left alone where too many are under way and its address has most of them.
+/// How long a handshake may take where too many are in progress and its address has most of them.
 pub const CROWDING_MAX: Duration = Duration::from_millis(500);
 
-/// How long nothing is accepted after the system had no descriptor left for a connection.
+/// How long nothing is accepted after the process ran out of file descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections that may be sending their last words at once; beyond that the oldest is cut.
+/// Connections that may be closing at once; beyond that the oldest is cut.
 pub const CLOSING_MAX: usize = 256;
 
 /// How long the host at the other end of a connection may answer nothing, by default.
@@ -47,7 +47,7 @@ pub fn unreachable_after() -> Duration {
     *FOUND
 }
 
-/// Connections that may wait at a listener until someone looks; the system may allow fewer.
+/// Connections that may wait in a listener's backlog; the system may allow fewer.
 pub const BACKLOG: i32 = 2048;
 
 /// Connections that are taken from a listener in one turn.
@@ -56,29 +56,28 @@ pub const ACCEPTS_PER_TURN: usize = 32;
 /// Streams that a link may have.
 pub const STREAMS_MAX: u16 = 64;
 
-/// Frames of a link that may be ahead of their turn, per stream.
+/// Early frames of a link, per stream.
 pub const EARLY_FRAMES_PER_STREAM_MAX: usize = 64;
 
-/// Bytes that may wait to be sent on one socket. Data is bounded by credit and stays far below this; whoever
-/// falls so far behind with anything else is given up.
+/// Bytes that may be queued on one socket. Data is bounded by credit and stays far below this.
 pub const QUEUED_BYTES_MAX: usize = 256 << 20;
 
 /// Pieces that one write takes at most.
 pub const PIECES_PER_WRITE: usize = 32;
 
-/// Arrivals of one link that are handed over before others get their turn.
+/// Arrivals of one link that are delivered before other links are read.
 pub const ARRIVALS_PER_TURN: usize = 64;
 
 /// Bytes of unused slot memory that are kept.
 pub const SPARE_SLOT_BYTES_MAX: usize = 64 << 20;
 
-/// How long the last words of a connection may take.
+/// How long closing a connection may take.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// The pause between two attempts to make a link.
 pub const REDIAL_PAUSE: Duration = Duration::from_millis(25);
 
-/// How long the side that is to dial has, before the other side tries too.
+/// How long the side that has to dial may take before the other side dials, too.
 pub const DIAL_HEAD_START: Duration = Duration::from_millis(300);
 
 /// How long one direction of a probe is measured at most, from the first byte that arrives.
@@ -87,13 +86,13 @@ pub const PROBE_MEASURE_MAX: Duration = Duration::from_millis(400);
 /// How long one direction of a probe is measured at least.
 pub const PROBE_MEASURE_MIN: Duration = Duration::from_millis(80);
 
-/// How long one direction of a probe may take altogether, with the way there and back.
+/// How long one direction of a probe may take, round trip included.
 pub const PROBE_DIRECTION_MAX: Duration = Duration::from_millis(1200);
 
 /// Bytes that a probe sends in one direction at most.
 pub const PROBE_BYTES_MAX: u64 = 1 << 33;
 
-/// Payload bytes of one frame of a channel; an abort goes out behind the one that has begun.
+/// Payload bytes of one frame of a channel; an abort waits for the frame that has begun.
 pub const CHANNEL_FRAME_BYTES_MAX: usize = 256 * 1024;
 
 /// Puts and signals that may be queued on one connection.
@@ -105,42 +104,42 @@ pub const CHANNELS_MAX: usize = 4096;
 /// Bytes of the reason of an abort.
 pub const ABORT_REASON_BYTES_MAX: usize = 1024;
 
-/// Bytes that one turn of a connection moves in each direction before others get theirs.
+/// Bytes that one turn of a connection moves in each direction before other connections get theirs.
 pub const CHANNEL_TURN_BYTES: usize = 4 << 20;
 
-/// Bytes that a connection's system buffers may hold before they are under way: what an abort waits for.
+/// Unsent bytes in the system's buffers of a connection, which an abort has to wait for.
 pub const UNSENT_BYTES_MAX: u32 = 512 * 1024;
 
-/// How long nobody may have waited on an endpoint before its thread takes the sockets over.
+/// How long the background thread of an endpoint pauses after a caller has waited.
 pub const PROGRESS_GRACE: Duration = Duration::from_millis(1);
 
-/// Bytes of one segment of shared memory.
+/// Bytes of the largest segment of shared memory.
 pub const SEGMENT_BYTES_MAX: usize = 4 << 30;
 
 /// Bytes of the ring of records, in each direction of a link through memory.
 pub const SHARED_RING_BYTES: usize = 64 * 1024;
 
-/// Payloads up to this size travel in the record itself.
+/// Payloads up to this size lie in the record itself.
 pub const SHARED_INLINE_BYTES_MAX: usize = 1024;
 
-/// Payloads that do not are put into cells of this size, several in a row if need be.
+/// Larger payloads are put into adjacent cells of this size.
 pub const SHARED_CELL_BYTES: usize = 32 * 1024;
 
 /// Cells in each direction of a link through memory; one bit each of a word.
 pub const SHARED_CELLS: usize = 64;
 
-/// Frames may stay in the first so many cells until they have been used. From those behind they are taken out at
-/// once, so that there is always room for the next one, whatever waits.
+/// Payloads may stay in the first so many cells. From the others they are copied at once, so that there is always room
+/// for the next one.
 pub const SHARED_CELLS_HELD_MAX: usize = 48;
 
 /// Reads of input that is discarded, between two looks at the deadline of closing.
 pub const READS_PER_CLOSE: usize = 64;
 
-/// How often a link that is being closed looks whether its last words were taken.
+/// How often a link that is being closed is polled.
 pub const FAREWELL_PAUSE: Duration = Duration::from_micros(200);
 
 /// The longest that a reactor sleeps when nothing is due.
 pub const IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// How often a reactor's background thread looks whether callers that wait still need no help.
+/// How often a reactor's background thread checks whether callers still wait.
 pub const STAND_BY: Duration = Duration::from_millis(10);

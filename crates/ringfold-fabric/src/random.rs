@@ -3,14 +3,14 @@
 use ringfold_proto::hello::Nonce;
 use std::io;
 
-/// So many random bytes.
+/// Random bytes.
 pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(format!("no randomness: {error}")))?;
     Ok(bytes)
 }
 
-/// A number that nobody else has.
+/// A unique number.
 pub fn id() -> io::Result<u128> {
     bytes().map(u128::from_le_bytes)
 }

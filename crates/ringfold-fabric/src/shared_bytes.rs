@@ -1,16 +1,14 @@
 //! Bytes that another process may read and write at any time.
 //!
-//! Rust's references promise that nobody else writes what they refer to, and no process can promise that for another one.
-//! So shared memory is never referred to: it is copied from and to, or used as atomics. What is decided by, is copied out
-//! first, and the copy is checked.
+//! A Rust reference promises that nobody else writes its target, and no process can promise that for another one. So
+//! shared memory is copied, or used as atomics. Bytes that something is decided by are copied first, and then checked.
 //!
-//! Payloads are the exception, since a copy would cost as much as what is done with them. Where the protocol between
-//! the processes says that nobody writes (a slot that was announced and not released, cells that were handed over), the
-//! `assume_` methods give a reference. A process that breaks the protocol, by a bug or by intent, changes bytes under the
-//! reference. By the letter of the language that is undefined behaviour. In effect the kernels that read them compute with
-//! other numbers: each bit pattern is a value of each element type, no length, offset or branch depends on a payload, and
-//! the code that reads it is compiled apart from the code that decides. A process that may map the memory belongs to the
-//! same user and could harm this one in simpler ways.
+//! Payloads are the exception, since a copy would cost as much as the work on them. Where the protocol says that nobody
+//! writes (an announced slot that was not released, cells that were sent), the `assume_` methods return a reference. If
+//! a process breaks the protocol, bytes change under the reference, which is undefined behaviour by the letter of the
+//! language. In effect the kernels compute with other numbers: each bit pattern is a value of each element type, and no
+//! length, offset or branch depends on a payload. A process that can map the memory belongs to the same user, and has
+//! simpler ways to do harm.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -34,7 +32,7 @@ impl<'a> SharedBytes<'a> {
         Self { start, bytes, owner: PhantomData }
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub fn len(self) -> usize {
         self.bytes
     }
@@ -49,10 +47,10 @@ impl<'a> SharedBytes<'a> {
         self.start.as_ptr()
     }
 
-    /// Some of them.
+    /// A part of them.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the range is not within them.
     #[inline]
     #[must_use]
     pub fn part(self, range: Range<usize>) -> Self {
@@ -73,7 +71,7 @@ impl<'a> SharedBytes<'a> {
     #[inline]
     pub fn copy_to(self, into: &mut [u8]) {
         assert_eq!(self.bytes, into.len());
-        // SAFETY: the bytes are mapped. What another process writes at the same time comes out as some of both.
+        // SAFETY: the bytes are mapped. If another process writes at the same time, the copy is a mixture.
         unsafe { core::ptr::copy(self.as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 
@@ -94,7 +92,7 @@ impl<'a> SharedBytes<'a> {
     /// If there is none there.
     #[inline]
     pub fn word(self, at: usize) -> &'a AtomicU64 {
-        // SAFETY: the place has room for it and is aligned. It is only ever used as an atomic, or copied.
+        // SAFETY: it is within the bytes and aligned, and is only used as an atomic, or copied.
         unsafe { &*self.aligned(at, size_of::<u64>()).cast() }
     }
 
@@ -121,7 +119,7 @@ impl<'a> SharedBytes<'a> {
         place
     }
 
-    /// The bytes themselves: payload that nobody writes, if all keep to the protocol.
+    /// A reference to payload that by the protocol nobody writes.
     ///
     /// # Safety
     /// For `'a`, no thread of this process writes them. By the protocol no other process does, and nothing is decided by
@@ -132,7 +130,7 @@ impl<'a> SharedBytes<'a> {
         unsafe { core::slice::from_raw_parts(self.as_ptr(), self.bytes) }
     }
 
-    /// The bytes themselves, to be written: payload that nobody else reads or writes, if all keep to the protocol.
+    /// A reference to payload that by the protocol nobody else reads or writes.
     ///
     /// # Safety
     /// For `'a`, nothing else in this process uses them. By the protocol no other process does, and nothing is decided by
@@ -144,8 +142,7 @@ impl<'a> SharedBytes<'a> {
     }
 }
 
-// SAFETY: it is used like a reference to atomics: all that can be done with it is fit for many threads and processes, or
-// asks its caller for a promise.
+// SAFETY: it is like a reference to atomics: what it offers is fit for many threads and processes, or unsafe.
 unsafe impl Send for SharedBytes<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for SharedBytes<'_> {}
@@ -157,63 +154,4 @@ impl fmt::Debug for SharedBytes<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use core::sync::atomic::Ordering;
-
-    fn with<R>(user: impl FnOnce(SharedBytes<'_>) -> R) -> R {
-        let mut memory = [AtomicU64::new(0), AtomicU64::new(0)];
-        let start = NonNull::from(&mut memory).cast();
-        // SAFETY: the words live until the user is done, and nobody else uses them.
-        user(unsafe { SharedBytes::new(start, 16) })
-    }
-
-    #[test]
-    fn bytes_are_copied_and_words_are_seen_by_all() {
-        with(|shared| {
-            shared.part(3..6).copy_from(&[1, 2, 3]);
-            let mut all = [9; 16];
-            shared.copy_to(&mut all);
-            assert_eq!(all[..8], [0, 0, 0, 1, 2, 3, 0, 0]);
-            shared.word(8).store(u64::MAX, Ordering::Relaxed);
-            assert_eq!(shared.half_word(12).load(Ordering::Relaxed), u32::MAX);
-            std::thread::scope(|scope| {
-                scope.spawn(|| shared.word(0).store(7, Ordering::Release));
-                while shared.word(0).load(Ordering::Acquire) != 7 {
-                    std::thread::yield_now();
-                }
-            });
-            // SAFETY: nobody else uses the bytes now.
-            assert_eq!(unsafe { shared.part(12..14).assume_unwritten() }, [255, 255]);
-            // SAFETY: as above.
-            let last = unsafe { shared.part(15..16).assume_exclusive() };
-            last[0] = 1;
-            assert_eq!(shared.word(8).load(Ordering::Relaxed).to_ne_bytes()[7], 1);
-        });
-    }
-
-    #[test]
-    fn what_lies_outside_or_is_not_aligned_panics() {
-        let panics = |user: fn(SharedBytes<'_>)| std::panic::catch_unwind(|| with(user)).is_err();
-        assert!(panics(|shared| {
-            core::hint::black_box(shared.part(8..17));
-        }));
-        assert!(panics(|shared| {
-            core::hint::black_box(shared.part(Range { start: usize::MAX, end: 0 }));
-        }));
-        assert!(panics(|shared| {
-            core::hint::black_box(shared.word(9));
-        }));
-        assert!(panics(|shared| {
-            core::hint::black_box(shared.word(16));
-        }));
-        assert!(panics(|shared| {
-            core::hint::black_box(shared.word(usize::MAX - 7));
-        }));
-        assert!(panics(|shared| {
-            core::hint::black_box(shared.half_word(2));
-        }));
-        assert!(panics(|shared| shared.copy_to(&mut [0; 15])));
-        assert!(panics(|shared| shared.copy_from(&[0; 17])));
-    }
-}
+mod tests;

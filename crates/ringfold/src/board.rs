@@ -24,7 +24,7 @@ use collective_run::{BoardContext, CollectiveRun};
 use exchange::Exchange;
 use one_shot::OneShot;
 use pipeline::Pipeline;
-use ringfold_fabric::arena::{Arena, Seat};
+use ringfold_fabric::arena::{Arena, ArenaMember};
 use ringfold_fabric::waiter::CancelToken;
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor, mix};
@@ -40,7 +40,7 @@ use tile_reducer::TileReducer;
 /// One rank's access to the shared-memory board.
 #[derive(Debug)]
 pub struct Board {
-    seat: Seat,
+    member: ArenaMember,
     world: usize,
     /// Completed rounds and collectives; the same on all ranks.
     rounds: u64,
@@ -75,11 +75,11 @@ impl BoardError {
 }
 
 impl Board {
-    /// The board of a rank; `None` if that rank's seat is taken.
+    /// The board of a rank; `None` if that rank's member is taken.
     pub fn new(arena: impl Into<Arc<Arena>>, me: Rank) -> Option<Self> {
         let arena = arena.into();
         let world = arena.geometry().world;
-        Some(Self { seat: arena.seat(me)?, world, rounds: 0, collectives: 0, last: None })
+        Some(Self { member: arena.join(me)?, world, rounds: 0, collectives: 0, last: None })
     }
 
     /// Runs a collective, together with all other ranks. The deadline is computed only if there is a wait.
@@ -123,29 +123,29 @@ impl Board {
             .attempt(descriptor, layout, tuning, operands, &mut until)
             .and_then(|()| self.attempt(&barrier, &Layout::Even, tuning, Operands::none(), &mut until));
         match outcome {
-            Ok(()) if self.seat.arena().settle(point) => Ok(()),
-            Ok(()) => Err(BoardError::aborted(self.seat.arena())),
+            Ok(()) if self.member.arena().settle(point) => Ok(()),
+            Ok(()) => Err(BoardError::aborted(self.member.arena())),
             Err(error) => {
                 let error = self.give_up(error);
-                if self.seat.arena().seal() >= point { Ok(()) } else { Err(error) }
+                if self.member.arena().seal() >= point { Ok(()) } else { Err(error) }
             }
         }
     }
 
     /// Sets what cancels waits that are [cancellable](Self::set_cancellable).
     pub fn set_cancel(&mut self, cancel: CancelToken) {
-        self.seat.set_cancel(cancel);
+        self.member.set_cancel(cancel);
     }
 
     /// Sets whether later waits can be cancelled.
     #[inline]
     pub fn set_cancellable(&mut self, is_cancellable: bool) {
-        self.seat.set_cancellable(is_cancellable);
+        self.member.set_cancellable(is_cancellable);
     }
 
     /// Leaves the board: ranks that wait for this one fail.
     pub fn leave(&self) {
-        self.seat.leave();
+        self.member.leave();
     }
 
     #[inline]
@@ -157,11 +157,11 @@ impl Board {
         operands: Operands<'_>,
         deadline: &mut impl FnMut() -> Instant,
     ) -> Result<(), BoardError> {
-        if self.seat.arena().is_aborted() {
-            return Err(BoardError::aborted(self.seat.arena()));
+        if self.member.arena().is_aborted() {
+            return Err(BoardError::aborted(self.member.arena()));
         }
-        let settings = Settings::new(self.seat.arena().geometry(), tuning);
-        let (me, world) = (self.seat.rank(), self.world);
+        let settings = Settings::new(self.member.arena().geometry(), tuning);
+        let (me, world) = (self.member.rank(), self.world);
         let fingerprint = self.fingerprint(descriptor, layout);
         self.collectives += 1;
         let bytes = descriptor.bytes() as usize;
@@ -176,13 +176,13 @@ impl Board {
             let chunk_bytes = settings.slot_bytes;
             let one_shot = OneShot { operands, reducer, me, world, root: None, bytes, chunk_bytes };
             let mut schedule = Exchange::new(one_shot, 0);
-            Pipeline::new(self.rounds, fingerprint).run(&mut self.seat, &mut schedule, deadline)?;
+            Pipeline::new(self.rounds, fingerprint).run(&mut self.member, &mut schedule, deadline)?;
             self.rounds += 1;
             return Ok(());
         }
         let context = BoardContext { me, world, settings };
         let mut run = CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint));
-        run.run(&mut self.seat, deadline)?;
+        run.run(&mut self.member, deadline)?;
         self.rounds = run.next_round;
         Ok(())
     }
@@ -195,8 +195,8 @@ impl Board {
         tuning: &Tuning,
         operands: Operands<'a>,
     ) -> CollectiveRun<'a> {
-        let settings = Settings::new(self.seat.arena().geometry(), tuning);
-        let context = BoardContext { me: self.seat.rank(), world: self.world, settings };
+        let settings = Settings::new(self.member.arena().geometry(), tuning);
+        let context = BoardContext { me: self.member.rank(), world: self.world, settings };
         let fingerprint = self.fingerprint(descriptor, layout);
         self.collectives += 1;
         CollectiveRun::new(context, descriptor, layout, operands, (self.rounds, fingerprint))
@@ -225,7 +225,7 @@ impl Board {
     /// Aborts the board for all ranks.
     #[cold]
     fn give_up(&mut self, error: BoardError) -> BoardError {
-        let me = self.seat.rank();
+        let me = self.member.rank();
         let why = match &error {
             BoardError::Aborted { .. } => return error,
             BoardError::Timeout { missing } => {
@@ -237,7 +237,7 @@ impl Board {
             BoardError::Left { rank } => format!("{rank} has left"),
             BoardError::Interrupted => format!("{me} was interrupted"),
         };
-        self.seat.arena().abort(me, &why);
+        self.member.arena().abort(me, &why);
         error
     }
 }

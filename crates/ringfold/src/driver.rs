@@ -1,6 +1,6 @@
-//! One peer's machine, data plane and sockets, moved on by whoever holds the progress role.
+//! The machine, data plane and sockets of one peer.
 //!
-//! Nothing here waits. [`Driver::turn`] does what can be done; the engine around it waits for sockets and time.
+//! Nothing here waits: [`Driver::turn`] does what can be done, and the engine waits for sockets and time.
 
 mod directory;
 mod worker_report;
@@ -58,13 +58,13 @@ struct Reduction {
 
 /// Where the buffers of a collective are.
 enum Held {
-    /// With us, before and after its run.
+    /// Here, before and after its run.
     Here(HostBuffers),
     /// The executor has them.
     Lent,
-    /// On their way from a device. The operation that shall start when they are here, if the machine has asked for it.
+    /// Being copied from a device; and the operation to start then, if the machine has asked for it.
     Coming(Option<(OpId, Descriptor)>),
-    /// They will not come.
+    /// They cannot be had.
     Never,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Ended {
     /// What a collective moved, and its memory.
     pub(crate) info: ReduceInfo,
     pub(crate) buffers: Option<HostBuffers>,
-    /// What still serves and fetches for a sync; to be stopped before the user is told.
+    /// The transfer of a sync; to be stopped before the call returns.
     pub(crate) transfer: Option<Transfer>,
 }
 
@@ -104,7 +104,7 @@ impl Driver {
         }
     }
 
-    /// Makes a call of the machine's.
+    /// Makes a call of the machine.
     pub(crate) fn call(
         &mut self,
         make: impl FnOnce(&mut Peer, Time) -> Result<CallId, Failure>,
@@ -115,8 +115,8 @@ impl Driver {
         Ok(call)
     }
 
-    /// Starts a collective. Its buffers come back with its end. If there are none yet, it is in flight all the same,
-    /// and they are to be supplied.
+    /// Starts a collective. Its end returns the buffers. Without buffers it is in flight as well, and they have to be
+    /// supplied.
     pub(crate) fn start(
         &mut self,
         tag: Tag,
@@ -127,13 +127,13 @@ impl Driver {
         let call = self.machine.collective(now, tag, descriptor)?;
         let buffers = buffers.map_or(Held::Coming(None), Held::Here);
         self.reductions.insert(call, Reduction { buffers, info: ReduceInfo::default() });
-        // The machine asks for its start only now that it is known what to start.
+        // The machine may ask for its start from here on.
         self.pump(now);
         Ok(call)
     }
 
-    /// The buffers of a collective that was started without, or none if they can't be had: then it is voted down. If
-    /// the collective has ended meanwhile, they are let go.
+    /// Supplies the buffers of a collective that was started without; none if they cannot be had: then it is voted down.
+    /// If the collective has ended, they are dropped.
     pub(crate) fn supply(&mut self, call: CallId, buffers: Option<HostBuffers>) {
         let Some(Reduction { buffers: held @ Held::Coming(_), .. }) = self.reductions.get_mut(&call) else {
             return;
@@ -169,12 +169,12 @@ impl Driver {
         self.machine.attributes()
     }
 
-    /// How many peers are talked to through memory.
+    /// How many links go through shared memory.
     pub(crate) fn shared_links(&self) -> usize {
         self.plane.shared_links()
     }
 
-    /// How to reach members, for threads of their own.
+    /// The addresses of members, for other threads.
     pub(crate) fn directory(&self) -> Arc<Directory> {
         self.directory.clone()
     }
@@ -222,24 +222,24 @@ impl Driver {
         }
     }
 
-    /// A member came for shared state or a probe.
+    /// A member has connected for shared state or a probe.
     fn receive(&mut self, peer: PeerId, purpose: Purpose, connection: BlockingConnection) {
         match purpose {
             Purpose::State => {
-                // Outside of a sync nothing is served; whoever comes too early comes again.
+                // Outside of a sync nothing is served; a peer that is early connects again.
                 if let Some((_, transfer)) = &mut self.syncing {
                     transfer.serve(peer, connection);
                 }
             }
             Purpose::Probe => {
-                // Each thread that answers holds one, also while it unwinds.
+                // Each thread that answers holds a clone, also while it unwinds.
                 let answering = self.answering.clone();
                 if Arc::strong_count(&answering) > limits::PROBES_ANSWERED_MAX {
                     return;
                 }
                 let answer = move || {
                     if let Err(error) = probe::answer(connection) {
-                        tracing::debug!(%error, "a probe was not answered");
+                        tracing::debug!(%error, "cannot answer a probe");
                     }
                     drop(answering);
                 };
@@ -271,7 +271,7 @@ impl Driver {
         }
     }
 
-    /// Lets machine, data plane and sockets do all that they can do now.
+    /// Runs machine, data plane and sockets until nothing can be done.
     fn pump(&mut self, now: Time) {
         loop {
             self.hear_master(now);
@@ -288,7 +288,7 @@ impl Driver {
         }
     }
 
-    /// Whether flushing the line has found it broken.
+    /// Whether flushing has found the connection broken.
     fn hear_loss(&mut self, now: Time) -> bool {
         let Some(news) = self.uplink.next_news() else { return false };
         if let UplinkNews::Lost(conn) = news {
@@ -323,7 +323,7 @@ impl Driver {
                 tracing::warn!(peer = peer.short(), ?direction, "a link makes no progress");
                 self.machine.handle_link_stalled(peer, direction);
             }
-            // Only groups of fixed ranks speak so.
+            // Only groups of fixed ranks send these.
             PlaneEvent::Aborted { .. } | PlaneEvent::Goodbye { .. } | PlaneEvent::Note { .. } => {}
             PlaneEvent::LinkLost { peer, why } => {
                 tracing::debug!(peer = peer.short(), why, "a link is given up");
@@ -351,7 +351,7 @@ impl Driver {
                 self.plane.mesh().admit(description.id, &description.key, members);
                 self.directory.set_epoch(&description);
                 if let Err(why) = self.plane.open_epoch(&description, self.machine.id()) {
-                    tracing::error!(why, "an epoch can't be opened");
+                    tracing::error!(why, "cannot open an epoch");
                 }
             }
             PeerAction::CloseEpoch(epoch) => self.plane.close_epoch(epoch),
@@ -383,7 +383,7 @@ impl Driver {
                     self.by_op.insert(op, call);
                 }
                 Err((why, buffers)) => {
-                    tracing::error!(%op, why, "an operation can't be started");
+                    tracing::error!(%op, why, "cannot start an operation");
                     reduction.buffers = Held::Here(buffers);
                     self.refuse_op(op);
                 }
@@ -393,7 +393,7 @@ impl Driver {
         }
     }
 
-    /// The operation is voted down. What comes for it is of no use.
+    /// Votes an operation down, and discards what arrives for it.
     fn refuse_op(&mut self, op: OpId) {
         self.plane.skip(op);
         self.machine.handle_op_refused(op);
@@ -404,7 +404,7 @@ impl Driver {
         match self.reductions.values_mut().find(waits) {
             None => self.plane.abort(op),
             Some(reduction) => {
-                // The executor has never heard of it, and has nothing to release.
+                // The executor does not have it, and has nothing to release.
                 reduction.buffers = Held::Never;
                 self.plane.skip(op);
                 self.machine.handle_op_released(op);
@@ -427,7 +427,7 @@ impl Driver {
         self.ended.push((call, Ended { result, info, buffers, transfer }));
     }
 
-    /// Measures the way to a peer, on a thread of its own.
+    /// Measures the bandwidth to a peer, on a thread of its own.
     fn probe(
         &mut self,
         probe: u64,
@@ -446,7 +446,7 @@ impl Driver {
             let connection = dial_blocking(&addresses, limits::PROBE_CONNECT_MAX, &credentials, &poller);
             let measured = connection.and_then(probe::measure);
             if let Err(error) = &measured {
-                tracing::warn!(peer = peer.short(), %error, "a pair could not be measured");
+                tracing::warn!(peer = peer.short(), %error, "cannot measure the bandwidth to a peer");
             }
             let (forward, backward) = measured.map_or((None, None), |m| (Some(m.forward), Some(m.backward)));
             notes.send(WorkerReport::Probed { probe, forward, backward });
@@ -477,7 +477,7 @@ impl Drive for Driver {
 
     fn expects(&self) -> Expected {
         match self.plane.expects() {
-            // The master may need a core too.
+            // The master may need a core, too.
             Expected::Nothing if self.plane.in_flight() > 0 && self.plane.has_spare_core() => {
                 Expected::Master
             }
@@ -526,11 +526,11 @@ impl Drive for Driver {
     }
 }
 
-/// Starts a thread that nobody waits for. Says whether that was possible.
+/// Starts a thread that is not joined. Returns whether that succeeded.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> bool {
     let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
     if let Err(error) = &spawned {
-        tracing::error!(%error, name, "no thread can be started");
+        tracing::error!(%error, name, "cannot start a thread");
     }
     spawned.is_ok()
 }

@@ -1,4 +1,4 @@
-//! The reactor of a peer of an elastic run, whose waits can be watched.
+//! The reactor of a peer of an elastic run, whose waits can be cancelled.
 
 use crate::Error;
 use crate::driver::{Driver, Ended};
@@ -9,7 +9,7 @@ use ringfold_fabric::waiter::CancelToken;
 use ringfold_proto::id::CallId;
 use std::sync::Arc;
 
-/// A reactor, and what its callers look at while they wait.
+/// A reactor, and what cancels its waits.
 pub(crate) struct Engine {
     reactor: Reactor<Driver>,
     watch: Option<CancelToken>,
@@ -25,13 +25,13 @@ impl Engine {
         Ok(Self { reactor: Reactor::start(driver, poller, "ringfold-progress")?, watch })
     }
 
-    /// What waits look at now and then.
+    /// What cancels waits.
     pub(crate) fn watch(&self) -> Option<&CancelToken> {
         self.watch.as_ref()
     }
 
-    /// Waits for the end of a call, and takes it. If the watch has it leave off, the peer leaves the run: a vote can't
-    /// be taken back, and nothing of ours may touch the call's memory once this has returned.
+    /// Waits for the end of a call, and takes it. If the wait is cancelled, the peer leaves the run: a vote cannot be
+    /// withdrawn, and Ringfold must not touch the call's memory once this has returned.
     pub(crate) fn wait(&self, call: CallId) -> Ended {
         let Some(watch) = &self.watch else { return self.wait_to_the_end(call) };
         watch.wait(|until| self.wait_until(call, Some(until))).unwrap_or_else(|| {
@@ -40,7 +40,7 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::wait`], but nobody watches.
+    /// As [`Engine::wait`], but it cannot be cancelled.
     pub(crate) fn wait_to_the_end(&self, call: CallId) -> Ended {
         self.reactor.wait(call)
     }

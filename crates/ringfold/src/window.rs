@@ -11,10 +11,10 @@ use crate::group::WindowHub;
 use crate::{Error, Group, limits};
 use opening::{Opened, Opening};
 use parking_lot::Mutex;
-use ringfold_fabric::bells::Bells;
 use ringfold_fabric::channel::{Channel, ChannelError, Handle, Mark, Segment};
 use ringfold_fabric::memory::{Memory, RawMemory, View, lend};
 use ringfold_fabric::shared_memory::{FileTicket, MappedMemory, SharedMemory};
+use ringfold_fabric::signal_counters::SignalCounters;
 use ringfold_fabric::waiter::{Deadline, Policy};
 use ringfold_proto::cause::{Cause, PeerName};
 use ringfold_proto::epoch::EpochDescription;
@@ -106,7 +106,7 @@ struct WindowInner {
     description: EpochDescription,
     own: ExposedMemory,
     /// Where this rank receives signals through memory.
-    bells: Arc<Bells>,
+    signals: Arc<SignalCounters>,
     peers: Vec<PeerWindow>,
     about: Vec<Vec<u8>>,
     /// How waits for signals spin and sleep.
@@ -141,7 +141,7 @@ struct PeerWindow {
 enum PutPath {
     Own,
     /// Its mapped memory, and its signals in memory.
-    Mapped(Bells),
+    Mapped(SignalCounters),
     /// TCP, with the handle of its memory.
     Tcp(Handle),
 }
@@ -176,13 +176,13 @@ impl Window {
         let number = *opened;
         *opened = opened.wrapping_add(1);
         let opening = Opening { group, hub: hub.clone(), description: description.clone(), number };
-        let Opened { own, bells, peers, about } = opening.run(memory, about)?;
+        let Opened { own, signals, peers, about } = opening.run(memory, about)?;
         drop(opened);
-        hub.watch(&bells);
+        hub.watch(&signals);
         let policy = Policy::SIGNAL.for_ranks(group.world());
         let group = group.clone();
         Ok(Self {
-            inner: Arc::new(WindowInner { group, hub, description, own, bells, peers, about, policy }),
+            inner: Arc::new(WindowInner { group, hub, description, own, signals, peers, about, policy }),
         })
     }
 
@@ -386,8 +386,8 @@ impl WindowInner {
         self.check_peer(to)?;
         let me = Rank::from_index(self.group.rank());
         match (&peer.to, &peer.channels) {
-            (PutPath::Own, _) => self.bells.ring(me),
-            (PutPath::Mapped(bells), _) => bells.ring(me),
+            (PutPath::Own, _) => self.signals.signal(me),
+            (PutPath::Mapped(signals), _) => signals.signal(me),
             (PutPath::Tcp(_), Some(channels)) => loop {
                 match channels.puts.signal() {
                     Ok(()) => break,
@@ -447,7 +447,7 @@ impl WindowInner {
         until: Instant,
     ) -> Result<bool, Error> {
         let rank = Rank::from_index(from);
-        let rings = |consumed: &ConsumedSignals| self.bells.rung(rank).wrapping_sub(consumed.rings) as i32;
+        let rings = |consumed: &ConsumedSignals| self.signals.count(rank).wrapping_sub(consumed.rings) as i32;
         loop {
             let events = self.hub.events();
             if let Some(error) = self.hub.ended() {
@@ -469,7 +469,7 @@ impl WindowInner {
                 return Ok(false);
             }
             let is_enough = || rings(&consumed.lock()) > 0 || self.hub.events() != events;
-            self.bells.wait(rank, self.policy, until.into(), is_enough);
+            self.signals.wait(rank, self.policy, until.into(), is_enough);
         }
     }
 

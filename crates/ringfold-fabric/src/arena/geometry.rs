@@ -1,51 +1,51 @@
-//! Where everything lies in an arena.
+//! The layout of an arena.
 
 use super::ranks::Ranks;
 use crate::limits::SEGMENT_BYTES_MAX;
 use crate::segment::Segment;
 
-/// The sizes of an arena, equal for all ranks.
+/// The sizes of an arena, the same for all ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// How many ranks there are, 64 at most.
+    /// The number of ranks, 64 at most.
     pub world: usize,
     /// The size of a slot: a multiple of 64, and at least 16 for each rank.
     pub slot_bytes: usize,
-    /// How many slots each rank has: a power of two, 4 at least.
+    /// The slots of each rank: a power of two, 4 at least.
     pub depth: usize,
 }
 
-/// What a cache moves at once. Words that different ranks write lie on lines of their own.
+/// A cache line. Words that different ranks write lie on different lines.
 pub(super) const LINE_BYTES: usize = 64;
 
 const PAGE_BYTES: usize = 4096;
 const HEADER_BYTES: usize = LINE_BYTES;
 const RANK_BYTES: usize = 4 * LINE_BYTES;
 
-/// What the geometry begins with; another version of the layout has another one.
+/// The version of the layout.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"rfarena1");
 
-/// The geometry, as its maker wrote it.
+/// The geometry, written by the creator.
 pub(super) const GEOMETRY_AT: usize = Segment::RESERVED_BYTES;
-/// Who sleeps.
+/// The ranks that sleep.
 pub(super) const SLEEPERS_AT: usize = GEOMETRY_AT + LINE_BYTES;
-/// Whether the arena is given up, and by whom. On one line with the sleepers, so that one look is for both.
+/// Whether the arena was aborted, and by which rank. On the cache line of the sleepers, since both are read together.
 pub(super) const ABORT_AT: usize = SLEEPERS_AT + 8;
-/// Who has left.
+/// The ranks that have left.
 pub(super) const LEFT_AT: usize = SLEEPERS_AT + 16;
-/// What all ranks have come to, and whether that can change.
+/// The last recorded point, and whether the arena is sealed.
 pub(super) const SETTLED_AT: usize = SLEEPERS_AT + 24;
-/// The length of the reason why it was, and the reason.
+/// The length of the abort's reason, and the reason.
 pub(super) const REASON_BYTES_AT: usize = SLEEPERS_AT + LINE_BYTES;
 pub(super) const REASON_AT: usize = REASON_BYTES_AT + 8;
 pub(super) const REASON_BYTES_MAX: usize = 5 * LINE_BYTES - 8;
 const RANKS_AT: usize = REASON_BYTES_AT + 5 * LINE_BYTES;
 
 impl Geometry {
-    /// Payload bytes that travel with the word that announces them.
+    /// Payload bytes that fit beside the announcement.
     pub const INLINE_BYTES: usize = HEADER_BYTES - 16;
 
-    /// Whether there can be such an arena.
+    /// Whether these sizes are valid.
     pub fn is_sound(self) -> bool {
         (1..=Ranks::MAX).contains(&self.world)
             && self.depth.is_power_of_two()
@@ -56,7 +56,7 @@ impl Geometry {
             && self.bytes() <= SEGMENT_BYTES_MAX
     }
 
-    /// Bytes of shared memory that such an arena takes.
+    /// Bytes of shared memory of such an arena.
     pub fn bytes(self) -> usize {
         self.slots_at() + self.slots() * self.slot_stride()
     }
@@ -79,7 +79,7 @@ impl Geometry {
         rank * self.depth + (round & (self.depth as u64 - 1)) as usize
     }
 
-    /// The line that announces a rank's slot of a round: its number plus one, its fingerprint, its inline payload.
+    /// The announcement of a rank's slot: the round plus one, the fingerprint, the inline payload.
     #[inline]
     pub(super) fn header_at(self, rank: usize, round: u64) -> usize {
         RANKS_AT + self.world * RANK_BYTES + self.slot_number(rank, round) * HEADER_BYTES
@@ -91,25 +91,25 @@ impl Geometry {
         self.slots_at() + self.slot_number(rank, round) * self.slot_stride()
     }
 
-    /// The number of rounds whose slots a rank needs no more.
+    /// The number of rounds that a rank has released.
     #[inline]
     pub(super) fn consumed_at(self, rank: usize) -> usize {
         assert!(rank < self.world);
         RANKS_AT + rank * RANK_BYTES
     }
 
-    /// Whether the rank's seat is taken.
-    pub(super) fn seated_at(self, rank: usize) -> usize {
+    /// Whether the rank has joined.
+    pub(super) fn joined_at(self, rank: usize) -> usize {
         self.consumed_at(rank) + LINE_BYTES
     }
 
-    /// The word that a rank sleeps on.
-    pub(super) fn bell_at(self, rank: usize) -> usize {
+    /// The word that a rank blocks on.
+    pub(super) fn wake_word_at(self, rank: usize) -> usize {
         self.consumed_at(rank) + 2 * LINE_BYTES
     }
 
-    /// What it sleeps for: twice the round, plus one if it waits for space; then the ranks that it waits for.
-    pub(super) fn wish_at(self, rank: usize) -> usize {
-        self.bell_at(rank) + 8
+    /// What it waits for: twice the round, plus one if it waits for space; then the ranks that it waits for.
+    pub(super) fn need_at(self, rank: usize) -> usize {
+        self.wake_word_at(rank) + 8
     }
 }

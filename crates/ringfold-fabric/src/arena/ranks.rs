@@ -3,12 +3,12 @@
 use core::fmt;
 use ringfold_proto::id::Rank;
 
-/// Some of the at most 64 ranks of an arena.
+/// A set of ranks of an arena, of which there are 64 at most.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ranks(pub(super) u64);
 
 impl Ranks {
-    /// How many ranks an arena may have.
+    /// The most ranks of an arena.
     pub const MAX: usize = 64;
 
     /// No rank.
@@ -25,18 +25,18 @@ impl Ranks {
         Self(1 << (rank.index() % Self::MAX))
     }
 
-    /// All of these but one.
+    /// The set without a rank.
     #[must_use]
     pub fn without(self, rank: Rank) -> Self {
         Self(self.0 & !Self::one(rank).0)
     }
 
-    /// Whether the rank is one of these.
+    /// Whether the set has this rank.
     pub fn contains(self, rank: Rank) -> bool {
         self.0 & Self::one(rank).0 != 0
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -1,46 +1,46 @@
-//! Waiting for other ranks: by the [waiter](crate::waiter), and woken by the rank that brings the last thing missing.
+//! Waiting for other ranks. The rank that meets the need of a sleeping one wakes it.
 
 use super::geometry::SLEEPERS_AT;
-use super::{Arena, Ranks, Seat};
-use crate::waiter::sleep::{self, Bell as _};
+use super::{Arena, ArenaMember, Ranks};
+use crate::waiter::sleep::{self, WakeWord as _};
 use crate::waiter::{Deadline, Over, Step, Wait};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use ringfold_proto::id::Rank;
 use std::time::Instant;
 
-/// What a rank can't go on without.
+/// What a rank waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// These ranks have announced their slot of the round.
     Announced {
-        /// Which round.
+        /// The round.
         round: u64,
-        /// By whom.
+        /// The ranks.
         by: Ranks,
     },
-    /// The slot of the round is free: all ranks have released the round that had it before.
+    /// The slot of the round is free: all ranks have released its last round.
     Space {
-        /// Which round.
+        /// The round.
         round: u64,
     },
 }
 
-/// Why a wait ended without what was needed.
+/// Why a wait has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// The arena was given up.
+    /// The arena was aborted.
     Aborted,
-    /// The deadline is over; these ranks were still missing.
+    /// The deadline has passed; these ranks are missing.
     Late(Ranks),
-    /// Of those that were missing, these have left.
+    /// These of the missing ranks have left.
     Left(Ranks),
-    /// The cancel token ended the wait.
+    /// The wait was cancelled.
     Interrupted,
 }
 
-impl Seat {
-    /// Waits until what is needed is there, at most until the deadline, which is asked for if it comes to that.
+impl ArenaMember {
+    /// Waits until the need is met. `deadline` is only called if that takes long.
     #[inline]
     pub fn wait<D: Into<Deadline>>(&mut self, need: Need, deadline: impl FnOnce() -> D) -> Result<(), Stop> {
         for _ in 0..self.waiter.first_checks() {
@@ -77,7 +77,7 @@ impl Seat {
                 Step::Block(at_most) => self.block(need, at_most)?,
                 Step::Over(Over::Cancelled) => return Err(Stop::Interrupted),
                 Step::Over(Over::TimedOut) => {
-                    // The rank stays marked as one that waits, so that others do not blame it.
+                    // The rank stays marked as waiting, so that others do not name it as missing.
                     self.prepare_sleep(need);
                     let missing = self.missing(need);
                     if !missing.is_empty() {
@@ -89,12 +89,12 @@ impl Seat {
         }
     }
 
-    /// Blocks until what is needed is there, for this long at most.
+    /// Blocks until the need is met, for this long at most.
     fn block(&self, need: Need, at_most: Duration) -> Result<(), Stop> {
         let (arena, mine) = (&*self.arena, Ranks::one(self.me).0);
-        let (bell, mut stop) = (arena.bell(self.me.index()), Ok(()));
-        arena.wish(self.me, need);
-        sleep::block(arena.word(SLEEPERS_AT), mine, bell, at_most, || {
+        let (word, mut stop) = (arena.wake_word(self.me.index()), Ok(()));
+        arena.publish_need(self.me, need);
+        sleep::block(arena.word(SLEEPERS_AT), mine, word, at_most, || {
             let is_met = self.missing(need).is_empty();
             stop = if is_met { Ok(()) } else { self.check(need) };
             is_met || stop.is_err()
@@ -104,21 +104,21 @@ impl Seat {
     }
 
     fn prepare_sleep(&self, need: Need) {
-        self.arena.wish(self.me, need);
+        self.arena.publish_need(self.me, need);
         sleep::prepare(self.arena.word(SLEEPERS_AT), Ranks::one(self.me).0);
     }
 
-    /// Fails if it makes no sense to wait on.
+    /// Fails if the need will not be met.
     fn check(&self, need: Need) -> Result<(), Stop> {
         if self.arena.is_aborted() {
             return Err(Stop::Aborted);
         }
-        // A rank that leaves has announced before what it was going to announce.
+        // A rank announces all that it is going to announce before it leaves.
         let left = Ranks(self.arena.left().0 & self.missing(need).0);
         if left.is_empty() { Ok(()) } else { Err(Stop::Left(left)) }
     }
 
-    /// Of ranks that are missing, and those whom they wait for themselves, the ones that wait for nobody.
+    /// The ranks that wait for nobody: of the missing ranks, and of those that these wait for.
     fn at_fault(&self, missing: Ranks) -> Ranks {
         let asleep = Ranks(self.arena.word(SLEEPERS_AT).load(Ordering::SeqCst));
         let mut at_fault = Ranks::NONE;
@@ -127,7 +127,7 @@ impl Seat {
         while let Some(rank) = rest.next() {
             asked.0 |= Ranks::one(rank).0;
             let awaited = if asleep.contains(rank) {
-                self.arena.missing(self.arena.wished(rank), rank)
+                self.arena.missing(self.arena.published_need(rank), rank)
             } else {
                 Ranks::NONE
             };
@@ -136,35 +136,35 @@ impl Seat {
             }
             rest.0 |= awaited.0 & !asked.0;
         }
-        // If all wait for each other, nobody knows better.
+        // If all of them wait for each other, all are named.
         if at_fault.is_empty() { missing } else { at_fault }
     }
 
-    /// The ranks that stand between this one and what it needs.
+    /// The ranks that have not met the need.
     pub fn missing(&self, need: Need) -> Ranks {
         self.arena.missing(need, self.me)
     }
 }
 
 impl Arena {
-    /// Wakes the sleepers whose wish has come true. The caller has just swapped in, in sequentially consistent order,
-    /// what may have made it true; so no fence is needed before the marks are read, as [`sleep::sleepers`] has it. Of two
-    /// ranks that fulfil a wish together, the later one sees what both did.
+    /// Wakes the sleepers whose need is met. The caller has just published by a sequentially consistent swap, so no fence
+    /// is needed before the marks are read, as in [`sleep::sleepers`]. Of two ranks that meet a need together, the later
+    /// one sees what both did.
     #[inline]
-    pub(super) fn wake_the_ready(&self, me: Rank) {
+    pub(super) fn wake_sleepers(&self, me: Rank) {
         let sleepers = self.word(SLEEPERS_AT).load(Ordering::SeqCst) & !Ranks::one(me).0;
         if sleepers != 0 {
-            self.wake_the_ready_of(Ranks(sleepers & Ranks::all(self.geometry.world).0));
+            self.wake_satisfied(Ranks(sleepers & Ranks::all(self.geometry.world).0));
         }
     }
 
     #[cold]
-    fn wake_the_ready_of(&self, sleepers: Ranks) {
+    fn wake_satisfied(&self, sleepers: Ranks) {
         for rank in sleepers {
-            if self.missing(self.wished(rank), rank).is_empty()
+            if self.missing(self.published_need(rank), rank).is_empty()
                 && sleep::claim(self.word(SLEEPERS_AT), Ranks::one(rank).0)
             {
-                self.bell(rank.index()).ring();
+                self.wake_word(rank.index()).wake_all();
             }
         }
     }
@@ -188,19 +188,19 @@ impl Arena {
         }
     }
 
-    fn wish(&self, me: Rank, need: Need) {
+    fn publish_need(&self, me: Rank, need: Need) {
         let (word, by) = match need {
             Need::Announced { round, by } => (round << 1, by),
             Need::Space { round } => (round << 1 | 1, Ranks::NONE),
         };
-        let at = self.geometry.wish_at(me.index());
+        let at = self.geometry.need_at(me.index());
         self.word(at).store(word, Ordering::SeqCst);
         self.word(at + 8).store(by.0, Ordering::SeqCst);
     }
 
-    /// What a rank wished for last. It may be a mixture of two wishes; then the rank has not taken its last look yet.
-    fn wished(&self, rank: Rank) -> Need {
-        let at = self.geometry.wish_at(rank.index());
+    /// The last need that a rank has published. It may be a mixture of two; then the rank has not made its last check.
+    fn published_need(&self, rank: Rank) -> Need {
+        let at = self.geometry.need_at(rank.index());
         let word = self.word(at).load(Ordering::SeqCst);
         let by = Ranks(self.word(at + 8).load(Ordering::SeqCst));
         if word & 1 == 0 {

@@ -17,10 +17,10 @@ use std::time::Instant;
 pub struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// The wait does not end by itself.
+    /// No deadline.
     pub const NEVER: Self = Self(None);
 
-    /// After a timeout. One that the clock cannot express is never over.
+    /// After a timeout. Never, if the clock cannot express that.
     pub fn after(timeout: Duration) -> Self {
         Self(Instant::now().checked_add(timeout))
     }
@@ -30,12 +30,12 @@ impl Deadline {
         self.0
     }
 
-    /// How long it takes until then; nothing if it is over.
+    /// The time left; zero if it has passed.
     pub fn left(self) -> Duration {
         self.0.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// As [`Self::left`], where the clock was just read.
+    /// As [`Self::left`], at a time that was just read.
     pub fn left_at(self, now: Instant) -> Duration {
         self.0.map_or(Duration::MAX, |at| at.saturating_duration_since(now))
     }

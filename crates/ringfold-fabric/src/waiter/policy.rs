@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// The numbers a [`Waiter`](super::Waiter) goes by.
+/// The settings of a [`Waiter`](super::Waiter).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
     /// Checks before the clock is read for the first time.
@@ -11,13 +11,13 @@ pub struct Policy {
     pub checks_per_clock: u32,
     /// The longest spin; a waiter begins with it. Zero: no spin.
     pub spin_max: Duration,
-    /// The shortest spin that a waiter learns. The same as the longest: it learns nothing.
+    /// The shortest spin that a waiter learns; if it is equal to the longest, nothing is learnt.
     pub spin_min: Duration,
     /// How often it yields before it blocks.
     pub yields: u32,
     /// For how long it yields.
     pub yield_for: Duration,
-    /// If a yield takes longer, another program has the core, and the next waits do not yield.
+    /// If a yield takes longer, another program uses the core, and the next waits do not yield.
     pub yield_max: Duration,
     /// The shortest time to block.
     pub block_min: Duration,
@@ -27,14 +27,12 @@ pub struct Policy {
     pub block_divisor: u32,
 }
 
-/// A thread that can be woken still looks by itself this often: the process that should have woken it may have been
-/// killed before it did.
+/// How often a thread that can be woken checks by itself: the process that has to wake it may have been killed.
 const WOKEN_BLOCK: Duration = Duration::from_millis(500);
 
 impl Policy {
-    /// Ranks of one host that wait for each other on the shared-memory board. A collective of a few bytes takes less
-    /// than a microsecond, so 200 checks come before the first reading of the clock; waking a thread takes about as
-    /// long as the longest spin.
+    /// Ranks of one host on the shared-memory board. A small collective takes less than a microsecond, so 200 checks come
+    /// before the clock is read; waking a thread takes about as long as the longest spin.
     pub const BOARD: Self = Self {
         checks: 200,
         checks_per_clock: 16,
@@ -48,8 +46,7 @@ impl Policy {
         block_divisor: 1,
     };
 
-    /// A signal of a window. It spins for less than the board, and does not learn: a program waits for a signal at any
-    /// time, not for one that all ranks are about to send.
+    /// A signal of a window. It may come at any time, so the wait spins less than on the board, and does not learn.
     pub const SIGNAL: Self = Self {
         checks: 64,
         checks_per_clock: 64,
@@ -60,8 +57,7 @@ impl Policy {
         ..Self::BOARD
     };
 
-    /// A driver that looks at its links before it blocks in the poller. Waking takes tens of microseconds. It does not
-    /// yield, since it holds the lock of the driver.
+    /// A driver that polls its links before it blocks in the poller. It does not yield, since it holds the driver's lock.
     pub const DRIVER: Self = Self {
         checks: 16,
         checks_per_clock: 16,
@@ -72,8 +68,8 @@ impl Policy {
         ..Self::BOARD
     };
 
-    /// What no thread wakes this one for: words that a kernel or a thread of a proxy writes. It blocks for an eighth of
-    /// the time waited so far, so that a wait ends late by an eighth at most.
+    /// Words that a kernel or a proxy writes without waking the thread. It blocks for an eighth of the time waited so far,
+    /// so a wait ends late by an eighth at most.
     pub const POLLED: Self = Self {
         checks: 31,
         checks_per_clock: 31,
@@ -87,8 +83,8 @@ impl Policy {
         block_divisor: 8,
     };
 
-    /// The thread of a proxy to which kernels push. They cannot wake it, and are slowed down by what it does late: it
-    /// yields for long, and blocks for a millisecond only if nothing has come for seconds.
+    /// The thread of a proxy to which kernels push. They cannot wake it and wait for it, so it yields for long, and blocks
+    /// for a millisecond only if nothing was pushed for seconds.
     pub const PROXY_OF_KERNELS: Self = Self {
         checks: 63,
         checks_per_clock: 63,
@@ -99,7 +95,7 @@ impl Policy {
         ..Self::POLLED
     };
 
-    /// The thread of a proxy to which only the host pushes, which wakes it.
+    /// The thread of a proxy that only the host pushes to, and wakes.
     pub const PROXY_OF_HOST: Self = Self {
         spin_max: Duration::from_micros(20),
         spin_min: Duration::from_micros(20),
@@ -110,8 +106,7 @@ impl Policy {
         ..Self::PROXY_OF_KERNELS
     };
 
-    /// The policy where this many ranks wait on one host. If they share cores, a spin takes the time of the rank that is
-    /// waited for.
+    /// The policy for so many ranks on one host. If they share cores, a spin would delay the awaited rank.
     #[must_use]
     pub fn for_ranks(self, ranks: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -10,7 +10,7 @@ use super::personalized::{lane, lane_count};
 use super::pipeline::{RoundSchedule, RoundStep};
 use super::tile_reducer::{TileReducer, tiles};
 use core::ops::Range;
-use ringfold_fabric::arena::{Desk, Fill, Others, Ranks};
+use ringfold_fabric::arena::{Fill, OtherSlots, Ranks, StepSlots};
 use ringfold_proto::id::Rank;
 
 pub(super) struct BlockReduce<'a> {
@@ -112,7 +112,7 @@ impl<'a> BlockReduce<'a> {
         }
     }
 
-    fn reduce(&mut self, block: u64, slot: &mut [u8], others: Others<'_>) {
+    fn reduce(&mut self, block: u64, slot: &mut [u8], others: OtherSlots<'_>) {
         let (me, lane_bytes) = (self.me, self.lane_bytes(block));
         let slot_bytes = lane_count(self.world) * lane_bytes;
         let piece = self.piece(block, me);
@@ -134,7 +134,7 @@ impl<'a> BlockReduce<'a> {
         }
     }
 
-    fn gather(&mut self, block: u64, others: Others<'_>) {
+    fn gather(&mut self, block: u64, others: OtherSlots<'_>) {
         for owner in self.others() {
             let piece = self.piece(block, owner);
             let bytes = piece.len();
@@ -174,12 +174,12 @@ impl RoundSchedule for BlockReduce<'_> {
         }
     }
 
-    fn act(&mut self, index: u64, desk: Desk<'_>) {
+    fn act(&mut self, index: u64, slots: StepSlots<'_>) {
         match self.phase(index) {
             Phase::Nothing => {}
-            Phase::Contribute(block) => self.contribute(block, desk.own),
-            Phase::Reduce(block) => self.reduce(block, desk.own, desk.others),
-            Phase::Gather(block) if self.gets_results() => self.gather(block, desk.others),
+            Phase::Contribute(block) => self.contribute(block, slots.own),
+            Phase::Reduce(block) => self.reduce(block, slots.own, slots.others),
+            Phase::Gather(block) if self.gets_results() => self.gather(block, slots.others),
             Phase::Gather(_) => {}
         }
     }

@@ -13,7 +13,7 @@ use super::pipeline::{Pipeline, RoundSchedule};
 use super::settings::Settings;
 use super::size_table::SizeTable;
 use super::tile_reducer::TileReducer;
-use ringfold_fabric::arena::{Ranks, Seat};
+use ringfold_fabric::arena::{ArenaMember, Ranks};
 use ringfold_plan::layout::Layout;
 use ringfold_proto::descriptor::{Collective, Descriptor};
 use ringfold_proto::id::Rank;
@@ -74,13 +74,13 @@ impl<'a> CollectiveRun<'a> {
     }
 
     #[cfg(test)]
-    pub(super) fn poll(&mut self, seat: &mut Seat) -> Result<Progress, BoardError> {
+    pub(super) fn poll(&mut self, member: &mut ArenaMember) -> Result<Progress, BoardError> {
         let progress = match &mut self.stage {
-            Stage::OneShot(schedule) => self.pipeline.poll(seat, schedule),
-            Stage::BlockReduce(schedule) => self.pipeline.poll(seat, schedule),
-            Stage::Multicast(schedule) => self.pipeline.poll(seat, schedule),
-            Stage::Personalized(schedule) => self.pipeline.poll(seat, schedule),
-            Stage::SizeTable { sizes, .. } => self.pipeline.poll(seat, sizes),
+            Stage::OneShot(schedule) => self.pipeline.poll(member, schedule),
+            Stage::BlockReduce(schedule) => self.pipeline.poll(member, schedule),
+            Stage::Multicast(schedule) => self.pipeline.poll(member, schedule),
+            Stage::Personalized(schedule) => self.pipeline.poll(member, schedule),
+            Stage::SizeTable { sizes, .. } => self.pipeline.poll(member, sizes),
             Stage::Done => return Ok(Progress::Done),
         }?;
         if progress == Progress::Done && self.advance()? {
@@ -91,16 +91,16 @@ impl<'a> CollectiveRun<'a> {
 
     pub(super) fn run(
         &mut self,
-        seat: &mut Seat,
+        member: &mut ArenaMember,
         deadline: &mut impl FnMut() -> Instant,
     ) -> Result<(), BoardError> {
         loop {
             match &mut self.stage {
-                Stage::OneShot(schedule) => self.pipeline.run(seat, schedule, deadline),
-                Stage::BlockReduce(schedule) => self.pipeline.run(seat, schedule, deadline),
-                Stage::Multicast(schedule) => self.pipeline.run(seat, schedule, deadline),
-                Stage::Personalized(schedule) => self.pipeline.run(seat, schedule, deadline),
-                Stage::SizeTable { sizes, .. } => self.pipeline.run(seat, sizes, deadline),
+                Stage::OneShot(schedule) => self.pipeline.run(member, schedule, deadline),
+                Stage::BlockReduce(schedule) => self.pipeline.run(member, schedule, deadline),
+                Stage::Multicast(schedule) => self.pipeline.run(member, schedule, deadline),
+                Stage::Personalized(schedule) => self.pipeline.run(member, schedule, deadline),
+                Stage::SizeTable { sizes, .. } => self.pipeline.run(member, sizes, deadline),
                 Stage::Done => return Ok(()),
             }?;
             if !self.advance()? {

@@ -1,7 +1,7 @@
 //! One-hop collectives: each rank fills its slots, and reads those of the ranks whose data it needs.
 
 use super::pipeline::{RoundSchedule, RoundStep};
-use ringfold_fabric::arena::{Desk, Fill, Others, Ranks};
+use ringfold_fabric::arena::{Fill, OtherSlots, Ranks, StepSlots};
 
 /// The data of an exchange, in chunks; each chunk is a round.
 pub(super) trait Chunks {
@@ -19,7 +19,7 @@ pub(super) trait Chunks {
     /// Fills the slot, which is empty if this rank does not use it.
     fn fill(&mut self, chunk: u64, slot: &mut [u8]);
 
-    fn read(&mut self, chunk: u64, others: Others<'_>);
+    fn read(&mut self, chunk: u64, others: OtherSlots<'_>);
 }
 
 /// The schedule of an exchange. Ranks fill some chunks ahead of what they read, to avoid waits.
@@ -67,13 +67,13 @@ impl<C: Chunks> RoundSchedule for Exchange<C> {
     }
 
     #[inline]
-    fn act(&mut self, index: u64, desk: Desk<'_>) {
+    fn act(&mut self, index: u64, slots: StepSlots<'_>) {
         if let Some(chunk) = self.fills(index) {
-            self.chunks.fill(chunk, desk.own);
+            self.chunks.fill(chunk, slots.own);
         } else if let Some(chunk) = self.reads(index)
             && self.chunks.reads()
         {
-            self.chunks.read(chunk, desk.others);
+            self.chunks.read(chunk, slots.others);
         }
     }
 }

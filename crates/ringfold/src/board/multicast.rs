@@ -3,7 +3,7 @@
 use super::exchange::Chunks;
 use super::operands::{Operands, PartBounds};
 use core::ops::Range;
-use ringfold_fabric::arena::{Others, Ranks};
+use ringfold_fabric::arena::{OtherSlots, Ranks};
 use ringfold_proto::id::Rank;
 
 pub(super) struct Multicast<'a> {
@@ -67,7 +67,7 @@ impl Chunks for Multicast<'_> {
         }
     }
 
-    fn read(&mut self, chunk: u64, others: Others<'_>) {
+    fn read(&mut self, chunk: u64, others: OtherSlots<'_>) {
         for rank in self.sources(chunk) {
             let range = self.range(rank, chunk);
             let bytes = range.len();

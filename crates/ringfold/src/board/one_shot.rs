@@ -4,7 +4,7 @@ use super::exchange::Chunks;
 use super::operands::Operands;
 use super::tile_reducer::{TileReducer, tiles};
 use core::ops::Range;
-use ringfold_fabric::arena::{Others, Ranks};
+use ringfold_fabric::arena::{OtherSlots, Ranks};
 use ringfold_proto::id::Rank;
 
 pub(super) struct OneShot<'a> {
@@ -53,7 +53,7 @@ impl Chunks for OneShot<'_> {
     }
 
     #[inline]
-    fn read(&mut self, chunk: u64, others: Others<'_>) {
+    fn read(&mut self, chunk: u64, others: OtherSlots<'_>) {
         let range = self.range(chunk);
         let bytes = range.len();
         for tile in tiles(bytes) {

@@ -4,7 +4,7 @@ use super::exchange::Chunks;
 use super::operands::{Operands, PartBounds};
 use super::tile_reducer::{TILE_BYTES, TileReducer, tiles};
 use core::ops::Range;
-use ringfold_fabric::arena::{Others, Ranks};
+use ringfold_fabric::arena::{OtherSlots, Ranks};
 use ringfold_proto::id::Rank;
 
 pub(super) struct Personalized<'a> {
@@ -33,7 +33,7 @@ impl Personalized<'_> {
         lane_count(self.world) * self.lane_bytes
     }
 
-    fn reduce(&mut self, reducer: TileReducer, chunk: u64, others: Others<'_>) {
+    fn reduce(&mut self, reducer: TileReducer, chunk: u64, others: OtherSlots<'_>) {
         let (me, lane_bytes, slot_bytes) = (self.me, self.lane_bytes, self.slot_bytes());
         let range = self.range(self.send.len(me), chunk);
         for tile in tiles(range.len()) {
@@ -97,7 +97,7 @@ impl Chunks for Personalized<'_> {
         }
     }
 
-    fn read(&mut self, chunk: u64, others: Others<'_>) {
+    fn read(&mut self, chunk: u64, others: OtherSlots<'_>) {
         if let Some(reducer) = self.reducer {
             return self.reduce(reducer, chunk, others);
         }

@@ -1,7 +1,7 @@
 //! Runs the schedule of a rank step by step, each as soon as its inputs are available.
 
 use super::BoardError;
-use ringfold_fabric::arena::{Desk, Fill, Need, Ranks, Seat, Stop};
+use ringfold_fabric::arena::{ArenaMember, Fill, Need, Ranks, StepSlots, Stop};
 use ringfold_proto::id::Rank;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ pub(super) trait RoundSchedule {
 
     fn at(&self, index: u64) -> RoundStep;
 
-    fn act(&mut self, index: u64, desk: Desk<'_>);
+    fn act(&mut self, index: u64, slots: StepSlots<'_>);
 }
 
 /// One step; rounds count from the start of the collective.
@@ -58,35 +58,35 @@ impl Pipeline {
     #[inline]
     pub(super) fn poll<S: RoundSchedule>(
         &mut self,
-        seat: &mut Seat,
+        member: &mut ArenaMember,
         schedule: &mut S,
     ) -> Result<Progress, BoardError> {
         if self.next == schedule.steps() {
-            seat.release(self.first + schedule.rounds());
+            member.release(self.first + schedule.rounds());
             return Ok(Progress::Done);
         }
         let RoundStep { fill, read, released } = schedule.at(self.next);
         let fill = fill.map(|fill| Fill { round: self.first + fill.round, ..fill });
         let read = read.map(|(round, from)| (self.first + round, from));
         if let Some(Fill { round, .. }) = fill
-            && !seat.may_fill(round)
+            && !member.may_fill(round)
         {
             return Ok(Progress::Blocked(Need::Space { round }));
         }
         if let Some((round, from)) = read {
-            let missing = seat.unannounced(round, from);
+            let missing = member.unannounced(round, from);
             if !missing.is_empty() {
                 return Ok(Progress::Blocked(Need::Announced { round, by: missing }));
             }
-            if let Some(rank) = seat.differing(round, from, self.fingerprint).next() {
+            if let Some(rank) = member.differing(round, from, self.fingerprint).next() {
                 return Err(BoardError::Differs { rank });
             }
         }
-        schedule.act(self.next, seat.desk(fill, read.map(|(round, _)| round)));
+        schedule.act(self.next, member.slots(fill, read.map(|(round, _)| round)));
         if let Some(Fill { round, .. }) = fill {
-            seat.announce(round, self.fingerprint);
+            member.announce(round, self.fingerprint);
         }
-        seat.release(self.first + released);
+        member.release(self.first + released);
         self.next += 1;
         Ok(Progress::Moved)
     }
@@ -94,21 +94,21 @@ impl Pipeline {
     #[inline]
     pub(super) fn run<S: RoundSchedule>(
         &mut self,
-        seat: &mut Seat,
+        member: &mut ArenaMember,
         schedule: &mut S,
         deadline: &mut impl FnMut() -> Instant,
     ) -> Result<(), BoardError> {
         let mut steps = 0;
         loop {
-            match self.poll(seat, schedule)? {
+            match self.poll(member, schedule)? {
                 Progress::Done => return Ok(()),
                 Progress::Blocked(need) => {
-                    seat.wait(need, &mut *deadline).map_err(|stop| failure(seat, stop))?
+                    member.wait(need, &mut *deadline).map_err(|stop| failure(member, stop))?
                 }
                 Progress::Moved => {
                     steps += 1;
                     if steps % STEPS_PER_CHECK == 0 {
-                        check_abort_and_deadline(seat, deadline())?;
+                        check_abort_and_deadline(member, deadline())?;
                     }
                 }
             }
@@ -117,19 +117,19 @@ impl Pipeline {
 }
 
 #[cold]
-fn check_abort_and_deadline(seat: &Seat, deadline: Instant) -> Result<(), BoardError> {
-    if seat.arena().aborted().is_some() {
-        return Err(failure(seat, Stop::Aborted));
+fn check_abort_and_deadline(member: &ArenaMember, deadline: Instant) -> Result<(), BoardError> {
+    if member.arena().aborted().is_some() {
+        return Err(failure(member, Stop::Aborted));
     }
-    if Instant::now() >= deadline { Err(failure(seat, Stop::Late(Ranks::NONE))) } else { Ok(()) }
+    if Instant::now() >= deadline { Err(failure(member, Stop::Late(Ranks::NONE))) } else { Ok(()) }
 }
 
 #[cold]
-fn failure(seat: &Seat, stop: Stop) -> BoardError {
+fn failure(member: &ArenaMember, stop: Stop) -> BoardError {
     match stop {
         Stop::Late(missing) => BoardError::Timeout { missing: missing.collect() },
         Stop::Left(mut ranks) => BoardError::Left { rank: ranks.next().unwrap_or(Rank(0)) },
-        Stop::Aborted => BoardError::aborted(seat.arena()),
+        Stop::Aborted => BoardError::aborted(member.arena()),
         Stop::Interrupted => BoardError::Interrupted,
     }
 }

@@ -1,7 +1,7 @@
 //! Chunk sizes and depths of a board. All ranks use the same.
 
 use super::collective_run::lane_bytes_max;
-use ringfold_fabric::arena::{Geometry, Seat};
+use ringfold_fabric::arena::{ArenaMember, Geometry};
 use ringfold_proto::tuning::Tuning;
 
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ impl Settings {
     pub(super) fn new(geometry: Geometry, tuning: &Tuning) -> Self {
         let Geometry { slot_bytes, depth, .. } = geometry;
         // Slots whose release is not reported yet are not free.
-        let free = depth as u64 - (Seat::report_every(depth) - 1);
+        let free = depth as u64 - (ArenaMember::report_every(depth) - 1);
         Self {
             slot_bytes,
             exchange_ahead: (depth as u64 / 2).min(free - 1),

@@ -3,7 +3,7 @@
 //! So all ranks know the number of rounds, and detect a pair whose sizes differ.
 
 use super::exchange::Chunks;
-use ringfold_fabric::arena::{Others, Ranks};
+use ringfold_fabric::arena::{OtherSlots, Ranks};
 use ringfold_proto::id::Rank;
 
 /// A larger size in a row is invalid: no process has so much memory.
@@ -44,7 +44,7 @@ impl Chunks for SizeTable {
         }
     }
 
-    fn read(&mut self, _chunk: u64, others: Others<'_>) {
+    fn read(&mut self, _chunk: u64, others: OtherSlots<'_>) {
         let own = self.send[..self.world].iter().chain(&self.receive[..self.world]);
         self.longest = own.copied().max().unwrap_or(0);
         for sender in Ranks::all(self.world).without(self.me) {

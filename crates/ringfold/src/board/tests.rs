@@ -35,7 +35,7 @@ fn run_randomly(boards: &mut [Board], case: &Case, rng: &mut TestRng) {
             // Some ranks are late, and some take several steps at once.
             for _ in 0..=rng.below(4) {
                 let Some(run) = &mut runs[rank] else { break };
-                match run.poll(&mut boards[rank].seat).unwrap() {
+                match run.poll(&mut boards[rank].member).unwrap() {
                     Progress::Done => {
                         boards[rank].rounds = run.next_round;
                         runs[rank] = None;
@@ -104,10 +104,10 @@ fn different_collectives_are_detected() {
     let (mut four, mut five) = ([1; 4], [1; 5]);
     let mut one = boards[0].begin(&sum, &Layout::Even, &tuning, Operands::InPlace(&mut four));
     let mut two = boards[1].begin(&other, &Layout::Even, &tuning, Operands::InPlace(&mut five));
-    assert_eq!(one.poll(&mut boards[0].seat), Ok(Progress::Moved));
-    assert_eq!(two.poll(&mut boards[1].seat), Ok(Progress::Moved));
-    assert_eq!(one.poll(&mut boards[0].seat), Err(BoardError::Differs { rank: Rank(1) }));
-    assert_eq!(two.poll(&mut boards[1].seat), Err(BoardError::Differs { rank: Rank(0) }));
+    assert_eq!(one.poll(&mut boards[0].member), Ok(Progress::Moved));
+    assert_eq!(two.poll(&mut boards[1].member), Ok(Progress::Moved));
+    assert_eq!(one.poll(&mut boards[0].member), Err(BoardError::Differs { rank: Rank(1) }));
+    assert_eq!(two.poll(&mut boards[1].member), Err(BoardError::Differs { rank: Rank(0) }));
 }
 
 #[test]
@@ -129,15 +129,15 @@ fn invalid_sizes_of_a_rank_are_detected() {
             .collect();
         // Rank 1 claims an invalid size for rank 2.
         let fill = Fill { round: 0, bytes: 24 };
-        assert!(boards[1].seat.may_fill(0));
+        assert!(boards[1].member.may_fill(0));
         let row = [1, 1, claimed].map(u64::to_le_bytes).concat();
-        boards[1].seat.desk(Some(fill), None).own.copy_from_slice(&row);
+        boards[1].member.slots(Some(fill), None).own.copy_from_slice(&row);
         let fingerprint = runs[1].fingerprint();
-        boards[1].seat.announce(0, fingerprint);
+        boards[1].member.announce(0, fingerprint);
         for rank in [2, 0] {
-            assert_eq!(runs[rank].poll(&mut boards[rank].seat), Ok(Progress::Moved));
+            assert_eq!(runs[rank].poll(&mut boards[rank].member), Ok(Progress::Moved));
         }
-        let end = (0..4).find_map(|_| runs[0].poll(&mut boards[0].seat).err());
+        let end = (0..4).find_map(|_| runs[0].poll(&mut boards[0].member).err());
         assert_eq!(end, Some(BoardError::Differs { rank: Rank(1) }));
     }
 }
@@ -159,10 +159,10 @@ fn different_sizes_of_a_pair_are_detected() {
     let mut one = boards[0].begin(&all_to_all, &layouts[0], &tuning, operands(&mut first[..3]));
     let mut two = boards[1].begin(&all_to_all, &layouts[1], &tuning, operands(&mut second[..5]));
     for _ in 0..2 {
-        let _ = one.poll(&mut boards[0].seat).unwrap();
+        let _ = one.poll(&mut boards[0].member).unwrap();
     }
     let last = loop {
-        match two.poll(&mut boards[1].seat) {
+        match two.poll(&mut boards[1].member) {
             Ok(Progress::Blocked(_) | Progress::Done) => panic!("the difference was not detected"),
             Ok(Progress::Moved) => {}
             Err(error) => break error,

@@ -1,7 +1,6 @@
 //! The links of a group of fixed ranks, and the operations that run over them.
 //!
-//! There is no master and no vote: what is done here is done. The first failure is the end of the group, and whoever
-//! sees it first tells everyone.
+//! There is no master and no vote. The first failure ends the group, and the rank that detects it notifies the others.
 
 mod deadlines;
 mod decision;
@@ -31,7 +30,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is done, beside telling the others, when the group fails.
+/// Runs when the group fails, under the lock of the driver.
 pub(super) type Alarm = Box<dyn Fn(&Cause) + Send>;
 
 /// The driver of a group's links.
@@ -40,39 +39,39 @@ pub(crate) struct GroupDriver {
     plane: DataPlane,
     me: Rank,
     description: EpochDescription,
-    /// Members without a link, while links are being made, and the call that waits for them.
+    /// While links are being made: the call that waits for that, and the members without a link.
     linking: Option<(CallId, BTreeSet<PeerId>)>,
     calls: u64,
     /// The number of the next operation of each tag.
     next: HashMap<Tag, Seq>,
     running: HashMap<OpId, Running>,
-    /// Members that said goodbye.
+    /// Members that have left.
     left: BTreeSet<Rank>,
-    /// What members have told beside operations.
+    /// Notes from members.
     notes: Notes,
     decisions: Decisions,
-    /// Calls that end when no operation is under way.
+    /// Calls that end when no operation runs.
     awaits_quiet: Vec<CallId>,
-    /// Why the group is over.
+    /// Why the group has failed.
     fault: Option<Cause>,
     alarm: Alarm,
     windows: Arc<WindowHub>,
     ended: Vec<(CallId, GroupEnded)>,
-    /// What the user wants to be done because the group has failed.
+    /// Callbacks of the user, because the group has failed.
     callbacks: Vec<Callback>,
 }
 
 struct Running {
-    /// Who waits for it; nobody waits for a barrier that only decides another operation.
+    /// The call that waits for it; none for a barrier that decides another operation.
     call: Option<CallId>,
-    /// The operation that counts when this one is done.
+    /// The operation that is decided when this one is done.
     decides: Option<OpId>,
     stage: Stage,
     descriptor: Descriptor,
     deadline: Time,
-    /// Whether the deadline was put off, because those it waits for wait themselves.
+    /// Whether the deadline was extended, because the awaited ranks wait themselves.
     is_put_off: bool,
-    /// How often this rank shows that it waits, and when next.
+    /// How often this rank pings the others while it waits, and when next.
     sign_every: Duration,
     next_sign: Time,
 }
@@ -81,9 +80,9 @@ struct Running {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Working,
-    /// The result is here. It counts when all ranks have it.
+    /// This rank has the result. It is valid when all ranks have it.
     Done,
-    /// It counts, whatever happens.
+    /// The result is valid, whatever happens.
     Decided,
 }
 
@@ -101,7 +100,7 @@ pub(crate) struct GroupEnded {
 }
 
 impl GroupDriver {
-    /// A group whose links have yet to be made.
+    /// A group without links.
     pub(super) fn new(
         mesh: Mesh,
         me: Rank,
@@ -137,7 +136,7 @@ impl GroupDriver {
         })
     }
 
-    /// Makes all links.
+    /// Makes the links with all ranks.
     pub(super) fn link(&mut self) -> CallId {
         let call = self.call();
         let now = self.clock.now();
@@ -151,7 +150,7 @@ impl GroupDriver {
         call
     }
 
-    /// Starts an operation, or gives its buffers back.
+    /// Starts an operation, or returns its buffers.
     pub(super) fn start(
         &mut self,
         request: &OperationRequest,
@@ -194,7 +193,7 @@ impl GroupDriver {
         Ok(call)
     }
 
-    /// The lowest rank of those that have begun to send something with this tag which is not received here yet.
+    /// The lowest rank that has begun to send with this tag, and whose message was not received.
     pub(super) fn sender(&self, tag: TransferTag) -> Option<Rank> {
         self.others().find(|from| {
             let tag = transfer(*from, self.me, tag);
@@ -203,18 +202,18 @@ impl GroupDriver {
         })
     }
 
-    /// Why an operation can't be started.
+    /// Why an operation cannot start, if it cannot.
     fn refusal(&self, descriptor: &Descriptor) -> Option<Error> {
         if let Some(cause) = &self.fault {
             return Some(Error::GroupFailed(Box::new(cause.clone())));
         }
-        // What someone sent before it left can still be received, but nothing can be sent to it.
+        // What a rank sent before it left can be received, but nothing can be sent to it.
         let Collective::Transfer { to, .. } = descriptor.collective else { return None };
         let gone = self.left.get(&to)?;
         Some(Error::GroupFailed(Box::new(self.lost(*gone, Departure::Left))))
     }
 
-    /// The links have not been made in time.
+    /// Fails the group, because not all links were made in time.
     pub(super) fn give_up_linking(&mut self) {
         let now = self.clock.now();
         if let Some((_, missing)) = &self.linking {
@@ -223,18 +222,18 @@ impl GroupDriver {
         }
     }
 
-    /// The group is over, for this reason; everyone is told.
+    /// Fails the group for all ranks.
     pub(super) fn give_up(&mut self, cause: Cause) {
         let now = self.clock.now();
         self.fail(now, cause);
     }
 
-    /// Why it is over, if it is.
+    /// Why it has failed, if it has.
     pub(super) fn fault(&self) -> Option<&Cause> {
         self.fault.as_ref()
     }
 
-    /// Who is in the group.
+    /// The members of the group.
     pub(crate) fn description(&self) -> &EpochDescription {
         &self.description
     }
@@ -244,7 +243,7 @@ impl GroupDriver {
         &self.windows
     }
 
-    /// Tells some ranks something, beside all operations.
+    /// Sends a note to some ranks.
     pub(super) fn tell(&mut self, ranks: &[Rank], topic: u64, text: &str) {
         let now = self.clock.now();
         for rank in ranks {
@@ -254,12 +253,12 @@ impl GroupDriver {
         self.pump(now);
     }
 
-    /// What a rank has told, if it has.
+    /// Takes the note of a rank, if it has arrived.
     pub(super) fn take_note(&mut self, from: Rank, topic: u64) -> Option<String> {
         self.notes.take(from, topic)
     }
 
-    /// A call that ends when a rank has told something, or nothing more can come.
+    /// A call that ends when a note of a rank has arrived, or the group has failed.
     pub(super) fn await_note(&mut self, from: Rank, topic: u64) -> CallId {
         let call = self.call();
         if self.notes.has(from, topic) || self.fault.is_some() {
@@ -270,12 +269,12 @@ impl GroupDriver {
         call
     }
 
-    /// Nobody waits for that any more.
+    /// Ends the wait of such a call.
     pub(super) fn forget_note(&mut self, call: CallId) {
         self.notes.forget(call);
     }
 
-    /// Why some ranks can't do something together, as far as this group knows.
+    /// Why these ranks cannot form a group, as far as this one knows.
     pub(super) fn doubts(&self, ranks: &[Rank]) -> Option<Error> {
         let left = || ranks.iter().find(|rank| self.left.contains(rank));
         let cause = self.fault.clone().or_else(|| left().map(|rank| self.lost(*rank, Departure::Left)))?;
@@ -317,7 +316,7 @@ impl GroupDriver {
             let peer = self.description.members[rank.index()].peer;
             self.plane.tell_abort(peer, self.description.id, cause.clone());
         }
-        // What is done may count for others, and waits until they have told.
+        // Results that are here may be valid for others; these have to report first.
         let open = self.running.iter().filter(|(_, running)| running.stage != Stage::Done);
         let ops: Vec<_> = open.map(|(op, _)| *op).collect();
         for op in ops {
@@ -337,7 +336,7 @@ impl GroupDriver {
         let Some(rank) = self.description.rank_of(peer) else { return };
         tracing::debug!(%rank, why, "a link is lost");
         if self.left.contains(&rank) {
-            // What it sent is here; only nothing more will come.
+            // All that it sent has arrived.
             self.plane.deafen(peer);
             self.check_left(now);
         } else {
@@ -349,13 +348,13 @@ impl GroupDriver {
 
     fn read(&mut self, now: Time, peer: PeerId) {
         if let Err(error) = self.plane.read_link(now, peer) {
-            // What came before the end counts.
+            // What arrived before the end is valid.
             self.pump(now);
             self.lose_link(now, peer, &error.to_string());
         }
     }
 
-    /// An operation that still waits for someone who has left will never end.
+    /// Fails the group if an operation waits for a rank that has left.
     fn check_left(&mut self, now: Time) {
         if self.left.is_empty() || self.fault.is_some() {
             return;
@@ -376,7 +375,7 @@ impl GroupDriver {
         }
     }
 
-    /// A call that ends when no operation is under way.
+    /// A call that ends when no operation runs.
     pub(super) fn when_quiet(&mut self) -> CallId {
         let call = self.call();
         self.awaits_quiet.push(call);
@@ -384,7 +383,7 @@ impl GroupDriver {
         call
     }
 
-    /// Whether no operation is under way.
+    /// Whether no operation runs.
     pub(super) fn is_quiet(&self) -> bool {
         self.running.is_empty()
     }
@@ -424,18 +423,18 @@ impl GroupDriver {
             PlaneEvent::Visitor { peer, purpose: Purpose::Window, connection } => {
                 self.windows.receive(peer, connection);
             }
-            // Nobody fetches a state or measures a link here.
+            // Groups have no shared state and no probes.
             PlaneEvent::Visitor { .. } => {}
             PlaneEvent::Mismatch { op, peer } => {
                 let asked = self.running.get(&op).map_or_else(String::new, |r| r.descriptor.to_string());
                 if let Some(rank) = self.description.rank_of(peer) {
                     let one = WaitingPeer { who: self.name(self.me), call: asked };
-                    let other = WaitingPeer { who: self.name(rank), call: "something else".into() };
+                    let other = WaitingPeer { who: self.name(rank), call: "another call".into() };
                     self.fail(now, Cause::Mismatch { one, other });
                 }
             }
             PlaneEvent::Stalled { peer, direction } => {
-                // Whoever is slow has until the operation's deadline.
+                // A slow rank has until the operation's deadline.
                 tracing::debug!(peer = peer.short(), ?direction, "a link makes no progress");
             }
             PlaneEvent::LinkLost { peer, why } => self.lose_link(now, peer, &why),
@@ -502,7 +501,7 @@ impl Drive for GroupDriver {
     }
 
     fn next_timeout(&self) -> Option<Duration> {
-        // After a failure operations end as soon as nothing reads their memory.
+        // After a failure, operations end as soon as nothing reads their memory.
         let working = self.running.values().filter(|running| running.stage == Stage::Working);
         let due = working.map(|running| {
             if running.is_collective() { running.deadline.min(running.next_sign) } else { running.deadline }
@@ -532,7 +531,7 @@ impl Drive for GroupDriver {
         self.callbacks.drain(..).for_each(|callback| outcomes.call_back(callback));
     }
 
-    /// Nobody is waited for, but what was sent goes out.
+    /// Waits for no rank, but sends what is queued.
     fn leave(&mut self) {
         let now = self.clock.now();
         if !self.running.is_empty() {
@@ -556,7 +555,7 @@ impl Drive for GroupDriver {
     }
 }
 
-/// Each direction of each pair has its own order for each tag, which nothing else disturbs.
+/// The tag of transfers: each direction of each pair has its own order for each tag.
 fn transfer(from: Rank, to: Rank, tag: TransferTag) -> Tag {
     Tag(1 << 63 | u64::from(tag.0) << 32 | u64::from(from.0) << 16 | u64::from(to.0))
 }

@@ -15,7 +15,7 @@ pub(super) struct WindowOffer {
     pub(super) bytes: u64,
     /// The file of the memory, if it can be mapped.
     pub(super) file: Option<FileTicket>,
-    pub(super) bells: Option<Ticket>,
+    pub(super) signals: Option<Ticket>,
     pub(super) about: Vec<u8>,
 }
 
@@ -31,7 +31,7 @@ struct Layout {
     about_bytes: u32,
     reserved: u32,
     file: [u8; FileTicket::BYTES],
-    bells: [u8; Ticket::BYTES],
+    signals: [u8; Ticket::BYTES],
     about: [u8; WINDOW_ABOUT_BYTES_MAX],
 }
 
@@ -46,12 +46,12 @@ impl WindowOffer {
             version: VERSION,
             is_able: self.is_able.into(),
             has_file: self.file.is_some().into(),
-            has_bells: self.bells.is_some().into(),
+            has_bells: self.signals.is_some().into(),
             bytes: self.bytes,
             about_bytes: self.about.len() as u32,
             reserved: 0,
             file: self.file.map_or([0; FileTicket::BYTES], |file| file.encode()),
-            bells: self.bells.map_or([0; Ticket::BYTES], |bells| bells.encode()),
+            signals: self.signals.map_or([0; Ticket::BYTES], |signals| signals.encode()),
             about,
         })
     }
@@ -68,7 +68,7 @@ impl WindowOffer {
             bytes: layout.bytes,
             file: (layout.has_file != 0).then(|| FileTicket::decode(&layout.file)),
             // A ticket of another version decodes to `None`.
-            bells: Ticket::decode(&layout.bells).filter(|_| layout.has_bells != 0),
+            signals: Ticket::decode(&layout.signals).filter(|_| layout.has_bells != 0),
             about: layout.about.get(..layout.about_bytes as usize)?.to_vec(),
         })
     }
@@ -83,16 +83,16 @@ mod tests {
     #[test]
     fn offers_are_decoded_as_they_were_encoded() {
         let file = FileTicket { pid: 1, fd: 2, device: 3, inode: 4, offset: 5, bytes: 6 };
-        let bells = Ticket { pid: 7, fd: 8, bytes: 9, nonce: [10; 16] };
+        let signals = Ticket { pid: 7, fd: 8, bytes: 9, nonce: [10; 16] };
         let full = WindowOffer {
             number: 11,
             is_able: true,
             bytes: 12 << 40,
             file: Some(file),
-            bells: Some(bells),
+            signals: Some(signals),
             about: vec![13; WINDOW_ABOUT_BYTES_MAX],
         };
-        let bare = WindowOffer { is_able: false, file: None, bells: None, about: vec![], ..full.clone() };
+        let bare = WindowOffer { is_able: false, file: None, signals: None, about: vec![], ..full.clone() };
         for offer in [full.clone(), bare] {
             assert_eq!(WindowOffer::decode(&offer.encode()), Some(offer));
         }

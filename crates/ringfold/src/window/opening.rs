@@ -7,12 +7,12 @@ use super::{ExposedMemory, PeerWindow, PutPath, WindowMemory};
 use crate::group::{Connections, WindowHub};
 use crate::{Error, Group, limits};
 use parking_lot::Mutex;
-use ringfold_fabric::bells::Bells;
 use ringfold_fabric::channel::{ChannelId, Handle};
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::memory::RawMemory;
 use ringfold_fabric::shared_memory::MappedMemory;
+use ringfold_fabric::signal_counters::SignalCounters;
 use ringfold_proto::epoch::EpochDescription;
 use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::Purpose;
@@ -31,7 +31,7 @@ pub(super) struct Opening<'a> {
 
 pub(super) struct Opened {
     pub(super) own: ExposedMemory,
-    pub(super) bells: Arc<Bells>,
+    pub(super) signals: Arc<SignalCounters>,
     pub(super) peers: Vec<PeerWindow>,
     pub(super) about: Vec<Vec<u8>>,
 }
@@ -43,24 +43,24 @@ const BY_TCP: u8 = 2;
 /// What this rank has mapped of another one.
 struct MappedPeer {
     memory: Option<MappedMemory>,
-    bells: Option<Bells>,
+    signals: Option<SignalCounters>,
 }
 
 impl Opening<'_> {
     pub(super) fn run(self, memory: WindowMemory, about: &[u8]) -> Result<Opened, Error> {
         let (me, world) = (self.group.rank(), self.group.world());
         let (memory, shared_file) = memory.into_parts();
-        let bells = Bells::create(world).map(Arc::new);
+        let signals = SignalCounters::create(world).map(Arc::new);
         let offer = WindowOffer {
             number: self.number,
-            is_able: bells.is_ok(),
+            is_able: signals.is_ok(),
             bytes: memory.len() as u64,
             file: shared_file.as_ref().map(|(_, ticket)| *ticket),
-            bells: bells.as_ref().ok().map(|bells| bells.ticket()),
+            signals: signals.as_ref().ok().map(|signals| signals.ticket()),
             about: about.to_vec(),
         };
         let offers = self.exchange(&offer)?;
-        let bells = bells.map_err(|error| Error::system("opening a window failed", &error))?;
+        let signals = signals.map_err(|error| Error::system("opening a window failed", &error))?;
         self.check(&offers)?;
         let mut mapped: Vec<_> =
             (0..world).map(|rank| if rank == me { None } else { self.map(rank, &offers[rank]) }).collect();
@@ -82,13 +82,14 @@ impl Opening<'_> {
                 end: connection.channel(ChannelId(self.number.wrapping_mul(2).wrapping_add(1))),
             });
             let lost = || Error::System(format!("the connection to {} was lost", self.name(rank)));
-            let (memory, bells) = mapped[rank].take().map_or((None, None), |peer| (peer.memory, peer.bells));
+            let (memory, signals) =
+                mapped[rank].take().map_or((None, None), |peer| (peer.memory, peer.signals));
             Ok(PeerWindow {
                 bytes: usize::try_from(offer.bytes).unwrap_or(usize::MAX),
                 mapped: memory,
-                to: match bells {
+                to: match signals {
                     _ if rank == me => PutPath::Own,
-                    Some(bells) if paths[me][rank] == BY_MEMORY => PutPath::Mapped(bells),
+                    Some(signals) if paths[me][rank] == BY_MEMORY => PutPath::Mapped(signals),
                     _ => PutPath::Tcp(*handles.get(rank).ok_or_else(lost)?),
                 },
                 signals_by_tcp: rank != me && paths[rank][me] == BY_TCP,
@@ -99,7 +100,7 @@ impl Opening<'_> {
         let peers = peers.collect::<Result<_, Error>>()?;
         let about = offers.into_iter().map(|offer| offer.about).collect();
         let file: Option<OwnedFd> = shared_file.map(|(file, _)| file);
-        Ok(Opened { own: ExposedMemory { memory: own, _file: file }, bells, peers, about })
+        Ok(Opened { own: ExposedMemory { memory: own, _file: file }, signals, peers, about })
     }
 
     fn exchange(&self, offer: &WindowOffer) -> Result<Vec<WindowOffer>, Error> {
@@ -145,10 +146,11 @@ impl Opening<'_> {
         let memory = offer.file.and_then(|ticket| MappedMemory::open(&ticket).map_err(declined).ok());
         let memory = memory.filter(|memory| memory.len() as u64 == offer.bytes);
         let world = self.group.world();
-        let bells = offer.bells.and_then(|ticket| Bells::open(&ticket, world).map_err(declined).ok());
+        let signals =
+            offer.signals.and_then(|ticket| SignalCounters::open(&ticket, world).map_err(declined).ok());
         // Without memory to map, signals are enough.
         let is_whole = memory.is_some() || offer.bytes == 0;
-        Some(MappedPeer { memory, bells: bells.filter(|_| is_whole) })
+        Some(MappedPeer { memory, signals: signals.filter(|_| is_whole) })
     }
 
     /// Registers this rank's memory, and connects over TCP. Returns the handles of all ranks.
@@ -248,7 +250,7 @@ impl Opening<'_> {
 
 fn path_code(mapped: &Option<MappedPeer>) -> u8 {
     match mapped {
-        Some(MappedPeer { bells: Some(_), .. }) => BY_MEMORY,
+        Some(MappedPeer { signals: Some(_), .. }) => BY_MEMORY,
         _ => BY_TCP,
     }
 }

@@ -5,8 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 const TICKET: &str = "RINGFOLD_TEST_ARENA";
-const NAME: &str =
-    "arena::tests::processes::whoever_waits_for_a_killed_process_ends_by_the_deadline_or_an_abort";
+const NAME: &str = "arena::tests::processes::a_wait_for_a_killed_process_ends_by_its_deadline_or_an_abort";
 
 /// A rank that does what it is told, line by line.
 struct Process {
@@ -59,7 +58,7 @@ fn obey(order: &str) {
     let bytes: Vec<u8> = ticket.split(',').map(|byte| byte.parse().unwrap()).collect();
     let ticket = Ticket::decode(&bytes.try_into().unwrap()).unwrap();
     let arena = Arc::new(Arena::open(&ticket, SMALL).unwrap());
-    let mut seat = arena.seat(Rank(rank.parse().unwrap())).unwrap();
+    let mut member = arena.join(Rank(rank.parse().unwrap())).unwrap();
     println!("answer: ready");
     for line in io::stdin().lines() {
         let line = line.unwrap();
@@ -67,22 +66,26 @@ fn obey(order: &str) {
         let round: u64 = words[1].parse().unwrap();
         match words[0] {
             "announce" => {
-                assert!(seat.may_fill(round));
-                seat.announce(round, 0);
+                assert!(member.may_fill(round));
+                member.announce(round, 0);
                 println!("answer: announced");
             }
             _ => {
-                let patience = Duration::from_millis(words[2].parse().unwrap());
+                let timeout = Duration::from_millis(words[2].parse().unwrap());
                 let need = Need::Announced { round, by: Ranks::all(3) };
                 println!("answer: waits");
-                println!("answer: {:?} {:?}", seat.wait(need, || Instant::now() + patience), arena.aborted());
+                println!(
+                    "answer: {:?} {:?}",
+                    member.wait(need, || Instant::now() + timeout),
+                    arena.aborted()
+                );
             }
         }
     }
 }
 
 #[test]
-fn whoever_waits_for_a_killed_process_ends_by_the_deadline_or_an_abort() {
+fn a_wait_for_a_killed_process_ends_by_its_deadline_or_an_abort() {
     if let Ok(order) = std::env::var(TICKET) {
         return obey(&order);
     }

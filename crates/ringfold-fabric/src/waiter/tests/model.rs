@@ -1,6 +1,6 @@
 //! The sleep protocol in all interleavings, by loom. A lost wake-up is a deadlock, which loom reports.
 
-use crate::waiter::sleep::{self, Bell, Marks};
+use crate::waiter::sleep::{self, Marks, WakeWord};
 use core::time::Duration;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -46,25 +46,25 @@ impl Marks for UnfencedMarks {
 /// A futex: the kernel compares and queues under a lock of its own. No timeout ever wakes a thread.
 #[derive(Default)]
 struct Futex {
-    rung: AtomicU32,
+    count: AtomicU32,
     kernel: Mutex<()>,
     queue: Condvar,
 }
 
-impl Bell for Futex {
-    fn rung(&self) -> u32 {
-        self.rung.load(Ordering::SeqCst)
+impl WakeWord for Futex {
+    fn count(&self) -> u32 {
+        self.count.load(Ordering::SeqCst)
     }
 
     fn block(&self, seen: u32, _at_most: Duration) {
         let kernel = self.kernel.lock().unwrap();
-        if self.rung.load(Ordering::SeqCst) == seen {
+        if self.count.load(Ordering::SeqCst) == seen {
             drop(self.queue.wait(kernel).unwrap());
         }
     }
 
-    fn ring(&self) {
-        self.rung.fetch_add(1, Ordering::SeqCst);
+    fn wake_all(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
         let _kernel = self.kernel.lock().unwrap();
         self.queue.notify_all();
     }
@@ -73,54 +73,54 @@ impl Bell for Futex {
 /// A futex that only notes that a thread would block.
 #[derive(Default)]
 struct DryFutex {
-    rung: AtomicU32,
+    count: AtomicU32,
     blocked: AtomicU32,
 }
 
-impl Bell for DryFutex {
-    fn rung(&self) -> u32 {
-        self.rung.load(Ordering::SeqCst)
+impl WakeWord for DryFutex {
+    fn count(&self) -> u32 {
+        self.count.load(Ordering::SeqCst)
     }
 
     fn block(&self, seen: u32, _at_most: Duration) {
-        self.blocked.store(u32::from(self.rung() == seen), Ordering::SeqCst);
+        self.blocked.store(u32::from(self.count() == seen), Ordering::SeqCst);
     }
 
-    fn ring(&self) {
-        self.rung.fetch_add(1, Ordering::SeqCst);
+    fn wake_all(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 /// Two words that threads wait for, and what they block on.
 #[derive(Default)]
-struct Words<M = AtomicU64, B = Futex> {
+struct Words<M = AtomicU64, W = Futex> {
     words: [AtomicU32; 2],
     marks: M,
-    bell: B,
+    word: W,
 }
 
-impl<M: Marks, B: Bell> Words<M, B> {
+impl<M: Marks, W: WakeWord> Words<M, W> {
     fn is_set(&self, word: usize) -> bool {
         self.words[word].load(Ordering::Acquire) != 0
     }
 
     fn wait(&self, is_met: impl Fn() -> bool) {
         while !is_met() {
-            sleep::block(&self.marks, 1, &self.bell, Duration::MAX, &is_met);
+            sleep::block(&self.marks, 1, &self.word, Duration::MAX, &is_met);
         }
     }
 
     /// An ordinary store, then the waker's part of the protocol.
     fn publish(&self, word: usize) {
         self.words[word].store(1, Ordering::Release);
-        sleep::wake(&self.marks, &self.bell);
+        sleep::wake(&self.marks, &self.word);
     }
 }
 
-fn explore<M, B>(scenario: impl Fn(Arc<Words<M, B>>) + Send + Sync + 'static)
+fn explore<M, W>(scenario: impl Fn(Arc<Words<M, W>>) + Send + Sync + 'static)
 where
     M: Marks + Default + 'static,
-    B: Bell + Default + 'static,
+    W: WakeWord + Default + 'static,
 {
     let mut model = loom::model::Builder::new();
     // More preemptions find nothing new here, and take minutes.
@@ -145,15 +145,15 @@ fn expect_wake_up<M: Marks + Default + Send + Sync + 'static>(block: fn(&Words<M
         let thread = loom::thread::spawn(move || waker.publish(0));
         block(&words);
         thread.join().unwrap();
-        let is_blocked = words.bell.blocked.load(Ordering::SeqCst) == 1;
-        assert!(!is_blocked || words.bell.rung() > 0, "lost wake-up");
+        let is_blocked = words.word.blocked.load(Ordering::SeqCst) == 1;
+        assert!(!is_blocked || words.word.count() > 0, "lost wake-up");
     });
 }
 
 #[test]
 fn a_waiter_is_woken_whenever_it_blocks() {
     expect_wake_up::<AtomicU64>(|words| {
-        sleep::block(&words.marks, 1, &words.bell, Duration::MAX, || words.is_set(0));
+        sleep::block(&words.marks, 1, &words.word, Duration::MAX, || words.is_set(0));
     });
 }
 
@@ -161,7 +161,7 @@ fn a_waiter_is_woken_whenever_it_blocks() {
 #[should_panic(expected = "lost wake-up")]
 fn the_model_finds_the_wake_up_that_is_lost_without_fences() {
     expect_wake_up::<UnfencedMarks>(|words| {
-        sleep::block(&words.marks, 1, &words.bell, Duration::MAX, || words.is_set(0));
+        sleep::block(&words.marks, 1, &words.word, Duration::MAX, || words.is_set(0));
     });
 }
 
@@ -169,10 +169,10 @@ fn the_model_finds_the_wake_up_that_is_lost_without_fences() {
 #[should_panic(expected = "lost wake-up")]
 fn the_model_finds_the_wake_up_that_is_lost_if_the_mark_is_set_after_the_last_check() {
     expect_wake_up::<AtomicU64>(|words| {
-        let seen = words.bell.rung();
+        let seen = words.word.count();
         if !words.is_set(0) {
             sleep::prepare(&words.marks, 1);
-            words.bell.block(seen, Duration::MAX);
+            words.word.block(seen, Duration::MAX);
         }
     });
 }
@@ -205,7 +205,7 @@ fn of_two_wakers_that_meet_a_need_together_one_wakes() {
                     && words.is_set(1)
                     && sleep::claim(&words.marks, 1)
                 {
-                    words.bell.ring();
+                    words.word.wake_all();
                 }
             })
         });

@@ -1,4 +1,4 @@
-//! Operations that take too long, and whose fault that is.
+//! Operations that miss their deadline, and the ranks that caused it.
 
 use super::{GroupDriver, Running, Stage};
 use crate::limits;
@@ -7,7 +7,7 @@ use ringfold_proto::id::{OpId, Rank};
 use ringfold_proto::time::Time;
 
 impl GroupDriver {
-    /// The first operation that has not ended in time ends the group.
+    /// Fails the group if an operation has missed its deadline.
     pub(super) fn check_deadlines(&mut self, now: Time) {
         let late = |driver: &Self| {
             let is_late =
@@ -17,7 +17,7 @@ impl GroupDriver {
         if self.fault.is_some() || late(self).is_none() {
             return;
         }
-        // Someone else may have told already, if this process was stopped.
+        // If this process was stopped, another rank may have reported the failure already.
         for rank in self.others() {
             self.read(now, self.description.members[rank.index()].peer);
         }
@@ -29,8 +29,8 @@ impl GroupDriver {
         let members = &self.description.members;
         let is_recent = |at: Time| now.since(at) < running.sign_every * limits::SIGNS_MISSED_MAX;
         let waits = |rank: &Rank| plane.pinged_at(members[rank.index()].peer).is_some_and(is_recent);
-        // Those who wait themselves know better whose fault it is, and their time is up now, too. And whoever comes to
-        // this far too late was stopped, and is told whose fault it is.
+        // Ranks that wait themselves know better which rank is missing, and their deadline passes now, too. A process that
+        // finds out much too late was stopped, and the others report the cause.
         let all_wait = running.is_collective() && !waited_for.is_empty() && waited_for.iter().all(waits);
         let was_stopped = now.since(running.deadline) > running.sign_every;
         if !running.is_put_off && (all_wait || was_stopped) {
@@ -51,8 +51,7 @@ impl GroupDriver {
         self.fail(now, Cause::Timeout { waited_for });
     }
 
-    /// In a collective that takes long, each rank shows the others that it waits as well: so that, if time runs out,
-    /// those are named who do not.
+    /// In a long collective each rank pings the others, so that a timeout names the ranks that do not wait.
     pub(super) fn show_waiting(&mut self, now: Time) {
         let mut is_due = false;
         for running in self.running.values_mut().filter(|running| running.is_collective()) {

@@ -1,8 +1,8 @@
-//! Whether a collective counts, where what a failed one has overwritten is put back.
+//! Whether a collective is valid, in groups that restore the buffers of failed ones.
 //!
-//! A collective counts when all ranks have its result: a barrier behind it finds out. If the group fails before this
-//! rank has come through the barrier, others may have: so at a failure everyone tells how many collectives count as far
-//! as it knows, and what counts for one that lives counts for all.
+//! A collective is valid when all ranks have its result, which a barrier behind it shows. If the group fails before this
+//! rank has passed the barrier, others may have passed it. So after a failure each rank reports how many collectives are
+//! valid, and what is valid for one surviving rank is valid for all.
 
 use super::{GroupDriver, Running, Stage};
 use crate::all_reduce::HostBuffers;
@@ -17,27 +17,27 @@ use ringfold_proto::reduce_op::ReduceOp;
 use ringfold_proto::time::Time;
 use std::collections::{BTreeSet, HashMap};
 
-/// The order of the barriers that decide collectives.
+/// The tag of the barriers that decide collectives.
 const DECISIONS: Tag = Tag(1);
 
-/// The topic of what ranks tell each other about them.
+/// The topic of reports about them.
 const TOPIC: u64 = u64::MAX;
 
-/// What is known of collectives that count.
+/// What is known of valid collectives.
 #[derive(Default)]
 pub(super) struct Decisions {
-    /// Whether failed ones are put back.
+    /// Whether buffers of failed ones are restored.
     restores: bool,
-    /// How many count, as this rank saw.
+    /// How many are valid, as this rank has seen.
     seen: u64,
-    /// And as others told when the group failed.
+    /// As others have reported after the failure.
     heard: HashMap<Rank, u64>,
-    /// The group has failed, and this rank has results of which it does not know whether they count.
+    /// The group has failed, and this rank has results that may be valid.
     doubt: Option<Doubt>,
 }
 
 struct Doubt {
-    /// Who may tell something yet.
+    /// Ranks that have not reported.
     missing: BTreeSet<Rank>,
     until: Time,
 }
@@ -49,11 +49,11 @@ impl Decisions {
 }
 
 impl GroupDriver {
-    /// The result of an operation is here.
+    /// This rank has the result of an operation.
     pub(super) fn note_done(&mut self, now: Time, op: OpId) {
         let Some(running) = self.running.get_mut(&op) else { return };
         if self.fault.is_some() {
-            // It was aborted meanwhile, and is put back.
+            // It was aborted, and its buffers are restored.
             return;
         }
         if let Some(decided) = running.decides {
@@ -91,7 +91,7 @@ impl GroupDriver {
         self.running.insert(barrier, running);
     }
 
-    /// An operation counts, whatever happens.
+    /// An operation is valid, whatever happens.
     fn decide(&mut self, op: OpId) {
         if let Some(running) = self.running.get_mut(&op) {
             running.stage = Stage::Decided;
@@ -102,7 +102,7 @@ impl GroupDriver {
         }
     }
 
-    /// The group has failed. Says what counts, and asks if there is something of which this rank does not know.
+    /// The group has failed: reports what is valid, and waits for reports if this rank has undecided results.
     pub(super) fn tell_decisions(&mut self, now: Time) {
         if !self.decisions.restores {
             return;
@@ -121,7 +121,7 @@ impl GroupDriver {
         self.end_doubt(now);
     }
 
-    /// Another rank has told what counts. Says whether that is what it was about.
+    /// Another rank has reported what is valid. Returns whether the note was such a report.
     pub(super) fn hear_decisions(&mut self, now: Time, from: Rank, topic: u64, text: &str) -> bool {
         if topic != TOPIC {
             return false;
@@ -131,7 +131,7 @@ impl GroupDriver {
         true
     }
 
-    /// A rank has told all that it is going to tell.
+    /// A rank will send no further report.
     pub(super) fn hear_no_more(&mut self, now: Time, from: Rank) {
         if let Some(doubt) = &mut self.decisions.doubt {
             doubt.missing.remove(&from);
@@ -139,12 +139,12 @@ impl GroupDriver {
         }
     }
 
-    /// When doubt ends at the latest.
+    /// When waiting for reports ends.
     pub(super) fn doubts_until(&self) -> Option<Time> {
         self.decisions.doubt.as_ref().map(|doubt| doubt.until)
     }
 
-    /// Whether results that are here count, as far as that can be known.
+    /// Decides results as far as the reports allow.
     pub(super) fn end_doubt(&mut self, now: Time) {
         let Some(doubt) = &self.decisions.doubt else { return };
         let is_over = doubt.missing.is_empty() || doubt.until <= now;
@@ -163,7 +163,7 @@ impl GroupDriver {
         }
     }
 
-    /// Nobody is asked any more.
+    /// Stops waiting for reports.
     pub(super) fn give_up_doubt(&mut self, now: Time) {
         if let Some(doubt) = &mut self.decisions.doubt {
             doubt.until = now;

@@ -1,62 +1,62 @@
-//! A rank's place in the arena: it fills its own slots, announces them, and reads those of others.
+//! A rank in the arena: it fills its own slots, announces them, and reads those of others.
 
 use super::geometry::{Geometry, LEFT_AT};
 use super::wait::Need;
 use super::{Arena, Ranks};
 use crate::shared_bytes::SharedBytes;
-use crate::waiter::sleep::Bell as _;
+use crate::waiter::sleep::WakeWord as _;
 use crate::waiter::{CancelToken, Policy, Waiter};
 use core::sync::atomic::Ordering;
 use ringfold_proto::id::Rank;
 use std::sync::Arc;
 
-/// The one user of a rank's slots.
+/// A rank in the arena, the only user of its slots.
 #[derive(Debug)]
-pub struct Seat {
+pub struct ArenaMember {
     pub(super) arena: Arc<Arena>,
     pub(super) me: Rank,
     pub(super) waiter: Waiter,
-    /// What may cancel its waits, and whether it may now.
+    /// Cancels its waits, if that is allowed now.
     pub(super) cancel: Option<CancelToken>,
     pub(super) is_cancellable: bool,
-    /// Rounds from here on have not been announced.
+    /// The first round that was not announced.
     next_fill: u64,
-    /// Rounds before this one may be filled, as far as was seen.
+    /// The first round that may not be filled, as last read.
     fillable: u64,
-    /// Rounds before this one are needed no more.
+    /// The first round that is still needed.
     released: u64,
-    /// As far as others were told.
+    /// As last reported to others.
     reported: u64,
-    /// Others are told after so many rounds.
+    /// Rounds between two reports.
     report_every: u64,
 }
 
-/// A slot to be filled.
+/// A slot to fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill {
     /// Of which round.
     pub round: u64,
-    /// How many bytes of it are used. Few bytes travel with the announcement; readers must name the same number.
+    /// How many bytes of it are used. Few bytes lie beside the announcement, so readers must name the same number.
     pub bytes: usize,
 }
 
-/// What lies before a rank in one step: a slot of its own to fill, and slots of others to read.
+/// The slots of one step: one to fill, and those to read.
 #[derive(Debug)]
-pub struct Desk<'a> {
-    /// The slot to be filled; empty if none is.
+pub struct StepSlots<'a> {
+    /// The slot to fill; empty if there is none.
     pub own: &'a mut [u8],
-    /// The slots to be read.
-    pub others: Others<'a>,
+    /// The slots to read.
+    pub others: OtherSlots<'a>,
 }
 
 /// The slots of one round.
 #[derive(Clone, Copy, Debug)]
-pub struct Others<'a> {
+pub struct OtherSlots<'a> {
     arena: &'a Arena,
     round: Option<u64>,
 }
 
-impl Seat {
+impl ArenaMember {
     pub(super) fn new(arena: Arc<Arena>, me: Rank) -> Self {
         let geometry = arena.geometry;
         Self {
@@ -73,8 +73,8 @@ impl Seat {
         }
     }
 
-    /// Ranks tell others only now and then which slots they need no more: after so many rounds. A rank that fills a
-    /// slot may find that many less of them free.
+    /// After how many rounds a rank reports which slots it has released. A rank that fills slots may find so many fewer of
+    /// them free.
     pub fn report_every(depth: usize) -> u64 {
         (depth as u64 / 4).max(1)
     }
@@ -84,7 +84,7 @@ impl Seat {
         &self.arena
     }
 
-    /// Whose seat it is.
+    /// Which rank it is.
     pub fn rank(&self) -> Rank {
         self.me
     }
@@ -94,7 +94,7 @@ impl Seat {
         self.waiter.set_policy(policy);
     }
 
-    /// What may cancel waits, where that is [wanted](Self::set_cancellable).
+    /// Cancels waits, while they are [cancellable](Self::set_cancellable).
     pub fn set_cancel(&mut self, cancel: CancelToken) {
         self.cancel = Some(cancel);
     }
@@ -115,7 +115,7 @@ impl Seat {
         let geometry = self.arena.geometry;
         let everyone = Ranks::all(geometry.world);
         let consumed = |rank: Rank| self.arena.consumed(rank, Ordering::Acquire);
-        // What this rank itself still reads counts as well.
+        // What this rank still reads counts as well.
         let least = everyone.without(self.me).map(consumed).fold(self.released, u64::min);
         self.fillable = least.saturating_add(geometry.depth as u64);
         round < self.fillable
@@ -140,46 +140,46 @@ impl Seat {
         differ
     }
 
-    /// A slot to fill and slots to read, at once.
+    /// A slot to fill, and slots to read at the same time.
     ///
     /// # Panics
-    /// If the slot can't be [filled](Self::may_fill) yet, was announced before or is too small, or if the round to read
-    /// has been released.
+    /// If the slot must not be [filled](Self::may_fill), was announced or is too small, or if the round to read was
+    /// released.
     #[inline]
-    pub fn desk(&mut self, fill: Option<Fill>, read: Option<u64>) -> Desk<'_> {
+    pub fn slots(&mut self, fill: Option<Fill>, read: Option<u64>) -> StepSlots<'_> {
         if let Some(round) = read {
-            assert!(round >= self.released, "the slots of a released round can't be read");
+            assert!(round >= self.released, "invalid read of round {round}: it was released");
         }
         let own = match fill {
             None => &mut [],
             Some(Fill { round, bytes }) => {
                 assert!(round >= self.next_fill && round < self.fillable, "the slot is in use");
                 if let Some(read) = read {
-                    // Rounds as far apart as the ring is long have one slot.
+                    // Rounds that are `depth` apart have the same slot.
                     assert!(read < round && round - read < self.arena.geometry.depth as u64);
                 }
-                // SAFETY: it is written by this rank alone, whose only seat this is; it has not been announced, and every
-                // rank has released the round that had the slot before. So nobody reads it, and this borrow of the seat
-                // keeps it from being announced or given out twice.
+                // SAFETY: only this rank writes it, and there is one `ArenaMember` for it. It was not announced, and every
+                // rank has released the round that had it before, so nobody reads it. The borrow of `self` keeps it from
+                // being announced or borrowed twice.
                 unsafe { self.arena.payload(self.me, round, bytes).assume_exclusive() }
             }
         };
-        Desk { own, others: Others { arena: &self.arena, round: read } }
+        StepSlots { own, others: OtherSlots { arena: &self.arena, round: read } }
     }
 
-    /// Announces the slot of a round, and wakes whoever sleeps for it.
+    /// Announces the slot of a round, and wakes the ranks that sleep for it.
     #[inline]
     pub fn announce(&mut self, round: u64, fingerprint: u64) {
         assert!(round >= self.next_fill && round < self.fillable, "the slot is in use");
         self.next_fill = round + 1;
         let at = self.arena.geometry.header_at(self.me.index(), round);
         self.arena.word(at + 8).store(fingerprint, Ordering::Relaxed);
-        // A swap also orders the announcement before the look at the sleepers.
+        // A swap also orders the announcement before the sleepers are read.
         self.arena.word(at).swap(round + 1, Ordering::SeqCst);
-        self.arena.wake_the_ready(self.me);
+        self.arena.wake_sleepers(self.me);
     }
 
-    /// The slots of rounds before this one are needed no more.
+    /// Releases the slots of the rounds before this one.
     #[inline]
     pub fn release(&mut self, before: u64) {
         self.released = self.released.max(before);
@@ -188,7 +188,7 @@ impl Seat {
         }
     }
 
-    /// Tells others what was released.
+    /// Reports to others what was released.
     pub(super) fn report(&mut self) {
         if self.reported == self.released {
             return;
@@ -196,16 +196,16 @@ impl Seat {
         self.reported = self.released;
         let at = self.arena.geometry.consumed_at(self.me.index());
         self.arena.word(at).swap(self.released, Ordering::SeqCst);
-        self.arena.wake_the_ready(self.me);
+        self.arena.wake_sleepers(self.me);
     }
 
-    /// Says goodbye: whoever waits for this rank from now on does so in vain, and is told.
+    /// Leaves: waits for this rank end with an error from now on.
     pub fn leave(&self) {
         let at = self.arena.geometry.consumed_at(self.me.index());
         self.arena.word(at).store(self.released, Ordering::SeqCst);
         self.arena.word(LEFT_AT).fetch_or(Ranks::one(self.me).0, Ordering::SeqCst);
         for rank in Ranks::all(self.arena.geometry.world).without(self.me) {
-            self.arena.bell(rank.index()).ring();
+            self.arena.wake_word(rank.index()).wake_all();
         }
     }
 
@@ -219,19 +219,19 @@ impl Seat {
     }
 }
 
-impl<'a> Others<'a> {
-    /// The slot of a rank; one's own can be read too, once it is announced.
+impl<'a> OtherSlots<'a> {
+    /// The slot of a rank; a rank may read its own, too.
     ///
     /// # Panics
     /// If it has not been announced, or if slots are shorter than that.
     #[inline]
     pub fn slot(self, of: Rank, bytes: usize) -> &'a [u8] {
-        // SAFETY: its writer announced it, and does not write it again before this rank has released the round, which
-        // this borrow of the seat delays. It is payload: what is decided by is read by `copy`.
+        // SAFETY: its writer announced it, and does not write it before this rank has released the round, which the borrow
+        // of the member prevents. It is payload; what is decided by is read by `copy`.
         unsafe { self.shared(of, bytes).assume_unwritten() }
     }
 
-    /// Copies the slot of a rank out: what something is decided by must not change once it is checked.
+    /// Copies the slot of a rank: bytes that are checked must not change afterwards.
     ///
     /// # Panics
     /// As [`Self::slot`].
@@ -268,7 +268,7 @@ impl Arena {
         missing
     }
 
-    /// Where the payload of so many bytes lies: behind the announcement if it is short, else in the slot.
+    /// A payload: beside the announcement if it is short, else in the slot.
     #[inline]
     fn payload(&self, rank: Rank, round: u64, bytes: usize) -> SharedBytes<'_> {
         let geometry = self.geometry;
