@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Weak;
 use std::time::Instant;
 
-/// The name of a socket in a poller. Never used twice.
+/// The number of a socket in a poller. Never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(u64);
 
@@ -121,14 +121,16 @@ impl Poller {
         let interval = (limit / limits::HEALTH_CHECKS).min(Duration::from_secs(60));
         if checks.next.is_none() || interval < checks.interval {
             (checks.interval, checks.next) = (interval, Some(Instant::now() + interval));
+            // A thread may sleep without a time for the next check.
+            self.kick();
         }
         checks.connections.push(connection);
     }
 
     /// Checks the connections if it is time. Returns how long there is until the next time.
     fn run_checks(&self, now: Instant) -> Option<Duration> {
-        // Another thread that has the lock does it.
-        let mut checks = self.checks.try_lock()?;
+        // Another thread that has the lock does it, and may not wait again.
+        let Some(mut checks) = self.checks.try_lock() else { return Some(Duration::from_millis(100)) };
         let next = checks.next?;
         if now < next {
             return Some(next - now);
@@ -141,7 +143,7 @@ impl Poller {
         checks.next.map(|_| checks.interval)
     }
 
-    /// A new name.
+    /// A new token.
     pub fn token(&self) -> Token {
         Token(self.next.fetch_add(1, Ordering::Relaxed))
     }
