@@ -5,7 +5,7 @@ use ringfold_fabric::channel::Endpoint;
 use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::poller::Readiness;
 use ringfold_fabric::rendezvous::{RemoteInvitation, Rendezvous};
-use ringfold_proto::handshake::{Identity, Secret, DialTarget};
+use ringfold_proto::handshake::{DialTarget, Identity, Secret};
 use ringfold_proto::hello::Purpose;
 use ringfold_proto::id::{PeerId, RunId};
 use std::io::{BufRead, BufReader, Lines, Write};

@@ -1,6 +1,8 @@
 //! Meshes, doors and links with real sockets, several in one thread, so that chance decides who acts when.
 
-use crate::node::{Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, dial, drive, epoch, idle, two};
+use crate::node::{
+    Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, dial, drive, epoch, idle, two,
+};
 use ringfold_fabric::connection::{Connection, Intake};
 use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::limits;
@@ -13,7 +15,7 @@ use ringfold_fabric::slots::SlotPool;
 use ringfold_plan::executor::FrameDecision;
 use ringfold_plan::medium::Ticket;
 use ringfold_proto::data_header::DataHeader;
-use ringfold_proto::handshake::{DialerHandshake, Identity, Secret, DialTarget};
+use ringfold_proto::handshake::{DialTarget, DialerHandshake, Identity, Secret};
 use ringfold_proto::hello::{Purpose, Welcome};
 use ringfold_proto::id::{OpId, PeerId, RunId, Seq};
 use ringfold_proto::link_message::LinkMessage;
@@ -249,8 +251,7 @@ fn a_member_may_come_to_probe() {
     b.mesh.admit(epoch(1), &KEY, vec![PeerId(1), PeerId(2)]);
     let (at, to) = (b.address(), b.peer);
     let probing = std::thread::spawn(move || {
-        probe::measure(dial(&[at], LONG, &credentials(1, Purpose::Probe, to, &KEY)).unwrap())
-            .unwrap()
+        probe::measure(dial(&[at], LONG, &credentials(1, Purpose::Probe, to, &KEY)).unwrap()).unwrap()
     });
     drive(&mut [&mut b], |nodes| !nodes[0].visitors.is_empty());
     let (peer, purpose, stream) = b.visitors.remove(0);

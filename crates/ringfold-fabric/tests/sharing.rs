@@ -5,7 +5,7 @@ use crate::node::{KEY, LONG, Node, assert_one_link, both_up, dial, drive, epoch,
 use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::limits;
 use ringfold_fabric::random;
-use ringfold_proto::handshake::{AcceptorHandshake, Identity, Secret, DialTarget};
+use ringfold_proto::handshake::{AcceptorHandshake, DialTarget, Identity, Secret};
 use ringfold_proto::hello::{Hello, Purpose};
 use ringfold_proto::id::{PeerId, RunId};
 use std::io::{Read, Write};
@@ -93,7 +93,8 @@ fn an_offer_that_is_not_answered_ends_in_time() {
     let at = listener.local_addr().unwrap();
     let welcoming = std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        let mut acceptor = AcceptorHandshake::new(Identity::new(PeerId(2), RunId(0)), random::nonce().unwrap());
+        let mut acceptor =
+            AcceptorHandshake::new(Identity::new(PeerId(2), RunId(0)), random::nonce().unwrap());
         let secrets = |_: &Hello| Ok(Secret::epoch_key(&KEY));
         stream.set_read_timeout(Some(LONG)).unwrap();
         let mut block = [0];
