@@ -28,9 +28,9 @@ def main() -> int:
     if arguments.rank is not None:
         Rank(arguments).measure()
         return 0
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        port = door.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--rank", str(rank)], env=env)

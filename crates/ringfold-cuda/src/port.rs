@@ -353,7 +353,7 @@ impl Port {
         match page.error() {
             None => Ok(()),
             Some(error) => {
-                // The peers are told as well, also if this process ends because of the error.
+                // The peers get the error too, even if it ends this process.
                 self.abort(&format!("{}: {error}", self.name()));
                 self.check()
             }

@@ -155,7 +155,7 @@ impl Handshake {
         self.advance(now, &no_secret)
     }
 
-    /// Advances it. If it fails, the other end is told why.
+    /// Advances it. If it fails, the other end gets the reason.
     pub fn advance(
         &mut self,
         now: Time,

@@ -10,12 +10,12 @@ use std::os::unix::fs::MetadataExt;
 pub fn host_id() -> u64 {
     identity().unwrap_or_else(|error| {
         tracing::debug!(%error, "cannot identify this host: shared memory is not used");
-        nobodys()
+        unshared_host_id()
     })
 }
 
 /// A unique number, for processes that do not share memory.
-pub fn nobodys() -> u64 {
+pub fn unshared_host_id() -> u64 {
     // Without randomness, time and process id are most likely unique.
     random::bytes().map(u64::from_le_bytes).unwrap_or_else(|_| {
         let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -67,8 +67,8 @@ mod tests {
     #[test]
     fn the_host_id_is_stable_and_unique_numbers_differ() {
         assert_eq!(host_id(), host_id());
-        assert_ne!(nobodys(), nobodys());
-        assert_ne!(nobodys(), host_id());
+        assert_ne!(unshared_host_id(), unshared_host_id());
+        assert_ne!(unshared_host_id(), host_id());
     }
 
     #[test]

@@ -69,13 +69,13 @@ impl Link {
     }
 
     /// Queues a message.
-    pub fn say(&mut self, message: &LinkMessage) {
-        dispatch!(self, link => link.say(message));
+    pub fn send_message(&mut self, message: &LinkMessage) {
+        dispatch!(self, link => link.send_message(message));
     }
 
     /// Queues a message ahead of all frames that have not begun to leave.
-    pub fn say_urgently(&mut self, message: &LinkMessage) {
-        dispatch!(self, link => link.say_urgently(message));
+    pub fn send_message_first(&mut self, message: &LinkMessage) {
+        dispatch!(self, link => link.send_message_first(message));
     }
 
     /// Stops reading the memory of a put. Returns whether it was still queued.
@@ -84,8 +84,8 @@ impl Link {
     }
 
     /// Has the next flush send messages that can wait, too.
-    pub fn hurry(&mut self) {
-        dispatch!(self, link => link.hurry());
+    pub fn flush_deferred(&mut self) {
+        dispatch!(self, link => link.flush_deferred());
     }
 
     /// Sends what can be sent now, but not messages that can wait if there is nothing else.

@@ -1,6 +1,6 @@
 //! Accepting connections: listening sockets, and the handshakes of incoming connections.
 //!
-//! Listening sockets are level-triggered: a connection that can't be accepted would wake the poller for ever. So they are
+//! Listening sockets are level-triggered: a connection that cannot be accepted would wake the poller for ever. So they are
 //! not registered while the process has no descriptors left, or too many handshakes are in progress.
 
 use crate::closing::ClosingConnections;
@@ -74,7 +74,7 @@ pub enum Outcome {
 
 /// Why listening on an address failed.
 #[derive(Debug, thiserror::Error)]
-#[error("can't listen on {address}: {}", explain(source))]
+#[error("cannot listen on {address}: {}", explain(source))]
 pub struct BindError {
     /// The address.
     pub address: SocketAddr,
@@ -409,7 +409,7 @@ mod tests {
         let first = listen(&["127.0.0.1:0"]).unwrap();
         let address = first.address();
         let error = listen(&[&address.to_string()]).unwrap_err();
-        let text = format!("can't listen on {address}: another program listens there already");
+        let text = format!("cannot listen on {address}: another program listens there already");
         assert_eq!(error.to_string(), text);
         assert!(listen(&[&format!("0.0.0.0:{}", address.port())]).is_err());
     }

@@ -176,8 +176,8 @@ impl<W> LinkMedium<W> {
     }
 
     /// The next flush also sends messages that could wait.
-    pub fn hurry(&mut self) {
-        self.links.values_mut().for_each(Link::hurry);
+    pub fn flush_deferred(&mut self) {
+        self.links.values_mut().for_each(Link::flush_deferred);
     }
 
     /// Sends what the connections take. Returns the links that broke.
@@ -232,8 +232,8 @@ impl<W: Workspace<Payload = Lease, Frame = [u8]>> Medium for LinkMedium<W> {
         if let Some(link) = self.links.get_mut(&to) {
             match message {
                 // An abort does not wait behind data.
-                LinkMessage::Abort { .. } => link.say_urgently(&message),
-                _ => link.say(&message),
+                LinkMessage::Abort { .. } => link.send_message_first(&message),
+                _ => link.send_message(&message),
             }
         }
     }

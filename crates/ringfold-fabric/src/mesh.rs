@@ -49,7 +49,7 @@ pub struct Mesh {
     /// Incoming streams of links whose head has not arrived.
     pending: HashMap<Token, PendingStream>,
     admitted: VecDeque<AdmittedEpoch>,
-    news: VecDeque<MeshNews>,
+    events: VecDeque<MeshEvent>,
 }
 
 /// An epoch whose members may connect: its key, and its members.
@@ -78,7 +78,7 @@ struct LinkRequest {
 
 /// An event of a mesh.
 #[derive(Debug)]
-pub enum MeshNews {
+pub enum MeshEvent {
     /// A link was made.
     Up(PeerId, Link),
     /// No link could be made, for this reason.
@@ -114,7 +114,7 @@ impl Mesh {
             requests: BTreeMap::new(),
             pending: HashMap::new(),
             admitted: VecDeque::new(),
-            news: VecDeque::new(),
+            events: VecDeque::new(),
         }
     }
 
@@ -168,8 +168,8 @@ impl Mesh {
     }
 
     /// The next event.
-    pub fn next_news(&mut self) -> Option<MeshNews> {
-        self.news.pop_front()
+    pub fn next_event(&mut self) -> Option<MeshEvent> {
+        self.events.pop_front()
     }
 
     /// When to call [`Mesh::handle_timeout`] at the latest.
@@ -185,7 +185,7 @@ impl Mesh {
         self.take_outcomes(now);
         self.pending.retain(|_, pending| pending.deadline > now);
         for (peer, request) in self.requests.extract_if(.., |_, request| request.give_up <= now) {
-            self.news.push_back(MeshNews::Failed(peer, request.last_failure));
+            self.events.push_back(MeshEvent::Failed(peer, request.last_failure));
         }
         let late: Vec<_> =
             self.requests.values().filter(|w| w.attempt.timeout() <= now).map(|w| w.member.peer).collect();
@@ -233,7 +233,7 @@ impl Mesh {
         let Established { peer, purpose, .. } = established;
         if purpose != Purpose::Data {
             match connection.into_blocking() {
-                Ok(connection) => self.news.push_back(MeshNews::Visitor { peer, purpose, connection }),
+                Ok(connection) => self.events.push_back(MeshEvent::Visitor { peer, purpose, connection }),
                 Err(error) => tracing::debug!("rejected connection of {}: {error}", peer.short()),
             }
             return;
@@ -316,7 +316,7 @@ impl Mesh {
         self.requests.remove(&peer);
         self.pending.retain(|_, pending| pending.established.peer != peer);
         self.drop_claiming(peer);
-        self.news.push_back(MeshNews::Up(peer, link));
+        self.events.push_back(MeshEvent::Up(peer, link));
     }
 
     fn drop_claiming(&mut self, peer: PeerId) {
@@ -390,7 +390,7 @@ impl SecretLookup for Secrets<'_> {
     }
 }
 
-/// Answers an offer of shared memory. If it can't be opened, the stream becomes the link.
+/// Answers an offer of shared memory. If opening it fails, the stream becomes the link.
 fn answer(mut connection: Connection, ticket: &Ticket, shares: bool) -> Link {
     let opened = match shares {
         true => Opened::new(ticket),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  prober                           other
-//!     │ bytes, until it is told ───→│  counts them by its own clock
+//!     │ bytes, until the reply ────→│  counts them by its own clock
 //!     │←─ eight bytes: the rate     │
 //!     │←─ bytes, until it is closed │
 //! ```
@@ -30,9 +30,9 @@ pub struct Measured {
 
 /// Measures, on a connection that is proven and on which nothing was said yet. The other end answers.
 pub fn measure(connection: impl Into<BlockingConnection>) -> io::Result<Measured> {
-    let mut road = Road::new(connection)?;
+    let mut probe = ProbeConnection::new(connection)?;
     let mut report = Vec::with_capacity(REPORT_BYTES);
-    let sent = road.flood(|bytes| {
+    let sent = probe.flood(|bytes| {
         // What lies behind the report is the way back already, and its first bytes count for nothing.
         report.extend_from_slice(&bytes[..bytes.len().min(REPORT_BYTES - report.len())]);
         report.len() == REPORT_BYTES
@@ -40,7 +40,7 @@ pub fn measure(connection: impl Into<BlockingConnection>) -> io::Result<Measured
     let told = report.first_chunk().map_or(0, |report| u64::from_le_bytes(*report));
     // Nobody can have received more than was sent, nor within less time than is measured.
     let forward = told.min(sent.saturating_mul(1000 / TAIL_MIN_MS));
-    let backward = road.receive()?;
+    let backward = probe.receive()?;
     if forward == 0 {
         return Err(io::Error::new(ErrorKind::InvalidData, "the other end reports that nothing arrived"));
     }
@@ -49,10 +49,10 @@ pub fn measure(connection: impl Into<BlockingConnection>) -> io::Result<Measured
 
 /// Answers someone who measures.
 pub fn answer(connection: impl Into<BlockingConnection>) -> io::Result<()> {
-    let mut road = Road::new(connection)?;
-    let rate = road.receive()?;
-    road.connection.send(&rate.to_le_bytes());
-    match road.flood(|_| false) {
+    let mut probe = ProbeConnection::new(connection)?;
+    let rate = probe.receive()?;
+    probe.connection.send(&rate.to_le_bytes());
+    match probe.flood(|_| false) {
         // That is how the prober says that it has enough.
         Err(error) if has_closed(error.kind()) => Ok(()),
         result => result.map(drop),
@@ -73,14 +73,14 @@ fn has_closed(kind: ErrorKind) -> bool {
 }
 
 /// The connection that is measured, with a poller of its own.
-struct Road {
+struct ProbeConnection {
     connection: Connection,
     poller: Arc<Poller>,
     ready: Readiness,
     input: Vec<u8>,
 }
 
-impl Road {
+impl ProbeConnection {
     fn new(connection: impl Into<BlockingConnection>) -> io::Result<Self> {
         let poller = Arc::new(Poller::new()?);
         let connection = Connection::new(connection, &poller, Intake::Frames)?;
@@ -131,8 +131,8 @@ impl Road {
             if now >= end || elapsed >= limits::PROBE_MEASURE_MAX {
                 return Err(io::Error::new(ErrorKind::TimedOut, "too little of a probe arrived"));
             }
-            let patience = if begun.is_some() { Duration::from_millis(10) } else { end - now };
-            self.poller.wait(&mut self.ready, patience)?;
+            let timeout = if begun.is_some() { Duration::from_millis(10) } else { end - now };
+            self.poller.wait(&mut self.ready, timeout)?;
             let bytes = self.read()?;
             match begun {
                 Some(begun) if bytes > 0 => gauge.count(begun.elapsed(), bytes as u64),

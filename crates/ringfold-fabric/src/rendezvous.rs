@@ -77,12 +77,12 @@ enum State {
     Used,
 }
 
-/// What whoever was dialled says: the connection is taken.
+/// What the dialled peer answers: it uses the connection.
 const ACCEPTED: u8 = 1;
 /// Or it has dialled itself, and that one is to be taken.
 const CROSSED: u8 = 0;
 
-/// How long a peer that can't be dialled has to dial this end.
+/// How long a peer that cannot be dialled has to dial this end.
 const DIAL_GRACE: Duration = Duration::from_secs(1);
 
 impl Rendezvous {

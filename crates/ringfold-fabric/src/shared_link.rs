@@ -157,12 +157,12 @@ impl SharedLink {
     }
 
     /// Sends a message, or queues it until there is room.
-    pub fn say(&mut self, message: &LinkMessage) {
+    pub fn send_message(&mut self, message: &LinkMessage) {
         let mut encoded = core::mem::take(&mut self.encoded);
         encoded.clear();
         encode_link_into(message, &mut encoded).expect("the executor's messages are within the bounds");
         let had_sent = self.has_sent;
-        if !(self.backlog.is_empty() && self.end.is_none() && self.send_message(&encoded)) {
+        if !(self.backlog.is_empty() && self.end.is_none() && self.send_encoded(&encoded)) {
             self.wait(Waiting::Message(encoded.clone()));
         } else if can_wait(message) {
             (self.has_sent, self.has_sent_lazily) = (had_sent, true);
@@ -171,15 +171,15 @@ impl SharedLink {
     }
 
     /// The next flush wakes the other end for messages that could wait, too.
-    pub fn hurry(&mut self) {
+    pub fn flush_deferred(&mut self) {
         self.has_sent |= core::mem::take(&mut self.has_sent_lazily);
     }
 
     /// Sends a message ahead of all that is queued.
-    pub fn say_urgently(&mut self, message: &LinkMessage) {
+    pub fn send_message_first(&mut self, message: &LinkMessage) {
         let mut encoded = Vec::new();
         encode_link_into(message, &mut encoded).expect("the group's messages are within the bounds");
-        if self.end.is_some() || !self.send_message(&encoded) {
+        if self.end.is_some() || !self.send_encoded(&encoded) {
             let waiting = Waiting::Message(encoded);
             self.backlog_bytes += waiting.bytes();
             self.backlog.push_front(waiting);
@@ -205,7 +205,7 @@ impl SharedLink {
     }
 
     /// Returns whether there was room. A long message goes into cells.
-    fn send_message(&mut self, encoded: &[u8]) -> bool {
+    fn send_encoded(&mut self, encoded: &[u8]) -> bool {
         let sent = if encoded.len() <= BODY_BYTES_MAX {
             self.writer.put(encoded, None)
         } else {
@@ -262,7 +262,7 @@ impl SharedLink {
             && let Some(waiting) = self.backlog.pop_front()
         {
             let is_sent = match &waiting {
-                Waiting::Message(encoded) => self.send_message(encoded),
+                Waiting::Message(encoded) => self.send_encoded(encoded),
                 Waiting::Frame(head, payload, _) => self.send_frame(head, payload),
             };
             if !is_sent {

@@ -39,7 +39,7 @@ fn send_for_ever(to: SocketAddr) {
     let mut b = two(1).1.sharing(HOST);
     let mut of_a = b.member(to);
     of_a.peer = PeerId(1);
-    b.wish(of_a, epoch(1));
+    b.connect_to(of_a, epoch(1));
     println!("listens at {}", b.address());
     drive(&mut [&mut b], |nodes| !nodes[0].up.is_empty());
     let mut link = b.up.remove(0);
@@ -79,7 +79,7 @@ fn a_process_that_is_killed_ends_its_link_and_leaves_what_it_sent() {
     let at = lines.map_while(Result::ok).find_map(|line| Some(line.split_once("listens at ")?.1.to_owned()));
     let mut of_b = a.member(at.unwrap().parse().unwrap());
     of_b.peer = PeerId(2);
-    a.wish(of_b, epoch(1));
+    a.connect_to(of_b, epoch(1));
     drive(&mut [&mut a], |nodes| !nodes[0].up.is_empty());
     let mut link = a.up.remove(0);
     assert!(link.is_shared() && maps_memory());

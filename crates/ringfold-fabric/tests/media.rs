@@ -156,7 +156,7 @@ mod hostile {
         head
     }
 
-    /// Whoever says this is aborted, and told so.
+    /// A peer that sends this is aborted with an error.
     fn is_aborted_for(said: &[u8]) -> String {
         let (mut stream, _endpoint, channel) = victim();
         stream.write_all(said).unwrap();
@@ -247,7 +247,7 @@ mod hostile {
         let forged = segment.handle();
         channel.put(segment.part(0..64 << 20).unwrap(), forged.at(0)).unwrap();
         let error = channel.flush(Instant::now() + Duration::from_millis(200)).unwrap_err();
-        assert_eq!(error.to_string(), "waited in vain for mallory to take what was put");
+        assert_eq!(error.to_string(), "timed out waiting for mallory to take what was put");
         channel.abort("it does not read");
         drop(channel);
         let begun = Instant::now();

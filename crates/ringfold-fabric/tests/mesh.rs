@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 fn two_who_want_each_other_get_exactly_one_link() {
     let (mut a, mut b) = two(4);
     let (of_a, of_b) = (a.member(a.address()), b.member(b.address()));
-    a.wish(of_b, epoch(1));
-    b.wish(of_a, epoch(1));
+    a.connect_to(of_b, epoch(1));
+    b.connect_to(of_a, epoch(1));
     drive(&mut [&mut a, &mut b], both_up);
     idle(&mut [&mut a, &mut b], limits::DIAL_HEAD_START * 2);
     assert_one_link(&mut a, &mut b, 1);
@@ -42,8 +42,8 @@ fn it_is_enough_that_one_can_be_dialled() {
         let (mut a, mut b) = two(1);
         let of_a = a.member(if unreachable == 1 { closed_port() } else { a.address() });
         let of_b = b.member(if unreachable == 2 { closed_port() } else { b.address() });
-        a.wish(of_b, epoch(1));
-        b.wish(of_a, epoch(1));
+        a.connect_to(of_b, epoch(1));
+        b.connect_to(of_a, epoch(1));
         drive(&mut [&mut a, &mut b], both_up);
         idle(&mut [&mut a, &mut b], Duration::from_millis(50));
         assert_one_link(&mut a, &mut b, 1);
@@ -56,8 +56,8 @@ fn a_member_is_tried_at_all_its_addresses() {
     let mut of_b = b.member(closed_port());
     of_b.addresses.push(b.address());
     let of_a = a.member(closed_port());
-    a.wish(of_b, epoch(1));
-    b.wish(of_a, epoch(1));
+    a.connect_to(of_b, epoch(1));
+    b.connect_to(of_a, epoch(1));
     drive(&mut [&mut a, &mut b], both_up);
     assert_one_link(&mut a, &mut b, 1);
 }
@@ -67,7 +67,7 @@ fn nobody_to_be_reached_fails_in_time_and_says_why() {
     let mut a = Node::new(1, 1, Duration::from_millis(300));
     let stranger = Node::new(2, 1, LONG).member(closed_port());
     let begun = Instant::now();
-    a.wish(stranger, epoch(1));
+    a.connect_to(stranger, epoch(1));
     drive(&mut [&mut a], |nodes| !nodes[0].failed.is_empty());
     assert!(begun.elapsed() >= Duration::from_millis(300));
     assert!(a.failed[0].to_lowercase().contains("refused"), "{:?}", a.failed);
@@ -77,9 +77,9 @@ fn nobody_to_be_reached_fails_in_time_and_says_why() {
 fn a_wish_that_comes_late_is_met() {
     let (mut a, mut b) = two(2);
     let (of_a, of_b) = (a.member(a.far_address()), b.member(b.far_address()));
-    a.wish(of_b, epoch(1));
+    a.connect_to(of_b, epoch(1));
     idle(&mut [&mut a, &mut b], Duration::from_millis(500));
-    b.wish(of_a, epoch(1));
+    b.connect_to(of_a, epoch(1));
     drive(&mut [&mut a, &mut b], both_up);
     assert_one_link(&mut a, &mut b, 1);
 }
@@ -88,8 +88,8 @@ fn a_wish_that_comes_late_is_met() {
 fn links_have_the_streams_that_were_asked_for() {
     let (mut a, mut b) = two(4);
     let (of_a, of_b) = (a.member(a.far_address()), b.member(b.far_address()));
-    a.wish(of_b, epoch(1));
-    b.wish(of_a, epoch(1));
+    a.connect_to(of_b, epoch(1));
+    b.connect_to(of_a, epoch(1));
     drive(&mut [&mut a, &mut b], both_up);
     for node in [&a, &b] {
         assert_eq!(node.up[0].tokens().count(), 4);
@@ -106,12 +106,12 @@ fn dial_each_other(rounds: u64, (mut a, mut b): (Node, Node), address: impl Fn(&
         let begun = Instant::now();
         // To the higher one it seems that it has waited for long enough.
         b.ahead = Duration::ZERO;
-        b.wish(of_a, epoch(round));
+        b.connect_to(of_a, epoch(round));
         b.ahead = limits::DIAL_HEAD_START;
         for _ in 0..a.chance.below(12) {
             b.turn(Duration::ZERO);
         }
-        a.wish(of_b, epoch(round));
+        a.connect_to(of_b, epoch(round));
         drive(&mut [&mut a, &mut b], both_up);
         slowest = slowest.max(begun.elapsed());
         for _ in 0..10 {
@@ -159,14 +159,14 @@ fn an_intruder_without_the_key_gets_nothing_and_disturbs_nobody() {
     b.mesh.admit(epoch(1), &KEY, vec![PeerId(1), PeerId(2)]);
     let (of_a, of_b) = (a.member(a.address()), b.member(b.address()));
     // The one that is wanted is not there yet, and someone claims to be it.
-    b.wish(of_a, epoch(1));
+    b.connect_to(of_a, epoch(1));
     let (at, to) = (b.address(), b.peer);
     let intruding = std::thread::spawn(move || {
         for (purpose, key) in [(Purpose::Data, [1; 32]), (Purpose::State, [2; 32])] {
             let error = dial(&[at], LONG, &credentials(1, purpose, to, &key)).unwrap_err();
             assert_ne!(error.kind(), ErrorKind::TimedOut, "{error}");
         }
-        // Someone who is not known may be known soon, so it tries again for as long as it has patience.
+        // An unknown peer may become known soon, so it tries again until the timeout.
         let briefly = Duration::from_millis(300);
         dial(&[at], briefly, &credentials(3, Purpose::Probe, to, &KEY)).unwrap_err();
         dial(&[at], LONG, &credentials(9, Purpose::Control, to, &KEY)).unwrap_err();
@@ -176,7 +176,7 @@ fn an_intruder_without_the_key_gets_nothing_and_disturbs_nobody() {
     }
     intruding.join().unwrap();
     assert!(b.up.is_empty() && b.visitors.is_empty());
-    a.wish(of_b, epoch(1));
+    a.connect_to(of_b, epoch(1));
     drive(&mut [&mut a, &mut b], both_up);
     assert_one_link(&mut a, &mut b, 1);
 }
@@ -192,8 +192,8 @@ fn garbage_at_the_door_is_turned_away_at_once() {
         })
         .collect();
     let (of_a, of_b) = (a.member(a.address()), b.member(b.address()));
-    a.wish(of_b, epoch(1));
-    b.wish(of_a, epoch(1));
+    a.connect_to(of_b, epoch(1));
+    b.connect_to(of_a, epoch(1));
     drive(&mut [&mut a, &mut b], both_up);
     assert_one_link(&mut a, &mut b, 1);
     idle(&mut [&mut b], Duration::from_millis(50));
@@ -233,8 +233,8 @@ fn a_silent_crowd_keeps_the_rightful_peer_out_for_a_moment_only() {
     }
     // Those for which there is no room wait in the backlog. Only `b` can be dialled, and it is full.
     let (of_a, of_b) = (a.member(closed_port()), b.member(b.address()));
-    a.wish(of_b, epoch(1));
-    b.wish(of_a, epoch(1));
+    a.connect_to(of_b, epoch(1));
+    b.connect_to(of_a, epoch(1));
     b.ahead += limits::CROWDING_MAX;
     drive(&mut [&mut a, &mut b], both_up);
     assert_one_link(&mut a, &mut b, 1);
@@ -325,7 +325,7 @@ impl Broken {
             while !rest.is_empty() {
                 match outlet.write(rest) {
                     Ok(written) => rest = &rest[written..],
-                    // The other end does not read for now, and what can't be passed on is lost to this test.
+                    // The other end does not read for now, and what cannot be forwarded is lost in this test.
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -358,7 +358,7 @@ fn in_order(frames: u32, bytes_max: u64, mut pass: impl FnMut(&mut Broken, u32))
         while sent < frames && sent < received + 400 {
             if sent % 5 == 0 {
                 let op = OpId { seq: Seq(u64::from(sent)), ..OpId::default() };
-                link.from.say(&LinkMessage::Want { op });
+                link.from.send_message(&LinkMessage::Want { op });
             } else {
                 let bytes = chance.below(bytes_max) as usize;
                 let payload = Lease::from(vec![sent as u8; bytes]);
@@ -422,7 +422,7 @@ fn a_stream_that_must_wait_for_others_does_not_keep_the_poller_awake() {
     assert!(link.to.next(&mut pool, |_| FrameDecision::Place).unwrap().is_none());
     let mut ready = Readiness::default();
     link.poller.wait(&mut ready, Duration::from_millis(50)).unwrap();
-    assert_eq!(ready.tokens().count(), 0, "nothing can be done, and nothing is told");
+    assert_eq!(ready.tokens().count(), 0, "nothing is ready, and nothing is reported");
     link.pass(0, 1 << 20);
     let (mut received, end) = (0, Instant::now() + LONG);
     while received < 400 {
@@ -447,11 +447,11 @@ fn slots_that_are_given_back_wait_for_company() {
         }
         came.len()
     };
-    link.from.say(&returned);
+    link.from.send_message(&returned);
     assert_eq!(next(&mut link), 0, "alone it would cost a packet of its own");
     link.from.put(&header(0, 10), Lease::from(vec![1; 10]), Ticket(0));
     assert_eq!(next(&mut link), 2, "with a frame it costs nothing");
-    link.from.say(&returned);
-    link.from.hurry();
-    assert_eq!(next(&mut link), 1, "whoever is about to sleep sends it alone");
+    link.from.send_message(&returned);
+    link.from.flush_deferred();
+    assert_eq!(next(&mut link), 1, "a thread about to sleep sends it alone");
 }

@@ -18,8 +18,8 @@ const HOST: u64 = 9;
 /// Links two nodes, and says whether both ends think that the link goes through memory.
 fn link(a: &mut Node, b: &mut Node) -> (bool, bool) {
     let (of_a, of_b) = (a.member(a.far_address()), b.member(b.far_address()));
-    a.wish(of_b, epoch(1));
-    b.wish(of_a, epoch(1));
+    a.connect_to(of_b, epoch(1));
+    b.connect_to(of_a, epoch(1));
     drive(&mut [a, b], both_up);
     assert_one_link(a, b, 1);
     (a.up[0].is_shared(), b.up[0].is_shared())
@@ -62,7 +62,7 @@ fn memory_that_cant_be_opened_is_declined_and_the_stream_is_the_link() {
     let mut b = two(1).1.sharing(HOST);
     let mut of_a = b.member(b.address());
     of_a.peer = PeerId(1);
-    b.wish(of_a, epoch(1));
+    b.connect_to(of_a, epoch(1));
     let (at, to) = (b.address(), b.peer);
     let offering = std::thread::spawn(move || {
         let credentials = Credentials {
@@ -113,7 +113,7 @@ fn an_offer_that_is_not_answered_ends_in_time() {
     });
     let mut of_b = a.member(at);
     of_b.peer = PeerId(2);
-    a.wish(of_b, epoch(1));
+    a.connect_to(of_b, epoch(1));
     drive(&mut [&mut a], |_| welcoming.is_finished());
     let silent = welcoming.join().unwrap();
     a.ahead += limits::HANDSHAKE_MAX;

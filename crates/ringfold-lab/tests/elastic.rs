@@ -195,20 +195,20 @@ fn peers_that_join_and_die_leak_nothing_in_the_others() {
     send_all(&mut peers, "loop pause=2");
     let mut before = None;
     for round in 0..12 {
-        let mut guest = peer(2, master.address());
-        guest.expect("connect", SOON).expect("accepted");
-        guest.send("loop").expect("told");
-        guest.step(SOON, |_| true).expect("a step");
+        let mut newcomer = peer(2, master.address());
+        newcomer.expect("connect", SOON).expect("accepted");
+        newcomer.send("loop").expect("told");
+        newcomer.step(SOON, |_| true).expect("a step");
         if round % 2 == 0 {
-            guest.kill9().expect("killed")
+            newcomer.kill9().expect("killed")
         } else {
-            guest.send("stop").expect("told")
+            newcomer.send("stop").expect("told")
         }
         if round % 2 == 1 {
-            guest.reply("loop", SOON).expect("the end of the loop");
-            guest.expect("leave", SOON).expect("left");
+            newcomer.reply("loop", SOON).expect("the end of the loop");
+            newcomer.expect("leave", SOON).expect("left");
         }
-        drop(guest);
+        drop(newcomer);
         for peer in &mut peers {
             peer.step(SOON, |step| step.number("world") == 2).expect("two go on");
         }

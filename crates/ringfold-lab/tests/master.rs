@@ -22,11 +22,11 @@ fn a_terminated_master_ends_cleanly_and_frees_its_port() {
     let mut master = start(&["127.0.0.1:0"]);
     let address = master.address();
     for _ in 0..3 {
-        let guest = TcpStream::connect(address).expect("it listens");
+        let stranger = TcpStream::connect(address).expect("it listens");
         master.terminate().expect("terminate");
         assert_eq!(master.wait_exit(SOON).expect("exit").code(), Some(0));
         master.wait_for_line("ended", SOON).expect("a clean end");
-        drop(guest);
+        drop(stranger);
         master = start(&[&address.to_string()]);
         assert_eq!(master.address(), address);
     }

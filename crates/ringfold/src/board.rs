@@ -100,7 +100,7 @@ impl Board {
     ) -> Result<(), BoardError> {
         let mut deadline = once(deadline);
         let outcome = self.attempt(descriptor, layout, tuning, operands, &mut deadline);
-        outcome.map_err(|error| self.give_up(error))
+        outcome.map_err(|error| self.abort(error))
     }
 
     /// As [`Board::run`], but with the same outcome on all ranks, also if a rank dies.
@@ -126,7 +126,7 @@ impl Board {
             Ok(()) if self.member.arena().settle(point) => Ok(()),
             Ok(()) => Err(BoardError::aborted(self.member.arena())),
             Err(error) => {
-                let error = self.give_up(error);
+                let error = self.abort(error);
                 if self.member.arena().seal() >= point { Ok(()) } else { Err(error) }
             }
         }
@@ -224,7 +224,7 @@ impl Board {
 
     /// Aborts the board for all ranks.
     #[cold]
-    fn give_up(&mut self, error: BoardError) -> BoardError {
+    fn abort(&mut self, error: BoardError) -> BoardError {
         let me = self.member.rank();
         let why = match &error {
             BoardError::Aborted { .. } => return error,

@@ -10,7 +10,7 @@ use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::link::Link;
 use ringfold_fabric::medium::{LinkMedium, Received};
-use ringfold_fabric::mesh::{Mesh, MeshNews};
+use ringfold_fabric::mesh::{Mesh, MeshEvent};
 use ringfold_fabric::poller::Token;
 use ringfold_fabric::reactor::Expected;
 use ringfold_plan::choice;
@@ -194,16 +194,16 @@ impl DataPlane {
 
     /// The next event of the mesh.
     fn next_of_mesh(&mut self, now: Time) -> Option<PlaneEvent> {
-        Some(match self.mesh.next_news()? {
-            MeshNews::Up(peer, link) => {
+        Some(match self.mesh.next_event()? {
+            MeshEvent::Up(peer, link) => {
                 self.link_up(now, peer, link);
                 PlaneEvent::LinkUp { peer }
             }
-            MeshNews::Failed(peer, why) => {
+            MeshEvent::Failed(peer, why) => {
                 tracing::warn!(peer = peer.short(), why, "failed to make a link");
                 PlaneEvent::NoLink { peer }
             }
-            MeshNews::Visitor { peer, purpose, connection } => {
+            MeshEvent::Visitor { peer, purpose, connection } => {
                 PlaneEvent::Visitor { peer, purpose, connection }
             }
         })
@@ -254,12 +254,12 @@ impl DataPlane {
     }
 
     /// Sends a note to a member.
-    pub(crate) fn tell(&mut self, peer: PeerId, epoch: EpochId, topic: u64, text: String) {
+    pub(crate) fn send_note(&mut self, peer: PeerId, epoch: EpochId, topic: u64, text: String) {
         self.medium.send(peer, LinkMessage::Note { epoch, topic, text });
     }
 
     /// A member that has left is disconnected. What it sent can still be used.
-    pub(crate) fn deafen(&mut self, peer: PeerId) {
+    pub(crate) fn detach(&mut self, peer: PeerId) {
         self.unread.remove(&peer);
         self.medium.detach(peer);
     }
@@ -350,7 +350,7 @@ impl DataPlane {
     /// Has the poller report all arrivals. Returns whether there are some already: then the thread must not sleep.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         // Deferred messages are sent now. The next turn detects a broken link.
-        self.medium.hurry();
+        self.medium.flush_deferred();
         let _ = self.medium.flush();
         // A put that has just left may complete an operation.
         self.medium.prepare_sleep() | self.has_unread() | self.medium.has_flushed()
@@ -399,7 +399,7 @@ impl DataPlane {
                     }
                 }
                 if self.leavers.contains(&peer) {
-                    self.deafen(peer);
+                    self.detach(peer);
                 } else {
                     self.unlink(peer);
                 }

@@ -224,7 +224,7 @@ impl DeviceGroup {
         }
         let left = self.arena.as_ref().and_then(|arena| arena.page().error())?;
         let cause = self.cause(&left);
-        self.group.give_up(cause.clone());
+        self.group.abort_with(cause.clone());
         Some(self.group.failure().unwrap_or_else(|| Error::GroupFailed(Box::new(cause))))
     }
 

@@ -11,7 +11,7 @@ pub(crate) use worker_report::{ReportSender, WorkerReport, WorkerReports};
 use crate::all_reduce::{HostBuffers, ReduceInfo};
 use crate::data_plane::{DataPlane, PlaneEvent};
 use crate::transfer::Transfer;
-use crate::uplink::{Uplink, UplinkNews};
+use crate::uplink::{Uplink, UplinkEvent};
 use crate::{Error, limits};
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
@@ -203,18 +203,18 @@ impl Driver {
     }
 
     fn hear_master(&mut self, now: Time) {
-        while let Some(news) = self.uplink.next_news() {
-            match news {
-                UplinkNews::Connected(conn, run) => {
+        while let Some(event) = self.uplink.next_event() {
+            match event {
+                UplinkEvent::Connected(conn, run) => {
                     self.plane.mesh().set_run(run);
                     self.directory.set_run(run);
                     self.machine.handle_connected(now, conn);
                 }
-                UplinkNews::DialFailed { why, retryable } => {
+                UplinkEvent::DialFailed { why, retryable } => {
                     self.machine.handle_dial_failed(now, &why, retryable);
                 }
-                UplinkNews::Message(conn, message) => self.machine.handle_message(now, conn, *message),
-                UplinkNews::Lost(conn) => {
+                UplinkEvent::Message(conn, message) => self.machine.handle_message(now, conn, *message),
+                UplinkEvent::Lost(conn) => {
                     tracing::warn!("the connection to the master is lost");
                     self.machine.handle_lost(now, conn);
                 }
@@ -290,8 +290,8 @@ impl Driver {
 
     /// Whether flushing has found the connection broken.
     fn hear_loss(&mut self, now: Time) -> bool {
-        let Some(news) = self.uplink.next_news() else { return false };
-        if let UplinkNews::Lost(conn) = news {
+        let Some(event) = self.uplink.next_event() else { return false };
+        if let UplinkEvent::Lost(conn) = event {
             self.machine.handle_lost(now, conn);
         }
         true

@@ -324,13 +324,13 @@ impl Group {
     }
 
     /// Fails the group with a cause; does nothing if it has failed.
-    pub(crate) fn give_up(&self, cause: Cause) {
-        let _ = self.core().engine.with(|driver| driver.give_up(cause));
+    pub(crate) fn abort_with(&self, cause: Cause) {
+        let _ = self.core().engine.with(|driver| driver.abort(cause));
     }
 
     /// Fails the group on all ranks.
     pub fn abort(&self) {
-        self.core().give_up();
+        self.core().abort();
     }
 
     /// The cause, if the group has failed.

@@ -29,7 +29,7 @@ pub(crate) struct Uplink {
     stale: Vec<(ConnId, Box<Control>)>,
     /// Closed connections that still send.
     closing: Vec<Connection>,
-    news: VecDeque<UplinkNews>,
+    events: VecDeque<UplinkEvent>,
 }
 
 type Control = ControlConnection<Numbered<ToPeer>>;
@@ -41,7 +41,7 @@ enum State {
 }
 
 /// What happened.
-pub(crate) enum UplinkNews {
+pub(crate) enum UplinkEvent {
     /// The connection was made.
     Connected(ConnId, RunId),
     /// It was not: why, and whether another attempt may succeed.
@@ -72,13 +72,13 @@ impl Uplink {
             conns: 0,
             stale: Vec::new(),
             closing: Vec::new(),
-            news: VecDeque::new(),
+            events: VecDeque::new(),
         }
     }
 
     /// The next event.
-    pub(crate) fn next_news(&mut self) -> Option<UplinkNews> {
-        self.news.pop_front()
+    pub(crate) fn next_event(&mut self) -> Option<UplinkEvent> {
+        self.events.pop_front()
     }
 
     /// Whether a token belongs to one of its connections.
@@ -134,7 +134,7 @@ impl Uplink {
         if let State::Up(conn, control) = &mut self.state
             && control.flush().is_err()
         {
-            self.news.push_back(UplinkNews::Lost(*conn));
+            self.events.push_back(UplinkEvent::Lost(*conn));
             self.state = State::Down;
         }
     }
@@ -175,7 +175,7 @@ impl Uplink {
                 self.conns += 1;
                 let conn = ConnId(self.conns);
                 self.state = State::Up(conn, Box::new(ControlConnection::new(connection)));
-                self.news.push_back(UplinkNews::Connected(conn, established.run));
+                self.events.push_back(UplinkEvent::Connected(conn, established.run));
             }
             Ok(None) => match dialer.failures().iter().find(|(_, rejection)| rejection.is_final()) {
                 Some((_, rejection)) => self.fail_dial(rejection, false),
@@ -187,14 +187,14 @@ impl Uplink {
 
     fn fail_dial(&mut self, why: &dyn core::fmt::Display, retryable: bool) {
         let why = format!("{}: {why}", self.name);
-        self.news.push_back(UplinkNews::DialFailed { why, retryable });
+        self.events.push_back(UplinkEvent::DialFailed { why, retryable });
     }
 
     fn receive(&mut self, conn: ConnId, mut control: Box<Control>) {
         let mut result = control.flush().and(control.connection.fill());
         loop {
             match control.next() {
-                Ok(Some(message)) => self.news.push_back(UplinkNews::Message(conn, Box::new(message))),
+                Ok(Some(message)) => self.events.push_back(UplinkEvent::Message(conn, Box::new(message))),
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(%error, "invalid message from the master");
@@ -205,7 +205,7 @@ impl Uplink {
         }
         match result {
             Ok(_) => self.state = State::Up(conn, control),
-            Err(_) => self.news.push_back(UplinkNews::Lost(conn)),
+            Err(_) => self.events.push_back(UplinkEvent::Lost(conn)),
         }
     }
 }
@@ -240,7 +240,7 @@ mod tests {
             assert!(Instant::now() < end, "no outcome");
             poller.wait(&mut ready, Duration::from_millis(10)).unwrap();
             uplink.handle_ready(clock.now());
-            if let Some(event) = uplink.next_news() {
+            if let Some(event) = uplink.next_event() {
                 break event;
             }
             // The master does not answer before the stranger has.
@@ -252,7 +252,7 @@ mod tests {
                 master.handle_ready(clock.now(), token, identity, &|_: &Hello| Ok(Secret::token("")));
             }
         };
-        assert!(matches!(event, UplinkNews::Connected(_, RunId(7))));
+        assert!(matches!(event, UplinkEvent::Connected(_, RunId(7))));
         drop(serving.join().unwrap());
     }
 }

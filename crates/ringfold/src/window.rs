@@ -509,7 +509,7 @@ impl WindowInner {
     }
 
     fn fail_group(&self, rank: usize) -> Error {
-        self.group.give_up(Cause::Timeout { waited_for: vec![self.peer_name(rank)] });
+        self.group.abort_with(Cause::Timeout { waited_for: vec![self.peer_name(rank)] });
         self.hub.ended().unwrap_or(Error::Left)
     }
 

@@ -285,7 +285,7 @@ pub(super) fn this_host() -> u64 {
 pub(crate) fn process_id() -> u128 {
     static RANDOM: OnceLock<u128> = OnceLock::new();
     // Without a source of randomness it is a number that is most likely unique.
-    let random = RANDOM.get_or_init(|| random::id().unwrap_or_else(|_| u128::from(host::nobodys())));
+    let random = RANDOM.get_or_init(|| random::id().unwrap_or_else(|_| u128::from(host::unshared_host_id())));
     random.wrapping_add(u128::from(std::process::id()))
 }
 

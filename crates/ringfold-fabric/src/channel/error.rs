@@ -4,7 +4,7 @@
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The time is over. Nothing is broken: it may be waited for again.
-    #[error("waited in vain for {peer} to {awaited}")]
+    #[error("timed out waiting for {peer} to {awaited}")]
     Deadline {
         /// Who was waited for.
         peer: String,
@@ -29,7 +29,7 @@ pub enum ChannelError {
         /// Whether it took its leave, so that nothing went wrong.
         has_left: bool,
     },
-    /// The caller asked for what can't be done. Nothing was sent.
+    /// The call is invalid. Nothing was sent.
     #[error("{0}")]
     Misuse(String),
     /// Too many puts wait to be sent. Nothing was sent; flush first.

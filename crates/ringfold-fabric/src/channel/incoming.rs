@@ -40,7 +40,7 @@ pub enum CompleteFrame {
     Bare(Head),
 }
 
-/// A put that has to wait for others, or can't be read into its segment directly.
+/// A put that waits for earlier ones, or cannot be read into its segment directly.
 #[derive(Debug)]
 pub struct HeldPut {
     pub segment: SegmentId,
@@ -69,7 +69,7 @@ pub struct IncomingPut {
     offset: u64,
     bytes: usize,
     have: usize,
-    /// Its buffer, if it is not its turn or can't be read into its segment directly.
+    /// Its buffer, if it is not its turn or it cannot be read into its segment directly.
     held: Option<SlotBuffer>,
     is_word: bool,
 }

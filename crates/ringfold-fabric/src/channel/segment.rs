@@ -150,7 +150,7 @@ impl Handle {
         zerocopy::transmute!(*self)
     }
 
-    /// From its bytes. Whether there is such a segment is found out by whoever has it.
+    /// From its bytes. The owner checks whether the segment exists.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Self {
         zerocopy::transmute!(*bytes)
     }
@@ -167,7 +167,7 @@ impl Place {
     }
 }
 
-/// Memory that can't be written by the host, and is written through someone who can.
+/// Memory that the host cannot write itself, such as a GPU's, and a writer for it.
 ///
 /// What is asked of the sinks of one stream happens in the order in which it was asked for, if not at once.
 pub trait Sink: Send + Sync {

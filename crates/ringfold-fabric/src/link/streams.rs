@@ -106,7 +106,7 @@ impl StreamLink {
     }
 
     /// Queues a message.
-    pub fn say(&mut self, message: &LinkMessage) {
+    pub fn send_message(&mut self, message: &LinkMessage) {
         self.encoded.clear();
         encode_link_into(message, &mut self.encoded).expect("the executor's messages are within the bounds");
         let encoded = core::mem::take(&mut self.encoded);
@@ -118,12 +118,12 @@ impl StreamLink {
     }
 
     /// Has the next flush send messages that can wait, too.
-    pub fn hurry(&mut self) {
+    pub fn flush_deferred(&mut self) {
         self.is_due = true;
     }
 
     /// Queues a message ahead of all frames that have not begun to leave. It has no place in the order.
-    pub fn say_urgently(&mut self, message: &LinkMessage) {
+    pub fn send_message_first(&mut self, message: &LinkMessage) {
         let mut urgent =
             if self.streams.len() > 1 { OUT_OF_ORDER.to_le_bytes().to_vec() } else { Vec::new() };
         encode_link_into(message, &mut urgent).expect("the group's messages are within the bounds");
@@ -360,7 +360,7 @@ mod tests {
         }
         let (mut near, mut far) = (StreamLink::new(near), StreamLink::new(far));
         let goodbye = LinkMessage::Goodbye { epoch: EpochId::default() };
-        far.say(&goodbye);
+        far.send_message(&goodbye);
         let began = Instant::now();
         while !far.poll_closed() {
             assert!(began.elapsed() < Duration::from_secs(20), "nothing is acknowledged");

@@ -51,7 +51,7 @@ impl StreamHead {
         let mut offer = None;
         if offers & 1 != 0 {
             let (ticket, behind) = rest.split_first_chunk()?;
-            // A ticket of another kind can't be opened.
+            // Tickets of other kinds are unsupported.
             offer =
                 Some(Ticket::decode(ticket).unwrap_or(Ticket { pid: 0, fd: 0, bytes: 0, nonce: [0; 16] }));
             rest = behind;

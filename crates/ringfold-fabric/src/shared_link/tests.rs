@@ -106,7 +106,7 @@ fn everything_keeps_its_order_through_full_rings_and_cells_and_around_their_ends
             if number % 7 == 3 {
                 // Some messages are longer than a record may be.
                 let slots = (0..rng.below(3000) as u16).collect();
-                a.link.say(&LinkMessage::Grant {
+                a.link.send_message(&LinkMessage::Grant {
                     op: OpId { seq: Seq(sent.len() as u64), ..OpId::default() },
                     slots,
                 });

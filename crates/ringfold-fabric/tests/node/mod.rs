@@ -1,11 +1,11 @@
-//! Peers that make links, driven by whoever tests them.
+//! Peers that make links, driven by a test.
 
 use ringfold_fabric::clock::Clock;
 use ringfold_fabric::connection::BlockingConnection;
 use ringfold_fabric::dialer::{Credentials, dial_blocking};
 use ringfold_fabric::link::{Arrival, Link};
 use ringfold_fabric::listener::Listener;
-use ringfold_fabric::mesh::{Mesh, MeshNews};
+use ringfold_fabric::mesh::{Mesh, MeshEvent};
 use ringfold_fabric::poller::{Poller, Readiness};
 use ringfold_fabric::slots::SlotPool;
 use ringfold_plan::executor::FrameDecision;
@@ -47,11 +47,11 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(peer: u128, streams: u16, patience: Duration) -> Self {
+    pub fn new(peer: u128, streams: u16, timeout: Duration) -> Self {
         let poller = Arc::new(Poller::new().unwrap());
         let listener = Listener::bind_one("127.0.0.1:0".parse().unwrap(), &poller).unwrap();
         let peer = PeerId(peer);
-        let mesh = Mesh::new(peer, listener, streams, patience, &poller);
+        let mesh = Mesh::new(peer, listener, streams, timeout, &poller);
         let (clock, chance) = (Clock::start(), Chance(peer.0 as u64 * 2 + 1));
         let (up, failed, visitors) = (Vec::new(), Vec::new(), Vec::new());
         Self { peer, host: 1, mesh, poller, clock, ahead: Duration::ZERO, chance, up, failed, visitors }
@@ -79,14 +79,14 @@ impl Node {
         self.clock.now() + self.ahead
     }
 
-    pub fn wish(&mut self, member: Member, epoch: EpochId) {
+    pub fn connect_to(&mut self, member: Member, epoch: EpochId) {
         self.mesh.request(self.now(), member, epoch, &KEY);
     }
 
     /// Does some of what can be done.
-    pub fn turn(&mut self, patience: Duration) {
+    pub fn turn(&mut self, timeout: Duration) {
         let mut ready = Readiness::default();
-        self.poller.wait(&mut ready, patience).unwrap();
+        self.poller.wait(&mut ready, timeout).unwrap();
         for token in ready.tokens() {
             if self.chance.below(4) > 0 {
                 self.mesh.handle_ready(self.now(), token);
@@ -95,11 +95,11 @@ impl Node {
         if self.mesh.poll_timeout().is_some_and(|at| at <= self.now()) {
             self.mesh.handle_timeout(self.now());
         }
-        while let Some(news) = self.mesh.next_news() {
-            match news {
-                MeshNews::Up(_, link) => self.up.push(link),
-                MeshNews::Failed(_, why) => self.failed.push(why),
-                MeshNews::Visitor { peer, purpose, connection } => {
+        while let Some(event) = self.mesh.next_event() {
+            match event {
+                MeshEvent::Up(_, link) => self.up.push(link),
+                MeshEvent::Failed(_, why) => self.failed.push(why),
+                MeshEvent::Visitor { peer, purpose, connection } => {
                     self.visitors.push((peer, purpose, connection));
                 }
             }
@@ -149,7 +149,7 @@ pub fn assert_one_link(a: &mut Node, b: &mut Node, number: u64) {
     let op = OpId { epoch: epoch(number), tag: Tag(number), seq: Seq(0) };
     let (mut from, mut to) = (&mut a.up[0], &mut b.up[0]);
     for _ in 0..2 {
-        from.say(&LinkMessage::Want { op });
+        from.send_message(&LinkMessage::Want { op });
         from.flush(&mut Vec::new()).unwrap();
         let (mut pool, end) = (SlotPool::default(), Instant::now() + LONG);
         let heard = loop {

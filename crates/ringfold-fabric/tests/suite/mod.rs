@@ -48,7 +48,7 @@ pub trait Side: Send + Sync {
     fn read(&self, memory: &Self::Memory, at: usize, into: &mut [u8]);
     /// Copies to memory of this side.
     fn write(&self, memory: &Self::Memory, at: usize, from: &[u8]);
-    /// A word of this side's memory, whoever sets it meanwhile.
+    /// A word of this side's memory, which the other side may set.
     fn word(&self, memory: &Self::Memory, at: usize) -> u64;
 
     /// Puts bytes there.
@@ -96,7 +96,7 @@ pub enum Failure {
     Aborted(String),
     /// The other side is gone.
     Lost(String),
-    /// The caller asked for what can't be done.
+    /// The call is invalid.
     Misuse(String),
     /// Something else.
     Other(String),

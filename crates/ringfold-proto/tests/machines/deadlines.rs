@@ -24,7 +24,7 @@ fn a_deadline_aborts_the_operation_alone_and_names_who_was_waited_for() {
     let Cause::Timeout { waited_for } = run.abort_cause(ann, call) else { panic!("timeout") };
     assert_eq!(waited_for, &[run.named(bob), run.named(cid)]);
     assert!(run.is_waiting(ann, other[0]), "the other operation goes on");
-    assert!(run.departures().is_empty(), "nobody is put out for being slow");
+    assert!(run.departures().is_empty(), "no peer is evicted for being slow");
     [ann, bob, cid].into_iter().for_each(|w| run.done(w, 2));
     assert!(run.result(bob, other[1]).is_some_and(Result::is_ok));
 }

@@ -209,13 +209,12 @@ impl CommunicatorBuilder {
             .map_err(Failure::MasterLost)?
             .collect();
         let poller = Arc::new(Poller::with_unreachable_after(self.unreachable_after).map_err(system)?);
-        let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
-            Error::Bind(format!("listening on a port of {:?} failed: {error}", self.ports))
-        })?;
+        let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller)
+            .map_err(|error| Error::Bind(format!("no usable port in {:?}: {error}", self.ports)))?;
         let listens = listener.address();
         let peer = PeerId(random::id().map_err(system)?);
         // Without shared memory the peer counts as alone on its host.
-        let host = if self.shares_memory { host::host_id() } else { host::nobodys() };
+        let host = if self.shares_memory { host::host_id() } else { host::unshared_host_id() };
         let join = Join {
             group: GroupId(self.group),
             name: self.name.clone(),

@@ -114,7 +114,7 @@ impl Core {
     ) -> Result<(), Error> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(result) => result.map_err(|error| self.fail_group(request, error)),
-            Err(panic) => Err(self.break_down(&*panic)),
+            Err(panic) => Err(self.fail_after_panic(&*panic)),
         }
     }
 
@@ -135,7 +135,7 @@ impl Core {
                 // Another rank sends the cause.
                 BoardError::Aborted { .. } => return None,
             };
-            driver.give_up(cause);
+            driver.abort(cause);
             driver.fault().cloned()
         });
         match (fault, error) {

@@ -226,13 +226,12 @@ impl GroupBuilder {
         let until = limits::deadline_after(self.connect_timeout);
         let system = |error: std::io::Error| Error::system("forming the group failed", &error);
         let poller = Arc::new(Poller::with_unreachable_after(self.unreachable_after).map_err(system)?);
-        let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller).map_err(|error| {
-            Error::Bind(format!("listening on a port of {:?} failed: {error}", self.ports))
-        })?;
+        let listener = Listener::bind_in(self.bind, self.ports.clone(), &poller)
+            .map_err(|error| Error::Bind(format!("no usable port in {:?}: {error}", self.ports)))?;
         let listens = listener.address();
         let peer = PeerId(random::id().map_err(system)?);
         let may_share = self.media != Media::Tcp && host::may_share();
-        let host = if may_share { host::host_id() } else { host::nobodys() };
+        let host = if may_share { host::host_id() } else { host::unshared_host_id() };
         let addresses = self.addresses(listens.port()).unwrap_or_else(|| vec![listens]);
         let name = member_name(context.me);
         let member = Member { peer, name, host, site: 0, addresses };

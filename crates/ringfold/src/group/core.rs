@@ -154,7 +154,7 @@ impl Core {
     fn wait_queued(&self, queued: &QueuedCollective) -> Result<(), Error> {
         if let Some(cancel) = &self.cancel {
             return cancel.wait(|until| queued.wait(Some(until))).unwrap_or_else(|| {
-                self.give_up();
+                self.abort();
                 queued.wait(None);
                 Err(Error::Interrupted)
             });
@@ -168,7 +168,7 @@ impl Core {
             let Some((operation, then)) = queued.take() else { continue };
             let carry_out = || self.carry_out(operation, queued.deadline);
             let (result, buffers) = catch_unwind(AssertUnwindSafe(carry_out))
-                .unwrap_or_else(|panic| (Err(self.break_down(&*panic)), None));
+                .unwrap_or_else(|panic| (Err(self.fail_after_panic(&*panic)), None));
             // The next operation may need what the closure does.
             let result = run_then(then, result, buffers.as_ref());
             self.queue.finish_one();
@@ -219,14 +219,14 @@ impl Core {
     }
 
     /// This rank gives the group up.
-    pub(super) fn give_up(&self) {
+    pub(super) fn abort(&self) {
         let _ =
-            self.engine.with(|driver| driver.give_up(Cause::AbortedByUser { who: driver.name(self.rank()) }));
+            self.engine.with(|driver| driver.abort(Cause::AbortedByUser { who: driver.name(self.rank()) }));
     }
 
     /// An operation has panicked. The group is given up, so that no rank waits for it for ever.
-    pub(super) fn break_down(&self, panic: &(dyn Any + Send)) -> Error {
-        self.give_up();
+    pub(super) fn fail_after_panic(&self, panic: &(dyn Any + Send)) -> Error {
+        self.abort();
         Error::Internal(format!("an operation of the group panicked: {}", panic_text(panic)))
     }
 
@@ -274,7 +274,7 @@ impl Core {
             match board.try_lock() {
                 Some(board) => board.leave(),
                 // An operation runs on the queue's thread, and cannot end any more.
-                None => self.give_up(),
+                None => self.abort(),
             }
         }
         self.engine.close();

@@ -223,7 +223,7 @@ impl GroupDriver {
     }
 
     /// Fails the group for all ranks.
-    pub(super) fn give_up(&mut self, cause: Cause) {
+    pub(super) fn abort(&mut self, cause: Cause) {
         let now = self.clock.now();
         self.fail(now, cause);
     }
@@ -244,11 +244,11 @@ impl GroupDriver {
     }
 
     /// Sends a note to some ranks.
-    pub(super) fn tell(&mut self, ranks: &[Rank], topic: u64, text: &str) {
+    pub(super) fn send_note(&mut self, ranks: &[Rank], topic: u64, text: &str) {
         let now = self.clock.now();
         for rank in ranks {
             let peer = self.description.members[rank.index()].peer;
-            self.plane.tell(peer, self.description.id, topic, text.to_owned());
+            self.plane.send_note(peer, self.description.id, topic, text.to_owned());
         }
         self.pump(now);
     }
@@ -275,7 +275,7 @@ impl GroupDriver {
     }
 
     /// Why these ranks cannot form a group, as far as this one knows.
-    pub(super) fn doubts(&self, ranks: &[Rank]) -> Option<Error> {
+    pub(super) fn group_error(&self, ranks: &[Rank]) -> Option<Error> {
         let left = || ranks.iter().find(|rank| self.left.contains(rank));
         let cause = self.fault.clone().or_else(|| left().map(|rank| self.lost(*rank, Departure::Left)))?;
         Some(Error::GroupFailed(Box::new(cause)))
@@ -337,7 +337,7 @@ impl GroupDriver {
         tracing::debug!(%rank, why, "a link is lost");
         if self.left.contains(&rank) {
             // All that it sent has arrived.
-            self.plane.deafen(peer);
+            self.plane.detach(peer);
             self.check_left(now);
         } else {
             self.plane.unlink(peer);

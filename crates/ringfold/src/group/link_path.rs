@@ -48,7 +48,7 @@ impl Core {
     fn wait_cancellable(&self, call: CallId, cancel: Option<&CancelToken>) -> GroupEnded {
         let Some(cancel) = cancel else { return self.engine.wait(call) };
         cancel.wait(|until| self.engine.wait_until(call, Some(until))).unwrap_or_else(|| {
-            self.give_up();
+            self.abort();
             GroupEnded { result: Err(Error::Interrupted), ..self.engine.wait(call) }
         })
     }

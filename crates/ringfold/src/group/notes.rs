@@ -73,7 +73,7 @@ impl Group {
             ));
         }
         let ranks: Vec<Rank> = ranks.iter().map(|rank| self.other(*rank)).collect::<Result<_, _>>()?;
-        self.core().engine.with(|driver| driver.tell(&ranks, topic, text))
+        self.core().engine.with(|driver| driver.send_note(&ranks, topic, text))
     }
 
     /// Takes the last note of a rank on a topic, or waits for it. `None` after the timeout.

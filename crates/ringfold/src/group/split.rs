@@ -95,7 +95,7 @@ fn topic(ranks: &[usize], name: &str) -> u64 {
 /// A split cannot succeed once its parent has failed, or one of its ranks has left the parent.
 fn doubt(core: &Arc<Core>, members: Arc<[Rank]>) -> FailureCheck {
     let core = core.clone();
-    Arc::new(move || core.engine.with(|driver| driver.doubts(&members)).unwrap_or_else(Some))
+    Arc::new(move || core.engine.with(|driver| driver.group_error(&members)).unwrap_or_else(Some))
 }
 
 /// Exchanges the address of the first rank by notes over the parent's links.
@@ -109,7 +109,7 @@ struct NoteExchange {
 impl AddressExchange for NoteExchange {
     fn post(&self, text: &str) -> io::Result<()> {
         let others = &self.members[1..];
-        let sent = self.core.engine.with(|driver| driver.tell(others, self.topic, text));
+        let sent = self.core.engine.with(|driver| driver.send_note(others, self.topic, text));
         sent.map_err(io::Error::other)
     }
 

@@ -80,8 +80,8 @@ impl Server {
         let failed = |e: io::Error| Error::system("the master's loop", &e);
         let mut ready = Readiness::default();
         while !interrupted.load(Ordering::Acquire) {
-            let patience = self.patience(self.clock.now());
-            self.poller.wait(&mut ready, patience).map_err(failed)?;
+            let time_until_due = self.time_until_due(self.clock.now());
+            self.poller.wait(&mut ready, time_until_due).map_err(failed)?;
             let now = self.clock.now();
             for conn in std::mem::take(&mut self.unread) {
                 self.receive(now, conn);
@@ -100,7 +100,7 @@ impl Server {
     }
 
     /// How long there is nothing to do unless something arrives.
-    fn patience(&self, now: Time) -> Duration {
+    fn time_until_due(&self, now: Time) -> Duration {
         if !self.unread.is_empty() {
             return Duration::ZERO;
         }

@@ -109,7 +109,7 @@ impl FetchPlan {
             plan.entries.insert(entry, fetch);
             let (there, missing): (Vec<_>, Vec<_>) = parts.into_iter().partition(|p| p.missing() == 0);
             missing.into_iter().for_each(|part| plan.push_back(part));
-            // An empty entry is complete at once, or can't be fetched.
+            // An empty entry is complete at once, or is not available.
             if there.is_empty() {
                 plan.settle(entry);
             }
@@ -274,7 +274,7 @@ impl FetchPlan {
         let suspected = |peer: PeerId| fetch.suspect.iter().any(|(_, sender)| *sender == peer);
         let usable = |s: &&Source| s.state != SourceState::Lost && !fetch.tried.contains(&s.peer);
         let next = self.sources.iter().filter(usable).map(|s| s.peer).min_by_key(|peer| suspected(*peer));
-        // An empty entry can't be sent again.
+        // An empty entry is not sent again.
         let Some(next) = next.filter(|_| fetch.parts > 0) else {
             tracing::warn!("no source sends the elected content of entry {:?}", fetch.key);
             self.outcome.get_or_insert(false);

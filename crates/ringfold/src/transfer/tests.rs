@@ -21,7 +21,7 @@ type Entries = Vec<Vec<u8>>;
 /// Takes a source's end of a new connection, or refuses it.
 type Server = Arc<dyn Fn(TcpStream) -> io::Result<()> + Send + Sync>;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Stopping takes about a millisecond; this is for busy machines, and far below every timeout of the transfer.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -167,7 +167,7 @@ fn fetch(mine: &mut Entries, want: &Entries, servers: Vec<Server>) -> (bool, Mov
     lend_all_mut(mine.iter_mut().map(|e| &mut e[..]).collect(), |memories| {
         let mut transfer = Transfer::new(tensors(memories), hashes, connect(servers), done);
         transfer.assign(7, assignment(items, &sources));
-        let (number, complete) = hear.recv_timeout(PATIENCE).expect("the outcome is told");
+        let (number, complete) = hear.recv_timeout(TIMEOUT).expect("the outcome is told");
         assert_eq!(number, 7);
         let moved = transfer.stop();
         assert!(hear.recv_timeout(Duration::from_millis(20)).is_err(), "the outcome is reported once");
@@ -240,7 +240,7 @@ fn what_a_dying_source_gave_is_kept() {
         let (calls, server) = (calls.clone(), holder.server());
         Arc::new(move |stream| {
             let began = Instant::now();
-            while calls.load(Ordering::Relaxed) < 2 && began.elapsed() < PATIENCE / 2 {
+            while calls.load(Ordering::Relaxed) < 2 && began.elapsed() < TIMEOUT / 2 {
                 std::thread::sleep(Duration::from_millis(1));
             }
             server(stream)
@@ -393,7 +393,7 @@ fn a_holder_stops_at_once_while_a_fetcher_does_not_read() {
         leaves: (32 << 20) / LEAF_BYTES as u64,
     };
     near.write_all(&request.encode().unwrap()).unwrap();
-    near.set_read_timeout(Some(PATIENCE)).unwrap();
+    near.set_read_timeout(Some(TIMEOUT)).unwrap();
     near.read_exact(&mut [0]).expect("it has begun to send");
     let began = Instant::now();
     let moved = holder.stop();
@@ -441,7 +441,7 @@ fn hostile_requests_are_refused_and_honest_ones_still_served() {
         Request { key: "entry 1".into(), count: 0, hash: tree_hash(&[]).0, first_leaf: 0, ..good.clone() },
     ];
     let (mut near, far) = pair().unwrap();
-    near.set_read_timeout(Some(PATIENCE)).unwrap();
+    near.set_read_timeout(Some(TIMEOUT)).unwrap();
     holder.server()(far).unwrap();
     for request in hostile {
         near.write_all(&request.encode().unwrap()).unwrap();
@@ -456,7 +456,7 @@ fn hostile_requests_are_refused_and_honest_ones_still_served() {
     // What is no request ends the connection, and no other.
     for garbage in [&[255; 64][..], &[2, 0, 0, 0, 200, 200], &[0; 4]] {
         let (mut near, far) = pair().unwrap();
-        near.set_read_timeout(Some(PATIENCE)).unwrap();
+        near.set_read_timeout(Some(TIMEOUT)).unwrap();
         holder.server()(far).unwrap();
         near.write_all(garbage).unwrap();
         // Closed, or reset because some of it was never read.
@@ -479,13 +479,13 @@ fn another_assignment_keeps_what_is_here_and_right() {
         transfer.assign(1, assignment(items.clone(), &[0]));
         std::thread::sleep(Duration::from_millis(300));
         transfer.assign(2, assignment(items.clone(), &[1]));
-        assert_eq!(hear.recv_timeout(PATIENCE), Ok((2, true)));
+        assert_eq!(hear.recv_timeout(TIMEOUT), Ok((2, true)));
         // It is all here: nobody has to be asked.
         transfer.assign(3, assignment(items, &[0]));
-        assert_eq!(hear.recv_timeout(PATIENCE), Ok((3, true)));
-        // Whoever takes us to hold what we came with is wrong now.
+        assert_eq!(hear.recv_timeout(TIMEOUT), Ok((3, true)));
+        // A peer that still expects the initial content gets an error.
         transfer.assign(4, assignment(vec![], &[]));
-        assert_eq!(hear.recv_timeout(PATIENCE), Ok((4, false)));
+        assert_eq!(hear.recv_timeout(TIMEOUT), Ok((4, false)));
         transfer.stop()
     });
     assert!(mine == want);
@@ -506,11 +506,11 @@ fn a_holder_may_become_a_fetcher() {
         let (near, far) = pair().unwrap();
         transfer.serve(PeerId(5), far.into());
         transfer.assign(2, assignment(items[1..].to_vec(), &[0]));
-        assert_eq!(hear.recv_timeout(PATIENCE), Ok((2, true)));
+        assert_eq!(hear.recv_timeout(TIMEOUT), Ok((2, true)));
         // What it still has as it was, it serves; what was replaced, it does not.
         drop(near);
         let (mut near, far) = pair().unwrap();
-        near.set_read_timeout(Some(PATIENCE)).unwrap();
+        near.set_read_timeout(Some(TIMEOUT)).unwrap();
         transfer.serve(PeerId(5), far.into());
         for (entry, held) in [(0, true), (1, false)] {
             let (key, hash) = (format!("entry {entry}"), tree_hash(&old[entry]).0);
@@ -554,7 +554,7 @@ fn half_a_gibibyte_against_plain_tcp() {
                 let began = Instant::now();
                 let mut transfer = Transfer::new(tensors(memories), hashes, servers, done);
                 transfer.assign(1, assignment(items, &(0..sources).collect::<Vec<_>>()));
-                assert_eq!(hear.recv_timeout(PATIENCE), Ok((1, true)));
+                assert_eq!(hear.recv_timeout(TIMEOUT), Ok((1, true)));
                 transfer.stop();
                 began.elapsed().as_secs_f64()
             });

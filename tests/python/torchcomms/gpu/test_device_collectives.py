@@ -20,7 +20,7 @@ from torchcomms._device import Device
 
 # How long kernels wait for a rank, and how long a test may take: some five times as long as it does. Compiling one kind of
 # kernels takes about half a second, and ranks without MPS share the device by turns.
-PATIENCE, DEADLINE = 15.0, 40.0
+TIMEOUT, DEADLINE = 15.0, 40.0
 # Elements: packets, what few ranks send in packets, and beyond; none of them divides evenly. The last one needs several
 # rounds of staging.
 COUNTS = (1, 7, 1003, 40_001, 160_001, 1_100_003)
@@ -43,7 +43,7 @@ def limit(seconds: float = DEADLINE - 5.0) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
-def device_comm(name: str = "gpu", timeout: float = PATIENCE, backend: str = "nccl") -> TorchComm:
+def device_comm(name: str = "gpu", timeout: float = TIMEOUT, backend: str = "nccl") -> TorchComm:
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     comm = torchcomms.new_comm(
@@ -351,8 +351,8 @@ def threads_of_one_process(world: int) -> None:
                 world=world,
                 name="threads",
                 at=place if number == 0 else place.announcement,
-                timeout=PATIENCE,
-                connect_timeout=PATIENCE,
+                timeout=TIMEOUT,
+                connect_timeout=TIMEOUT,
             )
             device = _native.DeviceGroup.open(group, 0)
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -372,7 +372,7 @@ def threads_of_one_process(world: int) -> None:
             for (dtype, count), tensor in zip(cases, tensors):
                 expected = math.comb(world + 1, 2) * world
                 assert torch.equal(tensor.cpu(), torch.full((count,), float(expected), dtype=dtype))
-            device.synchronize(PATIENCE)
+            device.synchronize(TIMEOUT)
             group.run("barrier", 0, 0, -1, None, None, [], [], None)
             device.close()
             with pytest.raises(GroupError):

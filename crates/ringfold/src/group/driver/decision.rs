@@ -111,7 +111,7 @@ impl GroupDriver {
         let mut missing = BTreeSet::new();
         for rank in self.others() {
             let peer = self.description.members[rank.index()].peer;
-            self.plane.tell(peer, self.description.id, TOPIC, seen.clone());
+            self.plane.send_note(peer, self.description.id, TOPIC, seen.clone());
             if self.plane.has_link(peer) && !self.left.contains(&rank) {
                 missing.insert(rank);
             }

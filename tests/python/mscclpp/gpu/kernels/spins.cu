@@ -46,7 +46,7 @@ extern "C" __global__ void wait_for_packet(const mscclpp::LL8Packet* packet, int
 
 extern "C" __global__ void wait_for_blocks(int64_t spins, int* result) {
   const int mine = syncer.sync(int(gridDim.x) + 1, spins);
-  // All threads are told.
+  // All threads get the result.
   if (threadIdx.x == blockDim.x - 1) *result = mine;
 }
 

@@ -18,7 +18,7 @@ std::atomic_ref<T> atomic(const T* word) {
   return std::atomic_ref<T>(*const_cast<T*>(word));
 }
 
-// There are more threads than cores, and whoever waits lets the others go on.
+// There are more threads than cores, and a waiting thread yields to the others.
 inline void pause() {
   static thread_local unsigned looks = 0;
   if ((++looks & 63) == 0) std::this_thread::yield();
