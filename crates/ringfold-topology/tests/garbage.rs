@@ -13,7 +13,7 @@ fn invalid_bandwidths_are_rejected() {
     for garbage in [0.0, -0.0, -1.0, 0.5, 1e19, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MIN_POSITIVE]
     {
         let error = Bandwidth::new(garbage).unwrap_err();
-        assert!(error.to_string().contains("not a usable bandwidth"));
+        assert!(error.to_string().contains("invalid bandwidth"));
         assert!(Link::measured(garbage).is_err());
     }
     let rows = [vec![0.0, -5.0], vec![1e9, 0.0]];
