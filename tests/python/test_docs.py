@@ -154,7 +154,9 @@ def test_the_page_of_torchcomms_names_every_call_with_its_arguments_and_none_els
 
     page = re.sub(r"^```.*?^```$", "", PAGES["torchcomms.md"], flags=re.MULTILINE | re.DOTALL)
     made = [torchcomms.TorchComm, torchcomms.TorchWork, torchcomms.TorchCommWindow, torchcomms.BatchSendRecv]
-    known = set().union(*({name for name in vars(each) if not name.startswith("_")} for each in made))
+    known = set().union(
+        *({name for name in attributes_of(each) if not name.startswith("_")} for each in made)
+    )
     words = set(re.findall(r"[A-Za-z_]\w*", " ".join(re.findall(r"`([^`]+)`", page))))
     assert not known - words, f"the page says nothing of {sorted(known - words)}"
     arguments = set().union(*map(words_of, [torchcomms.TorchComm, torchcomms.new_comm])) - {"_"}
@@ -182,11 +184,19 @@ def words_of(what: object) -> set[str]:
     if isinstance(what, type):
         if issubclass(what, enum.Enum):
             return {name for name in vars(what) if re.fullmatch(r"[a-z]\w+", name)}
-        members = {name for name in vars(what) if not name.startswith("_")}
-        callables = [vars(what)[name] for name in members]
-        callables += [] if what in RECEIVED else [vars(what).get("__init__")]
+        own = attributes_of(what)
+        members = {name for name in own if not name.startswith("_")}
+        callables = [own[name] for name in members]
+        callables += [] if what in RECEIVED else [own.get("__init__")]
         return members.union(*(parameters_of(each) for each in callables))
     return parameters_of(what)
+
+
+def attributes_of(what: type) -> dict[str, object]:
+    """The attributes of a class and of its bases in the same package."""
+    package = what.__module__.partition(".")[0]
+    bases = [base for base in reversed(what.__mro__) if base.__module__.partition(".")[0] == package]
+    return {name: value for base in bases for name, value in vars(base).items()}
 
 
 def parameters_of(what: object) -> set[str]:

@@ -296,5 +296,5 @@ def test_tensors_without_memory_are_rejected(master: str) -> None:
 
     with pytest.raises(TypeError, match="negated view"):
         pccl.TensorInfo("x", data=negated)
-    with pytest.raises(ValueError, match="'x' is null: it has no plain memory"):
+    with pytest.raises(ValueError, match="invalid 'x': null: it has no plain memory"):
         pccl.TensorInfo("x", data=Wrapper())

@@ -433,3 +433,20 @@ fn a_closure_that_panics_when_it_is_dropped_unused_does_no_harm() {
         work.wait_for(Duration::from_secs(30)).expect("an end").unwrap_err();
     }
 }
+
+#[test]
+fn blocking_and_queued_collectives_use_the_same_transport() {
+    // The queue may become idle while a blocking call decides where it runs.
+    ranks(2, Media::Shared, |group| {
+        for _ in 0..5_000 {
+            let op = GroupOp::AllReduce(ReduceOp::Sum);
+            let buffers = GroupBuffers::InPlace(Memory::from(bytes(&[1.0])));
+            let operation = Operation { op, dtype: ringfold::DType::F32, buffers, timeout: None };
+            let queued = group.submit(operation).unwrap();
+            let mut data = [1.0_f32];
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            queued.wait().unwrap();
+            assert_eq!(data, [2.0]);
+        }
+    });
+}

@@ -411,7 +411,7 @@ def test_invalid_calls_are_rejected_with_the_reason() -> None:
     refused("not registered by rank 1", "argument", connection.update, mine, 0, 1)
     refused("invalid connection offer", "argument", port.connect, port.offer(ETHERNET), b"hello", 1, 1.0)
     refused("invalid record", "argument", port.remote, b"hello" * 100)
-    refused("for one connection", "argument", port.connect, one, two.record, 1, 1.0)
+    refused("used before", "argument", port.connect, one, two.record, 1, 1.0)
     refused(
         "shared memory",
         "argument",

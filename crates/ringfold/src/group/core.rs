@@ -94,7 +94,8 @@ impl Core {
         }
         let wait = |buffers: GroupBuffers| {
             let operation = Operation { op, dtype, buffers, timeout };
-            if is_transfer || self.queue.is_idle() {
+            // Where there is a board all ranks use it, also if the queue has become idle meanwhile.
+            if is_transfer || (self.board.is_none() && self.queue.is_idle()) {
                 let deadline = self.deadline(timeout);
                 return self.run_on_links(&request, operation.buffers, deadline, self.cancel.as_ref()).0;
             }
