@@ -162,8 +162,11 @@ def call_function(module: Path, function: str, arguments: bytes, outcome: Path) 
 
 def _loaded(path: Path) -> ModuleType:
     """The module at this path, under the name that pytest gives it."""
-    for folder in (Path(__file__).parent, path.parent):
-        sys.path.insert(0, str(folder))
+    # As in pytest, modules of the folders above can be imported, too.
+    tests = Path(__file__).parent
+    for folder in reversed([path.parent, *path.parent.parents]):
+        if folder == tests or tests in folder.parents:
+            sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

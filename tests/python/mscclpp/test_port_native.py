@@ -422,9 +422,9 @@ def test_invalid_calls_are_rejected_with_the_reason() -> None:
         1.0,
     )
     refused("IB3", "unsupported", port.offer, IB3)
-    refused("one transport", "argument", port.offer, 3)
-    refused("anyone's memory", "argument", port.register, 0, 10, ETHERNET)
-    refused("no transport", "argument", port.register, memory.address, 10, 1 << 20)
+    refused("unknown transport 0x3", "argument", port.offer, 3)
+    refused("invalid memory", "argument", port.register, 0, 10, ETHERNET)
+    refused("unknown transports", "argument", port.register, memory.address, 10, 1 << 20)
     refused("seconds", "argument", connection.flush, -1.0)
     if _native.cuda_unavailable_reason() is not None:
         refused("CUDA", "unsupported", port.offer, 1)
