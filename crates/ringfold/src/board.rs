@@ -203,7 +203,7 @@ impl Board {
     }
 
     /// Identifies the call: it must be the same on all ranks.
-    #[inline]
+    #[inline(always)]
     fn fingerprint(&mut self, descriptor: &Descriptor, layout: &Layout) -> u64 {
         let common = match self.last {
             Some((last, fingerprint)) if last == *descriptor => fingerprint,

@@ -74,6 +74,7 @@ impl Geometry {
         if bytes < PAGE_BYTES { bytes } else { bytes.next_multiple_of(PAGE_BYTES) }
     }
 
+    #[inline]
     fn slot_number(self, rank: usize, round: u64) -> usize {
         assert!(rank < self.world);
         rank * self.depth + (round & (self.depth as u64 - 1)) as usize

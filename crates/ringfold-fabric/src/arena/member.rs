@@ -269,7 +269,7 @@ impl Arena {
     }
 
     /// A payload: beside the announcement if it is short, else in the slot.
-    #[inline]
+    #[inline(always)]
     fn payload(&self, rank: Rank, round: u64, bytes: usize) -> SharedBytes<'_> {
         let geometry = self.geometry;
         let at = if bytes <= Geometry::INLINE_BYTES {
