@@ -325,11 +325,14 @@ fn an_aborted_group_fails_on_all_ranks() {
 fn on_failure_is_called_once_and_never_after_leaving() {
     for media in [Media::Tcp, Media::Auto] {
         let calls = AtomicUsize::new(0);
+        // No rank is inside the group's barrier any more when rank 1 aborts.
+        let has_passed = std::sync::Barrier::new(2);
         ranks(2, media, |group| {
             let (sender, receiver) = std::sync::mpsc::channel();
             let early = sender.clone();
             group.on_failure(move |error| early.send(error.to_string()).unwrap());
             group.barrier().unwrap();
+            has_passed.wait();
             if group.rank() == 1 {
                 group.abort();
             }
@@ -358,6 +361,8 @@ fn on_failure_is_called_once_and_never_after_leaving() {
 #[test]
 fn an_on_failure_callback_may_call_the_group() {
     for media in [Media::Tcp, Media::Auto] {
+        // No rank is inside the group's barrier any more when rank 1 aborts.
+        let has_passed = std::sync::Barrier::new(2);
         ranks(2, media, |group| {
             let (sender, receiver) = std::sync::mpsc::channel();
             let of_callback = group.clone();
@@ -367,6 +372,7 @@ fn an_on_failure_callback_may_call_the_group() {
                 sender.send((error.clone(), of_callback.failure(), barrier)).unwrap();
             });
             group.barrier().unwrap();
+            has_passed.wait();
             if group.rank() == 1 {
                 let group = group.clone();
                 std::thread::spawn(move || group.abort());
