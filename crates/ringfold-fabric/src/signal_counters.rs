@@ -137,11 +137,15 @@ mod tests {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(30));
+                while sleep::sleepers(mine.marks(Rank(0))) == 0 {
+                    assert!(begun.elapsed() < LONG / 2, "timed out waiting for the waiter");
+                    std::thread::yield_now();
+                }
                 is_over.store(true, Ordering::SeqCst);
                 mine.wake_all();
             });
-            mine.wait(Rank(1), POLICY, Deadline::after(LONG), || is_over.load(Ordering::SeqCst));
+            // The wait above has left its mark for rank 1.
+            mine.wait(Rank(0), POLICY, Deadline::after(LONG), || is_over.load(Ordering::SeqCst));
         });
         assert!(begun.elapsed() < LONG / 2);
     }

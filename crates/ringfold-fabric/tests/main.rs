@@ -9,3 +9,4 @@ mod node;
 mod probe;
 mod sharing;
 mod suite;
+mod tcp_queues;

@@ -3,6 +3,7 @@
 use crate::node::{
     Chance, KEY, LONG, Node, assert_one_link, both_up, closed_port, dial, drive, epoch, idle, two,
 };
+use crate::tcp_queues::await_delivered;
 use ringfold_fabric::connection::{Connection, Intake};
 use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::limits;
@@ -294,6 +295,7 @@ struct Broken {
     to: Link,
     pipes: Vec<(TcpStream, TcpStream)>,
     poller: Arc<Poller>,
+    port: u16,
 }
 
 impl Broken {
@@ -313,7 +315,8 @@ impl Broken {
             to.push(Connection::new(right, &poller, Intake::Frames).unwrap());
             pipes.push((inlet, outlet));
         }
-        Self { from: Link::new(from), to: Link::new(to), pipes, poller }
+        let port = listener.local_addr().unwrap().port();
+        Self { from: Link::new(from), to: Link::new(to), pipes, poller, port }
     }
 
     /// Passes some bytes on.
@@ -415,10 +418,10 @@ fn a_stream_that_must_wait_for_others_does_not_keep_the_poller_awake() {
         link.from.put(&header(chunk, 10), Lease::from(vec![1; 10]), Ticket(u64::from(chunk)));
     }
     link.from.flush(&mut Vec::new()).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    await_delivered(link.port);
     // The first frame is on the first stream, which is held back.
     link.pass(1, 1 << 20);
-    std::thread::sleep(Duration::from_millis(20));
+    await_delivered(link.port);
     assert!(link.to.next(&mut pool, |_| FrameDecision::Place).unwrap().is_none());
     let mut ready = Readiness::default();
     link.poller.wait(&mut ready, Duration::from_millis(50)).unwrap();
@@ -438,9 +441,9 @@ fn slots_that_are_given_back_wait_for_company() {
     let returned = LinkMessage::Return { epoch: epoch(1), slots: vec![1, 2] };
     let mut next = |link: &mut Broken| {
         link.from.flush(&mut Vec::new()).unwrap();
-        std::thread::sleep(Duration::from_millis(20));
+        await_delivered(link.port);
         link.pass(0, 1000);
-        std::thread::sleep(Duration::from_millis(20));
+        await_delivered(link.port);
         let mut came = Vec::new();
         for _ in 0..5 {
             came.extend(link.to.next(&mut pool, |_| FrameDecision::Place).unwrap());

@@ -2,6 +2,7 @@
 
 use crate::node;
 use crate::node::{KEY, LONG, Node, assert_one_link, both_up, dial, drive, epoch, two};
+use crate::tcp_queues::await_read;
 use ringfold_fabric::dialer::Credentials;
 use ringfold_fabric::limits;
 use ringfold_fabric::random;
@@ -74,7 +75,8 @@ fn memory_that_cant_be_opened_is_declined_and_the_stream_is_the_link() {
         // The head of the only stream of a link, with the flag that an offer follows; and no ticket at all.
         let head = [[7; 8].as_slice(), &[0, 0, 1, 0, 1, 0, 0, 0], &[0x77; 40]].concat();
         (&stream).write_all(&head[..20]).unwrap();
-        std::thread::sleep(Duration::from_millis(20));
+        // The rest comes when the node has read the first part.
+        await_read(at.port());
         (&stream).write_all(&head[20..]).unwrap();
         let mut answer = [9];
         stream.set_read_timeout(Some(LONG)).unwrap();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 const SMALL: Geometry = Geometry { world: 3, slot_bytes: 128, depth: 4 };
 
-/// Long enough that another thread has begun to wait.
-const SHORT: Duration = Duration::from_millis(if cfg!(miri) { 6000 } else { 300 });
+/// How long a rank waits for one that never announces.
+const SHORT: Duration = Duration::from_millis(100);
 
 fn members(geometry: Geometry) -> (Arc<Arena>, Vec<ArenaMember>) {
     let arena = Arc::new(Arena::create(geometry).unwrap());
@@ -18,6 +18,15 @@ fn members(geometry: Geometry) -> (Arc<Arena>, Vec<ArenaMember>) {
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
+}
+
+/// Waits until all of these ranks sleep.
+fn await_asleep(arena: &Arena, ranks: Ranks) {
+    let end = soon();
+    while arena.word(geometry::SLEEPERS_AT).load(Ordering::SeqCst) & ranks.0 != ranks.0 {
+        assert!(Instant::now() < end, "timed out waiting until {ranks:?} sleep");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -108,7 +117,7 @@ fn a_wait_ends_at_its_deadline_and_names_who_is_missing() {
 
 #[test]
 fn a_rank_that_waits_for_another_is_not_named_as_late() {
-    let (_, mut members) = members(SMALL);
+    let (arena, mut members) = members(SMALL);
     let by = |rank: u16| Need::Announced { round: 0, by: Ranks::one(Rank(rank)) };
     let [zero, one, _] = &mut members[..] else { panic!("three ranks") };
     std::thread::scope(|scope| {
@@ -116,6 +125,7 @@ fn a_rank_that_waits_for_another_is_not_named_as_late() {
             let deadline = Instant::now() + SHORT * 2;
             assert_eq!(one.wait(by(2), || deadline), Err(Stop::Late(Ranks::one(Rank(2)))));
         });
+        await_asleep(&arena, Ranks::one(Rank(1)));
         let deadline = Instant::now() + SHORT;
         assert_eq!(zero.wait(by(1), || deadline), Err(Stop::Late(Ranks::one(Rank(2)))));
     });
@@ -157,7 +167,7 @@ fn an_abort_wakes_sleepers_at_once_and_its_first_reason_stays() {
                 assert_eq!(member.wait(need, soon), Err(Stop::Aborted));
             });
         }
-        std::thread::sleep(Duration::from_millis(50));
+        await_asleep(&arena, Ranks::all(3));
         let began = Instant::now();
         arena.abort(Rank(2), "the floor is wet");
         arena.abort(Rank(1), &"x".repeat(10_000));
@@ -178,7 +188,7 @@ fn a_wait_for_a_rank_that_has_left_fails() {
             let need = Need::Announced { round, by: Ranks::one(Rank(1)) };
             scope.spawn(move || assert_eq!(member.wait(need, soon), Err(Stop::Left(Ranks(0b10)))));
         }
-        std::thread::sleep(Duration::from_millis(20));
+        await_asleep(&arena, Ranks(0b101));
         one.leave();
     });
     let need = Need::Announced { round: 0, by: Ranks::one(Rank(1)) };

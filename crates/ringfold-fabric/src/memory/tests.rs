@@ -7,6 +7,7 @@ fn lending_returns_only_when_every_part_is_gone() {
         let (mut left, right) = memory.split_at(10);
         drop(right);
         std::thread::spawn(move || {
+            // Longer than it takes to return from `lend_mut`.
             std::thread::sleep(Duration::from_millis(20));
             left.as_mut_slice().fill(9);
         })
@@ -23,6 +24,7 @@ fn lending_many_returns_only_when_every_one_is_gone() {
         memories[0].as_mut_slice().fill(1);
         let (_, mut end) = memories.remove(2).split_at(19);
         std::thread::spawn(move || {
+            // Longer than it takes to return from `lend_all_mut`.
             std::thread::sleep(Duration::from_millis(20));
             end.as_mut_slice().fill(9);
         })

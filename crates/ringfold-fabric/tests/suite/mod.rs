@@ -5,6 +5,9 @@
 
 #![allow(dead_code, reason = "not every medium has to do with all of it")]
 
+pub mod blocked;
+
+use blocked::Callers;
 use std::ops::Range;
 use std::thread::scope;
 use std::time::{Duration, Instant};
@@ -304,10 +307,16 @@ pub fn a_wait_ends_by_its_deadline_and_names_whom_it_waited_for<P: Pair>() {
 
 pub fn an_abort_unblocks_every_waiter_on_both_sides<P: Pair>() {
     let (ann, bob) = P::pair();
-    let waiters = [(&bob, 0), (&bob, 9), (&bob, 0), (&ann, 0)];
+    let (waiters, callers) = ([(&bob, 0), (&bob, 9), (&bob, 0), (&ann, 0)], Callers::default());
     scope(|scope| {
-        let waits = waiters.map(|(side, on)| scope.spawn(move || (side.wait(on, soon()), Instant::now())));
-        std::thread::sleep(Duration::from_millis(50));
+        let callers = &callers;
+        let waits = waiters.map(|(side, on)| {
+            scope.spawn(move || {
+                callers.add();
+                (side.wait(on, soon()), Instant::now())
+            })
+        });
+        callers.await_waiting(4);
         let begun = Instant::now();
         ann.abort("enough");
         for wait in waits {
@@ -429,19 +438,37 @@ pub fn many_threads_share_a_connection<P: Pair>() {
     }
 }
 
+/// Waits until the first byte of memory is no longer 0: the other side has begun to send.
+fn await_first_byte<S: Side>(side: &S, memory: &S::Memory) {
+    let (end, mut first) = (soon(), [0]);
+    while first == [0] {
+        assert!(Instant::now() < end, "nothing arrives");
+        std::thread::sleep(Duration::from_millis(1));
+        side.read(memory, 0, &mut first);
+    }
+}
+
 pub fn an_abort_does_not_queue_behind_data<P: Pair>() {
     let (ann, bob) = P::pair();
     let size = 32 << 20;
     let from = ann.register(vec![1; size]);
-    let (_to, there) = laid_open(&bob, &ann, vec![0; size]);
+    let (to, there) = laid_open(&bob, &ann, vec![0; size]);
     // Far more than can be sent in the time that an abort may take.
     for _ in 0..2000 {
         ann.put(&from, 0..size, &there, 0).unwrap();
     }
+    let callers = Callers::default();
     scope(|scope| {
-        let wait = scope.spawn(|| (bob.wait(0, soon()), Instant::now()));
-        let flush = scope.spawn(|| (ann.flush(soon()), Instant::now()));
-        std::thread::sleep(Duration::from_millis(50));
+        let wait = scope.spawn(|| {
+            callers.add();
+            (bob.wait(0, soon()), Instant::now())
+        });
+        let flush = scope.spawn(|| {
+            callers.add();
+            (ann.flush(soon()), Instant::now())
+        });
+        callers.await_added(2);
+        await_first_byte(&bob, &to);
         let begun = Instant::now();
         ann.abort("changed my mind");
         for waiter in [wait, flush] {
@@ -461,13 +488,18 @@ pub fn the_side_that_receives_can_abort_too<P: Pair>() {
     let (ann, bob) = P::pair();
     let size = 32 << 20;
     let from = ann.register(vec![1; size]);
-    let (_to, there) = laid_open(&bob, &ann, vec![0; size]);
+    let (to, there) = laid_open(&bob, &ann, vec![0; size]);
     for _ in 0..2000 {
         ann.put(&from, 0..size, &there, 0).unwrap();
     }
+    let callers = Callers::default();
     scope(|scope| {
-        let flush = scope.spawn(|| ann.flush(soon()));
-        std::thread::sleep(Duration::from_millis(50));
+        let flush = scope.spawn(|| {
+            callers.add();
+            ann.flush(soon())
+        });
+        callers.await_added(1);
+        await_first_byte(&bob, &to);
         let begun = Instant::now();
         bob.abort(&"no more ".repeat(1000));
         let result = flush.join().unwrap();

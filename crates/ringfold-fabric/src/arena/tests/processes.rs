@@ -110,7 +110,7 @@ fn a_wait_for_a_killed_process_ends_by_its_deadline_or_an_abort() {
     ranks[2].tell("wait 1 60000");
     assert_eq!((ranks[0].hear().as_str(), ranks[0].hear().as_str()), ("waits", "Err(Late({1})) None"));
     assert_eq!(ranks[2].hear(), "waits");
-    std::thread::sleep(Duration::from_millis(50));
+    await_asleep(&arena, Ranks::one(Rank(2)));
     let began = Instant::now();
     arena.abort(Rank(0), "rank 1 is gone");
     let answer = ranks[2].hear();
