@@ -2,6 +2,7 @@
 //!
 //! The tests are skipped without a driver and a device. They need no CUDA toolkit.
 
+use crate::blocked::Callers;
 use half::bf16;
 use ringfold::cuda::{CudaError, DefaultStreamMark, DeviceBuffer, DeviceMemory, Download, Driver, Gpu};
 use ringfold::{
@@ -251,16 +252,17 @@ fn an_abort_does_not_change_device_memory() {
     if !has_device("an_abort_does_not_change_device_memory") {
         return;
     }
-    let input = floats(1_000_000, 0);
+    let (input, callers) = (floats(1_000_000, 0), Callers::default());
     two_peers(|peer, number| {
         if number == 1 {
-            thread::sleep(Duration::from_millis(200));
+            callers.await_waiting(1);
             return peer.leave();
         }
         let (blocking, launched) = (Tensor::new(&input), Tensor::new(&input));
         let work = peer
             .reduce_async(reduction::<f32>(launched.in_place(), AllReduce::sum().tag(1)))
             .expect("it starts");
+        callers.add();
         for failed in [peer.reduce(reduction::<f32>(blocking.in_place(), AllReduce::sum())), work.wait()] {
             match failed {
                 Err(Error::Failed(Failure::Aborted(cause))) => {

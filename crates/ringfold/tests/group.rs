@@ -1,5 +1,6 @@
 //! Groups of fixed ranks, over TCP and through shared memory.
 
+use crate::blocked::Callers;
 use crate::rank_threads::{bootstrap_file, run_ranks};
 use ringfold::{Error, Group, GroupBuffers, GroupOp, Media, Memory, Operation, ReduceOp, TransferTag, View};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -289,12 +290,14 @@ fn leaving_after_the_last_call_is_not_a_failure() {
 #[test]
 fn a_rank_that_leaves_early_is_named() {
     for media in [Media::Tcp, Media::Auto] {
+        let callers = Callers::default();
         let ends = ranks(3, media, |group| {
             group.all_reduce(&mut [1.0_f32; 100], ReduceOp::Sum).unwrap();
             if group.rank() == 0 {
-                std::thread::sleep(Duration::from_millis(200));
+                callers.await_waiting(2);
                 return String::new();
             }
+            callers.add();
             group.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum).unwrap_err().to_string()
         });
         for end in &ends[1..] {
@@ -306,10 +309,13 @@ fn a_rank_that_leaves_early_is_named() {
 #[test]
 fn an_aborted_group_fails_on_all_ranks() {
     for media in [Media::Tcp, Media::Auto] {
+        let callers = Callers::default();
         let errors = ranks(3, media, |group| {
             if group.rank() == 2 {
-                std::thread::sleep(Duration::from_millis(50));
+                callers.await_waiting(2);
                 group.abort();
+            } else {
+                callers.add();
             }
             let first = group.barrier().unwrap_err().to_string();
             assert_eq!(group.barrier().unwrap_err().to_string(), first);

@@ -1,5 +1,6 @@
 //! Forming groups: by address exchanges, listeners and splits.
 
+use crate::blocked::Callers;
 use ringfold::{AddressExchange, Bootstrap, BootstrapListener, Error, Group, GroupBuilder, Media, ReduceOp};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -98,7 +99,12 @@ fn ranks_connect_by_an_address_exchange_with_stale_content() {
         let at = Bootstrap::Exchange(exchange.clone());
         each(3, |rank| {
             if rank == 0 {
-                std::thread::sleep(Duration::from_millis(100));
+                // One read fails, so another one has returned the stale content.
+                let until = Instant::now() + LONG;
+                while exchange.reads.load(Ordering::Relaxed) < 3 {
+                    assert!(Instant::now() < until, "the exchange is not read: {stale}");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
             works(&builder(rank, 3, &at).connect().unwrap(), &[1, 2, 4]);
         });
@@ -119,14 +125,16 @@ fn an_empty_address_exchange_is_named_in_the_error() {
 #[test]
 fn ranks_with_an_announcement_may_connect_before_rank_0() {
     for media in [Media::Auto, Media::Tcp] {
-        let listener = BootstrapListener::open().unwrap();
+        let (listener, callers) = (BootstrapListener::open().unwrap(), Callers::default());
         let at = |rank: usize| match rank {
             0 => Bootstrap::Listener(listener.clone()),
             _ => Bootstrap::Announcement(listener.announcement()),
         };
         each(4, |rank| {
             if rank == 0 {
-                std::thread::sleep(Duration::from_millis(200));
+                callers.await_waiting(3);
+            } else {
+                callers.add();
             }
             works(&builder(rank, 4, &at(rank)).media(media).connect().unwrap(), &[1, 2, 4, 8]);
         });
@@ -290,7 +298,9 @@ fn a_split_reports_the_failure_of_its_parent() {
             if group.rank() == 2 {
                 group.abort();
             }
+            let until = Instant::now() + LONG;
             while group.failure().is_none() {
+                assert!(Instant::now() < until, "the failure is not reported");
                 std::thread::sleep(Duration::from_millis(1));
             }
             group.split(&[0, 1, 2], "late").unwrap_err().to_string()
@@ -305,13 +315,14 @@ fn a_split_reports_the_failure_of_its_parent() {
 fn a_waiting_split_reports_the_failure_of_its_parent_and_ranks_that_left() {
     for leaves in [true, false] {
         for late in [0, 2] {
-            let (begun, heard) = (Instant::now(), Barrier::new(3));
+            let (begun, heard, callers) = (Instant::now(), Barrier::new(3), Callers::default());
             let errors = ranks(3, Media::Auto, |group| {
                 let mut error = format!("rank {late}");
                 if group.rank() != late {
+                    callers.add();
                     error = group.split(&[0, 1, 2], "incomplete").unwrap_err().to_string();
                 } else {
-                    std::thread::sleep(Duration::from_millis(100));
+                    callers.await_waiting(2);
                     if leaves {
                         group.close();
                     } else {
@@ -365,6 +376,7 @@ fn many_splits_leave_nothing_behind() {
         let before = {
             works(&group.split(&[0, 1, 2], "first").unwrap(), &[1, 2, 4]);
             steps.wait();
+            // A baseline that is taken too early hides the resources of one split, of 50.
             std::thread::sleep(Duration::from_millis(200));
             let before = usage();
             steps.wait();

@@ -36,7 +36,9 @@ fn end(group: &Group) {
 }
 
 fn wait_for_failure(group: &Group) {
+    let until = Instant::now() + Duration::from_secs(60);
     while group.failure().is_none() {
+        assert!(Instant::now() < until, "the failure is not reported");
         std::thread::sleep(Duration::from_millis(5));
     }
     let error = group.barrier().unwrap_err().to_string();

@@ -4,7 +4,8 @@ use crate::rank_threads::run_on_both_media;
 use ringfold::{
     DType, Error, Group, GroupBuffers, GroupOp, GroupWork, Memory, Operation, ReduceOp, TransferTag, View,
 };
-use std::time::{Duration, Instant};
+use std::sync::Barrier;
+use std::time::Duration;
 
 /// Runs two ranks as threads, over TCP and through shared memory.
 fn pairs(run: impl Fn(Group) + Sync) {
@@ -28,9 +29,9 @@ fn begin(group: &Group) {
     ));
 }
 
-/// The counterpart of `begin` on rank 1, some time later.
-fn take(group: &Group) {
-    std::thread::sleep(Duration::from_millis(300));
+/// The counterpart of `begin` on rank 1, after rank 0 has retired.
+fn take(group: &Group, has_retired: &Barrier) {
+    has_retired.wait();
     for _ in 0..5 {
         let mut data = vec![1_u8; 100_000];
         group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
@@ -45,15 +46,16 @@ fn take(group: &Group) {
 
 #[test]
 fn retiring_completes_operations_in_flight() {
+    let has_retired = Barrier::new(2);
     pairs(|group| {
         if group.rank() == 1 {
-            return take(&group);
+            return take(&group, &has_retired);
         }
         begin(&group);
-        let began = Instant::now();
+        // These calls do not wait: rank 1 does not take part before they have returned.
         group.retire();
         group.retire();
-        assert!(began.elapsed() < Duration::from_millis(200), "retire does not wait");
+        has_retired.wait();
         assert!(matches!(group.barrier(), Err(Error::Left)));
         assert!(matches!(group.send(&[1], 1), Err(Error::Left)));
         let buffers = GroupBuffers::InPlace(Memory::from(vec![1]));
@@ -65,11 +67,14 @@ fn retiring_completes_operations_in_flight() {
 
 #[test]
 fn dropping_a_group_completes_operations_in_flight() {
+    let has_retired = Barrier::new(2);
     pairs(|group| {
         if group.rank() == 1 {
-            return take(&group);
+            return take(&group, &has_retired);
         }
         begin(&group);
+        drop(group);
+        has_retired.wait();
     });
 }
 

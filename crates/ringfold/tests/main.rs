@@ -1,5 +1,7 @@
 //! All integration tests of this crate in one program, which is linked once. A new file needs a line here.
 
+#[path = "../../ringfold-fabric/tests/suite/blocked.rs"]
+mod blocked;
 mod communicator;
 mod cuda;
 mod group;

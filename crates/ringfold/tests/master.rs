@@ -2,6 +2,7 @@
 
 use ringfold::{Departure, Error, Master, MasterBuilder, Removal, Timing};
 use ringfold_fabric::random;
+use ringfold_lab::Usage;
 use ringfold_proto::descriptor::Descriptor;
 use ringfold_proto::dtype::DType;
 use ringfold_proto::frame::{ControlDecoder, encode_control};
@@ -582,7 +583,11 @@ fn without_descriptors_the_master_waits_and_does_not_spin() {
     let process = Process::start("master::child_serves", "ulimit -n 40;");
     let mut member = Client::join_first(process.address);
     let crowd: Vec<_> = (0..60).map(|_| connect(process.address)).collect();
-    std::thread::sleep(Duration::from_millis(300));
+    let end = Instant::now() + TIMEOUT;
+    while Usage::of(process.child.id()).unwrap().descriptors < 40 {
+        assert!(Instant::now() < end, "the master has descriptors left");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let before = process.busy();
     for _ in 0..20 {
         assert!(member.round_trip() < Duration::from_secs(1));

@@ -73,7 +73,11 @@ fn asynchronous_reduces_advance_while_no_thread_waits() {
         // Different orders on different peers.
         let tags: Vec<u64> = if index == 0 { (0..8).collect() } else { (0..8).rev().collect() };
         let works = tags.into_iter().map(launch).collect::<Result<Vec<_>, _>>()?;
-        std::thread::sleep(Duration::from_millis(30));
+        let end = Instant::now() + LONG;
+        while !works.iter().all(|work| work.is_done()) {
+            assert!(Instant::now() < end, "the reduces do not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         for work in works {
             let (data, result) = work.wait();
             result?;

@@ -1,5 +1,6 @@
 //! Windows, through shared memory and over TCP.
 
+use crate::blocked::{Callers, await_blocked, this_thread};
 use crate::rank_threads::{bootstrap_file, run_ranks};
 use ringfold::{Bootstrap, Error, Group, Media, Memory, SharedMemory, View, Window, WindowMemory};
 use ringfold_lab::socket::free_port;
@@ -166,7 +167,9 @@ fn each_wait_consumes_one_signal_of_one_window() {
             drop(one.begin_wait_signal(peer, None).unwrap());
             let second = one.begin_wait_signal(peer, None).unwrap();
             one.signal(peer).unwrap();
-            std::thread::sleep(Duration::from_millis(50));
+            // A signal of the other window arrives after it.
+            other.signal(peer).unwrap();
+            other.wait_signal(peer, None).unwrap();
             assert!(!second.is_done());
             assert_eq!(second.wait_for(Duration::from_millis(10)), None);
             group.barrier().unwrap();
@@ -299,14 +302,15 @@ fn many_threads_may_wait_put_and_signal() {
 fn signals_before_leaving_count_and_later_waits_fail() {
     for kind in KINDS {
         ranks(3, kind.media(), |group| {
-            let window = kind.open(&group, 10);
+            let (window, silent) = (kind.open(&group, 10), kind.open(&group, 10));
             if group.rank() == 1 {
                 window.put(&[9; 5], 0, 0, None).unwrap();
                 window.signal(0).unwrap();
                 return;
             }
             if group.rank() == 0 {
-                std::thread::sleep(Duration::from_millis(100));
+                // This wait ends when rank 1 has left.
+                silent.wait_signal(1, None).unwrap_err();
                 window.wait_signal(1, None).unwrap();
                 assert_eq!(own(&window, 10)[..5], [9; 5]);
             }
@@ -335,9 +339,13 @@ fn close_and_abort_end_a_wait_on_another_thread() {
                 let (window, peer) = (kind.open(&group, 10), 1 - group.rank());
                 group.barrier().unwrap();
                 if group.rank() == 0 {
+                    let callers = Callers::default();
                     std::thread::scope(|scope| {
-                        let waiting = scope.spawn(|| window.wait_signal(peer, None).unwrap_err());
-                        std::thread::sleep(Duration::from_millis(50));
+                        let waiting = scope.spawn(|| {
+                            callers.add();
+                            window.wait_signal(peer, None).unwrap_err()
+                        });
+                        callers.await_waiting(1);
                         let begun = Instant::now();
                         if gives_up {
                             group.abort()
@@ -414,7 +422,7 @@ fn rank_process_main() {
     let group = builder.media(kind.media()).timeout(LONG).connect_timeout(LONG).connect().unwrap();
     let window = kind.open(&group, 8 << 20);
     assert_eq!(window.is_mapped((rank + 1) % 3).unwrap(), kind == Kind::Mapped);
-    println!("\nbegun");
+    println!("\nbegun {}", this_thread());
     let error = match does {
         "waits" => window.wait_signal(2, None).unwrap_err(),
         "puts" | "puts-in-time" => loop {
@@ -423,6 +431,7 @@ fn rank_process_main() {
             if let Err(error) = put.and_then(|()| window.signal(2)) {
                 break error;
             }
+            println!("has put");
         },
         _ => loop {
             std::thread::sleep(LONG);
@@ -435,8 +444,9 @@ fn now_ns() -> u128 {
     std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos()
 }
 
-/// Three processes that have opened a window; the last one sleeps.
-fn processes(media: &str, do_what: [&str; 2]) -> [Process; 3] {
+/// Three processes that have opened a window, and the thread of each. The first one waits, the second one has put, the
+/// last one sleeps.
+fn processes(media: &str, puts: &str) -> ([Process; 3], [String; 3]) {
     let Bootstrap::File(file) = bootstrap_file() else { unreachable!() };
     let start = |rank: usize, does: &str| {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -444,20 +454,24 @@ fn processes(media: &str, do_what: [&str; 2]) -> [Process; 3] {
         command.env(ROLE, format!("{rank} {media} {does} {}", file.display()));
         Process::spawn(format!("rank {rank}"), command).unwrap()
     };
-    let mut ranks = [start(0, do_what[0]), start(1, do_what[1]), start(2, "sleeps")];
-    for rank in &mut ranks {
-        rank.wait_for_line("begun", LONG).unwrap();
-    }
-    std::thread::sleep(Duration::from_millis(200));
-    ranks
+    let mut ranks = [start(0, "waits"), start(1, puts), start(2, "sleeps")];
+    let threads = ranks.each_mut().map(|rank| {
+        let line = rank.wait_for_line("begun ", LONG).unwrap();
+        line.rsplit_once(' ').unwrap().1.to_owned()
+    });
+    await_blocked(&threads[..1]);
+    ranks[1].wait_for_line("has put", LONG).unwrap();
+    (ranks, threads)
 }
 
 fn kill_one(media: &str, stop: bool) {
-    let [waiter, putter, mut victim] = processes(media, ["waits", "puts"]);
+    let ([waiter, putter, mut victim], threads) = processes(media, "puts");
     if stop {
-        // Then its memory and its socket buffers fill up.
         victim.stop().unwrap();
-        std::thread::sleep(Duration::from_millis(200));
+        // Its socket buffers fill up. Mapped memory takes all puts.
+        if media == "tcp" {
+            await_blocked(&threads[1..2]);
+        }
     }
     let killed = now_ns();
     victim.kill9().unwrap();
@@ -488,7 +502,7 @@ fn waits_and_puts_end_at_once_when_a_stopped_rank_is_killed() {
 
 #[test]
 fn a_put_that_times_out_fails_the_group_and_names_the_rank() {
-    let [mut waiter, mut putter, mut stopped] = processes("tcp", ["waits", "puts-in-time"]);
+    let ([mut waiter, mut putter, mut stopped], _) = processes("tcp", "puts-in-time");
     stopped.stop().unwrap();
     for rank in [&mut waiter, &mut putter] {
         let line = rank.wait_for("the end", LONG, |line| line.starts_with("ended ")).unwrap();

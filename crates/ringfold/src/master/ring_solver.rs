@@ -276,6 +276,7 @@ mod tests {
         let poller = Arc::new(Poller::new().unwrap());
         let mut tours = RingSolver::new(poller.clone(), Duration::from_secs(3));
         tours.ask(question(1, 1024)).unwrap();
+        // The search has probably begun. A thread that has not begun yet ends soon, too.
         std::thread::sleep(Duration::from_millis(100));
         let began = Instant::now();
         drop(tours);

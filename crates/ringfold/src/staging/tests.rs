@@ -4,6 +4,7 @@ use crate::all_reduce::HostBuffers;
 use crate::engine::Engine;
 use crate::{AllReduce, Cause, Communicator, DType, Error, Failure, Master};
 use ringfold_fabric::memory::{Memory, View};
+use ringfold_fabric::reactor::Drive as _;
 use ringfold_proto::id::{CallId, Tag};
 use std::sync::Arc;
 use std::thread;
@@ -49,6 +50,15 @@ fn sum(engine: &Engine, call: CallId) -> Vec<u8> {
     }
 }
 
+/// Waits until an operation of the peer is in flight.
+fn await_busy(engine: &Engine) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !engine.with(|driver| driver.is_busy()).unwrap() {
+        assert!(Instant::now() < end, "timed out waiting for an operation");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn engine(peer: &Communicator) -> Arc<Engine> {
     peer.engine().unwrap()
 }
@@ -69,6 +79,8 @@ fn a_tag_is_in_flight_before_its_buffers_are_supplied() {
             let mut data = [10_u8, 20, 30, 40];
             other.all_reduce(&mut data, AllReduce::sum().tag(7)).map(|_| data)
         });
+        await_busy(&engine(&other));
+        // Nothing happens without the buffers.
         thread::sleep(Duration::from_millis(50));
         assert!(!mine.has_ended(call));
         supply(&mine, call, Some([1, 2, 3, 4]));
@@ -106,7 +118,6 @@ fn an_operation_without_buffers_ends_when_a_peer_is_lost() {
     let mine = engine(&one);
     let call = launch(&mine, 0).unwrap();
     let began = Instant::now();
-    thread::sleep(Duration::from_millis(20));
     other.leave();
     match mine.wait(call).result {
         Err(Error::Failed(Failure::Aborted(cause))) => {

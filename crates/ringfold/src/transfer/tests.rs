@@ -336,15 +336,39 @@ fn what_a_hung_source_owes_is_fetched_elsewhere() {
     assert!(began.elapsed() < super::limits::STALL_MAX, "{:?}", began.elapsed());
 }
 
-/// Stops a fetch while `server` has it wait, and says how long stopping took. The memory must stay as it is then.
-fn stop_while(connect: Connect, after: Duration) -> Duration {
+/// A source that sends a part of the first answer and then hangs, and how many bytes of leaves it has sent.
+fn hanging(want: &Entries, part: fn(usize) -> usize) -> (Server, Arc<AtomicU64>) {
+    let sent = Arc::new(AtomicU64::new(NOTHING_ASKED));
+    let says = sent.clone();
+    let server = fake(want, move |bytes| {
+        let part = &bytes[..part(bytes.len())];
+        says.store(part.len() as u64, Ordering::Relaxed);
+        (part.to_vec(), Then::Hang)
+    });
+    (server, sent)
+}
+
+/// What a source has sent before it is asked.
+const NOTHING_ASKED: u64 = u64::MAX;
+
+/// Waits until a fetch has received what its only source has sent.
+fn await_received(transfer: &Transfer, sent: &AtomicU64) {
+    let began = Instant::now();
+    while transfer.counts.rx_bytes.load(Ordering::Relaxed) != sent.load(Ordering::Relaxed) {
+        assert!(began.elapsed() < TIMEOUT, "timed out waiting for the source");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Stops a fetch while its source has it wait, and says how long stopping took. The memory must stay as it is then.
+fn stop_while(connect: Connect, sent: &AtomicU64) -> Duration {
     let want = entries(&[8 << 20], 1);
     let mut mine = entries(&[8 << 20], 2);
     let (hashes, items, (done, hear)) = (hashes(&mine), items(&mine, &want), listen());
     let took = lend_all_mut(mine.iter_mut().map(|e| &mut e[..]).collect(), |memories| {
         let mut transfer = Transfer::new(tensors(memories), hashes, connect, done);
         transfer.assign(1, assignment(items, &[0]));
-        std::thread::sleep(after);
+        await_received(&transfer, sent);
         let began = Instant::now();
         transfer.stop();
         began.elapsed()
@@ -360,21 +384,28 @@ fn stop_while(connect: Connect, after: Duration) -> Duration {
 fn stopping_does_not_wait_for_a_source_that_hangs() {
     let want = entries(&[8 << 20], 1);
     // One that says nothing, one that stops in the middle of a leaf, one that does after some leaves.
-    let little = fake(&want, |bytes| (bytes[..100].to_vec(), Then::Hang));
-    let half = fake(&want, |bytes| (bytes[..bytes.len() / 2].to_vec(), Then::Hang));
-    for server in [silent(), little, half] {
-        let took = stop_while(connect(vec![server]), Duration::from_millis(100));
+    let (mute, dialled) = (silent(), Arc::new(AtomicU64::new(NOTHING_ASKED)));
+    let says = dialled.clone();
+    let mute: Server = Arc::new(move |stream| {
+        says.store(0, Ordering::Relaxed);
+        mute(stream)
+    });
+    for (server, sent) in [(mute, dialled), hanging(&want, |_| 100), hanging(&want, |bytes| bytes / 2)] {
+        let took = stop_while(connect(vec![server]), &sent);
         assert!(took < AT_ONCE, "{took:?}");
     }
 }
 
 #[test]
 fn stopping_does_not_wait_for_a_connection_being_made() {
-    let connect: Connect = Arc::new(|_, _| {
+    let dialled = Arc::new(AtomicU64::new(NOTHING_ASKED));
+    let says = dialled.clone();
+    let connect: Connect = Arc::new(move |_, _| {
+        says.store(0, Ordering::Relaxed);
         std::thread::sleep(3 * AT_ONCE);
         Ok(pair()?.0.into())
     });
-    let took = stop_while(connect, Duration::from_millis(50));
+    let took = stop_while(connect, &dialled);
     assert!(took < AT_ONCE, "{took:?}");
 }
 
@@ -406,12 +437,17 @@ fn a_fetcher_that_comes_before_the_holders_assignment_waits_for_it() {
     let want = entries(&[1 << 20], 1);
     let mut mine = entries(&[1 << 20], 2);
     let holder = Holder::unassigned(&want);
-    let late = holder.clone();
+    let (late, server, (say, hear)) = (holder.clone(), holder.server(), mpsc::channel());
     let thread = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(100));
+        hear.recv_timeout(TIMEOUT).unwrap();
         late.assign();
     });
-    let (complete, _) = fetch(&mut mine, &want, vec![holder.server()]);
+    let server: Server = Arc::new(move |stream| {
+        server(stream)?;
+        say.send(()).unwrap_or_default();
+        Ok(())
+    });
+    let (complete, _) = fetch(&mut mine, &want, vec![server]);
     assert!(complete && mine == want);
     thread.join().unwrap();
 }
@@ -470,14 +506,14 @@ fn another_assignment_keeps_what_is_here_and_right() {
     let want = entries(&[8 << 20], 1);
     let mut mine = entries(&[8 << 20], 2);
     // The first source gives half of a part and then nothing, so that the first assignment can't end.
-    let half = fake(&want, |bytes| (bytes[..bytes.len() / 2].to_vec(), Then::Hang));
+    let (half, sent) = hanging(&want, |bytes| bytes / 2);
     let holder = Holder::new(&want);
     let (hashes, items, (done, hear)) = (hashes(&mine), items(&mine, &want), listen());
     let moved = lend_all_mut(mine.iter_mut().map(|e| &mut e[..]).collect(), |memories| {
         let servers = connect(vec![half, holder.server()]);
         let mut transfer = Transfer::new(tensors(memories), hashes, servers, done);
         transfer.assign(1, assignment(items.clone(), &[0]));
-        std::thread::sleep(Duration::from_millis(300));
+        await_received(&transfer, &sent);
         transfer.assign(2, assignment(items.clone(), &[1]));
         assert_eq!(hear.recv_timeout(TIMEOUT), Ok((2, true)));
         // It is all here: nobody has to be asked.

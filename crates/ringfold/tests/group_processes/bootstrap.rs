@@ -1,12 +1,19 @@
 //! Forming groups of processes, and failures of that.
 
-use super::rank_process::{BootstrapDir, MEDIA, Rank, SOON, address};
+use super::rank_process::{BootstrapDir, MEDIA, Rank, SOON, address, await_registered, await_waiting};
 use std::time::{Duration, Instant};
 
 /// Starts a rank that connects to the others.
 fn start_rank(rank: usize, world: usize, at: &str, more: &str) -> Rank {
     let mut rank_process = Rank::start(format!("rank {rank} of {world}"));
     rank_process.send_command(format!("connect rank={rank} world={world} at={at} {more}"));
+    rank_process
+}
+
+/// As [`start_rank`], and waits until the rank waits for others.
+fn start_waiting(rank: usize, world: usize, at: &str) -> Rank {
+    let mut rank_process = start_rank(rank, world, at, "");
+    await_waiting(std::slice::from_mut(&mut rank_process));
     rank_process
 }
 
@@ -37,13 +44,11 @@ fn ranks_connect_by_a_file_and_remove_it() {
 
 #[test]
 fn ranks_connect_by_an_address_in_any_order() {
-    for order in [[0, 1, 2], [2, 1, 0]] {
+    for (order, last) in [([0, 1], 2), ([2, 1], 0)] {
         let at = address();
-        let come = |rank| {
-            std::thread::sleep(Duration::from_millis(100));
-            start_rank(rank, 3, &at, "")
-        };
-        check_group(order.into_iter().map(come).collect());
+        let mut ranks: Vec<_> = order.into_iter().map(|rank| start_waiting(rank, 3, &at)).collect();
+        ranks.push(start_rank(last, 3, &at, ""));
+        check_group(ranks);
     }
 }
 
@@ -72,8 +77,7 @@ fn a_file_of_an_earlier_run_does_no_harm() {
         std::thread::sleep(Duration::from_millis(5));
     }
     earlier.kill9().unwrap();
-    let mut ranks = vec![start_rank(1, 3, &dir.file(), ""), start_rank(2, 3, &dir.file(), "")];
-    std::thread::sleep(Duration::from_millis(300));
+    let mut ranks = vec![start_waiting(1, 3, &dir.file()), start_waiting(2, 3, &dir.file())];
     ranks.push(start_rank(0, 3, &dir.file(), ""));
     check_group(ranks);
 
@@ -82,14 +86,12 @@ fn a_file_of_an_earlier_run_does_no_harm() {
     let secret = "00112233445566778899aabbccddeeff";
     let file = format!("ringfold1:0123456789abcdef:{secret}:{}\n", silent.local_addr().unwrap());
     std::fs::write(dir.path(), file).unwrap();
-    let mut ranks = vec![start_rank(1, 2, &dir.file(), "")];
-    std::thread::sleep(Duration::from_millis(300));
+    let mut ranks = vec![start_waiting(1, 2, &dir.file())];
     ranks.push(start_rank(0, 2, &dir.file(), ""));
     check_group(ranks);
 
     std::fs::write(dir.path(), "not an announcement").unwrap();
-    let mut ranks = vec![start_rank(1, 2, &dir.file(), "")];
-    std::thread::sleep(Duration::from_millis(100));
+    let mut ranks = vec![start_waiting(1, 2, &dir.file())];
     ranks.push(start_rank(0, 2, &dir.file(), ""));
     check_group(ranks);
 }
@@ -98,7 +100,7 @@ fn a_file_of_an_earlier_run_does_no_harm() {
 fn a_late_rank_is_awaited() {
     let at = address();
     let mut ranks: Vec<_> = (0..2).map(|rank| start_rank(rank, 3, &at, "")).collect();
-    ranks[0].await_connections(1);
+    await_registered(&mut ranks);
     ranks.push(start_rank(2, 3, &at, ""));
     check_group(ranks);
 }
@@ -127,7 +129,7 @@ fn missing_ranks_are_named_on_all_connected_ranks() {
 fn a_rank_killed_during_bootstrap_is_named_on_all_connected_ranks() {
     let at = address();
     let mut ranks: Vec<_> = (0..3).map(|rank| start_rank(rank, 4, &at, "connect_timeout_ms=20000")).collect();
-    ranks[0].await_connections(2);
+    await_registered(&mut ranks);
     let begun = Instant::now();
     ranks[1].kill9().unwrap();
     for rank in [0, 2] {
@@ -141,7 +143,7 @@ fn a_rank_killed_during_bootstrap_is_named_on_all_connected_ranks() {
 fn waiting_ranks_report_that_rank_0_was_killed() {
     let at = address();
     let mut ranks: Vec<_> = (0..2).map(|rank| start_rank(rank, 3, &at, "connect_timeout_ms=20000")).collect();
-    ranks[0].await_connections(1);
+    await_registered(&mut ranks);
     let begun = Instant::now();
     ranks[0].kill9().unwrap();
     let error = ranks[1].answer().error();
@@ -152,7 +154,7 @@ fn waiting_ranks_report_that_rank_0_was_killed() {
 fn a_duplicate_rank_is_rejected_and_the_others_continue() {
     let at = address();
     let mut ranks: Vec<_> = (0..2).map(|rank| start_rank(rank, 3, &at, "")).collect();
-    ranks[0].await_connections(1);
+    await_registered(&mut ranks);
     let mut twin = start_rank(1, 3, &at, "");
     let error = twin.answer().error();
     assert!(error.contains("rank 1 is taken by rank 1 ("), "{error}");

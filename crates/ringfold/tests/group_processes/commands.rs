@@ -1,11 +1,12 @@
 //! A rank that takes its commands from standard input, one per line, and answers each on standard output.
 
-use super::rank_process::now_ns;
+use super::rank_process::{LONG, now_ns};
+use crate::blocked::this_thread;
 use ringfold::{Bootstrap, Error, Group, GroupBuilder, Media, ReduceOp, Tuning};
 use ringfold_lab::Usage;
 use std::collections::HashMap;
 use std::io::BufRead;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The result of a command: a reply, or the text of an error.
 type Reply = Result<String, String>;
@@ -21,6 +22,7 @@ pub fn run() {
         let mut words = line.split_whitespace();
         let command = words.next().unwrap_or_default();
         let words: Vec<&str> = words.collect();
+        println!("calls {command} {}", this_thread());
         let reply = execute(&mut group, command, &words);
         let outcome = if reply.is_ok() { "ok" } else { "failed" };
         let text = reply.unwrap_or_else(|why| why);
@@ -146,9 +148,10 @@ fn make_groups(times: usize, words: &[&str]) -> Reply {
     Ok(format!("{usages:?}"))
 }
 
-/// The usage of this process. Threads may take a moment to end.
+/// The usage of this process. Threads may take a moment to end: two seconds the first time, then until it is as before.
 fn settled_usage(before: Option<&(usize, usize, u64)>) -> Usage {
-    for _ in 0..200 {
+    let until = Instant::now() + if before.is_some() { LONG / 2 } else { Duration::from_secs(2) };
+    while Instant::now() < until {
         let usage = Usage::of_this_process().expect("usage");
         if before.is_some_and(|before| (usage.threads, usage.descriptors) == (before.0, before.1)) {
             return usage;

@@ -1,7 +1,7 @@
 //! Ranks that are killed or stopped.
 
-use super::rank_process::{MANY, MEDIA, Rank, SOON, group, now_ns};
-use std::time::Duration;
+use super::rank_process::{MANY, MEDIA, Rank, SOON, await_waiting, group, now_ns};
+use std::time::{Duration, Instant};
 
 /// Kills the last rank. All others report it soon, and exit.
 #[track_caller]
@@ -22,6 +22,20 @@ fn kill_last(what: &str, mut ranks: Vec<Rank>) {
     assert!(slowest < SOON.as_nanos());
 }
 
+/// Waits until a rank reports a failure without a call, and returns it.
+#[track_caller]
+fn await_failure(rank: &mut Rank) -> String {
+    let until = Instant::now() + SOON;
+    loop {
+        let answer = rank.ask("failure");
+        if !answer.is_ok {
+            return answer.text;
+        }
+        assert!(Instant::now() < until, "{}: the failure is not reported", rank.name());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn a_rank_killed_in_a_reduction_is_named_at_once() {
     for media in MEDIA {
@@ -31,6 +45,7 @@ fn a_rank_killed_in_a_reduction_is_named_at_once() {
                 rank.send_command(format!("endless-reduces {count}"));
             }
             ranks.iter_mut().for_each(Rank::wait_begun);
+            // Then it is killed at any point of an operation.
             std::thread::sleep(Duration::from_millis(50));
             kill_last(&format!("{media} reductions of {count} among {world}"), ranks);
         }
@@ -47,6 +62,7 @@ fn a_rank_killed_in_a_broadcast_is_named_at_once() {
                 rank.send_command(format!("endless-broadcasts {root} {}", 1 << 20));
             }
             ranks.iter_mut().for_each(Rank::wait_begun);
+            // Then it is killed at any point of an operation.
             std::thread::sleep(Duration::from_millis(50));
             kill_last(&format!("{media} broadcasts of {root}"), ranks);
         }
@@ -83,12 +99,12 @@ fn a_rank_killed_outside_of_a_call_fails_the_running_call_and_the_next() {
         }
         // Rank 0 waits for the victim; the others call later.
         ranks[0].send_command("reduce 10");
-        std::thread::sleep(Duration::from_millis(200));
+        await_waiting(&mut ranks[..1]);
         ranks[3].kill9().unwrap();
         let error = ranks[0].answer().error();
         assert!(error.contains("rank 3 ("), "{error}");
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(ranks[1].ask("failure").error().contains("rank 3 ("));
+        let error = await_failure(&mut ranks[1]);
+        assert!(error.contains("rank 3 ("), "{error}");
         for command in ["reduce 10", "send 0 1", "recv 0 1", "barrier"] {
             let error = ranks[2].ask(command).error();
             assert!(error.contains("rank 3 ("), "{command}: {error}");
@@ -102,14 +118,10 @@ fn a_rank_killed_outside_of_a_call_fails_the_running_call_and_the_next() {
 fn a_rank_killed_while_all_are_idle_is_reported_without_a_call() {
     for media in MEDIA {
         let mut ranks = group(3, media, "");
-        std::thread::sleep(Duration::from_millis(100));
+        // All have answered that they are connected, and wait for commands.
         ranks.pop().unwrap().kill9().unwrap();
-        let until = std::time::Instant::now() + SOON;
         for rank in &mut ranks {
-            while rank.ask("failure").is_ok {
-                assert!(std::time::Instant::now() < until, "{media}: the failure is not reported");
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            await_failure(rank);
         }
         ranks.into_iter().for_each(Rank::exit);
     }

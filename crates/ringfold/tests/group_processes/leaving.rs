@@ -1,6 +1,6 @@
 //! Ranks that leave a group.
 
-use super::rank_process::{MEDIA, Rank, group};
+use super::rank_process::{MEDIA, Rank, await_waiting, group};
 use std::time::Duration;
 
 #[test]
@@ -13,6 +13,7 @@ fn data_sent_before_leaving_is_received_afterwards() {
             leaver.ask(format!("send 0 {count}")).ok();
             leaver.ask("send 1 7").ok();
             leaver.exit();
+            // The others notice it without a call. A call that waits for it would fail the group.
             std::thread::sleep(Duration::from_millis(300));
             ranks[0].ask(format!("recv 2 {count}")).ok();
             ranks[1].ask("recv 2 7").ok();
@@ -36,6 +37,7 @@ fn unread_data_at_leaving_does_not_lose_data_already_sent() {
         ranks[0].ask("send 1 30000").ok();
         leaver.ask("send 0 30000").ok();
         leaver.exit();
+        // The other one notices it without a call.
         std::thread::sleep(Duration::from_millis(300));
         ranks[0].ask("recv 1 30000").ok();
         ranks.into_iter().for_each(Rank::exit);
@@ -48,7 +50,7 @@ fn a_rank_that_leaves_while_others_wait_for_it_is_named() {
         let mut ranks = group(3, media, "");
         ranks[0].send_command("reduce 1");
         ranks[1].send_command("recv 2 1");
-        std::thread::sleep(Duration::from_millis(100));
+        await_waiting(&mut ranks[..2]);
         ranks.pop().unwrap().exit();
         for rank in &mut ranks {
             let error = rank.answer().error();

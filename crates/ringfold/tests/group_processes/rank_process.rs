@@ -1,5 +1,6 @@
 //! Rank processes, as the tests control them.
 
+use crate::blocked::await_blocked;
 use ringfold_lab::Process;
 use ringfold_lab::socket::{Socket, free_port, listening_ports, sockets};
 use std::net::SocketAddr;
@@ -113,18 +114,6 @@ impl Rank {
         }
     }
 
-    /// Waits until this many ranks have connected to this one, and it has read their data: it registers them soon.
-    #[track_caller]
-    pub fn await_connections(&self, count: usize) {
-        let until = Instant::now() + LONG;
-        let is_there = |socket: &Socket| !socket.listens && socket.unread_bytes == 0;
-        while sockets(self.pid()).unwrap().iter().filter(|socket| is_there(socket)).count() < count {
-            assert!(Instant::now() < until, "fewer than {count} ranks have connected");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-
     /// Closes standard input, and waits until the process exits.
     #[track_caller]
     pub fn exit(mut self) {
@@ -146,6 +135,30 @@ impl DerefMut for Rank {
     fn deref_mut(&mut self) -> &mut Process {
         &mut self.process
     }
+}
+
+/// Waits until the last commands of ranks wait for others: no rank runs any more.
+#[track_caller]
+pub fn await_waiting(ranks: &mut [Rank]) {
+    let thread = |rank: &mut Rank| {
+        let line = rank.process.wait_for("a call", LONG, |line| line.starts_with("calls ")).unwrap();
+        line.rsplit_once(' ').expect("a thread").1.to_owned()
+    };
+    await_blocked(&ranks.iter_mut().map(thread).collect::<Vec<_>>());
+}
+
+/// Waits until ranks have registered with the first one.
+#[track_caller]
+pub fn await_registered(ranks: &mut [Rank]) {
+    let until = Instant::now() + LONG;
+    let is_there = |socket: &Socket| !socket.listens && socket.unread_bytes == 0;
+    while sockets(ranks[0].pid()).unwrap().iter().filter(|socket| is_there(socket)).count() < ranks.len() - 1
+    {
+        assert!(Instant::now() < until, "not all ranks have connected");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // A rank that has connected waits only for its registration and for ranks that have not connected.
+    await_waiting(ranks);
 }
 
 /// Starts processes that form a group.
