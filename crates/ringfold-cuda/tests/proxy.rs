@@ -1,5 +1,6 @@
 //! Proxies and channels between two ports of one process, with pushes from the host.
 
+use crate::suite::blocked::Callers;
 use ringfold_cuda::port::trigger::{MemoryId, SemaphoreId};
 use ringfold_cuda::port::{
     CancelToken, Connection, Port, PortChannel, PortError, ProxyService, Put, RegisteredMemory, Registrable,
@@ -281,19 +282,24 @@ fn an_abort_ends_a_wait_but_earlier_signals_count() {
         let [one, other] = pair(transport);
         let signals = SemaphoreCursor::new(&one.semaphore, SemaphoreKind::HostToHost);
         let waits = SemaphoreCursor::new(&other.semaphore, SemaphoreKind::HostToHost);
+        let late = SemaphoreCursor::new(&other.semaphore, SemaphoreKind::HostToHost);
         signals.signal().unwrap();
+        let callers = Callers::default();
         std::thread::scope(|scope| {
             let aborter = scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(50));
+                callers.await_waiting(1);
                 other.port.abort("rank 7 was lost");
+                Instant::now()
             });
             waits.wait(long_wait()).unwrap();
-            let begun = Instant::now();
+            callers.add();
             let end = waits.wait(long_wait()).unwrap_err();
+            let ended = Instant::now();
             assert!(end.to_string().contains("rank 7 was lost"), "{end}");
-            assert!(begun.elapsed() < Duration::from_secs(5));
-            aborter.join().unwrap();
+            let aborted = aborter.join().unwrap();
+            assert!(ended.saturating_duration_since(aborted) < Duration::from_secs(5));
         });
+        late.wait(long_wait()).unwrap();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::fixture::{
     SOON, accepted, assert_same, assert_steps_agree, expect_all, master, peer, replies, send_all,
+    send_all_waiting,
 };
 use ringfold_lab::programs::PeerProcess;
 use ringfold_lab::usage::descriptors;
@@ -73,8 +74,7 @@ fn dies_while_others_wait(call: &str, killed: bool, check: impl Fn(&mut [PeerPro
     let mut peers = accepted(3, master.address());
     expect_all(&mut peers, "reduce 9 10");
     let mut third = peers.pop().expect("the third");
-    send_all(&mut peers, call);
-    std::thread::sleep(Duration::from_millis(100));
+    send_all_waiting(&mut peers, call);
     assert!(peers[0].reply(call, Duration::from_millis(100)).is_err(), "it waits for the third");
     if killed {
         third.kill9().expect("killed")

@@ -2,7 +2,7 @@
 
 use crate::fixture::{
     SOON, accepted, admit, assert_same, assert_steps_agree, expect_all, join, master, master_with, peer,
-    peer_with, replies, send_all,
+    peer_with, replies, send_all, send_all_waiting,
 };
 use ringfold_lab::PeerReply;
 use ringfold_lab::programs::PeerProcess;
@@ -113,8 +113,7 @@ fn contradicting_calls_fail_at_once_and_name_the_peers() {
             expect_all(reducers, &launch(step));
             voter.send("topology").expect("told");
         } else {
-            voter.send("topology").expect("told");
-            thread::sleep(Duration::from_millis(50));
+            send_all_waiting(std::slice::from_mut(voter), "topology");
             expect_all(reducers, &launch(step));
         }
         let voted = voter.reply("topology", SOON).expect("an reply");

@@ -1,6 +1,8 @@
 //! All integration tests of this crate, linked once. A new file needs a line here.
 #![forbid(unsafe_code)]
 
+#[path = "../../ringfold-fabric/tests/suite/blocked.rs"]
+mod blocked;
 mod churn;
 mod elastic;
 mod fixture;
