@@ -97,6 +97,8 @@ fn missing_buffers_abort_the_operation_for_all_and_the_next_one_runs() {
         thread::scope(|scope| {
             let theirs = scope.spawn(|| other.all_reduce(&mut [9_u8; 4], AllReduce::sum()));
             let call = launch(&mine, 0).unwrap();
+            // An operation that is decided before a peer calls is skipped there; its call would be the next operation.
+            await_busy(&engine(&other));
             thread::sleep(supplied_at);
             supply(&mine, call, None);
             assert!(matches!(mine.wait(call).result, Err(Error::Failed(Failure::Aborted(_)))));
