@@ -6,6 +6,7 @@ mod elastic;
 mod fixed;
 mod floor;
 mod interrupt;
+mod lab;
 mod machine;
 mod measure;
 mod measured_group;

@@ -5,6 +5,7 @@ use crate::bench::{Bench, RankArguments};
 use crate::demo::{Demo, PeerArguments};
 use crate::exit_code::FAILURE;
 use crate::invocation::Invocation;
+use crate::lab::Lab;
 use crate::master::MasterArguments;
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -28,6 +29,8 @@ enum RingfoldCommand {
     Demo(Demo),
     /// Measure collectives on this machine, optionally against Gloo and Open MPI
     Bench(Box<Bench>),
+    /// Run programs on emulated hosts with emulated links between them
+    Lab(Lab),
     /// One peer of the demo
     #[command(hide = true)]
     DemoPeer(PeerArguments),
@@ -70,6 +73,7 @@ pub fn ringfold(arguments: Vec<OsString>, invocation: &Invocation) -> i32 {
             RingfoldCommand::DemoPeer(peer) => peer.run(),
             RingfoldCommand::Bench(bench) => bench.run(invocation),
             RingfoldCommand::BenchRank(rank) => rank.run(),
+            RingfoldCommand::Lab(lab) => lab.run(invocation),
         }
     })
 }

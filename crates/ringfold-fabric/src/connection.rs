@@ -8,6 +8,7 @@ pub use blocking::{BlockingConnection, Closer};
 use crate::limits;
 use crate::memory::{Lease, View};
 use crate::poller::{Poller, Token};
+use crate::quic::QuicState;
 use crate::transport::Transport;
 use core::time::Duration;
 use ringfold_plan::medium::Ticket;
@@ -122,6 +123,11 @@ impl Connection {
     /// The address of the other end.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
         self.transport.peer_address()
+    }
+
+    /// What the protocol says of a QUIC connection; none for TCP.
+    pub(crate) fn quic(&self) -> Option<&Arc<QuicState>> {
+        self.transport.quic()
     }
 
     /// Whether both ends are on this host, as far as their addresses show.

@@ -8,7 +8,9 @@ use crate::connection::{BlockingConnection, Connection};
 use crate::handshake::{Handshake, Rejection};
 use crate::limits;
 use crate::poller::{Poller, Readiness, Token};
+use crate::quic::QuicEndpoint;
 use crate::random;
+use crate::transport::Transport;
 use core::fmt;
 use ringfold_proto::handshake::{DialTarget, DialerHandshake, Established, HandshakeError, Identity, Secret};
 use ringfold_proto::time::Time;
@@ -50,6 +52,8 @@ pub struct Dialer {
     credentials: Credentials,
     timing: DialTiming,
     poller: Arc<Poller>,
+    /// Dials by QUIC, with this round-trip time as the first estimate.
+    quic: Option<(Arc<QuicEndpoint>, Duration)>,
     untried: VecDeque<SocketAddr>,
     /// When the next address is tried, if no attempt fails before.
     next_at: Time,
@@ -124,12 +128,28 @@ impl Dialer {
             credentials,
             timing,
             poller: poller.clone(),
+            quic: None,
             untried: addresses.into_iter().collect(),
             next_at: now,
             attempts: Vec::new(),
             proving: None,
             failures: Vec::new(),
         };
+        dialer.dial_due(now);
+        dialer
+    }
+
+    /// Dials one address by QUIC.
+    pub(crate) fn by_quic(
+        now: Time,
+        address: SocketAddr,
+        credentials: Credentials,
+        endpoint: (Arc<QuicEndpoint>, Duration),
+        poller: &Arc<Poller>,
+    ) -> Self {
+        let mut dialer = Self::new(now, [], credentials, DialTiming::default(), poller);
+        dialer.quic = Some(endpoint);
+        dialer.untried.push_back(address);
         dialer.dial_due(now);
         dialer
     }
@@ -202,7 +222,11 @@ impl Dialer {
         let Credentials { identity, target, secret } = self.credentials.clone();
         let handshake = random::nonce().and_then(|nonce| {
             let dialler = DialerHandshake::new(identity, target, secret, nonce);
-            Handshake::dial(now, address, &self.poller, dialler, now + self.timing.answer_max)
+            let transport = match &self.quic {
+                Some((endpoint, round_trip)) => endpoint.dial(address, *round_trip)?.into(),
+                None => Transport::dial(address)?,
+            };
+            Handshake::dial(now, transport, &self.poller, dialler, now + self.timing.answer_max)
         });
         match handshake {
             Ok(handshake) => {

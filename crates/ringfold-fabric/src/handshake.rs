@@ -10,7 +10,6 @@ use ringfold_proto::handshake::{
 use ringfold_proto::hello::{ConnectionRejection, Hello, Verdict, Welcome};
 use ringfold_proto::time::Time;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A handshake in progress.
@@ -90,14 +89,14 @@ impl Handshake {
     /// send its first byte: its process may not accept yet.
     pub(crate) fn dial(
         now: Time,
-        to: SocketAddr,
+        transport: Transport,
         poller: &Arc<Poller>,
         dialler: DialerHandshake,
         answer_by: Time,
     ) -> io::Result<Self> {
         let side = Side::DialerHandshake(Box::new(dialler));
         let deadline = answer_by.min(now + limits::CONNECT_MAX);
-        let mut handshake = Self::new(Transport::dial(to)?, poller, side, deadline)?;
+        let mut handshake = Self::new(transport, poller, side, deadline)?;
         (handshake.answer_by, handshake.left) = (answer_by, Welcome::BYTES + Verdict::BYTES);
         handshake.answer();
         Ok(handshake)
@@ -172,6 +171,7 @@ impl Handshake {
         if !self.has_answered && matches!(filled, Ok(true)) {
             (self.has_answered, self.deadline) = (true, now + limits::HANDSHAKE_MAX);
         }
+        self.bind_session()?;
         let (side, left) = (&mut self.side, &mut self.left);
         let step = self.connection.take(|input| {
             let unread = input.len();
@@ -195,6 +195,19 @@ impl Handshake {
                 Side::AcceptorHandshake(acceptor) => acceptor.handle_end().into(),
             }),
         }
+    }
+
+    /// Binds the proofs to the encrypted session, once something has come through it.
+    fn bind_session(&mut self) -> Result<(), Rejection> {
+        let Some(quic) = self.connection.quic().filter(|_| self.connection.has_input()) else {
+            return Ok(());
+        };
+        let binding = quic.binding().ok_or_else(|| Rejection::retryable("the session has no keys"))?;
+        match &mut self.side {
+            Side::DialerHandshake(dialler) => dialler.bind(binding),
+            Side::AcceptorHandshake(acceptor) => acceptor.bind(binding),
+        }
+        Ok(())
     }
 
     /// The reason after the deadline.

@@ -23,6 +23,7 @@ pub mod mesh;
 pub mod order;
 pub mod poller;
 pub mod probe;
+pub mod quic;
 pub mod random;
 pub mod reactor;
 pub mod rendezvous;

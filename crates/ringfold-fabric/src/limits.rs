@@ -9,6 +9,12 @@ pub const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// How long a TCP connection to one address may take to be made.
 pub const CONNECT_MAX: Duration = Duration::from_secs(3);
 
+/// How long a QUIC connection may take to be made, in addition to five round trips. Then the link uses TCP.
+pub const QUIC_CONNECT_MAX: Duration = Duration::from_millis(1500);
+
+/// Links with shorter round trips use TCP: there it fills the pipe, and needs less processor time.
+pub const QUIC_ROUND_TRIP_MIN: Duration = Duration::from_millis(3);
+
 /// Connections that may be in their handshake at once, at one listener. More wait in its backlog.
 pub const HANDSHAKES_MAX: usize = 256;
 
@@ -45,6 +51,14 @@ pub fn unreachable_after() -> Duration {
         })
     });
     *FOUND
+}
+
+/// The environment variable that turns QUIC off: `RINGFOLD_QUIC=0`.
+const QUIC_VARIABLE: &str = "RINGFOLD_QUIC";
+
+/// Whether long links use QUIC.
+pub fn may_use_quic() -> bool {
+    !std::env::var(QUIC_VARIABLE).is_ok_and(|text| matches!(text.trim(), "0" | "false" | "off" | "no"))
 }
 
 /// Connections that may wait in a listener's backlog; the system may allow fewer.

@@ -41,6 +41,11 @@ impl Link {
         Self::Streams(StreamLink::new(sockets))
     }
 
+    /// A link over QUIC, and the TCP connection beside it.
+    pub fn guarded(guard: Connection, data: Connection) -> Self {
+        Self::Streams(StreamLink::guarded(guard, data))
+    }
+
     /// Whether it uses shared memory.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
@@ -105,9 +110,7 @@ impl Link {
 
     /// One of its sockets is ready.
     pub fn handle_ready(&mut self) {
-        if let Self::Shared(link) = self {
-            link.handle_ready();
-        }
+        dispatch!(self, link => link.handle_ready());
     }
 
     /// The next arrival in the order of the link, if it is complete. `judge` decides by the header of a frame, before its

@@ -8,14 +8,16 @@ use crate::connection::Connection;
 use crate::handshake::{Handshake, Rejection};
 use crate::limits;
 use crate::poller::{Poller, Token};
+use crate::quic::QuicEndpoint;
 use crate::random;
+use crate::transport::Transport;
 use ringfold_proto::handshake::{AcceptorHandshake, Established, Identity, SecretLookup};
 use ringfold_proto::hello::Hello;
 use ringfold_proto::time::Time;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -24,6 +26,8 @@ use std::sync::Arc;
 pub struct Listener {
     poller: Arc<Poller>,
     ports: Vec<Port>,
+    /// Accepts connections by QUIC, too.
+    quic: Option<(Arc<QuicEndpoint>, Token)>,
     is_registered: bool,
     /// Nothing is accepted before this, because descriptors ran out.
     paused_until: Option<Time>,
@@ -106,6 +110,7 @@ impl Listener {
         let mut listener = Self {
             poller: poller.clone(),
             ports: Vec::new(),
+            quic: None,
             is_registered: false,
             paused_until: None,
             is_shortage_logged: false,
@@ -163,6 +168,14 @@ impl Listener {
         self.addresses().next().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
+    /// Accepts the connections of a QUIC endpoint, too.
+    pub(crate) fn add_quic(&mut self, endpoint: Arc<QuicEndpoint>) -> io::Result<()> {
+        let token = self.poller.token();
+        self.poller.add(endpoint.arrived(), token)?;
+        self.quic = Some((endpoint, token));
+        Ok(())
+    }
+
     /// The next outcome.
     pub fn poll_outcome(&mut self) -> Option<Outcome> {
         self.outcomes.pop_front()
@@ -202,6 +215,8 @@ impl Listener {
     ) -> bool {
         if let Some(port) = self.ports.iter().position(|port| port.token == token) {
             self.accept(now, port, identity, secrets);
+        } else if self.quic.as_ref().is_some_and(|(_, quic)| *quic == token) {
+            self.accept_quic(now, identity, secrets);
         } else if self.handshakes.contains_key(&token) {
             self.advance(now, token, secrets);
         } else if !self.closing.handle_ready(token) {
@@ -235,7 +250,7 @@ impl Listener {
             match self.ports[port].socket.accept() {
                 Ok((stream, from)) => {
                     self.is_shortage_logged = false;
-                    self.begin(now, stream, from, identity, secrets);
+                    self.begin(now, stream.into(), from, identity, secrets);
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return,
@@ -247,16 +262,24 @@ impl Listener {
         }
     }
 
+    /// Accepts all that have arrived; the endpoint limits how many there are.
+    fn accept_quic(&mut self, now: Time, identity: Identity, secrets: &impl SecretLookup) {
+        while let Some(stream) = self.quic.as_ref().and_then(|(endpoint, _)| endpoint.accept()) {
+            let from = stream.state.remote;
+            self.begin(now, stream.into(), from, identity, secrets);
+        }
+    }
+
     fn begin(
         &mut self,
         now: Time,
-        stream: TcpStream,
+        transport: Transport,
         from: SocketAddr,
         identity: Identity,
         secrets: &impl SecretLookup,
     ) {
         let handshake = random::nonce().and_then(|nonce| {
-            Handshake::accept(now, stream.into(), &self.poller, AcceptorHandshake::new(identity, nonce))
+            Handshake::accept(now, transport, &self.poller, AcceptorHandshake::new(identity, nonce))
         });
         match handshake {
             Ok(handshake) => {

@@ -14,6 +14,7 @@ use crate::limits;
 use crate::link::Link;
 use crate::listener::{Listener, Outcome};
 use crate::poller::{Poller, Token};
+use crate::quic::QuicEndpoint;
 use crate::segment::Ticket;
 use crate::shared_link::Opened;
 use attempt::{Attempt, IncomingLink, LinkOptions, OutgoingLink};
@@ -43,6 +44,10 @@ pub struct Mesh {
     streams: u16,
     /// The host whose members share memory with this one.
     shares_on: Option<u64>,
+    /// Whether long links use QUIC.
+    may_use_quic: bool,
+    /// Made with the first request for a link to another host.
+    quic: Option<Arc<QuicEndpoint>>,
     /// How long making a link may take.
     timeout: Duration,
     requests: BTreeMap<PeerId, LinkRequest>,
@@ -110,6 +115,8 @@ impl Mesh {
             listener,
             streams: streams.clamp(1, limits::STREAMS_MAX),
             shares_on: None,
+            may_use_quic: limits::may_use_quic(),
+            quic: None,
             timeout,
             requests: BTreeMap::new(),
             pending: HashMap::new(),
@@ -121,6 +128,12 @@ impl Mesh {
     /// Links with members on this host use shared memory if possible.
     pub fn share_memory_on(mut self, host: u64) -> Self {
         self.shares_on = Some(host);
+        self
+    }
+
+    /// All links use TCP or shared memory.
+    pub fn without_quic(mut self) -> Self {
+        self.may_use_quic = false;
         self
     }
 
@@ -151,8 +164,26 @@ impl Mesh {
             backoff: Backoff::new(Duration::from_millis(1), limits::REDIAL_PAUSE),
             member,
         };
+        self.prepare_quic(&request.member);
         self.requests.insert(request.member.peer, request);
         self.dial_due(now);
+    }
+
+    /// Binds the UDP port with the number of the TCP port, if a member may be far away.
+    fn prepare_quic(&mut self, member: &Member) {
+        let is_near =
+            self.shares_on == Some(member.host) || member.addresses.iter().all(|at| at.ip().is_loopback());
+        if is_near || !core::mem::take(&mut self.may_use_quic) {
+            return;
+        }
+        let endpoint = QuicEndpoint::bind(self.address()).and_then(|endpoint| {
+            let endpoint = Arc::new(endpoint);
+            self.listener.add_quic(endpoint.clone()).map(|()| endpoint)
+        });
+        match endpoint {
+            Ok(endpoint) => self.quic = Some(endpoint),
+            Err(error) => tracing::info!("no QUIC on UDP port {}: {error}; using TCP", self.address().port()),
+        }
     }
 
     /// Cancels a request.
@@ -299,10 +330,15 @@ impl Mesh {
                 incoming
             }
         };
-        let (shares, offer) = (self.shares_on == Some(request.member.host), head.offer);
+        let StreamHead { offer, is_guarded, .. } = head;
+        let shares = self.shares_on == Some(request.member.host);
         let Some(mut streams) = incoming.take(head, connection) else { return };
         let link = match (offer, streams.pop()) {
             (Some(ticket), Some(stream)) => answer(stream, &ticket, shares),
+            (None, Some(data)) if is_guarded => match streams.pop() {
+                Some(guard) => Link::guarded(guard, data),
+                None => return,
+            },
             (_, last) => {
                 streams.extend(last);
                 Link::new(streams)
@@ -332,7 +368,11 @@ impl Mesh {
             let Member { peer, host, addresses, .. } = &request.member;
             let target = DialTarget::member(Purpose::Data, request.epoch, *peer);
             let credentials = Credentials { identity, target, secret: request.key.clone() };
-            let options = LinkOptions { streams: self.streams, shares: self.shares_on == Some(*host) };
+            let options = LinkOptions {
+                streams: self.streams,
+                shares: self.shares_on == Some(*host),
+                quic: self.quic.clone(),
+            };
             match OutgoingLink::begin(now, addresses, credentials, options, &self.poller) {
                 Ok(outgoing) => request.attempt = Attempt::OutgoingLink(Box::new(outgoing)),
                 Err(error) => request.fail(now, error.to_string()),

@@ -1,22 +1,26 @@
-//! The byte stream below a connection: plain TCP. TLS and QUIC become further kinds of it.
+//! The byte stream below a connection: TCP, or QUIC. TLS becomes a further kind of it.
 //!
 //! Only this file and the listener know that there is a descriptor.
 
 use crate::limits;
 use crate::poller::{Health, Poller, Token};
+use crate::quic::{QuicState, QuicStream};
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// The byte stream below a connection.
 #[derive(Debug)]
 pub(crate) struct Transport {
+    /// The TCP connection, or the local socket of a QUIC connection.
     stream: TcpStream,
+    /// Set if it is QUIC.
+    quic: Option<Arc<QuicState>>,
     /// How long the other host may answer nothing: the setting of the first poller it was registered with.
     unreachable_after: OnceLock<Duration>,
     /// Since when the other host has not answered what was sent to it.
@@ -69,7 +73,12 @@ impl Transport {
     }
 
     pub(crate) fn peer_address(&self) -> io::Result<SocketAddr> {
-        self.stream.peer_addr()
+        self.quic.as_ref().map_or_else(|| self.stream.peer_addr(), |quic| Ok(quic.remote))
+    }
+
+    /// What the protocol says of a QUIC connection; none for TCP.
+    pub(crate) fn quic(&self) -> Option<&Arc<QuicState>> {
+        self.quic.as_ref()
     }
 
     /// Whether both ends have the same address, so that nothing leaves this host.
@@ -94,8 +103,10 @@ impl Transport {
 
     /// Registers it with a poller for input. From now on the poller checks whether the other host answers.
     pub(crate) fn watch(self: &Arc<Self>, poller: &Poller, token: Token) -> io::Result<()> {
-        self.stream.set_nodelay(true)?;
-        self.check_health_in(poller)?;
+        if self.quic.is_none() {
+            self.stream.set_nodelay(true)?;
+            self.check_health_in(poller)?;
+        }
         poller.add(&self.stream, token)
     }
 
@@ -183,7 +194,10 @@ impl Transport {
 
     /// The round-trip time, as the kernel measured it.
     pub(crate) fn round_trip(&self) -> io::Result<Duration> {
-        self.info().map(|info| Duration::from_micros(u64::from(info.tcpi_rtt)))
+        match &self.quic {
+            Some(quic) => Ok(quic.round_trip()),
+            None => self.info().map(|info| Duration::from_micros(u64::from(info.tcpi_rtt))),
+        }
     }
 
     fn info(&self) -> io::Result<libc::tcp_info> {
@@ -207,12 +221,15 @@ impl Transport {
         match error.raw_os_error() {
             Some(libc::ETIMEDOUT) => CloseReason::Unreachable.into(),
             _ if self.is_unreachable() => CloseReason::Unreachable.into(),
-            _ => error,
+            _ => self.quic.as_ref().and_then(|quic| quic.failure()).map_or(error, io::Error::other),
         }
     }
 
     /// Bytes that were handed to the system and that the other end's has not acknowledged.
     pub(crate) fn unacknowledged_bytes(&self) -> io::Result<usize> {
+        if let Some(quic) = &self.quic {
+            return Ok(quic.unacknowledged_bytes());
+        }
         let mut bytes: libc::c_int = 0;
         // SAFETY: this request writes one number to the place that it is given.
         let result = unsafe { libc::ioctl(self.stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
@@ -269,9 +286,18 @@ impl From<TcpStream> for Transport {
     fn from(stream: TcpStream) -> Self {
         Self {
             stream,
+            quic: None,
             unreachable_after: OnceLock::new(),
             unanswered_since: Mutex::new(None),
             is_unreachable: AtomicBool::new(false),
         }
+    }
+}
+
+impl From<QuicStream> for Transport {
+    fn from(stream: QuicStream) -> Self {
+        // The standard library's type only stands for a stream socket here.
+        let socket = TcpStream::from(OwnedFd::from(stream.socket));
+        Self { quic: Some(stream.state), ..socket.into() }
     }
 }

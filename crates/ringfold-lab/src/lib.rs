@@ -1,12 +1,12 @@
 //! Tests with real processes under real faults. For development only.
 //!
-//! A [`Network`] is a switch and hosts, made of network namespaces; its links can be taken down and its paths cut. A
+//! A [`Network`] is hosts made of network namespaces, and emulated links between them: delay, rate, loss, cuts, resets. A
 //! [`Process`] is a program whose output is read line by line, and that can be killed, stopped and measured
 //! ([`Usage`]). A test that the machine cannot run is reported as skipped ([`skip::check`]).
 //!
 //! The programs `lab-master` and `lab-peer` ([`programs`]) form a run. A peer reads commands line by line, so a test can
 //! put it into any phase. It checks its results itself ([`contributions`]).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod churn;
 pub mod contributions;

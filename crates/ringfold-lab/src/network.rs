@@ -1,34 +1,49 @@
-//! A switch and hosts, made of network namespaces. Links can be taken down, paths cut, rates limited.
+//! Hosts made of network namespaces, and emulated links between them.
 //!
-//! The switch is a bridge in its own namespace, so the namespace of the caller is not changed. Each host has one link
-//! (`eth0`) to it. All hosts have static neighbour entries. To cut the path from one host to another, the entry gets
-//! the hardware address of the switch, which drops the packets silently, in this direction only. This needs only
-//! namespaces, bridges and veth pairs.
+//! Each host has one device (`eth0`), a TUN device. One thread reads the packets that hosts send, delays, queues, loses
+//! or drops them ([`model`]), and writes them to their receivers. The namespace of the caller is not changed. This needs
+//! only namespaces and TUN devices.
 
+mod emulator;
 mod iproute;
+mod link;
+mod model;
+mod packet;
+mod profile;
+mod tun;
+mod user_namespace;
 
 use crate::usage::is_alive;
-use iproute::{Namespace, ip, tc};
+use emulator::Emulator;
+use iproute::{Namespace, ip};
+pub use link::{AccessLink, Firewall, PathSettings};
+pub use model::PathCounters;
+pub use profile::{Profile, ProfileError};
 use rustix::process::geteuid;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tun::Tun;
+pub use user_namespace::in_user_namespace;
 
 /// The number of a host is the last byte of its address.
 pub const HOSTS_MAX: usize = 64;
 
 /// The start of the names of all namespaces; the id of the creating process follows.
 const PREFIX: &str = "ringfold-";
-/// The directory of `ip netns`.
-const NAMESPACES: &str = "/run/netns";
-/// The hardware address of the switch, which has no IP address and drops packets.
-const SWITCH_LINK_ADDRESS: &str = "02:52:46:ff:ff:ff";
+/// The device of each host.
+const DEVICE: &str = "eth0";
+/// Packets that wait in a device until the emulator reads them.
+const DEVICE_QUEUE: usize = 10_000;
+/// The largest packet of Ethernet.
+pub const MTU: usize = 1500;
 
-/// A switch and its hosts. Dropping it removes them and kills all processes in them.
+/// Hosts and the links between them. Dropping it removes them and kills all processes in them.
 #[derive(Debug)]
 pub struct Network {
-    switch: Namespace,
+    // Dropped first: the devices are in the namespaces.
+    emulator: Emulator,
     hosts: Vec<Host>,
 }
 
@@ -53,31 +68,43 @@ impl Network {
                     return Err("root, for network namespaces".into());
                 }
                 // A trial shows what else is missing.
-                Self::new(2).and_then(|network| network.rate(network.host(0), 100)).map(drop)
+                Self::new(2).map(drop)
             })
             .clone()
     }
 
-    /// Creates a network. The error is what the machine lacks.
+    /// Creates a network without delays and limits. The error is what the machine lacks.
     pub fn new(hosts: usize) -> Result<Self, String> {
+        Self::with_mtu(hosts, MTU)
+    }
+
+    /// Creates a network with the links of a profile.
+    pub fn with_profile(profile: &Profile, hosts: usize) -> Result<Self, String> {
+        let network = Self::with_mtu(hosts, profile.mtu)?;
+        for from in network.hosts() {
+            network.set_access(from, profile.access(from.index));
+            network.set_firewall(from, profile.firewall(from.index));
+            for to in network.hosts().iter().filter(|to| to.index != from.index) {
+                network.set_path(from, to, profile.path(from.index, to.index));
+            }
+        }
+        Ok(network)
+    }
+
+    /// Creates a network whose packets have at most this size.
+    pub fn with_mtu(hosts: usize, mtu: usize) -> Result<Self, String> {
         assert!((1..=HOSTS_MAX).contains(&hosts), "a network has 1 to {HOSTS_MAX} hosts");
         remove_stale();
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let name = format!("{PREFIX}{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
-        let switch = Namespace::make(format!("{name}-switch"))?;
-        let mut network = Self { switch, hosts: Vec::new() };
-        let bridge = format!(
-            "link add bridge0 address {SWITCH_LINK_ADDRESS} type bridge mcast_snooping 0\nlink set bridge0 up"
-        );
-        ip(&network.switch, &bridge).map_err(|e| format!("bridges: {e}"))?;
+        let (mut made, mut tuns) = (Vec::new(), Vec::new());
         for index in 0..hosts {
-            let host = network.connect(index, format!("{name}-h{index}"))?;
-            network.hosts.push(host);
+            let (host, tun) = Host::create(index, format!("{name}-h{index}"), mtu)?;
+            made.push(host);
+            tuns.push(tun);
         }
-        for host in &network.hosts {
-            network.set_paths(host, &network.hosts, PathState::Open)?;
-        }
-        Ok(network)
+        let seed = 0x5249_4e47_464f_4c44 ^ u64::from(std::process::id());
+        Ok(Self { emulator: Emulator::start(tuns, seed)?, hosts: made })
     }
 
     /// The host with this index.
@@ -92,95 +119,102 @@ impl Network {
 
     /// The names of its namespaces, as `ip netns` lists them.
     pub fn namespaces(&self) -> Vec<String> {
-        let hosts = self.hosts.iter().map(|host| &host.namespace);
-        hosts.chain([&self.switch]).map(|namespace| namespace.name.clone()).collect()
+        self.hosts.iter().map(|host| host.namespace.name.clone()).collect()
     }
 
-    /// Takes a host's link down. The host sees that the link is down, the others see silence.
-    pub fn link_down(&self, host: &Host) -> Result<(), String> {
-        ip(&self.switch, &format!("link set {} down", host.port()))
+    /// Sets one direction of the path between two hosts.
+    pub fn set_path(&self, from: &Host, to: &Host, settings: PathSettings) {
+        self.emulator.model().set_path(from.index, to.index, settings);
     }
 
-    /// Takes the link up again.
-    pub fn link_up(&self, host: &Host) -> Result<(), String> {
-        ip(&self.switch, &format!("link set {} up", host.port()))
+    /// Sets the link of a host to the network.
+    pub fn set_access(&self, host: &Host, access: AccessLink) {
+        self.emulator.model().set_access(host.index, access);
     }
 
-    /// Drops all packets between two hosts, silently.
-    pub fn cut(&self, one: &Host, other: &Host) -> Result<(), String> {
-        self.cut_one_way(one, other)?;
-        self.cut_one_way(other, one)
+    /// Puts a firewall in front of a host, or removes it.
+    pub fn set_firewall(&self, host: &Host, firewall: Option<Firewall>) {
+        self.emulator.model().set_firewall(host.index, firewall);
     }
 
-    /// Drops all packets from one host to another, silently. The other direction stays open.
-    pub fn cut_one_way(&self, from: &Host, to: &Host) -> Result<(), String> {
-        self.set_paths(from, [to], PathState::Cut)
-    }
-
-    /// Undoes a cut in both directions.
-    pub fn mend(&self, one: &Host, other: &Host) -> Result<(), String> {
-        self.set_paths(one, [other], PathState::Open)?;
-        self.set_paths(other, [one], PathState::Open)
-    }
-
-    /// Limits the rate of a host's link in each direction.
-    pub fn rate(&self, host: &Host, mbit: u32) -> Result<(), String> {
-        // The bucket holds 10 ms of traffic, and at least a few full packets.
-        let burst_bytes = (u64::from(mbit) * 1_000_000 / 8 / 100).max(32 * 1024);
-        for (namespace, device) in [(&host.namespace, "eth0"), (&self.switch, &*host.port())] {
-            let limit = format!(
-                "qdisc replace dev {device} root tbf rate {mbit}mbit burst {burst_bytes} latency 100ms"
-            );
-            tc(namespace, &limit).map_err(|e| format!("limits of the rate (tbf): {e}"))?;
+    /// Sets the congestion control of TCP on all hosts.
+    pub fn set_congestion_control(&self, name: &str) -> Result<(), String> {
+        for host in &self.hosts {
+            let setting = format!("net.ipv4.tcp_congestion_control={name}");
+            let output = host.command("sysctl").args(["-qw", &setting]).output();
+            let output = output.map_err(|error| format!("cannot run sysctl: {error}"))?;
+            if !output.status.success() {
+                return Err(format!(
+                    "cannot set the congestion control {name}: {}; the kernel must have it and allow it: \
+                     sysctl net.ipv4.tcp_available_congestion_control net.ipv4.tcp_allowed_congestion_control",
+                    String::from_utf8_lossy(&output.stderr).trim()
+                ));
+            }
         }
         Ok(())
     }
 
-    /// Removes the rate limit of a host's link, which must have one.
-    pub fn unlimited(&self, host: &Host) -> Result<(), String> {
-        tc(&host.namespace, "qdisc del dev eth0 root")?;
-        tc(&self.switch, &format!("qdisc del dev {} root", host.port()))
+    /// What became of the packets from one host to another.
+    pub fn counters(&self, from: &Host, to: &Host) -> PathCounters {
+        self.emulator.model().counters(from.index, to.index)
     }
 
-    /// Creates a host and connects it.
-    fn connect(&self, index: usize, name: String) -> Result<Host, String> {
-        let namespace = Namespace::make(name)?;
-        let mut host = Host { index, namespace, has_ipv6: false };
-        let (port, link, inside) = (host.port(), host.link_address(), &host.namespace.name);
-        let pair = format!(
-            "link add {port} type veth peer name eth0 address {link} netns {inside}\n\
-             link set {port} master bridge0 up"
-        );
-        ip(&self.switch, &pair).map_err(|e| format!("veth pairs: {e}"))?;
-        let up = format!("link set lo up\naddr add {}/24 dev eth0\nlink set eth0 up", host.ipv4());
-        ip(&host.namespace, &up).map_err(|e| format!("IPv4 in namespaces: {e}"))?;
-        // Most tests do not need IPv6, and some machines have none.
-        host.has_ipv6 = ip(&host.namespace, &format!("addr add {}/64 dev eth0 nodad", ipv6(index))).is_ok();
-        Ok(host)
+    /// Resets the TCP connections between two hosts, or only those with this port at either end.
+    pub fn reset_connections(&self, one: &Host, other: &Host, port: Option<u16>) {
+        self.emulator.model().reset(self.emulator.now(), [one.index, other.index], port);
     }
 
-    /// Opens or cuts the paths from one host to others. It affects live connections at once.
-    fn set_paths<'a>(
-        &self,
-        from: &Host,
-        to: impl IntoIterator<Item = &'a Host>,
-        state: PathState,
-    ) -> Result<(), String> {
-        let mut script = String::new();
-        for to in to.into_iter().filter(|to| to.index != from.index) {
-            let link = match state {
-                PathState::Open => to.link_address(),
-                PathState::Cut => SWITCH_LINK_ADDRESS.to_owned(),
-            };
-            for address in to.addresses() {
-                script += &format!("neigh replace {address} lladdr {link} dev eth0 nud permanent\n");
-            }
-        }
-        ip(&from.namespace, &script)
+    /// Takes a host's link down. The host sees that the link is down, the others see silence.
+    pub fn link_down(&self, host: &Host) -> Result<(), String> {
+        self.set_link(host, false)
+    }
+
+    /// Takes the link up again.
+    pub fn link_up(&self, host: &Host) -> Result<(), String> {
+        self.set_link(host, true)
+    }
+
+    /// Drops all packets between two hosts, silently.
+    pub fn cut(&self, one: &Host, other: &Host) {
+        self.cut_one_way(one, other);
+        self.cut_one_way(other, one);
+    }
+
+    /// Drops all packets from one host to another, silently. The other direction stays open.
+    pub fn cut_one_way(&self, from: &Host, to: &Host) {
+        self.emulator.model().set_cut(from.index, to.index, true);
+    }
+
+    /// Undoes a cut in both directions.
+    pub fn mend(&self, one: &Host, other: &Host) {
+        let mut model = self.emulator.model();
+        model.set_cut(one.index, other.index, false);
+        model.set_cut(other.index, one.index, false);
+    }
+
+    fn set_link(&self, host: &Host, is_up: bool) -> Result<(), String> {
+        self.emulator.model().set_down(host.index, !is_up);
+        let set = self.emulator.tun(host.index).set_carrier(is_up);
+        set.map_err(|error| format!("the carrier of a TUN device: {error}"))
     }
 }
 
 impl Host {
+    fn create(index: usize, name: String, mtu: usize) -> Result<(Self, Tun), String> {
+        let namespace = Namespace::make(name)?;
+        let tun = Tun::create(&namespace, DEVICE)?;
+        let mut host = Self { index, namespace, has_ipv6: false };
+        let up = format!(
+            "link set lo up\nlink set {DEVICE} mtu {mtu} txqueuelen {DEVICE_QUEUE} up\naddr add {}/24 dev {DEVICE}",
+            host.ipv4()
+        );
+        ip(&host.namespace, &up).map_err(|e| format!("IPv4 in namespaces: {e}"))?;
+        // Most tests do not need IPv6, and some machines have none.
+        host.has_ipv6 =
+            ip(&host.namespace, &format!("addr add {}/64 dev {DEVICE} nodad", ipv6(index))).is_ok();
+        Ok((host, tun))
+    }
+
     /// Its index in the network.
     pub fn index(&self) -> usize {
         self.index
@@ -208,20 +242,18 @@ impl Host {
         command
     }
 
-    /// The switch's end of its link.
-    fn port(&self) -> String {
-        format!("port{}", self.index)
+    /// The same command on this host: program, arguments and environment.
+    pub fn enclose(&self, command: &Command) -> Command {
+        let mut enclosed = self.command(command.get_program());
+        enclosed.args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => enclosed.env(name, value),
+                None => enclosed.env_remove(name),
+            };
+        }
+        enclosed
     }
-
-    fn link_address(&self) -> String {
-        format!("02:52:46:00:00:{:02x}", self.index + 1)
-    }
-}
-
-#[derive(Clone, Copy)]
-enum PathState {
-    Open,
-    Cut,
 }
 
 fn ipv6(index: usize) -> Ipv6Addr {
@@ -230,7 +262,7 @@ fn ipv6(index: usize) -> Ipv6Addr {
 
 /// Removes the namespaces of processes that were killed.
 fn remove_stale() {
-    let Ok(folder) = std::fs::read_dir(NAMESPACES) else { return };
+    let Ok(folder) = std::fs::read_dir(iproute::DIRECTORY) else { return };
     for entry in folder.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if creator(&name).is_some_and(|pid| !is_alive(pid)) {
@@ -250,9 +282,9 @@ mod tests {
 
     #[test]
     fn only_our_namespaces_have_a_creator() {
-        assert_eq!(creator("ringfold-4711-0-switch"), Some(4711));
-        assert_eq!(creator("ringfold-x-0-switch"), None);
+        assert_eq!(creator("ringfold-4711-0-h1"), Some(4711));
+        assert_eq!(creator("ringfold-x-0-h1"), None);
         assert_eq!(creator("ringfold-4711"), None);
-        assert_eq!(creator("4711-0-switch"), None);
+        assert_eq!(creator("4711-0-h1"), None);
     }
 }

@@ -14,3 +14,4 @@ mod network;
 mod partition;
 mod restart;
 mod shared_state;
+mod wan;

@@ -1,5 +1,6 @@
 //! Tests of the network of namespaces.
 
+use ringfold_lab::network::{AccessLink, Firewall, PathSettings};
 use ringfold_lab::usage::is_alive;
 use ringfold_lab::{Host, Network, Process, skip};
 use std::net::{IpAddr, SocketAddr};
@@ -64,7 +65,7 @@ fn a_cut_is_silent_affects_one_pair_and_can_be_undone() {
         let mut one = connect(network.host(1), address);
         let mut two = connect(network.host(2), address);
         assert_echo(&mut one, "before");
-        network.cut(network.host(0), network.host(1)).expect("cut");
+        network.cut(network.host(0), network.host(1));
         one.send("lost").expect("the sender is not told");
         one.wait_for_line("echo lost", SILENCE).expect_err("it is cut");
         assert!(one.is_running() && !one.lines().iter().any(|l| l.starts_with("lost")), "nobody is told");
@@ -72,7 +73,7 @@ fn a_cut_is_silent_affects_one_pair_and_can_be_undone() {
         let refused =
             dial(network.host(1), address).wait_for_line("failed", SOON).expect("no new connection");
         assert!(refused.contains("timed out"), "silence, no refusal: {refused}");
-        network.mend(network.host(1), network.host(0)).expect("mend");
+        network.mend(network.host(1), network.host(0));
         one.wait_for_line("echo lost", SOON).expect("TCP sends it again");
         assert_echo(&mut connect(network.host(1), address), "again");
     }
@@ -86,17 +87,17 @@ fn a_one_way_cut_leaves_the_other_direction_open() {
         let mut dialler = connect(network.host(1), address);
         assert_echo(&mut dialler, "before");
         // The question arrives, the reply does not.
-        network.cut_one_way(network.host(0), network.host(1)).expect("cut");
+        network.cut_one_way(network.host(0), network.host(1));
         dialler.send("question").expect("send");
         listener.wait_for_line("got question", SOON).expect("this way is open");
         dialler.wait_for_line("echo question", SILENCE).expect_err("this way is cut");
-        network.mend(network.host(0), network.host(1)).expect("mend");
+        network.mend(network.host(0), network.host(1));
         dialler.wait_for_line("echo question", SOON).expect("mended");
         // The question does not arrive.
-        network.cut_one_way(network.host(1), network.host(0)).expect("cut");
+        network.cut_one_way(network.host(1), network.host(0));
         dialler.send("nobody").expect("send");
         listener.wait_for_line("got nobody", SILENCE).expect_err("this way is cut");
-        network.mend(network.host(0), network.host(1)).expect("mend");
+        network.mend(network.host(0), network.host(1));
         listener.wait_for_line("got nobody", SOON).expect("mended");
     }
 }
@@ -125,28 +126,72 @@ fn a_host_is_unreachable_while_its_link_is_down() {
     }
 }
 
+/// How long a text of one megabyte and its echo take.
+fn echo_megabyte(dialler: &mut Process) -> Duration {
+    let began = Instant::now();
+    dialler.send(&"x".repeat(1 << 20)).expect("send");
+    dialler.wait_for_line("echo xxx", Duration::from_secs(60)).expect("echo");
+    began.elapsed()
+}
+
 #[test]
 fn the_rate_of_a_link_is_limited() {
     let Some(network) = network("the_rate_of_a_link_is_limited", 2) else { return };
     let (_listener, address) = listen(network.host(0), network.host(0).ipv4().into());
     let mut dialler = connect(network.host(1), address);
-    let text = "x".repeat(1 << 20);
-    let mut seconds = |network: &Network, mbit: Option<u32>| {
-        if let Some(mbit) = mbit {
-            network.rate(network.host(1), mbit).expect("rate");
-        }
-        let began = Instant::now();
-        dialler.send(&text).expect("send");
-        dialler.wait_for_line("echo xxx", Duration::from_secs(60)).expect("echo");
-        began.elapsed().as_secs_f64()
-    };
-    seconds(&network, None);
+    echo_megabyte(&mut dialler);
     // 8.4 megabits go over and come back, at the same time.
-    let slow = seconds(&network, Some(16));
-    assert!((0.4..5.0).contains(&slow), "{slow} s at 16 Mbit/s");
-    network.unlimited(network.host(1)).expect("unlimited");
-    let fast = seconds(&network, None);
-    assert!(fast < slow, "{fast} s without a limit, {slow} s with one");
+    let slow = AccessLink { up: Some(16_000_000), down: Some(16_000_000), ..Default::default() };
+    network.set_access(network.host(1), slow);
+    let slow = echo_megabyte(&mut dialler);
+    assert!((0.4..5.0).contains(&slow.as_secs_f64()), "{slow:?} at 16 Mbit/s");
+    network.set_access(network.host(1), AccessLink::default());
+    let fast = echo_megabyte(&mut dialler);
+    assert!(fast < slow, "{fast:?} without a limit, {slow:?} with one");
+}
+
+#[test]
+fn packets_are_delayed_and_lost_as_configured() {
+    let Some(network) = network("packets_are_delayed_and_lost_as_configured", 2) else { return };
+    let (here, there) = (network.host(0), network.host(1));
+    let path = PathSettings { delay: Duration::from_millis(40), loss: 0.1, ..Default::default() };
+    for (from, to) in [(here, there), (there, here)] {
+        network.set_path(from, to, path);
+    }
+    let (_listener, address) = listen(here, here.ipv4().into());
+    let mut dialler = connect(there, address);
+    let began = Instant::now();
+    assert_echo(&mut dialler, "hello");
+    assert!(began.elapsed() >= Duration::from_millis(80), "{:?}", began.elapsed());
+    echo_megabyte(&mut dialler);
+    let counters = network.counters(there, here);
+    assert!(counters.packets > 500 && counters.bytes > 1 << 20, "{counters:?}");
+    assert!((counters.packets / 20..counters.packets / 5).contains(&counters.lost), "{counters:?}");
+}
+
+#[test]
+fn a_reset_ends_connections_at_both_ends() {
+    let Some(network) = network("a_reset_ends_connections_at_both_ends", 2) else { return };
+    for address in network.host(0).addresses() {
+        let (mut listener, address) = listen(network.host(0), address);
+        let mut dialler = connect(network.host(1), address);
+        assert_echo(&mut dialler, "before");
+        network.reset_connections(network.host(0), network.host(1), Some(address.port()));
+        dialler.send("lost").expect("send");
+        dialler.wait_for_line("lost", SOON).expect("it ends here");
+        listener.wait_for_line("lost", SOON).expect("and there");
+        assert_echo(&mut connect(network.host(1), address), "a new one");
+    }
+}
+
+#[test]
+fn a_host_behind_a_nat_can_only_dial_out() {
+    let Some(network) = network("a_host_behind_a_nat_can_only_dial_out", 2) else { return };
+    network.set_firewall(network.host(1), Some(Firewall { forgets_after: Duration::from_secs(60) }));
+    let (_outside, outside) = listen(network.host(0), network.host(0).ipv4().into());
+    let (_inside, inside) = listen(network.host(1), network.host(1).ipv4().into());
+    assert_echo(&mut connect(network.host(1), outside), "out");
+    dial(network.host(0), inside).wait_for_line("connected", SILENCE).expect_err("nothing gets in");
 }
 
 #[test]
@@ -155,7 +200,7 @@ fn a_panicking_test_leaves_no_namespace_and_no_process() {
     let (listener, _) = listen(network.host(0), network.host(0).ipv4().into());
     let (pid, namespaces) = (listener.pid(), network.namespaces());
     let exists = |name: &String| Path::new("/run/netns").join(name).exists();
-    assert!(namespaces.len() == 3 && namespaces.iter().all(exists));
+    assert!(namespaces.len() == 2 && namespaces.iter().all(exists));
     // A forgotten process is ended too.
     std::mem::forget(listener);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {

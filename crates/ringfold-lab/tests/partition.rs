@@ -90,7 +90,7 @@ fn a_cut_between_two_peers_evicts_no_peer() {
     };
     send_all(&mut peers, "loop until=150 pause=2 count=100000");
     peers[0].step(SOON, |step| step.number("revision") >= 20).expect("steps");
-    network.cut(host(&network, 0), host(&network, 1)).expect("cut");
+    network.cut(host(&network, 0), host(&network, 1));
     for reply in replies(&mut peers, "loop") {
         assert!(reply.is_ok() && reply.number("revision") == 150, "{reply}");
     }
@@ -104,7 +104,7 @@ fn a_one_way_cut_between_two_peers_evicts_no_peer() {
     let Some((mut peers, _master, network)) = run(test, 4) else { return };
     send_all(&mut peers, "loop until=150 pause=2 count=100000");
     peers[0].step(SOON, |step| step.number("revision") >= 20).expect("steps");
-    network.cut_one_way(host(&network, 2), host(&network, 3)).expect("cut");
+    network.cut_one_way(host(&network, 2), host(&network, 3));
     for reply in replies(&mut peers, "loop") {
         assert!(reply.is_ok() && reply.number("revision") == 150, "{reply}");
     }
@@ -120,9 +120,9 @@ fn a_short_outage_of_a_path_evicts_no_peer() {
     send_all(&mut peers, "loop until=150 pause=2 count=100000");
     for revision in [20, 60, 100] {
         peers[0].step(SOON, |step| step.number("revision") >= revision).expect("steps");
-        network.cut(host(&network, 0), host(&network, 1)).expect("cut");
+        network.cut(host(&network, 0), host(&network, 1));
         std::thread::sleep(std::time::Duration::from_millis(200));
-        network.mend(host(&network, 0), host(&network, 1)).expect("mend");
+        network.mend(host(&network, 0), host(&network, 1));
     }
     for reply in replies(&mut peers, "loop") {
         assert!(reply.is_ok() && reply.number("revision") == 150, "{reply}");

@@ -172,7 +172,12 @@ impl HandshakeError {
 struct Transcript {
     hello: [u8; Hello::BYTES],
     welcome: [u8; Welcome::BYTES],
+    /// A value of the encrypted session below; none without encryption.
+    binding: Option<Binding>,
 }
+
+/// A value that only the two ends of one encrypted session know. Proofs cover it, so nobody can sit between two sessions.
+pub type Binding = [u8; 32];
 
 impl Transcript {
     /// The MAC of the dialler's proof.
@@ -180,6 +185,11 @@ impl Transcript {
         keyed_mac(secret, b"ringfold handshake 1: dialler   ")
             .chain_update(self.hello)
             .chain_update(self.welcome)
+            .chain_update(self.binding())
+    }
+
+    fn binding(&self) -> &[u8] {
+        self.binding.as_ref().map_or(&[], |binding| binding)
     }
 
     /// The MAC of the acceptor's proof. It covers the verdict, so that a rejection cannot be changed to acceptance.
@@ -192,6 +202,7 @@ impl Transcript {
         keyed_mac(secret, b"ringfold handshake 1: acceptor  ")
             .chain_update(self.hello)
             .chain_update(self.welcome)
+            .chain_update(self.binding())
             .chain_update(proof.0)
             .chain_update(covered)
     }

@@ -1,5 +1,7 @@
 //! All limits of this crate.
 
+use core::time::Duration;
+
 /// Members of one group, and peers of one run.
 pub const WORLD_MAX: usize = 1024;
 
@@ -11,6 +13,12 @@ pub const PAYLOAD_BYTES_MAX: usize = CHUNK_BYTES_MAX + 64;
 
 /// The highest expected rate of a link, 10 Gbit/s. Windows are sized for it.
 pub const LINK_BYTES_PER_US: u32 = 1250;
+
+/// Round trips from here on are long: hops cost more than bytes, and grants are worth avoiding.
+pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(3);
+
+/// The assumed cost of 1024 bytes on a link with a long round trip: 1 Gbit/s.
+pub const LONG_LINK_NS_PER_KIB: u32 = 8192;
 
 /// Slots granted to one operation per sender.
 pub const WINDOW_SLOTS_MAX: u16 = 256;

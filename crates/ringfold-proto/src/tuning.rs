@@ -103,12 +103,21 @@ impl Tuning {
         forced: None,
     };
 
-    /// Enlarges windows to cover the longest round trip at the highest rate of a link.
+    /// Adapts to the longest round trip: windows cover it at the highest rate of a link, and plans with fewer hops are
+    /// preferred if it is long.
     pub fn for_round_trip(self, longest: Duration) -> Self {
+        let (mut tcp, mut eager_slots) = (self.tcp, self.eager_slots);
+        if longest >= limits::LONG_ROUND_TRIP {
+            let one_way = u32::try_from(longest.as_nanos() / 2).unwrap_or(u32::MAX);
+            tcp.hop_ns = tcp.hop_ns.saturating_add(one_way);
+            tcp.sent_ns_per_kib = tcp.sent_ns_per_kib.max(limits::LONG_LINK_NS_PER_KIB);
+            // What fits needs no grant, which would take another way.
+            eager_slots = eager_slots.max(limits::EAGER_SLOTS_MAX);
+        }
         let bytes = longest.as_micros().saturating_mul(u128::from(limits::LINK_BYTES_PER_US));
         let slots = bytes.div_ceil(u128::from(self.chunk_bytes.max(1)));
         let slots = u16::try_from(slots).unwrap_or(u16::MAX).min(limits::WINDOW_SLOTS_MAX);
-        Self { window_slots: self.window_slots.max(slots), ..self }
+        Self { window_slots: self.window_slots.max(slots), eager_slots, tcp, ..self }
     }
 
     /// Clamps received or configured values to the limits.

@@ -1,6 +1,7 @@
 //! The arguments of `ringfold bench`, and the points and settings that they describe.
 
 use super::bench_op::{BenchOp, Placement};
+use super::lab::LabOptions;
 use super::measure::Effort;
 use super::point::{Point, Sizes, parse_dtype, parse_op};
 use super::setting::{BenchMedium, Bind, Setting};
@@ -9,6 +10,7 @@ use crate::size::ByteSize;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use ringfold::{DType, ReduceOp};
+use ringfold_lab::network::Profile;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -56,6 +58,16 @@ pub struct Bench {
     /// Transports between the ranks
     #[arg(long, value_name = "MEDIA", default_value = "shm", value_delimiter = ',')]
     media: Vec<BenchMedium>,
+    /// Measure an elastic run on emulated hosts: a name (`ringfold lab profiles`) or a JSON file. The floor is the least
+    /// time that this network allows
+    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["media", "tune", "floor"])]
+    pub(super) lab: Option<String>,
+    /// The number of emulated hosts [default: one per rank]
+    #[arg(long, value_name = "N", requires = "lab", value_parser = clap::value_parser!(u64).range(1..=64))]
+    hosts: Option<u64>,
+    /// The congestion control of TCP on the emulated hosts, for example reno or cubic [default: that of this machine]
+    #[arg(long, value_name = "NAME", requires = "lab")]
+    congestion_control: Option<String>,
     /// Measure in place or out of place, for collectives that have both forms
     #[arg(long, default_value = "usual")]
     place: PlacementChoice,
@@ -137,6 +149,15 @@ impl Bench {
         Ok(kinds)
     }
 
+    pub(super) fn lab(&self) -> Result<Option<LabOptions>> {
+        let Some(name) = &self.lab else { return Ok(None) };
+        Ok(Some(LabOptions {
+            profile: Profile::load(name)?,
+            hosts: self.hosts.map(|hosts| hosts as usize),
+            congestion_control: self.congestion_control.clone(),
+        }))
+    }
+
     pub(super) fn effort(&self) -> Effort {
         Effort {
             runs: self.runs,
@@ -155,8 +176,13 @@ impl Bench {
     pub(super) fn settings(&self) -> Vec<Setting> {
         let mut settings = Vec::new();
         for &world in &self.world {
-            for &medium in &self.media {
-                let concurrent = if medium == BenchMedium::Elastic { self.concurrent as usize } else { 1 };
+            let media = if self.lab.is_some() { &[BenchMedium::Lab][..] } else { &self.media };
+            for &medium in media {
+                let concurrent = if matches!(medium, BenchMedium::Elastic | BenchMedium::Lab) {
+                    self.concurrent as usize
+                } else {
+                    1
+                };
                 settings.push(Setting { medium, world: world as usize, concurrent, bind: self.bind });
             }
         }

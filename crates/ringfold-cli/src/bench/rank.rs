@@ -35,7 +35,7 @@ impl RankArguments {
         parent
             .send(&RankHello { rank: self.rank, about: format!("Ringfold {}", env!("CARGO_PKG_VERSION")) })?;
         let served = match self.medium {
-            BenchMedium::Elastic => {
+            BenchMedium::Elastic | BenchMedium::Lab => {
                 elastic::Elastic::join(self).and_then(|group| self.serve(group, base_bytes, &mut parent))
             }
             BenchMedium::Shm | BenchMedium::Tcp => {

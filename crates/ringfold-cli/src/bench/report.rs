@@ -61,6 +61,9 @@ pub(crate) struct PointReport {
     /// The plan, and why it was chosen (`--explain`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plan: Option<String>,
+    /// The least time that the emulated network allows (`--lab`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) floor_us: Option<f64>,
     pub(crate) results: Vec<SystemReport>,
 }
 
@@ -149,6 +152,7 @@ impl PointReport {
             bytes: point.bytes(),
             count: point.count,
             plan,
+            floor_us: None,
             results: outcomes.into_iter().map(result).collect(),
         }
     }

@@ -3,6 +3,7 @@
 use super::arguments::Bench;
 use super::bench_op::BenchOp;
 use super::interrupt::{Interrupt, Interrupted};
+use super::lab::BenchLab;
 use super::measure::{MeasuredSystem, measure};
 use super::output::print;
 use super::point::Point;
@@ -14,6 +15,7 @@ use super::system::{OtherSystem, System};
 use super::system_ranks::SystemRanks;
 use super::table;
 use crate::invocation::Invocation;
+use crate::lab::LabMaster;
 use crate::tuning_file;
 use anyhow::{Context, Result, bail};
 use ringfold::{Master, Tuning};
@@ -25,12 +27,21 @@ pub(crate) struct Launch<'a> {
     pub(crate) interrupt: &'a Interrupt,
     /// The tuning that the group is offered.
     pub(crate) tuning: Option<Tuning>,
+    /// The emulated hosts of the ranks.
+    pub(crate) lab: Option<&'a BenchLab>,
 }
 
 /// The systems of a setting, and the master of an elastic run, which ends with them.
 struct StartedSystems {
     systems: Vec<MeasuredSystem>,
-    _master: Option<Master>,
+    _master: Option<BenchMaster>,
+}
+
+/// The master of an elastic run. Dropping it ends it.
+#[expect(dead_code, reason = "only dropped")]
+pub(crate) enum BenchMaster {
+    Here(Box<Master>),
+    OnHost(LabMaster),
 }
 
 /// Measures all points of all settings. Returns whether Ringfold could be started for each.
@@ -50,7 +61,7 @@ pub(crate) fn run(
         check_memory(&points, setting.world, 1 + bench.against.len())?;
         plan.push((setting, points));
     }
-    let launch = Launch { invocation, scratch: &scratch, interrupt, tuning };
+    let lab_options = bench.lab()?;
     let mut progress = ProgressLine::new(plan.iter().map(|(_, points)| points.len()).sum());
     let others = find_other_systems(bench, &scratch, report);
     if !bench.is_quiet() {
@@ -64,6 +75,11 @@ pub(crate) fn run(
     for (setting, points) in plan {
         let title = format!("{} ranks, {}", setting.world, setting.medium.name());
         progress.message(&format!("starting {title}"));
+        let lab = match &lab_options {
+            Some(options) => Some(BenchLab::start(options, setting.world)?),
+            None => None,
+        };
+        let launch = Launch { invocation, scratch: &scratch, interrupt, tuning, lab: lab.as_ref() };
         let started = match start_systems(setting, &points, &others, &launch, report) {
             Ok(started) => started,
             Err(error) if error.is::<Interrupted>() => return Err(error),
@@ -76,7 +92,7 @@ pub(crate) fn run(
                 continue;
             }
         };
-        measure_setting(bench, setting, &points, started, &mut progress, report)?;
+        measure_setting(bench, (setting, lab.as_ref()), &points, started, &mut progress, report)?;
     }
     Ok(good)
 }
@@ -108,7 +124,7 @@ fn start_systems(
     let about = ours.about.clone();
     let mut systems = vec![MeasuredSystem { system: System::Ringfold, ranks: Some(ours), about }];
     for rival in others {
-        let started = rival.start(setting, launch.scratch, launch.interrupt).and_then(|mut ranks| {
+        let started = rival.start(setting, launch).and_then(|mut ranks| {
             ranks.reserve(bytes)?;
             Ok(ranks)
         });
@@ -130,29 +146,42 @@ fn start_systems(
 }
 
 /// Starts Ringfold's ranks. Rank 0 or the master offers the tuning, and all ranks use it.
-pub(crate) fn start_ringfold(setting: Setting, launch: &Launch<'_>) -> Result<(SystemRanks, Option<Master>)> {
-    let &Launch { invocation, scratch, interrupt, tuning } = launch;
+pub(crate) fn start_ringfold(
+    setting: Setting,
+    launch: &Launch<'_>,
+) -> Result<(SystemRanks, Option<BenchMaster>)> {
+    let &Launch { invocation, scratch, interrupt, tuning, lab } = launch;
     let Setting { medium, world, concurrent, .. } = setting;
+    let file = tuning.map(|tuning| (scratch.path("tuning"), tuning));
+    if let Some((path, tuning)) = &file {
+        tuning_file::write(path, tuning)?;
+    }
     let (rendezvous, master) = match medium {
         BenchMedium::Elastic => {
             let builder = Master::builder().listen("127.0.0.1:0").tuning(tuning.unwrap_or_default());
             let master = builder.build();
             master.run().context("cannot start the master")?;
             let address = master.addresses().first().context("the master has no address")?.to_string();
-            (address, Some(master))
+            (address, Some(BenchMaster::Here(master.into())))
+        }
+        BenchMedium::Lab => {
+            let lab = lab.context("no emulated hosts")?;
+            let mut arguments = Vec::new();
+            if let Some((path, _)) = &file {
+                arguments.extend(["--tuning".into(), path.clone().into_os_string()]);
+            }
+            let master = LabMaster::start(lab.first(), invocation, &arguments)?;
+            (master.address.clone(), Some(BenchMaster::OnHost(master)))
         }
         BenchMedium::Shm | BenchMedium::Tcp => (scratch.path("rendezvous").display().to_string(), None),
     };
-    let file = tuning.map(|tuning| (scratch.path("tuning"), tuning));
-    if let Some((path, tuning)) = &file {
-        tuning_file::write(path, tuning)?;
-    }
     let ranks = SystemRanks::start(scratch, world, interrupt, |socket| {
         (0..world)
             .map(|rank| {
                 let mut command = invocation.command()?;
                 command.arg("bench-rank").arg("--socket").arg(socket).args(["--rendezvous", &rendezvous]);
-                command.args(["--medium", medium.name(), "--concurrent", &concurrent.to_string()]);
+                let rank_medium = if medium == BenchMedium::Lab { BenchMedium::Elastic } else { medium };
+                command.args(["--medium", rank_medium.name(), "--concurrent", &concurrent.to_string()]);
                 command.args(["--rank", &rank.to_string(), "--world", &world.to_string()]);
                 if let Some(core) = setting.core(rank) {
                     command.args(["--core", &core.to_string()]);
@@ -160,7 +189,7 @@ pub(crate) fn start_ringfold(setting: Setting, launch: &Launch<'_>) -> Result<(S
                 if let (Some((path, _)), 0) = (&file, rank) {
                     command.arg("--tuning").arg(path);
                 }
-                Ok(command)
+                Ok(lab.map(|lab| lab.enclose(rank, &command)).unwrap_or(command))
             })
             .collect()
     })?;
@@ -170,7 +199,7 @@ pub(crate) fn start_ringfold(setting: Setting, launch: &Launch<'_>) -> Result<(S
 /// Measures and prints all points of a setting.
 fn measure_setting(
     bench: &Bench,
-    setting: Setting,
+    (setting, lab): (Setting, Option<&BenchLab>),
     points: &[Point],
     mut started: StartedSystems,
     progress: &mut ProgressLine,
@@ -188,7 +217,8 @@ fn measure_setting(
         let named =
             names.iter().cloned().zip(outcomes).map(|((system, about), outcome)| (system, about, outcome));
         let plan = if bench.explain { explanation(systems) } else { None };
-        let result = PointReport::new(point, setting, plan, named.collect());
+        let mut result = PointReport::new(point, setting, plan, named.collect());
+        result.floor_us = lab.and_then(|lab| lab.floor_us(point));
         if !bench.is_quiet() {
             progress.clear();
             print(&table::row(&result))?;

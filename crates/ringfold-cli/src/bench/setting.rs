@@ -11,6 +11,9 @@ pub(crate) enum BenchMedium {
     Tcp,
     /// An elastic run with a master; only all_reduce
     Elastic,
+    /// An elastic run on emulated hosts
+    #[value(skip)]
+    Lab,
 }
 
 impl BenchMedium {
@@ -19,6 +22,7 @@ impl BenchMedium {
             Self::Shm => "shm",
             Self::Tcp => "tcp",
             Self::Elastic => "elastic",
+            Self::Lab => "lab",
         }
     }
 }

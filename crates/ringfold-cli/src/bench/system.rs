@@ -1,7 +1,7 @@
 //! The systems that can be measured, and how to start their ranks.
 
-use super::interrupt::Interrupt;
 use super::scratch_dir::ScratchDir;
+use super::session::Launch;
 use super::setting::{BenchMedium, Bind, Setting};
 use super::system_ranks::SystemRanks;
 use anyhow::{Context, Result, anyhow, bail};
@@ -79,10 +79,12 @@ impl OtherSystem {
     pub(crate) fn start(
         &self,
         setting: Setting,
-        scratch: &ScratchDir,
-        interrupt: &Interrupt,
+        &Launch { scratch, interrupt, lab, .. }: &Launch<'_>,
     ) -> Result<SystemRanks> {
         let world = setting.world;
+        if lab.is_some() && self.system() == System::OpenMpi {
+            bail!("Open MPI is not measured on emulated hosts");
+        }
         SystemRanks::start(scratch, world, interrupt, |socket| match self {
             Self::Gloo { python, program } => {
                 let store = scratch.path("store");
@@ -93,7 +95,7 @@ impl OtherSystem {
                     if let Some(core) = setting.core(rank) {
                         command.args(["--core", &core.to_string()]);
                     }
-                    command
+                    lab.map(|lab| lab.enclose(rank, &command)).unwrap_or(command)
                 };
                 Ok((0..world).map(of_rank).collect())
             }
@@ -103,8 +105,10 @@ impl OtherSystem {
                 command.args(["--mca", "pml", "ob1", "--mca", "btl"]);
                 match setting.medium {
                     BenchMedium::Tcp => command.args(["self,tcp", "--mca", "btl_tcp_if_include", "lo"]),
-                    BenchMedium::Shm | BenchMedium::Elastic if *major < 5 => command.arg("self,vader"),
-                    BenchMedium::Shm | BenchMedium::Elastic => command.arg("self,sm"),
+                    BenchMedium::Shm | BenchMedium::Elastic | BenchMedium::Lab if *major < 5 => {
+                        command.arg("self,vader")
+                    }
+                    BenchMedium::Shm | BenchMedium::Elastic | BenchMedium::Lab => command.arg("self,sm"),
                 };
                 match setting.bind {
                     Bind::Own => {}

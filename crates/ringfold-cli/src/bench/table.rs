@@ -1,7 +1,7 @@
 //! The printed table: a line per point, in the format of nccl-tests.
 
 use super::report::{BenchReport, PointReport, SystemReport, by_series};
-use super::setting::Setting;
+use super::setting::{BenchMedium, Setting};
 use super::statistics::Figures;
 use super::system::System;
 use crate::size::ByteSize;
@@ -33,6 +33,9 @@ pub(crate) fn header(setting: Setting, systems: &[(System, String)]) -> String {
         "memory",
         "check"
     );
+    if setting.medium == BenchMedium::Lab {
+        text += &format!(" {:>10} {:>6}", "floor us", "share");
+    }
     for (system, _) in systems.iter().filter(|(system, _)| *system != System::Ringfold) {
         text += &format!(" | {:>10} {:>6} {:>8}", format!("{system} us"), "x", "cpu s/GB");
     }
@@ -54,7 +57,7 @@ pub(crate) fn row(point: &PointReport) -> String {
     for result in &point.results {
         let ours = result.system == System::Ringfold.name();
         text += &match (&result.figures, ours) {
-            (Some(figures), true) => own_columns(figures, result, point.bytes),
+            (Some(figures), true) => own_columns(figures, result, point),
             (Some(figures), false) => format!(
                 " | {:>10} {:>6} {:>8}",
                 time(figures.median_us),
@@ -76,15 +79,16 @@ pub(crate) fn row(point: &PointReport) -> String {
     text + &notes
 }
 
-fn own_columns(figures: &Figures, result: &SystemReport, bytes: usize) -> String {
+fn own_columns(figures: &Figures, result: &SystemReport, point: &PointReport) -> String {
     let check = match result.check.as_deref() {
         None => "-",
         Some("ok") => "ok",
         Some(_) => "WRONG",
     };
-    let memory = figures.memory.filter(|_| bytes >= MEMORY_BYTES_MIN);
+    let memory = figures.memory.filter(|_| point.bytes >= MEMORY_BYTES_MIN);
+    let floor = point.floor_us.map(|floor| format!(" {:>10} {:>6}", time(floor), share(floor, figures)));
     format!(
-        " {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>7} {:>6} {check:>5}",
+        " {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>7} {:>6} {check:>5}{}",
         time(figures.median_us),
         time(figures.min_us),
         time(figures.max_us),
@@ -92,8 +96,14 @@ fn own_columns(figures: &Figures, result: &SystemReport, bytes: usize) -> String
         bandwidth(figures.busbw),
         figures.cpu_s_per_gb.map_or("-".into(), cpu),
         faults(figures.faults),
-        memory.map_or("-".into(), |memory| format!("{memory:.2}"))
+        memory.map_or("-".into(), |memory| format!("{memory:.2}")),
+        floor.unwrap_or_default()
     )
+}
+
+/// How close the time is to the least possible one.
+fn share(floor_us: f64, figures: &Figures) -> String {
+    format!("{:.0} %", 100.0 * floor_us / figures.median_us)
 }
 
 /// Markdown tables, one per series.

@@ -79,6 +79,7 @@ impl Calibration<'_> {
         points: &[(BenchOp, u64)],
     ) -> Result<Vec<f64>> {
         let launch = Launch {
+            lab: None,
             invocation: self.invocation,
             scratch: &self.scratch,
             interrupt: self.interrupt,

@@ -19,6 +19,8 @@ use std::io;
 #[derive(Debug)]
 pub struct StreamLink {
     streams: Vec<Stream>,
+    /// The TCP connection beside a QUIC connection. It carries nothing, and shows the end of the other process.
+    guard: Option<Box<Connection>>,
     /// The place of the next frame that is sent.
     next_out: u64,
     early: Order<Arrival>,
@@ -77,6 +79,7 @@ impl StreamLink {
         let streams = sockets.into_iter().map(stream).collect();
         Self {
             streams,
+            guard: None,
             next_out: 0,
             early,
             end: None,
@@ -87,6 +90,24 @@ impl StreamLink {
         }
     }
 
+    /// A link over QUIC, and the TCP connection beside it.
+    pub fn guarded(guard: Connection, data: Connection) -> Self {
+        Self { guard: Some(guard.into()), ..Self::new(vec![data]) }
+    }
+
+    /// A socket is ready: checks whether the other process has ended.
+    pub fn handle_ready(&mut self) {
+        let (Some(guard), [stream]) = (&mut self.guard, &self.streams[..]) else { return };
+        if guard.fill().is_err() {
+            // The poller must not report the end again and again.
+            guard.unwatch();
+            self.guard = None;
+            if let Some(quic) = stream.socket.quic() {
+                quic.expire();
+            }
+        }
+    }
+
     /// Whether both ends are on this host, as far as their addresses show.
     pub fn is_local(&self) -> bool {
         self.is_local
@@ -94,7 +115,7 @@ impl StreamLink {
 
     /// The tokens of its streams.
     pub fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
-        self.streams.iter().map(|stream| stream.socket.token())
+        self.streams.iter().map(|stream| &stream.socket).chain(self.guard.as_deref()).map(Connection::token)
     }
 
     /// Queues a frame on the least busy stream.
@@ -164,11 +185,10 @@ impl StreamLink {
     /// Sends the rest and ends the streams. Returns true when the peer's system has acknowledged everything.
     pub fn poll_closed(&mut self) -> bool {
         // All of them are polled, even if one is not done.
-        self.streams
-            .iter_mut()
-            .filter_map(|stream| (!stream.socket.poll_acknowledged()).then_some(()))
-            .count()
-            == 0
+        let open =
+            self.streams.iter_mut().filter_map(|stream| (!stream.socket.poll_acknowledged()).then_some(()));
+        let is_closed = open.count() == 0;
+        is_closed && self.guard.as_mut().is_none_or(|guard| guard.poll_finish())
     }
 
     /// The tickets of queued puts, which are dropped.

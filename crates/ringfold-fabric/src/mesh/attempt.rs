@@ -6,12 +6,14 @@ use crate::dialer::{Credentials, DialTiming, Dialed, Dialer};
 use crate::limits;
 use crate::link::Link;
 use crate::poller::{Poller, Token};
+use crate::quic::QuicEndpoint;
 use crate::random;
 use crate::shared_link::Offer;
 use ringfold_proto::time::Time;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The state of an attempt.
 #[derive(Debug)]
@@ -32,7 +34,10 @@ impl Attempt {
             Self::OutgoingLink(outgoing) => {
                 let dialers = outgoing.dialers.iter().filter_map(|(_, dialer)| dialer.poll_timeout());
                 let offer = outgoing.offer_sent.iter().map(|offer_sent| offer_sent.deadline);
-                dialers.chain(offer).min().unwrap_or(Time::ZERO)
+                let by_quic = outgoing.by_quic.iter();
+                let quic =
+                    by_quic.flat_map(|by_quic| [Some(by_quic.deadline), by_quic.dialer.poll_timeout()]);
+                dialers.chain(offer).chain(quic.flatten()).min().unwrap_or(Time::ZERO)
             }
             Self::IncomingLink(incoming) => incoming.deadline,
         }
@@ -42,6 +47,7 @@ impl Attempt {
     pub fn has(&self, token: Token) -> bool {
         let Self::OutgoingLink(outgoing) = self else { return false };
         outgoing.dialers.iter().any(|(_, dialer)| dialer.owns(token))
+            || outgoing.by_quic.as_ref().is_some_and(|by_quic| by_quic.dialer.owns(token))
             || outgoing.offer_sent.as_ref().is_some_and(|offer_sent| offer_sent.connection.token() == token)
     }
 
@@ -68,15 +74,28 @@ pub struct OutgoingLink {
     done: Vec<(u16, Connection)>,
     /// An offer of shared memory, until it is answered.
     offer_sent: Option<PendingOffer>,
+    /// A QUIC connection that is being made.
+    by_quic: Option<PendingQuic>,
+}
+
+/// A QUIC connection that is being made, and the TCP connection beside it.
+#[derive(Debug)]
+struct PendingQuic {
+    dialer: Dialer,
+    guard: Connection,
+    address: SocketAddr,
+    deadline: Time,
 }
 
 /// Options of a link.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LinkOptions {
     /// Streams, to another host.
     pub streams: u16,
     /// Whether to offer shared memory.
     pub shares: bool,
+    /// Makes QUIC connections, for long links.
+    pub quic: Option<Arc<QuicEndpoint>>,
 }
 
 /// An offer of shared memory that was not answered yet.
@@ -99,8 +118,8 @@ impl OutgoingLink {
         let link = u64::from_le_bytes(random::bytes()?);
         let first =
             Dialer::new(now, addresses.iter().copied(), credentials.clone(), DialTiming::default(), poller);
-        let (dialers, done, offer_sent) = (vec![(0, first)], Vec::new(), None);
-        Ok(Self { credentials, link, options, count: 0, dialers, done, offer_sent })
+        let (dialers, done) = (vec![(0, first)], Vec::new());
+        Ok(Self { credentials, link, options, count: 0, dialers, done, offer_sent: None, by_quic: None })
     }
 
     /// Advances what a token belongs to, or what is due. Returns the link once it is made.
@@ -115,6 +134,9 @@ impl OutgoingLink {
         }
         if self.offer_sent.is_some() {
             return self.read_answer().map_err(|error| error.to_string());
+        }
+        if let Some(by_quic) = self.by_quic.take() {
+            return self.advance_quic(now, by_quic, poller).map_err(|error| error.to_string());
         }
         let mut at = 0;
         while let Some((index, dialer)) = self.dialers.get_mut(at) {
@@ -143,7 +165,29 @@ impl OutgoingLink {
 
     /// Sends the head of a stream. After the first one, dials all others.
     fn add_stream(&mut self, now: Time, index: u16, dialed: Dialed, poller: &Arc<Poller>) -> io::Result<()> {
-        let Dialed { mut connection, address, .. } = dialed;
+        let Dialed { connection, address, .. } = dialed;
+        if index == 0
+            && let Some((endpoint, round_trip)) = self.quic_for(&connection, address)
+        {
+            let endpoint = (endpoint, round_trip);
+            let dialer = Dialer::by_quic(now, address, self.credentials.clone(), endpoint, poller);
+            let deadline = now + limits::QUIC_CONNECT_MAX + 5 * round_trip;
+            self.count = 2;
+            self.by_quic = Some(PendingQuic { dialer, guard: connection, address, deadline });
+            return Ok(());
+        }
+        self.use_stream(now, index, connection, address, poller)
+    }
+
+    /// Sends the head of a TCP stream, with an offer of shared memory if the other end may share it.
+    fn use_stream(
+        &mut self,
+        now: Time,
+        index: u16,
+        mut connection: Connection,
+        address: SocketAddr,
+        poller: &Arc<Poller>,
+    ) -> io::Result<()> {
         let offer = if self.options.shares { self.offer() } else { None };
         if index == 0 {
             // Within a host one stream is as fast as many.
@@ -151,7 +195,7 @@ impl OutgoingLink {
             self.count = if is_one { 1 } else { self.options.streams };
         }
         let ticket = offer.as_ref().map(Offer::ticket);
-        let head = StreamHead { link: self.link, index, count: self.count, offer: ticket };
+        let head = StreamHead { link: self.link, index, count: self.count, offer: ticket, is_guarded: false };
         connection.send(&head.encode());
         connection.flush(&mut Vec::new())?;
         if let Some(offer) = offer {
@@ -165,6 +209,53 @@ impl OutgoingLink {
             self.dialers = (1..self.count).map(|index| (index, dial())).collect();
         }
         Ok(())
+    }
+
+    /// The endpoint and the round-trip time, if the link should use QUIC: it is long, and UDP is not known to be blocked.
+    fn quic_for(
+        &self,
+        connection: &Connection,
+        address: SocketAddr,
+    ) -> Option<(Arc<QuicEndpoint>, Duration)> {
+        let endpoint = self.options.quic.as_ref().filter(|_| !self.options.shares)?;
+        let round_trip = connection.round_trip().ok().filter(|time| *time >= limits::QUIC_ROUND_TRIP_MIN)?;
+        let is_usable = !address.ip().is_loopback() && endpoint.may_answer(address.ip());
+        is_usable.then(|| (endpoint.clone(), round_trip))
+    }
+
+    /// Advances the QUIC connection. If it cannot be made, the link uses TCP.
+    fn advance_quic(
+        &mut self,
+        now: Time,
+        by_quic: PendingQuic,
+        poller: &Arc<Poller>,
+    ) -> io::Result<Option<Link>> {
+        let PendingQuic { mut dialer, mut guard, address, deadline } = by_quic;
+        let why = match dialer.advance(now) {
+            Ok(Some(Dialed { connection: mut data, .. })) => {
+                for (index, stream) in [(0, &mut guard), (1, &mut data)] {
+                    let head = StreamHead { link: self.link, index, count: 2, offer: None, is_guarded: true };
+                    stream.send(&head.encode());
+                    stream.flush(&mut Vec::new())?;
+                }
+                return Ok(Some(Link::guarded(guard, data)));
+            }
+            Ok(None) if now < deadline => {
+                self.by_quic = Some(PendingQuic { dialer, guard, address, deadline });
+                return Ok(None);
+            }
+            Ok(None) => "no answer".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        tracing::info!(
+            "no QUIC connection with {address}: {why}; using TCP (is UDP blocked on port {}?)",
+            address.port()
+        );
+        if let Some(endpoint) = self.options.quic.take() {
+            endpoint.note_silence(address.ip());
+        }
+        self.use_stream(now, 0, guard, address, poller)?;
+        Ok(None)
     }
 
     /// Shared memory for the link, if possible.

@@ -15,6 +15,8 @@ pub struct StreamHead {
     pub count: u16,
     /// Shared memory that is offered instead of the stream. Only for a link of one stream.
     pub offer: Option<Ticket>,
+    /// Whether the link is stream 1 alone, by QUIC, and stream 0 shows only whether the other process lives.
+    pub is_guarded: bool,
 }
 
 /// The answer of an acceptor that has opened the offered memory.
@@ -23,6 +25,12 @@ pub const ACCEPTED: u8 = 1;
 /// The answer of one that has not; then the stream is the link.
 pub const DECLINED: u8 = 0;
 
+/// The flag of a head with an offer of shared memory.
+const OFFERS: u8 = 1;
+
+/// The flag of a guarded link.
+const GUARDED: u8 = 2;
+
 /// The layout of a head. The ticket follows if there is an offer.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
@@ -30,16 +38,17 @@ struct Layout {
     link: u64,
     index: u16,
     count: u16,
-    /// 1 if memory is offered.
-    offers: u8,
+    /// [`OFFERS`] and [`GUARDED`].
+    flags: u8,
     reserved: [u8; 3],
 }
 
 impl StreamHead {
     /// Its bytes on the wire.
     pub fn encode(&self) -> Vec<u8> {
-        let Self { link, index, count, offer } = *self;
-        let layout = Layout { link, index, count, offers: offer.is_some().into(), reserved: [0; 3] };
+        let Self { link, index, count, offer, is_guarded } = *self;
+        let flags = if offer.is_some() { OFFERS } else { 0 } | if is_guarded { GUARDED } else { 0 };
+        let layout = Layout { link, index, count, flags, reserved: [0; 3] };
         let mut bytes = layout.as_bytes().to_vec();
         bytes.extend(offer.iter().flat_map(Ticket::encode));
         bytes
@@ -47,9 +56,9 @@ impl StreamHead {
 
     /// Takes a head off the front of `input`, if it is complete.
     pub fn take(input: &mut &[u8]) -> Option<Result<Self, &'static str>> {
-        let (Layout { link, index, count, offers, .. }, mut rest) = Layout::read_from_prefix(input).ok()?;
+        let (Layout { link, index, count, flags, .. }, mut rest) = Layout::read_from_prefix(input).ok()?;
         let mut offer = None;
-        if offers & 1 != 0 {
+        if flags & OFFERS != 0 {
             let (ticket, behind) = rest.split_first_chunk()?;
             // Tickets of other kinds are unsupported.
             offer =
@@ -57,8 +66,16 @@ impl StreamHead {
             rest = behind;
         }
         *input = rest;
-        let is_valid = index < count && count <= limits::STREAMS_MAX && (count == 1 || offer.is_none());
-        Some(if is_valid { Ok(Self { link, index, count, offer }) } else { Err("invalid stream head") })
+        let is_guarded = flags & GUARDED != 0;
+        let is_valid = index < count
+            && count <= limits::STREAMS_MAX
+            && (count == 1 || offer.is_none())
+            && (count == 2 || !is_guarded);
+        Some(if is_valid {
+            Ok(Self { link, index, count, offer, is_guarded })
+        } else {
+            Err("invalid stream head")
+        })
     }
 }
 
@@ -68,10 +85,11 @@ mod tests {
 
     #[test]
     fn heads_are_decoded_and_invalid_ones_rejected() {
-        let bare = StreamHead { link: 7 << 40, index: 2, count: 3, offer: None };
+        let bare = StreamHead { link: 7 << 40, index: 2, count: 3, offer: None, is_guarded: false };
         let ticket = Ticket { pid: 1, fd: 2, bytes: 3, nonce: [4; 16] };
-        let offering = StreamHead { link: 7, index: 0, count: 1, offer: Some(ticket) };
-        for head in [bare, offering] {
+        let offering = StreamHead { link: 7, index: 0, count: 1, offer: Some(ticket), is_guarded: false };
+        let guarded = StreamHead { index: 1, count: 2, is_guarded: true, ..bare };
+        for head in [bare, offering, guarded] {
             let bytes = head.encode();
             for length in 0..bytes.len() {
                 assert!(StreamHead::take(&mut &bytes[..length]).is_none(), "{length}");
@@ -84,6 +102,7 @@ mod tests {
             StreamHead { index: 3, ..bare },
             StreamHead { count: limits::STREAMS_MAX + 1, ..bare },
             StreamHead { count: 2, ..offering },
+            StreamHead { count: 3, ..guarded },
         ] {
             assert!(matches!(StreamHead::take(&mut &wrong.encode()[..]), Some(Err(_))), "{wrong:?}");
         }

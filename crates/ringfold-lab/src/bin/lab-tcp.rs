@@ -46,7 +46,12 @@ fn listen(address: SocketAddr) -> Result<(), String> {
 fn echo(mut connection: TcpStream) {
     let _ = connection.set_nodelay(true);
     let mut bytes = vec![0; 64 * 1024];
-    while let Ok(count @ 1..) = connection.read(&mut bytes) {
+    loop {
+        let count = match connection.read(&mut bytes) {
+            Ok(0) => return,
+            Ok(count) => count,
+            Err(error) => return println!("lost {error}"),
+        };
         // The only evidence that a path is open in this direction, if the other is cut.
         println!("got {}", String::from_utf8_lossy(&bytes[..count.min(64)]).trim());
         if connection.write_all(&bytes[..count]).is_err() {

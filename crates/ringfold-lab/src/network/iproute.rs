@@ -1,4 +1,4 @@
-//! The commands `ip` and `tc`, and network namespaces.
+//! The command `ip`, and network namespaces.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The directory of `ip netns`.
+pub(super) const DIRECTORY: &str = "/run/netns";
 /// How long killed processes may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -27,6 +29,11 @@ impl Namespace {
             thread::sleep(Duration::from_millis(50));
         }
         Err(format!("network namespaces: {last}"))
+    }
+
+    /// The file that refers to it.
+    pub fn path(&self) -> String {
+        format!("{DIRECTORY}/{}", self.name)
     }
 
     fn processes(&self) -> Vec<Pid> {
@@ -62,11 +69,6 @@ pub(super) fn ip(namespace: &Namespace, script: &str) -> Result<(), String> {
         return Ok(());
     }
     run(Command::new("ip").args(["-n", &namespace.name, "-batch", "-"]), script).map(drop)
-}
-
-/// Runs one command of `tc` in a namespace.
-pub(super) fn tc(namespace: &Namespace, command: &str) -> Result<(), String> {
-    run(Command::new("tc").args(["-n", &namespace.name]).args(command.split_whitespace()), "").map(drop)
 }
 
 /// Runs a command to its end. The error is its standard error.

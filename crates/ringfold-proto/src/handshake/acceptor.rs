@@ -1,6 +1,6 @@
 //! The accepting end of a handshake.
 
-use super::{BlockBuffer, Established, HandshakeError, Identity, Secret, Transcript};
+use super::{Binding, BlockBuffer, Established, HandshakeError, Identity, Secret, Transcript};
 use crate::hello::{
     ConnectionRejection, Features, Hello, InvalidBlock, Nonce, Proof, Status, Verdict, Welcome,
 };
@@ -27,6 +27,7 @@ pub struct AcceptorHandshake {
     nonce: Nonce,
     buffer: BlockBuffer,
     output: Vec<u8>,
+    binding: Option<Binding>,
     state: State,
 }
 
@@ -43,7 +44,13 @@ type HelloCheck = Result<(Secret, Established), (Status, HandshakeError)>;
 impl AcceptorHandshake {
     /// Waits for a hello. The nonce must be random and new.
     pub fn new(identity: Identity, nonce: Nonce) -> Self {
-        Self { identity, nonce, buffer: BlockBuffer::new(), output: Vec::new(), state: State::AwaitHello }
+        let (buffer, output) = (BlockBuffer::new(), Vec::new());
+        Self { identity, nonce, buffer, output, binding: None, state: State::AwaitHello }
+    }
+
+    /// Binds the proofs to an encrypted session. Must be called before the hello is handled.
+    pub fn bind(&mut self, binding: Binding) {
+        self.binding = Some(binding);
     }
 
     /// The bytes to send now; may be empty.
@@ -117,7 +124,7 @@ impl AcceptorHandshake {
         self.output.extend_from_slice(&welcome);
         match checked {
             Ok((secret, established)) => {
-                let transcript = Box::new(Transcript { hello: bytes, welcome });
+                let transcript = Box::new(Transcript { hello: bytes, welcome, binding: self.binding });
                 State::AwaitProof { transcript, secret, established }
             }
             Err((_, error)) => State::Ended(Err(error)),

@@ -1,6 +1,6 @@
 //! The dialling end of a handshake.
 
-use super::{BlockBuffer, Established, HandshakeError, Identity, Secret, Transcript};
+use super::{Binding, BlockBuffer, Established, HandshakeError, Identity, Secret, Transcript};
 use crate::hello::{
     ConnectionRejection, Hello, InvalidBlock, Nonce, Proof, Purpose, Status, Verdict, Welcome,
 };
@@ -42,6 +42,7 @@ pub struct DialerHandshake {
     hello: [u8; Hello::BYTES],
     buffer: BlockBuffer,
     output: Vec<u8>,
+    binding: Option<Binding>,
     state: State,
 }
 
@@ -67,7 +68,12 @@ impl DialerHandshake {
         }
         .encode();
         let (buffer, output) = (BlockBuffer::new(), hello.to_vec());
-        Self { identity, target, secret, hello, buffer, output, state: State::AwaitWelcome }
+        Self { identity, target, secret, hello, buffer, output, binding: None, state: State::AwaitWelcome }
+    }
+
+    /// Binds the proofs to an encrypted session. Must be called before the welcome is handled.
+    pub fn bind(&mut self, binding: Binding) {
+        self.binding = Some(binding);
     }
 
     /// The bytes to send now; may be empty.
@@ -110,7 +116,7 @@ impl DialerHandshake {
     fn handle_welcome(&mut self, bytes: [u8; Welcome::BYTES]) -> Result<State, HandshakeError> {
         let welcome = Welcome::decode(&bytes).map_err(|_: InvalidBlock| HandshakeError::NotRingfold)?;
         let established = self.check_welcome(&welcome)?;
-        let transcript = Box::new(Transcript { hello: self.hello, welcome: bytes });
+        let transcript = Box::new(Transcript { hello: self.hello, welcome: bytes, binding: self.binding });
         let proof = Proof(transcript.dialler_mac(&self.secret).finalize().into_bytes().into());
         self.output.extend_from_slice(&proof.0);
         Ok(State::AwaitVerdict { transcript, proof, established })

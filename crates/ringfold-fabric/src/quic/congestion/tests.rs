@@ -1,0 +1,169 @@
+use super::*;
+
+const PACKET: u64 = 1400;
+
+/// A path of one queue, with virtual time, on which packets are sent as the window allows.
+struct Path {
+    model: Model,
+    began: Instant,
+    /// Bytes per second.
+    rate: f64,
+    delay: Duration,
+    /// The longest queue.
+    queue: Duration,
+    /// One packet of so many is lost; 0 means none.
+    loss_interval: u64,
+    sent: u64,
+    overflowed: u64,
+    /// Bytes per second that the application sends; as much as possible if there is none.
+    application: Option<f64>,
+}
+
+impl Path {
+    fn new(rate: f64, delay: Duration) -> Self {
+        let began = Instant::now();
+        let queue = Duration::from_millis(100);
+        let model = Model::new(began, PACKET as u16);
+        Self { model, began, rate, delay, queue, loss_interval: 0, sent: 0, overflowed: 0, application: None }
+    }
+
+    /// Sends for some time. Returns the bytes that arrived per second, relative to the rate.
+    fn run(&mut self, seconds: f64) -> f64 {
+        let step = Duration::from_micros(500);
+        let (mut now, end) = (self.began, self.began + Duration::from_secs_f64(seconds));
+        let mut flying: VecDeque<(Instant, Instant, bool)> = VecDeque::new();
+        let (mut free_at, mut in_flight, mut delivered, mut credit) = (now, 0_u64, 0_u64, 0.0);
+        let mut supply = 0.0;
+        while now < end {
+            now += step;
+            let mut is_acked = false;
+            while let Some((_, sent, is_lost)) = flying.pop_front_if(|(at, ..)| *at <= now) {
+                in_flight -= PACKET;
+                if is_lost {
+                    self.model.on_congestion_event(now, sent, false, PACKET);
+                } else {
+                    delivered += PACKET;
+                    self.model.acknowledge(sent, PACKET);
+                    is_acked = true;
+                }
+            }
+            if is_acked {
+                self.model.on_end_acks(now, in_flight, false, None);
+            }
+            // Paced as quinn does it: a quarter faster than a window per round trip.
+            let window = self.model.window();
+            credit = (credit + 1.25 * window as f64 * step.as_secs_f64() / (2.0 * self.delay.as_secs_f64()))
+                .min(20.0 * PACKET as f64);
+            supply += self.application.map_or(f64::INFINITY, |rate| rate * step.as_secs_f64());
+            while in_flight + PACKET <= window && credit >= PACKET as f64 && supply >= PACKET as f64 {
+                supply -= PACKET as f64;
+                credit -= PACKET as f64;
+                self.sent += 1;
+                in_flight += PACKET;
+                self.model.on_sent(now, PACKET, self.sent);
+                let begin = free_at.max(now);
+                let overflows = begin - now > self.queue;
+                self.overflowed += u64::from(overflows);
+                let lost =
+                    overflows || self.loss_interval > 0 && self.sent.is_multiple_of(self.loss_interval);
+                if !overflows {
+                    free_at = begin + Duration::from_secs_f64(PACKET as f64 / self.rate);
+                }
+                flying.push_back((free_at + 2 * self.delay, now, lost));
+            }
+        }
+        self.began = now;
+        delivered as f64 / seconds / self.rate
+    }
+}
+
+/// 200 Mbit/s and a round trip of 100 ms.
+fn ocean() -> Path {
+    Path::new(25e6, Duration::from_millis(50))
+}
+
+#[test]
+fn the_start_takes_few_round_trips_and_fills_the_path() {
+    let mut path = ocean();
+    let first = path.run(2.0);
+    assert!(first > 0.6, "{first} of the rate in the first two seconds");
+    assert!(path.overflowed * 50 < path.sent, "{} of {} packets overflowed", path.overflowed, path.sent);
+    let later = path.run(5.0);
+    assert!(later > 0.97, "{later} of the rate");
+}
+
+#[test]
+fn random_losses_do_not_slow_it_down() {
+    let mut path = ocean();
+    path.run(2.0);
+    for loss_interval in [1000, 100] {
+        path.loss_interval = loss_interval;
+        let share = path.run(5.0);
+        assert!(share > 0.95, "{share} of the rate with a loss every {loss_interval} packets");
+    }
+}
+
+#[test]
+fn the_standing_queue_is_short() {
+    let mut path = ocean();
+    path.run(4.0);
+    let held = path.model.window() as f64 / (path.rate * 0.1);
+    assert!((1.0..1.35).contains(&held), "the window is {held} of what the path holds");
+    assert!(path.overflowed * 50 < path.sent, "{} of {} packets overflowed", path.overflowed, path.sent);
+}
+
+#[test]
+fn it_follows_the_bandwidth_of_the_path() {
+    let mut path = ocean();
+    path.run(3.0);
+    path.rate /= 4.0;
+    path.run(4.0);
+    let less = path.run(4.0);
+    path.rate *= 8.0;
+    path.run(4.0);
+    let more = path.run(4.0);
+    assert!(less > 0.95 && more > 0.9, "{less} of a smaller rate, {more} of a greater one");
+}
+
+#[test]
+fn it_follows_a_longer_round_trip() {
+    let mut path = ocean();
+    path.run(3.0);
+    path.delay *= 2;
+    path.run(25.0);
+    let share = path.run(5.0);
+    assert!(share > 0.9, "{share} of the rate after the path became longer");
+}
+
+#[test]
+fn the_window_stays_while_nothing_is_sent() {
+    let mut path = ocean();
+    path.run(3.0);
+    let window = path.model.window();
+    path.began += Duration::from_secs(60);
+    let share = path.run(0.5);
+    assert!(share > 0.7 && path.model.window() > window / 2, "{share} of the rate, window {window}");
+}
+
+#[test]
+fn an_application_that_sends_little_keeps_its_window() {
+    let mut path = ocean();
+    path.run(3.0);
+    let window = path.model.window();
+    path.application = Some(50_000.0);
+    path.run(30.0);
+    assert!(path.model.window() > window / 2, "{} of {window} bytes", path.model.window());
+    path.application = None;
+    let share = path.run(1.0);
+    assert!(share > 0.8, "{share} of the rate when it sends much again");
+}
+
+#[test]
+fn a_fresh_connection_with_small_messages_does_not_end_its_start() {
+    let mut path = ocean();
+    path.application = Some(20_000.0);
+    path.run(5.0);
+    path.application = None;
+    let share = path.run(2.0);
+    assert!(share > 0.6, "{share} of the rate in two seconds");
+}

@@ -1,0 +1,464 @@
+//! The UDP socket and the thread of all QUIC connections of an endpoint.
+
+use super::congestion::ModelFactory;
+use super::pipe::{Pipe, QuicState, QuicStream, STREAMS};
+use super::tls;
+use bytes::BytesMut;
+use parking_lot::Mutex;
+use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn_proto::{
+    AckFrequencyConfig, ClientConfig, ConnectError, ConnectionHandle, DatagramEvent, Endpoint,
+    EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, Transmit, TransportConfig, VarInt,
+};
+use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSocketState};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes that wait in a connection to be read by the application, or for bytes before them.
+const RECEIVE_WINDOW: u32 = if cfg!(test) { 2 << 20 } else { 48 << 20 };
+/// A connection is lost when its other end has been silent for this long.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// How often an idle connection says that it is alive. NATs forget sooner or later.
+const KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// How long a host that did not answer is not dialled again.
+const SILENCE_REMEMBERED: Duration = Duration::from_secs(600);
+/// Connections of other ends that are not authenticated, or being closed.
+const CONNECTIONS_MAX: usize = 256;
+/// Packets in one call to the system.
+const SEGMENTS_MAX: usize = 32;
+/// Rounds of reading the socket before connections get their turn.
+const READS_PER_TURN: usize = 8;
+/// The socket's buffers, if the system allows it.
+const SOCKET_BYTES: usize = 8 << 20;
+/// The acknowledgement of so many packets is sent at once.
+const PACKETS_PER_ACK: u32 = 12;
+/// Bytes of the headers of UDP and IP.
+const HEADER_BYTES_V4: u16 = 28;
+const HEADER_BYTES_V6: u16 = 48;
+
+/// A UDP socket that makes and accepts QUIC connections. Dropping it ends them.
+#[derive(Debug)]
+pub struct QuicEndpoint {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    socket: UdpSocket,
+    /// Wakes the thread.
+    kick: Arc<OwnedFd>,
+    requests: Mutex<Requests>,
+    incoming: Mutex<VecDeque<QuicStream>>,
+    /// Ready for input while there may be incoming connections.
+    arrived: OwnedFd,
+    /// Hosts that did not answer, and when.
+    silent: Mutex<HashMap<IpAddr, Instant>>,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    dial: Vec<DialRequest>,
+    is_over: bool,
+}
+
+/// A connection to be made.
+#[derive(Debug)]
+struct DialRequest {
+    round_trip: Duration,
+    /// The thread's end of the local socket.
+    socket: UnixStream,
+    state: Arc<QuicState>,
+}
+
+impl QuicEndpoint {
+    /// Binds a socket and starts the thread.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind(address)?;
+        let worker = Worker::new(&socket)?;
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let shared = Arc::new(Shared {
+            socket,
+            kick: Arc::new(event()?),
+            requests: Mutex::default(),
+            incoming: Mutex::default(),
+            arrived: event()?,
+            silent: Mutex::default(),
+        });
+        let runs = shared.clone();
+        let thread =
+            std::thread::Builder::new().name("ringfold-quic".into()).spawn(move || worker.run(&runs))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// The address of the socket.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.shared.socket.local_addr()
+    }
+
+    /// Begins a connection. Bytes can be written at once; they leave when it is established.
+    pub fn dial(&self, to: SocketAddr, round_trip: Duration) -> io::Result<QuicStream> {
+        // A socket of both families takes addresses of IPv4 in the form of IPv6.
+        let to = match (self.address()?, to) {
+            (SocketAddr::V6(_), SocketAddr::V4(to)) => (to.ip().to_ipv6_mapped(), to.port()).into(),
+            _ => to,
+        };
+        let (stream, socket) = self.shared.stream(to)?;
+        self.shared.requests.lock().dial.push(DialRequest {
+            round_trip,
+            socket,
+            state: stream.state.clone(),
+        });
+        self.shared.kick();
+        Ok(stream)
+    }
+
+    /// Remembers that a host did not answer: UDP is blocked on the way, or nobody listens there.
+    pub(crate) fn note_silence(&self, host: IpAddr) {
+        self.shared.silent.lock().insert(host, Instant::now());
+    }
+
+    /// Whether it is worth dialling a host.
+    pub(crate) fn may_answer(&self, host: IpAddr) -> bool {
+        let silent = self.shared.silent.lock();
+        silent.get(&host).is_none_or(|since| since.elapsed() > SILENCE_REMEMBERED)
+    }
+
+    /// The next connection of another end.
+    pub fn accept(&self) -> Option<QuicStream> {
+        let mut incoming = self.shared.incoming.lock();
+        if incoming.len() <= 1 {
+            let _ = rustix::io::read(&self.shared.arrived, &mut [0; 8]);
+        }
+        incoming.pop_front()
+    }
+
+    /// Ready for input while there are incoming connections.
+    pub fn arrived(&self) -> &OwnedFd {
+        &self.shared.arrived
+    }
+}
+
+impl Drop for QuicEndpoint {
+    fn drop(&mut self) {
+        self.shared.requests.lock().is_over = true;
+        self.shared.kick();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// A local socket: the application's end, and the thread's.
+    fn stream(&self, remote: SocketAddr) -> io::Result<(QuicStream, UnixStream)> {
+        let (socket, application) = UnixStream::pair()?;
+        socket.set_nonblocking(true)?;
+        let state = Arc::new(QuicState::new(remote, self.kick.clone()));
+        Ok((QuicStream { socket: application, state }, socket))
+    }
+
+    fn kick(&self) {
+        let _ = rustix::io::write(&*self.kick, &1_u64.to_ne_bytes());
+    }
+}
+
+/// The thread's state.
+struct Worker {
+    endpoint: Endpoint,
+    udp: UdpSocketState,
+    client: Arc<QuicClientConfig>,
+    server: Arc<QuicServerConfig>,
+    pipes: HashMap<ConnectionHandle, Pipe>,
+    /// The application's ends of connections that are not established.
+    unclaimed: HashMap<ConnectionHandle, QuicStream>,
+    /// A packet, or several of equal size, that the socket did not take yet.
+    unsent: Option<(Transmit, Vec<u8>)>,
+}
+
+impl Worker {
+    fn new(socket: &UdpSocket) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let udp = UdpSocketState::new(socket.into())?;
+        let _ = udp.set_send_buffer_size(socket.into(), SOCKET_BYTES);
+        let _ = udp.set_recv_buffer_size(socket.into(), SOCKET_BYTES);
+        let (client, server) = tls::configs()?;
+        let server = Arc::new(QuicServerConfig::try_from(server).map_err(io::Error::other)?);
+        let client = Arc::new(QuicClientConfig::try_from(client).map_err(io::Error::other)?);
+        let incoming = Arc::new(ServerConfig::with_crypto(server.clone()));
+        let config = Arc::new(EndpointConfig::default());
+        let endpoint = Endpoint::new(config, Some(incoming), !udp.may_fragment(), None);
+        let (pipes, unclaimed) = (HashMap::new(), HashMap::new());
+        Ok(Self { endpoint, udp, client, server, pipes, unclaimed, unsent: None })
+    }
+
+    fn run(mut self, shared: &Shared) {
+        let mut buffers = vec![0; BATCH_SIZE * self.udp.gro_segments() * 9216].into_boxed_slice();
+        loop {
+            let now = Instant::now();
+            if !self.take_requests(now, shared) {
+                return self.end(now, shared);
+            }
+            self.receive(now, shared, &mut buffers);
+            let timeout = self.advance(shared);
+            if self.wait(shared, timeout).is_err() {
+                return self.end(Instant::now(), shared);
+            }
+        }
+    }
+
+    /// Waits for packets, bytes of the application, requests, or a timer.
+    fn wait(&mut self, shared: &Shared, timeout: Option<Instant>) -> io::Result<()> {
+        let mut udp = PollFlags::IN;
+        udp.set(PollFlags::OUT, self.unsent.is_some());
+        let mut polled = vec![PollFd::new(&shared.socket, udp), PollFd::new(&*shared.kick, PollFlags::IN)];
+        let mut handles = Vec::with_capacity(self.pipes.len());
+        for (handle, pipe) in &self.pipes {
+            if let Some(socket) = pipe.socket() {
+                polled.push(PollFd::new(socket, pipe.interest()));
+                handles.push(*handle);
+            }
+        }
+        let timeout = timeout.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout =
+            timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !polled[1].revents().is_empty() {
+            let _ = rustix::io::read(&*shared.kick, &mut [0; 8]);
+        }
+        let is_closed = |polled: &PollFd<'_>| polled.revents().intersects(PollFlags::HUP | PollFlags::ERR);
+        let closed: Vec<_> = polled[2..]
+            .iter()
+            .zip(handles)
+            .filter(|(fd, _)| is_closed(fd))
+            .map(|(_, handle)| handle)
+            .collect();
+        for handle in closed {
+            if let Some(pipe) = self.pipes.get_mut(&handle) {
+                pipe.abandon();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns false when the endpoint is dropped.
+    fn take_requests(&mut self, now: Instant, shared: &Shared) -> bool {
+        let mut requests = shared.requests.lock();
+        for request in requests.dial.drain(..) {
+            let to = request.state.remote;
+            // Dropping the socket tells the application.
+            if let Err(error) = self.dial(now, request) {
+                tracing::debug!("cannot dial {to} by QUIC: {error}");
+            }
+        }
+        !requests.is_over
+    }
+
+    fn dial(&mut self, now: Instant, request: DialRequest) -> Result<(), ConnectError> {
+        let DialRequest { round_trip, socket, state } = request;
+        let mut config = ClientConfig::new(self.client.clone());
+        config.transport_config(transport(state.remote, Some(round_trip)));
+        let (handle, connection) = self.endpoint.connect(now, config, state.remote, "ringfold")?;
+        self.pipes.insert(handle, Pipe::new(connection, socket, state));
+        Ok(())
+    }
+
+    fn receive(&mut self, now: Instant, shared: &Shared, buffers: &mut [u8]) {
+        let size = buffers.len() / BATCH_SIZE;
+        for _ in 0..READS_PER_TURN {
+            let mut metas = [RecvMeta::default(); BATCH_SIZE];
+            let mut chunks = buffers.chunks_mut(size);
+            let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+                core::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+            let count = match self.udp.recv((&shared.socket).into(), &mut slices, &mut metas) {
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // Errors of earlier packets (ICMP) are not those of the socket.
+                Err(_) => return,
+            };
+            for (meta, slice) in metas.iter().zip(&slices).take(count) {
+                let mut data = BytesMut::from(&slice[..meta.len]);
+                while !data.is_empty() {
+                    let datagram = data.split_to(meta.stride.clamp(1, data.len()));
+                    self.handle_datagram(now, shared, meta, datagram);
+                }
+            }
+            if count < BATCH_SIZE {
+                return;
+            }
+        }
+    }
+
+    fn handle_datagram(&mut self, now: Instant, shared: &Shared, meta: &RecvMeta, datagram: BytesMut) {
+        let mut reply = Vec::new();
+        let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
+        match self.endpoint.handle(now, meta.addr, meta.dst_ip, ecn, datagram, &mut reply) {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some(pipe) = self.pipes.get_mut(&handle) {
+                    pipe.connection.handle_event(event);
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                if self.pipes.len() >= CONNECTIONS_MAX {
+                    let transmit = self.endpoint.refuse(incoming, &mut reply);
+                    return self.send(shared, transmit, reply);
+                }
+                let mut config = ServerConfig::with_crypto(self.server.clone());
+                config.transport_config(transport(meta.addr, None));
+                match self.endpoint.accept(incoming, now, &mut reply, Some(Arc::new(config))) {
+                    Ok((handle, connection)) => {
+                        // Without descriptors the other end gets no answer, and tries again.
+                        if let Ok((stream, socket)) = shared.stream(meta.addr) {
+                            self.pipes.insert(handle, Pipe::new(connection, socket, stream.state.clone()));
+                            self.unclaimed.insert(handle, stream);
+                        }
+                    }
+                    Err(error) => {
+                        if let Some(transmit) = error.response {
+                            self.send(shared, transmit, reply);
+                        }
+                    }
+                }
+            }
+            Some(DatagramEvent::Response(transmit)) => self.send(shared, transmit, reply),
+            None => {}
+        }
+    }
+
+    /// Advances all connections: timers, bytes of the application, packets. Returns when the next timer is due.
+    fn advance(&mut self, shared: &Shared) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        let handles: Vec<_> = self.pipes.keys().copied().collect();
+        for handle in handles {
+            let now = Instant::now();
+            let Some(pipe) = self.pipes.get_mut(&handle) else { continue };
+            if pipe.connection.poll_timeout().is_some_and(|at| at <= now) {
+                pipe.connection.handle_timeout(now);
+            }
+            while let Some(event) = pipe.connection.poll_endpoint_events() {
+                if let Some(event) = self.endpoint.handle_event(handle, event) {
+                    pipe.connection.handle_event(event);
+                }
+            }
+            if pipe.handle_events()
+                && let Some(stream) = self.unclaimed.remove(&handle)
+            {
+                shared.incoming.lock().push_back(stream);
+                let _ = rustix::io::write(&shared.arrived, &1_u64.to_ne_bytes());
+            }
+            pipe.copy(now);
+            self.transmit(now, shared, handle);
+            let Some(pipe) = self.pipes.get_mut(&handle) else { continue };
+            if pipe.is_over() {
+                self.pipes.remove(&handle);
+                self.unclaimed.remove(&handle);
+                continue;
+            }
+            next = [next, pipe.connection.poll_timeout(), pipe.expires()].into_iter().flatten().min();
+        }
+        next
+    }
+
+    fn transmit(&mut self, now: Instant, shared: &Shared, handle: ConnectionHandle) {
+        let segments = self.udp.max_gso_segments().min(SEGMENTS_MAX);
+        while self.flush(shared) {
+            let Some(pipe) = self.pipes.get_mut(&handle) else { return };
+            let mut packets = Vec::with_capacity(segments * 1500);
+            let Some(transmit) = pipe.connection.poll_transmit(now, segments, &mut packets) else { return };
+            self.unsent = Some((transmit, packets));
+        }
+    }
+
+    /// Sends what the socket did not take before. Returns whether nothing is left.
+    fn flush(&mut self, shared: &Shared) -> bool {
+        let Some((transmit, packets)) = &self.unsent else { return true };
+        let datagram = quinn_udp::Transmit {
+            destination: transmit.destination,
+            ecn: transmit.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8)),
+            contents: &packets[..transmit.size],
+            segment_size: transmit.segment_size,
+            src_ip: transmit.src_ip,
+        };
+        match self.udp.try_send((&shared.socket).into(), &datagram) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            // Other errors are losses, which the protocol repairs.
+            _ => {
+                self.unsent = None;
+                true
+            }
+        }
+    }
+
+    /// Sends an answer of the endpoint, unless something else waits.
+    fn send(&mut self, shared: &Shared, transmit: Transmit, packet: Vec<u8>) {
+        if self.flush(shared) {
+            self.unsent = Some((transmit, packet));
+            self.flush(shared);
+        }
+    }
+
+    /// Tells the other ends that all connections are closed.
+    fn end(mut self, now: Instant, shared: &Shared) {
+        for pipe in self.pipes.values_mut() {
+            pipe.connection.close(now, VarInt::from_u32(0), bytes::Bytes::new());
+            pipe.fail("the endpoint was closed".into());
+        }
+        let handles: Vec<_> = self.pipes.keys().copied().collect();
+        for handle in handles {
+            self.transmit(now, shared, handle);
+        }
+    }
+}
+
+/// The settings of a connection.
+fn transport(to: SocketAddr, round_trip: Option<Duration>) -> Arc<TransportConfig> {
+    let mut config = TransportConfig::default();
+    let window = VarInt::from_u32(RECEIVE_WINDOW);
+    config.stream_receive_window(window).receive_window(window).send_fairness(false);
+    config.max_concurrent_bidi_streams(VarInt::from_u32(0));
+    config.max_concurrent_uni_streams(VarInt::from_u32(STREAMS as u32));
+    config.datagram_receive_buffer_size(None);
+    config.max_idle_timeout(IdleTimeout::try_from(SILENCE_MAX).ok()).keep_alive_interval(Some(KEEP_ALIVE));
+    config.congestion_controller_factory(Arc::new(ModelFactory));
+    let mut acks = AckFrequencyConfig::default();
+    acks.ack_eliciting_threshold(VarInt::from_u32(PACKETS_PER_ACK));
+    config.ack_frequency_config(Some(acks));
+    if let Some(round_trip) = round_trip {
+        config.initial_rtt(round_trip.max(Duration::from_millis(1)));
+    }
+    let mut discovery = MtuDiscoveryConfig::default();
+    let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+    let headers = if to.is_ipv4() { HEADER_BYTES_V4 } else { HEADER_BYTES_V6 };
+    discovery.upper_bound(path_mtu(to).unwrap_or(1500).saturating_sub(headers).max(1200));
+    config.mtu_discovery_config(Some(discovery));
+    Arc::new(config)
+}
+
+/// The largest packet on the way to an address, as far as this host knows.
+fn path_mtu(to: SocketAddr) -> Option<u16> {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(to).ok()?;
+    let (level, option) =
+        if to.is_ipv4() { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
+    let mut mtu: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the option is one number, and the place has room for it.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut mtu).cast(), &raw mut length)
+    };
+    (result == 0).then_some(u16::try_from(mtu).unwrap_or(u16::MAX))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use super::*;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn endpoint() -> QuicEndpoint {
+    QuicEndpoint::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap()
+}
+
+fn accept(endpoint: &QuicEndpoint) -> QuicStream {
+    let began = Instant::now();
+    loop {
+        if let Some(stream) = endpoint.accept() {
+            stream.socket.set_read_timeout(Some(SOON)).unwrap();
+            return stream;
+        }
+        assert!(began.elapsed() < SOON, "timed out waiting for a connection");
+        let mut arrived = [PollFd::new(endpoint.arrived(), PollFlags::IN)];
+        poll(&mut arrived, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).unwrap();
+    }
+}
+
+/// Two endpoints with a connection. Bytes must be sent before the other end sees it.
+fn pair() -> (QuicEndpoint, QuicEndpoint, QuicStream, QuicStream) {
+    let (one, other) = (endpoint(), endpoint());
+    let dialed = one.dial(other.address().unwrap(), Duration::from_millis(1)).unwrap();
+    dialed.socket.set_read_timeout(Some(SOON)).unwrap();
+    let accepted = accept(&other);
+    (one, other, dialed, accepted)
+}
+
+#[test]
+fn bytes_arrive_in_order_in_both_directions_and_end() {
+    let (_one, _other, dialed, accepted) = pair();
+    assert_eq!(dialed.state.binding(), accepted.state.binding());
+    assert!(dialed.state.binding().is_some());
+    let data: Vec<u8> = (0..3_000_000_u32).map(|i| (i.wrapping_mul(7919) >> 8) as u8).collect();
+    std::thread::scope(|scope| {
+        for stream in [&dialed, &accepted] {
+            let (mut write, mut read) = (&stream.socket, &stream.socket);
+            let data = &data;
+            scope.spawn(move || {
+                write.write_all(data).unwrap();
+                write.shutdown(Shutdown::Write).unwrap();
+            });
+            scope.spawn(move || {
+                let mut arrived = Vec::new();
+                read.read_to_end(&mut arrived).unwrap();
+                assert!(arrived == *data, "{} bytes arrived", arrived.len());
+            });
+        }
+    });
+    let began = Instant::now();
+    while dialed.state.unacknowledged_bytes() > 0 {
+        assert!(began.elapsed() < SOON, "timed out waiting for acknowledgements");
+        std::thread::yield_now();
+    }
+    assert_eq!((dialed.state.failure(), accepted.state.failure()), (None, None));
+}
+
+#[test]
+fn two_sessions_have_different_bindings() {
+    let (one, other, first, _) = pair();
+    let second = one.dial(other.address().unwrap(), Duration::from_millis(1)).unwrap();
+    let accepted = accept(&other);
+    assert_eq!(second.state.binding(), accepted.state.binding());
+    assert_ne!(first.state.binding(), second.state.binding());
+}
+
+#[test]
+fn a_slow_reader_blocks_the_writer_and_loses_nothing() {
+    let (_one, _other, dialed, accepted) = pair();
+    let total = 16 << 20;
+    let mut write = &dialed.socket;
+    write.set_nonblocking(true).unwrap();
+    let (block, began) = (vec![1; 64 * 1024], Instant::now());
+    let mut written = 0;
+    // More than all windows and buffers hold.
+    while written < total && began.elapsed() < SOON {
+        match write.write(&block) {
+            Ok(bytes) => written += bytes,
+            Err(_) if written > RECEIVE_WINDOW as usize => break,
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    assert!((RECEIVE_WINDOW as usize..total).contains(&written), "{written} bytes");
+    (&accepted.socket).read_exact(&mut vec![0; written]).unwrap();
+}
+
+#[test]
+fn the_end_of_an_endpoint_is_seen_by_its_peers() {
+    let (one, _other, dialed, accepted) = pair();
+    (&dialed.socket).write_all(b"last").unwrap();
+    let mut arrived = [0; 4];
+    (&accepted.socket).read_exact(&mut arrived).unwrap();
+    drop(one);
+    assert_eq!((&accepted.socket).read(&mut arrived).unwrap(), 0);
+    assert_eq!(accepted.state.failure(), None, "it was closed regularly");
+    assert!(dialed.state.failure().is_some());
+}
+
+#[test]
+fn an_expired_connection_ends_after_a_moment() {
+    let (_one, _other, dialed, accepted) = pair();
+    (&dialed.socket).write_all(b"last").unwrap();
+    accepted.state.expire();
+    let mut arrived = Vec::new();
+    (&accepted.socket).read_to_end(&mut arrived).unwrap();
+    assert_eq!(arrived, b"last", "what was on its way arrives");
+    assert_eq!(accepted.state.failure().as_deref(), Some("the other end's process has ended"));
+}
+
+#[test]
+fn a_port_where_nobody_answers_is_not_dialled_again_for_a_while() {
+    let endpoint = endpoint();
+    let host = IpAddr::from([127, 0, 0, 9]);
+    assert!(endpoint.may_answer(host));
+    endpoint.note_silence(host);
+    assert!(!endpoint.may_answer(host));
+}
+
+#[test]
+fn packets_of_other_protocols_are_ignored() {
+    let (_one, other, dialed, accepted) = pair();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for length in [0, 1, 20, 100, 1200] {
+        for first in [0_u8, 0x40, 0xc0, 0xff] {
+            let packet = vec![first; length];
+            stranger.send_to(&packet, other.address().unwrap()).unwrap();
+        }
+    }
+    (&dialed.socket).write_all(b"still here").unwrap();
+    let mut arrived = [0; 10];
+    (&accepted.socket).read_exact(&mut arrived).unwrap();
+    assert_eq!(&arrived, b"still here");
+}
+
+#[test]
+fn a_socket_of_both_families_connects_to_ipv4() {
+    let Ok(one) = QuicEndpoint::bind((std::net::Ipv6Addr::UNSPECIFIED, 0).into()) else { return };
+    let other = endpoint();
+    let dialed = one.dial(other.address().unwrap(), Duration::from_millis(1)).unwrap();
+    (&dialed.socket).write_all(b"hello").unwrap();
+    let accepted = accept(&other);
+    let mut arrived = [0; 5];
+    (&accepted.socket).read_exact(&mut arrived).unwrap();
+    assert_eq!(&arrived, b"hello");
+}

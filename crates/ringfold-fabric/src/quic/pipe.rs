@@ -1,0 +1,350 @@
+//! One QUIC connection: the protocol's state on one side, a local socket on the other.
+
+use bytes::{Buf, Bytes, BytesMut};
+use core::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::Mutex;
+use quinn_proto::{
+    Connection, ConnectionError, Dir, Event, ReadError, StreamEvent, StreamId, VarInt, WriteError,
+};
+use rustix::event::PollFlags;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Bytes that are read from the local socket at once.
+const READ_BYTES: usize = 128 * 1024;
+/// Bytes that may wait to be sent, in addition to those in flight. Urgent messages wait behind them.
+const UNSENT_BYTES: u64 = 512 * 1024;
+/// The label of the value that both ends derive from the keys of the session.
+const BINDING_LABEL: &[u8] = b"EXPORTER-ringfold";
+/// The streams of each direction. A stream in which too many gaps wait for lost packets ends the connection; with several
+/// of them even a loss of every second packet of a whole window is no more than they allow.
+pub(super) const STREAMS: usize = 16;
+/// The bytes of the application are dealt to the streams in turn, so many to each.
+const BLOCK_BYTES: usize = 16 * 1024;
+/// How long packets may still arrive after the other end's process has ended, in addition to two round trips.
+const EXPIRY_GRACE: Duration = Duration::from_millis(200);
+/// The code of a regular end.
+const CLOSED: VarInt = VarInt::from_u32(0);
+
+/// The application's end of a QUIC connection.
+#[derive(Debug)]
+pub struct QuicStream {
+    /// Carries the bytes.
+    pub socket: UnixStream,
+    /// What the protocol says of the connection.
+    pub state: Arc<QuicState>,
+}
+
+/// What the protocol says of a connection.
+#[derive(Debug)]
+pub struct QuicState {
+    /// The address of the other end.
+    pub remote: SocketAddr,
+    binding: OnceLock<[u8; 32]>,
+    failure: Mutex<Option<String>>,
+    round_trip_us: AtomicU64,
+    unacknowledged: AtomicU64,
+    /// When the connection ends, whatever happens.
+    expires: Mutex<Option<Instant>>,
+    /// Wakes the thread of the endpoint.
+    kick: Arc<OwnedFd>,
+}
+
+impl QuicState {
+    pub(super) fn new(remote: SocketAddr, kick: Arc<OwnedFd>) -> Self {
+        Self {
+            expires: Mutex::new(None),
+            kick,
+            remote,
+            binding: OnceLock::new(),
+            failure: Mutex::new(None),
+            round_trip_us: AtomicU64::new(0),
+            unacknowledged: AtomicU64::new(0),
+        }
+    }
+
+    /// A value that only the two ends of this TLS session know; none before it is established.
+    pub fn binding(&self) -> Option<[u8; 32]> {
+        self.binding.get().copied()
+    }
+
+    /// Why the connection was lost, if it was.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    /// The other end's process has ended, as its TCP connection shows. What is on its way may still arrive.
+    pub(crate) fn expire(&self) {
+        let grace = 2 * self.round_trip() + EXPIRY_GRACE;
+        self.expires.lock().get_or_insert(Instant::now() + grace);
+        let _ = rustix::io::write(&*self.kick, &1_u64.to_ne_bytes());
+    }
+
+    /// The smoothed round-trip time.
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that the other end has not acknowledged, or a number above zero if some are left.
+    pub fn unacknowledged_bytes(&self) -> usize {
+        self.unacknowledged.load(Ordering::Acquire) as usize
+    }
+}
+
+/// The thread's end of a connection.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    pub connection: Connection,
+    pub state: Arc<QuicState>,
+    /// The local socket; its other end is with the application.
+    socket: UnixStream,
+    output: Dealer,
+    input: Dealer,
+    /// Read from the local socket, and not taken by the protocol.
+    outgoing: Bytes,
+    /// Taken from the protocol, and not written to the local socket.
+    incoming: Bytes,
+    buffer: BytesMut,
+    is_output_over: bool,
+    is_input_over: bool,
+    /// Whether the application has closed its end.
+    is_abandoned: bool,
+    /// Streams of which all bytes are acknowledged, after their end.
+    finished: usize,
+    /// Whether the protocol refused bytes until more are acknowledged.
+    is_blocked: bool,
+    /// Whether bytes may be there to be read.
+    is_readable: bool,
+}
+
+impl Pipe {
+    pub fn new(connection: Connection, socket: UnixStream, state: Arc<QuicState>) -> Self {
+        Self {
+            connection,
+            state,
+            socket,
+            output: Dealer::default(),
+            input: Dealer::default(),
+            outgoing: Bytes::new(),
+            incoming: Bytes::new(),
+            buffer: BytesMut::new(),
+            is_output_over: false,
+            is_input_over: false,
+            is_abandoned: false,
+            finished: 0,
+            is_blocked: false,
+            is_readable: false,
+        }
+    }
+
+    /// The local socket, while the application has the other end.
+    pub fn socket(&self) -> Option<&UnixStream> {
+        (!self.is_abandoned).then_some(&self.socket)
+    }
+
+    /// The application has closed its end.
+    pub fn abandon(&mut self) {
+        self.is_abandoned = true;
+    }
+
+    /// What to wait for at the local socket.
+    pub fn interest(&self) -> PollFlags {
+        let mut interest = PollFlags::empty();
+        let wants_output = !self.output.streams.is_empty()
+            && !self.is_output_over
+            && self.outgoing.is_empty()
+            && !self.is_blocked;
+        interest.set(PollFlags::IN, wants_output);
+        interest.set(PollFlags::OUT, !self.incoming.is_empty());
+        interest
+    }
+
+    /// Handles the protocol's events. Returns true when a connection of the other end is established.
+    pub fn handle_events(&mut self) -> bool {
+        let mut is_established = false;
+        while let Some(event) = self.connection.poll() {
+            match event {
+                Event::Connected => {
+                    let mut binding = [0; 32];
+                    let session = self.connection.crypto_session();
+                    if session.export_keying_material(&mut binding, BINDING_LABEL, &[]).is_ok() {
+                        let _ = self.state.binding.set(binding);
+                    }
+                    let open = || self.connection.streams().open(Dir::Uni);
+                    self.output.streams = std::iter::from_fn(open).take(STREAMS).collect();
+                    is_established = self.connection.side().is_server();
+                }
+                Event::Stream(StreamEvent::Opened { .. }) => {
+                    // They come in the order of their numbers.
+                    let accept = || self.connection.streams().accept(Dir::Uni);
+                    self.input.streams.extend(std::iter::from_fn(accept));
+                    self.is_readable = true;
+                }
+                Event::Stream(StreamEvent::Readable { .. }) => self.is_readable = true,
+                Event::Stream(StreamEvent::Stopped { .. }) => self.is_output_over = true,
+                Event::Stream(StreamEvent::Finished { .. }) => {
+                    self.finished += 1;
+                    if self.finished == STREAMS {
+                        self.state.unacknowledged.store(0, Ordering::Release);
+                    }
+                }
+                Event::ConnectionLost { reason: ConnectionError::ApplicationClosed(close) }
+                    if close.error_code == CLOSED =>
+                {
+                    self.end();
+                }
+                Event::ConnectionLost { reason } => self.fail(reason.to_string()),
+                _ => {}
+            }
+        }
+        is_established
+    }
+
+    /// Copies what can be copied in both directions.
+    pub fn copy(&mut self, now: Instant) {
+        if !self.output.streams.is_empty() {
+            self.copy_out();
+        }
+        self.copy_in();
+        let is_expired = self.expires().is_some_and(|at| at <= now);
+        if is_expired {
+            self.fail("the other end's process has ended".into());
+        }
+        if is_expired
+            || self.is_abandoned
+                && self.is_output_over
+                && (self.finished == STREAMS || self.output.streams.is_empty())
+        {
+            self.connection.close(now, CLOSED, Bytes::new());
+        }
+        self.state.round_trip_us.store(self.connection.rtt().as_micros() as u64, Ordering::Relaxed);
+    }
+
+    fn copy_out(&mut self) {
+        let window = self.connection.congestion_state().window();
+        self.connection.set_send_window(window + UNSENT_BYTES);
+        // Every acknowledgement may have made room.
+        self.is_blocked = false;
+        while !self.is_output_over && !self.is_blocked {
+            if self.outgoing.is_empty() {
+                self.buffer.resize(READ_BYTES, 0);
+                match (&self.socket).read(&mut self.buffer) {
+                    Ok(0) => {
+                        self.is_output_over = true;
+                        for stream in &self.output.streams {
+                            let _ = self.connection.send_stream(*stream).finish();
+                        }
+                        return;
+                    }
+                    Ok(bytes) => self.outgoing = self.buffer.split_to(bytes).freeze(),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                    Err(_) => self.is_output_over = true,
+                }
+            }
+            let Some((stream, room)) = self.output.current() else { return };
+            let mut block = self.outgoing.slice(..room.min(self.outgoing.len()));
+            match self.connection.send_stream(stream).write_chunks(core::slice::from_mut(&mut block)) {
+                Ok(written) => {
+                    self.state.unacknowledged.store(1, Ordering::Release);
+                    self.outgoing.advance(written.bytes);
+                    self.output.advance(written.bytes);
+                }
+                Err(WriteError::Blocked) => self.is_blocked = true,
+                Err(_) => self.is_output_over = true,
+            }
+        }
+    }
+
+    fn copy_in(&mut self) {
+        loop {
+            while !self.incoming.is_empty() {
+                match (&self.socket).write(&self.incoming) {
+                    Ok(bytes) => drop(self.incoming.split_to(bytes)),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                    // The application does not read any more.
+                    Err(_) => {
+                        self.is_input_over = true;
+                        self.incoming.clear();
+                        for stream in &self.input.streams {
+                            let _ = self.connection.recv_stream(*stream).stop(CLOSED);
+                        }
+                    }
+                }
+            }
+            if self.is_input_over || !self.is_readable {
+                return;
+            }
+            // The next stream may not have been opened yet.
+            let Some((stream, room)) = self.input.current() else { return };
+            let mut receive = self.connection.recv_stream(stream);
+            let Ok(mut chunks) = receive.read(true) else {
+                self.is_readable = false;
+                return;
+            };
+            match chunks.next(room) {
+                Ok(Some(chunk)) => {
+                    self.input.advance(chunk.bytes.len());
+                    self.incoming = chunk.bytes;
+                }
+                Ok(None) => self.is_input_over = true,
+                Err(ReadError::Blocked) => self.is_readable = false,
+                Err(ReadError::Reset(_)) => self.is_input_over = true,
+            }
+            let _ = chunks.finalize();
+            if self.is_input_over {
+                let _ = self.socket.shutdown(Shutdown::Write);
+            }
+        }
+    }
+
+    /// When it ends, whatever happens.
+    pub fn expires(&self) -> Option<Instant> {
+        *self.state.expires.lock()
+    }
+
+    /// The connection is lost: the application sees its end, and finds the reason.
+    pub fn fail(&mut self, why: String) {
+        self.state.failure.lock().get_or_insert(why);
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.state.unacknowledged.store(0, Ordering::Release);
+        (self.is_output_over, self.is_input_over) = (true, true);
+        self.incoming.clear();
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Whether nothing is left to do.
+    pub fn is_over(&self) -> bool {
+        self.connection.is_drained()
+    }
+}
+
+/// The streams of one direction, and the place in them: which one is next, and how much of its block is done.
+#[derive(Debug, Default)]
+struct Dealer {
+    streams: Vec<StreamId>,
+    next: usize,
+    done: usize,
+}
+
+impl Dealer {
+    /// The stream of the next byte, and how many bytes follow in it.
+    fn current(&self) -> Option<(StreamId, usize)> {
+        Some((*self.streams.get(self.next)?, BLOCK_BYTES - self.done))
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.done += bytes;
+        if self.done == BLOCK_BYTES {
+            (self.next, self.done) = ((self.next + 1) % STREAMS, 0);
+        }
+    }
+}
