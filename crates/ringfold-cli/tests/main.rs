@@ -2,5 +2,6 @@
 
 mod bench;
 mod demo;
+mod lab;
 mod master;
 mod process;

@@ -185,7 +185,10 @@ impl Handshake {
         self.answer();
         match (step, filled) {
             (Ok(None), Ok(_)) => Ok(None),
-            (Ok(Some(established)), _) => Ok(Some(established)),
+            (Ok(Some(established)), _) => {
+                self.connection.quic().inspect(|quic| quic.trust());
+                Ok(Some(established))
+            }
             (Err(error), _) => Err(error.into()),
             (Ok(None), Err(error)) if !self.has_answered => {
                 Err(Rejection::retryable(self.broken.as_ref().unwrap_or(&error)))

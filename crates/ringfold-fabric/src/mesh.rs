@@ -44,6 +44,8 @@ pub struct Mesh {
     streams: u16,
     /// The host whose members share memory with this one.
     shares_on: Option<u64>,
+    /// The host of this member.
+    host: Option<u64>,
     /// Whether long links use QUIC.
     may_use_quic: bool,
     /// Made with the first request for a link to another host.
@@ -115,6 +117,7 @@ impl Mesh {
             listener,
             streams: streams.clamp(1, limits::STREAMS_MAX),
             shares_on: None,
+            host: None,
             may_use_quic: limits::may_use_quic(),
             quic: None,
             timeout,
@@ -128,6 +131,12 @@ impl Mesh {
     /// Links with members on this host use shared memory if possible.
     pub fn share_memory_on(mut self, host: u64) -> Self {
         self.shares_on = Some(host);
+        self
+    }
+
+    /// Sets the host of this member. Links within it never use QUIC.
+    pub fn on_host(mut self, host: u64) -> Self {
+        self.host = Some(host);
         self
     }
 
@@ -172,7 +181,7 @@ impl Mesh {
     /// Binds the UDP port with the number of the TCP port, if a member may be far away.
     fn prepare_quic(&mut self, member: &Member) {
         let is_near =
-            self.shares_on == Some(member.host) || member.addresses.iter().all(|at| at.ip().is_loopback());
+            self.host == Some(member.host) || member.addresses.iter().all(|at| at.ip().is_loopback());
         if is_near || !core::mem::take(&mut self.may_use_quic) {
             return;
         }

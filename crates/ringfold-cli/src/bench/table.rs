@@ -130,21 +130,25 @@ pub(crate) fn markdown(report: &BenchReport) -> String {
         let others: Vec<_> =
             points[0].results.iter().map(|r| r.system).filter(|s| *s != System::Ringfold.name()).collect();
         text += &format!("\n**{}**\n\n", series.title());
+        let has_floor = points.iter().any(|point| point.floor_us.is_some());
         text += "| size | time (min – max), µs | algbw, GB/s | busbw, GB/s | CPU s/GB | faults | memory |";
+        text += if has_floor { " floor, µs | share |" } else { "" };
         others.iter().for_each(|system| text += &format!(" {system}, µs | ratio |"));
         text += "\n|---:|---:|---:|---:|---:|---:|---:|";
+        text += if has_floor { "---:|---:|" } else { "" };
         others.iter().for_each(|_| text += "---:|---:|");
         for point in points {
-            text += &format!("\n{}", markdown_row(point, &others));
+            text += &format!("\n{}", markdown_row(point, &others, has_floor));
         }
         text += "\n";
     }
     text
 }
 
-fn markdown_row(point: &PointReport, others: &[&str]) -> String {
+fn markdown_row(point: &PointReport, others: &[&str], has_floor: bool) -> String {
     let mut text = format!("| {} |", ByteSize(point.bytes as u64));
-    match point.result(System::Ringfold.name()).and_then(|ours| ours.figures.as_ref()) {
+    let ours = point.result(System::Ringfold.name()).and_then(|ours| ours.figures.as_ref());
+    match ours {
         Some(figures) => {
             let Figures { median_us, min_us, max_us, algbw, busbw, .. } = figures;
             text += &format!(" {} ({} – {}) |", time(*median_us), time(*min_us), time(*max_us));
@@ -155,6 +159,11 @@ fn markdown_row(point: &PointReport, others: &[&str]) -> String {
             text += &format!(" {} |", memory.map_or("–".into(), |memory| format!("{memory:.2}")));
         }
         None => text += &" – |".repeat(6),
+    }
+    if has_floor {
+        let floor = point.floor_us.zip(ours);
+        let cells = floor.map(|(floor, figures)| format!(" {} | {} |", time(floor), share(floor, figures)));
+        text += &cells.unwrap_or(" – | – |".into());
     }
     for system in others {
         let result = point.result(system);
@@ -217,7 +226,9 @@ mod tests {
 
     #[test]
     fn every_row_of_a_markdown_table_has_as_many_cells_as_its_header() {
-        let text = markdown(&sample());
+        let mut report = sample();
+        report.points[0].floor_us = Some(1.0);
+        let text = markdown(&report);
         let cells = |line: &str| line.matches('|').count();
         for table in text.split("\n\n").filter(|part| part.starts_with('|')) {
             let head = cells(table.lines().next().unwrap());

@@ -23,6 +23,8 @@ const DRAIN_GAIN: f64 = 0.6;
 const BANDWIDTH_ROUNDS: u64 = 10;
 /// The least round trip is measured again after this time without a sample as low.
 const ROUND_TRIP_AGE: Duration = Duration::from_secs(10);
+/// Round trips up to this factor above the least one confirm it.
+const SAME_ROUND_TRIP: f64 = 1.03;
 /// The start is over when the bandwidth has not grown by this factor in so many round trips.
 const GROWTH: f64 = 1.25;
 const ROUNDS_WITHOUT_GROWTH: u32 = 3;
@@ -145,6 +147,9 @@ impl Model {
         }
         if sample <= self.round_trip {
             (self.round_trip, self.round_trip_at) = (sample, now);
+        } else if sample <= self.round_trip.mul_f64(SAME_ROUND_TRIP) {
+            // As low as it can be expected to be measured again.
+            self.round_trip_at = now;
         } else if self.drain.is_none() && now - self.round_trip_at > ROUND_TRIP_AGE && !self.is_starting {
             self.drain = Some((now + 2 * sample, Duration::MAX));
         }

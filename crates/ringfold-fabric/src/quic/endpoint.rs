@@ -1,7 +1,7 @@
 //! The UDP socket and the thread of all QUIC connections of an endpoint.
 
 use super::congestion::ModelFactory;
-use super::pipe::{Pipe, QuicState, QuicStream, STREAMS};
+use super::pipe::{Pipe, QuicState, QuicStream, RECEIVE_WINDOW, STRANGER_WINDOW, STREAMS};
 use super::tls;
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use quinn_proto::{
     AckFrequencyConfig, ClientConfig, ConnectError, ConnectionHandle, DatagramEvent, Endpoint,
     EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig, Transmit, TransportConfig, VarInt,
 };
-use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSocketState};
+use quinn_udp::{RecvMeta, UdpSocketState};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -21,18 +21,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes that wait in a connection to be read by the application, or for bytes before them.
-const RECEIVE_WINDOW: u32 = if cfg!(test) { 2 << 20 } else { 48 << 20 };
 /// A connection is lost when its other end has been silent for this long.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// How often an idle connection says that it is alive. NATs forget sooner or later.
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// How long a host that did not answer is not dialled again.
 const SILENCE_REMEMBERED: Duration = Duration::from_secs(600);
-/// Connections of other ends that are not authenticated, or being closed.
-const CONNECTIONS_MAX: usize = 256;
+/// Connections whose other end is not authenticated.
+const STRANGERS_MAX: usize = 256;
+/// From so many on, they first have to show that they receive packets at their address.
+const STRANGERS_UNVERIFIED_MAX: usize = 32;
 /// Packets in one call to the system.
 const SEGMENTS_MAX: usize = 32;
+/// Reads in one call to the system, each of packets that arrived together.
+const READ_SLOTS: usize = 8;
+const READ_BYTES: usize = 64 * 1024;
 /// Rounds of reading the socket before connections get their turn.
 const READS_PER_TURN: usize = 8;
 /// The socket's buffers, if the system allows it.
@@ -200,7 +203,7 @@ impl Worker {
     }
 
     fn run(mut self, shared: &Shared) {
-        let mut buffers = vec![0; BATCH_SIZE * self.udp.gro_segments() * 9216].into_boxed_slice();
+        let mut buffers = vec![0; READ_SLOTS * READ_BYTES].into_boxed_slice();
         loop {
             let now = Instant::now();
             if !self.take_requests(now, shared) {
@@ -274,11 +277,10 @@ impl Worker {
     }
 
     fn receive(&mut self, now: Instant, shared: &Shared, buffers: &mut [u8]) {
-        let size = buffers.len() / BATCH_SIZE;
         for _ in 0..READS_PER_TURN {
-            let mut metas = [RecvMeta::default(); BATCH_SIZE];
-            let mut chunks = buffers.chunks_mut(size);
-            let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+            let mut metas = [RecvMeta::default(); READ_SLOTS];
+            let mut chunks = buffers.chunks_mut(READ_BYTES);
+            let mut slices: [IoSliceMut<'_>; READ_SLOTS] =
                 core::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
             let count = match self.udp.recv((&shared.socket).into(), &mut slices, &mut metas) {
                 Ok(count) => count,
@@ -293,7 +295,7 @@ impl Worker {
                     self.handle_datagram(now, shared, meta, datagram);
                 }
             }
-            if count < BATCH_SIZE {
+            if count < READ_SLOTS {
                 return;
             }
         }
@@ -309,7 +311,14 @@ impl Worker {
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
-                if self.pipes.len() >= CONNECTIONS_MAX {
+                let strangers = self.pipes.values().filter(|pipe| !pipe.state.is_trusted()).count();
+                if strangers >= STRANGERS_UNVERIFIED_MAX && incoming.may_retry() {
+                    if let Ok(transmit) = self.endpoint.retry(incoming, &mut reply) {
+                        self.send(shared, transmit, reply);
+                    }
+                    return;
+                }
+                if strangers >= STRANGERS_MAX {
                     let transmit = self.endpoint.refuse(incoming, &mut reply);
                     return self.send(shared, transmit, reply);
                 }
@@ -423,8 +432,8 @@ impl Worker {
 /// The settings of a connection.
 fn transport(to: SocketAddr, round_trip: Option<Duration>) -> Arc<TransportConfig> {
     let mut config = TransportConfig::default();
-    let window = VarInt::from_u32(RECEIVE_WINDOW);
-    config.stream_receive_window(window).receive_window(window).send_fairness(false);
+    config.stream_receive_window(VarInt::from_u32(RECEIVE_WINDOW)).send_fairness(false);
+    config.receive_window(VarInt::from_u32(STRANGER_WINDOW));
     config.max_concurrent_bidi_streams(VarInt::from_u32(0));
     config.max_concurrent_uni_streams(VarInt::from_u32(STREAMS as u32));
     config.datagram_receive_buffer_size(None);

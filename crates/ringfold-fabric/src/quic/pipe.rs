@@ -1,7 +1,7 @@
 //! One QUIC connection: the protocol's state on one side, a local socket on the other.
 
 use bytes::{Buf, Bytes, BytesMut};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use quinn_proto::{
     Connection, ConnectionError, Dir, Event, ReadError, StreamEvent, StreamId, VarInt, WriteError,
@@ -25,6 +25,10 @@ const BINDING_LABEL: &[u8] = b"EXPORTER-ringfold";
 pub(super) const STREAMS: usize = 16;
 /// The bytes of the application are dealt to the streams in turn, so many to each.
 const BLOCK_BYTES: usize = 16 * 1024;
+/// Bytes that wait in a connection to be read by the application, or for bytes before them.
+pub(super) const RECEIVE_WINDOW: u32 = if cfg!(test) { 2 << 20 } else { 48 << 20 };
+/// The same before the other end has authenticated.
+pub(super) const STRANGER_WINDOW: u32 = 64 * 1024;
 /// How long packets may still arrive after the other end's process has ended, in addition to two round trips.
 const EXPIRY_GRACE: Duration = Duration::from_millis(200);
 /// The code of a regular end.
@@ -48,6 +52,8 @@ pub struct QuicState {
     failure: Mutex<Option<String>>,
     round_trip_us: AtomicU64,
     unacknowledged: AtomicU64,
+    /// Whether the other end has authenticated.
+    is_trusted: AtomicBool,
     /// When the connection ends, whatever happens.
     expires: Mutex<Option<Instant>>,
     /// Wakes the thread of the endpoint.
@@ -57,6 +63,7 @@ pub struct QuicState {
 impl QuicState {
     pub(super) fn new(remote: SocketAddr, kick: Arc<OwnedFd>) -> Self {
         Self {
+            is_trusted: AtomicBool::new(false),
             expires: Mutex::new(None),
             kick,
             remote,
@@ -77,11 +84,25 @@ impl QuicState {
         self.failure.lock().clone()
     }
 
+    /// The other end has authenticated: from now on it may send as much as a link needs.
+    pub(crate) fn trust(&self) {
+        self.is_trusted.store(true, Ordering::Release);
+        self.kick();
+    }
+
+    pub(super) fn is_trusted(&self) -> bool {
+        self.is_trusted.load(Ordering::Acquire)
+    }
+
+    fn kick(&self) {
+        let _ = rustix::io::write(&*self.kick, &1_u64.to_ne_bytes());
+    }
+
     /// The other end's process has ended, as its TCP connection shows. What is on its way may still arrive.
     pub(crate) fn expire(&self) {
         let grace = 2 * self.round_trip() + EXPIRY_GRACE;
         self.expires.lock().get_or_insert(Instant::now() + grace);
-        let _ = rustix::io::write(&*self.kick, &1_u64.to_ne_bytes());
+        self.kick();
     }
 
     /// The smoothed round-trip time.
@@ -111,6 +132,8 @@ pub(super) struct Pipe {
     buffer: BytesMut,
     is_output_over: bool,
     is_input_over: bool,
+    /// Whether the window for an authenticated end is set.
+    is_wide: bool,
     /// Whether the application has closed its end.
     is_abandoned: bool,
     /// Streams of which all bytes are acknowledged, after their end.
@@ -134,6 +157,7 @@ impl Pipe {
             buffer: BytesMut::new(),
             is_output_over: false,
             is_input_over: false,
+            is_wide: false,
             is_abandoned: false,
             finished: 0,
             is_blocked: false,
@@ -206,6 +230,10 @@ impl Pipe {
 
     /// Copies what can be copied in both directions.
     pub fn copy(&mut self, now: Instant) {
+        if !self.is_wide && self.state.is_trusted() {
+            self.is_wide = true;
+            self.connection.set_receive_window(VarInt::from_u32(RECEIVE_WINDOW));
+        }
         if !self.output.streams.is_empty() {
             self.copy_out();
         }
@@ -214,11 +242,8 @@ impl Pipe {
         if is_expired {
             self.fail("the other end's process has ended".into());
         }
-        if is_expired
-            || self.is_abandoned
-                && self.is_output_over
-                && (self.finished == STREAMS || self.output.streams.is_empty())
-        {
+        let is_sent = self.finished == STREAMS || self.output.streams.is_empty() || !self.state.is_trusted();
+        if is_expired || self.is_abandoned && self.is_output_over && is_sent {
             self.connection.close(now, CLOSED, Bytes::new());
         }
         self.state.round_trip_us.store(self.connection.rtt().as_micros() as u64, Ordering::Relaxed);

@@ -222,7 +222,7 @@ impl CommunicatorBuilder {
             site: self.site,
             addresses: self.addresses(listens),
         };
-        let mut mesh = Mesh::new(peer, listener, self.streams, limits::LINK_MAX, &poller);
+        let mut mesh = Mesh::new(peer, listener, self.streams, limits::LINK_MAX, &poller).on_host(host);
         if self.shares_memory {
             mesh = mesh.share_memory_on(host);
         }

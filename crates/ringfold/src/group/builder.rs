@@ -253,7 +253,8 @@ impl GroupBuilder {
             unreachable_after: poller.unreachable_after(),
         };
         let met = bootstrap(&at, &local)?;
-        let mut mesh = Mesh::new(peer, listener, self.streams, until - Instant::now().min(until), &poller);
+        let mut mesh =
+            Mesh::new(peer, listener, self.streams, until - Instant::now().min(until), &poller).on_host(host);
         if may_share {
             mesh = mesh.share_memory_on(host);
         }

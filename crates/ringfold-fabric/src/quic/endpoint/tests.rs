@@ -27,6 +27,8 @@ fn pair() -> (QuicEndpoint, QuicEndpoint, QuicStream, QuicStream) {
     let dialed = one.dial(other.address().unwrap(), Duration::from_millis(1)).unwrap();
     dialed.socket.set_read_timeout(Some(SOON)).unwrap();
     let accepted = accept(&other);
+    dialed.state.trust();
+    accepted.state.trust();
     (one, other, dialed, accepted)
 }
 
@@ -86,6 +88,24 @@ fn a_slow_reader_blocks_the_writer_and_loses_nothing() {
     }
     assert!((RECEIVE_WINDOW as usize..total).contains(&written), "{written} bytes");
     (&accepted.socket).read_exact(&mut vec![0; written]).unwrap();
+}
+
+#[test]
+fn a_stranger_can_fill_no_memory() {
+    let (one, other) = (endpoint(), endpoint());
+    let dialed = one.dial(other.address().unwrap(), Duration::from_millis(1)).unwrap();
+    let _accepted = accept(&other);
+    let mut write = &dialed.socket;
+    write.set_nonblocking(true).unwrap();
+    let (block, mut written, mut quiet_since) = (vec![1; 64 * 1024], 0, Instant::now());
+    while quiet_since.elapsed() < Duration::from_millis(500) {
+        match write.write(&block) {
+            Ok(bytes) => (written, quiet_since) = (written + bytes, Instant::now()),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    // The window of a stranger, and the buffers of both ends.
+    assert!(written < 3 << 20, "{written} bytes");
 }
 
 #[test]
