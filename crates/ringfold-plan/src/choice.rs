@@ -319,6 +319,18 @@ mod tests {
     }
 
     #[test]
+    fn two_ranks_on_a_long_link_exchange_everything_in_one_hop() {
+        let far = Tuning::default().for_round_trip(core::time::Duration::from_millis(100));
+        for bytes in [4, 1 << 20, 32 << 20] {
+            let choice = look(&all_reduce(bytes), &GroupShape::uniform(2), &far);
+            assert_eq!(choice.algorithm, Algorithm::OneShot, "{}", choice.explanation());
+        }
+        // With many ranks that would be too many bytes.
+        let choice = look(&all_reduce(1 << 30), &GroupShape::uniform(8), &far);
+        assert_ne!(choice.algorithm, Algorithm::OneShot, "{}", choice.explanation());
+    }
+
+    #[test]
     fn all_ranks_choose_the_same_method() {
         let parts: Vec<u64> = (0..9).map(|rank| 100 * (rank % 4)).collect();
         let count = parts.iter().sum();

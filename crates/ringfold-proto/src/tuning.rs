@@ -210,4 +210,14 @@ mod tests {
         assert_eq!(slots(2000), 39);
         assert_eq!(slots(u64::MAX), limits::WINDOW_SLOTS_MAX);
     }
+
+    #[test]
+    fn hops_cost_their_delay_on_long_links() {
+        let near = Tuning::DEFAULT.for_round_trip(Duration::from_micros(300));
+        assert_eq!((near.tcp, near.eager_slots), (Tuning::DEFAULT.tcp, Tuning::DEFAULT.eager_slots));
+        let far = Tuning::DEFAULT.for_round_trip(Duration::from_millis(100)).bounded();
+        assert_eq!(far.tcp.hop_ns, Tuning::DEFAULT.tcp.hop_ns + 50_000_000);
+        assert_eq!(far.eager_slots, limits::EAGER_SLOTS_MAX);
+        assert!(Tuning::DEFAULT.for_round_trip(Duration::MAX).bounded().tcp.hop_ns <= limits::COST_NS_MAX);
+    }
 }

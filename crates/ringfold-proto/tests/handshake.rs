@@ -133,6 +133,22 @@ fn a_dialler_without_the_epochs_key_is_rejected() {
 }
 
 #[test]
+fn proofs_hold_only_within_one_encrypted_session() {
+    let bound = |one: Option<[u8; 32]>, other: Option<[u8; 32]>| {
+        let (mut dialler, mut acceptor) = (member_dials(&KEY), member_accepts());
+        one.inspect(|binding| dialler.bind(*binding));
+        other.inspect(|binding| acceptor.bind(*binding));
+        carry(dialler, acceptor, Ok(Secret::epoch_key(&KEY)), usize::MAX)
+    };
+    let (here, there) = (Some([5; 32]), Some([6; 32]));
+    assert_eq!(bound(here, here).dialler.unwrap().unwrap().peer, BOB);
+    // Somebody who sits in between has two sessions.
+    for (one, other) in [(here, there), (here, None), (None, there)] {
+        assert_eq!(bound(one, other), both(HandshakeError::NotAMember));
+    }
+}
+
+#[test]
 fn an_unknown_epoch_is_retryable() {
     let ends =
         carry(member_dials(&KEY), member_accepts(), Err(ConnectionRejection::UnknownEpoch), usize::MAX);
