@@ -49,8 +49,9 @@ fn long_links_use_quic_and_lose_nothing() {
     for step in 0..3 {
         assert_same(&expect_all(&mut peers, &format!("reduce 1 400000 step={step}")), 0..3);
     }
-    let packets = udp_sent(network.host(1));
-    assert!(packets > 1000, "{packets} packets of UDP");
+    // Several packets of one call to the system count once.
+    let packets: u64 = network.hosts().iter().map(udp_sent).sum();
+    assert!(packets > 300, "{packets} packets of UDP");
     assert!(network.counters(network.host(0), network.host(1)).lost > 0);
 }
 

@@ -13,8 +13,11 @@ use std::time::{Duration, Instant};
 
 /// The window in packets before anything is known.
 const INITIAL_PACKETS: u64 = 32;
-/// The smallest window in packets.
-const PACKETS_MIN: u64 = 4;
+/// The packets that one acknowledgement covers.
+pub(super) const PACKETS_PER_ACK: u32 = 12;
+/// The smallest window in packets: of less the other end would acknowledge nothing before its timer, and the bandwidth would
+/// seem as small as the window.
+const PACKETS_MIN: u64 = INITIAL_PACKETS;
 /// The window, relative to what the path holds.
 const GAIN: f64 = 1.2;
 /// While the least round trip is measured again.
@@ -207,7 +210,9 @@ impl Model {
     fn set_window(&mut self, is_full: bool) {
         let gain = if self.drain.is_some() { DRAIN_GAIN } else { GAIN };
         let path = self.bandwidth() * self.round_trip.as_secs_f64();
-        let window = ((gain * path) as u64).max(PACKETS_MIN * self.mtu);
+        // What waits for the next acknowledgement is not on the path any more.
+        let unacknowledged = 2 * u64::from(PACKETS_PER_ACK) * self.mtu;
+        let window = ((gain * path) as u64 + unacknowledged).max(PACKETS_MIN * self.mtu);
         // An application that sends little does not show that the path carries little.
         self.window = if is_full || self.drain.is_some() { window } else { self.window.max(window) };
     }

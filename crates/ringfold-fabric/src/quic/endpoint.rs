@@ -1,6 +1,6 @@
 //! The UDP socket and the thread of all QUIC connections of an endpoint.
 
-use super::congestion::ModelFactory;
+use super::congestion::{ModelFactory, PACKETS_PER_ACK};
 use super::pipe::{Pipe, QuicState, QuicStream, RECEIVE_WINDOW, STRANGER_WINDOW, STREAMS};
 use super::tls;
 use bytes::BytesMut;
@@ -40,8 +40,6 @@ const READ_BYTES: usize = 64 * 1024;
 const READS_PER_TURN: usize = 8;
 /// The socket's buffers, if the system allows it.
 const SOCKET_BYTES: usize = 8 << 20;
-/// The acknowledgement of so many packets is sent at once.
-const PACKETS_PER_ACK: u32 = 12;
 /// Bytes of the headers of UDP and IP.
 const HEADER_BYTES_V4: u16 = 28;
 const HEADER_BYTES_V6: u16 = 48;
