@@ -1,7 +1,7 @@
 //! Hosts made of network namespaces, and emulated links between them.
 //!
 //! Each host has one device (`eth0`), a TUN device. One thread reads the packets that hosts send, delays, queues, loses
-//! or drops them ([`model`]), and writes them to their receivers. The namespace of the caller is not changed. This needs
+//! or drops them (`model.rs`), and writes them to their receivers. The namespace of the caller is not changed. This needs
 //! only namespaces and TUN devices.
 
 mod emulator;
