@@ -178,6 +178,8 @@ struct Worker {
     client: Arc<QuicClientConfig>,
     server: Arc<QuicServerConfig>,
     pipes: HashMap<ConnectionHandle, Pipe>,
+    /// Connections that the other end has closed, and whose bytes the application has not read.
+    closed: Vec<Pipe>,
     /// The application's ends of connections that are not established.
     unclaimed: HashMap<ConnectionHandle, QuicStream>,
     /// A packet, or several of equal size, that the socket did not take yet.
@@ -196,8 +198,8 @@ impl Worker {
         let incoming = Arc::new(ServerConfig::with_crypto(server.clone()));
         let config = Arc::new(EndpointConfig::default());
         let endpoint = Endpoint::new(config, Some(incoming), !udp.may_fragment(), None);
-        let (pipes, unclaimed) = (HashMap::new(), HashMap::new());
-        Ok(Self { endpoint, udp, client, server, pipes, unclaimed, unsent: None })
+        let (pipes, unclaimed, closed) = (HashMap::new(), HashMap::new(), Vec::new());
+        Ok(Self { endpoint, udp, client, server, pipes, closed, unclaimed, unsent: None })
     }
 
     fn run(mut self, shared: &Shared) {
@@ -220,11 +222,9 @@ impl Worker {
         let mut udp = PollFlags::IN;
         udp.set(PollFlags::OUT, self.unsent.is_some());
         let mut polled = vec![PollFd::new(&shared.socket, udp), PollFd::new(&*shared.kick, PollFlags::IN)];
-        let mut handles = Vec::with_capacity(self.pipes.len());
-        for (handle, pipe) in &self.pipes {
+        for pipe in self.pipes.values().chain(&self.closed) {
             if let Some(socket) = pipe.socket() {
                 polled.push(PollFd::new(socket, pipe.interest()));
-                handles.push(*handle);
             }
         }
         let timeout = timeout.map(|at| at.saturating_duration_since(Instant::now()));
@@ -238,16 +238,10 @@ impl Worker {
             let _ = rustix::io::read(&*shared.kick, &mut [0; 8]);
         }
         let is_closed = |polled: &PollFd<'_>| polled.revents().intersects(PollFlags::HUP | PollFlags::ERR);
-        let closed: Vec<_> = polled[2..]
-            .iter()
-            .zip(handles)
-            .filter(|(fd, _)| is_closed(fd))
-            .map(|(_, handle)| handle)
-            .collect();
-        for handle in closed {
-            if let Some(pipe) = self.pipes.get_mut(&handle) {
-                pipe.abandon();
-            }
+        let closed: Vec<_> = polled[2..].iter().map(is_closed).collect();
+        let pipes = self.pipes.values_mut().chain(&mut self.closed).filter(|pipe| pipe.socket().is_some());
+        for (pipe, _) in pipes.zip(closed).filter(|(_, is_closed)| *is_closed) {
+            pipe.abandon();
         }
         Ok(())
     }
@@ -366,13 +360,14 @@ impl Worker {
             pipe.copy(now);
             self.transmit(now, shared, handle);
             let Some(pipe) = self.pipes.get_mut(&handle) else { continue };
-            if pipe.is_over() {
-                self.pipes.remove(&handle);
+            if pipe.is_drained() {
+                self.closed.extend(self.pipes.remove(&handle));
                 self.unclaimed.remove(&handle);
                 continue;
             }
             next = [next, pipe.connection.poll_timeout(), pipe.expires()].into_iter().flatten().min();
         }
+        self.closed.retain_mut(Pipe::deliver);
         next
     }
 

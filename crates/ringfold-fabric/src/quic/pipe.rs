@@ -132,6 +132,8 @@ pub(super) struct Pipe {
     buffer: BytesMut,
     is_output_over: bool,
     is_input_over: bool,
+    /// Whether the other end has closed the connection regularly. What has arrived is still delivered.
+    is_closed: bool,
     /// Whether the window for an authenticated end is set.
     is_wide: bool,
     /// Whether the application has closed its end.
@@ -157,6 +159,7 @@ impl Pipe {
             buffer: BytesMut::new(),
             is_output_over: false,
             is_input_over: false,
+            is_closed: false,
             is_wide: false,
             is_abandoned: false,
             finished: 0,
@@ -219,7 +222,9 @@ impl Pipe {
                 Event::ConnectionLost { reason: ConnectionError::ApplicationClosed(close) }
                     if close.error_code == CLOSED =>
                 {
-                    self.end();
+                    self.state.unacknowledged.store(0, Ordering::Release);
+                    (self.is_closed, self.is_readable, self.is_output_over) = (true, true, true);
+                    let _ = self.socket.shutdown(Shutdown::Read);
                 }
                 Event::ConnectionLost { reason } => self.fail(reason.to_string()),
                 _ => {}
@@ -305,27 +310,31 @@ impl Pipe {
             if self.is_input_over || !self.is_readable {
                 return;
             }
-            // The next stream may not have been opened yet.
-            let Some((stream, room)) = self.input.current() else { return };
-            let mut receive = self.connection.recv_stream(stream);
-            let Ok(mut chunks) = receive.read(true) else {
-                self.is_readable = false;
-                return;
-            };
-            match chunks.next(room) {
-                Ok(Some(chunk)) => {
-                    self.input.advance(chunk.bytes.len());
-                    self.incoming = chunk.bytes;
-                }
-                Ok(None) => self.is_input_over = true,
-                Err(ReadError::Blocked) => self.is_readable = false,
-                Err(ReadError::Reset(_)) => self.is_input_over = true,
-            }
-            let _ = chunks.finalize();
-            if self.is_input_over {
+            self.read();
+            if self.is_closed && !self.is_readable {
+                self.end();
+            } else if self.is_input_over {
                 let _ = self.socket.shutdown(Shutdown::Write);
             }
         }
+    }
+
+    /// Takes the next bytes from the protocol.
+    fn read(&mut self) {
+        self.is_readable = false;
+        // The next stream may not have been opened yet.
+        let Some((stream, room)) = self.input.current() else { return };
+        let mut receive = self.connection.recv_stream(stream);
+        let Ok(mut chunks) = receive.read(true) else { return };
+        match chunks.next(room) {
+            Ok(Some(chunk)) => {
+                self.input.advance(chunk.bytes.len());
+                (self.incoming, self.is_readable) = (chunk.bytes, true);
+            }
+            Err(ReadError::Blocked) => {}
+            Ok(None) | Err(ReadError::Reset(_)) => self.is_input_over = true,
+        }
+        let _ = chunks.finalize();
     }
 
     /// When it ends, whatever happens.
@@ -346,9 +355,15 @@ impl Pipe {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Whether nothing is left to do.
-    pub fn is_over(&self) -> bool {
+    /// Whether the protocol has nothing left to do.
+    pub fn is_drained(&self) -> bool {
         self.connection.is_drained()
+    }
+
+    /// Copies what had arrived before the other end closed the connection. Returns whether some is left.
+    pub fn deliver(&mut self) -> bool {
+        self.copy_in();
+        !self.is_abandoned && !self.is_input_over
     }
 }
 

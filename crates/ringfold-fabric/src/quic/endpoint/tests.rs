@@ -121,6 +121,29 @@ fn the_end_of_an_endpoint_is_seen_by_its_peers() {
 }
 
 #[test]
+fn what_had_arrived_before_the_other_end_closed_is_delivered() {
+    let (one, other, dialed, accepted) = pair();
+    // More than a local socket holds, so that some of it waits in the connection.
+    let data = vec![7; RECEIVE_WINDOW as usize / 2];
+    (&dialed.socket).write_all(&data).unwrap();
+    dialed.socket.shutdown(Shutdown::Write).unwrap();
+    let began = Instant::now();
+    while dialed.state.unacknowledged_bytes() > 0 {
+        assert!(began.elapsed() < SOON, "timed out waiting for acknowledgements");
+        std::thread::yield_now();
+    }
+    drop(one);
+    // A second connection shows that the first one's end has arrived.
+    let third = endpoint();
+    let _second = third.dial(other.address().unwrap(), Duration::from_millis(1)).unwrap();
+    accept(&other);
+    let mut arrived = Vec::new();
+    (&accepted.socket).read_to_end(&mut arrived).unwrap();
+    assert!(arrived == data, "{} of {} bytes arrived", arrived.len(), data.len());
+    assert_eq!(accepted.state.failure(), None);
+}
+
+#[test]
 fn an_expired_connection_ends_after_a_moment() {
     let (_one, _other, dialed, accepted) = pair();
     (&dialed.socket).write_all(b"last").unwrap();
